@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // settle is the time for which the agent holds an event back, as it sees a write before the commit.
@@ -48,7 +49,7 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 	cmd := exec.Command(d.agentBinary, d.agentFlags()...) //nolint:noctx // stop ends it with SIGTERM.
 	cmd.Env = d.agentSettings()
 	cmd.Stderr = &lines{file: log, each: d.readLog}
-	cmd.SysProcAttr = ownGroup()
+	cmd.SysProcAttr = machine.OwnGroup()
 
 	if err := cmd.Start(); err != nil {
 		return "", err

@@ -22,6 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // broker is a NATS server between runtime and operator.
@@ -101,7 +102,7 @@ func (d *demo) launchBroker(config string) error {
 	}
 	d.closers = append(d.closers, log.Close)
 	cmd := exec.Command(d.brokerBinary, "-c", config) //nolint:noctx // A closer ends it.
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = log, log, ownGroup()
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = log, log, machine.OwnGroup()
 	if err := cmd.Start(); err != nil {
 		return err
 	}

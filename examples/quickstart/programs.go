@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
 )
 
 // build builds missing or outdated programs. The first build takes minutes.
@@ -72,7 +73,7 @@ func buildProgram(ctx context.Context, folder, scratch string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", path, ".")
 	cmd.Dir = filepath.Join(root, filepath.FromSlash(folder))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR="+scratch)
-	cmd.SysProcAttr = ownGroup()
+	cmd.SysProcAttr = machine.OwnGroup()
 	// The whole group: the go command alone would leave the compilers behind.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second

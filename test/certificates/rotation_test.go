@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
@@ -156,6 +157,8 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	recorder := events.NewFakeRecorder(1000)
 	set := newSet(t, lab.client, lab.confirmations(), recorder)
 	lab.runtimes[1].frozen.Store(true)
+	server := func() []byte { return lab.secret(t.Context(), set)[corev1.TLSCertKey] }
+	first := server()
 
 	annotate(t, lab.client, set, certificates.AnnotationRotate, "now")
 	status := lab.until(set, "only runtime-b is waited for", func(s certificates.Status) bool {
@@ -173,13 +176,45 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	}
 
 	lab.assertEvent(set, recorder, "RotationWaits", "confirm that: runtime-b")
+	lab.staysUntilConfirmed(set, three[1:2])
+
+	if !bytes.Equal(first, server()) {
+		t.Error("the server has another certificate before runtime-b has confirmed the new CA")
+	}
+
 	assertNoFailures(t, lab)
 	annotate(t, lab.client, set, certificates.AnnotationSwitchAnyway, "2")
 	lab.until(set, "the rotation goes on without it", stable(2))
 
+	if bytes.Equal(first, server()) {
+		t.Error("the server has its first certificate after the switch")
+	}
+
 	// Its pending events are sent when it has the new bundle.
 	lab.runtimes[1].frozen.Store(false)
 	lab.assertNothingLost()
+}
+
+// staysUntilConfirmed reconciles for longer than the other runtimes and all waits take. Only the
+// runtimes that are waited for delay the switch.
+func (lab *fleetLab) staysUntilConfirmed(set *certificates.Certificates, waiting []core.RuntimeID) {
+	lab.t.Helper()
+
+	tick := time.NewTicker(propagation / 10)
+	defer tick.Stop()
+
+	for range 15 {
+		<-tick.C
+
+		status, err := set.Reconcile(lab.t.Context())
+		if err != nil {
+			lab.t.Fatal(err)
+		}
+
+		if status.Phase != certificates.PhaseConfirming || !slices.Equal(status.Waiting, waiting) {
+			lab.t.Fatalf("got %+v, want it to wait for %v", status, waiting)
+		}
+	}
 }
 
 // assertEvent reconciles until there is such an Event.

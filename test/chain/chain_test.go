@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
@@ -124,7 +123,7 @@ func TestChain(t *testing.T) {
 
 	w.fleet.Observe(core.Peer{ID: "runtime-1"}, unwatched, core.NewBatch(core.WatchEvent{}), nil)
 
-	flow := []*traffic{w.startTraffic("runtime-1"), w.startTraffic("runtime-2")}
+	flow := []*rig.Flow{w.startFlow("runtime-1"), w.startFlow("runtime-2")}
 
 	w.routeComesBack()
 	w.watcherEdited(ids)
@@ -135,12 +134,12 @@ func TestChain(t *testing.T) {
 	w.knows("runtime-1", steady, unwatched)
 	w.knows("runtime-2", steady)
 
-	before := []int{flow[0].count(), flow[1].count()}
+	before := []int{flow[0].Count(), flow[1].Count()}
 
 	w.rotation("runtime-1", "runtime-2")
 
 	for i := range flow {
-		flow[i].end(t, before[i])
+		flow[i].Settle(patience, before[i])
 	}
 }
 
@@ -152,11 +151,8 @@ func labels(manager core.Manager) map[string]string {
 func (w *world) onlyFrom(id core.RuntimeID, name string, manager core.Manager) {
 	w.t.Helper()
 
-	w.record.mu.Lock()
-	defer w.record.mu.Unlock()
-
-	for a := range w.record.arrived {
-		if a.object == name && (a.runtime != id || a.manager != manager) {
+	for _, a := range w.record.Of(name) {
+		if a.Runtime != id || a.Manager != manager {
 			w.t.Errorf("a change of %s for %s arrived as %+v", id, manager, a)
 		}
 	}
@@ -273,7 +269,7 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 		w.write(id, "old-"+string(id), labels(moving))
 		w.reaches(id, moving, "newer-"+string(id), map[string]string{"color": "blue"})
 
-		if w.record.has(arrival{id, moving, "old-" + string(id)}) {
+		if w.record.has(rig.Arrival{Runtime: id, Manager: moving, Object: "old-" + string(id)}) {
 			w.t.Errorf("%s still reports the old labels", id)
 		}
 	}
@@ -386,43 +382,12 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 	}
 }
 
-// left returns all objects of a runtime, of any kind, that are in the agent's namespace or have its
-// name.
-func (w *world) left(id core.RuntimeID) (left []string) {
+// left returns all objects of a runtime that are in the agent's namespace or have its name.
+func (w *world) left(id core.RuntimeID) []string {
 	w.t.Helper()
-
-	asked, err := discovery.NewDiscoveryClientForConfig(w.runtimes[id].Config)
-	w.must(err)
-	lists, err := asked.ServerPreferredResources()
-	w.must(err)
-
-	kinds := 0
-
-	for _, list := range lists {
-		for _, resource := range list.APIResources {
-			if !slices.Contains(resource.Verbs, "list") ||
-				resource.Kind == "Event" { // API servers write some about a Service that goes.
-				continue
-			}
-
-			kinds++
-			found := &metav1.PartialObjectMetadataList{}
-			found.SetGroupVersionKind(schema.FromAPIVersionAndKind(list.GroupVersion, resource.Kind+"List"))
-			w.must(w.runtimes[id].Client.List(w.t.Context(), found))
-
-			for _, item := range found.Items {
-				if item.Namespace == installation.DefaultNamespace || strings.HasPrefix(item.Name, installation.Name) {
-					left = append(left, fmt.Sprintf("%s %s/%s", resource.Kind, item.Namespace, item.Name))
-				}
-			}
-		}
-	}
-
-	if kinds < 20 {
-		w.t.Errorf("only %d kinds were read", kinds)
-	}
-
-	return left
+	return rig.Left(w.t, w.runtimes[id].ControlPlane, func(o *metav1.PartialObjectMetadata) bool {
+		return o.Namespace == installation.DefaultNamespace || strings.HasPrefix(o.Name, installation.Name)
+	})
 }
 
 // rotation replaces the CA while changes flow, without a restart of an agent.
@@ -470,12 +435,11 @@ func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 	w.t.Helper()
 	rig.AddRuntime(w.t, w.plane, "second", string(id)+".skr.example")
 	w.eventually(string(id)+" is refused", func() bool {
-		return w.record.refusals(manager,
-			listener.ReasonDomainAmbiguous) > 0
+		return w.record.count(manager, listener.ReasonDomainAmbiguous) > 0
 	})
 	w.write(id, "disputed", labels(manager))
 
-	if w.record.has(arrival{id, manager, "disputed"}) {
+	if w.record.has(rig.Arrival{Runtime: id, Manager: manager, Object: "disputed"}) {
 		w.t.Errorf("%s is accepted with a disputed domain", id)
 	}
 
@@ -483,7 +447,7 @@ func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 		Namespace: rig.Namespace,
 		Name:      "second",
 	}}))
-	w.eventually(string(id)+" is accepted again", func() bool { return w.record.has(arrival{id, manager, "disputed"}) })
+	w.eventually(string(id)+" is accepted again", func() bool { return w.record.has(rig.Arrival{Runtime: id, Manager: manager, Object: "disputed"}) })
 }
 
 // TestChainHTTPRoute is a shorter TestChain with HTTPRoutes, in the layout of today's fleet.

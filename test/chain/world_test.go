@@ -27,12 +27,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -152,7 +152,6 @@ func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.Run
 
 	w.ctx, stop = context.WithCancel(context.Background())
 
-	t.TempDir() // The first call says when all are removed: after the end.
 	t.Cleanup(func() {
 		stop()
 		w.work.Wait()
@@ -206,13 +205,13 @@ func (w *world) operate(managers []core.Manager) {
 
 	for _, manager := range managers {
 		source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
-			Elected: mgr.Elected(), Handled: w.record.delivered,
+			Elected: mgr.Elected(), Handled: w.record.Delivered,
 		})
 		handlers[manager] = source
 
 		w.must(ctrl.NewControllerManagedBy(mgr).Named(string(manager)).WatchesRawSource(source).
 			Complete(reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
-				w.record.reconciled(manager, r.Name)
+				w.record.add(manager, r.Name)
 
 				return reconcile.Result{}, nil
 			})))
@@ -279,60 +278,19 @@ func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
 	return status, err
 }
 
-// listen starts the listener. Its files follow the Secret that the certificates publish.
+// listen starts the listener, with the Secret that the certificates publish.
 func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
 	w.t.Helper()
-
-	w.eventually("the listener has a certificate", func() bool { return len(w.listenerSecret()[corev1.TLSCertKey]) > 0 })
-
-	volume := testpki.NewVolume(w.t.TempDir())
-	w.must(volume.Write(w.listenerSecret()))
-
-	ca, cert, key := volume.Paths()
-	files, err := keys.NewFiles(keys.Paths{CA: ca, Certificate: cert, Key: key},
-		keys.FilesOptions{Poll: 200 * time.Millisecond})
+	material, err := keysource.NewSecret(w.plane.Client, w.set.ListenerSecret(), keysource.Options{Poll: 200 * time.Millisecond})
 	w.must(err)
-	w.run(files.Start)
-	w.work.Go(func() { w.follow(volume) })
-
+	w.run(material.Start)
 	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
-		Addr: w.addr, TLS: keys.ServerTLSConfig(files), Fleet: w.fleet,
+		Addr: w.addr, TLS: keys.ServerTLSConfig(material), Fleet: w.fleet,
 		Hooks: listener.Hooks{Answered: w.record.answered},
 	})
 	w.must(err)
 	w.run(l.Start)
 	w.eventually("the listener is ready", func() bool { return l.Ready() == nil })
-}
-
-func (w *world) listenerSecret() map[string][]byte {
-	var secret corev1.Secret
-
-	_ = w.plane.Client.Get(w.ctx, w.set.ListenerSecret(), &secret) // Nothing there yet is nothing.
-
-	return secret.Data
-}
-
-// follow updates a mounted Secret, as a kubelet does.
-func (w *world) follow(volume *testpki.Volume) {
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-
-	for written := ""; ; {
-		select {
-		case <-w.ctx.Done():
-			return
-		case <-tick.C:
-		}
-
-		data := w.listenerSecret()
-		if text := string(data["ca.crt"]) + string(data["tls.crt"]); len(data) > 0 && text != written {
-			if err := volume.Write(data); err != nil {
-				w.t.Errorf("volume of the listener: %v", err)
-			}
-
-			written = text
-		}
-	}
 }
 
 // represent creates the object that represents a runtime.

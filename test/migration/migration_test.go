@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
@@ -38,9 +40,9 @@ func TestMigration(t *testing.T) {
 	w.everywhereArrives("today")
 	w.steps.Done("today: 3 runtimes report to an operator behind the gateway")
 
-	var flow []*traffic
+	var flow []*rig.Flow
 	for _, m := range w.members {
-		flow = append(flow, m.startTraffic(t))
+		flow = append(flow, w.startFlow(m))
 	}
 
 	w.forward()
@@ -53,7 +55,7 @@ func TestMigration(t *testing.T) {
 	w.cleanUp()
 
 	for _, tr := range flow {
-		tr.settle(t, w.record)
+		tr.Settle(patience, tr.Count())
 	}
 
 	w.noDoubles()
@@ -206,7 +208,7 @@ func (w *world) everywhereArrives(name string) {
 			w.must(m.Client.Create(w.t.Context(), object))
 
 			for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
-				if w.record.looks(m.id, object.GetName()) > 0 {
+				if w.record.Count(arrival(m.id, object.GetName())) > 0 {
 					return true
 				}
 			}
@@ -260,7 +262,7 @@ func (m *member) image(t *testing.T, key types.NamespacedName) string {
 func unstructuredOf(t *testing.T, definition any) *unstructured.Unstructured {
 	t.Helper()
 
-	content, err := toMap(definition)
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(definition)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -519,11 +521,19 @@ func (w *world) returnGateway() {
 	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &certv1.CertificateRequest{}, client.InNamespace(today.PlaneNamespace)))
 }
 
+// leftIn are all objects of a cluster with one of the prefixes of their names.
+func leftIn(t *testing.T, plane *apiserver.ControlPlane, prefixes []string) []string {
+	t.Helper()
+	return rig.Left(t, plane, func(o *metav1.PartialObjectMetadata) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(o.Name, p) })
+	})
+}
+
 // left are all objects with a prefix of their name, of whichever kind.
 func (m *member) left(t *testing.T, prefixes ...string) []string {
 	t.Helper()
 
-	return leftIn(t, m.Client, m.ControlPlane, prefixes)
+	return leftIn(t, m.ControlPlane, prefixes)
 }
 
 func (w *world) nothingOfOursIsLeft() {
@@ -535,7 +545,7 @@ func (w *world) nothingOfOursIsLeft() {
 		}
 	}
 
-	left := leftIn(w.t, w.plane.Client, w.plane, append(ids(w.members), "watcher-"))
+	left := leftIn(w.t, w.plane, append(ids(w.members), "watcher-"))
 	if len(left) > 0 {
 		w.t.Errorf("left in the control plane: %v", left)
 	}
@@ -568,7 +578,7 @@ func (w *world) nothingOfTodayIsLeft() {
 	w.nothingOfTodayIsInRuntimes()
 
 	// The Watcher, its route and the Gateway go on, with their names.
-	left := slices.DeleteFunc(leftIn(w.t, w.plane.Client, w.plane, []string{"klm-watcher", "kyma-"}), func(name string) bool {
+	left := slices.DeleteFunc(leftIn(w.t, w.plane, []string{"klm-watcher", "kyma-"}), func(name string) bool {
 		return strings.HasPrefix(name, "Gateway ") || strings.HasPrefix(name, "Kyma ") ||
 			strings.HasPrefix(name, "CertificateRequest ") // There is no garbage collector.
 	})
@@ -594,7 +604,7 @@ func (w *world) noDoubles() {
 
 		w.eventually("all writes after the end arrive from "+m.kyma, func() bool {
 			for n := range writes {
-				if w.record.looks(m.id, fmt.Sprintf("end-%d", n)) == 0 {
+				if w.record.Count(arrival(m.id, fmt.Sprintf("end-%d", n))) == 0 {
 					return false
 				}
 			}
@@ -607,7 +617,7 @@ func (w *world) noDoubles() {
 
 	for _, m := range w.members {
 		for n := range writes {
-			if looks := w.record.looks(m.id, fmt.Sprintf("end-%d", n)); looks != 1 {
+			if looks := w.record.Count(arrival(m.id, fmt.Sprintf("end-%d", n))); looks != 1 {
 				w.t.Errorf("%s: write %d arrived %d times, want once", m.kyma, n, looks)
 			}
 		}

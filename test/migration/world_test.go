@@ -67,7 +67,7 @@ type world struct {
 	operator *today.Operator
 	former   *today.Listener
 	formerAt string
-	record   *record
+	record   rig.Arrivals
 	fleet    *fleet.Fleet
 	steps    *rig.Steps
 	ours     *ours
@@ -93,7 +93,7 @@ func newWorld(t *testing.T, kymas ...string) *world {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
 
-	w := &world{t: t, scheme: runtime.NewScheme(), record: newRecord(), steps: rig.NewSteps()}
+	w := &world{t: t, scheme: runtime.NewScheme(), steps: rig.NewSteps()}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
 		apiextensionsv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
 
@@ -196,7 +196,7 @@ func (w *world) startToday(gateway string) {
 		})
 	}
 
-	w.former = &today.Listener{Arrived: w.record.todays}
+	w.former = &today.Listener{Arrived: w.todays}
 	w.formerAt = w.serveFormer()
 	w.ingress = today.NewIngress(w.plane.Client)
 	w.ingress.Lead(today.Service, w.formerAt)
@@ -281,7 +281,7 @@ func (o *ours) listen() (addr string) {
 	w.must(err)
 
 	source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
-		Elected: mgr.Elected(), Handled: w.record.delivered,
+		Elected: mgr.Elected(), Handled: w.record.Delivered,
 	})
 	w.must(ctrl.NewControllerManagedBy(mgr).Named("kyma").WatchesRawSource(source).
 		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {

@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -31,6 +30,7 @@ import (
 
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // interval is the time between two looks at the cluster, and of a pod at its volumes and its
@@ -140,13 +140,13 @@ func (n *Node) Start(plane *apiserver.ControlPlane) {
 		n.t.Fatal(err)
 	}
 
-	server := &http.Server{Handler: http.HandlerFunc(n.connect), ReadHeaderTimeout: time.Minute}
+	server := machine.Tunnel(ctx, n.connect)
 
 	n.work.Go(func() { _ = server.Serve(egress) })
 	n.work.Go(func() {
 		n.loop(ctx)
 
-		_ = server.Close() // It ends requests, not the connections that they became.
+		_ = server.Close()
 	})
 }
 

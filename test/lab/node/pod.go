@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // The wait before a container that has ended is started again doubles from the first to the second.
@@ -37,21 +38,21 @@ type Pod struct {
 
 // pod is one replica: a network and a root of its own, and one process in them.
 type pod struct {
-	node    *Node
-	hash    string // of the template
-	owner   types.NamespacedName
-	labels  map[string]string
-	spec    corev1.PodSpec
-	ip      netip.Addr
-	dir     string
-	net     *network
-	volumes map[string]*volume // by the name of the Secret
-	configs map[string]*volume // by the name of the ConfigMap
-	env     []string
-	args    []string
-	ways    []net.Listener // out of the network
-	secrets [][]byte       // all that was ever mounted
-	work    sync.WaitGroup // connections
+	node     *Node
+	hash     string // of the template
+	owner    types.NamespacedName
+	labels   map[string]string
+	spec     corev1.PodSpec
+	ip       netip.Addr
+	dir      string
+	net      *network
+	volumes  map[string]*volume // by the name of the Secret
+	configs  map[string]*volume // by the name of the ConfigMap
+	env      []string
+	args     []string
+	ways     []net.Listener       // out of the network
+	secrets  [][]byte             // all that was ever mounted
+	forwards []*machine.Forwarder // of ways
 
 	deleted chan struct{}
 	once    sync.Once
@@ -190,7 +191,9 @@ func (p *pod) close() {
 	}
 
 	p.net.close()
-	p.work.Wait()
+	for _, connections := range p.forwards {
+		connections.Wait()
+	}
 	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 {
 		rig.KeepsSecrets(p.node.t, string(said), p.secrets...)
 	}

@@ -3,14 +3,12 @@ package node
 import (
 	"cmp"
 	"context"
-	"io"
+	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 const sliceOwner = "node-stand-in"
@@ -110,32 +110,16 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 
 // connect connects the API server to the network of the pods, as konnectivity does. The API server
 // requests the ClusterIP of a Service, and gets one of the ready pods at random, as by kube-proxy.
-func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
+func (n *Node) connect(ctx context.Context, service string) (net.Conn, error) {
 	n.mu.Lock()
-	targets := n.routes[r.Host]
+	targets := n.routes[service]
 	n.mu.Unlock()
-	if r.Method != http.MethodConnect || len(targets) == 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
+	if len(targets) == 0 {
+		return nil, fmt.Errorf("no ready pod for %s", service)
 	}
 
 	chosen := targets[rand.IntN(len(targets))]
-
-	inside, err := chosen.pod.net.dial(r.Context(), netip.AddrPortFrom(chosen.pod.ip, chosen.port))
-	if err != nil {
-		w.WriteHeader(http.StatusBadGateway)
-		return
-	}
-
-	outside, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		_ = inside.Close()
-		return
-	}
-
-	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else carry ends at once.
-
-	carry(inside, outside)
+	return chosen.pod.net.dial(ctx, netip.AddrPortFrom(chosen.pod.ip, chosen.port))
 }
 
 // openWays lets the pod reach Options.Hosts and the API server. It returns the addresses of the
@@ -168,39 +152,10 @@ func (p *pod) openWay(inside, outside string) error {
 	}
 
 	p.ways = append(p.ways, way)
-	p.work.Go(func() {
-		for {
-			conn, err := way.Accept()
-			if err != nil {
-				return
-			}
-
-			p.work.Go(func() { carryOut(conn, outside) })
-		}
-	})
+	forwards := &machine.Forwarder{Dial: func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", outside)
+	}}
+	forwards.Start(context.Background(), way) // The end of the container closes its connections.
+	p.forwards = append(p.forwards, forwards)
 	return nil
-}
-
-func carryOut(inside net.Conn, address string) {
-	outside, err := net.DialTimeout("tcp", address, 5*time.Second)
-	if err != nil {
-		_ = inside.Close()
-		return
-	}
-
-	carry(inside, outside)
-}
-
-// carry copies both ways, and ends both connections when one ends.
-func carry(a, b net.Conn) {
-	var both sync.WaitGroup
-	copyOver := func(to, from net.Conn) {
-		_, _ = io.Copy(to, from) // Any end is one.
-		_ = to.Close()
-		_ = from.Close()
-	}
-
-	both.Go(func() { copyOver(a, b) })
-	both.Go(func() { copyOver(b, a) })
-	both.Wait()
 }

@@ -24,11 +24,12 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // agent is a process of the agent's Deployment.
 type agent struct {
-	*process
+	*machine.Process
 
 	hash             string
 	webhook, metrics string
@@ -46,7 +47,7 @@ func (n *node) keepAgents(ctx context.Context, deployment *appsv1.Deployment) er
 		return err
 	}
 	hash := fmt.Sprintf("%x", sha256.Sum256(text))
-	n.drop(func(a *agent) bool { return a.hash != hash || !a.running() })
+	n.drop(func(a *agent) bool { return a.hash != hash || !a.Running() })
 	if err := n.mount(ctx, deployment); err != nil {
 		return client.IgnoreNotFound(err) // A pod waits for its volumes.
 	}
@@ -128,8 +129,8 @@ func (n *node) write(name string, data map[string][]byte) error {
 func (n *node) startAgent(ctx context.Context, deployment *appsv1.Deployment, hash string) (err error) {
 	a := &agent{hash: hash}
 	var webhookErr, metricsErr error
-	a.webhook, webhookErr = freeAddress(ctx)
-	a.metrics, metricsErr = freeAddress(ctx)
+	a.webhook, webhookErr = machine.FreeAddress(ctx)
+	a.metrics, metricsErr = machine.FreeAddress(ctx)
 	canary, canaryErr := n.canary(ctx, deployment)
 	if err := errors.Join(webhookErr, metricsErr, canaryErr); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (n *node) startAgent(ctx context.Context, deployment *appsv1.Deployment, ha
 	n.started++
 	env["POD_NAME"] = fmt.Sprintf("%s-%d", installation.Name, n.started)
 	env["STOP_DELAY"], env["SHUTDOWN_TIMEOUT"] = "0s", "1s" // The demo ends soon.
-	a.process, err = launch(n.log(n.name+"-agent.log"), n.program, list(env), nil)
+	a.Process, err = machine.Launch(n.log(n.name+"-agent.log"), n.program, list(env), nil)
 	if err != nil {
 		return err
 	}
@@ -242,6 +243,6 @@ func (n *node) drop(condition func(*agent) bool) {
 	n.agents = kept
 	n.mu.Unlock()
 	for _, a := range ending {
-		a.stop()
+		a.Stop()
 	}
 }

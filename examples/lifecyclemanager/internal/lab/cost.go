@@ -43,7 +43,7 @@ func (l *Lab) Cost(ctx context.Context) (c Cost, err error) {
 // isRuntime reports whether a metric names the API server of a runtime.
 func (l *Lab) isRuntime(metric string) bool {
 	for _, r := range l.Runtimes {
-		if strings.Contains(metric, `host="`+r.link.address+`"`) {
+		if strings.Contains(metric, `host="`+r.Address+`"`) {
 			return true
 		}
 	}
@@ -56,7 +56,7 @@ func (l *Lab) processor(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", leader.cmd.Process.Pid))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", leader.Pid()))
 	if err != nil {
 		return 0, err
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
 )
 
 // Options are the choices of [Start].
@@ -62,10 +63,11 @@ type Lab struct {
 // Runtime is one runtime with its machines.
 type Runtime struct {
 	client.Client
+	// Link is the way of the operator to the API server.
+	*machine.Link
 
 	id    string
 	plane *apiserver.ControlPlane
-	link  *link
 }
 
 // New returns a lab in which nothing runs.
@@ -166,12 +168,15 @@ func (l *Lab) startRuntime(ctx context.Context, id string) (*Runtime, error) {
 		return nil, err
 	}
 	l.onClose(stop)
-	way, err := newLink(plane.Config.Host)
+	way, err := machine.NewLink(plane.Config.Host)
 	if err != nil {
 		return nil, err
 	}
-	l.onClose(way.end)
-	return &Runtime{Client: plane.Client, id: id, plane: plane, link: way}, nil
+	l.onClose(func() error {
+		way.Cut()
+		return nil
+	})
+	return &Runtime{Client: plane.Client, id: id, plane: plane, Link: way}, nil
 }
 
 // Poll waits until a condition holds, and asks it every 20 ms.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
 )
 
 // interval is the time between two looks of a node at its cluster.
@@ -75,7 +76,7 @@ func (n *node) start(cluster *apiserver.ControlPlane, program string) (stop func
 		cancel()
 		return nil, err
 	}
-	server := tunnel(ctx, n.dial)
+	server := machine.Tunnel(ctx, n.dial)
 	n.work.Go(func() { _ = server.Serve(socket) })
 	n.work.Go(func() { n.loop(ctx) })
 	return func() error {
@@ -88,13 +89,13 @@ func (n *node) start(cluster *apiserver.ControlPlane, program string) (stop func
 }
 
 // dial connects to an agent at random. There is no other Service that an API server calls.
-func (n *node) dial(string) (net.Conn, error) {
+func (n *node) dial(ctx context.Context, _ string) (net.Conn, error) {
 	ready := n.ready()
 	if len(ready) == 0 {
 		return nil, errors.New("no agent is ready")
 	}
 	chosen := ready[rand.IntN(len(ready))] //nolint:gosec // It is no secret.
-	return (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", chosen.webhook)
+	return (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", chosen.webhook)
 }
 
 func (n *node) loop(ctx context.Context) {

@@ -14,11 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // operator is a replica of the operator.
 type operator struct {
-	*process
+	*machine.Process
 
 	podIP, events, metrics string
 	args                   []string
@@ -26,16 +28,16 @@ type operator struct {
 
 // StartCertManager starts the controllers of cert-manager.
 func (l *Lab) StartCertManager(ctx context.Context) error {
-	p, err := launch(l.log("cert-manager.log"), l.programs.certManager, os.Environ(),
+	p, err := machine.Launch(l.log("cert-manager.log"), l.programs.certManager, os.Environ(),
 		[]string{"-kubeconfig=" + l.plane.Kubeconfig, "-v"})
 	if err != nil {
 		return err
 	}
 	l.onClose(func() error {
-		p.stop()
+		p.Stop()
 		return nil
 	})
-	return Poll(ctx, func() bool { return p.said("ready\n") || !p.running() })
+	return Poll(ctx, func() bool { return p.Said("ready\n") || !p.Running() })
 }
 
 // Deploy applies objects to the control plane, as kubectl does. The Deployment of the operator
@@ -97,9 +99,9 @@ func (l *Lab) impersonate(deployment *appsv1.Deployment) error {
 func (l *Lab) addOperator(ctx context.Context, number int, args []string) (err error) {
 	o := &operator{podIP: fmt.Sprintf("10.0.0.%d", number+1)}
 	var errs [3]error
-	o.events, errs[0] = freeAddress(ctx)
-	o.metrics, errs[1] = freeAddress(ctx)
-	probes, err := freeAddress(ctx)
+	o.events, errs[0] = machine.FreeAddress(ctx)
+	o.metrics, errs[1] = machine.FreeAddress(ctx)
+	probes, err := machine.FreeAddress(ctx)
 	errs[2] = err
 	pod := strings.NewReplacer("$(POD_IP)", o.podIP, "$(POD_NAME)", fmt.Sprint("lifecycle-manager-", number))
 	for _, arg := range args {
@@ -115,17 +117,17 @@ func (l *Lab) addOperator(ctx context.Context, number int, args []string) (err e
 // StartOperator starts the replicas that do not run, and returns when one leads.
 func (l *Lab) StartOperator(ctx context.Context) error {
 	for i, o := range l.replicas {
-		if o.process != nil && o.running() {
+		if o.Process != nil && o.Running() {
 			continue
 		}
-		started, err := launch(l.log(fmt.Sprintf("operator-%d.log", i+1)), l.programs.operator,
+		started, err := machine.Launch(l.log(fmt.Sprintf("operator-%d.log", i+1)), l.programs.operator,
 			append(os.Environ(), "KUBECONFIG="+l.operatorKubeconfig()), o.args)
 		if err != nil {
 			return err
 		}
-		o.process = started
+		o.Process = started
 		l.onClose(func() error {
-			started.stop()
+			started.Stop()
 			return nil
 		})
 	}
@@ -148,7 +150,7 @@ func (l *Lab) EventsAddress(ctx context.Context) (string, error) {
 func (l *Lab) KillLeader(ctx context.Context) error {
 	leader, err := l.service.leader(ctx)
 	if err == nil {
-		leader.kill()
+		leader.Kill()
 	}
 	return err
 }
@@ -156,6 +158,6 @@ func (l *Lab) KillLeader(ctx context.Context) error {
 // KillOperator kills all replicas, as a crash does.
 func (l *Lab) KillOperator() {
 	for _, o := range l.replicas {
-		o.kill()
+		o.Kill()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
 )
 
 // programs are paths of programs.
@@ -42,7 +43,7 @@ func repository() string { return filepath.Join(config(""), "..", "..", "..") }
 // goCommand returns the standard output of the go command.
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.SysProcAttr = dir, ownGroup()
+	cmd.Dir, cmd.SysProcAttr = dir, machine.OwnGroup()
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

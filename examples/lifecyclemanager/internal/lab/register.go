@@ -36,7 +36,7 @@ func (r *Runtime) kubeconfig() ([]byte, error) {
 		return nil, err
 	}
 	for _, cluster := range config.Clusters {
-		cluster.Server = "https://" + r.link.address
+		cluster.Server = "https://" + r.Address
 	}
 	return clientcmd.Write(*config)
 }

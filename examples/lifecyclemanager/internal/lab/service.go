@@ -8,6 +8,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // service stands in for the load balancer and the Service of the events. It leads connections to
@@ -33,12 +35,12 @@ func (l *Lab) startService() error {
 	}
 	_, port, _ := net.SplitHostPort(socket.Addr().String())
 	l.service = &service{address: "localhost:" + port, cluster: l.plane.Client, lab: l}
-	forwards := &forwarder{dial: l.service.dial}
-	forwards.work.Go(func() { forwards.serve(ctx, socket) })
+	forwards := &machine.Forwarder{Dial: l.service.dial}
+	forwards.Start(ctx, socket)
 	l.onClose(func() error {
 		cancel()
 		err := socket.Close()
-		forwards.work.Wait()
+		forwards.Wait()
 		return err
 	})
 	return nil

@@ -1,0 +1,79 @@
+// Package machine stands in for machines and networks: processes, and connections that can be led
+// and cut. Demos and tests use it.
+package machine
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// grace is how long a process may take to end by itself.
+const grace = 10 * time.Second
+
+// Process is a program that runs. Its log goes to a file.
+type Process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	log  string
+}
+
+// Launch starts a program with that environment and no other. Its log is added to a file.
+func Launch(log, path string, env, args []string) (*Process, error) {
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	// The process has its own handle.
+	defer file.Close()
+
+	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{}), log: log} //nolint:noctx // Stop ends it.
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = env, file, file, OwnGroup()
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // ProcessState has the result.
+	}()
+	return p, nil
+}
+
+// Running reports whether the program has not ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill ends the process as a crash does.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // It may have ended.
+	<-p.done
+}
+
+// Stop ends the process gracefully, or else after some seconds by force.
+func (p *Process) Stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
+	late := time.NewTimer(grace)
+	defer late.Stop()
+	select {
+	case <-p.done:
+	case <-late.C:
+		p.Kill()
+	}
+}
+
+// Said reports whether the log has a text.
+func (p *Process) Said(text string) bool {
+	log, err := os.ReadFile(p.log)
+	return err == nil && bytes.Contains(log, []byte(text))
+}
+
+// Pid is that of the process.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }

@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package machine
+
+import "syscall"
+
+// OwnGroup keeps Ctrl-C from a child process, which ends gracefully later.
+func OwnGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
