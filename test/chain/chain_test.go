@@ -19,10 +19,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
@@ -48,19 +46,6 @@ spec:
     - hosts: [listener.example]
       port: {name: https, number: 443, protocol: HTTPS}
       tls: {mode: MUTUAL, credentialName: gateway}
-`
-	gateway = `
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gateway, namespace: default, labels: {for: watchers}}
-spec:
-  gatewayClassName: istio
-  listeners:
-    - name: https
-      port: 443
-      protocol: HTTPS
-      hostname: listener.example
-      tls: {mode: Terminate, certificateRefs: [{name: gateway}]}
 `
 )
 
@@ -100,8 +85,7 @@ func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) 
 // TestChain runs a control plane with three runtimes. Two of them have changes all the time, and
 // none may be lost.
 func TestChain(t *testing.T) {
-	w := newWorld(t, watcher.VirtualService, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2",
-		"runtime-3")
+	w := newWorld(t, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2", "runtime-3")
 	ids := []core.RuntimeID{"runtime-1", "runtime-2", "runtime-3"}
 
 	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, istioGateway)))
@@ -203,13 +187,6 @@ func (w *world) route(name core.Manager) *unstructured.Unstructured {
 		Group: "networking.istio.io", Version: "v1beta1",
 		Kind: "VirtualService",
 	})
-
-	if w.routing == watcher.HTTPRoute {
-		route.SetGroupVersionKind(schema.GroupVersionKind{
-			Group: "gateway.networking.k8s.io", Version: "v1",
-			Kind: "HTTPRoute",
-		})
-	}
 
 	route.SetNamespace(rig.Namespace)
 	route.SetName(string(name))
@@ -427,42 +404,4 @@ func (w *world) rotation(ids ...core.RuntimeID) {
 // sameProcess ignores readiness, because a probe may be late on a busy machine.
 func sameProcess(a, b node.Pod) bool {
 	return a.Name == b.Name && a.Pid == b.Pid && a.Restarts == b.Restarts
-}
-
-// domainDisputed registers the domain of a runtime a second time. The domain then proves nothing,
-// and the events of the runtime wait until only one registration is left.
-func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
-	w.t.Helper()
-	rig.AddRuntime(w.t, w.plane, "second", string(id)+".skr.example")
-	w.eventually(string(id)+" is refused", func() bool {
-		return w.record.count(manager, listener.ReasonDomainAmbiguous) > 0
-	})
-	w.write(id, "disputed", labels(manager))
-
-	if w.record.has(rig.Arrival{Runtime: id, Manager: manager, Object: "disputed"}) {
-		w.t.Errorf("%s is accepted with a disputed domain", id)
-	}
-
-	w.must(w.plane.Client.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: rig.Namespace,
-		Name:      "second",
-	}}))
-	w.eventually(string(id)+" is accepted again", func() bool { return w.record.has(rig.Arrival{Runtime: id, Manager: manager, Object: "disputed"}) })
-}
-
-// TestChainHTTPRoute is a shorter TestChain with HTTPRoutes, in the layout of today's fleet.
-func TestChainHTTPRoute(t *testing.T) {
-	w := newTodaysWorld(t, watcher.HTTPRoute, []core.Manager{steady, moving}, "runtime-1")
-
-	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, gateway)))
-	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))
-	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving, nil)))
-	w.represent("runtime-1")
-	w.installed("runtime-1")
-	w.routeComesBack()
-	w.reaches("runtime-1", steady, "steady", labels(steady))
-	w.reaches("runtime-1", moving, "moving", labels(moving))
-	w.domainDisputed("runtime-1", moving)
-	w.watcherDeleted([]core.RuntimeID{"runtime-1"})
-	w.runtimeRemoved("runtime-1")
 }

@@ -3,7 +3,6 @@ package chain
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -14,33 +13,27 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// record has the deliveries to the operator, its reconciles, and its refusals.
+// record has the deliveries to the operator and its reconciles.
 type record struct {
 	rig.Arrivals
 
 	mu     sync.Mutex
-	counts map[string]int // of reconciles by manager and runtime, of refusals by manager and reason
+	counts map[string]int // of reconciles by manager and runtime
 }
 
-func (r *record) add(manager core.Manager, what string) {
+func (r *record) add(manager core.Manager, runtime string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.counts == nil {
 		r.counts = map[string]int{}
 	}
-	r.counts[string(manager)+"/"+what]++
+	r.counts[string(manager)+"/"+runtime]++
 }
 
-func (r *record) count(manager core.Manager, what string) int {
+func (r *record) count(manager core.Manager, runtime string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.counts[string(manager)+"/"+what]
-}
-
-func (r *record) answered(_ string, manager core.Manager, status int, reason string, _ time.Duration) {
-	if status == http.StatusForbidden {
-		r.add(manager, reason)
-	}
+	return r.counts[string(manager)+"/"+runtime]
 }
 
 func (r *record) has(a rig.Arrival) bool { return r.Count(a) > 0 }
@@ -53,7 +46,7 @@ func (w *world) write(id core.RuntimeID, name string, labels map[string]string) 
 
 func (w *world) create(ctx context.Context, id core.RuntimeID, name string, labels map[string]string) error {
 	return w.runtimes[id].Client.Create(ctx, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.objects, Name: name, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Labels: labels},
 	})
 }
 

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -63,7 +62,6 @@ func newDamagedWorld(t *testing.T, settings map[string]string) *world {
 	t.Helper()
 
 	w := startWorld(t, &world{
-		routing: watcher.VirtualService, namespace: installation.DefaultNamespace, objects: metav1.NamespaceDefault,
 		settings: settings, interval: time.Hour,
 	}, []core.Manager{steady}, damaged)
 	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, istioGateway)))
@@ -78,7 +76,7 @@ func newDamagedWorld(t *testing.T, settings map[string]string) *world {
 
 // meta names an object of the agent by its suffix.
 func (w *world) meta(suffix string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: w.namespace, Name: installation.Name + suffix}
+	return metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: installation.Name + suffix}
 }
 
 func (w *world) fresh() {

@@ -53,18 +53,15 @@ const (
 
 // world is a control plane with an operator, and some runtimes.
 type world struct {
-	t         *testing.T
-	routing   watcher.Routing
-	namespace string            // of the agent
-	objects   string            // namespace of the watched objects
-	settings  map[string]string // of the agent
-	interval  time.Duration     // between two looks at a runtime
-	scheme    *runtime.Scheme
-	plane     *apiserver.ControlPlane
-	addr      string
-	fleet     *fleet.Fleet
-	set       *certificates.Certificates
-	record    record
+	t        *testing.T
+	settings map[string]string // of the agent
+	interval time.Duration     // between two looks at a runtime
+	scheme   *runtime.Scheme
+	plane    *apiserver.ControlPlane
+	addr     string
+	fleet    *fleet.Fleet
+	set      *certificates.Certificates
+	record   record
 
 	runtimes map[core.RuntimeID]*member
 	ctx      context.Context //nolint:containedctx // That of its life.
@@ -75,7 +72,7 @@ type world struct {
 }
 
 func (w *world) deployment() types.NamespacedName {
-	return types.NamespacedName{Namespace: w.namespace, Name: installation.Name}
+	return types.NamespacedName{Namespace: installation.DefaultNamespace, Name: installation.Name}
 }
 
 // member is a runtime with an API server of its own.
@@ -87,30 +84,12 @@ type member struct {
 
 // newWorld installs the agents into a namespace of their own, and watches objects in the namespace
 // default.
-func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, ids ...core.RuntimeID) *world {
+func newWorld(t *testing.T, managers []core.Manager, ids ...core.RuntimeID) *world {
 	t.Helper()
 
 	return startWorld(t, &world{
-		routing: routing, namespace: installation.DefaultNamespace, objects: metav1.NamespaceDefault,
 		settings: soon(), interval: 2 * time.Second,
 	}, managers, ids...)
-}
-
-// newTodaysWorld has the layout of today's fleet: agents and watched objects share a namespace that
-// is older than both.
-func newTodaysWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, ids ...core.RuntimeID) *world {
-	t.Helper()
-
-	const namespace = "kyma-system"
-
-	w := startWorld(t, &world{
-		routing: routing, namespace: namespace, objects: namespace, settings: soon(), interval: 2 * time.Second,
-	}, managers, ids...)
-	for _, id := range ids {
-		w.must(w.runtimes[id].Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
-	}
-
-	return w
 }
 
 // soon has settings that keep the test short.
@@ -138,7 +117,7 @@ func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.Run
 
 	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
-		CRDPaths: manifests.Routes(t, w.routing),
+		CRDPaths: manifests.Routes(t, watcher.VirtualService),
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 
@@ -186,14 +165,14 @@ func (w *world) operate(managers []core.Manager) {
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	w.must(err)
-	w.must(watcher.SetUp(mgr, watcher.Options{Routing: w.routing}))
+	w.must(watcher.SetUp(mgr, watcher.Options{Routing: watcher.VirtualService}))
 
 	w.fleet, err = fleet.New(fleet.Options{})
 	w.must(err)
 	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
 		[]string{host},
 		certificates.FromFleet(w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
-		certificates.Options{Propagation: propagation, RuntimeNamespace: w.namespace})
+		certificates.Options{Propagation: propagation})
 	w.must(err)
 	w.must(w.addRuntimes(mgr))
 
@@ -231,8 +210,7 @@ func (w *world) run(start func(context.Context) error) {
 
 func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	installer, err := installation.New(image, host+":443", installation.Options{
-		Namespace: w.namespace,
-		Settings:  w.settings,
+		Settings: w.settings,
 		// With the default, writes could pass unreviewed on a busy machine. This test counts each
 		// write.
 		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
@@ -286,7 +264,6 @@ func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Han
 	w.run(material.Start)
 	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
 		Addr: w.addr, TLS: keys.ServerTLSConfig(material), Fleet: w.fleet,
-		Hooks: listener.Hooks{Answered: w.record.answered},
 	})
 	w.must(err)
 	w.run(l.Start)

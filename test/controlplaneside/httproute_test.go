@@ -156,14 +156,8 @@ func TestRoutingChanges(t *testing.T) {
 		r.kind = string(watcher.HTTPRoute)
 		former = r.empty("kyma")
 	}
-}
 
-// Without gateways the status still reports an invalid Watcher.
-func TestWithoutRouting(t *testing.T) {
-	r := newRoutes(t, watcher.NoRouting)
-
+	// Without gateways the status still reports an invalid Watcher.
 	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
-	r.newWatcher("kyma", nil)
 	r.await("no-manager", v1beta2.StateError, "ManagerMissing")
-	r.await("kyma", v1beta2.StateReady, "RouteNotNeeded")
 }

@@ -100,7 +100,6 @@ func TestPage(t *testing.T) {
 	t.Run("keyboard", w.testKeyboard)
 	t.Run("pages", w.testPages)
 	t.Run("live", w.testLive)
-	t.Run("jank", w.testJank)
 	t.Run("light and dark", w.testColours)
 	w.tab.wantNoProblems()
 }
@@ -180,20 +179,6 @@ func (w *world) testLive(t *testing.T) {
 	tab.want(`Math.max(...rates) > 10 && document.getElementById('rate').textContent !== '–'`, true)
 	w.fleet.Forget("00-breaks-now")
 	tab.await("the runtime gone", `document.querySelector('#rows td').innerText !== '00-breaks-now'`)
-}
-
-// Refreshes do not block the page. The bound leaves room for a busy machine.
-func (w *world) testJank(t *testing.T) {
-	tab := w.tab.of(t)
-	tab.eval(`window.took = []; const before = draw;
-		draw = (...args) => { const at = performance.now(); before(...args); document.body.offsetHeight;
-			took.push(performance.now() - at); }`)
-	tab.await("five refreshes", `took.length >= 5`)
-	median := tab.number(`took.sort((a, b) => a - b)[2]`)
-	t.Logf("the median of 5 refreshes took %.1f ms of the page", median)
-	if median > 50 {
-		t.Errorf("a refresh took %.1f ms, want at most 50 ms", median)
-	}
 }
 
 func (w *world) testColours(t *testing.T) {
