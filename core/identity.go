@@ -2,7 +2,8 @@ package core
 
 import (
 	"fmt"
-	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
 )
 
 // RuntimeID identifies one remote cluster. By default it is the Common Name of the cluster's client
@@ -14,33 +15,19 @@ type RuntimeID string
 // [ParseManager] only.
 type Manager string
 
-// maxLabel is the longest DNS label (RFC 1035, section 2.3.4).
-const maxLabel = 63
-
 // ParseManager returns name as a [Manager]. The error wraps [ErrInvalidManager] when name is not a
 // DNS-1123 label: 1 to 63 of the characters a-z, 0-9 and '-', neither end a '-'.
 func ParseManager(name string) (Manager, error) {
-	if isLabel(name) {
+	if dns1123.IsLabel(name) {
 		return Manager(name), nil
 	}
 	return "", fmt.Errorf("%w: %s", ErrInvalidManager, shorten(name))
 }
 
-func isLabel(name string) bool {
-	if name == "" || len(name) > maxLabel || name[0] == '-' || name[len(name)-1] == '-' {
-		return false
-	}
-	return strings.IndexFunc(name, notLabelRune) < 0
-}
-
-func notLabelRune(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
-}
-
 // shorten quotes foreign input for an error message: it must neither flood a log nor forge a line.
 func shorten(input string) string {
-	if len(input) <= maxLabel {
+	if len(input) <= dns1123.MaxLabel {
 		return fmt.Sprintf("%q", input)
 	}
-	return fmt.Sprintf("%q… (%d bytes)", input[:maxLabel], len(input))
+	return fmt.Sprintf("%q… (%d bytes)", input[:dns1123.MaxLabel], len(input))
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
 )
 
 // OwnerAnnotation on a watched object names the object in the control plane that represents the
@@ -31,9 +33,9 @@ func ParseOwner(value string) (types.NamespacedName, error) {
 	switch {
 	case !found || strings.Contains(name, "/"):
 		return types.NamespacedName{}, invalidOwner("want one '/' in", value)
-	case !isLabel(namespace):
+	case !dns1123.IsLabel(namespace):
 		return types.NamespacedName{}, invalidOwner("want a DNS-1123 label as namespace, have", namespace)
-	case !isSubdomain(name):
+	case !dns1123.IsSubdomain(name):
 		return types.NamespacedName{}, invalidOwner("want a DNS-1123 subdomain as name, have", name)
 	}
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
@@ -41,17 +43,4 @@ func ParseOwner(value string) (types.NamespacedName, error) {
 
 func invalidOwner(want, have string) error {
 	return fmt.Errorf("%w: %s %s", ErrInvalidOwner, want, shorten(have))
-}
-
-// maxSubdomain is the longest DNS-1123 subdomain that Kubernetes allows, in bytes.
-const maxSubdomain = 253
-
-// isSubdomain allows parts longer than a label, as Kubernetes does.
-func isSubdomain(name string) bool {
-	for part := range strings.SplitSeq(name, ".") {
-		if part == "" || part[0] == '-' || part[len(part)-1] == '-' || strings.IndexFunc(part, notLabelRune) >= 0 {
-			return false
-		}
-	}
-	return len(name) <= maxSubdomain
 }

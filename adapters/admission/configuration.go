@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 const (
@@ -24,7 +25,6 @@ const (
 	defaultTimeout  = 2 * time.Second
 	maxTimeout      = 30 * time.Second // admissionregistration.k8s.io/v1
 	defaultPort     = 443
-	anyVersion      = "*"
 	certificateType = "CERTIFICATE"
 )
 
@@ -56,7 +56,7 @@ type ConfigurationOptions struct {
 	// NoMatchConditions makes an API server call the handler for every write. Set it if the filter
 	// of the [Handler] accepts more than [core.Changed]. By default the API server itself skips dry
 	// runs, and updates that leave the watched field unchanged. That needs Kubernetes 1.28.
-	// Conditions of a [Watch] are always used.
+	// Conditions of a [watch.Watch] are always used.
 	NoMatchConditions bool
 	// ExcludedNamespaces are namespaces in which nothing is watched. Objects without a namespace
 	// are watched, except the Namespace objects of these names. An empty list that is not nil
@@ -107,10 +107,10 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 // endpoint. It has one webhook per watch, and one more for scale, sorted by name. A failure of the
 // endpoint never blocks a write, because the failure policy is Ignore.
 //
-// It does no I/O and keeps no reference to its arguments. The error wraps [ErrInvalidConfiguration]
-// and names all problems.
+// It does no I/O and keeps no reference to its arguments. The error wraps [ErrInvalidConfiguration],
+// and [watch.ErrInvalid] for a watch, and names all problems.
 func WebhookConfiguration(
-	name string, endpoint Endpoint, watches []Watch, opts ConfigurationOptions,
+	name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts = opts.withDefaults(&endpoint)
 	if err := validateConfiguration(name, endpoint, watches, opts); err != nil {
@@ -128,10 +128,10 @@ func WebhookConfiguration(
 
 // webhooks returns all webhooks, sorted by name.
 func webhooks(
-	endpoint Endpoint, watches []Watch, opts ConfigurationOptions,
+	endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (all []admissionregistrationv1.ValidatingWebhook) {
-	for _, watch := range watches {
-		all = append(all, watch.webhooks(endpoint, opts)...)
+	for n := range watches {
+		all = append(all, (&registration{&watches[n], endpoint, opts}).webhooks()...)
 	}
 	if opts.Canary != (types.NamespacedName{}) {
 		all = append(all, canaryWebhook(endpoint, opts))
@@ -143,24 +143,28 @@ func webhooks(
 }
 
 // validateConfiguration returns one error that joins all problems, in the order of the arguments.
-func validateConfiguration(name string, endpoint Endpoint, watches []Watch, opts ConfigurationOptions) error {
-	problems := []error{
+func validateConfiguration(name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions) error {
+	return errors.Join(
 		endpoint.validate(), opts.validate(),
 		invalid(validation.IsDNS1123Subdomain(name), "name %.80q", name),
-	}
+		watch.Validate(watches))
+}
 
-	// Two watches of one name would be one webhook for an API server.
-	seen := make(map[types.NamespacedName]bool, len(watches))
-	for _, watch := range watches {
-		for _, problem := range watch.problems() {
-			problems = append(problems, fmt.Errorf("watch %.330q: %w", watch.Name.String(), problem))
-		}
-		if seen[watch.Name] {
-			problems = append(problems,
-				fmt.Errorf("watch %.330q: want a unique name, have it twice", watch.Name.String()))
-		}
-
-		seen[watch.Name] = true
+// labelProblems checks keys and values of labels, in the order of the keys. Its errors may be nil.
+func labelProblems(labels map[string]string) (problems []error) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		problems = append(problems,
+			invalid(validation.IsQualifiedName(key), "label %.80q", key),
+			invalid(validation.IsValidLabelValue(labels[key]), "value %.80q of label %.80q", labels[key], key))
 	}
-	return errors.Join(problems...)
+	return problems
+}
+
+// invalid returns an error for the first problem that a function of package validation found, and
+// nil if it found none. The format describes the value.
+func invalid(problems []string, format string, args ...any) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf(format+": %s", append(args, problems[0])...)
 }

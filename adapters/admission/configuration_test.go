@@ -21,6 +21,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
 
 // bundleOf returns the certificate of a test server in PEM.
@@ -37,17 +39,17 @@ func testBundle(t testing.TB) []byte {
 	return bundleOf(server)
 }
 
-func kymaWatch() admission.Watch {
-	return admission.Watch{
+func kymaWatch() watch.Watch {
+	return watch.Watch{
 		Name:     types.NamespacedName{Namespace: "kcp-system", Name: "kyma"},
 		Manager:  "lifecycle-manager",
 		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
-		Labels:   map[string]string{"operator.kyma-project.io/watched-by": "kyma"},
+		Selector: watch.Selector{Labels: map[string]string{"operator.kyma-project.io/watched-by": "kyma"}},
 	}
 }
 
-func moduleWatch() admission.Watch {
-	return admission.Watch{
+func moduleWatch() watch.Watch {
+	return watch.Watch{
 		Name:     types.NamespacedName{Namespace: "kcp-system", Name: "btp"},
 		Manager:  "btp-manager",
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
@@ -61,7 +63,7 @@ func TestWebhookConfiguration(t *testing.T) {
 	bundle := testBundle(t)
 	endpoint := admission.Endpoint{URL: "https://127.0.0.1:8443", CABundle: bundle}
 
-	got, err := admission.WebhookConfiguration("watcher", endpoint, []admission.Watch{kymaWatch(), moduleWatch()},
+	got, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kymaWatch(), moduleWatch()},
 		admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}, NoMatchConditions: true})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
@@ -121,7 +123,7 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 		URL:      "https://127.0.0.1:8443",
 		CABundle: bundle,
 	},
-		[]admission.Watch{kymaWatch()}, admission.ConfigurationOptions{
+		[]watch.Watch{kymaWatch()}, admission.ConfigurationOptions{
 			Timeout: 3 * time.Second, Canary: types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
 		})
 	if err != nil {
@@ -161,13 +163,13 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 	t.Parallel()
 
-	var watches []admission.Watch
+	var watches []watch.Watch
 
 	for i := range 20 {
-		watch := kymaWatch()
-		watch.Name.Name = fmt.Sprintf("watch-%02d", i)
-		watch.Labels = map[string]string{"a": "1", "b": "2", "c": "3"}
-		watches = append(watches, watch)
+		w := kymaWatch()
+		w.Name.Name = fmt.Sprintf("watch-%02d", i)
+		w.Selector.Labels = map[string]string{"a": "1", "b": "2", "c": "3"}
+		watches = append(watches, w)
 	}
 
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
@@ -200,7 +202,7 @@ func TestWebhookConfigurationForAService(t *testing.T) {
 			CABundle:    testBundle(t),
 		}
 
-		configuration, err := admission.WebhookConfiguration("watcher", endpoint, []admission.Watch{kymaWatch()},
+		configuration, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kymaWatch()},
 			admission.ConfigurationOptions{Timeout: 5 * time.Second})
 		if err != nil {
 			t.Fatalf("WebhookConfiguration: %v", err)
@@ -256,7 +258,7 @@ func TestExcludedNamespaces(t *testing.T) {
 
 			tt.endpoint.CABundle = testBundle(t)
 
-			configuration, err := admission.WebhookConfiguration("watcher", tt.endpoint, []admission.Watch{kymaWatch()},
+			configuration, err := admission.WebhookConfiguration("watcher", tt.endpoint, []watch.Watch{kymaWatch()},
 				admission.ConfigurationOptions{ExcludedNamespaces: tt.excluded})
 			if err != nil {
 				t.Fatalf("WebhookConfiguration: %v", err)
@@ -276,7 +278,7 @@ func TestMatchConditions(t *testing.T) {
 
 	configuration, err := admission.WebhookConfiguration("watcher",
 		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)},
-		[]admission.Watch{kymaWatch(), moduleWatch()}, admission.ConfigurationOptions{})
+		[]watch.Watch{kymaWatch(), moduleWatch()}, admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
@@ -309,23 +311,23 @@ func TestSubresources(t *testing.T) {
 	widgets := schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "widgets"}
 
 	tests := map[string]struct {
-		watch admission.Watch
+		watch watch.Watch
 		want  []webhook
 	}{
-		"Deployments": {admission.Watch{Resource: apps}, []webhook{
+		"Deployments": {watch.Watch{Resource: apps}, []webhook{
 			{own, "deployments", "/validate/m"}, {scale, "deployments/scale", "/validate/m/deployment"},
 		}},
 		"their status": {
-			admission.Watch{Resource: apps, Field: core.FieldStatus},
+			watch.Watch{Resource: apps, Field: core.FieldStatus},
 			[]webhook{{own, "deployments/status", "/validate/m"}},
 		},
-		"ConfigMaps":     {admission.Watch{Resource: core1("configmaps")}, []webhook{{own, "configmaps", "/validate/m"}}},
-		"evictions":      {admission.Watch{Resource: core1("pods/eviction")}, []webhook{{own, "pods/eviction", "/validate/m/pod"}}},
-		"another's kind": {admission.Watch{Resource: core1("foos/bar")}, []webhook{{own, "foos/bar", "/validate/m"}}},
-		"a custom resource": {admission.Watch{Resource: widgets}, []webhook{
+		"ConfigMaps":     {watch.Watch{Resource: core1("configmaps")}, []webhook{{own, "configmaps", "/validate/m"}}},
+		"evictions":      {watch.Watch{Resource: core1("pods/eviction")}, []webhook{{own, "pods/eviction", "/validate/m/pod"}}},
+		"another's kind": {watch.Watch{Resource: core1("foos/bar")}, []webhook{{own, "foos/bar", "/validate/m"}}},
+		"a custom resource": {watch.Watch{Resource: widgets}, []webhook{
 			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m"},
 		}},
-		"its kind": {admission.Watch{Resource: widgets, Kind: "MyWidget"}, []webhook{
+		"its kind": {watch.Watch{Resource: widgets, Kind: "MyWidget"}, []webhook{
 			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m/my.widget"},
 		}},
 	}
@@ -337,7 +339,7 @@ func TestSubresources(t *testing.T) {
 			tt.watch.Name, tt.watch.Manager = types.NamespacedName{Namespace: "a", Name: "b"}, "m"
 
 			configuration, err := admission.WebhookConfiguration("watcher",
-				admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []admission.Watch{tt.watch},
+				admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []watch.Watch{tt.watch},
 				admission.ConfigurationOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -365,15 +367,15 @@ func TestPreciseWatch(t *testing.T) {
 	t.Parallel()
 
 	inTest := metav1.LabelSelectorRequirement{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"test"}}
-	watch := kymaWatch()
-	watch.LabelExpressions = []metav1.LabelSelectorRequirement{inTest}
-	watch.NamespaceSelector = &metav1.LabelSelector{
-		MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{inTest},
-	}
-	watch.Conditions = []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "true"}}
+	required := []watch.Requirement{{Key: "stage", Operator: "In", Values: []string{"test"}}}
+	precise := kymaWatch()
+	precise.Selector.Requirements = required
+	precise.NamespaceSelector = watch.Selector{Labels: map[string]string{"a": "b"}, Requirements: required}
+	precise.Conditions = []watch.Condition{{Name: "mine", Expression: "true"}}
+	conditions := []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "true"}}
 
 	configuration, err := admission.WebhookConfiguration("watcher",
-		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []admission.Watch{watch},
+		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []watch.Watch{precise},
 		admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -383,7 +385,7 @@ func TestPreciseWatch(t *testing.T) {
 	namespaces.MatchLabels = map[string]string{"a": "b"}
 	namespaces.MatchExpressions = append([]metav1.LabelSelectorRequirement{inTest}, namespaces.MatchExpressions...)
 	objects := &metav1.LabelSelector{
-		MatchLabels: watch.Labels, MatchExpressions: []metav1.LabelSelectorRequirement{inTest},
+		MatchLabels: precise.Selector.Labels, MatchExpressions: []metav1.LabelSelectorRequirement{inTest},
 	}
 
 	for i, want := range []*metav1.LabelSelector{objects, {}} { // The second webhook is that of scale.
@@ -396,8 +398,27 @@ func TestPreciseWatch(t *testing.T) {
 			t.Errorf("%s: namespace selector (-want +got):\n%s", webhook.Name, diff)
 		}
 
-		if diff := cmp.Diff(watch.Conditions, webhook.MatchConditions[2:]); diff != "" {
+		if diff := cmp.Diff(conditions, webhook.MatchConditions[2:]); diff != "" {
 			t.Errorf("%s: conditions (-want +got):\n%s", webhook.Name, diff)
+		}
+	}
+}
+
+func TestWebhookConfigurationHasEachFieldOfAWatch(t *testing.T) {
+	t.Parallel()
+
+	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
+	build := func(w watch.Watch) *admissionregistrationv1.ValidatingWebhookConfiguration {
+		configuration, err := (&input{"watcher", endpoint, []watch.Watch{w}, admission.ConfigurationOptions{}}).build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return configuration
+	}
+	whole, changed := watchtest.Watches()
+	for path, w := range changed {
+		if cmp.Equal(build(whole).Webhooks, build(w).Webhooks) {
+			t.Errorf("configuration drops %s", path)
 		}
 	}
 }
@@ -405,17 +426,17 @@ func TestPreciseWatch(t *testing.T) {
 func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	t.Parallel()
 
-	watch := kymaWatch()
+	kyma := kymaWatch()
 	endpoint := admission.Endpoint{URL: "https://agent/", CABundle: testBundle(t)}
 	opts := admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}}
 
-	configuration, err := admission.WebhookConfiguration("watcher", endpoint, []admission.Watch{watch}, opts)
+	configuration, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kyma}, opts)
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
 
 	before := string(marshal(t, configuration))
-	watch.Labels["more"], opts.Labels["more"], endpoint.CABundle[0] = "x", "x", 'x'
+	kyma.Selector.Labels["more"], opts.Labels["more"], endpoint.CABundle[0] = "x", "x", 'x'
 
 	if after := string(marshal(t, configuration)); after != before {
 		t.Errorf("changed with its input to\n%s, want\n%s", after, before)
@@ -431,9 +452,6 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 
 	endpoint := func(change func(*admission.Endpoint)) func(*input) {
 		return func(in *input) { change(&in.endpoint) }
-	}
-	watch := func(change func(*admission.Watch)) func(*input) {
-		return func(in *input) { change(&in.watches[0]) }
 	}
 
 	tests := []struct {
@@ -469,37 +487,7 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, private) }),
 		},
 		{"certificate 2", endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, broken) })},
-		{`namespace "kcp.system"`, watch(func(w *admission.Watch) { w.Name.Namespace = "kcp.system" })},
-		{`name "a/b"`, watch(func(w *admission.Watch) { w.Name.Name = "a/b" })},
-		{"want at most 253", watch(func(w *admission.Watch) { w.Name.Name = strings.Repeat("a", 250) })},
-		{"manager is not a DNS-1123 label", watch(func(w *admission.Watch) { w.Manager = "a/../b" })},
-		{`version ""`, watch(func(w *admission.Watch) { w.Resource.Version = "" })},
-		{`version "v*"`, watch(func(w *admission.Watch) { w.Resource.Version = "v*" })},
-		{`resource "*"`, watch(func(w *admission.Watch) { w.Resource.Resource = "*" })},
-		{`resource "kymas/status": want it without status`, watch(func(w *admission.Watch) {
-			w.Resource.Resource, w.Labels = "kymas/status", nil
-		})},
-		{`resource "kymas/*"`, watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/*" })},
-		{`resource "kymas/"`, watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/" })},
-		{`resource "kymas/a/b"`, watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/a/b" })},
-		{"reviews show no labels", watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/scale" })},
-		{`want "spec" for a subresource`, watch(func(w *admission.Watch) {
-			w.Resource.Resource, w.Labels, w.Field = "kymas/scale", nil, core.FieldStatus
-		})},
-		{`kind: want upper camel case of ASCII such as Deployment, have "kyma"`, watch(func(w *admission.Watch) {
-			w.Kind = "kyma"
-		})},
-		{`"Like" is not a valid label selector operator`, watch(func(w *admission.Watch) {
-			w.LabelExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
-		})},
-		{"selector: ", watch(func(w *admission.Watch) {
-			w.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a b": ""}}
-		})},
-		{`resource ""`, watch(func(w *admission.Watch) { w.Resource.Resource = "" })},
-		{`group "*"`, watch(func(w *admission.Watch) { w.Resource.Group = "*" })},
-		{`field: want "spec" or "status", have "data"`, watch(func(w *admission.Watch) { w.Field = "data" })},
-		{`label "-"`, watch(func(w *admission.Watch) { w.Labels = map[string]string{"-": ""} })},
-		{`value "a b" of label "a"`, watch(func(w *admission.Watch) { w.Labels = map[string]string{"a": "a b"} })},
+		{`invalid watch "kcp-system/kyma": resource "*"`, func(in *input) { in.watches[0].Resource.Resource = "*" }},
 		{"have it twice", func(in *input) { in.watches = append(in.watches, in.watches[0]) }},
 	}
 
@@ -510,7 +498,7 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			in := &input{
 				name:     "watcher",
 				endpoint: admission.Endpoint{URL: "https://agent", CABundle: bundle},
-				watches:  []admission.Watch{kymaWatch()},
+				watches:  []watch.Watch{kymaWatch()},
 			}
 			if _, err := in.build(); err != nil {
 				t.Fatalf("the unchanged input: %v", err)
@@ -537,7 +525,7 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 type input struct {
 	name     string
 	endpoint admission.Endpoint
-	watches  []admission.Watch
+	watches  []watch.Watch
 	opts     admission.ConfigurationOptions
 }
 
@@ -551,7 +539,7 @@ func TestWebhookConfigurationNamesAllProblemsAtOnce(t *testing.T) {
 	bad := kymaWatch()
 	bad.Manager, bad.Field = "", "data"
 
-	_, err := admission.WebhookConfiguration("", admission.Endpoint{}, []admission.Watch{bad},
+	_, err := admission.WebhookConfiguration("", admission.Endpoint{}, []watch.Watch{bad},
 		admission.ConfigurationOptions{})
 	if err == nil {
 		t.Fatal("all of it was taken")
@@ -589,7 +577,7 @@ func TestConfiguredPathIsServed(t *testing.T) {
 		admission.Endpoint{
 			URL:      server.URL,
 			CABundle: bundleOf(server),
-		}, []admission.Watch{kymaWatch()}, admission.ConfigurationOptions{})
+		}, []watch.Watch{kymaWatch()}, admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
@@ -611,7 +599,7 @@ func TestConfigurationSurvivesJSON(t *testing.T) {
 		admission.Endpoint{
 			URL:      "https://agent",
 			CABundle: testBundle(t),
-		}, []admission.Watch{moduleWatch()}, admission.ConfigurationOptions{})
+		}, []watch.Watch{moduleWatch()}, admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // A handler gives its events to an acceptor, such as an outbox.
@@ -68,11 +69,11 @@ func ExampleWebhookConfiguration() {
 	agent := httptest.NewTLSServer(http.NotFoundHandler())
 	defer agent.Close()
 
-	watches := []admission.Watch{{
+	watches := []watch.Watch{{
 		Name:     types.NamespacedName{Namespace: "kcp-system", Name: "kyma"},
 		Manager:  "lifecycle-manager",
 		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
-		Labels:   map[string]string{"operator.kyma-project.io/watched-by": "kyma"},
+		Selector: watch.Selector{Labels: map[string]string{"operator.kyma-project.io/watched-by": "kyma"}},
 	}}
 	endpoint := admission.Endpoint{
 		Service:  types.NamespacedName{Namespace: "kyma-system", Name: "agent"},

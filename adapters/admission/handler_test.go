@@ -475,8 +475,8 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 			admission.Accepted, "hooks",
 		},
 		{
-			"in a hook before the request is read", func() {},
-			admission.Options{Hooks: admission.Hooks{InFlight: boomOn(1)}},
+			"in a hook at the end of the request", func() {},
+			admission.Options{Hooks: admission.Hooks{InFlight: boomOn(-1)}},
 			admission.Accepted, "hooks",
 		},
 		{

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 
@@ -22,14 +21,16 @@ const maxCompared = 64
 // A write is lost if an expression fails, because failures are ignored. So each expression must be
 // defined for every pair of objects. It uses has() before every access and no index that may be
 // missing. No step costs more than the size of an object.
-func (w *Watch) matchConditions(target target, opts ConfigurationOptions) []admissionregistrationv1.MatchCondition {
-	if opts.NoMatchConditions {
-		return slices.Clone(w.Conditions)
+func (r *registration) matchConditions(target target) (all []admissionregistrationv1.MatchCondition) {
+	if !r.opts.NoMatchConditions {
+		all = append(all,
+			admissionregistrationv1.MatchCondition{Name: "persisted", Expression: "!has(request.dryRun) || !request.dryRun"},
+			admissionregistrationv1.MatchCondition{Name: "changed", Expression: target.changed()})
 	}
-	return append([]admissionregistrationv1.MatchCondition{
-		{Name: "persisted", Expression: "!has(request.dryRun) || !request.dryRun"},
-		{Name: "changed", Expression: target.changed()},
-	}, w.Conditions...)
+	for _, c := range r.Conditions {
+		all = append(all, admissionregistrationv1.MatchCondition(c))
+	}
+	return all
 }
 
 // changed decides as [core.Changed] for one part of a resource.

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -27,31 +26,31 @@ func (t target) String() string {
 }
 
 // target returns the part of the resource that the watch names.
-func (w *Watch) target() target {
-	resource, subresource, _ := strings.Cut(w.Resource.Resource, "/")
-	if w.Field == core.FieldStatus {
+func (r *registration) target() target {
+	resource, subresource, _ := strings.Cut(r.Resource.Resource, "/")
+	if r.Field == core.FieldStatus {
 		subresource = string(core.FieldStatus)
 	}
 	return target{resource, subresource}
 }
 
 // includesScale reports whether the watch has a second webhook, because scale writes the spec.
-func (w *Watch) includesScale() bool {
-	return w.target().subresource == "" && mayScale(w.groupResource())
+func (r *registration) includesScale() bool {
+	return r.target().subresource == "" && mayScale(r.groupResource())
 }
 
-func (w *Watch) groupResource() schema.GroupResource {
-	return schema.GroupResource{Group: w.Resource.Group, Resource: w.target().resource}
+func (r *registration) groupResource() schema.GroupResource {
+	return schema.GroupResource{Group: r.Resource.Group, Resource: r.target().resource}
 }
 
 // path returns the path of the reviews of a target. That of a subresource has the kind of the
 // resource, if it is known.
-func (w *Watch) path(t target) string {
-	path := Path(w.Manager)
+func (r *registration) path(t target) string {
+	path := Path(r.Manager)
 	if !isForeign(t.subresource) {
 		return path
 	}
-	if segment := kindSegment(cmp.Or(w.Kind, builtins()[w.groupResource()].kind)); segment != "" {
+	if segment := kindSegment(cmp.Or(r.Kind, builtins()[r.groupResource()].kind)); segment != "" {
 		path += "/" + segment
 	}
 	return path
@@ -60,14 +59,6 @@ func (w *Watch) path(t target) string {
 // isForeign reports whether the objects of a review may be of another kind than the resource.
 func isForeign(subresource string) bool {
 	return subresource != "" && subresource != string(core.FieldStatus)
-}
-
-// hasLabels reports whether reviews show the labels of the resource. These subresources have
-// objects of the resource's own kind.
-func (t target) hasLabels() bool {
-	//nolint:misspell // Names of Kubernetes.
-	own := []string{"", string(core.FieldStatus), "approval", "ephemeralcontainers", "finalize", "resize"}
-	return slices.Contains(own, t.subresource)
 }
 
 // operations returns those of a rule. CONNECT exists for subresources only, and never for scale.

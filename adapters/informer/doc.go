@@ -6,7 +6,7 @@
 // for it goes to a [core.Acceptor], which must not block. A change is committed when it is seen, so
 // the outbox needs no settle time and no resends.
 //
-// The first list of a [Watch] makes no events for its objects, but one resync for the manager:
+// The first list of a watch makes no events for its objects, but one resync for the manager:
 // changes before it are unknown. Every later list is compared with the digests, so that changes and
 // deletions during an outage become events. A resync follows, for objects that came and went in
 // between.

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // The acceptor is usually an outbox. The configuration is that of a pod: rest.InClusterConfig.
@@ -27,11 +28,11 @@ func Example() {
 		return core.Accepted
 	})
 
-	source, err := informer.New(api.config(), acceptor, []informer.Watch{{
-		Name:     "widgets",
+	source, err := informer.New(api.config(), acceptor, []watch.Watch{{
+		Name:     types.NamespacedName{Namespace: "default", Name: "widgets"},
 		Manager:  "my-operator",
 		Resource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"watched": "true"}},
+		Selector: watch.Selector{Labels: map[string]string{"watched": "true"}},
 	}}, informer.Options{})
 	if err != nil {
 		fmt.Println(err)

@@ -22,7 +22,7 @@ import (
 // resource.
 type follower struct {
 	client rest.Interface
-	watch  *Watch
+	watch  *watched
 	store  cache.ReflectorStore
 	// objects is the store, unless it is that of the labels of namespaces.
 	objects *objects
@@ -110,7 +110,7 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 	delay := backoff()
 	discard := logr.Discard()
 	cache.NewReflectorWithOptions(&observed{requests: q, follower: f, gone: cancel}, &state{}, &proofs{f.store, f},
-		cache.ReflectorOptions{Name: f.watch.Name, TypeDescription: r.kind.Kind, Logger: &discard, Backoff: &delay},
+		cache.ReflectorOptions{Name: f.watch.name, TypeDescription: r.kind.Kind, Logger: &discard, Backoff: &delay},
 	).RunWithContext(ctx)
 }
 

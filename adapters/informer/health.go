@@ -24,7 +24,7 @@ type health struct {
 
 // condition is whether one watch works.
 type condition struct {
-	watch *Watch
+	watch *watched
 	// problem is why it does not, "" if it does. It needs the lock of [health].
 	problem string
 	// logged is used by the goroutine of the watch only.
@@ -35,7 +35,7 @@ type condition struct {
 const notYet = "not established yet"
 
 // add adds a watch that does not work yet.
-func (h *health) add(w *Watch) *condition {
+func (h *health) add(w *watched) *condition {
 	c := &condition{watch: w, problem: notYet}
 	h.watches = append(h.watches, c)
 	return c
@@ -46,7 +46,7 @@ func (h *health) works(c *condition) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Proved(manager)
 	if before := h.enter(c, ""); before != "" {
-		h.opts.Logger.Info("watch is established", slog.String("watch", c.watch.Name),
+		h.opts.Logger.Info("watch is established", slog.String("watch", c.watch.name),
 			slog.String("manager", string(manager)), slog.String("before", before))
 	}
 }
@@ -70,7 +70,7 @@ func (h *health) fails(c *condition, err error) {
 	c.logged = time.Now()
 	h.opts.Logger.Warn("watch is not established, changes are missed until it is: "+
 		"check the error, the rights of the agent and the definition of the resource",
-		slog.String("watch", c.watch.Name), slog.String("manager", string(manager)),
+		slog.String("watch", c.watch.name), slog.String("manager", string(manager)),
 		slog.String("resource", c.watch.Resource.String()), slog.Any("error", err))
 }
 
@@ -89,7 +89,7 @@ func (h *health) problems(match func(*condition) bool) string {
 
 // String names the watch, its resource and the problem.
 func (c *condition) String() string {
-	return fmt.Sprintf("watch %s of %s: %s", c.watch.Name, c.watch.Resource.GroupResource(), c.problem)
+	return fmt.Sprintf("watch %s of %s: %s", c.watch.name, c.watch.Resource.GroupResource(), c.problem)
 }
 
 // The reasons of failures, for [Hooks].

@@ -1,14 +1,28 @@
 package informer
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
 )
 
 // Options are the optional settings of a [Source]. The zero value is the documented default.
 type Options struct {
+	// Namespace is the only namespace to watch, so that a Role is enough. Default: all namespaces,
+	// and objects without namespace.
+	Namespace string
+	// ExcludedNamespaces are not watched. The API server leaves them out. Default: none.
+	ExcludedNamespaces []string
+	// Filter decides which changes matter. It gets digests: both states of a [core.Change] have
+	// labels, finalizers, generation, deletion timestamp and [core.OwnerAnnotation]. A watched
+	// field is replaced by a text that differs if the field does. It must not panic. Default:
+	// [core.Changed].
+	Filter core.Filter
 	// RequireOwner sends no event for an object without a valid [core.OwnerAnnotation], as contract
 	// v1 cannot carry it. A resync after the first list is then one for each owner in it. Default:
 	// false, the event has no owner.
@@ -49,7 +63,22 @@ type Hooks struct {
 	Failed func(manager core.Manager, reason string)
 }
 
+// validate refuses names that would change the path or the selector of a request.
+func (o Options) validate() error {
+	var problems []error
+	for _, name := range append(slices.Clone(o.ExcludedNamespaces), o.Namespace) {
+		if name != "" && !dns1123.IsLabel(name) {
+			problems = append(problems, fmt.Errorf("namespace %.80q: want a DNS-1123 label", name))
+		}
+	}
+	return errors.Join(problems...)
+}
+
 func (o Options) withDefaults() Options {
+	o.ExcludedNamespaces = slices.Compact(slices.Sorted(slices.Values(o.ExcludedNamespaces)))
+	if o.Filter == nil {
+		o.Filter = core.Changed
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -26,7 +26,7 @@ const (
 type requests struct {
 	client   rest.Interface
 	resource *resource
-	watch    *Watch
+	watch    *watched
 	parts    parts
 }
 
@@ -51,7 +51,7 @@ func (q *requests) WatchWithContext(ctx context.Context, opts metav1.ListOptions
 }
 
 func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata string) (io.ReadCloser, error) {
-	opts.LabelSelector = selectorOf(q.watch.Selector).String()
+	opts.LabelSelector = q.watch.objects.String()
 	opts.FieldSelector = q.fieldSelector()
 	accept := acceptObjects
 	if q.parts.generation {
@@ -63,8 +63,8 @@ func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata
 
 func (q *requests) path() string {
 	path := groupVersionPath(q.resource.GroupVersion())
-	if q.watch.Namespace != "" {
-		path += "/namespaces/" + q.watch.Namespace
+	if q.watch.within != "" {
+		path += "/namespaces/" + q.watch.within
 	}
 	return path + "/" + q.resource.Resource
 }
@@ -78,7 +78,7 @@ func (q *requests) fieldSelector() string {
 		return ""
 	}
 	var terms []fields.Selector
-	for _, namespace := range q.watch.ExcludedNamespaces {
+	for _, namespace := range q.watch.without {
 		terms = append(terms, fields.OneTermNotEqualSelector(field, namespace))
 	}
 	return fields.AndSelectors(terms...).String()

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // resource has the facts of discovery about a resource.
@@ -31,7 +33,7 @@ const discoveryTimeout = 30 * time.Second
 func discover(ctx context.Context, client rest.Interface, gvr schema.GroupVersionResource) (*resource, error) {
 	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
 	defer cancel()
-	if gvr.Version == anyVersion {
+	if gvr.Version == watch.AnyVersion {
 		version, err := preferredVersion(ctx, client, gvr.Group)
 		if err != nil {
 			return nil, err

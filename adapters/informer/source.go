@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // ErrNotEstablished means that watches are not established: their changes are missed.
@@ -23,12 +25,12 @@ type Source struct {
 }
 
 // New returns a source for the API server of a runtime. It connects in [Source.Start] only. The
-// error wraps [ErrInvalidWatch] and names all problems of all watches.
-func New(config *rest.Config, acceptor core.Acceptor, watches []Watch, opts Options) (*Source, error) {
+// error names all problems of all watches and options, and wraps [watch.ErrInvalid] for a watch.
+func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opts Options) (*Source, error) {
 	if config == nil || acceptor == nil {
 		return nil, errors.New("informer: want a config of the API server and an acceptor, have nil")
 	}
-	if err := validate(watches); err != nil {
+	if err := errors.Join(validate(watches), opts.validate()); err != nil {
 		return nil, fmt.Errorf("informer: %w", err)
 	}
 	client, err := newClient(config)
@@ -42,31 +44,24 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []Watch, opts Opti
 }
 
 // validate returns one error that joins all problems.
-func validate(watches []Watch) error {
-	var problems []error
-	names := make(map[string]bool, len(watches))
-	for _, w := range watches {
-		problems = append(problems, w.Validate())
-		if names[w.Name] {
-			problems = append(problems,
-				fmt.Errorf("%w %.330q: want a unique name, have it twice", ErrInvalidWatch, w.Name))
-		}
-		names[w.Name] = true
+func validate(watches []watch.Watch) error {
+	problems := []error{watch.Validate(watches)}
+	for n := range watches {
+		problems = append(problems, unsupported(&watches[n]))
 	}
 	return errors.Join(problems...)
 }
 
 // add adds a follower for each watch, and one for the labels of namespaces if a watch needs them.
-func (s *Source) add(acceptor core.Acceptor, watches []Watch, opts *Options) {
+func (s *Source) add(acceptor core.Acceptor, watches []watch.Watch, opts *Options) {
 	labelled := &namespaces{}
 	for _, w := range watches {
-		w := w.withDefaults()
-		selector := selectorOf(w.NamespaceSelector)
+		w := newWatched(w, opts)
 		c := s.health.add(w)
 		f := &follower{client: s.client, watch: w, conditions: []*condition{c}, health: s.health}
 		f.objects = &objects{
 			watch: w, acceptor: acceptor, opts: opts,
-			selects: func(namespace string) bool { return labelled.selects(selector, namespace) },
+			selects: func(namespace string) bool { return labelled.selects(w.namespaces, namespace) },
 		}
 		f.store = f.objects
 		s.followers = append(s.followers, f)
@@ -78,15 +73,15 @@ func (s *Source) add(acceptor core.Acceptor, watches []Watch, opts *Options) {
 // that needs them.
 func (s *Source) addNamespaces(labelled *namespaces) {
 	resource := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-	f := &follower{
-		client: s.client, health: s.health, store: labelled,
-		watch: &Watch{Name: "labels of namespaces", Resource: resource},
+	of := func(name string, manager core.Manager) *watched {
+		return &watched{
+			Watch: watch.Watch{Manager: manager, Resource: resource}, name: name, objects: labels.Everything(),
+		}
 	}
+	f := &follower{client: s.client, health: s.health, store: labelled, watch: of("labels of namespaces", "")}
 	for _, other := range s.followers {
-		if w := other.watch; w.NamespaceSelector != nil {
-			f.conditions = append(f.conditions, s.health.add(&Watch{
-				Name: w.Name + ", labels of namespaces", Manager: w.Manager, Resource: resource,
-			}))
+		if w := other.watch; !w.NamespaceSelector.IsZero() {
+			f.conditions = append(f.conditions, s.health.add(of(w.name+", labels of namespaces", w.Manager)))
 		}
 	}
 	if len(f.conditions) > 0 {

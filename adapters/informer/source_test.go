@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -15,13 +16,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
 
 func TestMain(m *testing.M) {
@@ -59,15 +62,15 @@ func inBubble(t *testing.T, run func(s *scene)) {
 	})
 }
 
-func widgets() informer.Watch {
-	return informer.Watch{
-		Name: "w", Manager: manager,
+func widgets() watch.Watch {
+	return watch.Watch{
+		Name: types.NamespacedName{Namespace: "default", Name: "w"}, Manager: manager,
 		Resource: schema.GroupVersionResource{Group: "example.com", Version: "*", Resource: "widgets"},
 	}
 }
 
 // start starts the source, and waits until nothing happens any more.
-func (s *scene) start(opts informer.Options, watches ...informer.Watch) {
+func (s *scene) start(opts informer.Options, watches ...watch.Watch) {
 	s.t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(&s.log, nil))
 	opts.Hooks = informer.Hooks{Observed: s.observed, Failed: s.failed, Proved: s.proved}
@@ -197,7 +200,7 @@ func TestExpiredVersion(t *testing.T) {
 
 // A failure is named, counted, and logged when it begins, every 5 minutes, and when it ends.
 func TestFailures(t *testing.T) {
-	const refused = "watch w of widgets.example.com: refused by the test"
+	const refused = "watch default/w of widgets.example.com: refused by the test"
 	for _, want := range []struct {
 		verb      string
 		watchList bool
@@ -269,7 +272,7 @@ func TestResourceComesAndGoes(t *testing.T) {
 // degraded.
 func TestBeforeTheFirstAnswer(t *testing.T) {
 	accept := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
-	source, err := informer.New(newServer().config(), accept, []informer.Watch{widgets()}, informer.Options{})
+	source, err := informer.New(newServer().config(), accept, []watch.Watch{widgets()}, informer.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,20 +355,17 @@ func TestRequireOwner(t *testing.T) {
 func TestSelectors(t *testing.T) {
 	inBubble(t, func(s *scene) {
 		w := widgets()
-		w.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
-		w.ExcludedNamespaces = []string{"kube-system", "agent"}
-		w.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": "yes"}}
-		namespaced := widgets()
-		namespaced.Name, namespaced.Namespace = "one", "one"
+		w.Selector.Labels = map[string]string{"a": "b"}
+		w.NamespaceSelector.Labels = map[string]string{"tenant": "yes"}
+		all := widgets()
+		all.Name.Name = "all"
 		s.server.put("namespaces", object{}.with("metadata.name", "default").with("metadata.labels.tenant", "no"))
-		s.start(informer.Options{}, w, namespaced)
+		s.start(informer.Options{ExcludedNamespaces: []string{"kube-system", "agent"}}, w, all)
 		s.want("resync", "resync")
 		requests := s.server.requested("/widgets")
 		if !slices.ContainsFunc(requests, func(r string) bool {
 			return strings.HasPrefix(r, "/apis/example.com/v1/widgets") && strings.Contains(r, "labelSelector=a%3Db") &&
 				strings.Contains(r, "fieldSelector=metadata.namespace%21%3Dagent%2Cmetadata.namespace%21%3Dkube-system")
-		}) || !slices.ContainsFunc(requests, func(r string) bool {
-			return strings.HasPrefix(r, "/apis/example.com/v1/namespaces/one/widgets")
 		}) {
 			t.Errorf("requests %q, want the selectors in them", requests)
 		}
@@ -379,11 +379,31 @@ func TestSelectors(t *testing.T) {
 	})
 }
 
+func TestOneNamespace(t *testing.T) {
+	inBubble(t, func(s *scene) {
+		w := widgets()
+		w.NamespaceSelector.Labels = map[string]string{"tenant": "yes"}
+		s.start(informer.Options{Namespace: "one"}, w)
+		s.want("resync")
+		var paths []string
+		for _, r := range s.server.requested("watch=true") {
+			path, _, _ := strings.Cut(r, " ")
+			paths = append(paths, path)
+		}
+		slices.Sort(paths)
+		// The labels of namespaces are those of all.
+		want := []string{"/api/v1/namespaces", "/apis/example.com/v1/namespaces/one/widgets"}
+		if diff := cmp.Diff(want, paths); diff != "" {
+			t.Errorf("paths (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // Without the labels of namespaces, a change counts: a superfluous event is better than a lost one.
 func TestLabelsOfNamespacesCannotBeRead(t *testing.T) {
 	inBubble(t, func(s *scene) {
 		w := widgets()
-		w.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": "yes"}}
+		w.NamespaceSelector.Labels = map[string]string{"tenant": "yes"}
 		s.server.refuse("list namespaces", http.StatusForbidden)
 		s.server.refuse("watch namespaces", http.StatusForbidden)
 		s.start(informer.Options{}, w)
@@ -391,27 +411,64 @@ func TestLabelsOfNamespacesCannotBeRead(t *testing.T) {
 		s.want("resync", "CREATE spec Widget default/a 1")
 		s.server.bookmark()
 		synctest.Wait()
-		if problem := s.source.Problem(manager); !strings.HasPrefix(problem, "watch w, labels of namespaces of namespaces: ") {
+		if problem := s.source.Problem(manager); !strings.HasPrefix(problem, "watch default/w, labels of namespaces of namespaces: ") {
 			t.Errorf("problem %q, want that of the labels of namespaces", problem)
 		}
 	})
 }
 
+// seen is all that a source with one watch shows of it.
+func seen(t *testing.T, w watch.Watch) (all string) {
+	t.Helper()
+	w.Conditions = nil // TestNewNamesAllProblems.
+	inBubble(t, func(s *scene) {
+		s.server.put("namespaces", object{}.with("metadata.name", "default").with("metadata.labels.key", "one").
+			with("metadata.labels.one", "one"))
+		s.start(informer.Options{}, w)
+		s.server.put("widgets", newObject("a", 1, 1))
+		s.server.put("widgets", newObject("a", 2, 2))
+		synctest.Wait()
+		s.stop()
+		s.stop = nil
+		requests := s.server.requested("/")
+		slices.Sort(requests)
+		all = fmt.Sprint(slices.Compact(requests), s.offered, s.decisions, len(s.failures), s.log.String())
+		all = regexp.MustCompile(`time=\S+|timeoutSeconds=\d+`).ReplaceAllString(all, "")
+	})
+	return all
+}
+
+// The API server tells the kind. Conditions are refused.
+func TestASourceUsesEachFieldOfAWatch(t *testing.T) {
+	whole, changed := watchtest.Watches()
+	all := seen(t, whole)
+	if again := seen(t, whole); all != again {
+		t.Fatalf("the same watch differs:\n%s\n%s", all, again)
+	}
+	for path, w := range changed {
+		if path != ".Kind" && !strings.HasPrefix(path, ".Conditions") && seen(t, w) == all {
+			t.Errorf("source drops %s", path)
+		}
+	}
+}
+
 func TestNewNamesAllProblems(t *testing.T) {
 	accept := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
-	wrong := informer.Watch{
-		Manager: "Not A Manager", Field: "data", Namespace: "a/b",
+	wrong := watch.Watch{
+		Manager: "Not A Manager", Field: "data",
 		Resource:          schema.GroupVersionResource{Group: "a/b", Version: "", Resource: "pods/exec"},
-		Selector:          &metav1.LabelSelector{MatchLabels: map[string]string{"": "a"}},
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"": "a"}},
+		Selector:          watch.Selector{Labels: map[string]string{"": "a"}},
+		NamespaceSelector: watch.Selector{Labels: map[string]string{"": "a"}},
+		Conditions:        []watch.Condition{{Name: "a", Expression: "true"}},
 	}
-	_, err := informer.New(&rest.Config{}, accept, []informer.Watch{widgets(), widgets(), wrong}, informer.Options{})
-	if !errors.Is(err, informer.ErrInvalidWatch) || !errors.Is(err, core.ErrInvalidManager) {
+	_, err := informer.New(&rest.Config{}, accept, []watch.Watch{widgets(), widgets(), wrong},
+		informer.Options{Namespace: "c/d"})
+	if !errors.Is(err, watch.ErrInvalid) || !errors.Is(err, core.ErrInvalidManager) {
 		t.Fatalf("error %v, want one about the watches and the manager", err)
 	}
 	for _, part := range []string{
-		`"w": want a unique name`, "want a name", `have "data"`, `have "pods/exec"`, `have "a/b"`, `a version or "*", have ""`,
-		"selector",
+		`"default/w": want a unique name`, `name ""`, `have "data"`, `have "pods/exec"`, `group "a/b"`, `version ""`,
+		`label ""`, `namespace selector: label ""`, "want no conditions", `namespace "c/d"`,
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v, want %q in it", err, part)

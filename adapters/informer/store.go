@@ -19,7 +19,7 @@ type kept struct {
 // objects is the [cache.ReflectorStore] of a watch. It compares each state with the last one, and
 // offers the changes that matter. One goroutine uses it.
 type objects struct {
-	watch    *Watch
+	watch    *watched
 	resource *resource
 	acceptor core.Acceptor
 	// selects reports whether a namespace is watched.
@@ -175,7 +175,7 @@ func (o *objects) offer(name types.NamespacedName, c *core.Change) {
 	decision := o.decide(name, c)
 	o.opts.Hooks.Observed(o.watch.Manager, decision)
 	o.opts.Logger.LogAttrs(context.Background(), slog.LevelDebug, "change observed",
-		slog.String("watch", o.watch.Name), slog.String("operation", string(c.Operation)),
+		slog.String("watch", o.watch.name), slog.String("operation", string(c.Operation)),
 		slog.String("object", name.String()), slog.String("decision", decision))
 }
 
@@ -188,7 +188,7 @@ const (
 )
 
 func (o *objects) decide(name types.NamespacedName, c *core.Change) string {
-	switch matters := o.selects(o.namespaceOf(name)) && o.watch.Filter(c); {
+	switch matters := o.selects(o.namespaceOf(name)) && o.opts.Filter(c); {
 	case !matters && c.Operation == core.OperationUpdate:
 		return decisionUnchanged
 	case !matters:

@@ -15,17 +15,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -134,10 +133,10 @@ func TestSettings(t *testing.T) {
 			want: func(c *config) {
 				c.source = sourceInformer
 				c.informer = watching.Settings{
-					Watches: []informer.Watch{{
-						Name: "default/demo", Manager: "demo",
+					Watches: []watch.Watch{{
+						Name: types.NamespacedName{Namespace: "default", Name: "demo"}, Manager: "demo",
 						Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-						Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+						Selector: watch.Selector{Labels: map[string]string{"a": "b"}},
 					}},
 					ExcludedNamespaces: []string{"a", "b"},
 					Server:             "https://api", TokenFile: "help.go", CAFile: "parse.go",

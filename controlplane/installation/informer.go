@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // informerSuffix ends the names of the objects that only [SourceInformer] needs.
@@ -24,24 +24,15 @@ const informerSuffix = "-informer"
 // watches reports whether the agents watch, and serve no webhook.
 func (i *Installer) watches() bool { return i.opts.Source == SourceInformer }
 
-// wantedInformer has no webhook configuration.
+// wantedInformer has no webhook configuration. Its watches report more than they should without
+// their conditions, which need an API server.
 func (i *Installer) wantedInformer(r *Runtime, have facts) (*wanted, error) {
-	if err := validateWatches(r); err != nil {
-		return nil, err
+	if err := watch.Validate(r.Watches); err != nil {
+		return nil, fmt.Errorf("installation: runtime %q: %w", r.ID, err)
 	}
 	w := &wanted{objects: i.objects(r, have), facts: have}
 	w.sum = sumOf(i.namespace(), w.early, w.late, w.deployment)
 	return w, nil
-}
-
-// validateWatches refuses watches that no source can have.
-func validateWatches(r *Runtime) error {
-	for n := range r.Watches {
-		if err := r.Watches[n].Validate(); err != nil {
-			return fmt.Errorf("installation: runtime %q: watch %s: %w", r.ID, r.Watches[n].Name, err)
-		}
-	}
-	return nil
 }
 
 // installInformer installs agents that watch. The webhook configuration goes first, because these
@@ -77,7 +68,7 @@ func (o informerObjects) removable() []*unstructured.Unstructured {
 	return []*unstructured.Unstructured{o.binding, o.policy, o.role}
 }
 
-func (i *Installer) informerObjects(watches []admission.Watch) informerObjects {
+func (i *Installer) informerObjects(watches []watch.Watch) informerObjects {
 	policy := i.object(canaryPolicyFile)
 	policy.SetName(i.opts.Name + informerSuffix)
 	return informerObjects{
@@ -121,12 +112,12 @@ func (i *Installer) clusterRoleBinding() *unstructured.Unstructured {
 
 // rulesOf returns the least rights to watch: list and watch of each watched resource, and of
 // namespaces if a watch selects them by labels. They are sorted.
-func rulesOf(watches []admission.Watch) []rbacv1.PolicyRule {
+func rulesOf(watches []watch.Watch) []rbacv1.PolicyRule {
 	var resources []schema.GroupResource
 	for n := range watches {
 		w := &watches[n]
 		resources = append(resources, schema.GroupResource{Group: w.Resource.Group, Resource: w.Resource.Resource})
-		if w.NamespaceSelector != nil {
+		if !w.NamespaceSelector.IsZero() {
 			resources = append(resources, schema.GroupResource{Resource: "namespaces"})
 		}
 	}
@@ -145,33 +136,15 @@ func rulesOf(watches []admission.Watch) []rbacv1.PolicyRule {
 	return rules
 }
 
-// watchersSetting is the value of WATCHERS: a list of Watchers in JSON, sorted by name.
-func watchersSetting(watches []admission.Watch) string {
-	sorted := slices.Clone(watches)
-	slices.SortFunc(sorted, func(a, b admission.Watch) int { return strings.Compare(a.Name.String(), b.Name.String()) })
-	items := make([]map[string]any, len(sorted))
-	for n := range sorted {
-		items[n] = watcherOf(&sorted[n])
+// watchersSetting is the value of WATCHERS. Conditions need an API server.
+func watchersSetting(watches []watch.Watch) string {
+	watches = slices.Clone(watches)
+	for n := range watches {
+		watches[n].Conditions = nil
 	}
-	text, err := json.Marshal(map[string]any{"kind": "WatcherList", "items": items})
+	text, err := json.Marshal(watch.DocumentOf(watches))
 	if err != nil {
 		panic(fmt.Sprintf("watches: %v", err)) // Texts, and maps of texts.
 	}
 	return string(text)
-}
-
-// watcherOf returns the fields of a Watcher that the agent reads. Conditions need an API server.
-func watcherOf(w *admission.Watch) map[string]any {
-	return map[string]any{
-		"kind":     "Watcher",
-		"metadata": map[string]any{"namespace": w.Name.Namespace, "name": w.Name.Name},
-		"spec": map[string]any{
-			"manager": string(w.Manager), "field": string(cmp.Or(w.Field, core.FieldSpec)),
-			"resourceToWatch": map[string]any{
-				"group": w.Resource.Group, "version": w.Resource.Version, "resource": w.Resource.Resource,
-			},
-			"labelsToWatch": w.Labels, "labelExpressionsToWatch": w.LabelExpressions,
-			"namespaceSelector": w.NamespaceSelector,
-		},
-	}
 }

@@ -59,9 +59,9 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // the endpoints of the Service. With [SourceInformer] it reads two: the ClusterRole and the
 // Deployment. It corrects the first two at once, and all others after [Options.VerifyAfter].
 //
-// Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime] or
-// admission.ErrInvalidConfiguration needs another Runtime, and one that wraps [ErrOwned] the end of
-// the other installation. Retry all others.
+// Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime],
+// watch.ErrInvalid or admission.ErrInvalidConfiguration needs another Runtime, and one that wraps
+// [ErrOwned] the end of the other installation. Retry all others.
 //
 // Whatever the runtime answers to a client of runtimes.Kubeconfigs, a call takes at most 64 MiB.
 // Texts from the runtime are cut.

@@ -7,9 +7,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 func TestNewNamesAllThatIsWrong(t *testing.T) {
@@ -90,7 +90,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 }
 
 func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {
-	watches := []admission.Watch{{Manager: "b"}, {Manager: "a"}, {Manager: "b"}}
+	watches := []watch.Watch{{Manager: "b"}, {Manager: "a"}, {Manager: "b"}}
 
 	// The managers of the watches are never replaced: the agents and the control plane must agree
 	// on them.

@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 
 // Managers returns the managers that the agents of a runtime send to, sorted: those of the watches,
 // and those of MANAGERS in [Options.Settings].
-func (i *Installer) Managers(watches []admission.Watch) []core.Manager {
+func (i *Installer) Managers(watches []watch.Watch) []core.Manager {
 	managers := i.opts.managers()
 	for _, watch := range watches {
 		managers = append(managers, watch.Manager)

@@ -8,9 +8,9 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // ErrInvalidRuntime means that a [Runtime] cannot get the agent. Nothing was changed there.
@@ -29,7 +29,7 @@ type Runtime struct {
 	// server of the runtime trusts the CAs in ca.crt, too.
 	Secret map[string][]byte
 	// Watches are the changes that the API server sends to the agent.
-	Watches []admission.Watch
+	Watches []watch.Watch
 	// ControlPlane is the address that the agent sends to, <host>:<port>. A new one restarts the
 	// agents. Default: that of the installer.
 	ControlPlane string

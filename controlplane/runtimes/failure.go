@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // The reasons of a status, beside those of package installation.
@@ -79,7 +80,7 @@ func connectReason(err error) string {
 
 func installReason(err error) string {
 	switch {
-	case errors.Is(err, admission.ErrInvalidConfiguration):
+	case errors.Is(err, watch.ErrInvalid), errors.Is(err, admission.ErrInvalidConfiguration):
 		return reasonInvalidWatches
 	case errors.Is(err, installation.ErrInvalidRuntime):
 		return reasonInvalidSecret

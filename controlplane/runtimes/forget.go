@@ -8,8 +8,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 const (
@@ -52,11 +52,11 @@ func newForgetter(fleet Fleet) *forgetter {
 }
 
 // note sets the current watches.
-func (f *forgetter) note(watches []admission.Watch) {
+func (f *forgetter) note(watches []watch.Watch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for manager, left := range f.named {
-		if left.IsZero() && !slices.ContainsFunc(watches, func(w admission.Watch) bool { return w.Manager == manager }) {
+		if left.IsZero() && !slices.ContainsFunc(watches, func(w watch.Watch) bool { return w.Manager == manager }) {
 			f.named[manager] = time.Now()
 		}
 	}

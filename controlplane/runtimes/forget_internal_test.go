@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 const prod core.RuntimeID = "prod"
@@ -66,9 +66,9 @@ func (h testFleet) wantKnown(want ...core.Manager) {
 	}
 }
 
-func watches(managers ...core.Manager) (all []admission.Watch) {
+func watches(managers ...core.Manager) (all []watch.Watch) {
 	for _, manager := range managers {
-		all = append(all, admission.Watch{Manager: manager})
+		all = append(all, watch.Watch{Manager: manager})
 	}
 
 	return all

@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // neverHeardAfter is how long a runtime that is ready may send nothing. Agents send a heartbeat
@@ -35,7 +35,7 @@ type Overview struct {
 
 // contents are what an installation brings to a runtime.
 type contents struct {
-	watches  []admission.Watch
+	watches  []watch.Watch
 	managers []core.Manager
 	watchers *watchers
 }

@@ -18,12 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // Finalizer is the default finalizer. It holds an object until the agent is removed from its
@@ -161,7 +161,7 @@ func spread(d time.Duration) time.Duration {
 }
 
 func (r *reconciler) install(
-	ctx context.Context, object client.Object, identity Identity, watches []admission.Watch,
+	ctx context.Context, object client.Object, identity Identity, watches []watch.Watch,
 ) (installation.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
@@ -272,7 +272,7 @@ func (r *reconciler) contents(ctx context.Context) (contents, error) {
 }
 
 // generations returns those of the Watchers with a watch.
-func generations(items []v1beta2.Watcher, watches []admission.Watch) watchers {
+func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {
 	all := make(watchers, len(watches))
 	for n := range watches {
 		all[watches[n].Name] = 0

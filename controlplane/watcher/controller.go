@@ -94,7 +94,8 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 		return outcome{}, err
 	}
 
-	if _, err := watchOf(w); err != nil {
+	_, dropped, err := watchOf(w)
+	if err != nil {
 		return outcome{}, problem(reasonWatchInvalid, "%v", err)
 	}
 
@@ -107,8 +108,8 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 		return outcome{}, err
 	}
 	// The runtimes watch without the invalid condition, so events arrive, and too many.
-	if _, err := conditionsOf(w); err != nil {
-		result.state, result.reason, result.message = v1beta2.StateWarning, reasonConditionInvalid, err.Error()
+	if dropped != nil {
+		result.state, result.reason, result.message = v1beta2.StateWarning, reasonConditionInvalid, dropped.Error()
 	}
 	return result, nil
 }

@@ -14,10 +14,25 @@ func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 		return nil, problem(reasonInvalidSelector, "spec.gateway.selector is empty and would select every gateway")
 	}
 
-	selector, err := metav1.LabelSelectorAsSelector(labelSelector(s.MatchLabels, s.MatchExpressions))
+	selector, err := metav1.LabelSelectorAsSelector(labelSelector(s))
 	if err != nil {
 		return nil, problem(reasonInvalidSelector, "spec.gateway.selector: %v", err)
 	}
 
 	return selector, nil
+}
+
+func labelSelector(s *v1beta2.GatewaySelector) *metav1.LabelSelector {
+	selector := &metav1.LabelSelector{MatchLabels: make(map[string]string)}
+	for key, value := range s.MatchLabels {
+		selector.MatchLabels[key] = string(value)
+	}
+	for _, r := range s.MatchExpressions {
+		requirement := metav1.LabelSelectorRequirement{Key: r.Key, Operator: r.Operator}
+		for _, value := range r.Values {
+			requirement.Values = append(requirement.Values, string(value))
+		}
+		selector.MatchExpressions = append(selector.MatchExpressions, requirement)
+	}
+	return selector
 }

@@ -1,18 +1,21 @@
 package watcher
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/condition"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
 
 func someWatcher(name string) v1beta2.Watcher {
@@ -45,7 +48,7 @@ func TestWatches(t *testing.T) {
 
 	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), unmanaged, wrong, stored, going, byLabel})
 	if !errors.Is(err, errNoManager) || !errors.Is(err, errInvalidManager) ||
-		!errors.Is(err, admission.ErrInvalidConfiguration) {
+		!errors.Is(err, watch.ErrInvalid) {
 		t.Errorf("error %v, want those of all wrong Watchers", err)
 	}
 
@@ -58,11 +61,11 @@ func TestWatches(t *testing.T) {
 		}
 	}
 
-	want := []admission.Watch{
+	want := []watch.Watch{
 		{
 			Name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, Manager: "lifecycle-manager", Field: "status",
 			Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
-			Labels:   map[string]string{"watched-by": "kyma"},
+			Selector: watch.Selector{Labels: map[string]string{"watched-by": "kyma"}},
 		},
 		{
 			Name: types.NamespacedName{Namespace: "kcp-system", Name: "by-label"}, Manager: "btp-manager", Field: "spec",
@@ -89,26 +92,50 @@ func TestPreciseWatches(t *testing.T) {
 	}
 
 	got, err := Watches([]v1beta2.Watcher{w})
-	if !errors.Is(err, admission.ErrInvalidConfiguration) ||
+	if !errors.Is(err, watch.ErrInvalid) ||
 		!strings.Contains(err.Error(), "spec.matchConditions[bad].expression: invalid expression: line 1, column 20") {
 		t.Errorf("error %v, want one with the position", err)
 	}
 
-	want := []admission.Watch{{
+	want := []watch.Watch{{
 		Name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, Manager: "lifecycle-manager", Field: "spec",
 		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
 		Kind:     "Kyma",
-		Labels:   map[string]string{"watched-by": "kyma"},
-		LabelExpressions: []metav1.LabelSelectorRequirement{
-			{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"a", "b"}},
+		Selector: watch.Selector{
+			Labels:       map[string]string{"watched-by": "kyma"},
+			Requirements: []watch.Requirement{{Key: "stage", Operator: "In", Values: []string{"a", "b"}}},
 		},
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}},
-		Conditions: []admissionregistrationv1.MatchCondition{
-			{Name: "good", Expression: "!(type(dyn(true)) == bool) || dyn(true)"},
-		},
+		NamespaceSelector: watch.Selector{Labels: map[string]string{"team": "x"}},
+		Conditions:        []watch.Condition{{Name: "good", Expression: "!(type(dyn(true)) == bool) || dyn(true)"}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("watches (-want +got):\n%s", diff)
+	}
+}
+
+// The text of each watch is the JSON of a Watcher. Its conditions become those that never fail.
+func TestEachFieldOfAWatchIsOneOfAWatcher(t *testing.T) {
+	t.Parallel()
+	_, changed := watchtest.Watches()
+	for path, want := range changed {
+		text, err := json.Marshal(watch.DocumentOf([]watch.Watch{want}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list v1beta2.WatcherList
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&list); err != nil {
+			t.Fatal(err)
+		}
+		want.Conditions[0].Expression, err = condition.Total(want.Conditions[0].Expression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Watches(list.Items)
+		if diff := cmp.Diff([]watch.Watch{want}, got); diff != "" || err != nil {
+			t.Errorf("%s: error %v, watches (-want +got):\n%s", path, err, diff)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // deploymentName is the name of the written object in the runtime.
@@ -27,11 +28,11 @@ func watched() map[string]string { return map[string]string{"watched": "true"} }
 func (d *demo) watch(ctx context.Context) (string, error) {
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
 		admission.Endpoint{URL: "https://" + d.agent.webhook(), CABundle: d.pki.ca.PEM()},
-		[]admission.Watch{{
+		[]watch.Watch{{
 			Name:     types.NamespacedName{Namespace: namespace, Name: component},
 			Manager:  component,
 			Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-			Labels:   watched(),
+			Selector: watch.Selector{Labels: watched()},
 		}}, admission.ConfigurationOptions{
 			// So that the agent decides about every write. By default the API server skips most
 			// that do not matter.

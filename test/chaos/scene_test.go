@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -210,11 +211,11 @@ func (s *scene) newConfiguration() client.Object {
 	s.t.Helper()
 	configuration, err := admission.WebhookConfiguration(s.name, admission.Endpoint{
 		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM(),
-	}, []admission.Watch{{
+	}, []watch.Watch{{
 		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: s.name},
 		Manager:  manager,
 		Resource: chaos.Widgets(),
-		Labels:   s.labels(),
+		Selector: watch.Selector{Labels: s.labels()},
 	}}, admission.ConfigurationOptions{Canary: s.canary.Lease, Timeout: patienceOfAPIServer})
 	if err != nil {
 		s.t.Fatal(err)

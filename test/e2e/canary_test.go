@@ -20,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -70,11 +71,11 @@ func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhook
 	s.t.Helper()
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
 		admission.Endpoint{URL: "https://" + lab.Address(s.agent.WebhookPort), CABundle: s.pki.CA.PEM()},
-		[]admission.Watch{{
+		[]watch.Watch{{
 			Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"},
 			Manager:  manager,
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-			Labels:   watched(),
+			Selector: watch.Selector{Labels: watched()},
 		}}, admission.ConfigurationOptions{Canary: s.canary.Lease})
 	if err != nil {
 		s.t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -76,22 +77,22 @@ func newSceneWith(t *testing.T, version contract.Version, operator lab.OperatorO
 	}
 
 	lab.Register(t, s.runtime, "runtime-watcher", s.agent.WebhookPort, s.pki.CA.PEM(),
-		admission.ConfigurationOptions{Canary: lease}, admission.Watch{
+		admission.ConfigurationOptions{Canary: lease}, watch.Watch{
 			Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "deployments"},
 			Manager:  manager,
 			Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-			Labels:   watched(),
+			Selector: watch.Selector{Labels: watched()},
 		}, watchedConfigMaps())
 	lab.AwaitReviews(t, s.runtime, s.agent, watched())
 	return s
 }
 
-func watchedConfigMaps() admission.Watch {
-	return admission.Watch{
+func watchedConfigMaps() watch.Watch {
+	return watch.Watch{
 		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-		Labels:   watched(),
+		Selector: watch.Selector{Labels: watched()},
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -47,7 +47,7 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	servers := must(testpki.NewCA("servers", testpki.Options{}))
 	agent := startAgent(t, "runtime-1", true, lab.Address(lab.FreePort(t)),
 		map[string]string{"WEBHOOK_CLIENT_CA": trusted}, servers, servers)
-	lab.Watch(t, plane, agent.Agent, servers.PEM(), admission.Watch{
+	lab.Watch(t, plane, agent.Agent, servers.PEM(), watch.Watch{
 		Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: component,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 	})

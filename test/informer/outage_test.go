@@ -10,7 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestOutages(t *testing.T) {
 	plane := newFaulty(t)
 	c := plane.Client
-	s := newScene(t, plane.throughRelay(), informer.Watch{Name: "w", Manager: "m", Resource: resource("widgets")})
+	s := newScene(t, plane.throughRelay(), watch.Watch{Name: named("w"), Manager: "m", Resource: resource("widgets")})
 	s.awaitReady()
 	stays := widget("Widget", "stays", nil, 0)
 	add(t, c, stays)
@@ -108,11 +108,11 @@ func TestDefinitionComesAndGoes(t *testing.T) {
 	plane := sharedPlane(t)
 	c := plane.Client
 	s := newScene(t, plane.Config,
-		informer.Watch{Name: "late", Manager: "late", Resource: resource("gadgets")},
-		informer.Watch{Name: "w", Manager: "w", Resource: resource("widgets"), Selector: selector("definition")})
+		watch.Watch{Name: named("late"), Manager: "late", Resource: resource("gadgets")},
+		watch.Watch{Name: named("w"), Manager: "w", Resource: resource("widgets"), Selector: selector("definition")})
 	lab.Eventually(t, patience, "the missing definition is named, and the other watch works", func() bool {
 		problem := s.source.Problem("late")
-		return strings.Contains(problem, "watch late of gadgets."+group) && strings.Contains(problem, "not found") &&
+		return strings.Contains(problem, "watch default/late of gadgets."+group) && strings.Contains(problem, "not found") &&
 			s.source.Problem("w") == "" && s.resyncsOf("w") == 1 // After its first list.
 	})
 	if err := s.source.Ready(); err == nil || s.failed("not_found") == 0 || s.log.count("watch is not established") != 1 {

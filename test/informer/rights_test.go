@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -22,8 +23,8 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newScene(t, config, informer.Watch{
-		Name: "rights", Manager: "m", Namespace: metav1.NamespaceDefault, Selector: selector("rights"),
+	s := newSceneWith(t, config, informer.Options{Namespace: metav1.NamespaceDefault}, watch.Watch{
+		Name: named("rights"), Manager: "m", Selector: selector("rights"),
 		Resource: schema.GroupVersionResource{Version: "*", Resource: "configmaps"},
 	})
 	names := func(part string) func() bool {

@@ -15,11 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -74,25 +76,29 @@ type scene struct {
 	proofs   int
 }
 
-// newScene starts a source.
-func newScene(t testing.TB, config *rest.Config, watches ...informer.Watch) *scene {
+// newScene starts a source for all namespaces.
+func newScene(t testing.TB, config *rest.Config, watches ...watch.Watch) *scene {
+	t.Helper()
+	return newSceneWith(t, config, informer.Options{}, watches...)
+}
+
+func newSceneWith(t testing.TB, config *rest.Config, opts informer.Options, watches ...watch.Watch) *scene {
 	t.Helper()
 	s := &scene{t: t, log: &lines{}, resyncs: map[core.Manager]int{}, failures: map[string]int{}}
-	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, informer.Options{
-		Logger: slog.New(slog.NewTextHandler(s.log, nil)),
-		Hooks: informer.Hooks{
-			Failed: func(_ core.Manager, reason string) {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				s.failures[reason]++
-			},
-			Proved: func(core.Manager) {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				s.proofs++
-			},
+	opts.Logger = slog.New(slog.NewTextHandler(s.log, nil))
+	opts.Hooks = informer.Hooks{
+		Failed: func(_ core.Manager, reason string) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.failures[reason]++
 		},
-	})
+		Proved: func(core.Manager) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.proofs++
+		},
+	}
+	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,4 +235,9 @@ func remove(t testing.TB, c client.Client, object client.Object) {
 	if err := c.Delete(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// named is the name of a watch.
+func named(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}
 }

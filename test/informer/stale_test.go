@@ -20,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -52,8 +53,8 @@ func newPath(t testing.TB, pki *lab.PKI) *path {
 	ca, cert, key := pki.RuntimeVolume("runtime-1", "runtime-1.example.com").Paths()
 	ready := make(chan func() error, 1)
 	source := func(ctx context.Context, inbox *agent.Inbox) error {
-		watched, err := informer.New(p.runtime.Config, inbox, []informer.Watch{{
-			Name: "path", Manager: manager, Selector: selector("path"),
+		watched, err := informer.New(p.runtime.Config, inbox, []watch.Watch{{
+			Name: named("path"), Manager: manager, Selector: selector("path"),
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		}}, informer.Options{Hooks: informer.Hooks{Proved: inbox.Proved}})
 		if err != nil {

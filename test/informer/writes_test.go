@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // step is one write, with the events that it leads to.
@@ -35,8 +36,8 @@ func (s *scene) play(steps []step, mark func(), marks ...string) {
 
 func selected(value string) map[string]string { return map[string]string{"scene": value} }
 
-func selector(value string) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: selected(value)}
+func selector(value string) watch.Selector {
+	return watch.Selector{Labels: selected(value)}
 }
 
 // A custom resource with status is watched by its metadata: the generation stands for the spec.
@@ -45,9 +46,9 @@ func TestCustomResource(t *testing.T) {
 	c := plane.Client
 	labels := selected("custom")
 	s := newScene(t, plane.Config,
-		informer.Watch{Name: "spec", Manager: "spec", Resource: resource("widgets"), Selector: selector("custom")},
-		informer.Watch{
-			Name: "status", Manager: "status", Resource: resource("widgets"), Selector: selector("custom"),
+		watch.Watch{Name: named("spec"), Manager: "spec", Resource: resource("widgets"), Selector: selector("custom")},
+		watch.Watch{
+			Name: named("status"), Manager: "status", Resource: resource("widgets"), Selector: selector("custom"),
 			Field: core.FieldStatus,
 		})
 	s.awaitReady()
@@ -102,13 +103,13 @@ func TestKindsOfKubernetes(t *testing.T) {
 	plane := sharedPlane(t)
 	c := plane.Client
 	labels := selected("builtin")
-	watch := func(manager core.Manager, group, plural string) informer.Watch {
-		return informer.Watch{
-			Name: string(manager), Manager: manager, Selector: selector("builtin"),
+	of := func(manager core.Manager, group, plural string) watch.Watch {
+		return watch.Watch{
+			Name: named(string(manager)), Manager: manager, Selector: selector("builtin"),
 			Resource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: plural},
 		}
 	}
-	s := newScene(t, plane.Config, watch("d", "apps", "deployments"), watch("c", "", "configmaps"))
+	s := newScene(t, plane.Config, of("d", "apps", "deployments"), of("c", "", "configmaps"))
 	s.awaitReady()
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Labels: labels}
@@ -166,13 +167,13 @@ func TestNamespaces(t *testing.T) {
 		create(t, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"tenant": tenant}}})
 	}
 	configMaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-	s := newScene(t, plane.Config,
-		informer.Watch{
-			Name: "labels", Manager: "labels", Resource: configMaps, Selector: selector("namespaces"),
-			NamespaceSelector:  &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": "yes"}},
-			ExcludedNamespaces: []string{"tenant-c"},
-		},
-		informer.Watch{Name: "one", Manager: "one", Resource: configMaps, Namespace: "tenant-b"})
+	s := newSceneWith(t, plane.Config, informer.Options{ExcludedNamespaces: []string{"tenant-c"}}, watch.Watch{
+		Name: named("labels"), Manager: "labels", Resource: configMaps, Selector: selector("namespaces"),
+		NamespaceSelector: watch.Selector{Labels: map[string]string{"tenant": "yes"}},
+	})
+	one := newSceneWith(t, plane.Config, informer.Options{Namespace: "tenant-b"},
+		watch.Watch{Name: named("one"), Manager: "one", Resource: configMaps})
+	one.awaitReady()
 	s.awaitReady()
 	for _, namespace := range []string{"tenant-a", "tenant-b", "tenant-c"} {
 		create(t, c, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -182,5 +183,6 @@ func TestNamespaces(t *testing.T) {
 	create(t, c, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "tenant-a", Name: "marker", Labels: selected("namespaces"),
 	}})
-	s.want("labels CREATE ConfigMap in-tenant-a", "one CREATE ConfigMap in-tenant-b", "labels CREATE ConfigMap marker")
+	s.want("labels CREATE ConfigMap in-tenant-a", "labels CREATE ConfigMap marker")
+	one.want("one CREATE ConfigMap in-tenant-b")
 }

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -65,7 +65,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime, example) })
 	t.Run("webhook configuration", func(t *testing.T) { webhookConfigurationIsPrinted(t, runtime) })
 	t.Run("the same as Install", func(t *testing.T) {
-		installAppliesTheSame(t, runtime, example, installation.SourceAdmission, watch("my-operator"))
+		installAppliesTheSame(t, runtime, example, installation.SourceAdmission, watchFor("my-operator"))
 	})
 	t.Run("rights", func(t *testing.T) { canaryMayPatchOneLease(t, runtime) })
 }
@@ -90,7 +90,7 @@ func TestDeployInformer(t *testing.T) {
 	watched.Spec.Selector = &metav1.LabelSelector{MatchLabels: deployment.Spec.Template.Labels}
 	watchesWithItsSettings(t, runtime, &deployment, "my-operator\n", watched)
 
-	deployments := watch("my-operator")
+	deployments := watchFor("my-operator")
 	deployments.Resource.Group, deployments.Resource.Resource = "apps", "deployments"
 	installAppliesTheSame(t, runtime, example, installation.SourceInformer, deployments)
 }
@@ -170,7 +170,7 @@ func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example st
 // installAppliesTheSame compares the objects from the manifests with those that Install makes from
 // the same manifests.
 func installAppliesTheSame(
-	t *testing.T, runtime *apiserver.ControlPlane, example string, source installation.Source, watch admission.Watch,
+	t *testing.T, runtime *apiserver.ControlPlane, example string, source installation.Source, watched watch.Watch,
 ) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
@@ -185,7 +185,7 @@ func installAppliesTheSame(
 	}
 
 	if _, err := installer.Install(t.Context(), installation.Runtime{
-		ID: "runtime-1", Client: runtime.Client, Watches: []admission.Watch{watch},
+		ID: "runtime-1", Client: runtime.Client, Watches: []watch.Watch{watched},
 		Secret: newSecretOfOnePair(t, "runtime-1", installation.DefaultNamespace),
 	}); err != nil {
 		t.Fatal(err)
@@ -345,8 +345,8 @@ func key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: installation.DefaultNamespace, Name: name}
 }
 
-func watch(manager core.Manager) admission.Watch {
-	w := admission.Watch{Manager: manager}
+func watchFor(manager core.Manager) watch.Watch {
+	w := watch.Watch{Manager: manager}
 	w.Name.Namespace, w.Name.Name = "default", string(manager)
 	w.Resource.Version, w.Resource.Resource = "v1", "configmaps"
 

@@ -21,9 +21,9 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -69,7 +69,7 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	w.opts.Source = installation.SourceAdmission
-	w.runtime.Watches = []admission.Watch{watch("first")}
+	w.runtime.Watches = []watch.Watch{watchFor("first")}
 	w.runtime.Secret = newSecret(t, w.namespace, w.namespace)
 	w.opts.Replicas = 2
 	w.installed()
@@ -148,7 +148,7 @@ func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.Contr
 	}
 
 	generation := k.deployment().Generation
-	k.runtime.Watches = []admission.Watch{watch("second")}
+	k.runtime.Watches = []watch.Watch{watchFor("second")}
 	if status := k.look(); !slices.Equal(status.Former, []core.Manager{"first"}) {
 		t.Errorf("former managers %v, want the first", status.Former)
 	}
@@ -216,15 +216,15 @@ func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPla
 }
 
 // informerWatches need rights for three resources. A subresource cannot be watched.
-func informerWatches() []admission.Watch {
-	selecting := watch("selecting")
+func informerWatches() []watch.Watch {
+	selecting := watchFor("selecting")
 	selecting.Resource = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-	selecting.Labels = map[string]string{"informer": "yes"}
-	selecting.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": "yes"}}
-	status := watch("status")
+	selecting.Selector.Labels = map[string]string{"informer": "yes"}
+	selecting.NamespaceSelector = watch.Selector{Labels: map[string]string{"tenant": "yes"}}
+	status := watchFor("status")
 	status.Resource = schema.GroupVersionResource{Group: "apps", Version: "*", Resource: "deployments"}
 	status.Field = core.FieldStatus
-	return []admission.Watch{status, selecting}
+	return []watch.Watch{status, selecting}
 }
 
 // withoutServing returns a Secret with a certificate that no API server would trust.

@@ -19,6 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -190,11 +191,11 @@ func newWatchesWait(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "watches")
-	w.runtime.Watches = []admission.Watch{watch("first"), watch("second")}
+	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.installed()
 	w.available(0)
 
-	w.runtime.Watches = []admission.Watch{watch("second"), watch("third")}
+	w.runtime.Watches = []watch.Watch{watchFor("second"), watchFor("third")}
 	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
 		t.Errorf("former managers: %v, want the first", former)
 	}
@@ -218,7 +219,7 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "by-hand")
-	w.runtime.Watches = []admission.Watch{watch("first"), watch("second")}
+	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.installed()
 
 	configuration := w.configuration()
@@ -231,7 +232,7 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	w.runtime.Watches = []admission.Watch{watch("second")}
+	w.runtime.Watches = []watch.Watch{watchFor("second")}
 	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
 		t.Errorf("former managers: %v, want the first", former)
 	}
@@ -551,7 +552,7 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := w.runtime
-			r.Secret, r.Watches = newSecret(t, "invalid", "invalid"), []admission.Watch{watch("first")}
+			r.Secret, r.Watches = newSecret(t, "invalid", "invalid"), []watch.Watch{watchFor("first")}
 			change(&r)
 
 			_, err := w.installer().Install(t.Context(), r)

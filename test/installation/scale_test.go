@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -126,7 +126,7 @@ func aNewManagerRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	k := newKept(t, plane, "managers")
 	before := k.deployment()
 
-	k.runtime.Watches = append(k.runtime.Watches, watch("second"))
+	k.runtime.Watches = append(k.runtime.Watches, watchFor("second"))
 
 	if status := k.look(); status.State != installation.Ready {
 		t.Errorf("got %+v, want it ready", status)
@@ -159,7 +159,7 @@ func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 	k := newKept(t, plane, "removed")
 	first := k.deployment().Generation
 
-	k.runtime.Watches = []admission.Watch{watch("second")}
+	k.runtime.Watches = []watch.Watch{watchFor("second")}
 	k.look()
 
 	second := k.deployment()
@@ -181,7 +181,7 @@ func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 		t.Errorf("they are restarted again: %s", cmp.Diff(second.Spec, again.Spec))
 	}
 
-	k.runtime.Watches = []admission.Watch{watch("third")}
+	k.runtime.Watches = []watch.Watch{watchFor("third")}
 	k.look()
 
 	if again := k.deployment(); again.Generation == second.Generation {
@@ -211,7 +211,7 @@ func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 
 			r := first.runtime
 			r.Secret = newSecretFor(t, "two", opts.Name, opts.Namespace)
-			r.Watches = []admission.Watch{watch("other")}
+			r.Watches = []watch.Watch{watchFor("other")}
 
 			for range 2 {
 				if _, err := second.Install(t.Context(), r); !errors.Is(err, installation.ErrOwned) {

@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -106,7 +106,7 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 	}), "Strict")
 	w.runtime = installation.Runtime{
 		ID: core.RuntimeID(name), Client: w.client, Secret: newSecret(t, name,
-			name), Watches: []admission.Watch{watch("first")},
+			name), Watches: []watch.Watch{watchFor("first")},
 	}
 
 	return w

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -27,11 +28,11 @@ func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI
 	t.Helper()
 	labels := map[string]string{"delay": delay.String()}
 	Register(t, runtime, "slow-"+delay.String(), startSlowWebhook(t, pki, delay), pki.CA.PEM(),
-		admission.ConfigurationOptions{Timeout: 30 * time.Second}, admission.Watch{
+		admission.ConfigurationOptions{Timeout: 30 * time.Second}, watch.Watch{
 			Name:     types.NamespacedName{Namespace: "slow", Name: strings.ReplaceAll(delay.String(), ".", "-")},
 			Manager:  "slow",
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-			Labels:   labels,
+			Selector: watch.Selector{Labels: labels},
 		})
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceDefault, GenerateName: "probe-", Labels: labels,

@@ -14,23 +14,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
 func Watch(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, caBundle []byte,
-	watches ...admission.Watch,
+	watches ...watch.Watch,
 ) {
 	t.Helper()
 	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, admission.ConfigurationOptions{}, watches...)
-	AwaitReviews(t, runtime, agent, watches[0].Labels)
+	AwaitReviews(t, runtime, agent, watches[0].Selector.Labels)
 }
 
 // Register creates a webhook configuration of that name for a webhook on this machine. It takes
 // effect some time later. It has no match conditions, so that the webhook sees every write.
 func Register(
 	t testing.TB, runtime *apiserver.ControlPlane, name string, port int, caBundle []byte,
-	opts admission.ConfigurationOptions, watches ...admission.Watch,
+	opts admission.ConfigurationOptions, watches ...watch.Watch,
 ) {
 	t.Helper()
 	opts.NoMatchConditions = true

@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -136,11 +137,11 @@ func (s *scene) watch(manager core.Manager, matchConditions bool) {
 	}))
 	s.t.Cleanup(server.Close)
 
-	var watches []admission.Watch
+	var watches []watch.Watch
 	for _, k := range kinds() {
 		for _, field := range []core.Field{core.FieldSpec, core.FieldStatus} {
 			name := types.NamespacedName{Namespace: "default", Name: k.gvr.Resource + "-" + string(field)}
-			watches = append(watches, admission.Watch{Name: name, Manager: manager, Resource: k.gvr, Field: field})
+			watches = append(watches, watch.Watch{Name: name, Manager: manager, Resource: k.gvr, Field: field})
 		}
 	}
 

@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
@@ -16,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -30,13 +32,13 @@ func TestInformerOverNATS(t *testing.T) {
 	b := newBroker(t, embedded(t), 1, operatorUser(manager), runtimeUser(attacker, manager))
 	op, watched := newOperator(), newFleet()
 	consume(t, b.operator(manager), op, natsjetstream.Options{Fleet: watched})
-	watch := informer.Watch{
-		Name: "deployments", Manager: manager, Resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"watched": "true"}},
+	deployments := watch.Watch{
+		Name: types.NamespacedName{Namespace: "default", Name: "deployments"}, Manager: manager, Resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
+		Selector: watch.Selector{Labels: map[string]string{"watched": "true"}},
 	}
 	running := must(agentlib.New(t.Context(), agentlib.Parts{
 		Source: func(ctx context.Context, inbox *agentlib.Inbox) error {
-			source, err := informer.New(plane.Config, inbox, []informer.Watch{watch},
+			source, err := informer.New(plane.Config, inbox, []watch.Watch{deployments},
 				informer.Options{Hooks: informer.Hooks{Proved: inbox.Proved}})
 			if err != nil {
 				return err

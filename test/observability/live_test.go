@@ -27,6 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -85,19 +86,19 @@ func newScene(t *testing.T) *scene {
 // watch makes one write that the agent reviews, and one that passes without an answer.
 func (s *scene) watch(t *testing.T, pki *rig.PKI) {
 	t.Helper()
-	watch := admission.Watch{
+	watched := watch.Watch{
 		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-		Labels:   map[string]string{"watched": "true"},
+		Selector: watch.Selector{Labels: map[string]string{"watched": "true"}},
 	}
-	rig.Watch(t, s.plane, s.agent, pki.CA.PEM(), watch)
+	rig.Watch(t, s.plane, s.agent, pki.CA.PEM(), watched)
 
-	watch.Labels = map[string]string{"nowhere": "true"}
-	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM(), admission.ConfigurationOptions{}, watch)
+	watched.Selector.Labels = map[string]string{"nowhere": "true"}
+	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM(), admission.ConfigurationOptions{}, watched)
 	rig.Eventually(t, 30*time.Second, "a write passes without an answer", func() bool {
 		err := s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			GenerateName: "open-", Namespace: rig.Namespace, Labels: watch.Labels,
+			GenerateName: "open-", Namespace: rig.Namespace, Labels: watched.Selector.Labels,
 		}}, client.DryRunAll)
 		if err != nil {
 			t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -106,11 +107,11 @@ func newLateScene(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, v
 			"KCP_CONTRACT": string(version), "RESEND_AFTER": "", // Unset: the default.
 		}})
 
-	lab.Register(t, runtime, "late-"+string(version), agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, admission.Watch{
+	lab.Register(t, runtime, "late-"+string(version), agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, watch.Watch{
 		Name:     types.NamespacedName{Namespace: "late", Name: string(version)},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-		Labels:   map[string]string{"contract": string(version)},
+		Selector: watch.Selector{Labels: map[string]string{"contract": string(version)}},
 	})
 	lab.AwaitReviews(t, runtime, agent, map[string]string{"contract": string(version)})
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -82,12 +83,12 @@ func (s *subject) label() string {
 
 func (s *subject) labels() map[string]string { return map[string]string{"state": s.label()} }
 
-func (s *subject) watch() admission.Watch {
-	return admission.Watch{
+func (s *subject) watch() watch.Watch {
+	return watch.Watch{
 		Name:     types.NamespacedName{Namespace: "states", Name: s.label()},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-		Labels:   s.labels(),
+		Selector: watch.Selector{Labels: s.labels()},
 	}
 }
 

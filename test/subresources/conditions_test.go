@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // The managers of the conditions.
@@ -35,10 +36,10 @@ spec:
 
 	failures := s.conditionErrors()
 
-	s.register(bare, []admission.Watch{{
+	s.register(bare, []watch.Watch{{
 		Name: types.NamespacedName{Namespace: "kcp-system", Name: "large"}, Manager: bare,
 		Resource:   admissionResource("example.com", "gadgets"),
-		Conditions: []admissionregistrationv1.MatchCondition{{Name: "larger", Expression: larger}},
+		Conditions: []watch.Condition{{Name: "larger", Expression: larger}},
 	}}, admission.ConfigurationOptions{})
 	s.taken()
 

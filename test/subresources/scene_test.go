@@ -23,6 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -87,7 +88,7 @@ func definition(
 }
 
 // watches returns the watches of Watchers in YAML, for one manager.
-func watches(t testing.TB, manager core.Manager, documents string) []admission.Watch {
+func watches(t testing.TB, manager core.Manager, documents string) []watch.Watch {
 	t.Helper()
 
 	var watchers []v1beta2.Watcher
@@ -111,7 +112,7 @@ func watches(t testing.TB, manager core.Manager, documents string) []admission.W
 }
 
 // register makes the API server call the handler for watches, and returns when it does.
-func (s *scene) register(manager core.Manager, watches []admission.Watch, opts admission.ConfigurationOptions) {
+func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admission.ConfigurationOptions) {
 	s.t.Helper()
 
 	handler, err := admission.New(core.AcceptorFunc(s.accept), admission.Options{})
@@ -120,7 +121,7 @@ func (s *scene) register(manager core.Manager, watches []admission.Watch, opts a
 	}
 
 	opts.Timeout = 30 * time.Second
-	probe := admission.Watch{
+	probe := watch.Watch{
 		Name: types.NamespacedName{Namespace: "probe", Name: "probe"}, Manager: manager,
 		Resource: admissionResource("coordination.k8s.io", "leases"),
 	}

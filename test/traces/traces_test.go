@@ -24,10 +24,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -69,9 +69,9 @@ func TestOneTrace(t *testing.T) {
 	agent := lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), address,
 		lab.AgentOptions{Binary: self, Env: map[string]string{spansFile: file}})
 	labels := map[string]string{"watched": "true"}
-	lab.Watch(t, plane, agent, pki.CA.PEM(), admission.Watch{
+	lab.Watch(t, plane, agent, pki.CA.PEM(), watch.Watch{
 		Name: types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"}, Manager: manager,
-		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Labels: labels,
+		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
 	})
 	<-reconciled // The resync of the start.
 

@@ -12,8 +12,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -74,11 +74,11 @@ func install(t *testing.T, plane *apiserver.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	watch := admission.Watch{Manager: "tester", Name: types.NamespacedName{Namespace: "default", Name: "tester"}}
-	watch.Resource.Version, watch.Resource.Resource = "v1", "configmaps"
+	watched := watch.Watch{Manager: "tester", Name: types.NamespacedName{Namespace: "default", Name: "tester"}}
+	watched.Resource.Version, watched.Resource.Resource = "v1", "configmaps"
 	runtime := installation.Runtime{
 		ID: "runtime-1", Client: plane.Client, Secret: secret,
-		Watches: []admission.Watch{watch},
+		Watches: []watch.Watch{watched},
 	}
 
 	installer, err := installation.New(image, address, installation.Options{})

@@ -14,15 +14,14 @@ import (
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // The files in which Kubernetes mounts the credentials of a service account.
@@ -34,7 +33,7 @@ const (
 // Settings are those of the source.
 type Settings struct {
 	// Watches are the watches of the source.
-	Watches []informer.Watch
+	Watches []watch.Watch
 	// ExcludedNamespaces are not watched.
 	ExcludedNamespaces []string
 	// Server is the URL of the API server. Default: that of the cluster of the pod.
@@ -49,29 +48,14 @@ type Settings struct {
 
 // Watches reads Watcher resources in YAML. They may be none, which is not nil. A watch without
 // valid manager is an error. Any other mistake in a watch is a problem of its manager.
-func Watches(text string) ([]informer.Watch, error) {
-	written, err := webhookconfig.ReadWatchers(strings.NewReader(text))
-	if err != nil {
-		return nil, err
+func Watches(text string) ([]watch.Watch, error) {
+	watches, err := webhookconfig.ReadWatchers(strings.NewReader(text))
+	problems := []error{err}
+	for _, w := range watches {
+		_, invalid := core.ParseManager(string(w.Manager))
+		problems = append(problems, invalid)
 	}
-	watches := make([]informer.Watch, len(written))
-	problems := make([]error, len(written))
-	for i := range written {
-		watches[i] = watchOf(&written[i])
-		_, problems[i] = core.ParseManager(string(written[i].Manager))
-	}
-	return watches, errors.Join(problems...)
-}
-
-func watchOf(w *admission.Watch) informer.Watch {
-	watch := informer.Watch{
-		Name: w.Name.String(), Manager: w.Manager, Resource: w.Resource, Field: w.Field,
-		NamespaceSelector: w.NamespaceSelector,
-	}
-	if len(w.Labels)+len(w.LabelExpressions) > 0 {
-		watch.Selector = &metav1.LabelSelector{MatchLabels: w.Labels, MatchExpressions: w.LabelExpressions}
-	}
-	return watch
+	return append([]watch.Watch{}, watches...), errors.Join(problems...)
 }
 
 // Managers returns others, and those of the watches that are not among them.
@@ -107,9 +91,10 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	}
 	s := &Source{metrics: metrics, refused: make(map[core.Manager]string)}
 	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), s.valid(settings, log), informer.Options{
-		RequireOwner: settings.RequireOwner,
-		Logger:       log,
-		Hooks:        informer.Hooks{Observed: metrics.Observed, Proved: s.proved, Failed: metrics.Failed},
+		ExcludedNamespaces: settings.ExcludedNamespaces,
+		RequireOwner:       settings.RequireOwner,
+		Logger:             log,
+		Hooks:              informer.Hooks{Observed: metrics.Observed, Proved: s.proved, Failed: metrics.Failed},
 	})
 	return s, err
 }
@@ -138,10 +123,9 @@ func (s *Settings) config() (*rest.Config, error) {
 }
 
 // valid returns the watches that can be watched. Each of the others costs its own manager only.
-func (s *Source) valid(settings Settings, log *slog.Logger) (valid []informer.Watch) {
+func (s *Source) valid(settings Settings, log *slog.Logger) (valid []watch.Watch) {
 	for _, w := range settings.Watches {
-		w.ExcludedNamespaces = settings.ExcludedNamespaces
-		if err := w.Validate(); err != nil {
+		if err := informer.Validate(&w); err != nil {
 			log.Warn("Watcher cannot be watched, its changes are missed", slog.Any("error", err))
 			s.refused[w.Manager] = err.Error()
 			continue

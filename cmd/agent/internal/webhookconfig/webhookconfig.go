@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // ErrUsage means that the arguments are wrong. The error that wraps it names all mistakes.
@@ -116,7 +117,7 @@ func newSettings(help io.Writer) *settings {
 
 // read turns the flags into arguments of [admission.WebhookConfiguration]. Its error names all
 // mistakes.
-func (s *settings) read(stdin io.Reader) (watches []admission.Watch, endpoint admission.Endpoint, err error) {
+func (s *settings) read(stdin io.Reader) (watches []watch.Watch, endpoint admission.Endpoint, err error) {
 	var mistakes []error
 
 	note := func(err error) { mistakes = append(mistakes, err) }
@@ -144,7 +145,7 @@ func (s *settings) read(stdin io.Reader) (watches []admission.Watch, endpoint ad
 	return watches, endpoint, errors.Join(mistakes...)
 }
 
-func (s *settings) watches(stdin io.Reader) ([]admission.Watch, error) {
+func (s *settings) watches(stdin io.Reader) ([]watch.Watch, error) {
 	switch {
 	case s.file != "" && (s.manager != "" || s.resource != ""):
 		return nil, errors.New("-f and --manager or --resource: want one of them")
@@ -157,7 +158,7 @@ func (s *settings) watches(stdin io.Reader) ([]admission.Watch, error) {
 	}
 }
 
-func openWatchers(path string) ([]admission.Watch, error) {
+func openWatchers(path string) ([]watch.Watch, error) {
 	file, err := os.Open(path) //nolint:gosec // The user names the file.
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
@@ -166,7 +167,7 @@ func openWatchers(path string) ([]admission.Watch, error) {
 	return fromFile(file)
 }
 
-func fromFile(file io.Reader) ([]admission.Watch, error) {
+func fromFile(file io.Reader) ([]watch.Watch, error) {
 	watches, err := ReadWatchers(file)
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)

@@ -1,0 +1,33 @@
+// Package dns1123 has the two forms of names in Kubernetes (RFC 1123, section 2.1, as Kubernetes
+// narrows it).
+package dns1123
+
+import "strings"
+
+// MaxLabel and MaxSubdomain are the most bytes of each (RFC 1035, section 2.3.4).
+const (
+	MaxLabel     = 63
+	MaxSubdomain = 253
+)
+
+// IsLabel reports whether name has 1 to 63 of the characters a-z, 0-9 and '-', neither end a '-'.
+func IsLabel(name string) bool { return isPart(name) && len(name) <= MaxLabel }
+
+// IsSubdomain reports whether name has at most 253 bytes in parts that are joined by dots. It
+// allows parts longer than a label, as Kubernetes does.
+func IsSubdomain(name string) bool {
+	for part := range strings.SplitSeq(name, ".") {
+		if !isPart(part) {
+			return false
+		}
+	}
+	return len(name) <= MaxSubdomain
+}
+
+func isPart(text string) bool {
+	return text != "" && text[0] != '-' && text[len(text)-1] != '-' && strings.IndexFunc(text, isForeign) < 0
+}
+
+func isForeign(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+}
