@@ -23,9 +23,10 @@ const maxCompared = 64
 // missing. No step costs more than the size of an object.
 func (r *registration) matchConditions(target target) (all []admissionregistrationv1.MatchCondition) {
 	if !r.opts.NoMatchConditions {
-		all = append(all,
-			admissionregistrationv1.MatchCondition{Name: "persisted", Expression: "!has(request.dryRun) || !request.dryRun"},
-			admissionregistrationv1.MatchCondition{Name: "changed", Expression: target.changed()})
+		all = []admissionregistrationv1.MatchCondition{
+			{Name: "persisted", Expression: "!has(request.dryRun) || !request.dryRun"},
+			{Name: "changed", Expression: target.changed()},
+		}
 	}
 	for _, c := range r.Conditions {
 		all = append(all, admissionregistrationv1.MatchCondition(c))

@@ -132,7 +132,8 @@ func (s Selector) problems(what string) (problems []error) {
 			want(isLabelValue(value), what+" %.80q: value %.80q of label %.80q is not a label value", key, value, key))
 	}
 	for _, r := range s.Requirements {
-		problems = append(problems, want(isQualifiedName(r.Key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", r.Key))
+		problems = append(problems,
+			want(isQualifiedName(r.Key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", r.Key))
 		problems = append(problems, r.valueProblems(what)...)
 	}
 	return problems

@@ -42,8 +42,8 @@ func withoutConditions(watches []watch.Watch) error {
 	var problems []error
 	for _, w := range watches {
 		if len(w.Conditions) > 0 {
-			problems = append(problems, fmt.Errorf("watcher %.80q: want no spec.matchConditions: a condition that fails "+
-				"loses writes, and only an installer in the control plane guards them", w.Name.Name))
+			problems = append(problems, fmt.Errorf("watcher %.80q: want no spec.matchConditions: a condition that "+
+				"fails loses writes, and only an installer in the control plane guards them", w.Name.Name))
 		}
 	}
 	return errors.Join(problems...)
