@@ -113,12 +113,36 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 		}
 		return
 	}
-	if m.judge("") {
-		m.log.Info("file with managers is sound again", slog.String("path", m.path))
-	}
+	added, rest := m.fitting(without(managers, m.all()))
+	m.noteRest(rest)
 	m.noteRemoved(managers)
-	m.add(without(managers, m.all()), acceptor, version)
+	m.add(added, acceptor, version)
 	m.listed = managers
+}
+
+// fitting splits managers into those that the outbox has places for, and the rest. Managers that
+// the file no longer lists keep theirs.
+func (m *managerList) fitting(managers []core.Manager) (added, rest []core.Manager) {
+	free := max(MaxManagers-len(m.all()), 0)
+	n := min(len(managers), free)
+	return managers[:n], managers[n:]
+}
+
+// noteRest makes managers without a place the problem of the file.
+func (m *managerList) noteRest(rest []core.Manager) {
+	problem := ""
+	if len(rest) > 0 {
+		problem = fmt.Sprintf("%s: no place for %v: at most %d are known, with those that it no longer lists",
+			m.path, rest, MaxManagers)
+	}
+	switch changed := m.judge(problem); {
+	case !changed:
+	case problem == "":
+		m.log.Info("file with managers is sound again", slog.String("path", m.path))
+	default:
+		m.log.Error("managers of the file have no place, their changes are not seen: restart the agent",
+			slog.Any("managers", rest), slog.Int("most", MaxManagers))
+	}
 }
 
 // noteRemoved logs the managers of the last reading that are not in managers.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,6 +116,54 @@ func TestManagersOfAFileChange(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Managers that the file no longer lists keep their places. Those without a place are named, also to
+// the control plane.
+func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
+	t.Parallel()
+
+	names := func(prefix string) (text string) {
+		for i := range 60 {
+			text += fmt.Sprintf("%s-%d\n", prefix, i)
+		}
+
+		return text
+	}
+	path := filepath.Join(t.TempDir(), "managers")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	var out strings.Builder
+
+	b := &builder{parts: Parts{}.withDefaults(), log: jsonLog(&out, 0), opts: Options{ManagersFile: path}}
+
+	write(names("older"))
+
+	if err := b.addManagers(); err != nil {
+		t.Fatal(err)
+	}
+
+	acceptor := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
+
+	write(names("newer"))
+	b.managers.reload(acceptor, contract.V3)
+	b.managers.reload(acceptor, contract.V3)
+
+	if n := len(b.managers.all()); n != MaxManagers || !b.managers.serves("newer-39") || b.managers.serves("newer-40") {
+		t.Errorf("%d managers are known, want %d, with 40 of the new ones", n, MaxManagers)
+	}
+
+	if got := b.managers.problem(); !strings.Contains(got, "newer-40") || strings.Contains(got, "newer-39") {
+		t.Errorf("problem %q, want the managers without a place", got)
+	}
+
+	if n := strings.Count(out.String(), "have no place"); n != 1 {
+		t.Errorf("managers without a place are logged %d times, want once:\n%s", n, &out)
+	}
 }
 
 func TestWithoutAListAllManagersAreServed(t *testing.T) {
