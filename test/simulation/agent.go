@@ -42,24 +42,18 @@ func (c *cluster) startAgent(index int, replaced bool) {
 	c.mu.Lock()
 	if c.agents[index] != nil || c.world.over() {
 		c.mu.Unlock()
-
 		return
 	}
-
 	c.lives[index]++
 	life := c.lives[index]
 	c.mu.Unlock()
-
 	instance := fmt.Sprintf("%s-agent-%d", c.plan.Name, index)
 	if replaced {
 		instance += fmt.Sprintf("-%d", life)
 	}
-
 	a := c.runAgent(instance, fmt.Sprintf("%s-agent-%d-life-%d", c.plan.Name, index, life))
-
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.agents[index] = a
 	c.noteAgents()
 	c.world.logf("agent %s starts", a.epoch)
@@ -72,22 +66,17 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 	c.agents[index] = nil
 	c.noteAgents()
 	c.mu.Unlock()
-
 	if a == nil {
 		return
 	}
-
 	c.world.history.Mend(c.plan.Name, string(AgentPaused)) // Its successor is not paused.
 	c.world.logf("agent %s stops, orderly %v", a.epoch, orderly)
 	a.scrape()
-
 	if orderly {
 		a.stop()
 		<-a.ended
-
 		return
 	}
-
 	a.kill()
 	a.stop()
 	c.world.tasks.Go(func() { <-a.ended }) // Its goroutines end without an effect.
@@ -98,11 +87,9 @@ func (c *cluster) noteAgents() {
 	for _, a := range c.agents {
 		if a != nil {
 			c.world.history.Mend(c.plan.Name, "no agent")
-
 			return
 		}
 	}
-
 	c.world.history.Break(c.plan.Name, "no agent")
 }
 
@@ -114,29 +101,21 @@ func (c *cluster) runAgent(instance, epoch string) *agent {
 	}
 	a.history = c.world.history.Agent(c.plan.Name, epoch, a.contract.Numbered())
 	a.lines, a.api = agentlib.NewLogWriter(a.sink), a.transport("api", a.webhook)
-
 	lib, err := agentlib.New(ctx, a.parts(), a.options(instance))
 	c.world.must(err)
-
 	go a.run(ctx, lib)
-
 	return a
 }
 
 func (a *agent) run(ctx context.Context, lib *agentlib.Agent) {
 	defer close(a.ended)
-
 	logging, flush := context.WithCancel(context.WithoutCancel(ctx))
-
 	var running sync.WaitGroup
-
 	running.Go(func() { _ = a.lines.Start(logging) })
 	running.Go(func() { a.audit(ctx) })
-
 	if err := lib.Start(ctx); err != nil && !a.killed.Load() {
 		a.cluster.world.logf("agent %s ended: %v", a.epoch, err)
 	}
-
 	flush()
 	running.Wait()
 	a.api.CloseIdleConnections()
@@ -153,14 +132,12 @@ func (a *agent) parts() agentlib.Parts {
 			if address == webhookPort {
 				return a.webhook, nil
 			}
-
 			return a.metrics, nil
 		},
 	}
 	if a.cluster.plan.Canary {
 		parts.Canary = lease{a.cluster, a}
 	}
-
 	return parts
 }
 
@@ -178,7 +155,6 @@ func (a *agent) options(instance string) agentlib.Options {
 	if c.plan.Fallback {
 		opts.ControlPlane.Fallback = contract.V2
 	}
-
 	return opts
 }
 
@@ -187,7 +163,6 @@ func (c *cluster) managers() []core.Manager {
 	if c.plan.Learns {
 		return nil
 	}
-
 	return c.world.plan.Managers
 }
 
@@ -200,7 +175,6 @@ func (*agent) Webhook(next http.Handler) http.Handler { return next }
 func (a *agent) Acceptor(next core.Acceptor) core.Acceptor {
 	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 		a.history.Offered(manager)
-
 		return next.Accept(manager, event)
 	})
 }
@@ -209,35 +183,27 @@ func (a *agent) Acceptor(next core.Acceptor) core.Acceptor {
 func (a *agent) Forwarder(next core.Forwarder) core.Forwarder {
 	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		a.awaitResume()
-
 		if a.killed.Load() {
 			return errKilled
 		}
-
 		a.history.Sent(manager, batch)
-
 		err := next.Forward(ctx, manager, batch)
 		a.history.Attempted(manager, err)
 		a.cluster.world.logf("%s sends %s to %s: %v", a.epoch, summary(&batch), manager, err)
-
 		return err
 	})
 }
 
 func summary(batch *core.Batch) string {
 	var text strings.Builder
-
 	fmt.Fprintf(&text, "%d events", len(batch.Events))
-
 	for i := range batch.Events {
 		event := &batch.Events[i]
 		fmt.Fprintf(&text, " %d:%s %s", event.Sequence, event.KindWord(), event.Watched.Name)
 	}
-
 	if batch.Heartbeat != nil {
 		fmt.Fprintf(&text, " heartbeat %d leaving %v", batch.Heartbeat.Number, batch.Heartbeat.Leaving)
 	}
-
 	return text.String()
 }
 
@@ -245,7 +211,6 @@ func (a *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if a.killed.Load() {
 		return nil, refused()
 	}
-
 	return a.own(a.cluster.world.network.dial(ctx, a.cluster.plan.Name, serverName))
 }
 
@@ -254,7 +219,6 @@ func (a *agent) own(conn net.Conn, err error) (net.Conn, error) {
 	if near, ok := conn.(*end); ok {
 		near.link.process = a.epoch
 	}
-
 	return conn, err
 }
 
@@ -286,7 +250,6 @@ func (a *agent) audit(ctx context.Context) {
 			a.scrape()
 		case <-ctx.Done():
 			tick.Stop()
-
 			return
 		}
 	}
@@ -297,24 +260,18 @@ func (a *agent) scrape() {
 	if a.paused.Load() != nil || a.killed.Load() {
 		return
 	}
-
 	transport := a.transport("prometheus", a.metrics)
 	defer transport.CloseIdleConnections()
-
 	ctx, cancel := context.WithTimeout(context.Background(), webhookTimeout)
 	defer cancel()
-
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/metrics", http.NoBody)
 	a.cluster.world.must(err)
-
 	a.history.Scrapes()
-
 	answer, err := transport.RoundTrip(request)
 	if err != nil {
 		return // It is paused or stopped meanwhile.
 	}
 	defer answer.Body.Close()
-
 	for manager, account := range readAccounts(answer.Body) {
 		a.history.Balance(manager, account)
 	}

@@ -29,7 +29,6 @@ func newBehaviour(plan *Plan) *behaviour {
 func (b *behaviour) set(f Fault, on bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-
 	if on {
 		b.active[f] = true
 	} else {
@@ -41,30 +40,25 @@ func (b *behaviour) set(f Fault, on bool) {
 func (b *behaviour) find(kind FaultKind, runtime core.RuntimeID, object string) (Fault, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-
 	for f := range b.active {
 		if f.Kind != kind || b.plan.Runtimes[f.Runtime].Name != string(runtime) {
 			continue
 		}
-
 		if object == "" || object == b.plan.object(f.Runtime, f.Index) {
 			return f, true
 		}
 	}
-
 	return Fault{}, false
 }
 
 func (b *behaviour) any(kind FaultKind) (Fault, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-
 	for f := range b.active {
 		if f.Kind == kind {
 			return f, true
 		}
 	}
-
 	return Fault{}, false
 }
 
@@ -82,7 +76,6 @@ func (b *behaviour) verify(next core.Verifier) core.Verifier {
 		if err := b.refuse(peer.ID, event); err != nil {
 			return err
 		}
-
 		return next.Verify(ctx, peer, event)
 	})
 }
@@ -91,27 +84,21 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 	if _, on := b.find(VerifierBroken, runtime, ""); on {
 		return errBroken
 	}
-
 	if _, on := b.find(SenderForbidden, runtime, ""); on {
 		return listener.Forbidden("simulated", "this sender is forbidden")
 	}
-
 	if _, on := b.find(SenderUnknown, runtime, ""); on {
 		return listener.Unauthenticated("simulated", "this sender is not known")
 	}
-
 	if event.Resync {
 		return nil
 	}
-
 	if f, on := b.find(EventPanics, runtime, event.Watched.Name); on && f.Value == inVerifier {
 		panic("simulated panic of a verifier")
 	}
-
 	if _, on := b.find(EventForbidden, runtime, event.Watched.Name); on {
 		return listener.Forbidden("simulated", "this event is forbidden")
 	}
-
 	return nil
 }
 
@@ -125,25 +112,19 @@ func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 		case <-ctx.Done():
 		}
 	}
-
 	if _, on := b.find(MapHangs, d.Runtime, ""); on {
 		<-ctx.Done()
-
 		return errMap
 	}
-
 	if d.Event.Resync {
 		return nil
 	}
-
 	if f, on := b.find(EventPanics, d.Runtime, d.Event.Watched.Name); on && f.Value == inMapFunction {
 		panic("simulated panic of a map function")
 	}
-
 	if _, on := b.find(EventRefused, d.Runtime, d.Event.Watched.Name); on {
 		return errMap
 	}
-
 	return nil
 }
 
@@ -155,35 +136,25 @@ func (b *behaviour) intercept(w http.ResponseWriter, r *http.Request) bool {
 	if _, on := b.any(GatewayRefusesV3); on && strings.HasPrefix(r.URL.Path, "/v3/") {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = fmt.Fprint(w, "RBAC: access denied")
-
 		return true
 	}
-
 	if _, on := b.any(GatewayDrops); on {
 		w.WriteHeader(http.StatusAccepted)
-
 		return true
 	}
-
 	if f, on := b.any(GatewayLimits); on && r.ContentLength > int64(f.Value) {
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
-
 		return true
 	}
-
 	if f, on := b.any(GatewayRetryAfter); on {
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfterSeconds))
 		w.WriteHeader(f.Value)
-
 		return true
 	}
-
 	if f, on := b.any(GatewayStatus); on {
 		w.WriteHeader(f.Value)
 		_, _ = fmt.Fprint(w, "upstream trouble")
-
 		return true
 	}
-
 	return false
 }

@@ -52,19 +52,15 @@ func newCluster(w *world, index int) *cluster {
 		world: w, plan: plan, objects: make(map[string]*object), watchers: slices.Clone(w.plan.Managers),
 		webhook: true, agents: make([]*agent, plan.Agents), lives: make([]int, plan.Agents),
 	}
-
 	for i := range plan.Objects {
 		c.objects[w.plan.object(index, i)] = &object{version: 1, exists: true, owner: plan.owner(i)}
 	}
-
 	c.load(w.pki.clientKeys(plan.Name))
-
 	for i := range w.plan.Faults {
 		if f := &w.plan.Faults[i]; f.Kind == CertificateExpired && f.Runtime == index {
 			c.expire(w.began.Add(f.At))
 		}
 	}
-
 	return c
 }
 
@@ -76,7 +72,6 @@ func (r *RuntimePlan) owner(object int) string {
 	if r.Owners > 1 && object%2 == 1 {
 		return r.Name + otherOwner
 	}
-
 	return r.Name
 }
 
@@ -84,11 +79,9 @@ func (r *RuntimePlan) owner(object int) string {
 func (c *cluster) contract() contract.Version {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	if c.older {
 		return contract.V1
 	}
-
 	return c.plan.Contract
 }
 
@@ -96,7 +89,6 @@ func (c *cluster) contract() contract.Version {
 func (c *cluster) downgrade() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.older = true
 }
 
@@ -104,19 +96,16 @@ func (c *cluster) downgrade() {
 func (c *cluster) read() map[string]object {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	objects := make(map[string]object, len(c.objects))
 	for name, o := range c.objects {
 		objects[name] = *o
 	}
-
 	return objects
 }
 
 func (c *cluster) watch(manager core.Manager) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	if !slices.Contains(c.watchers, manager) {
 		c.watchers = append(c.watchers, manager)
 	}
@@ -128,7 +117,6 @@ const canaryMisses = 31 * time.Second
 func (c *cluster) removeWebhook(length time.Duration) (restore func()) {
 	broken := c.world.history.Break(c.plan.Name, "webhook")
 	c.setWebhook(false, !c.plan.Canary || length < canaryMisses)
-
 	return func() {
 		c.setWebhook(true, false)
 		broken()
@@ -138,7 +126,6 @@ func (c *cluster) removeWebhook(length time.Duration) (restore func()) {
 func (c *cluster) setWebhook(on, unproved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.webhook, c.unproved = on, unproved
 }
 
@@ -146,7 +133,6 @@ func (c *cluster) setWebhook(on, unproved bool) {
 func (c *cluster) isBlind() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	return c.unproved
 }
 
@@ -154,22 +140,18 @@ func (c *cluster) isBlind() bool {
 func (c *cluster) endpoint() *agent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	if !c.webhook {
 		return nil
 	}
-
 	if c.only != nil {
 		return c.only
 	}
-
 	for range c.agents {
 		c.turn++
 		if a := c.agents[c.turn%len(c.agents)]; a != nil {
 			return a
 		}
 	}
-
 	return nil
 }
 
@@ -178,12 +160,10 @@ func (c *cluster) remind(w Write) {
 	c.mu.Lock()
 	agents := slices.Clone(c.agents)
 	c.mu.Unlock()
-
 	for _, a := range agents {
 		c.prefer(a)
 		c.write(w)
 	}
-
 	c.prefer(nil)
 }
 
@@ -191,32 +171,26 @@ func (c *cluster) remind(w Write) {
 func (c *cluster) prefer(a *agent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.only = a
 }
 
 // write calls the webhooks, commits after the delay, and repeats both after a conflict.
 func (c *cluster) write(w Write) {
 	name := c.world.plan.object(w.Runtime, w.Object)
-
 	for {
 		before := c.get(name)
 		if w.Kind == Delete && !before.exists {
 			w.Kind = Update // It creates the object again.
 		}
-
 		blind := c.isBlind()
 		c.review(name, before, w)
 		sleep(w.Delay)
-
 		if w.Reject || w.Kind == DryRun || w.Kind == OtherManager {
 			return
 		}
-
 		if c.commit(name, before, w, blind) {
 			return
 		}
-
 		w.Delay = time.Millisecond
 	}
 }
@@ -224,7 +198,6 @@ func (c *cluster) write(w Write) {
 func (c *cluster) get(name string) object {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	return *c.objects[name]
 }
 
@@ -232,21 +205,17 @@ func (c *cluster) get(name string) object {
 func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	o := c.objects[name]
 	if *o != before {
 		return false
 	}
-
 	if w.Kind == Touch && before.exists {
 		return true // No watched field changes.
 	}
-
 	o.version++
 	o.exists = w.Kind != Delete
 	c.world.history.Commit(c.plan.Name, name, o.version, w.Delay, blind, w.Kind == Unreadable)
 	c.world.logf("commit %s version %d", name, o.version)
-
 	return true
 }
 
@@ -255,14 +224,11 @@ func (c *cluster) review(name string, before object, w Write) {
 	c.mu.Lock()
 	watchers := slices.Clone(c.watchers)
 	c.mu.Unlock()
-
 	if w.Kind != DryRun && (w.Kind != Touch || !before.exists) {
 		c.world.history.Changes(name)
 	}
-
 	var calls sync.WaitGroup
 	defer calls.Wait()
-
 	for _, manager := range watchers {
 		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || w.Kind != OtherManager && c.world.plan.isWatched(w.Object, i) {
 			calls.Go(func() { c.call(manager, c.body(name, before, w.Kind)) })
@@ -276,9 +242,7 @@ func (c *cluster) call(manager core.Manager, body string) {
 	if a == nil {
 		return
 	}
-
 	started := time.Now()
-
 	answer, err := a.ask(context.Background(), "/validate/"+string(manager), body)
 	if err == nil && a.ranSince(started) {
 		c.world.history.Answered(c.plan.Name, time.Since(started), answer)
@@ -289,19 +253,15 @@ func (c *cluster) call(manager core.Manager, body string) {
 func (a *agent) ask(ctx context.Context, path, body string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, webhookTimeout)
 	defer cancel()
-
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://agent"+path, strings.NewReader(body))
 	a.cluster.world.must(err)
 	request.Header.Set("Content-Type", "application/json")
-
 	answer, err := a.api.RoundTrip(request)
 	if err != nil {
 		return "", err
 	}
 	defer answer.Body.Close()
-
 	text, err := io.ReadAll(answer.Body)
-
 	return string(text), err
 }
 
@@ -318,9 +278,7 @@ func (c *cluster) body(name string, before object, kind WriteKind) string {
 	if kind == Unreadable {
 		return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":{"broken":`
 	}
-
 	operation, after := "UPDATE", before.version+1
-
 	switch {
 	case kind == Delete:
 		operation = "DELETE"
@@ -329,16 +287,13 @@ func (c *cluster) body(name string, before object, kind WriteKind) string {
 	case kind == Touch:
 		after = before.version
 	}
-
 	oldObject, newObject := "null", "null"
 	if before.exists {
 		oldObject = c.object(name, before, "")
 	}
-
 	if kind != Delete {
 		newObject = c.object(name, object{version: after, owner: before.owner}, kind)
 	}
-
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":`+
 		`{"group":"example.com","version":"v1","kind":"Widget"},"name":%q,"namespace":"default","operation":%q,`+
 		`"dryRun":%v,"oldObject":%s,"object":%s}}`, name, operation, kind == DryRun, oldObject, newObject)
@@ -349,7 +304,6 @@ func (c *cluster) object(name string, o object, kind WriteKind) string {
 	if kind == BadOwner {
 		owner = "no owner at all"
 	}
-
 	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q,"namespace":"default",`+
 		`"generation":%d,"annotations":{%q:%q}},"spec":{"version":%d,"bulk":%q}}`,
 		name, o.version, core.OwnerAnnotation, owner, o.version, strings.Repeat("x", c.plan.Bulk))
@@ -367,25 +321,20 @@ type lease struct {
 // Write implements [canary.Writer].
 func (l lease) Write(ctx context.Context, nonce string) ([]string, error) {
 	l.writer.awaitResume()
-
 	a := l.cluster.endpoint()
 	if a == nil {
 		return nil, ctx.Err()
 	}
-
 	text, err := a.ask(ctx, canary.Path, fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1",`+
 		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, "operator.kyma-project.io/canary-nonce", nonce))
 	if err != nil {
 		return nil, ctx.Err() // The write succeeds without the webhook.
 	}
-
 	var answer struct {
 		Response struct {
 			Warnings []string `json:"warnings"`
 		} `json:"response"`
 	}
-
 	err = json.Unmarshal([]byte(text), &answer)
-
 	return answer.Response.Warnings, err
 }

@@ -61,7 +61,6 @@ func shares() ([]FaultKind, []int) {
 		MapHangs, StrangersSilent, GatewayDrops, AgentPaused, GatewayRepeats, KeysRotated, CertificateExpired,
 	}
 	weights := []int{4, 4, 1, 3, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1, 1, 2, 6, 4, 3, 3, 2}
-
 	return kinds, weights
 }
 
@@ -70,7 +69,6 @@ func (d dice) faults(p *Plan) {
 	if d.chance(0.125) {
 		return
 	}
-
 	for range 1 + d.IntN(6) {
 		if f := d.fault(p); p.allows(&f) {
 			p.Faults = append(p.Faults, f)
@@ -90,7 +88,6 @@ func (p *Plan) allows(f *Fault) bool {
 		return p.Gateway && !slices.ContainsFunc(p.Runtimes, func(r RuntimePlan) bool { return r.Contract != contract.V3 || r.Fallback })
 	case AgentGone:
 		r := &p.Runtimes[f.Runtime]
-
 		return r.Agents > 1 && r.Contract == contract.V3 && !p.hasAny(AgentGone, GatewayRefusesV3, GatewayStatus, AgentPaused)
 	case AgentPaused: // Reviews that a paused agent missed would be lost with it.
 		return !p.hasAny(AgentGone)
@@ -105,7 +102,6 @@ func (d dice) fault(p *Plan) Fault {
 		Kind: kinds[d.weighted(weights...)], At: d.between(0, p.Length), Runtime: d.IntN(len(p.Runtimes)),
 		For: d.length(),
 	}
-
 	switch f.Kind {
 	case AgentKilled, AgentReplaced, AgentCrashes, AgentPaused:
 		f.Index = d.IntN(p.Runtimes[f.Runtime].Agents)
@@ -142,7 +138,6 @@ func (d dice) fault(p *Plan) Fault {
 		f.For = d.between(time.Second, 2*time.Minute)
 	default:
 	}
-
 	return f
 }
 
@@ -165,9 +160,7 @@ func (w *world) inject(f Fault) {
 	if !w.sleepUntil(f.At) {
 		return
 	}
-
 	w.logf("fault begins: %s", f.String())
-
 	if end := w.begin(f); end != nil {
 		w.sleepUntil(f.At + f.For)
 		end()
@@ -184,17 +177,14 @@ func (w *world) begin(f Fault) (end func()) {
 		return w.beginAgent(f)
 	case GatewayLimits:
 		w.behaviour.set(f, true)
-
 		return nil
 	case KeysRotated:
 		w.rotate(f)
-
 		return nil
 	case CertificateExpired:
 		return w.clusters[f.Runtime].awaitRenewal()
 	case PathsWrong:
 		w.askWrongPaths(f)
-
 		return nil
 	case OperatorKilled, LeaderChanged:
 		return w.beginOperator(f)
@@ -203,19 +193,15 @@ func (w *world) begin(f Fault) (end func()) {
 		if f.isForEver() {
 			return nil
 		}
-
 		return end
 	case EventRefused, EventForbidden, EventPanics:
 		w.behaviour.set(f, true)
-
 		return nil
 	case ManagerUnknown:
 		w.clusters[f.Runtime].watch("gamma")
-
 		return nil
 	case ManagersInvented:
 		w.clusters[f.Runtime].invent(120)
-
 		return nil
 	case WebhookRemoved:
 		return w.clusters[f.Runtime].removeWebhook(f.For)
@@ -233,18 +219,14 @@ func (w *world) begin(f Fault) (end func()) {
 // toggle turns a behaviour on, and returns the function that turns it off.
 func (w *world) toggle(f Fault) func() {
 	w.behaviour.set(f, true)
-
 	var broken []func()
-
 	for i := range w.plan.Runtimes {
 		if r := &w.plan.Runtimes[i]; f.breaks(i, r) {
 			broken = append(broken, w.history.Break(r.Name, string(f.Kind)))
 		}
 	}
-
 	return func() {
 		w.behaviour.set(f, false)
-
 		for _, mend := range broken {
 			mend()
 		}
@@ -269,7 +251,6 @@ func (f *Fault) breaks(index int, r *RuntimePlan) bool {
 func (w *world) stallSinks(f Fault) func() {
 	name := w.plan.Runtimes[f.Runtime].Name
 	w.sinks.Store(name, w.began.Add(f.At+f.For))
-
 	return func() { w.sinks.Delete(name) }
 }
 
@@ -278,18 +259,14 @@ func (w *world) beginLinkFault(f Fault) func() {
 	change := func(on bool) {
 		w.network.change(client, func(state *conditions) { state.apply(f, on) })
 	}
-
 	change(true)
-
 	if f.Kind == LinksCut || f.Kind == LinksRefused {
 		w.network.reset(func(l *link) bool { return l.client == client })
 	}
-
 	broken := func() {}
 	if f.Kind == LinksSilent || f.Kind == LinksRefused {
 		broken = w.history.Break(client, string(f.Kind))
 	}
-
 	return func() {
 		change(false)
 		broken()
@@ -323,11 +300,9 @@ func (state *conditions) apply(f Fault, on bool) {
 
 func (w *world) beginAgent(f Fault) func() {
 	c := w.clusters[f.Runtime]
-
 	switch f.Kind {
 	case AgentReplaced:
 		c.stopAgent(f.Index, true)
-
 		return func() { c.startAgent(f.Index, true) }
 	case AgentCrashes:
 		for range 3 {
@@ -336,22 +311,18 @@ func (w *world) beginAgent(f Fault) func() {
 			c.startAgent(f.Index, false)
 			sleep(2 * time.Second)
 		}
-
 		return nil
 	case AgentGone, AgentLeft:
 		c.stopAgent(f.Index, f.Kind == AgentLeft)
-
 		return nil
 	case AgentPaused:
 		return c.pauseAgent(f)
 	case AgentDowngraded:
 		c.stopAgent(f.Index, false)
 		c.downgrade()
-
 		return func() { c.startAgent(f.Index, true) }
 	default:
 		c.stopAgent(f.Index, false)
-
 		return func() { c.startAgent(f.Index, false) }
 	}
 }
@@ -361,12 +332,9 @@ func (w *world) beginOperator(f Fault) func() {
 	if f.Kind == LeaderChanged {
 		index = w.leading()
 	}
-
 	if index < 0 {
 		return nil
 	}
-
 	w.stopOperator(index, f.Kind == LeaderChanged)
-
 	return func() { w.startOperator(index) }
 }

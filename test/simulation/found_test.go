@@ -12,7 +12,6 @@ import (
 // TestFound runs plans that failed once, as small as they could be made.
 func TestFound(t *testing.T) {
 	keys := testPKI(t)
-
 	for name, plan := range found() {
 		t.Run(name, func(t *testing.T) { play(t, plan, keys) })
 	}
@@ -26,28 +25,22 @@ func found() map[string]*Plan {
 				{At: 4 * time.Minute, Kind: Update, Delay: time.Millisecond},
 			},
 			[]Fault{{Kind: EventRefused}}),
-
 		"a stalled log sink does not hold up the API server": small(contract.V2, false,
 			[]Write{{At: 2 * time.Minute, Kind: BadOwner, Delay: time.Millisecond}},
 			[]Fault{{Kind: SinkStalled, At: time.Minute, For: 2 * time.Minute}}),
-
 		"a resync that a gateway refuses with 413 is kept": small(contract.V2, true,
 			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
 			[]Fault{{Kind: GatewayStatus, At: time.Minute, For: 3 * time.Minute, Value: 413}}),
-
 		"a proof from before a silence does not make a runtime fresh": withCanary(small(contract.V3, true, nil,
 			[]Fault{
 				{Kind: WebhookRemoved, At: 11 * time.Second, For: 10 * time.Minute},
 				{Kind: GatewayStatus, At: 29 * time.Second, For: 267 * time.Second, Value: 413},
 			})),
-
 		"heartbeats do not follow each other where connections break": withOperators(3, small(contract.V3, false, nil,
 			[]Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5300}})),
-
 		"an event does not wait for the next attempt of a refused heartbeat": withFallback(small(contract.V3, true,
 			[]Write{{At: 295 * time.Second, Kind: Update, Delay: time.Millisecond}},
 			[]Fault{{Kind: GatewayRefusesV3, At: 50 * time.Second}})),
-
 		"a write that a lost replica reviewed is looked at after its late commit": withTwoAgents(small(contract.V3, false,
 			[]Write{
 				{At: 160 * time.Second, Kind: Update, Delay: 29 * time.Second},
@@ -57,7 +50,6 @@ func found() map[string]*Plan {
 				{Kind: SenderForbidden, At: 118 * time.Second, For: 48 * time.Second},
 				{Kind: AgentGone, At: 163 * time.Second},
 			})),
-
 		"a write is looked at after its late commit if its replica ends before a new operator hears it": withTwoAgents(small(contract.V3, false,
 			[]Write{
 				{At: 158 * time.Second, Kind: Update, Delay: 29 * time.Second},
@@ -73,25 +65,21 @@ func found() map[string]*Plan {
 
 func withOperators(n int, plan *Plan) *Plan {
 	plan.Operators = n
-
 	return plan
 }
 
 func withFallback(plan *Plan) *Plan {
 	plan.Runtimes[0].Fallback = true
-
 	return plan
 }
 
 func withTwoAgents(plan *Plan) *Plan {
 	plan.Runtimes[0].Agents, plan.Runtimes[0].Objects = 2, 2
-
 	return plan
 }
 
 func withCanary(plan *Plan) *Plan {
 	plan.Runtimes[0].Canary = true
-
 	return plan
 }
 

@@ -24,19 +24,15 @@ import (
 func (w *world) serveOperators() {
 	if !w.plan.Gateway {
 		w.network.serve(serverName, w.nextOperator)
-
 		return
 	}
-
 	front := newServer("gateway")
 	w.network.serve(serverName, func() *server { return front })
 	w.network.serve("operator", w.nextOperator)
-
 	gateway := &http.Server{
 		Handler: w.gateway(), TLSConfig: keys.ServerTLSConfig(&w.server), ErrorLog: log.New(io.Discard, "", 0),
 	}
 	w.closers = append(w.closers, func() { _ = gateway.Close() })
-
 	go func() { _ = gateway.ServeTLS(front, "", "") }()
 }
 
@@ -44,14 +40,12 @@ func (w *world) serveOperators() {
 func (w *world) nextOperator() *server {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	for range w.operators {
 		w.turn++
 		if o := w.operators[w.turn%len(w.operators)]; o != nil {
 			return o.server
 		}
 	}
-
 	return nil
 }
 
@@ -68,15 +62,12 @@ func (w *world) gateway() http.Handler {
 			r.Out.Header.Set(listener.HeaderXFCC, forwardedCertificate(r.In))
 		},
 	}
-
 	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
 		runtime, manager := r.TLS.PeerCertificates[0].Subject.CommonName, managerOf(r)
 		w.history.Requested(runtime, manager)
-
 		if !w.behaviour.intercept(answer, r) {
 			proxy.ServeHTTP(answer, r)
 		}
-
 		if _, on := w.behaviour.any(GatewayRetryAfter); on {
 			w.history.RetryAfter(runtime, manager, retryAfterSeconds*time.Second)
 		}
@@ -89,7 +80,6 @@ func managerOf(r *http.Request) core.Manager {
 	if len(parts) < 3 {
 		return ""
 	}
-
 	return core.Manager(parts[2])
 }
 
@@ -102,17 +92,13 @@ func (r retrying) RoundTrip(request *http.Request) (answer *http.Response, err e
 	if err != nil {
 		return nil, err
 	}
-
 	const attempts = 3
-
 	for attempt := 1; ; attempt++ {
 		request.Body = io.NopCloser(bytes.NewReader(body))
-
 		answer, err = r.next.RoundTrip(request)
 		if attempt == attempts || err == nil && answer.StatusCode != http.StatusServiceUnavailable {
 			return answer, err
 		}
-
 		if err == nil {
 			_ = answer.Body.Close()
 		}
@@ -131,24 +117,19 @@ func (r repeating) RoundTrip(request *http.Request) (*http.Response, error) {
 	if !on {
 		return r.next.RoundTrip(request)
 	}
-
 	body, err := io.ReadAll(request.Body)
 	if err != nil {
 		return nil, err
 	}
-
 	again := request.Clone(context.Background())
 	again.Body = io.NopCloser(bytes.NewReader(body))
 	request.Body = io.NopCloser(bytes.NewReader(body))
-
 	r.world.tasks.Go(func() {
 		sleep(time.Duration(f.Value) * time.Millisecond)
-
 		if answer, err := r.next.RoundTrip(again); err == nil {
 			_ = answer.Body.Close()
 		}
 	})
-
 	return r.next.RoundTrip(request)
 }
 
@@ -156,6 +137,5 @@ func forwardedCertificate(r *http.Request) string {
 	raw := r.TLS.PeerCertificates[0].Raw
 	sum := sha256.Sum256(raw)
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
-
 	return "Hash=" + hex.EncodeToString(sum[:]) + `;Cert="` + strings.ReplaceAll(url.QueryEscape(string(text)), "+", "%20") + `"`
 }

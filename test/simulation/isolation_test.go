@@ -16,19 +16,15 @@ import (
 // p99 of all others stays within a factor of 1.5.
 func TestIsolation(t *testing.T) {
 	keys := testPKI(t)
-
 	const seeds, most = 3, 1.5
-
 	for _, version := range contract.Versions() {
 		alone := p99(t, keys, version, seeds)
-
 		for name, faults := range misbehaving() {
 			t.Run(fmt.Sprintf("%s/%s", version, name), func(t *testing.T) {
 				beside := p99(t, keys, version, seeds, faults...)
 				if float64(beside) > most*float64(alone) {
 					t.Errorf("p99 of the others is %s, and %s without: want at most a factor of %v", beside, alone, most)
 				}
-
 				t.Logf("p99 of the others is %s, and %s without", beside, alone)
 			})
 		}
@@ -38,7 +34,6 @@ func TestIsolation(t *testing.T) {
 // misbehaving has faults of object 0 or manager gamma of runtime 0, and of runtime 1, that never end.
 func misbehaving() map[string][]Fault {
 	const ever = 5 * time.Minute // Longer than the measurement.
-
 	return map[string][]Fault{
 		"events refused":    {{Kind: EventRefused}},
 		"events forbidden":  {{Kind: EventForbidden}},
@@ -56,21 +51,16 @@ func misbehaving() map[string][]Fault {
 
 func p99(t *testing.T, keys *pki, version contract.Version, seeds int, faults ...Fault) time.Duration {
 	t.Helper()
-
 	var all []time.Duration
-
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			t.Helper()
-
 			w := newWorld(neighbours(uint64(seed), version, faults), keys, nil)
 			w.run()
 			all = append(all, w.history.Latencies()...)
 		})
 	}
-
 	const part = 0.99
-
 	return oracle.Quantile(all, part)
 }
 
@@ -81,13 +71,11 @@ func neighbours(seed uint64, version contract.Version, faults []Fault) *Plan {
 	p := &Plan{
 		Seed: seed, Length: 4 * time.Minute, Operators: 1, Managers: []core.Manager{"alpha"}, Faults: faults, Measured: true,
 	}
-
 	for i := range 2 {
 		p.Runtimes = append(p.Runtimes, RuntimePlan{
 			Name: fmt.Sprintf("skr-%d", i), Contract: version, Protocol: httpmtls.HTTP2, Agents: 1, Objects: 6,
 		})
 	}
-
 	for range 60 {
 		runtime := d.weighted(3, 1)
 		p.Writes = append(p.Writes, Write{
@@ -95,6 +83,5 @@ func neighbours(seed uint64, version contract.Version, faults []Fault) *Plan {
 			Delay: d.between(time.Millisecond, 50*time.Millisecond),
 		})
 	}
-
 	return p
 }

@@ -25,7 +25,6 @@ type keySet struct {
 func (k *keySet) Material() (*keys.Material, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-
 	return k.material, k.problem
 }
 
@@ -33,7 +32,6 @@ func (k *keySet) Material() (*keys.Material, error) {
 func (k *keySet) load(material *keys.Material, problem error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-
 	k.problem = problem
 	if problem == nil {
 		k.material = material
@@ -54,15 +52,12 @@ func (w *world) rotate(f Fault) {
 		func() { w.renew(newer, newer) },
 		func() { w.serve(newer, newer) },
 	}
-
 	for i, step := range steps {
 		w.sleepUntil(f.At + f.For*time.Duration(i)/rotationSteps)
-
 		if f.Value&(1<<i) != 0 {
 			w.clusters[f.Runtime].breakKeys(i)
 			sleep(time.Second)
 		}
-
 		step()
 		w.logf("rotation: step %d", i)
 	}
@@ -80,7 +75,6 @@ func (w *world) renew(ca *testpki.CA, trusted ...*testpki.CA) {
 	for _, c := range w.clusters {
 		leaf, err := w.pki.client(c.plan.Name, ca)
 		w.must(err)
-
 		material, err := materialOf(leaf, trusted...)
 		w.must(err)
 		c.load(material, err)
@@ -102,7 +96,6 @@ func (c *cluster) load(material *keys.Material, problem error) {
 		many.RootFingerprints = slices.Repeat(many.RootFingerprints, manyCAs)
 		material = &many
 	}
-
 	c.keys.load(material, problem)
 }
 
@@ -111,21 +104,16 @@ func (c *cluster) breakKeys(step int) {
 	p := c.world.pki
 	opts := validity()
 	opts.NotAfter = opts.NotBefore.Add(time.Hour)
-
 	leaf, err := issue(c.plan.Name, p.older, opts)
 	c.world.must(err)
-
 	other, err := p.client(c.plan.Name, p.newer)
 	c.world.must(err)
-
 	key, err := other.KeyPEM()
 	c.world.must(err)
-
 	cert := leaf.CertPEM()
 	if step%2 == 0 {
 		cert = cert[:len(cert)/2]
 	}
-
 	c.load(keys.NewMaterial(p.older.PEM(), cert, key))
 }
 
@@ -133,10 +121,8 @@ func (c *cluster) breakKeys(step int) {
 func (c *cluster) expire(at time.Time) {
 	opts := validity()
 	opts.NotAfter = at
-
 	leaf, err := issue(c.plan.Name, c.world.pki.older, opts)
 	c.world.must(err)
-
 	material, err := materialOf(leaf, c.world.pki.older)
 	c.world.must(err)
 	c.load(material, err)
@@ -145,7 +131,6 @@ func (c *cluster) expire(at time.Time) {
 // awaitRenewal records that the certificate has expired, and returns the function that renews it.
 func (c *cluster) awaitRenewal() (renew func()) {
 	mend := c.world.history.Break(c.plan.Name, string(CertificateExpired))
-
 	return func() {
 		c.load(c.world.pki.clientKeys(c.plan.Name))
 		mend()
@@ -157,7 +142,6 @@ func (w *world) checkKeys() {
 	if !w.plan.hasAny(KeysRotated) || w.plan.Gateway {
 		return
 	}
-
 	for _, o := range w.operators {
 		if o != nil {
 			w.history.Connected(o.name, w.connect(o))
@@ -170,26 +154,21 @@ func (w *world) connect(o *operator) error {
 	if err != nil {
 		return err
 	}
-
 	transport := &http.Transport{TLSClientConfig: config, DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return w.network.connect("prober", o.server, w.network.now("prober"))
 	}}
 	defer transport.CloseIdleConnections()
-
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+serverName, http.NoBody)
 	if err != nil {
 		return err
 	}
-
 	answer, err := transport.RoundTrip(request)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-
 	if answer.StatusCode == http.StatusUnauthorized {
 		return fmt.Errorf("status %d", answer.StatusCode)
 	}
-
 	return nil
 }

@@ -40,7 +40,6 @@ func newNetwork() *network {
 func (n *network) serve(host string, choose func() *server) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	n.hosts[host] = choose
 }
 
@@ -48,7 +47,6 @@ func (n *network) serve(host string, choose func() *server) {
 func (n *network) change(client string, edit func(*conditions)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	edit(n.of(client))
 }
 
@@ -58,7 +56,6 @@ func (n *network) of(client string) *conditions {
 		w = &conditions{latency: time.Millisecond}
 		n.conditions[client] = w
 	}
-
 	return w
 }
 
@@ -66,7 +63,6 @@ func (n *network) of(client string) *conditions {
 func (n *network) now(client string) conditions {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	return *n.of(client)
 }
 
@@ -74,7 +70,6 @@ func (n *network) now(client string) conditions {
 func (n *network) hold(process string, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	n.held[process] = until
 }
 
@@ -82,23 +77,19 @@ func (n *network) hold(process string, until time.Time) {
 func (n *network) latency(l *link) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	return max(n.of(l.client).latency, time.Until(n.held[l.process]))
 }
 
 // reset breaks the connections that match.
 func (n *network) reset(match func(*link) bool) {
 	n.mu.Lock()
-
 	var broken []*link
-
 	for l := range n.links {
 		if match(l) {
 			broken = append(broken, l)
 		}
 	}
 	n.mu.Unlock()
-
 	for _, l := range broken {
 		l.reset()
 	}
@@ -110,27 +101,22 @@ func (n *network) dial(ctx context.Context, client, host string) (net.Conn, erro
 	if w.silent {
 		return nil, awaitTimeout(ctx)
 	}
-
 	n.mu.Lock()
 	choose := n.hosts[host]
 	n.mu.Unlock()
-
 	if w.refuse || choose == nil {
 		return nil, w.refused()
 	}
-
 	to := choose()
 	if to == nil {
 		return nil, w.refused()
 	}
-
 	return n.connect(client, to, w)
 }
 
 // refused returns the error of a dial after the answer has come back.
 func (w *conditions) refused() error {
 	sleep(2 * w.latency)
-
 	return refused()
 }
 
@@ -143,9 +129,7 @@ const dialTimeout = 5 * time.Second
 func awaitTimeout(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-
 	<-ctx.Done()
-
 	return &net.OpError{Op: "dial", Net: "tcp", Err: ctx.Err()}
 }
 
@@ -154,24 +138,19 @@ func (n *network) connect(client string, to *server, w conditions) (net.Conn, er
 	n.ports++
 	port := n.ports
 	n.mu.Unlock()
-
 	up, down := newStream(), newStream()
 	l := &link{network: n, client: client, server: to, left: w.cutAfter, limited: w.cutAfter > 0}
 	here := &net.TCPAddr{IP: addressOf(client), Port: 1024 + port%60000}
 	there := &net.TCPAddr{IP: net.IPv4(10, 9, 0, 1), Port: 443}
 	l.near = &end{link: l, in: down, out: up, local: here, remote: there, client: true}
 	l.far = &end{link: l, in: up, out: down, local: there, remote: here}
-
 	n.mu.Lock()
 	n.links[l] = struct{}{}
 	n.mu.Unlock()
-
 	if !to.offer(l.far) {
 		l.reset()
-
 		return nil, refused()
 	}
-
 	return l.near, nil
 }
 
@@ -181,7 +160,6 @@ func addressOf(client string) net.IP {
 	for i := range len(client) {
 		sum = sum*31 + client[i]
 	}
-
 	return net.IPv4(10, 1, 0, sum)
 }
 
@@ -204,18 +182,14 @@ func (l *link) carry(from *end, b []byte) error {
 	if w.silent || w.noAnswers && !from.client {
 		return nil
 	}
-
 	rest, cut := l.spend(b)
 	if len(rest) > 0 {
 		from.out.write(rest, l.network.latency(l))
 	}
-
 	if cut {
 		l.reset()
-
 		return syscall.ECONNRESET
 	}
-
 	return nil
 }
 
@@ -223,17 +197,13 @@ func (l *link) carry(from *end, b []byte) error {
 func (l *link) spend(b []byte) (passing []byte, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	if !l.limited {
 		return b, false
 	}
-
 	if int64(len(b)) < l.left {
 		l.left -= int64(len(b))
-
 		return b, false
 	}
-
 	return b[:l.left], true
 }
 
@@ -242,10 +212,8 @@ func (l *link) hangUp(from *end) {
 	if w := l.network.now(l.client); !w.silent && (!w.noAnswers || from.client) {
 		from.out.end()
 	}
-
 	l.network.mu.Lock()
 	defer l.network.mu.Unlock()
-
 	if from.client {
 		delete(l.network.links, l)
 	}
@@ -254,10 +222,8 @@ func (l *link) hangUp(from *end) {
 func (l *link) reset() {
 	l.near.in.reset()
 	l.far.in.reset()
-
 	l.network.mu.Lock()
 	defer l.network.mu.Unlock()
-
 	delete(l.network.links, l)
 }
 
@@ -279,7 +245,6 @@ func (s *server) offer(conn net.Conn) bool {
 		return false
 	default:
 	}
-
 	select {
 	case s.backlog <- conn:
 		return true
@@ -301,7 +266,6 @@ func (s *server) Accept() (net.Conn, error) {
 // Close implements [net.Listener].
 func (s *server) Close() error {
 	s.once.Do(func() { close(s.closed) })
-
 	return nil
 }
 

@@ -56,11 +56,8 @@ func (w *world) newOperator(index, life int) *operator {
 	o.server = newServer(o.name)
 	o.first, _ = w.server.Material()
 	o.follows.Store(!(*keys.Files)(nil).NeedLeaderElection())
-
 	o.ctx, o.stop = context.WithCancel(context.Background())
-
 	var err error
-
 	o.fleet, err = fleet.New(fleet.Options{
 		Random: newRandom(w.plan.Seed, o.name),
 		Hooks: fleet.Hooks{Resynced: func(manager core.Manager, cause string) {
@@ -69,18 +66,14 @@ func (w *world) newOperator(index, life int) *operator {
 		}},
 	})
 	w.must(err)
-
 	handlers := make(map[core.Manager]core.Handler)
-
 	for _, manager := range w.plan.Managers {
 		c := o.newController(manager)
 		o.controllers[manager] = c
 		handlers[manager] = c.source
 	}
-
 	o.listener, err = listener.New(o.peers(), w.behaviour.verify(listener.SANPinning(o)), handlers, o.options())
 	w.must(err)
-
 	return o
 }
 
@@ -91,11 +84,9 @@ func (o *operator) options() listener.Options {
 	if !o.world.plan.Gateway {
 		opts.TLS = keys.ServerTLSConfig(o)
 	}
-
 	if rate := o.world.plan.Rate; rate > 0 {
 		opts.RuntimeRate, opts.RuntimeBurst = float64(rate), burstOf(rate)
 	}
-
 	return opts
 }
 
@@ -104,7 +95,6 @@ func (o *operator) Material() (*keys.Material, error) {
 	if !o.follows.Load() {
 		return o.first, nil
 	}
-
 	return o.world.server.Material()
 }
 
@@ -113,7 +103,6 @@ func (o *operator) peers() listener.Peers {
 	if o.world.plan.Gateway {
 		return listener.FromXFCC(listener.InsecureAnyProxy(), roots, listener.PeerOptions{})
 	}
-
 	return listener.FromTLSWithRoots(roots, listener.PeerOptions{})
 }
 
@@ -125,16 +114,13 @@ func (o *operator) Domain(_ context.Context, runtime core.RuntimeID, event *core
 	if time.Since(o.started) < coldCache {
 		return "", core.ErrNotReady
 	}
-
 	name := string(runtime)
 	if event.Owner.Name != "" {
 		name = strings.TrimSuffix(event.Owner.Name, otherOwner)
 	}
-
 	if o.world.clusterOf(name) == nil {
 		return "", listener.Forbidden(listener.ReasonOwnerMissing, "%s is not registered", name)
 	}
-
 	return domainOf(name), nil
 }
 
@@ -142,7 +128,6 @@ func (o *operator) newController(manager core.Manager) *controller {
 	c := &controller{operator: o, manager: manager}
 	c.queue = priorityqueue.New[request](o.name + "-" + string(manager))
 	c.source = controllerruntime.NewSource(c.requests, controllerruntime.SourceOptions{Elected: o.elected})
-
 	return c
 }
 
@@ -151,18 +136,14 @@ func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, 
 	if err := c.operator.world.behaviour.fail(ctx, d); err != nil {
 		return nil, err
 	}
-
 	runtime, owner := string(d.Runtime), d.Event.Owner.Name
 	if owner != "" {
 		runtime = strings.TrimSuffix(owner, otherOwner)
 	}
-
 	c.operator.world.history.Delivered(string(d.Runtime), runtime, d.Manager, d.Event)
-
 	if d.Event.Resync {
 		return []request{{runtime: runtime, owner: owner}}, nil
 	}
-
 	return []request{{runtime: runtime, object: d.Event.Watched.Name}}, nil
 }
 
@@ -173,7 +154,6 @@ func (c *controller) work() {
 		if shutdown {
 			return
 		}
-
 		c.look(r)
 		c.queue.Done(r)
 	}
@@ -184,25 +164,20 @@ const reconcileTime = 20 * time.Millisecond
 // look reads the state, and reconciles for 20 ms. Later commits need another look.
 func (c *controller) look(r request) {
 	o := c.operator
-
 	cluster := o.world.clusterOf(r.runtime)
 	if cluster == nil {
 		return
 	}
-
 	seen := cluster.read()
 	sleep(reconcileTime)
-
 	if o.killed.Load() {
 		return
 	}
-
 	for name, object := range seen {
 		if (r.object == "" || r.object == name) && (r.owner == "" || r.owner == object.owner) {
 			o.world.history.Looked(r.runtime, c.manager, name, object.version)
 		}
 	}
-
 	o.world.logf("%s looks at %s %s for %s", o.name, r.runtime, r.object, c.manager)
 }
 
@@ -214,14 +189,11 @@ func (o *operator) start() {
 func (o *operator) lead() {
 	o.follows.Store(true)
 	close(o.elected)
-
 	for _, c := range o.controllers {
 		o.world.must(c.source.Start(o.ctx, c.queue))
-
 		for i := range o.world.plan.Runtimes {
 			c.queue.Add(request{runtime: o.world.plan.Runtimes[i].Name})
 		}
-
 		o.running.Go(c.work)
 	}
 }
@@ -233,13 +205,10 @@ func (o *operator) end(orderly bool) {
 		_ = o.server.Close()
 		o.world.network.reset(func(l *link) bool { return l.server == o.server })
 	}
-
 	o.stop()
-
 	for _, c := range o.controllers {
 		c.queue.ShutDown()
 	}
-
 	o.running.Wait()
 }
 
@@ -249,11 +218,9 @@ const leaseTime = 15 * time.Second
 func (w *world) startOperator(index int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	if w.operators[index] != nil || w.over() {
 		return
 	}
-
 	w.operatorLives[index]++
 	o := w.newOperator(index, w.operatorLives[index])
 	w.operators[index] = o
@@ -267,32 +234,25 @@ func (w *world) stopOperator(index int, orderly bool) {
 	o := w.operators[index]
 	w.operators[index] = nil
 	led := o != nil && w.leader == o
-
 	if led {
 		w.leader = nil
 		w.vacant = time.Now()
 		w.history.BreakAll("no leader")
-
 		if !orderly {
 			w.vacant = w.vacant.Add(leaseTime)
 		}
 	}
 	w.mu.Unlock()
-
 	if o == nil {
 		return
 	}
-
 	w.logf("%s stops, orderly %v, led %v", o.name, orderly, led)
 	o.end(orderly)
-
 	if led {
 		w.sleepUntilTime(w.vacant)
 	}
-
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	w.elect()
 }
 
@@ -301,17 +261,14 @@ func (w *world) elect() {
 	if w.leader != nil || time.Now().Before(w.vacant) {
 		return
 	}
-
 	for _, o := range w.operators {
 		if o == nil {
 			continue
 		}
-
 		w.leader = o
 		w.history.Elected(o.name)
 		o.lead()
 		w.logf("%s leads", o.name)
-
 		return
 	}
 }
@@ -320,10 +277,8 @@ func (w *world) elect() {
 func (w *world) leading() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	if w.leader == nil {
 		return -1
 	}
-
 	return w.leader.index
 }

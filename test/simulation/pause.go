@@ -11,18 +11,14 @@ func (c *cluster) pauseAgent(f Fault) (resume func()) {
 	c.mu.Lock()
 	a := c.agents[f.Index]
 	c.mu.Unlock()
-
 	if a == nil || !a.paused.CompareAndSwap(nil, &pause{over: make(chan struct{})}) {
 		return nil
 	}
-
 	mend := func() {}
 	if c.plan.Agents == 1 {
 		mend = c.world.history.Break(c.plan.Name, string(AgentPaused))
 	}
-
 	c.world.network.hold(a.epoch, c.world.began.Add(f.At+f.For))
-
 	return func() {
 		a.resumed.Store(time.Now().UnixNano())
 		close(a.paused.Swap(nil).over)
@@ -43,7 +39,6 @@ func (a *agent) awaitResume() {
 // now is the clock of the process.
 func (a *agent) now() time.Time {
 	a.awaitResume()
-
 	return time.Now()
 }
 

@@ -29,14 +29,12 @@ type chunk struct {
 func newStream() *stream {
 	s := &stream{}
 	s.changed = sync.NewCond(&s.mu)
-
 	return s
 }
 
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.changed.Broadcast()
 }
 
@@ -50,12 +48,10 @@ func (s *stream) wakeAt(at time.Time) {
 func (s *stream) read(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	for {
 		if n, err := s.take(b); n > 0 || err != nil || len(b) == 0 {
 			return n, err
 		}
-
 		s.changed.Wait()
 	}
 }
@@ -63,7 +59,6 @@ func (s *stream) read(b []byte) (int, error) {
 // take returns 0 and nil when no chunk has arrived.
 func (s *stream) take(b []byte) (int, error) {
 	now := time.Now()
-
 	switch {
 	case s.broken:
 		return 0, syscall.ECONNRESET
@@ -80,12 +75,10 @@ func (s *stream) take(b []byte) (int, error) {
 
 func (s *stream) takeChunk(b []byte) int {
 	first := &s.chunks[0]
-
 	n := copy(b, first.data)
 	if first.data = first.data[n:]; len(first.data) == 0 {
 		s.chunks = s.chunks[1:]
 	}
-
 	return n
 }
 
@@ -93,12 +86,10 @@ func (s *stream) takeChunk(b []byte) int {
 func (s *stream) write(data []byte, latency time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	at := time.Now().Add(latency)
 	if at.Before(s.arrival) {
 		at = s.arrival
 	}
-
 	s.arrival = at
 	s.chunks = append(s.chunks, chunk{append([]byte(nil), data...), at})
 	s.changed.Broadcast()
@@ -108,7 +99,6 @@ func (s *stream) write(data []byte, latency time.Duration) {
 func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.ended = true
 	s.changed.Broadcast()
 }
@@ -116,7 +106,6 @@ func (s *stream) end() {
 func (s *stream) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.broken = true
 	s.changed.Broadcast()
 }
@@ -124,10 +113,8 @@ func (s *stream) reset() {
 func (s *stream) setDeadline(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.deadline = at
 	s.changed.Broadcast()
-
 	if !at.IsZero() {
 		s.wakeAt(at)
 	}
@@ -148,11 +135,9 @@ func (e *end) Write(b []byte) (int, error) {
 	e.out.mu.Lock()
 	gone := e.out.broken || e.out.ended
 	e.out.mu.Unlock()
-
 	if gone {
 		return 0, syscall.EPIPE
 	}
-
 	return len(b), e.link.carry(e, b)
 }
 
@@ -161,7 +146,6 @@ func (e *end) Close() error {
 		e.link.hangUp(e)
 		e.in.reset()
 	})
-
 	return nil
 }
 
@@ -172,7 +156,6 @@ func (e *end) SetDeadline(t time.Time) error { return e.SetReadDeadline(t) }
 
 func (e *end) SetReadDeadline(t time.Time) error {
 	e.in.setDeadline(t)
-
 	return nil
 }
 

@@ -33,32 +33,25 @@ type holder struct {
 // newPKI makes the key material outside of a bubble, where time is real.
 func newPKI() (*pki, error) {
 	p := &pki{servers: make(map[*testpki.CA]*testpki.Leaf), clients: make(map[holder]*testpki.Leaf)}
-
 	for _, ca := range []**testpki.CA{&p.older, &p.newer} {
 		made, err := testpki.NewCA("simulation", validity())
 		if err != nil {
 			return nil, err
 		}
-
 		opts := validity()
 		opts.DNSNames = []string{serverName}
-
 		*ca = made
 		if p.servers[made], err = made.Server("control plane", opts); err != nil {
 			return nil, err
 		}
 	}
-
 	opts := validity()
 	opts.DNSNames = []string{"agent"}
-
 	leaf, err := p.older.Server("agent", opts)
 	if err != nil {
 		return nil, err
 	}
-
 	p.webhook, err = materialOf(leaf)
-
 	return p, err
 }
 
@@ -81,27 +74,22 @@ func domainOf(runtime string) string { return runtime + ".skr.example.com" }
 func (p *pki) client(runtime string, ca *testpki.CA) (*testpki.Leaf, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	key := holder{runtime, ca}
 	if leaf := p.clients[key]; leaf != nil {
 		return leaf, nil
 	}
-
 	leaf, err := issue(runtime, ca, validity())
 	p.clients[key] = leaf
-
 	return leaf, err
 }
 
 func issue(runtime string, ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 	opts.DNSNames = []string{domainOf(runtime)}
 	opts.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-
 	leaf, err := ca.Client(runtime, opts)
 	if err != nil {
 		return nil, fmt.Errorf("certificate of %s: %w", runtime, err)
 	}
-
 	return leaf, nil
 }
 
@@ -111,7 +99,6 @@ func (p *pki) clientKeys(runtime string) (*keys.Material, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	return materialOf(leaf, p.older)
 }
 
@@ -120,6 +107,5 @@ func materialOf(leaf *testpki.Leaf, trusted ...*testpki.CA) (*keys.Material, err
 	if err != nil {
 		return nil, err
 	}
-
 	return keys.NewMaterial(testpki.Bundle(trusted...), leaf.CertPEM(), key)
 }

@@ -84,7 +84,6 @@ func (w *Write) String() string {
 	if w.Reject {
 		text += ", rejected"
 	}
-
 	return text
 }
 
@@ -95,18 +94,14 @@ func (f *Fault) String() string {
 // String returns the schedule in the order of its virtual times.
 func (p *Plan) String() string {
 	var text strings.Builder
-
 	fmt.Fprintf(&text, "seed %d: %s, %d operators, gateway %v, attacker %v, managers %v\n",
 		p.Seed, p.Length, p.Operators, p.Gateway, p.Attacker, p.Managers)
-
 	for i := range p.Runtimes {
 		fmt.Fprintf(&text, "  %+v\n", p.Runtimes[i])
 	}
-
 	for _, line := range p.lines() {
 		fmt.Fprintf(&text, "  %s\n", line)
 	}
-
 	return text.String()
 }
 
@@ -115,36 +110,29 @@ func (p *Plan) lines() []string {
 		at   time.Duration
 		text string
 	}
-
 	var all []timed
 	for i := range p.Writes {
 		all = append(all, timed{p.Writes[i].At, p.Writes[i].String()})
 	}
-
 	for i := range p.Faults {
 		all = append(all, timed{p.Faults[i].At, p.Faults[i].String()})
 	}
-
 	slices.SortStableFunc(all, func(a, b timed) int { return cmp.Compare(a.at, b.at) })
-
 	lines := make([]string, len(all))
 	for i := range all {
 		lines[i] = all[i].text
 	}
-
 	return lines
 }
 
 // end returns the time of the last write and of the end of the last fault.
 func (p *Plan) end() time.Duration {
 	end := p.Length
-
 	for i := range p.Faults {
 		if !p.Measured {
 			end = max(end, p.Faults[i].At+p.Faults[i].For+p.Faults[i].after())
 		}
 	}
-
 	return end
 }
 
@@ -155,18 +143,15 @@ func draw(seed uint64) *Plan {
 		Seed: seed, Length: d.between(4*time.Minute, 16*time.Minute), Operators: 1 + d.weighted(6, 3, 1),
 		Gateway: d.chance(0.4), Attacker: d.chance(0.1), Managers: []core.Manager{"alpha", "beta"}[:1+d.weighted(2, 1)],
 	}
-
 	for i := range 1 + d.weighted(5, 3) {
 		p.Runtimes = append(p.Runtimes, d.runtime(i))
 	}
-
 	d.writes(p)
 	d.faults(p)
 	d.theme(p)
 	d.learners(p)
 	d.scene(p)
 	p.sort()
-
 	return p
 }
 
@@ -189,14 +174,12 @@ func (d dice) weighted(weights ...int) int {
 	for _, w := range weights {
 		sum += w
 	}
-
 	drawn := d.IntN(sum)
 	for i, w := range weights {
 		if drawn -= w; drawn < 0 {
 			return i
 		}
 	}
-
 	return 0
 }
 
@@ -205,26 +188,21 @@ func (d dice) runtime(i int) RuntimePlan {
 		Name: fmt.Sprintf("skr-%d", i), Contract: contract.V3, Protocol: httpmtls.HTTP2, Agents: 1 + d.weighted(3, 1),
 		Canary: d.chance(0.6), Objects: 1 + d.IntN(6), ManyCAs: d.chance(0.1),
 	}
-
 	switch d.weighted(6, 1, 3) {
 	case 1:
 		r.Contract = contract.V1
 	case 2:
 		r.Contract = contract.V2
 	}
-
 	if r.Contract == contract.V3 && d.chance(0.3) {
 		r.Fallback = true
 	}
-
 	if d.chance(0.3) {
 		r.Protocol = httpmtls.HTTP1
 	}
-
 	if d.chance(0.2) {
 		r.MaxKeys = 1 + d.IntN(5)
 	}
-
 	return r
 }
 
@@ -266,13 +244,11 @@ func (d dice) write(p *Plan, at time.Duration, runtime int) Write {
 	if p.Runtimes[runtime].Contract == contract.V1 && (w.Kind == BadOwner || w.Kind == Unreadable) {
 		w.Kind, w.Reject = BadOwner, true
 	}
-
 	switch d.weighted(8, 2, 1) {
 	case 1:
 		w.Delay = d.between(0, 29*time.Second)
 	case 2:
 		w.Reject = true
 	}
-
 	return w
 }

@@ -20,7 +20,6 @@ func (p *Plan) promise() oracle.Promise {
 		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
 		Rate:        p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
-
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
@@ -30,24 +29,20 @@ func (p *Plan) promise() oracle.Promise {
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
-
 	for i := range p.Faults {
 		p.add(&promise, &p.Faults[i])
 	}
-
 	return promise
 }
 
 // add adds a fault to a promise.
 func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 	name := p.Runtimes[f.Runtime].Name
-
 	switch {
 	case f.Kind == KeysRotated: // It must not disturb traffic.
 		return
 	case f.refusesEvent():
 		promise.Refused[p.object(f.Runtime, f.Index)] = true
-
 		return
 	case f.Kind == AgentGone, f.Kind == AgentLeft, f.Kind == GatewayRefusesV3 && f.For == 0: // The loss is noticed within a minute.
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
@@ -62,11 +57,9 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 	default:
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after()})
 	}
-
 	if f.refusesEach() {
 		promise.Refusals++
 	}
-
 	promise.Faults++
 }
 
@@ -114,7 +107,6 @@ func (f *Fault) after() time.Duration {
 
 func (p *Plan) watches() map[string][]core.Manager {
 	watches := make(map[string][]core.Manager)
-
 	for i := range p.Runtimes {
 		for j := range p.Runtimes[i].Objects {
 			for k, manager := range p.Managers {
@@ -124,7 +116,6 @@ func (p *Plan) watches() map[string][]core.Manager {
 			}
 		}
 	}
-
 	return watches
 }
 
@@ -132,7 +123,6 @@ func (p *Plan) watches() map[string][]core.Manager {
 // objects alone.
 func (p *Plan) isWatched(object, manager int) bool {
 	const both, first = 0, 1
-
 	switch group := object % 3; {
 	case group == both || len(p.Managers) == 1:
 		return true
@@ -147,7 +137,6 @@ func (p *Plan) hasAny(kinds ...FaultKind) bool {
 			return true
 		}
 	}
-
 	return false
 }
 
@@ -156,27 +145,22 @@ func (p *Plan) calm() time.Duration {
 	if p.Measured {
 		return time.Minute
 	}
-
 	if len(p.promise().Refused) > 0 {
 		return 9 * time.Minute
 	}
-
 	return 3 * time.Minute
 }
 
 // backlog returns the time of one worker for all objects, 0 for few.
 func (p *Plan) backlog() time.Duration {
 	const few = 20
-
 	objects := 0
 	for i := range p.Runtimes {
 		objects += p.Runtimes[i].Objects
 	}
-
 	if objects <= few {
 		return 0
 	}
-
 	return time.Duration(objects) * reconcileTime
 }
 
@@ -186,19 +170,16 @@ func (p *Plan) overShare(runtime int) map[core.Manager]bool {
 	if r.MaxKeys == 0 {
 		return nil
 	}
-
 	overShare := make(map[core.Manager]bool)
 	for i, manager := range p.Managers {
 		overShare[manager] = p.written(runtime, i)*p.lanes() > r.MaxKeys
 	}
-
 	return overShare
 }
 
 // lanes returns the number of managers that share MaxKeys.
 func (p *Plan) lanes() int {
 	const mostManagers = 100 // The default of the outbox.
-
 	switch {
 	case p.hasAny(ManagersInvented):
 		return mostManagers
@@ -216,15 +197,12 @@ func (p *Plan) written(runtime, manager int) int {
 		object   int
 		badOwner bool
 	}
-
 	keys := make(map[key]bool)
-
 	for i := range p.Writes {
 		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != OtherManager && p.isWatched(w.Object, manager) {
 			keys[key{w.Object, w.Kind == BadOwner}] = true
 		}
 	}
-
 	return len(keys)
 }
 

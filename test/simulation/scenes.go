@@ -15,14 +15,12 @@ func (d dice) scene(p *Plan) {
 	if !d.chance(0.4) {
 		return
 	}
-
 	scenes := []func(*Plan){
 		d.fullOutbox, d.fairShare, d.refusedResync, d.shortOutage, d.silentStrangers, d.inventedManagers, d.lostReplica, d.overlappingWrites, d.unchangedWrites, d.removedWebhook,
 		d.refusedV3, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
 		d.unreadable, d.bodyLimit, d.told, d.restartWithPending, d.silentLoss, d.restartOfLearner, d.droppedByGateway, d.restarted, d.fullReviewMemory, d.panicking,
 		d.brokenConnections, d.lostHeartbeats,
 	}
-
 	d.stage(p)
 	scenes[d.IntN(len(scenes))](p)
 }
@@ -54,11 +52,9 @@ func (d dice) fullOutbox(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
 	r.Contract, r.MaxKeys, r.Objects, p.Managers = contract.V2, 3+d.IntN(4), 24, []core.Manager{"alpha", "beta"}
 	p.Faults = []Fault{outage}
-
 	for i := range r.MaxKeys {
 		p.update(ofAlpha(i), d.between(outage.At, outage.At+5*time.Second))
 	}
-
 	p.update(ofBeta(0), outage.At+6*time.Second)
 }
 
@@ -70,16 +66,13 @@ func ofBeta(i int) int  { return 3*i + 2 }
 // not lose events.
 func (d dice) fairShare(p *Plan) {
 	const keys = 9
-
 	r := &p.Runtimes[0]
 	r.MaxKeys, r.Objects = keys, 2*keys
 	p.Faults = []Fault{{Kind: ManagerUnknown, At: time.Second}}
-
 	for i := range r.Objects {
 		at := d.between(time.Minute, 2*time.Minute)
 		p.Writes = append(p.Writes, Write{At: at, Object: i, Kind: OtherManager, Delay: time.Millisecond})
 	}
-
 	at := d.between(3*time.Minute, 4*time.Minute)
 	for i := range 4 {
 		p.update(i%2, at+time.Duration(i)*d.between(500*time.Millisecond, time.Second))
@@ -92,7 +85,6 @@ func (d dice) refusedResync(p *Plan) {
 	refused := d.outage(GatewayStatus)
 	refused.Value = []int{400, 413, 415}[d.IntN(3)]
 	p.Faults = []Fault{refused}
-
 	p.update(0, time.Minute)
 	p.update(0, d.between(refused.At, refused.At+refused.For))
 }
@@ -102,7 +94,6 @@ func (d dice) shortOutage(p *Plan) {
 	p.Runtimes[0].Contract, p.Runtimes[0].Objects = contract.V2, 9
 	shortOutage := Fault{Kind: LinksRefused, At: d.between(2*time.Minute, 4*time.Minute), For: d.between(300*time.Millisecond, time.Second)}
 	p.Faults = []Fault{shortOutage}
-
 	for i := range 9 {
 		p.update(i, shortOutage.At+10*time.Millisecond)
 	}
@@ -113,7 +104,6 @@ func (d dice) silentStrangers(p *Plan) {
 	p.Runtimes[0].Bulk = 20 << 10
 	silentStrangers := Fault{Kind: StrangersSilent, At: d.between(time.Minute, 3*time.Minute), For: d.between(10*time.Second, time.Minute)}
 	p.Faults = []Fault{silentStrangers}
-
 	for i := range 5 {
 		p.update(i, d.between(silentStrangers.At, silentStrangers.At+silentStrangers.For))
 	}
@@ -130,7 +120,6 @@ func (d dice) fullReviewMemory(p *Plan) {
 func (d dice) panicking(p *Plan) {
 	p.Runtimes[0].Contract = contract.V3
 	p.Faults = []Fault{{Kind: EventPanics, Value: d.IntN(inVerifier + 1)}}
-
 	at := d.between(2*time.Minute, 4*time.Minute)
 	p.update(0, at)
 	p.update(1, at+time.Duration(d.IntN(2))*10*time.Second)
@@ -150,15 +139,12 @@ func (d dice) lostReplica(p *Plan) {
 	r.Contract, r.Agents, r.Objects = contract.V3, 2, 6
 	from, gone := outage.At, Fault{Kind: AgentGone, At: outage.At + outage.For/2}
 	p.Faults = []Fault{outage}
-
 	if d.chance(0.5) {
 		gone.At = outage.At + outage.For - time.Second
 		from = gone.At - 10*time.Second
 		p.Faults = append(p.Faults, Fault{Kind: OperatorKilled, At: outage.At + time.Second, For: time.Second})
 	}
-
 	p.Faults = append(p.Faults, gone)
-
 	for i := range r.Objects {
 		p.update(i, d.between(from, gone.At))
 		p.Writes[i].Delay = d.commit()
@@ -170,7 +156,6 @@ func (d dice) commit() time.Duration {
 	if d.chance(1. / 3) {
 		return d.between(10*time.Second, 29*time.Second)
 	}
-
 	return time.Millisecond
 }
 
@@ -182,12 +167,10 @@ func (d dice) silentLoss(p *Plan) {
 	outage.For = d.between(80*time.Second, 110*time.Second)
 	gone := Fault{Kind: AgentGone, At: outage.At + outage.For - d.between(0, 20*time.Second)}
 	p.Faults = []Fault{outage, gone}
-
 	for i := range r.Objects {
 		p.update(i, d.between(gone.At-10*time.Second, gone.At))
 		p.Writes[i].Delay = d.commit()
 	}
-
 	if d.chance(0.5) {
 		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: outage.At + outage.For, For: 150 * time.Second})
 	}
@@ -201,7 +184,6 @@ func (d dice) restarted(p *Plan) {
 		Kind: []FaultKind{AgentReplaced, AgentKilled}[d.IntN(2)], At: d.between(2*time.Minute, 3*time.Minute),
 		For: d.between(time.Second, 20*time.Second), Index: d.IntN(r.Agents),
 	}}
-
 	p.update(0, time.Minute)
 }
 
@@ -210,7 +192,6 @@ func (d dice) scaledDown(p *Plan) {
 	r, at := &p.Runtimes[0], d.between(2*time.Minute, 3*time.Minute)
 	r.Contract, r.Agents = contract.V3, 2
 	p.Faults = []Fault{{Kind: AgentLeft, At: at}}
-
 	for i := range r.Objects {
 		p.Writes = append(p.Writes, Write{
 			At: at - d.between(4*time.Second, 5*time.Second), Object: i, Kind: Update, Delay: d.between(10*time.Second, 29*time.Second),
@@ -222,7 +203,6 @@ func (d dice) scaledDown(p *Plan) {
 func (d dice) unreadable(p *Plan) {
 	p.Runtimes[0].Contract = []contract.Version{contract.V2, contract.V3}[d.IntN(2)]
 	at := d.between(90*time.Second, 4*time.Minute)
-
 	for i := range 60 {
 		p.Writes = append(p.Writes, Write{At: at + time.Duration(i)*250*time.Millisecond, Object: i % 6, Kind: Unreadable, Delay: time.Millisecond})
 	}
@@ -233,7 +213,6 @@ func (d dice) bodyLimit(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
 	r.Contract, r.Objects, r.ManyCAs, p.Gateway = contract.V3, 60, false, true // Heartbeats with many CAs exceed the limit.
 	p.Faults = []Fault{outage, {Kind: GatewayLimits, Value: 4_000 + d.IntN(10_000)}}
-
 	for i := range r.Objects {
 		p.update(i, d.between(outage.At, outage.At+outage.For))
 	}
@@ -246,7 +225,6 @@ func (d dice) told(p *Plan) {
 		Kind: GatewayRetryAfter, At: d.between(time.Minute, 2*time.Minute), For: d.between(time.Minute, 2*time.Minute),
 		Value: []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[d.IntN(2)],
 	}}
-
 	for i := range 4 {
 		p.update(i, d.between(p.Faults[0].At, p.Faults[0].At+p.Faults[0].For))
 	}
@@ -259,11 +237,9 @@ func (d dice) restartWithPending(p *Plan) {
 	r.Contract = contract.V3
 	killed := Fault{Kind: AgentKilled, At: outage.At + outage.For/2, For: d.between(time.Second, outage.For/2)}
 	p.Faults = []Fault{outage, killed}
-
 	if d.chance(0.5) {
 		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: killed.At, For: outage.For + d.between(10*time.Second, 20*time.Second)})
 	}
-
 	for i := range 4 {
 		p.update(i, d.between(killed.At-5*time.Second, killed.At))
 		p.Writes[i].Delay = d.commit()
@@ -276,7 +252,6 @@ func (d dice) restartOfLearner(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
 	r.Contract, r.Learns = d.older(), true
 	p.Faults = []Fault{outage, {Kind: AgentKilled, At: outage.At + outage.For/2, For: time.Second}}
-
 	p.update(1, d.between(outage.At, outage.At+outage.For/2-time.Second))
 }
 
@@ -286,7 +261,6 @@ func (d dice) droppedByGateway(p *Plan) {
 	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
 	drops := Fault{Kind: GatewayDrops, At: d.between(2*time.Minute, 3*time.Minute), For: d.between(36*time.Second, 40*time.Second)}
 	p.Faults = []Fault{drops}
-
 	p.update(0, drops.At+d.between(0, 500*time.Millisecond))
 }
 
@@ -302,7 +276,6 @@ func (d dice) lostHeartbeats(p *Plan) {
 	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
 	drops := Fault{Kind: GatewayDrops, At: d.between(time.Minute, 2*time.Minute), For: d.between(78*time.Second, 80*time.Second)}
 	p.Faults = []Fault{drops, {Kind: AgentKilled, At: drops.At + 10*time.Second, For: time.Second}}
-
 	for i := range 20 {
 		p.update(i%6, drops.At+drops.For+time.Duration(i)*time.Second)
 	}
@@ -334,7 +307,6 @@ func (d dice) removedWebhook(p *Plan) {
 	r.Canary, r.Contract = true, []contract.Version{contract.V2, contract.V3}[d.IntN(2)]
 	removed := Fault{Kind: WebhookRemoved, At: d.between(time.Minute, 2*time.Minute), For: d.between(32*time.Second, 2*time.Minute)}
 	p.Faults = []Fault{removed}
-
 	p.update(0, d.between(removed.At, removed.At+removed.For))
 	p.update(1, d.between(removed.At, removed.At+removed.For))
 }
@@ -345,10 +317,8 @@ func (d dice) refusedV3(p *Plan) {
 	if d.chance(0.5) { // Only heartbeats are refused before the first write.
 		at, first = d.between(40*time.Second, 45*time.Second), p.Length-10*time.Second
 	}
-
 	p.Runtimes[0].Contract, p.Runtimes[0].Fallback, p.Gateway = contract.V3, true, true
 	p.Faults = []Fault{{Kind: GatewayRefusesV3, At: at}}
-
 	for i := range 4 {
 		p.update(i, d.between(first, p.Length))
 	}
@@ -361,9 +331,7 @@ func (d dice) downgrade(p *Plan) {
 	r.Contract, r.Owners, r.Objects = contract.V3, 2, 4
 	outage := Fault{Kind: LinksRefused, At: d.between(time.Minute, 2*time.Minute), For: d.between(70*time.Second, 90*time.Second)}
 	p.Faults = []Fault{outage, {Kind: AgentDowngraded, At: outage.At + outage.For/2, For: outage.For / 4}}
-
 	returns := outage.At + outage.For + d.between(time.Second, 20*time.Second)
-
 	p.update(1, outage.At+outage.For/4)
 	p.update(0, returns)
 	p.Length = returns + time.Second // The resync of the return is in time, and its resend is not.
@@ -380,7 +348,6 @@ func (d dice) wrongPaths(p *Plan) {
 func (d dice) rotation(p *Plan) {
 	p.Operators, p.Gateway, p.Runtimes[0].Agents = 1+d.IntN(2), d.chance(0.3), 1+d.IntN(2)
 	p.Faults = []Fault{d.rotate(p)}
-
 	for range 12 {
 		p.update(d.IntN(6), d.between(90*time.Second, p.Length))
 	}
@@ -392,7 +359,6 @@ func (d dice) expiry(p *Plan) {
 	expired := d.outage(CertificateExpired)
 	expired.At = expired.At.Truncate(time.Second)
 	p.Faults = []Fault{expired}
-
 	for i := range 3 {
 		p.update(i, d.between(expired.At, expired.At+expired.For))
 	}
@@ -403,7 +369,6 @@ func (d dice) limited(p *Plan) {
 	r := &p.Runtimes[0]
 	p.Rate, r.Objects = 5+d.IntN(20), 60
 	at := d.between(time.Minute, 4*time.Minute)
-
 	for i := range r.Objects {
 		p.update(i, d.between(at, at+5*time.Second))
 	}
@@ -415,7 +380,6 @@ func (d dice) paused(p *Plan) {
 	r.Agents = 1 + d.IntN(2)
 	pause := Fault{Kind: AgentPaused, At: d.between(2*time.Minute, 3*time.Minute), For: d.length(), Index: d.IntN(r.Agents)}
 	p.Faults = []Fault{pause}
-
 	for range 6 {
 		p.update(d.IntN(6), d.between(pause.At-time.Second, pause.At+pause.For+time.Second))
 	}
@@ -428,7 +392,6 @@ func (d dice) repeated(p *Plan) {
 	p.Faults = []Fault{repeats, {
 		Kind: []FaultKind{AgentReplaced, AgentKilled}[d.IntN(2)], At: repeats.At + repeats.For/2, For: d.between(time.Second, 20*time.Second),
 	}}
-
 	for range 6 {
 		p.update(d.IntN(6), d.between(repeats.At, repeats.At+repeats.For))
 	}

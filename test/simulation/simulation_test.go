@@ -33,21 +33,16 @@ var (
 func TestSimulation(t *testing.T) {
 	if n := processes(); n > 1 {
 		share(t, n)
-
 		return
 	}
-
 	keys := testPKI(t)
 	began, n := time.Now(), 0
-
 	for s := *seed; *seeds > 0 && n < *seeds || *seeds == 0 && time.Since(began) < *limit; s++ {
 		n++
-
 		if failed := play(t, draw(s), keys); failed && !*keepOn {
 			break
 		}
 	}
-
 	took := time.Since(began)
 	t.Logf("%d schedules in %s, %.0f a minute", n, took.Round(time.Millisecond), float64(n)/took.Minutes())
 }
@@ -56,53 +51,41 @@ func processes() int {
 	if *workers == 0 && *seeds == 0 {
 		return runtime.NumCPU()
 	}
-
 	return *workers
 }
 
 // testPKI also limits the test to one processor, so that the order of goroutines is nearly repeatable.
 func testPKI(t *testing.T) *pki {
 	t.Helper()
-
 	const rareCollections = 400 // A schedule has much garbage and a small heap.
-
 	before, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(rareCollections)
 	t.Cleanup(func() {
 		runtime.GOMAXPROCS(before)
 		debug.SetGCPercent(percent)
 	})
-
 	keys, err := newPKI()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return keys
 }
 
 // play runs one plan, logs the violations that the oracle finds, and reports whether there are any.
 func play(t *testing.T, plan *Plan, keys *pki) bool {
 	t.Helper()
-
 	var story story
-
 	found := simulate(t, plan, keys, &story)
-
 	if *printed {
 		t.Log(story.String())
 	}
-
 	if len(found) == 0 {
 		return false
 	}
-
 	t.Errorf("seed %d: its log is in %s\nrun it alone: go test ./test/simulation -v -seed %d -seeds 1 -log\n%s\n%s",
 		plan.Seed, story.save(t, plan.Seed), plan.Seed, oracle.String(found), plan)
-
 	if *smaller {
 		t.Logf("the smallest plan that was found to fail in the same way:\n%s", shrink(t, plan, keys, found[0].Rule))
 	}
-
 	return true
 }
 
@@ -111,16 +94,12 @@ const hang = 4 * time.Minute
 
 func simulate(t *testing.T, plan *Plan, keys *pki, story *story) (found []oracle.Violation) {
 	t.Helper()
-
 	watchdog := time.AfterFunc(hang, func() { panic(fmt.Sprintf("seed %d does not end", plan.Seed)) })
 	defer watchdog.Stop()
-
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
-
 		found = newWorld(plan, keys, story.add).run()
 	})
-
 	return found
 }
 
@@ -133,7 +112,6 @@ type story struct {
 func (s *story) add(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.lines = append(s.lines, line)
 }
 
@@ -142,16 +120,13 @@ func (s *story) String() string { return "\n" + strings.Join(s.lines, "\n") }
 // save writes the log to a file, because another run may differ.
 func (s *story) save(t *testing.T, seed uint64) string {
 	t.Helper()
-
 	file, err := os.CreateTemp("", fmt.Sprintf("simulation-seed-%d-*.log", seed)) //nolint:usetesting // It outlives the test.
 	if err != nil {
 		return err.Error()
 	}
 	defer file.Close()
-
 	if _, err := file.WriteString(s.String()); err != nil {
 		return err.Error()
 	}
-
 	return file.Name()
 }

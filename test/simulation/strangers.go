@@ -21,13 +21,11 @@ const strangers = 10
 // openReviews makes strangers announce large reviews and send a part of each, until the end.
 func (c *cluster) openReviews(part int) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-
 	if a := c.endpoint(); a != nil {
 		for i := range strangers {
 			c.world.tasks.Go(func() { a.bother(ctx, i, part) })
 		}
 	}
-
 	return cancel
 }
 
@@ -38,7 +36,6 @@ func (a *agent) bother(ctx context.Context, stranger, part int) {
 		if err != nil {
 			return
 		}
-
 		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 		secured := tls.Client(conn, a.cluster.world.pki.apiServer())
 		length := announced(stranger)
@@ -46,9 +43,7 @@ func (a *agent) bother(ctx context.Context, stranger, part int) {
 			"Content-Length: %d\r\n\r\n%s", a.cluster.world.plan.Managers[0], length, make([]byte, min(part, length-1)))
 		_, _ = io.Copy(io.Discard, secured)
 		stop()
-
 		_ = conn.Close()
-
 		sleep(time.Second)
 	}
 }
@@ -56,7 +51,6 @@ func (a *agent) bother(ctx context.Context, stranger, part int) {
 // announced returns the length of a stranger's review.
 func announced(stranger int) int {
 	lengths := []int{8 << 20, 1 << 20, 500 << 10, 20 << 10}
-
 	return lengths[min(stranger, len(lengths)-1)]
 }
 
@@ -64,18 +58,14 @@ func announced(stranger int) int {
 // answers arrive.
 func (w *world) askWrongPaths(f Fault) {
 	const connections = 2
-
 	var (
 		asking sync.WaitGroup
 		served atomic.Int64
 	)
-
 	began := time.Now()
-
 	for range connections {
 		asking.Go(func() { w.ask(f, &served) })
 	}
-
 	asking.Wait()
 	w.history.Served(w.plan.Runtimes[f.Runtime].Name, int(served.Load()), time.Since(began))
 }
@@ -83,31 +73,23 @@ func (w *world) askWrongPaths(f Fault) {
 // ask counts the answers except 429.
 func (w *world) ask(f Fault, served *atomic.Int64) {
 	name := w.plan.Runtimes[f.Runtime].Name
-
 	config, err := keys.ClientTLSConfig(&w.clusters[f.Runtime].keys, serverName)
 	w.must(err)
-
 	transport := &http.Transport{TLSClientConfig: config, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return w.network.dial(ctx, name, serverName)
 	}}
 	defer transport.CloseIdleConnections()
-
 	ctx, cancel := context.WithTimeout(context.Background(), f.For)
 	defer cancel()
-
 	for ctx.Err() == nil {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName+"/no/such/page", http.NoBody)
 		w.must(err)
-
 		answer, err := transport.RoundTrip(request)
 		if err != nil {
 			sleep(10 * time.Millisecond)
-
 			continue
 		}
-
 		_ = answer.Body.Close()
-
 		if answer.StatusCode != http.StatusTooManyRequests {
 			served.Add(1)
 		}

@@ -50,11 +50,9 @@ func newWorld(plan *Plan, keys *pki, trace func(string)) *world {
 	}
 	w.history = oracle.New(plan.promise())
 	w.serve(keys.older, keys.older)
-
 	for i := range plan.Runtimes {
 		w.clusters = append(w.clusters, newCluster(w, i))
 	}
-
 	return w
 }
 
@@ -62,17 +60,14 @@ func newWorld(plan *Plan, keys *pki, trace func(string)) *world {
 func (w *world) run() []oracle.Violation {
 	w.history.BreakAll("no leader")
 	w.serveOperators()
-
 	for i := range w.operators {
 		w.startOperator(i)
 	}
-
 	for _, c := range w.clusters {
 		for i := range c.agents {
 			c.startAgent(i, false)
 		}
 	}
-
 	w.play()
 	w.sleepUntil(w.plan.end())
 	w.history.Calm()
@@ -80,11 +75,9 @@ func (w *world) run() []oracle.Violation {
 	sleep(w.plan.calm())
 	w.checkKeys()
 	w.shutDown()
-
 	if err := w.failed.Load(); err != nil {
 		return []oracle.Violation{{Rule: "world", Text: (*err).Error()}}
 	}
-
 	return w.history.Check()
 }
 
@@ -92,7 +85,6 @@ func (w *world) run() []oracle.Violation {
 // earlier writes.
 func (w *world) remind() {
 	sleep(time.Second) // An agent may be starting.
-
 	for i := range w.plan.Runtimes {
 		if w.plan.Runtimes[i].forgets() && !w.plan.Measured {
 			w.clusters[i].remind(Write{Runtime: i, Kind: Update, Delay: time.Millisecond})
@@ -110,13 +102,10 @@ func (w *world) play() {
 			}
 		})
 	}
-
 	for _, fault := range w.plan.Faults {
 		w.tasks.Go(func() { w.inject(fault) })
 	}
-
 	w.tasks.Go(w.sample)
-
 	if w.plan.Attacker {
 		w.tasks.Go(w.attack)
 	}
@@ -127,23 +116,19 @@ func (w *world) shutDown() {
 	w.sampleStates()
 	w.ending.Store(true)
 	w.tasks.Wait()
-
 	for _, c := range w.clusters {
 		for i := range c.agents {
 			c.stopAgent(i, true)
 		}
 	}
-
 	for i := range w.operators {
 		w.mu.Lock()
 		o := w.operators[i]
 		w.mu.Unlock()
-
 		if o != nil {
 			o.end(true)
 		}
 	}
-
 	for _, closeIt := range w.closers {
 		closeIt()
 	}
@@ -163,11 +148,9 @@ func (w *world) sampleStates() {
 	w.mu.Lock()
 	leader := w.leader
 	w.mu.Unlock()
-
 	if leader == nil {
 		return
 	}
-
 	for _, c := range w.clusters {
 		for _, manager := range w.plan.Managers {
 			status := leader.fleet.Get(core.RuntimeID(c.plan.Name), manager)
@@ -182,7 +165,6 @@ func (w *world) over() bool { return w.ending.Load() }
 // sleepUntil reports whether the schedule still runs then.
 func (w *world) sleepUntil(at time.Duration) bool {
 	w.sleepUntilTime(w.began.Add(at))
-
 	return !w.over()
 }
 
@@ -201,7 +183,6 @@ func (w *world) clusterOf(runtime string) *cluster {
 			return c
 		}
 	}
-
 	return nil
 }
 
@@ -222,15 +203,11 @@ func (w *world) logf(format string, args ...any) {
 func newRandom(seed uint64, name string) func() float64 {
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(name))
-
 	var mu sync.Mutex
-
 	random := rand.New(rand.NewPCG(seed, sum.Sum64()))
-
 	return func() float64 {
 		mu.Lock()
 		defer mu.Unlock()
-
 		return random.Float64()
 	}
 }
@@ -253,11 +230,9 @@ func (s *sink) Write(line []byte) (int, error) {
 			end, _ := until.(time.Time)
 			s.world.sleepUntilTime(end)
 		}
-
 		return true
 	})
 	s.world.logf("log of %s: %s", s.source, line)
-
 	return len(line), nil
 }
 
@@ -265,7 +240,6 @@ func (s *sink) Write(line []byte) (int, error) {
 func (w *world) attack() {
 	key, err := w.pki.clientKeys("evil")
 	w.must(err)
-
 	for _, version := range contract.Versions() {
 		forwarder, err := httpmtls.NewForwarder(key, serverName, version, httpmtls.Options{
 			Identity: core.RuntimeID(w.plan.Runtimes[0].Name),
@@ -274,7 +248,6 @@ func (w *world) attack() {
 			},
 		})
 		w.must(err)
-
 		w.sleepUntil(w.plan.Length / 2)
 		_ = forwarder.Forward(context.Background(), w.plan.Managers[0], w.forged())
 		_ = forwarder.Close()
@@ -288,6 +261,5 @@ func (w *world) forged() core.Batch {
 	event.WatchedGVK.Version, event.WatchedGVK.Kind = "v1", "Widget"
 	event.Owner.Namespace, event.Owner.Name = ownerNamespace, w.plan.Runtimes[0].Name
 	batch.Epoch, event.Sequence, event.ID = "evil", 1, "evil-1"
-
 	return batch
 }

@@ -25,15 +25,12 @@ func main() {
 	seeds := flag.Int("seeds", 2000, "the most schedules for a mutant")
 	only := flag.String("run", "", "a regular expression for the names of mutants")
 	flag.Parse()
-
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-
 	survivors, err := run(ctx, os.Stdout, *seeds, *only)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
-
 	if err != nil || survivors > 0 {
 		os.Exit(1) //nolint:gocritic // Nothing is left to clean up.
 	}
@@ -45,48 +42,36 @@ func run(ctx context.Context, out io.Writer, seeds int, only string) (survivors 
 	if err != nil {
 		return 0, err
 	}
-
 	root, err := repository(ctx)
 	if err != nil {
 		return 0, err
 	}
-
 	var (
 		running sync.WaitGroup
 		mu      sync.Mutex
 		errs    []error
 		slots   = make(chan struct{}, runtime.NumCPU())
 	)
-
 	for _, m := range table() {
 		if !match.MatchString(m.name) {
 			continue
 		}
-
 		slots <- struct{}{}
-
 		running.Go(func() {
 			defer func() { <-slots }()
-
 			found, text, err := m.try(ctx, root, seeds)
-
 			mu.Lock()
 			defer mu.Unlock()
-
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
 			}
-
 			if !found {
 				survivors++
 			}
-
 			_, _ = fmt.Fprintf(out, "%-72s %s\n", m.name, text)
 		})
 	}
-
 	running.Wait()
-
 	return survivors, errors.Join(errs...)
 }
 
@@ -96,7 +81,6 @@ func repository(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
@@ -106,11 +90,9 @@ func (m mutant) apply(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-
 	if n := strings.Count(string(source), m.old); n != 1 {
 		return "", fmt.Errorf("want the old text once in %s, have it %d times: bring the table up to date", m.file, n)
 	}
-
 	return strings.Replace(string(source), m.old, m.new, 1), nil
 }
 
@@ -121,12 +103,10 @@ func (m mutant) try(ctx context.Context, root string, seeds int) (found bool, te
 		return false, "", err
 	}
 	defer os.RemoveAll(folder)
-
 	binary := filepath.Join(folder, "simulation.test")
 	if err := m.build(ctx, root, folder, binary); err != nil {
 		return false, "", err
 	}
-
 	return simulate(ctx, folder, binary, seeds)
 }
 
@@ -135,29 +115,22 @@ func (m mutant) build(ctx context.Context, root, folder, binary string) error {
 	if err != nil {
 		return err
 	}
-
 	changed, overlay := filepath.Join(folder, "changed.go"), filepath.Join(folder, "overlay.json")
-
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, m.file): changed}})
 	if err != nil {
 		return err
 	}
-
 	if err := os.WriteFile(changed, []byte(source), 0o600); err != nil {
 		return err
 	}
-
 	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
 		return err
 	}
-
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, "./test/simulation")
 	build.Dir = root
-
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-
 	return nil
 }
 
@@ -175,13 +148,11 @@ var (
 func simulate(ctx context.Context, folder, binary string, seeds int) (found bool, text string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, hang+time.Duration(seeds)*each)
 	defer cancel()
-
 	command := exec.CommandContext(ctx, binary, "-test.run=^TestSimulation$", "-test.v", "-shrink=false",
 		"-seeds", strconv.Itoa(seeds))
 	command.Dir = folder
 	command.Env = append(os.Environ(), "TMPDIR="+folder)
 	out, err := command.CombinedOutput()
-
 	switch {
 	case ctx.Err() != nil:
 		return true, "found: a schedule does not end", nil
@@ -198,7 +169,6 @@ func firstRule(out []byte) string {
 	if rule := rules.FindSubmatch(out); rule != nil {
 		return string(rule[1])
 	}
-
 	return "?"
 }
 
@@ -211,6 +181,5 @@ func firstLine(text string, words ...string) string {
 			}
 		}
 	}
-
 	return "?"
 }

@@ -12,7 +12,6 @@ func table() []mutant {
 	var all []mutant
 	all = append(all, outboxMutants()...)
 	all = append(all, fleetMutants()...)
-
 	return append(all, pathMutants()...)
 }
 

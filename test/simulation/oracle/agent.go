@@ -52,12 +52,10 @@ type lane struct {
 func (h *History) Agent(runtime, epoch string, numbered bool) *Agent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	a := &Agent{
 		history: h, runtime: runtime, epoch: epoch, numbered: numbered, from: time.Now(), managers: make(map[core.Manager]*lane),
 	}
 	h.agents = append(h.agents, a)
-
 	return a
 }
 
@@ -67,7 +65,6 @@ func (a *Agent) lane(manager core.Manager) *lane {
 		l = &lane{contents: make(map[string]core.WatchEvent), ids: make(map[uint64]string)}
 		a.managers[manager] = l
 	}
-
 	return l
 }
 
@@ -75,7 +72,6 @@ func (a *Agent) lane(manager core.Manager) *lane {
 func (a *Agent) Offered(manager core.Manager) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-
 	a.lane(manager).offered++
 }
 
@@ -83,20 +79,16 @@ func (a *Agent) Offered(manager core.Manager) {
 func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-
 	if !a.numbered {
 		return
 	}
-
 	if !slices.Contains(a.history.promise.Managers, manager) {
 		return // The outbox may evict a manager without an operator. Its numbers then start again.
 	}
-
 	l := a.lane(manager)
 	for i := range batch.Events {
 		a.number(l, &batch.Events[i])
 	}
-
 	if beat := batch.Heartbeat; beat != nil && beat.Sequence != l.highest {
 		a.history.violate("numbers", "%s: a heartbeat has the sequence %d, the last number is %d", a.epoch, beat.Sequence, l.highest)
 	}
@@ -111,11 +103,9 @@ func (a *Agent) number(l *lane, event *core.Numbered) {
 		a.history.violate("numbers", "%s: number %d follows %d", a.epoch, event.Sequence, l.highest)
 		l.highest = max(l.highest, event.Sequence)
 	}
-
 	if said, ok := l.contents[event.ID]; ok && said != event.WatchEvent {
 		a.history.violate("numbers", "%s: the ID %s has two contents", a.epoch, event.ID)
 	}
-
 	l.contents[event.ID] = event.WatchEvent
 }
 
@@ -123,7 +113,6 @@ func (a *Agent) number(l *lane, event *core.Numbered) {
 func (a *Agent) Scrapes() {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-
 	for _, l := range a.managers {
 		l.scraped = l.offered
 	}
@@ -133,7 +122,6 @@ func (a *Agent) Scrapes() {
 func (a *Agent) Attempted(manager core.Manager, err error) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-
 	l := a.lane(manager)
 	l.attempts++
 	if err != nil {
@@ -145,17 +133,14 @@ func (a *Agent) Attempted(manager core.Manager, err error) {
 func (a *Agent) Balance(manager core.Manager, c Account) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-
 	if sum := c.Delivered + c.Coalesced + c.Dropped + c.Pending; sum != c.Accepted || c.Pending < 0 {
 		a.history.violate("balance", "%s, %s: %+v", a.epoch, manager, c)
 	}
-
 	promise := &a.history.promise
 	served := slices.Contains(promise.Managers, manager) && !promise.Runtimes[a.runtime].Invented
 	if offered := int64(a.lane(manager).scraped); served && c.Accepted < offered {
 		a.history.violate("balance", "%s, %s: %d events were offered, %d are accounted for", a.epoch, manager, offered, c.Accepted)
 	}
-
 	a.lane(manager).account = c
 }
 
@@ -163,6 +148,5 @@ func (a *Agent) Balance(manager core.Manager, c Account) {
 func (a *Agent) Ended(killed bool, lines int64) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-
 	a.to, a.killed, a.lines = time.Now(), killed, lines
 }

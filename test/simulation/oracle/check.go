@@ -45,14 +45,13 @@ const (
 func (h *History) Check() []Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	h.checkLiveness()
 	h.checkTruth()
+	h.checkStates()
 	h.checkFinalStates()
 	h.checkResyncs()
 	h.checkPace()
 	h.checkAgents()
-
 	return h.found
 }
 
@@ -73,14 +72,11 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	if h.promise.FalseAcks && h.promise.Refused[t.object] {
 		return
 	}
-
 	bound, strict := h.bound(t, c)
 	if c.blind || !strict && c.version != last || h.isTraceless(t, c) {
 		return
 	}
-
 	seen, ok := h.firstLook(t, c.version)
-
 	switch {
 	case !ok:
 		h.violate("liveness", "%s: version %d of %s, committed at %s, was never looked at", t.manager, c.version, t.object, h.since(c.at))
@@ -94,20 +90,16 @@ func (h *History) checkCommit(t target, c commit, last int) {
 // has no place for this one, or never reached it and is lost for ever.
 func (h *History) isTraceless(t target, c commit) bool {
 	r := h.promise.Runtimes[t.runtime]
-
 	switch {
 	case r.Invented && h.promise.FalseAcks: // An acknowledged manager keeps its place.
 		return true
 	case !r.Learns || !r.Loses:
 		return false
 	}
-
 	reviewed := c.at.Add(-c.delay)
-
 	return slices.ContainsFunc(h.agents, func(a *Agent) bool {
 		l := a.managers[t.manager]
 		ran := !reviewed.Before(a.from) && !reviewed.After(a.to)
-
 		return a.runtime == t.runtime && a.killed && ran && l != nil && l.attempts == l.whole
 	})
 }
@@ -117,29 +109,23 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	if h.promise.Refused[t.object] {
 		return latest(c.at, h.calm).Add(givenUp), false
 	}
-
 	if w := h.refused(t.runtime, c.at); w != nil {
 		back := min(2*(w.To-w.From), longestBackoff) + prompt + h.promise.Backlog
 		if w.Renews {
 			back = keysPoll + prompt + h.promise.Backlog
 		}
-
 		bound := latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Followers)*followerDelay)
 		if c.delay > shortDelay { // The event was sent before the window, and its resend comes after it.
 			return latest(bound, c.at.Add(late)), false
 		}
-
 		return bound, false
 	}
-
 	if h.isCalm(c.at, nil) {
 		bound := c.at.Add(time.Duration(h.promise.Followers)*followerDelay + h.promise.Backlog)
 		small := h.promise.ReviewMemoryFull || h.promise.Runtimes[t.runtime].Overflows[t.manager]
-
 		if small || c.paced { // A resync may stand in for the event.
 			bound = bound.Add(pace)
 		}
-
 		switch {
 		case c.delay <= shortDelay:
 			return bound.Add(prompt), true
@@ -149,11 +135,9 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 			return bound.Add(late), true
 		}
 	}
-
 	if c.delay <= shortDelay {
 		return latest(c.at, h.calm).Add(soon + h.promise.Backlog + time.Duration(h.promise.Followers)*followerDelay), false
 	}
-
 	return latest(c.at, h.calm).Add(inTime), false
 }
 
@@ -161,13 +145,11 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 func (h *History) refused(runtime string, at time.Time) *Window {
 	for i := range h.promise.Windows {
 		w := &h.promise.Windows[i]
-
 		during := at.After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To))
 		if w.Refuses == runtime && during && h.isCalm(at, w) && h.isCalm(h.began.Add(w.To), w) {
 			return w
 		}
 	}
-
 	return nil
 }
 
@@ -176,14 +158,12 @@ func (h *History) isCalm(at time.Time, but *Window) bool {
 	if at.Sub(h.began) < warmUp || h.promise.Rate > 0 {
 		return false
 	}
-
 	for i := range h.promise.Windows {
 		w := &h.promise.Windows[i]
 		if w != but && at.Add(late).After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To+2*inTime)) {
 			return false
 		}
 	}
-
 	return true
 }
 
@@ -191,7 +171,6 @@ func latest(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
-
 	return b
 }
 
@@ -201,19 +180,16 @@ func (h *History) firstLook(t target, version int) (time.Time, bool) {
 			return l.at, true
 		}
 	}
-
 	return time.Time{}, false
 }
 
 // checkTruth requires that no runtime is fresh in an outage.
 func (h *History) checkTruth() {
 	told := make(map[*outage]bool)
-
 	for _, s := range h.samples {
 		if s.state != "fresh" {
 			continue
 		}
-
 		for _, o := range h.outages {
 			if o.runtime == s.runtime && o.covers(s.at, h.patience(o)) && !told[o] {
 				told[o] = true
@@ -228,7 +204,6 @@ func (h *History) patience(o *outage) time.Duration {
 	if o.cause == "webhook" && !h.promise.Runtimes[o.runtime].Canary {
 		return unproven
 	}
-
 	return noticed
 }
 
@@ -237,13 +212,37 @@ func (o *outage) covers(at time.Time, lasted time.Duration) bool {
 	return at.Sub(o.from) > lasted && (o.to.IsZero() || at.Before(o.to))
 }
 
+// checkStates requires the right state of each runtime far from any fault.
+func (h *History) checkStates() {
+	told := make(map[target]bool)
+	for _, s := range h.samples {
+		r, t := h.promise.Runtimes[s.runtime], target{runtime: s.runtime, manager: s.manager}
+		if told[t] || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, nil) {
+			continue
+		}
+		if !r.allows(s.state) {
+			told[t] = true
+			h.violate("state", "%s is %s for %s at %s, reason %q", s.runtime, s.state, s.manager, h.since(s.at), s.reason)
+		}
+	}
+}
+
+// mayDegrade reports whether events of a runtime may be dropped at any time.
+func (h *History) mayDegrade(r Runtime) bool { return len(h.promise.Refused)+len(r.Overflows) > 0 }
+
+// isBroken reports whether an outage without end holds, or ended less than inTime ago.
+func (h *History) isBroken(s sample) bool {
+	return slices.ContainsFunc(h.outages, func(o *outage) bool {
+		return o.runtime == s.runtime && !s.at.Before(o.from) && (o.to.IsZero() || s.at.Before(o.to.Add(inTime)))
+	})
+}
+
 // checkFinalStates checks the last state of each runtime.
 func (h *History) checkFinalStates() {
 	final := make(map[target]sample)
 	for _, s := range h.samples {
 		final[target{runtime: s.runtime, manager: s.manager}] = s
 	}
-
 	for _, s := range final {
 		r := h.promise.Runtimes[s.runtime]
 		if s.at.Sub(h.calm) > inTime && !r.FallsBack && !r.allows(s.state) {
@@ -275,16 +274,13 @@ func (h *History) checkResyncs() {
 // checkPace bounds the rate of resyncs that an agent requests, as foreign input can cause them.
 func (h *History) checkPace() {
 	const most, within = 12, 10 * time.Second
-
 	if h.promise.AnswersLost {
 		return
 	}
-
 	for key, times := range h.asked {
 		for i := most; i < len(times); i++ {
 			if took := times[i].Sub(times[i-most]); took < within {
 				h.violate("economy", "%s asked for %d resyncs for %s within %s at %s", key.runtime, most+1, key.manager, took, h.since(times[i]))
-
 				break
 			}
 		}
@@ -294,18 +290,14 @@ func (h *History) checkPace() {
 // allowed returns the most resyncs of a cause in one life of an operator.
 func (h *History) allowed(cause string) int {
 	lives, stops, dropped, falls := 0, 0, int64(0), 0
-
 	for _, a := range h.agents {
 		if !a.numbered {
 			continue
 		}
-
 		lives++
-
 		if h.promise.Runtimes[a.runtime].FallsBack {
 			falls++
 		}
-
 		if a.to.Before(h.calm) {
 			stops++
 		}
@@ -314,12 +306,10 @@ func (h *History) allowed(cause string) int {
 		if h.promise.Refusals == 0 && len(h.promise.Runtimes[a.runtime].Overflows) == 0 {
 			continue
 		}
-
 		for _, l := range a.managers {
 			dropped += l.account.Dropped
 		}
 	}
-
 	switch cause {
 	case "new_epoch":
 		return 2 * lives // Each has a resend.
@@ -327,7 +317,6 @@ func (h *History) allowed(cause string) int {
 		if h.promise.CleanStops {
 			return 0
 		}
-
 		return 2 * (stops + h.promise.Faults*lives)
 	case "returned":
 		return (h.promise.Faults + falls) * lives
@@ -335,7 +324,6 @@ func (h *History) allowed(cause string) int {
 		if h.promise.FalseAcks {
 			return 4 * h.promise.Faults * lives
 		}
-
 		return int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers())*lives
 	}
 }
@@ -346,15 +334,12 @@ func (h *History) oldNumbers() (most int) {
 	if !h.promise.NewLeaders {
 		return 0
 	}
-
 	if h.promise.RequestsRepeat {
 		most += 2
 	}
-
 	if len(h.promise.Refused) > 0 {
 		most++
 	}
-
 	return most
 }
 
@@ -367,7 +352,6 @@ func (h *History) checkAgents() {
 					a.epoch, l.attempts, manager, l.offered, a.to.Sub(a.from).Round(time.Second), most)
 			}
 		}
-
 		if most := h.mostLines(a); a.lines > most {
 			h.violate("economy", "%s wrote %d log lines in %s, want at most %d", a.epoch, a.lines, a.to.Sub(a.from).Round(time.Second), most)
 		}
@@ -385,15 +369,12 @@ const (
 func (h *History) mostAttempts(a *Agent, l *lane) int {
 	life := a.to.Sub(a.from)
 	most := 20 + 6*l.offered + int(life/beat)
-
 	if l.whole > 0 {
 		most += int(life/backoff) + 20*(h.promise.Faults+1)
 	}
-
 	if len(h.promise.Refused) > 0 {
 		most += int(life/backoff)*len(h.promise.Refused) + 40*len(h.promise.Refused)
 	}
-
 	return most
 }
 
@@ -401,10 +382,8 @@ func (h *History) mostAttempts(a *Agent, l *lane) int {
 // Managers without an operator have lines, too, and their number is bounded.
 func (h *History) mostLines(a *Agent) int64 {
 	const each, lasting = 6, 2 * time.Minute
-
 	served, all := int64(len(h.promise.Managers)+1), int64(len(a.managers))
 	most := each * int64(h.promise.Faults+len(h.promise.Refused)+2) * served
-
 	return most + all*(4+int64(a.to.Sub(a.from)/lasting))
 }
 
@@ -414,6 +393,5 @@ func String(found []Violation) string {
 	for i, v := range found {
 		lines[i] = v.String()
 	}
-
 	return strings.Join(lines, "\n")
 }

@@ -172,7 +172,6 @@ func (h *History) since(at time.Time) time.Duration { return at.Sub(h.began).Rou
 func (h *History) Commit(runtime, object string, version int, delay time.Duration, blind, paced bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	key := [2]string{runtime, object}
 	h.commits[key] = append(h.commits[key], commit{version, time.Now(), delay, blind, paced})
 }
@@ -181,7 +180,6 @@ func (h *History) Commit(runtime, object string, version int, delay time.Duratio
 func (h *History) Changes(object string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	h.changed[object] = true
 }
 
@@ -190,7 +188,6 @@ func (h *History) Changes(object string) {
 func (h *History) Served(runtime string, served int, within time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	if most := h.promise.Burst + int(float64(h.promise.Rate)*(within.Seconds()+1)); served > most {
 		h.violate("share", "%s got %d answers within %s, want at most %d", runtime, served, within, most)
 	}
@@ -200,7 +197,6 @@ func (h *History) Served(runtime string, served int, within time.Duration) {
 func (h *History) Requested(runtime string, manager core.Manager) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	if until := h.waits[pair{runtime, manager}]; time.Now().Before(until) {
 		h.violate("economy", "%s sends a request for %s at %s, before the end of Retry-After at %s", runtime, manager, h.since(time.Now()), h.since(until))
 	}
@@ -210,7 +206,6 @@ func (h *History) Requested(runtime string, manager core.Manager) {
 func (h *History) RetryAfter(runtime string, manager core.Manager, wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	h.waits[pair{runtime, manager}] = time.Now().Add(wait)
 }
 
@@ -218,7 +213,6 @@ func (h *History) RetryAfter(runtime string, manager core.Manager, wait time.Dur
 func (h *History) Connected(replica string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	if err != nil {
 		h.violate("rotation", "%s rejects the new key material: %v", replica, err)
 	}
@@ -228,7 +222,6 @@ func (h *History) Connected(replica string, err error) {
 func (h *History) Looked(runtime string, manager core.Manager, object string, version int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	key := target{runtime, object, manager}
 	h.looks[key] = append(h.looks[key], look{version, time.Now()})
 }
@@ -237,23 +230,18 @@ func (h *History) Looked(runtime string, manager core.Manager, object string, ve
 func (h *History) Delivered(sender, triggered string, manager core.Manager, event core.WatchEvent) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	if event.Resync {
 		h.asked[pair{sender, manager}] = append(h.asked[pair{sender, manager}], time.Now())
 	}
-
 	if sender != triggered {
 		h.violate("trigger", "%s triggered %s", sender, triggered)
 	}
-
 	if !event.Resync && !h.changed[event.Watched.Name] {
 		h.violate("economy", "an event for %s, which did not change", event.Watched.Name)
 	}
-
 	if w, ok := h.promise.Expired[sender]; ok && !event.Resync && h.within(w) {
 		h.violate("trigger", "%s triggered with an expired certificate at %s", sender, h.since(time.Now()))
 	}
-
 	if !event.Resync && !strings.HasPrefix(event.Watched.Name, triggered+"-") {
 		h.violate("trigger", "object %s came as one of %s", event.Watched.Name, triggered)
 	}
@@ -263,16 +251,13 @@ func (h *History) longestAnswer() time.Duration {
 	if h.promise.ReviewMemoryFull {
 		return longestAnswer + roomPatience
 	}
-
 	return longestAnswer
 }
 
 // within reports whether now is in a window. A request may be in flight at its start.
 func (h *History) within(w Window) bool {
 	const handled = 5 * time.Second // The sender is verified when the request arrives.
-
 	now := time.Since(h.began)
-
 	return now > w.From+handled+time.Second && now < w.To
 }
 
@@ -280,11 +265,9 @@ func (h *History) within(w Window) bool {
 func (h *History) Answered(runtime string, took time.Duration, body string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	if took > h.longestAnswer() {
 		h.violate("answer", "the API server of %s waited for %s at %s", runtime, took, h.since(time.Now()))
 	}
-
 	if strings.Contains(body, `"allowed":false`) {
 		h.violate("answer", "a write in %s was denied", runtime)
 	}
@@ -294,11 +277,9 @@ func (h *History) Answered(runtime string, took time.Duration, body string) {
 func (h *History) Break(runtime, cause string) (mend func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	if h.open(runtime, cause) == nil {
 		h.outages = append(h.outages, &outage{runtime: runtime, cause: cause, from: time.Now()})
 	}
-
 	return func() { h.Mend(runtime, cause) }
 }
 
@@ -306,7 +287,6 @@ func (h *History) Break(runtime, cause string) (mend func()) {
 func (h *History) Mend(runtime, cause string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	if o := h.open(runtime, cause); o != nil {
 		o.to = time.Now()
 	}
@@ -318,7 +298,6 @@ func (h *History) open(runtime, cause string) *outage {
 			return o
 		}
 	}
-
 	return nil
 }
 
@@ -340,7 +319,6 @@ func (h *History) BreakAll(cause string) {
 func (h *History) Calm() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	h.calm = time.Now()
 }
 
@@ -348,7 +326,6 @@ func (h *History) Calm() {
 func (h *History) State(runtime string, manager core.Manager, state, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	h.samples = append(h.samples, sample{time.Now(), runtime, manager, state, reason})
 }
 
@@ -356,6 +333,5 @@ func (h *History) State(runtime string, manager core.Manager, state, reason stri
 func (h *History) Resynced(operator string, manager core.Manager, cause string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	h.resyncs[resyncKey{operator, manager, cause}]++
 }

@@ -9,19 +9,15 @@ import (
 func (h *History) Latencies() []time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	var all []time.Duration
-
 	for key, commits := range h.commits {
 		if h.promise.Refused[key[1]] || h.promise.Runtimes[key[0]].Refused {
 			continue
 		}
-
 		for _, c := range commits {
 			all = append(all, h.latencies(key, c)...)
 		}
 	}
-
 	return all
 }
 
@@ -33,7 +29,6 @@ func (h *History) latencies(key [2]string, c commit) (all []time.Duration) {
 			all = append(all, givenUp)
 		}
 	}
-
 	return all
 }
 
@@ -42,8 +37,6 @@ func Quantile(all []time.Duration, part float64) time.Duration {
 	if len(all) == 0 {
 		return 0
 	}
-
 	sorted := slices.Sorted(slices.Values(all))
-
 	return sorted[min(int(part*float64(len(sorted))), len(sorted)-1)]
 }
