@@ -16,7 +16,7 @@ func (p *Plan) promise() oracle.Promise {
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
 		Expired: make(map[string]oracle.Window), Followers: p.Operators - 1, CleanStops: p.CleanStops,
 		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
-		RequestsRepeat: p.hasAny(GatewayRepeats), ReviewMemoryFull: p.hasAny(StrangersLarge),
+		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), ReviewMemoryFull: p.hasAny(StrangersLarge),
 		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
 		Rate:        p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}

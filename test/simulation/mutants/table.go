@@ -24,6 +24,7 @@ const (
 	dispatch = "core/outbox/dispatch.go"
 	room     = "core/outbox/room.go"
 	resync   = "core/outbox/resync.go"
+	receive  = "core/intake/receive.go"
 )
 
 func outboxMutants() []mutant {
@@ -264,17 +265,18 @@ func fleetMutants() []mutant {
 func pathMutants() []mutant {
 	return []mutant{
 		{
-			"listener: all events refused is the request refused (row 1)", "listener/failures.go",
-			"if a := f[index]; a.whole {", "if a := f[index]; a.whole || version.MaxEvents() > 1 {",
+			"intake: all events refused is the request refused (row 1)", receive,
+			"sender := t.verifySender(ctx)\n",
+			"sender := t.verifySender(ctx)\n\tif sender == nil && refused {\n\t\tsender = o.Failed[0]\n\t}\n",
 		},
 		{
-			"listener: a replica that does not lead takes heartbeats", "listener/deliver.go",
-			"return x.handled(ready(x.handler))", "return answer{}",
+			"intake: a replica that does not lead takes heartbeats", receive,
+			"f = t.askReady(ctx)\n\t}", "f = nil\n\t}",
 		},
 		{
 			"listener: wrong paths are free (row 16)", "listener/exchange.go",
-			"if wait, ok := x.shares.enter(x.account(), x.cost(), x.opts.Now()); !ok {",
-			"if wait, ok := x.shares.enter(x.account(), x.cost(), x.opts.Now()); !ok && x.version != \"\" {",
+			"if tooFast := x.intake.Enter(account, x.size()); tooFast != nil {",
+			"if tooFast := x.intake.Enter(account, x.size()); tooFast != nil && x.version != \"\" {",
 		},
 		{
 			"listener: a certificate that expires stays valid on its connection", "listener/checker.go",
@@ -285,17 +287,16 @@ func pathMutants() []mutant {
 			"case !hasSAN(&peer, domain):", "case !hasSAN(&peer, domain) && domain == \"\":",
 		},
 		{
-			"listener: a panic costs the whole batch", "listener/deliver.go",
-			"func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {\n\tdefer x.recover(&a)\n",
-			"func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {\n",
+			"intake: a panic costs the whole batch", receive,
+			"}, func(err error) { f = newFailure(FaultOfEvent, err) })\n\treturn f\n}", "}, func(err error) { panic(err) })\n\treturn f\n}",
 		},
 		{
-			"listener: a replica that does not lead refuses events", "listener/deliver.go",
-			"if !x.verified || x.notReady || len(failed) == 0 {", "if x.opts.Fleet != nil {",
+			"intake: a replica that does not lead refuses events", receive,
+			"if !o.verified || o.isOfReplica() || len(o.Failed) == 0 {", "if t.opts.Fleet != nil {",
 		},
 		{
-			"listener: a panic of the verifier hides a number", "listener/deliver.go",
-			"x.version.NeedsOwner() || x.verified && !unverified {", "x.version.NeedsOwner() || !unverified {",
+			"intake: a panic of the verifier hides a number", receive,
+			"if t.Contract.NeedsOwner() || o.verified && !refused {", "if t.Contract.NeedsOwner() || !refused {",
 		},
 		{
 			"httpmtls: a refused heartbeat delays events", "adapters/httpmtls/fallback.go",

@@ -217,10 +217,10 @@ func (h *History) checkStates() {
 	told := make(map[target]bool)
 	for _, s := range h.samples {
 		r, t := h.promise.Runtimes[s.runtime], target{runtime: s.runtime, manager: s.manager}
-		if told[t] || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, nil) {
+		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, nil) {
 			continue
 		}
-		if !r.allows(s.state) {
+		if !r.allows(s.state) && !(h.promise.Rotates && s.reason == "key_material") {
 			told[t] = true
 			h.violate("state", "%s is %s for %s at %s, reason %q", s.runtime, s.state, s.manager, h.since(s.at), s.reason)
 		}
