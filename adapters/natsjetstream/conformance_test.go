@@ -32,3 +32,18 @@ func TestForwarderConformance(t *testing.T) {
 		return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: b.kill}
 	}, coretest.ForwarderOptions{Unsendable: &unsendable})
 }
+
+// The consumer behaves as every receiver does.
+func TestReceiverConformance(t *testing.T) {
+	t.Parallel()
+	coretest.TestReceiver(t, func(t *testing.T, parts coretest.ReceiverParts) func(core.RuntimeID) core.Forwarder {
+		t.Helper()
+		b := newBroker(t)
+		run(t, must(natsjetstream.NewConsumer(b.connect(), parts.Verifier, parts.Handlers,
+			natsjetstream.Options{Fleet: parts.Fleet})))
+		b.awaitStream(manager)
+		return func(runtime core.RuntimeID) core.Forwarder {
+			return b.forwarder(runtime, natsjetstream.ForwarderOptions{Timeout: patience, AnswerWait: patience / 2})
+		}
+	}, coretest.ReceiverOptions{})
+}

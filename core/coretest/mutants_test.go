@@ -40,6 +40,10 @@ func TestSuitesFindMutants(t *testing.T) {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantForwarder", name, m.failure) })
 	}
 
+	for name, m := range receiverMutants() {
+		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantReceiver", name, m.failure) })
+	}
+
 	for name, m := range verifierMutants() {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantVerifier", name, m.failure) })
 	}

@@ -29,8 +29,8 @@ const (
 )
 
 // Failure is why an element, or a whole batch, was not taken. It wraps [core.ErrForbidden] and
-// [core.ErrUnauthenticated] when the verifier refused, [core.ErrNotReady] when the verifier or the
-// replica is not ready, and [core.ErrUnknownManager]. It hides what a handler calls its error: the
+// [core.ErrUnauthenticated] when the verifier refused, [core.ErrUnknownManager], and
+// [core.ErrNotReady] when the verifier or the replica is not ready or has no room for the sender. It hides what a handler calls its error: the
 // same event may be taken later.
 type Failure struct {
 	// Fault is the side that the failure belongs to.
@@ -94,7 +94,9 @@ func (f *Failure) isUnknown() bool {
 	return !errors.Is(f, core.ErrForbidden) && !errors.Is(f, core.ErrUnauthenticated)
 }
 
-func busy() *Failure { return &Failure{Fault: FaultOfIntake, reason: contract.ReasonBusy} }
+func busy() *Failure {
+	return &Failure{Fault: FaultOfIntake, class: core.ErrNotReady, reason: contract.ReasonBusy}
+}
 
 // mismatch refuses a batch that claims to come from another runtime than the peer.
 func mismatch(claimed core.RuntimeID) *Failure {

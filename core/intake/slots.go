@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
@@ -93,6 +94,7 @@ func (in *Intake) Pause(a Account) time.Duration { return in.shares.pause(a, in.
 func (in *Intake) tooFast(a Account, wait time.Duration) *Failure {
 	pause := in.Pause(a)
 	return &Failure{
-		Fault: FaultOfShare, Pause: pause, reason: contract.ReasonTooFast, wait: max(wait, pause, time.Second),
+		Fault: FaultOfShare, Pause: pause, class: core.ErrNotReady, reason: contract.ReasonTooFast,
+		wait: max(wait, pause, time.Second),
 	}
 }
