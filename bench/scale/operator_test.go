@@ -66,7 +66,7 @@ func operate() error {
 
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: namespace, Name: "watcher"},
 		[]string{"control-plane.example.com"},
-		certificates.ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil }),
+		certificates.Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil }),
 		certificates.Options{})
 	if err != nil {
 		return err

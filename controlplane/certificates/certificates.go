@@ -169,7 +169,7 @@ func pauseAfter(reading time.Duration) time.Duration {
 func (c *Certificates) limits() limits {
 	return limits{
 		rotateBefore: c.opts.RotateCABefore, switchBefore: c.opts.SwitchBefore,
-		propagation: c.opts.Propagation, issuingAtOnce: c.opts.IssuingAtOnce,
+		propagation: c.opts.Propagation, issuingAtOnce: issuingAtOnce,
 	}
 }
 

@@ -11,21 +11,11 @@ import (
 
 // Confirmations is the port that reports which runtimes trust a CA.
 //
-// Unconfirmed returns the runtimes that have not confirmed that they trust the CA with that
-// fingerprint (SHA-256 of its DER bytes in lower case hex). If in doubt it must return a runtime:
-// a server certificate of a CA that the runtime does not trust cuts it off. It returns at once
-// and must not change its arguments.
-type Confirmations interface {
-	Unconfirmed(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID
-}
-
-// ConfirmationsFunc is a function as [Confirmations].
-type ConfirmationsFunc func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID
-
-// Unconfirmed calls f.
-func (f ConfirmationsFunc) Unconfirmed(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
-	return f(fingerprint, runtimes)
-}
+// It returns the runtimes that have not confirmed that they trust the CA with that fingerprint
+// (SHA-256 of its DER bytes in lower case hex). If in doubt it must return a runtime: a server
+// certificate of a CA that the runtime does not trust cuts it off. It returns at once and must not
+// change its arguments.
+type Confirmations func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID
 
 // defaultWarmUp is longer than two default heartbeats of an agent.
 const defaultWarmUp = 90 * time.Second
@@ -48,9 +38,9 @@ func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
 		opts.Now = time.Now
 	}
 	warmUp := cmp.Or(opts.WarmUp, defaultWarmUp)
-	return ConfirmationsFunc(func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
+	return func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
 		return unconfirmed(f, fingerprint, runtimes, opts.Now().Add(-warmUp))
-	})
+	}
 }
 
 // unconfirmed counts the runtimes with heartbeats that began before a time.

@@ -41,13 +41,13 @@ func TestFromFleet(t *testing.T) {
 		Now:    func() time.Time { return now },
 	})
 
-	if diff := cmp.Diff(all, confirmed.Unconfirmed("new", all)); diff != "" {
+	if diff := cmp.Diff(all, confirmed("new", all)); diff != "" {
 		t.Errorf("of a fleet that has just started (-want +have):\n%s", diff)
 	}
 
 	now = now.Add(time.Minute)
 
-	if diff := cmp.Diff(all[1:], confirmed.Unconfirmed("new", all)); diff != "" {
+	if diff := cmp.Diff(all[1:], confirmed("new", all)); diff != "" {
 		t.Errorf("unconfirmed (-want +have):\n%s", diff)
 	}
 }
@@ -68,13 +68,13 @@ func TestFromFleetOfAStandby(t *testing.T) {
 		time.Sleep(time.Hour)
 		f.Observe(core.Peer{ID: "one"}, "m", beat("1", "new"), nil)
 
-		if diff := cmp.Diff(one, confirmed.Unconfirmed("new", one)); diff != "" {
+		if diff := cmp.Diff(one, confirmed("new", one)); diff != "" {
 			t.Errorf("at once (-want +have):\n%s", diff)
 		}
 
 		time.Sleep(90 * time.Second)
 
-		if have := confirmed.Unconfirmed("new", one); len(have) > 0 {
+		if have := confirmed("new", one); len(have) > 0 {
 			t.Errorf("after the warm-up: %v, want none", have)
 		}
 	})

@@ -85,7 +85,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 
 	_, err := New(nil, types.NamespacedName{Name: "Upper"}, []string{"*"}, nil, Options{
-		Duration: 1, RenewBefore: 1, RotateCABefore: 1, SwitchBefore: -1, Propagation: -1, IssuingAtOnce: -1, Service: "a b",
+		Duration: 1, RenewBefore: 1, RotateCABefore: 1, SwitchBefore: -1, Propagation: -1, Service: "a b",
 	})
 	if err == nil {
 		t.Fatal("no error")
@@ -93,7 +93,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 
 	for _, want := range []string{
 		`"Upper"`, "want a client", "a namespace", "Confirmations", `"*"`,
-		"Duration", "RenewBefore", "RotateCABefore", "SwitchBefore", "Propagation", "IssuingAtOnce", "Service",
+		"Duration", "RenewBefore", "RotateCABefore", "SwitchBefore", "Propagation", "Service",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s: %v", want, err)

@@ -326,7 +326,7 @@ func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 			ask = append(ask, r.runtime)
 		}
 	}
-	return c.confirmed.Unconfirmed(newest.fingerprint, ask)
+	return c.confirmed(newest.fingerprint, ask)
 }
 
 // get returns nil when there is no such object.

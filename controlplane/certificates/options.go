@@ -25,7 +25,8 @@ const (
 	defaultDuration       = 90 * day
 	defaultRenewBefore    = 30 * day
 	defaultPropagation    = 5 * time.Minute
-	defaultIssuingAtOnce  = 50
+	// issuingAtOnce bounds the certificates that a rotation has issued at the same time.
+	issuingAtOnce = 50
 
 	clusterDomain          = "cluster.local"
 	shortest               = time.Hour       // that cert-manager accepts
@@ -72,9 +73,6 @@ type Options struct {
 	// Propagation is the longest time until a changed Secret has reached every listener or gateway.
 	// Default: 5 min.
 	Propagation time.Duration
-	// IssuingAtOnce bounds the certificates that a rotation has issued at the same time. Default:
-	// 50.
-	IssuingAtOnce int
 
 	// Service and RuntimeNamespace name the Service of the agent in the runtimes. The webhook's
 	// certificate is for its DNS names. RuntimeNamespace must equal the Namespace of the installer.
@@ -110,7 +108,6 @@ func (o Options) withDefaults() Options {
 	o.Duration = cmp.Or(o.Duration, defaultDuration)
 	o.RenewBefore = cmp.Or(o.RenewBefore, defaultRenewBefore)
 	o.Propagation = cmp.Or(o.Propagation, defaultPropagation)
-	o.IssuingAtOnce = cmp.Or(o.IssuingAtOnce, defaultIssuingAtOnce)
 	o.Service = cmp.Or(o.Service, material.DefaultService)
 	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.DefaultNamespace)
 
@@ -145,7 +142,6 @@ func (o Options) validate() error {
 	check(o.SwitchBefore > 0 && o.SwitchBefore < o.RotateCABefore,
 		"SwitchBefore %v: want more than 0 and less than RotateCABefore %v", o.SwitchBefore, o.RotateCABefore)
 	check(o.Propagation > 0, "Propagation %v: want more than 0", o.Propagation)
-	check(o.IssuingAtOnce > 0, "IssuingAtOnce %d: want more than 0", o.IssuingAtOnce)
 
 	check(slices.Contains(keySizes()[o.KeyAlgorithm], o.KeySize),
 		"KeyAlgorithm %.40q, KeySize %d: want one of %v", o.KeyAlgorithm, o.KeySize, keySizes())

@@ -186,7 +186,7 @@ func newSet(t *testing.T, c client.Client, name string) *Certificates {
 	t.Helper()
 
 	set, err := New(c, types.NamespacedName{Namespace: "kcp", Name: name}, []string{"listener.example.com"},
-		ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), Options{})
+		Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

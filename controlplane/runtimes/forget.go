@@ -22,10 +22,16 @@ const (
 	maxFormer = 100
 )
 
+// forgetting is the part of a fleet that a forgetter needs.
+type forgetting interface {
+	Forget(runtime core.RuntimeID)
+	ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool)
+}
+
 // forgetter removes runtimes and managers from a fleet when their agents have ended. Its state
 // lives as long as the fleet: in this process.
 type forgetter struct {
-	fleet Fleet
+	fleet forgetting // nil: none
 
 	mu sync.Mutex
 	// named has the managers that a Watcher has ever named, with the time since when none does,
@@ -43,12 +49,19 @@ type removal struct {
 	at time.Time
 }
 
-func newForgetter(fleet Fleet) *forgetter {
+func newForgetter(fleet forgetting) *forgetter {
 	return &forgetter{
 		fleet: fleet, named: make(map[core.Manager]time.Time),
 		former:  make(map[client.ObjectKey]map[core.Manager]time.Time),
 		removed: make(map[client.ObjectKey]removal),
 	}
+}
+
+func (o Options) newForgetter() *forgetter {
+	if o.Fleet == nil {
+		return newForgetter(nil)
+	}
+	return newForgetter(o.Fleet)
 }
 
 // note sets the current watches.
@@ -87,6 +100,9 @@ func (f *forgetter) noteFormer(object client.ObjectKey, managers []core.Manager)
 func (f *forgetter) forgetFormer(
 	object client.ObjectKey, id core.RuntimeID, current []core.Manager, interval time.Duration,
 ) time.Duration {
+	if f.fleet == nil {
+		return interval
+	}
 	for manager, left := range f.candidates(object) {
 		if slices.Contains(current, manager) {
 			continue
@@ -145,15 +161,8 @@ func (f *forgetter) forgetAgain(object client.ObjectKey) time.Duration {
 		delete(f.removed, object)
 	}
 	f.mu.Unlock()
-	if known {
+	if known && f.fleet != nil {
 		f.fleet.Forget(removed.id)
 	}
 	return wait
 }
-
-// noFleet is an empty fleet.
-type noFleet struct{}
-
-func (noFleet) Forget(core.RuntimeID) {}
-
-func (noFleet) ForgetManager(core.RuntimeID, core.Manager) bool { return true }

@@ -276,7 +276,7 @@ func TestARemovedRuntimeStaysForgotten(t *testing.T) {
 }
 
 func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
-	forgetter := newForgetter(Options{}.withDefaults().Fleet)
+	forgetter := Options{}.newForgetter()
 	forgetter.note(watches("old"))
 	forgetter.note(nil)
 

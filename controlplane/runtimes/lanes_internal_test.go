@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,7 +186,8 @@ func TestAnObjectMayOptOut(t *testing.T) {
 		t.Errorf("reported %+v", last)
 	}
 
-	r.opts.Skip = func(client.Object) bool { return false }
+	setSkip(t, r, object, false)
+
 	r.certificates = &asked{}
 
 	if err := reconcileOnce(t, r, object); err != nil {
@@ -193,28 +195,7 @@ func TestAnObjectMayOptOut(t *testing.T) {
 	}
 
 	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil ||
-		len(object.Finalizers) != 1 {
-		t.Errorf("another predicate is not used: %v, %v", object.Finalizers, err)
-	}
-}
-
-func TestTheFinalizerIsSet(t *testing.T) {
-	t.Parallel()
-
-	object := newObject(string(prod))
-	r := newReconciler(t, newPlane(t, object), nil)
-	r.certificates, r.opts.Finalizer = &asked{}, "example.com/agent"
-
-	if err := reconcileOnce(t, r, object); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil ||
-		len(object.Finalizers) != 1 || object.Finalizers[0] != "example.com/agent" {
-		t.Errorf("finalizers %v, %v", object.Finalizers, err)
-	}
-
-	if err := (Options{Finalizer: "agent"}).withDefaults().validate(); err == nil {
-		t.Error("a finalizer without a domain, which API servers refuse")
+		!slices.Equal(object.Finalizers, []string{finalizer}) {
+		t.Errorf("without the label it has the finalizers %v, %v", object.Finalizers, err)
 	}
 }

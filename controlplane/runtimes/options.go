@@ -5,14 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 const (
@@ -44,22 +43,16 @@ type Options struct {
 	// Concurrent is the number of concurrent reconciles of runtimes, and also that of runtimes that
 	// fail, which have workers of their own. Default: 10.
 	Concurrent int
-	// Finalizer holds an object until the agent is removed from its runtime. After a change, the
-	// former one stays. Default: [Finalizer].
-	Finalizer string
-	// Skip reports whether the runtime of an object is left as it is. It is called concurrently.
-	// The deletion of the object still removes the agent. Default: [SkipLabelled].
-	Skip func(object client.Object) bool
 	// ControlPlane returns the address that the agents of a runtime send to, <host>:<port>, such as
 	// that of watcher.GatewayAddress. It is called at each reconcile. Default: the address of the
 	// installer.
 	ControlPlane func(ctx context.Context, object client.Object) (string, error)
 	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed
 	// there, and managers that no Watcher names any more once no agent sends heartbeats for them. A
-	// runtime that becomes stale, or degraded for a reason that a look can end, is reconciled at
-	// once, and all objects are applied. While many are stale, these wait for Interval. Default:
+	// runtime that becomes stale, or degraded for a reason that a reconcile can end, is reconciled
+	// at once, and all objects are applied. While many are stale, these wait for Interval. Default:
 	// none.
-	Fleet Fleet
+	Fleet *fleet.Fleet
 	// Overview gets the states of all runtimes, for metrics. Default: none.
 	Overview *Overview
 	// Report gets the status of a runtime after each reconcile, as [ReportCondition] does. It may
@@ -77,15 +70,8 @@ func (o Options) withDefaults() Options {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.GiveUp = cmp.Or(o.GiveUp, defaultGiveUp)
 	o.Concurrent = cmp.Or(o.Concurrent, defaultConcurrent)
-	o.Finalizer = cmp.Or(o.Finalizer, Finalizer)
-	if o.Skip == nil {
-		o.Skip = SkipLabelled
-	}
 	if o.ControlPlane == nil {
 		o.ControlPlane = func(context.Context, client.Object) (string, error) { return "", nil }
-	}
-	if o.Fleet == nil {
-		o.Fleet = noFleet{}
 	}
 	if o.Overview == nil {
 		o.Overview = &Overview{}
@@ -103,7 +89,6 @@ func (o Options) validate() error {
 		positive("Timeout", o.Timeout),
 		positive("GiveUp", o.GiveUp),
 		positive("Concurrent", o.Concurrent),
-		validateFinalizer(o.Finalizer),
 	)
 }
 
@@ -114,15 +99,8 @@ func positive[N int | time.Duration](name string, value N) error {
 	return fmt.Errorf("%s: want more than 0, have %v", name, value)
 }
 
-func validateFinalizer(name string) error {
-	if wrong := validation.IsQualifiedName(name); wrong != nil || !strings.Contains(name, "/") {
-		return fmt.Errorf("Finalizer: want <domain>/<name>, have %.100q", name)
-	}
-	return nil
-}
-
-// LabelSkip is the label of objects that [SkipLabelled] skips.
+// LabelSkip is the label of objects with runtimes that are left as they are, with the value "true".
+// The deletion of such an object still removes the agent.
 const LabelSkip = "operator.kyma-project.io/skip-reconciliation"
 
-// SkipLabelled skips objects with the label [LabelSkip] and the value "true".
-func SkipLabelled(object client.Object) bool { return object.GetLabels()[LabelSkip] == "true" }
+func skips(object client.Object) bool { return object.GetLabels()[LabelSkip] == "true" }

@@ -167,13 +167,9 @@ func (o *Overview) noteAuthority(status certificates.Status) {
 	o.authority = status
 }
 
-// useFleet queries a fleet for runtimes that never sent anything, if it has the method Get.
-func (o *Overview) useFleet(from Fleet) {
-	if f, ok := from.(interface {
-		Get(runtime core.RuntimeID, manager core.Manager) fleet.Status
-	}); ok {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.status = f.Get
-	}
+// useFleet queries a fleet for runtimes that never sent anything.
+func (o *Overview) useFleet(from *fleet.Fleet) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.status = from.Get
 }

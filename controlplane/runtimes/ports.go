@@ -8,7 +8,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 // ErrGone means that there is no way to a runtime: it does not exist yet, or no longer.
@@ -55,15 +54,3 @@ type Certificates interface {
 }
 
 var _ Certificates = (*certificates.Certificates)(nil)
-
-// Fleet is the port to the freshness of runtimes. Its methods may be called concurrently and return
-// at once. One with the methods OnChange and Get of [fleet.Fleet] is also followed and queried.
-type Fleet interface {
-	// Forget removes a runtime.
-	Forget(runtime core.RuntimeID)
-	// ForgetManager removes a manager from a runtime, unless the runtime still sends heartbeats for
-	// it. It reports whether the manager is gone.
-	ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool)
-}
-
-var _ Fleet = (*fleet.Fleet)(nil)

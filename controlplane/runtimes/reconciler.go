@@ -26,9 +26,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// Finalizer is the default finalizer. It holds an object until the agent is removed from its
-// runtime.
-const Finalizer = "operator.kyma-project.io/runtime-watcher"
+// finalizer holds an object until the agent is removed from its runtime.
+const finalizer = "operator.kyma-project.io/runtime-watcher"
 
 // conflictPause is the time after which a write that conflicts is tried again.
 const conflictPause = time.Second
@@ -106,7 +105,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, nil
 	}
 
-	skipped := r.opts.Skip(object)
+	skipped := skips(object)
 	if identity.Remove && !skipped {
 		return r.remove(ctx, object)
 	}
@@ -240,7 +239,7 @@ func awaiting(reason, message string) installation.Status {
 // hold adds the finalizer.
 func (r *reconciler) hold(ctx context.Context, object client.Object) error {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	if !controllerutil.AddFinalizer(object, r.opts.Finalizer) {
+	if !controllerutil.AddFinalizer(object, finalizer) {
 		return nil
 	}
 	return r.patch(ctx, object, before)

@@ -3,6 +3,7 @@ package runtimes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -142,22 +143,24 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				object, withdrawn := newObject(string(prod)), false
-				object.Finalizers = []string{Finalizer}
+				object.Finalizers = []string{finalizer}
 				r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
 					return nil, errors.New("out of reach")
 				})
 				r.certificates = owned{}
-				r.opts.Skip = func(client.Object) bool { return withdrawn && skip }
 				r.identify = func(context.Context, client.Object) (Identity, error) {
 					return Identity{ID: prod, Domain: "a.example.com", Remove: skip || !withdrawn}, nil
 				}
 
 				_ = reconcileOnce(t, r, object) // It fails for the first time.
 				withdrawn = true
+				setSkip(t, r, object, withdrawn && skip)
+
 				_ = reconcileOnce(t, r, object)
 				time.Sleep(7 * 24 * time.Hour)
 
 				withdrawn = false
+				setSkip(t, r, object, false)
 
 				if err := reconcileOnce(t, r, object); err == nil {
 					t.Error("let go at once")
@@ -170,6 +173,21 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func setSkip(t *testing.T, r *reconciler, object client.Object, skip bool) {
+	t.Helper()
+
+	key := client.ObjectKeyFromObject(object)
+	if err := r.client.Get(t.Context(), key, object); err != nil {
+		t.Fatal(err)
+	}
+
+	object.SetLabels(map[string]string{LabelSkip: fmt.Sprint(skip)})
+
+	if err := r.client.Update(t.Context(), object); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -464,11 +482,9 @@ func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 }
 
 // forgets notes the runtimes that are removed from a fleet.
-type forgets struct {
-	noFleet
+type forgets struct{ runtimes []core.RuntimeID }
 
-	runtimes []core.RuntimeID
-}
+func (f *forgets) ForgetManager(core.RuntimeID, core.Manager) bool { return true }
 
 func (f *forgets) Forget(id core.RuntimeID) { f.runtimes = append(f.runtimes, id) }
 
@@ -486,7 +502,7 @@ func issued() *certv1.Certificate {
 // deleted is an object that represents a runtime, and was deleted that long ago.
 func deleted(ago time.Duration) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "kcp", Name: string(prod), UID: "object", Finalizers: []string{Finalizer},
+		Namespace: "kcp", Name: string(prod), UID: "object", Finalizers: []string{finalizer},
 		DeletionTimestamp: &metav1.Time{Time: time.Now().Add(-ago)},
 	}}
 }
@@ -528,7 +544,7 @@ func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 
 	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
 		[]string{"listener.example.com"},
-		certificates.ConfirmationsFunc(func(string,
+		certificates.Confirmations(func(string,
 			[]core.RuntimeID,
 		) []core.RuntimeID {
 			return nil
@@ -548,7 +564,7 @@ func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
 		},
 		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(),
-		forgetter: newForgetter(noFleet{}),
+		forgetter: newForgetter(nil),
 	}
 }
 

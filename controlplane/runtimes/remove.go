@@ -19,7 +19,7 @@ import (
 // remove removes the agent and the certificates, and then the finalizer.
 func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(object)
-	if !controllerutil.ContainsFinalizer(object, r.opts.Finalizer) {
+	if !controllerutil.ContainsFinalizer(object, finalizer) {
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(key)}, nil
 	}
 
@@ -96,7 +96,7 @@ func setRemoval(object client.Object, first string) {
 // release removes the finalizer.
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	controllerutil.RemoveFinalizer(object, r.opts.Finalizer)
+	controllerutil.RemoveFinalizer(object, finalizer)
 	setRemoval(object, "")
 	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
 		return reconcile.Result{}, err

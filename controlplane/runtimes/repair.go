@@ -17,14 +17,11 @@ import (
 // followFleet enqueues a runtime at once when the fleet finds its watch path broken, if the fleet
 // can be followed. The priority is low, as all runtimes may be stale at once.
 func (r *reconciler) followFleet() {
-	followed, ok := r.opts.Fleet.(interface {
-		OnChange(observe func(fleet.Transition))
-	})
-	if !ok {
+	if r.opts.Fleet == nil {
 		return
 	}
 	r.repairs.pause = leastPause * r.opts.Retry
-	followed.OnChange(func(change fleet.Transition) {
+	r.opts.Fleet.OnChange(func(change fleet.Transition) {
 		object, after, due := r.repairs.observe(&change.To)
 		if due && !r.failures.fails(object) { // Its lane tries it again.
 			r.regular.add(reconcile.Request{NamespacedName: object}, after, handler.LowPriority)

@@ -68,10 +68,10 @@ func SetUp(
 	r := &reconciler{
 		client: mgr.GetClient(), scheme: mgr.GetScheme(), prototype: object, gvk: gvk,
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
-		forgetter: newForgetter(opts.Fleet), confirming: make(chan event.GenericEvent, 1),
+		forgetter: opts.newForgetter(), confirming: make(chan event.GenericEvent, 1),
 	}
 
-	if installer.Heartbeats() {
+	if installer.Heartbeats() && opts.Fleet != nil {
 		opts.Overview.useFleet(opts.Fleet)
 	}
 

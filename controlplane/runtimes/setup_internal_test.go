@@ -31,7 +31,7 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 		want   bool
 	}{
 		"status":     {func(m *metav1.ObjectMeta) { m.ResourceVersion = "8" }, false},
-		"finalizers": {func(m *metav1.ObjectMeta) { m.Finalizers = []string{Finalizer} }, false},
+		"finalizers": {func(m *metav1.ObjectMeta) { m.Finalizers = []string{finalizer} }, false},
 		"spec":       {func(m *metav1.ObjectMeta) { m.Generation++ }, true},
 		"domain":     {func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{"skr-domain": "b"} }, true},
 		"label":      {func(m *metav1.ObjectMeta) { m.Labels = map[string]string{"a": "b"} }, true},

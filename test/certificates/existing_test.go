@@ -97,7 +97,7 @@ func (e *existing) set(opts certificates.Options) *certificates.Certificates {
 	e.t.Helper()
 
 	opts.Propagation = propagation
-	confirmed := certificates.ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil })
+	confirmed := certificates.Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil })
 	set, err := certificates.New(e.client, types.NamespacedName{Namespace: namespace, Name: setName},
 		[]string{serverName}, confirmed, opts)
 	e.must(err)

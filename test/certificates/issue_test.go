@@ -107,7 +107,7 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 	t.Helper()
 
 	c := i.start(t)
-	set := newSet(t, c, certificates.ConfirmationsFunc(everybodyConfirms))
+	set := newSet(t, c, certificates.Confirmations(everybodyConfirms))
 	bootstrapped(t, set)
 
 	var published corev1.Secret
@@ -211,7 +211,7 @@ func TestOwnPKI(t *testing.T) {
 	}
 
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
-		certificates.ConfirmationsFunc(everybodyConfirms), certificates.Options{
+		certificates.Confirmations(everybodyConfirms), certificates.Options{
 			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
 				Name: "corporate", Kind: certv1.IssuerKind,
 				Group: certv1.SchemeGroupVersion.Group,
@@ -252,7 +252,7 @@ func TestOwnPKI(t *testing.T) {
 // Changes by hand are corrected, and a deleted Secret is created again.
 func TestDrift(t *testing.T) {
 	c := startPlane(t)
-	set := newSet(t, c, certificates.ConfirmationsFunc(everybodyConfirms))
+	set := newSet(t, c, certificates.Confirmations(everybodyConfirms))
 	bootstrapped(t, set)
 
 	var before corev1.Secret

@@ -22,7 +22,7 @@ func BenchmarkReconcile(b *testing.B) {
 	const many = 1000
 
 	c := startPlane(b)
-	set := newSet(b, c, certificates.ConfirmationsFunc(everybodyConfirms))
+	set := newSet(b, c, certificates.Confirmations(everybodyConfirms))
 	bootstrapped(b, set)
 	ensureMany(b, c, set, many)
 

@@ -46,7 +46,7 @@ func newIssuer(t *testing.T) *issuer {
 	certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
 	i := &issuer{t: t, client: client.WithFieldValidation(plane.Client, metav1.FieldValidationStrict)}
 	i.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kcpSystem}})
-	none := certificates.ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil })
+	none := certificates.Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil })
 	i.set = must(certificates.New(i.client, types.NamespacedName{Namespace: kcpSystem, Name: "watcher"},
 		[]string{natsName, documentedUser}, none, certificates.Options{}))
 	eventually(t, "the certificates are ready", func() bool { return must(i.set.Reconcile(t.Context())).Ready })
