@@ -36,7 +36,6 @@ type existing struct {
 
 func newExisting(t *testing.T) *existing {
 	t.Helper()
-
 	e := &existing{t: t, client: startPlane(t)}
 	e.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: todaysCA.Namespace}})
 	e.create(&certv1.Issuer{
@@ -49,7 +48,6 @@ func newExisting(t *testing.T) *existing {
 	e.createSecret(todaysGateway, corev1.SecretTypeOpaque, map[string][]byte{
 		"tls.crt": files["tls.crt"], "tls.key": files["tls.key"], "ca.crt": files["ca.crt"], "temp.ca.crt": files["ca.crt"],
 	})
-
 	return e
 }
 
@@ -69,13 +67,11 @@ func (e *existing) newCA(key types.NamespacedName) map[string][]byte {
 	rig.Eventually(e.t, patience, "the CA is issued", func() bool {
 		return e.client.Get(e.t.Context(), key, secret) == nil && len(secret.Data["tls.crt"]) > 0
 	})
-
 	return secret.Data
 }
 
 func (e *existing) must(err error) {
 	e.t.Helper()
-
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -95,22 +91,18 @@ func (e *existing) createSecret(key types.NamespacedName, kind corev1.SecretType
 
 func (e *existing) set(opts certificates.Options) *certificates.Certificates {
 	e.t.Helper()
-
 	opts.Propagation = propagation
 	confirmed := certificates.Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil })
 	set, err := certificates.New(e.client, types.NamespacedName{Namespace: namespace, Name: setName},
 		[]string{serverName}, confirmed, opts)
 	e.must(err)
-
 	return set
 }
 
 func (e *existing) gateway() *corev1.Secret {
 	e.t.Helper()
-
 	secret := &corev1.Secret{}
 	e.must(e.client.Get(e.t.Context(), todaysGateway, secret))
-
 	return secret
 }
 
@@ -145,11 +137,9 @@ func TestExistingCAIsImported(t *testing.T) {
 	rig.Eventually(t, patience, "the second CA signs everything", func() bool {
 		status, err := set.Reconcile(t.Context())
 		e.must(err)
-
 		return status.Generation == 2 && status.Phase == certificates.PhaseStable
 	})
 	assertOneKey(t, e.client)
-
 	if !e.trusts(e.ca) {
 		t.Error("the retired CA is not in the bundle, want it until it expires")
 	}
@@ -172,7 +162,6 @@ func TestAdditionalCAs(t *testing.T) {
 	}
 	set := e.set(listed)
 	bootstrapped(t, set)
-
 	if !e.trusts(other) || !e.trusts(e.ca) {
 		t.Error("a CA is not in the bundle")
 	}
@@ -184,7 +173,6 @@ func TestAdditionalCAs(t *testing.T) {
 
 	listed.AdditionalCAs = nil
 	bootstrapped(t, e.set(listed))
-
 	if e.trusts(other) || !e.trusts(e.ca) {
 		t.Error("want the additional CA to leave the bundle, and the CA that signs to stay")
 	}
@@ -202,7 +190,6 @@ func TestForeignSecretIsLeftAlone(t *testing.T) {
 	e.newCA(anotherCA)
 
 	before := e.gateway().ResourceVersion
-
 	for name, opts := range map[string]certificates.Options{
 		"no import":  {ListenerSecret: todaysGateway},
 		"another CA": {ListenerSecret: todaysGateway, ImportCA: anotherCA},
@@ -223,7 +210,6 @@ func TestForeignSecretIsLeftAlone(t *testing.T) {
 	var made certv1.CertificateList
 
 	e.must(e.client.List(t.Context(), &made, client.InNamespace(namespace)))
-
 	if len(made.Items) > 0 {
 		t.Errorf("%d Certificates were made, the first is %s", len(made.Items), made.Items[0].Name)
 	}
@@ -232,7 +218,6 @@ func TestForeignSecretIsLeftAlone(t *testing.T) {
 // leaf is a Secret with a certificate that is no CA.
 func (e *existing) leaf() types.NamespacedName {
 	e.t.Helper()
-
 	ca, err := testpki.NewCA("other", testpki.Options{})
 	e.must(err)
 	leaf, err := ca.Client("a", testpki.Options{})
@@ -242,6 +227,5 @@ func (e *existing) leaf() types.NamespacedName {
 
 	key := types.NamespacedName{Namespace: "istio-system", Name: "leaf"}
 	e.createSecret(key, corev1.SecretTypeTLS, files)
-
 	return key
 }

@@ -27,9 +27,7 @@ import (
 
 func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
 	t.Helper()
-
 	var all []*x509.Certificate
-
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
@@ -38,7 +36,6 @@ func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
 
 		all = append(all, certificate)
 	}
-
 	return all
 }
 
@@ -62,7 +59,6 @@ func assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, doma
 // assertIssued checks a certificate as a peer does.
 func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usages ...x509.ExtKeyUsage) {
 	t.Helper()
-
 	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +66,6 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data["ca.crt"])
-
 	for _, usage := range usages {
 		if _, err := pair.Leaf.Verify(x509.VerifyOptions{
 			Roots: roots, DNSName: names[0],
@@ -105,7 +100,6 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 
 func bootstrapAndRuntimes(t *testing.T, i issuer) {
 	t.Helper()
-
 	c := i.start(t)
 	set := newSet(t, c, certificates.Confirmations(everybodyConfirms))
 	bootstrapped(t, set)
@@ -123,7 +117,6 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 	}
 
 	long := core.RuntimeID(strings.Repeat("x", 64))
-
 	for _, id := range []core.RuntimeID{"runtime-a", "Odd_ID: 1/2", long} {
 		domain := "a.skr.example"
 		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
@@ -133,14 +126,12 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 		r.Domain = "moved.skr.example"
 		moved := ensured(t, set, r)
 		i.assertRuntime(t, moved.Secret, id, r.Domain)
-
 		if moved.Fingerprint == status.Fingerprint {
 			t.Errorf("%s: the certificate did not change with the domain", id)
 		}
 	}
 
 	assertOwned(t, c, i.kind, owner)
-
 	if err := set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +155,6 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 // its key.
 func assertOwned(t *testing.T, c client.Client, kind schema.GroupVersionKind, owner client.Object) {
 	t.Helper()
-
 	name := client.ObjectKey{Namespace: namespace, Name: "runtime-a-watcher-tls"}
 
 	certificate := &metav1.PartialObjectMetadata{}
@@ -231,13 +221,11 @@ func TestOwnPKI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		return stable(2)(status)
 	})
 
 	after := ensured(t, set, r)
 	assertRuntime(t, after.Secret, r.ID, r.Domain)
-
 	if after.Fingerprint == before.Fingerprint {
 		t.Error("the rotation has not re-issued the certificate")
 	}
@@ -270,7 +258,6 @@ func TestDrift(t *testing.T) {
 		}
 
 		var after corev1.Secret
-
 		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before.Data)
 	})
 }

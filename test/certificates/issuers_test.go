@@ -59,7 +59,6 @@ func (i issuer) usages(wanted x509.ExtKeyUsage) []x509.ExtKeyUsage {
 	if i.both {
 		return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 	}
-
 	return []x509.ExtKeyUsage{wanted}
 }
 
@@ -80,7 +79,6 @@ func (i issuer) assertRuntime(t *testing.T, data map[string][]byte, id core.Runt
 // acts as cert-management v0.16.0 does.
 func startGardener(t testing.TB) client.Client {
 	t.Helper()
-
 	plane := apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Gardener(t)})
 
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
@@ -93,13 +91,11 @@ func startGardener(t testing.TB) client.Client {
 
 	kind := &unstructured.Unstructured{}
 	kind.SetGroupVersionKind(gardener.GroupVersion().WithKind("Certificate"))
-
 	if err := ctrl.NewControllerManagedBy(mgr).For(kind).Complete(&certManagement{plane.Client}); err != nil {
 		t.Fatal(err)
 	}
 
 	rig.Run(t, "cert-management", mgr.Start)
-
 	return gardener.NewClient(plane.Client, gardener.Options{})
 }
 
@@ -110,7 +106,6 @@ type certManagement struct{ client.Client }
 func (m *certManagement) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	certificate := &unstructured.Unstructured{}
 	certificate.SetGroupVersionKind(gardener.GroupVersion().WithKind("Certificate"))
-
 	if err := m.Get(ctx, request.NamespacedName, certificate); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -132,10 +127,8 @@ func (m *certManagement) Reconcile(ctx context.Context, request reconcile.Reques
 		if err := m.report(ctx, certificate, "Pending", "requested"); err != nil {
 			return reconcile.Result{}, err
 		}
-
 		return reconcile.Result{RequeueAfter: time.Millisecond}, m.issue(ctx, certificate, name, ca)
 	}
-
 	return reconcile.Result{}, m.report(ctx, certificate, "Ready", "issued")
 }
 
@@ -157,7 +150,6 @@ func (m *certManagement) authority(ctx context.Context, certificate *unstructure
 	}
 
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-
 	return &pair, err
 }
 
@@ -180,7 +172,6 @@ func wantsNew(certificate *unstructured.Unstructured, secret *corev1.Secret) boo
 
 	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "commonName")
 	names, _, _ := unstructured.NestedStringSlice(certificate.Object, "spec", "dnsNames")
-
 	return issued.Subject.CommonName != name || fmt.Sprint(issued.DNSNames) != fmt.Sprint(names)
 }
 
@@ -227,7 +218,6 @@ func (m *certManagement) issue(
 	if err := m.Create(ctx, secret); !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-
 	return m.Patch(ctx, secret, client.MergeFrom(&corev1.Secret{ObjectMeta: secret.ObjectMeta}))
 }
 
@@ -238,6 +228,5 @@ func (m *certManagement) report(
 	certificate.Object["status"] = map[string]any{
 		"state": state, "message": message, "observedGeneration": certificate.GetGeneration(),
 	}
-
 	return client.IgnoreNotFound(m.Status().Patch(ctx, certificate, client.MergeFrom(before)))
 }

@@ -29,7 +29,6 @@ func BenchmarkReconcile(b *testing.B) {
 	begun := cpu(b)
 
 	b.ReportAllocs()
-
 	for b.Loop() {
 		if status, err := set.Reconcile(b.Context()); err != nil || status.Phase != certificates.PhaseStable {
 			b.Fatalf("got %+v, %v", status, err)
@@ -42,11 +41,9 @@ func BenchmarkReconcile(b *testing.B) {
 // ensureMany returns when cert-manager has issued the certificates of many runtimes.
 func ensureMany(b *testing.B, c client.Client, set *certificates.Certificates, many int) {
 	b.Helper()
-
 	const workers = 8
 
 	var tasks sync.WaitGroup
-
 	for worker := range workers {
 		tasks.Go(func() {
 			for n := worker; n < many; n += workers {
@@ -65,7 +62,6 @@ func ensureMany(b *testing.B, c client.Client, set *certificates.Certificates, m
 
 	rig.Eventually(b, 5*patience, "all certificates are issued", func() bool {
 		<-pause.C
-
 		return issued(b.Context(), c) > 2*many // Each runtime has two.
 	})
 }
@@ -81,18 +77,15 @@ func issued(ctx context.Context, c client.Client) (n int) {
 			n++
 		}
 	}
-
 	return n
 }
 
 // cpu returns the processor time of this process.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
-
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		b.Fatal(err)
 	}
-
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

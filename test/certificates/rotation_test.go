@@ -28,7 +28,6 @@ var three = []core.RuntimeID{"runtime-a", "runtime-b", "runtime-c"}
 
 func assertNoFailures(t *testing.T, lab *fleetLab) {
 	t.Helper()
-
 	if failed := lab.failures(); len(failed) > 0 {
 		t.Errorf("%d requests failed, so there was a moment of mistrust: %v", len(failed), failed[0])
 	}
@@ -43,7 +42,6 @@ func TestRotationUnderTraffic(t *testing.T) {
 
 func rotationUnderTraffic(t *testing.T, i issuer) {
 	t.Helper()
-
 	lab := newLab(t, i.start(t), three...)
 	set := newSet(t, lab.client, lab.confirmations())
 	before := lab.secret(t.Context(), set)
@@ -79,14 +77,12 @@ func rotationUnderTraffic(t *testing.T, i issuer) {
 // assertOneKey requires that the keys of retired CAs are gone.
 func assertOneKey(t *testing.T, c client.Client) {
 	t.Helper()
-
 	rig.Eventually(t, patience, "only the CA that signs has a key", func() bool {
 		var secrets corev1.SecretList
 		if err := c.List(t.Context(), &secrets,
 			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}); err != nil {
 			t.Fatal(err)
 		}
-
 		return len(secrets.Items) == 1
 	})
 }
@@ -121,7 +117,6 @@ func TestLostCA(t *testing.T) {
 // issueAgain makes cert-manager issue a certificate, as it does before the certificate expires.
 func issueAgain(t *testing.T, c client.Client, name string) {
 	t.Helper()
-
 	var before corev1.Secret
 
 	key := client.ObjectKey{Namespace: namespace, Name: name}
@@ -138,7 +133,6 @@ func issueAgain(t *testing.T, c client.Client, name string) {
 		certificate.Status.Conditions = append(certificate.Status.Conditions, certv1.CertificateCondition{
 			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
 		})
-
 		return c.Status().Update(t.Context(), &certificate) == nil
 	})
 	rig.Eventually(t, patience, name+" is issued", func() bool {
@@ -146,7 +140,6 @@ func issueAgain(t *testing.T, c client.Client, name string) {
 		if err := c.Get(t.Context(), key, &after); err != nil {
 			t.Fatal(err)
 		}
-
 		return !bytes.Equal(before.Data[corev1.TLSCertKey], after.Data[corev1.TLSCertKey])
 	})
 }
@@ -177,7 +170,6 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 
 	lab.assertEvent(set, recorder, "RotationWaits", "confirm that: runtime-b")
 	lab.staysUntilConfirmed(set, three[1:2])
-
 	if !bytes.Equal(first, server()) {
 		t.Error("the server has another certificate before runtime-b has confirmed the new CA")
 	}
@@ -185,7 +177,6 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	assertNoFailures(t, lab)
 	annotate(t, lab.client, set, certificates.AnnotationSwitchAnyway, "2")
 	lab.until(set, "the rotation goes on without it", stable(2))
-
 	if bytes.Equal(first, server()) {
 		t.Error("the server has its first certificate after the switch")
 	}
@@ -199,10 +190,8 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 // runtimes that are waited for delay the switch.
 func (lab *fleetLab) staysUntilConfirmed(set *certificates.Certificates, waiting []core.RuntimeID) {
 	lab.t.Helper()
-
 	tick := time.NewTicker(propagation / 10)
 	defer tick.Stop()
-
 	for range 15 {
 		<-tick.C
 
@@ -243,7 +232,6 @@ func (m *mortal) write() error {
 	if m.left.Add(-1) < 0 {
 		return errKilled
 	}
-
 	return nil
 }
 
@@ -251,7 +239,6 @@ func (m *mortal) Apply(ctx context.Context, object runtime.ApplyConfiguration, o
 	if err := m.write(); err != nil {
 		return err
 	}
-
 	return m.Client.Apply(ctx, object, opts...)
 }
 
@@ -259,7 +246,6 @@ func (m *mortal) Delete(ctx context.Context, object client.Object, opts ...clien
 	if err := m.write(); err != nil {
 		return err
 	}
-
 	return m.Client.Delete(ctx, object, opts...)
 }
 
@@ -275,7 +261,6 @@ func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...
 	if err := m.owner.write(); err != nil {
 		return err
 	}
-
 	return m.SubResourceWriter.Update(ctx, object, opts...)
 }
 
@@ -288,7 +273,6 @@ func TestKilledAtEveryStep(t *testing.T) {
 	const most = 14
 
 	var kills int
-
 	for round := 0; ; round++ {
 		one := &mortal{Client: lab.client}
 		one.left.Store(int64(round % most))
@@ -296,7 +280,6 @@ func TestKilledAtEveryStep(t *testing.T) {
 		status, err := newSet(t, one, lab.confirmations()).Reconcile(t.Context())
 		if errors.Is(err, errKilled) {
 			kills++
-
 			continue
 		}
 

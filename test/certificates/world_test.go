@@ -51,7 +51,6 @@ const (
 
 func startPlane(t testing.TB) client.Client {
 	t.Helper()
-
 	known := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known)); err != nil {
 		t.Fatal(err)
@@ -59,7 +58,6 @@ func startPlane(t testing.TB) client.Client {
 
 	plane := apiserver.StartT(t, apiserver.Options{Scheme: known})
 	certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
-
 	return plane.Client
 }
 
@@ -67,7 +65,6 @@ func newSet(
 	t testing.TB, c client.Client, confirmed certificates.Confirmations, recorder ...events.EventRecorder,
 ) *certificates.Certificates {
 	t.Helper()
-
 	opts := certificates.Options{Propagation: propagation}
 	if len(recorder) > 0 {
 		opts.Recorder = recorder[0]
@@ -78,7 +75,6 @@ func newSet(
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return set
 }
 
@@ -87,20 +83,17 @@ func domainOf(id core.RuntimeID) string { return string(id) + ".skr.example" }
 // bootstrapped returns when the listener has its Secret.
 func bootstrapped(t testing.TB, set *certificates.Certificates) {
 	t.Helper()
-
 	rig.Eventually(t, patience, "the certificates are stable", func() bool {
 		status, err := set.Reconcile(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		return status.Ready && status.Phase == certificates.PhaseStable
 	})
 }
 
 func ensured(t *testing.T, set *certificates.Certificates, r certificates.Runtime) certificates.RuntimeStatus {
 	t.Helper()
-
 	var status certificates.RuntimeStatus
 
 	rig.Eventually(t, patience, fmt.Sprintf("runtime %s has a certificate", r.ID), func() bool {
@@ -108,10 +101,8 @@ func ensured(t *testing.T, set *certificates.Certificates, r certificates.Runtim
 		if status, err = set.EnsureRuntime(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-
 		return status.Ready
 	})
-
 	return status
 }
 
@@ -145,7 +136,6 @@ type labRuntime struct {
 
 func newLab(t *testing.T, c client.Client, ids ...core.RuntimeID) *fleetLab {
 	t.Helper()
-
 	f, err := fleet.New(fleet.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -161,14 +151,12 @@ func newLab(t *testing.T, c client.Client, ids ...core.RuntimeID) *fleetLab {
 	t.TempDir() // The first call says when all are removed: after the end.
 	t.Cleanup(lab.end)
 	lab.listen(ctx, set)
-
 	for _, id := range ids {
 		lab.addRuntime(ctx, set, id)
 	}
 
 	lab.done.Go(func() { lab.kubelet(ctx, newSet(t, c, lab.confirmations())) })
 	lab.done.Go(func() { lab.write(ctx) })
-
 	return lab
 }
 
@@ -183,7 +171,6 @@ func (lab *fleetLab) end() {
 
 func (lab *fleetLab) files(ctx context.Context, data map[string][]byte) (*testpki.Volume, *keys.Files) {
 	lab.t.Helper()
-
 	volume := testpki.NewVolume(lab.t.TempDir())
 	if err := volume.Write(data); err != nil {
 		lab.t.Fatal(err)
@@ -198,7 +185,6 @@ func (lab *fleetLab) files(ctx context.Context, data map[string][]byte) (*testpk
 	}
 
 	lab.run(ctx, files.Start)
-
 	return volume, files
 }
 
@@ -215,13 +201,11 @@ func (lab *fleetLab) secret(ctx context.Context, set *certificates.Certificates)
 	if err := lab.client.Get(ctx, set.ListenerSecret(), &secret); err != nil && ctx.Err() == nil {
 		lab.t.Error(err)
 	}
-
 	return secret.Data
 }
 
 func (lab *fleetLab) listen(ctx context.Context, set *certificates.Certificates) {
 	lab.t.Helper()
-
 	volume, files := lab.files(ctx, lab.secret(ctx, set))
 	lab.listenerVolume = volume
 	lab.addr = rig.Address(rig.FreePort(lab.t))
@@ -235,7 +219,6 @@ func (lab *fleetLab) listen(ctx context.Context, set *certificates.Certificates)
 		defer lab.mu.Unlock()
 
 		lab.arrived[string(d.Runtime)+"/"+d.Event.Watched.Name] = true
-
 		return nil
 	})
 
@@ -252,7 +235,6 @@ func (lab *fleetLab) listen(ctx context.Context, set *certificates.Certificates)
 
 func (lab *fleetLab) addRuntime(ctx context.Context, set *certificates.Certificates, id core.RuntimeID) {
 	lab.t.Helper()
-
 	data := ensured(lab.t, set, certificates.Runtime{ID: id, Domain: domainOf(id)}).Secret
 	r := &labRuntime{id: id, last: data}
 	r.volume, r.files = lab.files(ctx, data)
@@ -268,7 +250,6 @@ func (lab *fleetLab) addRuntime(ctx context.Context, set *certificates.Certifica
 		if err != nil && ctx.Err() == nil {
 			lab.fail(fmt.Errorf("runtime %s: %w", id, err))
 		}
-
 		return err
 	})
 
@@ -278,7 +259,6 @@ func (lab *fleetLab) addRuntime(ctx context.Context, set *certificates.Certifica
 		MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second,
 		Heartbeat: func(core.Manager) core.Heartbeat {
 			status := r.files.Status()
-
 			return core.Heartbeat{
 				Instance: string(id), CAFingerprints: status.Material.RootFingerprints,
 				CertificateFingerprint: status.Material.Fingerprint, CertificateExpiry: status.Material.NotAfter,
@@ -303,7 +283,6 @@ func (lab *fleetLab) fail(err error) {
 func (lab *fleetLab) failures() []error {
 	lab.mu.Lock()
 	defer lab.mu.Unlock()
-
 	return slices.Clone(lab.failed)
 }
 
@@ -317,7 +296,6 @@ func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates
 		select {
 		case <-ctx.Done():
 			tick.Stop()
-
 			return
 		case <-tick.C:
 		}
@@ -358,7 +336,6 @@ func (lab *fleetLab) write(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			tick.Stop()
-
 			return
 		case <-tick.C:
 		}
@@ -377,13 +354,11 @@ func (lab *fleetLab) write(ctx context.Context) {
 // assertNothingLost waits for everything that was sent so far.
 func (lab *fleetLab) assertNothingLost() {
 	lab.t.Helper()
-
 	sent := lab.sent.Load()
 
 	rig.Eventually(lab.t, patience, "everything arrives", func() bool {
 		lab.mu.Lock()
 		defer lab.mu.Unlock()
-
 		for _, r := range lab.runtimes {
 			for n := int64(1); n < sent; n++ {
 				if !lab.arrived[fmt.Sprintf("%s/object-%d", r.id, n)] {
@@ -391,7 +366,6 @@ func (lab *fleetLab) assertNothingLost() {
 				}
 			}
 		}
-
 		return true
 	})
 	lab.t.Logf("%d events of each of %d runtimes arrived", sent, len(lab.runtimes))
@@ -399,10 +373,8 @@ func (lab *fleetLab) assertNothingLost() {
 
 func annotate(t *testing.T, c client.Client, set *certificates.Certificates, key, value string) {
 	t.Helper()
-
 	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: set.ClientsIssuer().Name}}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
-
 	if err := c.Patch(t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		t.Fatal(err)
 	}
@@ -413,7 +385,6 @@ func (lab *fleetLab) until(
 	set *certificates.Certificates, what string, wanted func(certificates.Status) bool,
 ) certificates.Status {
 	lab.t.Helper()
-
 	var status certificates.Status
 
 	rig.Eventually(lab.t, patience, what, func() bool {
@@ -421,10 +392,8 @@ func (lab *fleetLab) until(
 		if status, err = set.Reconcile(lab.t.Context()); err != nil {
 			lab.t.Fatal(err)
 		}
-
 		return wanted(status)
 	})
-
 	return status
 }
 

@@ -67,7 +67,6 @@ func newWatcher(manager core.Manager, change func(*v1beta2.Watcher)) *v1beta2.Wa
 	if change != nil {
 		change(w)
 	}
-
 	return w
 }
 
@@ -77,7 +76,6 @@ func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) 
 		stored := &v1beta2.Watcher{}
 		w.must(w.plane.Client.Get(w.t.Context(), types.NamespacedName{Namespace: rig.Namespace, Name: string(name)}, stored))
 		change(stored)
-
 		return w.plane.Client.Update(w.t.Context(), stored) == nil
 	})
 }
@@ -91,14 +89,12 @@ func TestChain(t *testing.T) {
 	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, istioGateway)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving, nil)))
-
 	for _, id := range ids {
 		w.represent(id)
 	}
 
 	w.installed(ids...)
 	w.settled(ids...)
-
 	for _, id := range ids {
 		w.eventuallyCalls(id, "default.moving", "default.steady", "canary")
 		w.onlyFrom(id, w.reaches(id, moving, "first-"+string(id), labels(moving)), moving)
@@ -121,7 +117,6 @@ func TestChain(t *testing.T) {
 	before := []int{flow[0].Count(), flow[1].Count()}
 
 	w.rotation("runtime-1", "runtime-2")
-
 	for i := range flow {
 		flow[i].Settle(patience, before[i])
 	}
@@ -134,7 +129,6 @@ func labels(manager core.Manager) map[string]string {
 // onlyFrom requires that the event of an object came from one runtime, for one manager.
 func (w *world) onlyFrom(id core.RuntimeID, name string, manager core.Manager) {
 	w.t.Helper()
-
 	for _, a := range w.record.Of(name) {
 		if a.Runtime != id || a.Manager != manager {
 			w.t.Errorf("a change of %s for %s arrived as %+v", id, manager, a)
@@ -148,7 +142,6 @@ func (w *world) eventuallyCalls(id core.RuntimeID, want ...string) {
 	slices.Sort(want)
 
 	var have []string
-
 	defer func() {
 		if w.t.Failed() {
 			w.t.Logf("webhooks of %s: %v, want %v", id, have, want)
@@ -157,27 +150,23 @@ func (w *world) eventuallyCalls(id core.RuntimeID, want ...string) {
 
 	w.eventually(fmt.Sprintf("%s has the webhooks %v", id, want), func() bool {
 		have = nil
-
 		for _, webhook := range w.webhooks(id) {
 			have = append(have, strings.TrimSuffix(webhook.Name, ".operator.kyma-project.io"))
 		}
 
 		slices.Sort(have)
-
 		return slices.Equal(have, want)
 	})
 }
 
 func (w *world) webhooks(id core.RuntimeID) []admissionregistrationv1.ValidatingWebhook {
 	w.t.Helper()
-
 	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
 
 	err := w.runtimes[id].Client.Get(w.t.Context(), types.NamespacedName{Name: installation.Name}, &configuration)
 	if !apierrors.IsNotFound(err) {
 		w.must(err)
 	}
-
 	return configuration.Webhooks
 }
 
@@ -190,7 +179,6 @@ func (w *world) route(name core.Manager) *unstructured.Unstructured {
 
 	route.SetNamespace(rig.Namespace)
 	route.SetName(string(name))
-
 	return route
 }
 
@@ -200,7 +188,6 @@ func (w *world) routeLeads(name, manager core.Manager) {
 	w.eventually("there is a route for "+string(manager), func() bool {
 		route := w.route(name)
 		err := w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(route), route)
-
 		return err == nil && strings.Contains(fmt.Sprint(route.Object["spec"]), "/v3/"+string(manager)+"/")
 	})
 }
@@ -209,7 +196,6 @@ func (w *world) routeGone(name core.Manager) {
 	w.t.Helper()
 	w.eventually("the route of "+string(name)+" is gone", func() bool {
 		route := w.route(name)
-
 		return apierrors.IsNotFound(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(route), route))
 	})
 }
@@ -240,7 +226,6 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 					return false
 				}
 			}
-
 			return true
 		})
 		w.write(id, "old-"+string(id), labels(moving))
@@ -256,16 +241,13 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 // are replaced.
 func (w *world) watcherRenamed(ids []core.RuntimeID) {
 	w.t.Helper()
-
 	before := w.pods(ids...)
-
 	for _, id := range ids {
 		w.speaksTo(id, moving, true)
 	}
 
 	w.changeWatcher(moving, func(stored *v1beta2.Watcher) { stored.Labels[v1beta2.ManagedByLabel] = string(renamed) })
 	w.routeLeads(moving, renamed)
-
 	for _, id := range ids {
 		w.onlyFrom(id, w.reaches(id, renamed, "renamed-"+string(id), map[string]string{"color": "blue"}), renamed)
 	}
@@ -276,7 +258,6 @@ func (w *world) watcherRenamed(ids []core.RuntimeID) {
 		})
 	})
 	w.settled(ids...)
-
 	for _, id := range ids {
 		w.speaksTo(id, renamed, true)
 		w.speaksTo(id, moving, false)
@@ -303,11 +284,9 @@ func (w *world) known(id core.RuntimeID) (managers []core.Manager) {
 		if s.Runtime == id {
 			managers = append(managers, s.Manager)
 		}
-
 		return true
 	})
 	slices.Sort(managers)
-
 	return managers
 }
 
@@ -315,7 +294,6 @@ func (w *world) pods(ids ...core.RuntimeID) (pods []node.Pod) {
 	for _, id := range ids {
 		pods = append(pods, w.runtimes[id].node.Pods(w.deployment())...)
 	}
-
 	return pods
 }
 
@@ -323,7 +301,6 @@ func (w *world) watcherDeleted(ids []core.RuntimeID) {
 	w.t.Helper()
 	w.must(w.plane.Client.Delete(w.t.Context(), newWatcher(moving, nil)))
 	w.routeGone(moving)
-
 	for _, id := range ids {
 		w.eventuallyCalls(id, "default.steady", "canary")
 		w.reaches(id, steady, "alone-"+string(id), labels(steady))
@@ -336,7 +313,6 @@ func (w *world) watcherDeleted(ids []core.RuntimeID) {
 // runtimeRemoved leaves nothing, neither there nor in the control plane.
 func (w *world) runtimeRemoved(id core.RuntimeID) {
 	w.t.Helper()
-
 	represented := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: string(id)}}
 	w.must(w.plane.Client.Delete(w.t.Context(), represented))
 	w.eventually(string(id)+" is let go", func() bool {
@@ -348,7 +324,6 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 	w.eventually("nothing is left in "+string(id), func() bool { return len(w.left(id)) == 0 })
 
 	w.knows(id)
-
 	for _, suffix := range []string{"-watcher-tls", "-webhook-tls"} {
 		name := types.NamespacedName{Namespace: rig.Namespace, Name: string(id) + suffix}
 		for _, object := range []client.Object{&certv1.Certificate{}, &corev1.Secret{}} {
@@ -370,7 +345,6 @@ func (w *world) left(id core.RuntimeID) []string {
 // rotation replaces the CA while changes flow, without a restart of an agent.
 func (w *world) rotation(ids ...core.RuntimeID) {
 	w.t.Helper()
-
 	before := w.pods(ids...)
 	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: w.set.ClientsIssuer().Name}}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"now"}}}`, certificates.AnnotationRotate)
@@ -378,7 +352,6 @@ func (w *world) rotation(ids ...core.RuntimeID) {
 	w.must(w.plane.Client.Patch(w.t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)))
 
 	var message string
-
 	defer func() {
 		if w.t.Failed() {
 			w.t.Logf("rotation: %s", message)
@@ -388,7 +361,6 @@ func (w *world) rotation(ids ...core.RuntimeID) {
 	w.eventually("the second CA signs everything", func() bool {
 		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(issuer), issuer))
 		message = issuer.Annotations[certificates.AnnotationRotation]
-
 		return message == "CA 2 signs everything"
 	})
 

@@ -45,7 +45,6 @@ func TestRepairTime(t *testing.T) {
 	}
 
 	w := newDamagedWorld(t, nil)
-
 	for n := range *repairs {
 		w.pause(rand.N(30 * time.Second)) // The canary writes and heartbeats come every 30 s.
 		took := w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{
@@ -60,7 +59,6 @@ const damaged = core.RuntimeID("runtime-1")
 // newDamagedWorld has one runtime, which is fresh.
 func newDamagedWorld(t *testing.T, settings map[string]string) *world {
 	t.Helper()
-
 	w := startWorld(t, &world{
 		settings: settings, interval: time.Hour,
 	}, []core.Manager{steady}, damaged)
@@ -70,7 +68,6 @@ func newDamagedWorld(t *testing.T, settings map[string]string) *world {
 	w.installed(damaged)
 	w.settled(damaged)
 	w.fresh()
-
 	return w
 }
 
@@ -97,7 +94,6 @@ func (w *world) pause(d time.Duration) {
 // before and after that.
 func (w *world) repaired(object client.Object, within time.Duration) time.Duration {
 	w.t.Helper()
-
 	in, key := w.runtimes[damaged].Client, client.ObjectKeyFromObject(object)
 	w.must(in.Get(w.t.Context(), key, object))
 	former, begun := object.GetUID(), time.Now()
@@ -109,6 +105,5 @@ func (w *world) repaired(object client.Object, within time.Duration) time.Durati
 
 	took := time.Since(begun)
 	w.fresh()
-
 	return took
 }

@@ -86,7 +86,6 @@ type member struct {
 // default.
 func newWorld(t *testing.T, managers []core.Manager, ids ...core.RuntimeID) *world {
 	t.Helper()
-
 	return startWorld(t, &world{
 		settings: soon(), interval: 2 * time.Second,
 	}, managers, ids...)
@@ -99,7 +98,6 @@ func soon() map[string]string {
 
 func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.RuntimeID) *world {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
@@ -137,13 +135,11 @@ func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.Run
 	})
 
 	w.operate(managers)
-
 	return w
 }
 
 func (w *world) must(err error) {
 	w.t.Helper()
-
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -159,7 +155,6 @@ func (w *world) eventually(what string, condition func() bool) {
 // represent runtimes.
 func (w *world) operate(managers []core.Manager) {
 	w.t.Helper()
-
 	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
 		Scheme: w.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
@@ -191,7 +186,6 @@ func (w *world) operate(managers []core.Manager) {
 		w.must(ctrl.NewControllerManagedBy(mgr).Named(string(manager)).WatchesRawSource(source).
 			Complete(reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
 				w.record.add(manager, r.Name)
-
 				return reconcile.Result{}, nil
 			})))
 	}
@@ -224,13 +218,11 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 		if !ok {
 			return runtimes.Identity{}, nil
 		}
-
 		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: domain}, nil
 	}
 	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	}, runtimes.KubeconfigOptions{})
-
 	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer,
 		runtimes.Options{
 			Interval: w.interval, Retry: 300 * time.Millisecond, Fleet: w.fleet,
@@ -239,7 +231,6 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 				defer w.mu.Unlock()
 
 				w.states[core.RuntimeID(object.GetName())] = status
-
 				return nil
 			},
 		})
@@ -252,7 +243,6 @@ type attentive struct{ *certificates.Certificates }
 func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
 	status, err := a.Certificates.Reconcile(ctx)
 	status.RequeueAfter = min(status.RequeueAfter, time.Second)
-
 	return status, err
 }
 
@@ -273,7 +263,6 @@ func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Han
 // represent creates the object that represents a runtime.
 func (w *world) represent(id core.RuntimeID) {
 	w.t.Helper()
-
 	kubeconfig, err := os.ReadFile(w.runtimes[id].Kubeconfig)
 	w.must(err)
 	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
@@ -287,9 +276,7 @@ func (w *world) represent(id core.RuntimeID) {
 
 func (w *world) installed(ids ...core.RuntimeID) {
 	w.t.Helper()
-
 	var last map[core.RuntimeID]installation.Status
-
 	defer func() {
 		if w.t.Failed() {
 			w.t.Logf("states: %+v", last)
@@ -306,7 +293,6 @@ func (w *world) installed(ids ...core.RuntimeID) {
 				return false
 			}
 		}
-
 		return true
 	})
 }
@@ -314,11 +300,9 @@ func (w *world) installed(ids ...core.RuntimeID) {
 // settled returns when all replicas are of the newest Deployment, and the old ones gone.
 func (w *world) settled(ids ...core.RuntimeID) {
 	w.t.Helper()
-
 	for _, id := range ids {
 		w.eventually("both replicas of "+string(id)+" are ready", func() bool {
 			pods := w.runtimes[id].node.Pods(w.deployment())
-
 			return len(pods) == 2 && pods[0].Ready && pods[1].Ready && !pods[0].Ending && !pods[1].Ending
 		})
 	}

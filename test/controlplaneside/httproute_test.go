@@ -55,7 +55,6 @@ func TestHTTPRoutes(t *testing.T) {
 	createNamespace(t, r.plane, "istio-system")
 
 	r.newWatcher("kyma", nil)
-
 	if message := r.await("kyma", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "for=kyma") {
 		t.Errorf("message %q does not name the selector", message)
 	}
@@ -64,7 +63,6 @@ func TestHTTPRoutes(t *testing.T) {
 	r.await("kyma", v1beta2.StateError, "GatewayWithoutHosts")
 
 	r.applyYAML(httpsGateway)
-
 	if message := r.await("kyma", v1beta2.StateProcessing, "RoutePending"); !strings.Contains(message,
 		"istio-system/gateway") {
 		t.Errorf("message %q does not name the gateway", message)
@@ -72,7 +70,6 @@ func TestHTTPRoutes(t *testing.T) {
 
 	r.awaitSpec("kyma", wantedHTTPRoute)
 	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionFalse, "NotAllowedByListeners")
-
 	if message := r.await("kyma", v1beta2.StateError, "RouteRejected"); !strings.Contains(message,
 		"NotAllowedByListeners") {
 		t.Errorf("message %q does not name the reason", message)
@@ -101,7 +98,6 @@ func TestHTTPRoutes(t *testing.T) {
 	}
 
 	r.newWatcher("many", nil)
-
 	if message := r.await("many", v1beta2.StateError, "RouteRefused"); !strings.Contains(message, "parentRefs") {
 		t.Errorf("message %q does not name the mistake", message)
 	}
@@ -121,7 +117,6 @@ func (r *routes) answer(name string, kind gatewayv1.RouteConditionType, status m
 				LastTransitionTime: metav1.Now(),
 			}},
 		}}
-
 		return r.plane.Client.Status().Update(r.t.Context(), route) == nil
 	})
 }
@@ -136,7 +131,6 @@ func TestRoutingChanges(t *testing.T) {
 	r.await("kyma", v1beta2.StateReady, "RouteApplied")
 
 	former := r.empty("kyma")
-
 	for _, step := range []struct {
 		routing watcher.Routing
 		state   v1beta2.State

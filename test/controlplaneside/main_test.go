@@ -12,12 +12,10 @@ import (
 // started.
 func startControlPlane(t *testing.T, opts apiserver.Options) *apiserver.ControlPlane {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
 
 	opts.CRDs = append(opts.CRDs, manifests.Watchers(t))
-
 	return apiserver.StartT(t, opts)
 }

@@ -32,7 +32,6 @@ func TestOverlays(t *testing.T) {
 			}[kind]
 			r := newRoutes(t, kind)
 			r.end()
-
 			for _, namespace := range namespaces {
 				createNamespace(t, r.plane, namespace)
 			}
@@ -57,7 +56,6 @@ func TestOverlays(t *testing.T) {
 			r.newWatcher("lost", nil)
 
 			r.leads("led", namespaces[0]+"/runtime-watcher")
-
 			if message := r.await("lost", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "in "+namespaces[0]) {
 				t.Errorf("message %q does not name the namespace", message)
 			}
@@ -68,24 +66,20 @@ func TestOverlays(t *testing.T) {
 // grants are the definitions of the Gateway API beside gateways and routes.
 func grants(t *testing.T, kind watcher.Routing) []string {
 	t.Helper()
-
 	if kind != watcher.HTTPRoute {
 		return nil
 	}
 
 	dir := filepath.Dir(manifests.Routes(t, kind)[0])
-
 	return []string{filepath.Join(dir, "gateway.networking.k8s.io_referencegrants.yaml")}
 }
 
 // become gives the user of the controller the rights of the ServiceAccount in an overlay.
 func (r *routes) become(path string) {
 	r.t.Helper()
-
 	for document := range strings.SplitSeq(rig.Kubectl(r.t, "kustomize", path), "\n---\n") {
 		object := &unstructured.Unstructured{}
 		r.must(yaml.Unmarshal([]byte(document), &object.Object))
-
 		if kind := object.GetKind(); kind != "ClusterRoleBinding" && kind != "RoleBinding" {
 			continue
 		}
@@ -104,7 +98,6 @@ func (r *routes) become(path string) {
 // for no other.
 func (r *routes) publishesOneSecret(namespace string) {
 	r.t.Helper()
-
 	user, err := client.New(r.user, client.Options{Scheme: r.scheme})
 	r.must(err)
 
@@ -113,12 +106,10 @@ func (r *routes) publishesOneSecret(namespace string) {
 		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 		object.SetNamespace(namespace)
 		object.SetName(name)
-
 		return object
 	}
 	published := client.ApplyConfigurationFromUnstructured(secret("runtime-watcher-listener"))
 	r.must(user.Apply(r.t.Context(), published, client.FieldOwner("certificates")))
-
 	if err := user.Create(r.t.Context(), secret("another")); !apierrors.IsForbidden(err) {
 		r.t.Errorf("creation of another Secret in %s returns %v, want forbidden", namespace, err)
 	}
@@ -163,7 +154,6 @@ spec:
   listeners: [{name: http, port: 80, protocol: HTTP}]
 `
 	}
-
 	return `
 apiVersion: networking.istio.io/v1beta1
 kind: Gateway

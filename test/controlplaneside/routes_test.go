@@ -52,7 +52,6 @@ type routes struct {
 // named.
 func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *routes {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
@@ -76,14 +75,12 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 	r.grant()
 	r.start()
 	t.Cleanup(r.end)
-
 	return r
 }
 
 // grant gives a user the rights of the controller in deploy/controlplane.
 func (r *routes) grant() {
 	r.t.Helper()
-
 	var role rbacv1.ClusterRole
 	if err := yaml.UnmarshalStrict(test.Read(r.t, "deploy/controlplane/role.yaml"), &role); err != nil {
 		r.t.Fatal(err)
@@ -104,7 +101,6 @@ func (r *routes) grant() {
 
 func (r *routes) must(err error) {
 	r.t.Helper()
-
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -113,7 +109,6 @@ func (r *routes) must(err error) {
 // start runs the controller as an operator would.
 func (r *routes) start() {
 	r.t.Helper()
-
 	mgr, err := ctrl.NewManager(r.user, ctrl.Options{
 		Scheme:     r.scheme,
 		Metrics:    metricsserver.Options{BindAddress: "0"},
@@ -130,10 +125,8 @@ func (r *routes) start() {
 
 func (r *routes) end() {
 	r.stop()
-
 	if err, open := <-r.ended; open {
 		close(r.ended)
-
 		if err != nil {
 			r.t.Errorf("controller: %v", err)
 		}
@@ -162,17 +155,14 @@ func aWatcher(name string, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
 	if change != nil {
 		change(w)
 	}
-
 	return w
 }
 
 func (r *routes) changeWatcher(name string, change func(*v1beta2.Watcher)) {
 	r.t.Helper()
-
 	rig.Eventually(r.t, patience, "the Watcher can be changed", func() bool {
 		w := r.watcher(name)
 		change(w)
-
 		return r.plane.Client.Update(r.t.Context(), w) == nil
 	})
 }
@@ -187,10 +177,8 @@ func (r *routes) deleteWatcher(name string) {
 
 func (r *routes) watcher(name string) *v1beta2.Watcher {
 	r.t.Helper()
-
 	w := &v1beta2.Watcher{}
 	r.must(r.plane.Client.Get(r.t.Context(), types.NamespacedName{Namespace: "default", Name: name}, w))
-
 	return w
 }
 
@@ -198,9 +186,7 @@ func (r *routes) watcher(name string) *v1beta2.Watcher {
 // reason. It returns the message.
 func (r *routes) await(name string, state v1beta2.State, reason string) (message string) {
 	r.t.Helper()
-
 	var last v1beta2.WatcherStatus
-
 	defer func() {
 		if r.t.Failed() {
 			r.t.Logf("status of %s: %+v", name, last)
@@ -218,28 +204,23 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 		}
 
 		message = c.Message
-
 		return true
 	})
-
 	return message
 }
 
 // awaitEvent waits for an Event about a Watcher with a reason and a text.
 func (r *routes) awaitEvent(name, reason, want string) {
 	r.t.Helper()
-
 	rig.Eventually(r.t, patience, "an Event "+reason+" about "+name+" says "+want, func() bool {
 		events := &eventsv1.EventList{}
 		r.must(r.plane.Client.List(r.t.Context(), events))
-
 		for i := range events.Items {
 			e := &events.Items[i]
 			if e.Regarding.Name == name && e.Reason == reason && strings.Contains(e.Note, want) {
 				return true
 			}
 		}
-
 		return false
 	})
 }
@@ -247,7 +228,6 @@ func (r *routes) awaitEvent(name, reason, want string) {
 // route returns the route of a Watcher, nil when there is none.
 func (r *routes) route(name string) *unstructured.Unstructured {
 	r.t.Helper()
-
 	route := r.empty(name)
 
 	err := r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(route), route)
@@ -258,7 +238,6 @@ func (r *routes) route(name string) *unstructured.Unstructured {
 	if err != nil {
 		return nil
 	}
-
 	return route
 }
 
@@ -271,20 +250,17 @@ func (r *routes) empty(name string) *unstructured.Unstructured {
 	route.SetKind(r.kind)
 	route.SetName(name)
 	route.SetNamespace("default")
-
 	return route
 }
 
 // awaitSpec waits until the route of a Watcher is as wanted, in YAML, and belongs to it.
 func (r *routes) awaitSpec(name, want string) {
 	r.t.Helper()
-
 	var wanted map[string]any
 
 	r.must(yaml.Unmarshal([]byte(want), &wanted))
 
 	var diff string
-
 	defer func() {
 		if diff != "" {
 			r.t.Logf("route of %s (-want +got):\n%s", name, diff)
@@ -308,7 +284,6 @@ func (r *routes) awaitSpec(name, want string) {
 		if owner == nil || owner.UID != r.watcher(name).UID {
 			diff = "owner is not the Watcher"
 		}
-
 		return diff == ""
 	})
 }
@@ -316,7 +291,6 @@ func (r *routes) awaitSpec(name, want string) {
 // asJSON makes numbers comparable.
 func asJSON(t *testing.T, value any) (plain any) {
 	t.Helper()
-
 	text, err := json.Marshal(value)
 	if err != nil {
 		t.Fatal(err)
@@ -325,7 +299,6 @@ func asJSON(t *testing.T, value any) (plain any) {
 	if err := json.Unmarshal(text, &plain); err != nil {
 		t.Fatal(err)
 	}
-
 	return plain
 }
 
@@ -343,7 +316,6 @@ func (r *routes) applyYAML(text string) {
 // edit changes the route of a Watcher as an update by hand does.
 func (r *routes) edit(name string, change func(*unstructured.Unstructured)) {
 	r.t.Helper()
-
 	rig.Eventually(r.t, patience, "the route can be edited", func() bool {
 		route := r.route(name)
 		if route == nil {
@@ -351,7 +323,6 @@ func (r *routes) edit(name string, change func(*unstructured.Unstructured)) {
 		}
 
 		change(route)
-
 		return r.plane.Client.Update(r.t.Context(), route, client.FieldOwner("kubectl-edit")) == nil
 	})
 }

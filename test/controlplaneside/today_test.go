@@ -18,7 +18,6 @@ const todaysWatcher = "klm-kyma-watcher"
 // todaysObject returns the object of a kind in the control plane of today's fleet.
 func todaysObject(t *testing.T, kind string) *unstructured.Unstructured {
 	t.Helper()
-
 	for _, object := range today.Plane() {
 		if object.GetKind() == kind {
 			return object
@@ -26,21 +25,18 @@ func todaysObject(t *testing.T, kind string) *unstructured.Unstructured {
 	}
 
 	t.Fatalf("today's fleet has no %s", kind)
-
 	return nil
 }
 
 // plainGateway returns today's Gateway without the server that has tls.
 func plainGateway(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
-
 	gateway := todaysObject(t, "Gateway")
 
 	servers, _, _ := unstructured.NestedSlice(gateway.Object, "spec", "servers")
 	if err := unstructured.SetNestedSlice(gateway.Object, servers[:1], "spec", "servers"); err != nil {
 		t.Fatal(err)
 	}
-
 	return gateway
 }
 
@@ -53,29 +49,23 @@ func (r todays) key() types.NamespacedName {
 
 func (r todays) stored() *v1beta2.Watcher {
 	r.t.Helper()
-
 	w := &v1beta2.Watcher{}
 	if err := r.plane.Client.Get(r.t.Context(), r.key(), w); err != nil {
 		r.must(client.IgnoreNotFound(err))
-
 		return nil
 	}
-
 	return w
 }
 
 func (r todays) hosts() []string {
 	route := r.empty(r.key().Name)
 	route.SetNamespace(r.key().Namespace)
-
 	if err := r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(route), route); err != nil {
 		r.must(client.IgnoreNotFound(err))
-
 		return nil
 	}
 
 	hosts, _, _ := unstructured.NestedStringSlice(route.Object, "spec", "hosts")
-
 	return hosts
 }
 
@@ -93,7 +83,6 @@ func TestTodaysWatcherGetsARouteAndCanBeDeleted(t *testing.T) {
 	})
 	rig.Eventually(t, patience, "the finalizer is taken off", func() bool {
 		finalizers := r.stored().Finalizers
-
 		return len(finalizers) == 1 && finalizers[0] == "example.com/foreign"
 	})
 

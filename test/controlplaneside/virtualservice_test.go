@@ -52,7 +52,6 @@ const events = "events.kcp-system.svc.cluster.local"
 func TestVirtualServices(t *testing.T) {
 	r := newRoutes(t, watcher.VirtualService)
 	createNamespace(t, r.plane, "istio-system")
-
 	for _, tt := range []struct {
 		name string
 		test func(*routes)
@@ -79,7 +78,6 @@ func TestVirtualServices(t *testing.T) {
 
 func gatewayAppears(r *routes) {
 	r.newWatcher("appears", nil)
-
 	if message := r.await("appears", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "for=appears") {
 		r.t.Errorf("message %q does not name the selector", message)
 	}
@@ -97,7 +95,6 @@ func gatewayAppears(r *routes) {
 func hostsChange(r *routes) {
 	r.applyYAML(istioGateway("hosts", ""))
 	r.newWatcher("hosts", nil)
-
 	if message := r.await("hosts", v1beta2.StateError, "GatewayWithoutHosts"); !strings.Contains(message,
 		"istio-system/gateway-hosts") {
 		r.t.Errorf("message %q does not name the gateway", message)
@@ -130,7 +127,6 @@ func editedByHand(r *routes) {
 		unstructured.RemoveNestedField(route.Object, "spec", "http")
 	})
 	r.awaitSpec("edited", want)
-
 	if r.route("edited").GetLabels()["added"] != "by-hand" {
 		r.t.Error("the label of another owner is gone")
 	}
@@ -193,7 +189,6 @@ func sharedManager(r *routes) {
 	shared := func(w *v1beta2.Watcher) { w.Spec.Manager = "shared" }
 	r.newWatcher("one", shared)
 	r.newWatcher("two", shared)
-
 	for _, name := range []string{"one", "two"} {
 		r.await(name, v1beta2.StateReady, "RouteApplied")
 		r.awaitSpec(name, virtualService(name, "shared", "a.example.com", events))
@@ -222,7 +217,6 @@ func foreignRoute(r *routes) {
 
 	r.applyYAML(istioGateway("taken", "a.example.com"))
 	r.newWatcher("taken", nil)
-
 	if message := r.await("taken", v1beta2.StateError, "RouteConflict"); !strings.Contains(message, "default/taken") {
 		r.t.Errorf("message %q does not name the route", message)
 	}

@@ -29,9 +29,7 @@ import (
 // apply makes the request of `kubectl apply --server-side --validate=strict`.
 func apply(t *testing.T, plane *apiserver.ControlPlane, object *unstructured.Unstructured) error {
 	t.Helper()
-
 	c := client.WithFieldValidation(plane.Client, "Strict")
-
 	return c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("kubectl"),
 		client.ForceOwnership)
 }
@@ -86,10 +84,8 @@ func TestWatcherAPI(t *testing.T) {
 
 func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	long := strings.Repeat("a", 64)
 	many := make(map[string]any)
-
 	for range 65 {
 		many["l"+strings.Repeat("x", len(many)%60)+string(rune('a'+len(many)/60))] = "v"
 	}
@@ -266,7 +262,6 @@ func requirement(r map[string]any, path string, want ...string) wrongValue {
 // setField sets a field of the spec, or removes it.
 func setField(t *testing.T, o *unstructured.Unstructured, path string, value any) {
 	t.Helper()
-
 	fields := strings.Split(path, ".")
 	if fields[0] != "metadata" {
 		fields = append([]string{"spec"}, fields...)
@@ -278,7 +273,6 @@ func setField(t *testing.T, o *unstructured.Unstructured, path string, value any
 
 	if value == nil {
 		unstructured.RemoveNestedField(o.Object, fields...)
-
 		return
 	}
 
@@ -312,7 +306,6 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) 
 				sample := manifests.Object(t, string(text))
 				sample.SetName(sample.GetName() + "-" + way)
 				want := sample.DeepCopy()
-
 				if err := write(sample); err != nil {
 					t.Fatal(err)
 				}
@@ -331,7 +324,6 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) 
 
 func createNamespace(t *testing.T, plane *apiserver.ControlPlane, name string) {
 	t.Helper()
-
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if err := plane.Client.Create(t.Context(), namespace); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
@@ -340,21 +332,17 @@ func createNamespace(t *testing.T, plane *apiserver.ControlPlane, name string) {
 
 func get(t *testing.T, plane *apiserver.ControlPlane, like *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
-
 	got := &unstructured.Unstructured{}
 	got.SetGroupVersionKind(like.GroupVersionKind())
-
 	if err := plane.Client.Get(t.Context(), client.ObjectKeyFromObject(like), got); err != nil {
 		t.Fatal(err)
 	}
-
 	return got
 }
 
 // specOf is the spec as our types understand it.
 func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
 	t.Helper()
-
 	var stored v1beta2.Watcher
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &stored); err != nil {
 		t.Fatal(err)
@@ -363,16 +351,13 @@ func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
 	if len(stored.Spec.LabelsToWatch) == 0 {
 		stored.Spec.LabelsToWatch = nil
 	}
-
 	return stored.Spec
 }
 
 func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	good := manifests.Object(t, goodWatcher)
 	setField(t, good, "field", nil)
-
 	if err := apply(t, plane, good.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +371,6 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 		"labelsToWatch": map[string]any{}, "gateway.selector": map[string]any{"matchLabels": map[string]any{"a": ""}},
 	} {
 		setField(t, good, path, value)
-
 		if err := apply(t, plane, good.DeepCopy()); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -398,7 +382,6 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	setField(t, precise, "field", "status")
-
 	if err := apply(t, plane, precise); err == nil || !strings.Contains(err.Error(), "spec.field") {
 		t.Errorf("status of a subresource: %v, want a refusal that names the field", err)
 	}
@@ -427,7 +410,6 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	wrong := manifests.Object(t, goodWatcher)
 	setField(t, wrong, "serviceInfo.port", int64(0))
 	setField(t, wrong, "manager", "Lifecycle_Manager")
-
 	if err := plane.Client.Create(t.Context(), wrong); err != nil {
 		t.Fatal(err)
 	}
@@ -450,14 +432,12 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	}
 
 	setField(t, wrong, "serviceInfo.port", int64(70000))
-
 	if err := plane.Client.Update(t.Context(), wrong); err == nil ||
 		!strings.Contains(err.Error(), "spec.serviceInfo.port") {
 		t.Errorf("another wrong port: %v, want a refusal that names it", err)
 	}
 
 	setField(t, wrong, "serviceInfo.port", int64(8082))
-
 	if err := plane.Client.Update(t.Context(), wrong); err != nil {
 		t.Errorf("one of two former mistakes cannot be corrected: %v", err)
 	}
@@ -467,7 +447,6 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 // uses it.
 func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	crds, err := client.New(plane.Config, client.Options{Scheme: crdScheme(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -481,7 +460,6 @@ func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	current.Spec = definition.Spec
-
 	if err := crds.Update(t.Context(), current); err != nil {
 		t.Fatal(err)
 	}
@@ -490,25 +468,21 @@ func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
 		wrong := manifests.Object(t, goodWatcher)
 		wrong.SetName("probe")
 		setField(t, wrong, "field", "data")
-
 		return plane.Client.Create(t.Context(), wrong, client.DryRunAll) != nil
 	})
 }
 
 func crdScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
-
 	scheme := runtime.NewScheme()
 	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-
 	return scheme
 }
 
 func watchersAreShownInATable(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	if err := apply(t, plane, manifests.Object(t, goodWatcher)); err != nil {
 		t.Fatal(err)
 	}
@@ -562,7 +536,6 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 	createNamespace(t, r.plane, "istio-system")
 	r.applyYAML(istioGateway("good", "a.example.com"))
 	r.downgradeDefinition()
-
 	for name, port := range map[string]int64{"huge": 1 << 40, "zero": 0} {
 		w := manifests.Object(t, goodWatcher)
 		w.SetName(name)
@@ -577,7 +550,6 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 	r.start()
 	r.newWatcher("good", nil)
 	r.await("good", v1beta2.StateReady, "RouteApplied")
-
 	for _, name := range []string{"huge", "zero"} {
 		if message := r.await(name, v1beta2.StateError, "WatchInvalid"); !strings.Contains(message, "spec.serviceInfo.port") {
 			t.Errorf("message %q does not name the field", message)
@@ -593,7 +565,6 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 // the stored versions.
 func (r *routes) downgradeDefinition() {
 	r.t.Helper()
-
 	crds, err := client.New(r.plane.Config, client.Options{Scheme: crdScheme(r.t)})
 	r.must(err)
 
@@ -614,7 +585,6 @@ func (r *routes) downgradeDefinition() {
 	rig.Eventually(r.t, patience, "the loose definition is in force", func() bool {
 		probe := manifests.Object(r.t, goodWatcher)
 		setField(r.t, probe, "serviceInfo.port", int64(0))
-
 		return r.plane.Client.Create(r.t.Context(), probe, client.DryRunAll) == nil
 	})
 }

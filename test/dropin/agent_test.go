@@ -48,7 +48,6 @@ type runtimeWorld struct {
 
 func newRuntimeWorld(t *testing.T) *runtimeWorld {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
@@ -66,13 +65,11 @@ func newRuntimeWorld(t *testing.T) *runtimeWorld {
 	})
 	w.plane = apiserver.StartT(t, apiserver.Options{APIServerArgs: w.node.APIServerArgs()})
 	w.node.Start(w.plane)
-
 	return w
 }
 
 func (w *runtimeWorld) must(err error) {
 	w.t.Helper()
-
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -81,7 +78,6 @@ func (w *runtimeWorld) must(err error) {
 // serve is a gateway in front of an operator of today.
 func (w *runtimeWorld) serve() (addr string) {
 	w.t.Helper()
-
 	leaf, err := w.ca.Server(today.Host, testpki.Options{DNSNames: []string{today.Host}})
 	w.must(err)
 	key, err := leaf.KeyPEM()
@@ -94,7 +90,6 @@ func (w *runtimeWorld) serve() (addr string) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	w.t.Cleanup(server.Close)
-
 	return server.Listener.Addr().String()
 }
 
@@ -112,7 +107,6 @@ func (w *runtimeWorld) answer(rw http.ResponseWriter, r *http.Request) {
 // install applies today's objects with our image, and nothing else.
 func (w *runtimeWorld) install() {
 	w.t.Helper()
-
 	leaf, err := w.ca.Client(runtime, testpki.Options{
 		DNSNames: []string{
 			runtime + ".kyma.example.com", "skr-webhook.kyma-system.svc.cluster.local", "skr-webhook.kyma-system.svc",
@@ -125,7 +119,6 @@ func (w *runtimeWorld) install() {
 
 	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: today.Namespace}}))
 	w.must(w.plane.Client.Create(w.t.Context(), today.Kymas()))
-
 	for _, object := range today.Agent(today.Namespace, image, today.Host+":443", files) {
 		w.must(w.plane.Client.Create(w.t.Context(), object))
 	}
@@ -140,12 +133,10 @@ func (w *runtimeWorld) pods() []node.Pod {
 // write changes an object until its event arrives: an API server takes a moment to know a webhook.
 func (w *runtimeWorld) write(name string) {
 	w.t.Helper()
-
 	for n := 0; ; n++ {
 		object := today.WatchedKyma("kyma-1", fmt.Sprintf("%s-%d", name, n))
 		begun := time.Now()
 		w.must(w.plane.Client.Create(w.t.Context(), object))
-
 		if took := time.Since(begun); took > 5*time.Second {
 			w.t.Errorf("write %s took %v", object.GetName(), took)
 		}
@@ -166,7 +157,6 @@ func (w *runtimeWorld) arrives(object string, within time.Duration) bool {
 			return true
 		}
 	}
-
 	return false
 }
 
@@ -176,7 +166,6 @@ func (w *runtimeWorld) event(object string) *today.Event {
 			return &e
 		}
 	}
-
 	return nil
 }
 
@@ -188,7 +177,6 @@ func (w *runtimeWorld) resyncs() int {
 // setEnv changes one variable of the Deployment, as an operator that is updated would.
 func (w *runtimeWorld) setEnv(name, value string) {
 	w.t.Helper()
-
 	deployment := &appsv1.Deployment{}
 	key := client.ObjectKey{Namespace: today.Namespace, Name: today.Name}
 	w.must(w.plane.Client.Get(w.t.Context(), key, deployment))
@@ -203,7 +191,6 @@ func (w *runtimeWorld) setEnv(name, value string) {
 	w.must(w.plane.Client.Update(w.t.Context(), deployment))
 	rig.Eventually(w.t, patience, "the pod is replaced", func() bool {
 		after := w.pods()
-
 		return len(after) == 1 && after[0].Ready && after[0].Name != before[0].Name
 	})
 }
@@ -211,10 +198,8 @@ func (w *runtimeWorld) setEnv(name, value string) {
 // metrics returns the answer of the Service for metrics.
 func (w *runtimeWorld) metrics() []byte {
 	w.t.Helper()
-
 	text, err := w.node.Get(w.t.Context(), types.NamespacedName{Namespace: today.Namespace, Name: today.Name}, "metrics-port", "/metrics")
 	w.must(err)
-
 	return text
 }
 
@@ -224,7 +209,6 @@ func TestAgent(t *testing.T) {
 	w.install()
 	rig.Eventually(t, patience, "the pod is ready", func() bool {
 		pods := w.pods()
-
 		return len(pods) == 1 && pods[0].Ready
 	})
 	rig.Eventually(t, patience, "the resync at the start arrives", func() bool { return w.resyncs() > 0 })
@@ -242,7 +226,6 @@ func TestAgent(t *testing.T) {
 
 	w.crash()
 	w.steps.Done("the agent is killed while an object changes: a resync stands in for the change")
-
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden} {
 		w.refusal.Store(int32(status))
 		w.setEnv("KCP_CONTRACT", "v3")
@@ -260,7 +243,6 @@ func TestAgent(t *testing.T) {
 
 func (w *runtimeWorld) sameEvent() {
 	w.t.Helper()
-
 	var event *today.Event
 	for n := 0; event == nil; n++ {
 		event = w.event(fmt.Sprintf("first-%d", n))
@@ -275,7 +257,6 @@ func (w *runtimeWorld) sameEvent() {
 
 func (w *runtimeWorld) sameMetrics() {
 	w.t.Helper()
-
 	text := w.metrics()
 	for _, metric := range []string{
 		"watcher_admission_request_total", "watcher_kcp_requests_total", "watcher_request_duration",
@@ -306,7 +287,6 @@ func (w *runtimeWorld) outage() {
 	object := today.WatchedKyma("kyma-1", "outage")
 	begun := time.Now()
 	w.must(w.plane.Client.Create(w.t.Context(), object))
-
 	if took := time.Since(begun); took > 5*time.Second {
 		w.t.Errorf("the write took %v while the control plane was down", took)
 	}
@@ -316,7 +296,6 @@ func (w *runtimeWorld) outage() {
 	}
 
 	w.down.Store(false)
-
 	if !w.arrives("outage", patience) {
 		w.t.Error("the event is lost")
 	}
@@ -329,12 +308,10 @@ func (w *runtimeWorld) outage() {
 // crash kills the process. The node starts it again after half a second.
 func (w *runtimeWorld) crash() {
 	w.t.Helper()
-
 	pod, before := w.pods()[0], w.resyncs()
 	w.must(syscall.Kill(pod.Pid, syscall.SIGKILL))
 	rig.Eventually(w.t, patience, "the process has ended", func() bool { return !w.pods()[0].Ready })
 	w.must(w.plane.Client.Create(w.t.Context(), today.WatchedKyma("kyma-1", "crash")))
-
 	if !w.arrives("crash", 10*time.Millisecond) {
 		rig.Eventually(w.t, patience, "a resync arrives", func() bool { return w.resyncs() > before })
 	}

@@ -40,7 +40,6 @@ type planeWorld struct {
 
 func newPlaneWorld(t *testing.T) *planeWorld {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
@@ -51,14 +50,12 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 	ca, err := testpki.NewCA("klm-watcher-selfsigned-ca", testpki.Options{})
 	w.must(err)
 	w.ca = ca
-
 	for _, name := range []string{today.PlaneNamespace, today.GatewayNamespace} {
 		w.must(w.plane.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
 
 	w.must(w.plane.Client.Create(t.Context(), today.Kymas()))
 	w.must(w.plane.Client.Create(t.Context(), today.Watchers(true)))
-
 	for _, object := range append(today.Plane(), today.Route(), today.RuntimeKyma("kyma-1", runtime)) {
 		rig.Eventually(t, patience, "the API server knows "+object.GetKind(), func() bool {
 			return w.plane.Client.Create(t.Context(), object.DeepCopy()) == nil
@@ -72,13 +69,11 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 	w.must(w.plane.Client.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: today.GatewaySecret().Namespace, Name: today.GatewaySecret().Name}, Data: files,
 	}))
-
 	return w
 }
 
 func (w *planeWorld) must(err error) {
 	w.t.Helper()
-
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -87,7 +82,6 @@ func (w *planeWorld) must(err error) {
 // operate runs the operator, and the gateway and sidecar in front of it.
 func (w *planeWorld) operate() {
 	w.t.Helper()
-
 	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
@@ -98,7 +92,6 @@ func (w *planeWorld) operate() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.reconciled = append(w.reconciled, r.String())
-
 		return reconcile.Result{}, nil
 	})
 
@@ -109,7 +102,6 @@ func (w *planeWorld) operate() {
 		if err := setUpWithManager(ctx, mgr, settings{addr}, reconciler); err != nil {
 			return err
 		}
-
 		return mgr.Start(ctx)
 	})
 	rig.Run(w.t, "ingress", func(ctx context.Context) error { return ingress.Run(ctx, w.addr) })
@@ -118,14 +110,12 @@ func (w *planeWorld) operate() {
 func (w *planeWorld) reconciles() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	return slices.Clone(w.reconciled)
 }
 
 // client is an agent of contract v2 with a certificate for a runtime and a domain.
 func (w *planeWorld) client(id, domain string) *http.Client {
 	w.t.Helper()
-
 	leaf, err := w.ca.Client(id, testpki.Options{DNSNames: []string{domain}, Usages: []x509.ExtKeyUsage{}})
 	w.must(err)
 
@@ -138,14 +128,12 @@ func (w *planeWorld) client(id, domain string) *http.Client {
 		},
 	}
 	w.t.Cleanup(transport.CloseIdleConnections)
-
 	return &http.Client{Transport: transport}
 }
 
 // post sends an event of contract v2, and returns the status.
 func (w *planeWorld) post(client *http.Client, path string) int {
 	w.t.Helper()
-
 	body := `{"watched":{"Namespace":"kyma-system","Name":"default"},` +
 		`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}`
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "https://"+today.Host+path, strings.NewReader(body))
@@ -157,7 +145,6 @@ func (w *planeWorld) post(client *http.Client, path string) int {
 		return 0
 	}
 	defer answer.Body.Close()
-
 	return answer.StatusCode
 }
 
@@ -179,7 +166,6 @@ func TestListener(t *testing.T) {
 
 	rig.Eventually(t, patience, "the Kyma with the label is reconciled", func() bool {
 		all := w.reconciles()
-
 		return len(all) > before && all[len(all)-1] == "kcp-system/kyma-1"
 	})
 
@@ -204,13 +190,11 @@ func TestGuide(t *testing.T) {
 
 	_, diff, found := strings.Cut(guide, "```diff\n")
 	diff, _, closed := strings.Cut(diff, "\n```")
-
 	if !found || !closed {
 		t.Fatal("docs/platforms/migration.md has no diff")
 	}
 
 	code, added := lines(string(test.Read(t, "test/dropin/setup_test.go"))), 0
-
 	for line := range strings.Lines(diff) {
 		text, plus := strings.CutPrefix(strings.TrimRight(line, "\n"), "+")
 		if !plus {
@@ -218,7 +202,6 @@ func TestGuide(t *testing.T) {
 		}
 
 		added++
-
 		if !slices.Contains(code, strings.TrimSpace(text)) {
 			t.Errorf("the guide adds a line that is not in setUpWithManager: %s", text)
 		}
@@ -233,6 +216,5 @@ func lines(text string) (all []string) {
 	for line := range strings.Lines(text) {
 		all = append(all, strings.TrimSpace(line))
 	}
-
 	return all
 }

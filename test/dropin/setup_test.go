@@ -43,7 +43,6 @@ func setUpWithManager(ctx context.Context, mgr ctrl.Manager, settings settings, 
 	if err := errors.Join(err, mgr.Add(material), mgr.Add(events)); err != nil {
 		return err
 	}
-
 	return ctrl.NewControllerManagedBy(mgr).For(kyma).
 		WatchesRawSource(received).
 		Complete(r)

@@ -31,23 +31,19 @@ import (
 // kubectl runs kubectl against a runtime, and returns its output.
 func kubectl(t *testing.T, runtime *apiserver.ControlPlane, args ...string) string {
 	t.Helper()
-
 	return rig.Kubectl(t, append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
 }
 
 // copyManifests copies the manifests into an empty folder, as a user does who installs by hand.
 func copyManifests(t *testing.T, settings ...string) (folder string) {
 	t.Helper()
-
 	folder = filepath.Join(t.TempDir(), "my-runtime")
 
 	cmd := exec.CommandContext(t.Context(), "make", append([]string{"manifests", "OUT=" + folder}, settings...)...)
 	cmd.Dir = test.Root()
-
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("make manifests: %v\n%s", err, out)
 	}
-
 	return folder
 }
 
@@ -56,7 +52,6 @@ func TestDeploy(t *testing.T) {
 	runtime := startRuntime(t)
 	example := copyManifests(t)
 	accepted(t, runtime, "deploy/agent", "deploy/example", example)
-
 	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.DefaultNamespace,
 		"-o", "name"); objects != "" {
 		t.Fatalf("a dry run has created %s", objects)
@@ -98,10 +93,8 @@ func TestDeployInformer(t *testing.T) {
 // accepted applies folders as a dry run.
 func accepted(t *testing.T, runtime *apiserver.ControlPlane, folders ...string) {
 	t.Helper()
-
 	// Without it, a dry run would find no namespace.
 	kubectl(t, runtime, "apply", "--server-side", "-f", "controlplane/config/agent/namespace.yaml")
-
 	for _, folder := range folders {
 		out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", folder)
 		if strings.Contains(out, "Warning") {
@@ -113,10 +106,8 @@ func accepted(t *testing.T, runtime *apiserver.ControlPlane, folders ...string) 
 // webhookConfigurationIsPrinted prints the configuration with the agent's own program, and applies it.
 func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane) {
 	t.Helper()
-
 	folder := t.TempDir()
 	ca, file := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "webhook.yaml")
-
 	if err := os.WriteFile(ca, rig.NewPKI(t).CA.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +152,6 @@ func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example st
 	}
 
 	pod.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = new(true)
-
 	if err := runtime.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
 		t.Error("a pod that may escalate its privileges is accepted: the standard is not enforced, so the test above cannot fail")
 	}
@@ -194,7 +184,6 @@ func installAppliesTheSame(
 	installed := objects(t, runtime)
 	delete(installed, "Secret/"+secretName)
 	delete(installed, "ConfigMap/runtime-watcher-managers")
-
 	for _, all := range []map[string]map[string]any{byHand, installed} {
 		if source == installation.SourceInformer {
 			withoutManagers(all["Deployment/"+installation.Name], "WATCHERS", "EXCLUDED_NAMESPACES")
@@ -211,7 +200,6 @@ func installAppliesTheSame(
 // objects are those of the namespace, without the fields that an API server sets.
 func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[string]any {
 	t.Helper()
-
 	found := map[string]map[string]any{}
 
 	for _, kind := range kinds() {
@@ -230,7 +218,6 @@ func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[strin
 			}
 
 			unstructured.RemoveNestedField(item.Object, "metadata", "annotations", "operator.kyma-project.io/installed-by")
-
 			if len(item.GetAnnotations()) == 0 {
 				unstructured.RemoveNestedField(item.Object, "metadata", "annotations")
 			}
@@ -244,7 +231,6 @@ func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[strin
 	if err := runtime.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher-informer"}, &role); err == nil {
 		found["ClusterRole/"+role.Name] = map[string]any{"rules": role.Rules}
 	}
-
 	return found
 }
 
@@ -295,7 +281,6 @@ func kinds() [][2]string {
 // for the lease.
 func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
 	t.Helper()
-
 	var role rbacv1.Role
 	if err := runtime.Client.Get(t.Context(), key("runtime-watcher-canary"), &role); err != nil {
 		t.Fatal(err)
@@ -319,7 +304,6 @@ func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
 
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"agent"}}`))
 	lease, other := newLease("runtime-watcher-canary"), newLease("other")
-
 	if err := runtime.Client.Create(t.Context(), other.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
@@ -349,6 +333,5 @@ func watchFor(manager core.Manager) watch.Watch {
 	w := watch.Watch{Manager: manager}
 	w.Name.Namespace, w.Name.Name = "default", string(manager)
 	w.Resource.Version, w.Resource.Resource = "v1", "configmaps"
-
 	return w
 }

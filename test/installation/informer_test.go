@@ -163,7 +163,6 @@ func theSecondInformerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	first := newKeptInformer(t, plane, "informers", func(*installation.Options) {})
 	before := first.versions()
-
 	for _, source := range []installation.Source{installation.SourceInformer, installation.SourceAdmission} {
 		opts := first.opts
 		opts.Owner, opts.Source, opts.Namespace, opts.Name = "second", source, "default", "second"
@@ -269,7 +268,6 @@ func watchesWithItsSettings(
 	t *testing.T, plane *apiserver.ControlPlane, deployment *appsv1.Deployment, managers string, objects ...client.Object,
 ) {
 	t.Helper()
-
 	pod := deployment.Spec.Template.Spec
 	if !*pod.AutomountServiceAccountToken {
 		t.Error("the agent has no token")
@@ -317,7 +315,6 @@ func watchesWithItsSettings(
 	agent := rig.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
 		rig.AgentOptions{Env: env})
 	defer agent.Kill()
-
 	for _, object := range objects {
 		if err := plane.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
@@ -334,7 +331,6 @@ func watchesWithItsSettings(
 // refuses checks that the account can read nothing else.
 func refuses(t *testing.T, plane *apiserver.ControlPlane, token string, existing *appsv1.Deployment) {
 	t.Helper()
-
 	config := rest.AnonymousClientConfig(plane.Config)
 	config.BearerToken = token
 

@@ -29,7 +29,6 @@ const secretName = "runtime-watcher-tls"
 // configuration of its own.
 func TestInstallation(t *testing.T) {
 	plane := startRuntime(t)
-
 	for name, test := range map[string]func(*testing.T, *apiserver.ControlPlane){
 		"unchanged": whatIsUnchangedCostsThreeReads, "managers": aNewManagerRestartsNothing,
 		"drift in time":  driftIsFoundInTime,
@@ -50,7 +49,6 @@ func TestInstallation(t *testing.T) {
 
 func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "in-order")
 	w.opts.NoCanary = false
 
@@ -79,7 +77,6 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	w.available(1)
-
 	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Message, "Service") {
 		t.Errorf("got %+v, want it to wait for the Service", status)
 	}
@@ -89,7 +86,6 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	w.endpoint()
-
 	if status := w.install(); status.State != installation.Ready || status.Available != 1 {
 		t.Errorf("got %+v, want it ready", status)
 	}
@@ -105,7 +101,6 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 	before := w.versions()
 
 	w.install()
-
 	if diff := cmp.Diff(before, w.versions()); diff != "" {
 		t.Errorf("a second time changes something (-before +after):\n%s", diff)
 	}
@@ -113,7 +108,6 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 	var policy networkingv1.NetworkPolicy
 
 	w.get(installation.Name, &policy)
-
 	if port := policy.Spec.Egress[1].Ports[0].Port.IntValue(); port != 8443 {
 		t.Errorf("the agent may reach port %d of the control plane, want that of its address", port)
 	}
@@ -122,7 +116,6 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 // The new bundle comes first: an API server that trusts too much loses nothing.
 func aNewSecretRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "secret")
 	w.installed()
 
@@ -133,7 +126,6 @@ func aNewSecretRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	writes := w.since()
 	configuration, secret := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes,
 		"apply Secret -tls")
-
 	if configuration < 0 || configuration > secret {
 		t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
 	}
@@ -145,7 +137,6 @@ func aNewSecretRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	var stored corev1.Secret
 
 	w.get(secretName, &stored)
-
 	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
 		t.Errorf("Secret (-want +got):\n%s", diff)
 	}
@@ -161,13 +152,11 @@ func (w *world) environment() map[string]string {
 	for _, variable := range w.deployment().Spec.Template.Spec.Containers[0].Env {
 		env[variable.Name] = variable.Value
 	}
-
 	return env
 }
 
 func newSettingsRestart(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "settings")
 	w.installed()
 
@@ -189,7 +178,6 @@ func newSettingsRestart(t *testing.T, plane *apiserver.ControlPlane) {
 // Existing webhooks are updated, and none is added, while no agent answers.
 func newWatchesWait(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "watches")
 	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.installed()
@@ -217,7 +205,6 @@ func newWatchesWait(t *testing.T, plane *apiserver.ControlPlane) {
 // A webhook that was added by hand stays.
 func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "by-hand")
 	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.installed()
@@ -227,7 +214,6 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io",
 		new(admission.Path("by-hand"))
 	configuration.Webhooks = append(configuration.Webhooks, added)
-
 	if err := w.client.Update(t.Context(), configuration); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +231,6 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 
 func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "drift")
 	w.installed()
 
@@ -265,7 +250,6 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 
 	secret := &corev1.Secret{}
 	w.get(secretName, secret)
-
 	if err := errors.Join(w.client.Update(t.Context(), configuration), w.client.Update(t.Context(), policy),
 		w.client.Update(t.Context(), deployment), w.client.Delete(t.Context(), secret),
 		// It can neither be changed nor become one of another type.
@@ -285,7 +269,6 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	w.get(installation.Name, &corev1.Service{})
 	w.get(installation.Name, policy)
 	w.get(secretName, secret)
-
 	if diff := cmp.Diff(want, w.configuration().Webhooks); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
@@ -303,11 +286,9 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 
 func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "canary")
 	w.installed()
 	without := names(w.versions())
-
 	if pod := w.deployment().Spec.Template.Spec; *pod.AutomountServiceAccountToken {
 		t.Error("the agent has a token that it does not need")
 	}
@@ -316,7 +297,6 @@ func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	w.install()
 	w.available(1)
 	w.install()
-
 	if with := names(w.versions()); len(with) != len(without)+4 {
 		t.Errorf("with the canary there are %v, without %v", with, without)
 	}
@@ -325,7 +305,6 @@ func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	w.install()
 	w.available(1)
 	w.install()
-
 	if diff := cmp.Diff(without, names(w.versions())); diff != "" {
 		t.Errorf("objects after the canary is turned off (-before +after):\n%s", diff)
 	}
@@ -341,7 +320,6 @@ func names(versions map[string]string) (all []string) {
 	}
 
 	slices.Sort(all)
-
 	return all
 }
 
@@ -349,22 +327,18 @@ func names(versions map[string]string) (all []string) {
 // continues the installation.
 func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "killed")
 	w.opts.NoCanary = false
 	w.createNamespace()
 
 	var complete int
-
 	for n := 1; ; n++ {
 		w.fail = n
 		_, err := w.installer().Install(t.Context(), w.runtime)
 		w.fail = 0
 		w.since()
-
 		if err == nil {
 			complete = n - 1
-
 			break
 		}
 
@@ -373,7 +347,6 @@ func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 		}
 
 		w.gone()
-
 		if n%4 == 0 {
 			_, _ = w.installer().Install(t.Context(), w.runtime)
 			w.installed()
@@ -386,13 +359,11 @@ func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	w.installed()
-
 	for n := 1; ; n++ {
 		w.fail = n
 		_, err := w.installer().Uninstall(t.Context(), w.runtime)
 		w.fail = 0
 		w.since()
-
 		if err == nil {
 			break
 		}
@@ -408,7 +379,6 @@ func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 // gone uninstalls.
 func (w *world) gone() {
 	w.t.Helper()
-
 	if status := w.uninstall(); status.State != installation.Removed {
 		w.t.Errorf("got %+v, want it removed", status)
 	}
@@ -422,9 +392,7 @@ func (w *world) gone() {
 
 func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "uninstall")
-
 	if status := w.uninstall(); status.State != installation.Removed {
 		t.Errorf("without an installation: got %+v", status)
 	}
@@ -459,13 +427,11 @@ func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	w.finalise()
-
 	if status := w.uninstall(); status.State != installation.Removed {
 		t.Errorf("got %+v, want it removed", status)
 	}
 
 	w.runtime.Client = nil
-
 	if status := w.uninstall(); status.State != installation.Removed {
 		t.Errorf("a runtime that is gone: got %+v", status)
 	}
@@ -474,7 +440,6 @@ func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 // finalise ends the namespace, as the controller of namespaces does.
 func (w *world) finalise() {
 	w.t.Helper()
-
 	namespace := &corev1.Namespace{}
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.namespace}, namespace); err != nil {
 		w.t.Fatal(err)
@@ -490,7 +455,6 @@ func (w *world) finalise() {
 // As long as the API server may call it, the agent stays.
 func theWebhookGoesFirst(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "held")
 	w.createNamespace()
 	w.installed()
@@ -511,13 +475,11 @@ func theWebhookGoesFirst(t *testing.T, plane *apiserver.ControlPlane) {
 
 	configuration = w.configuration()
 	configuration.Finalizers = nil
-
 	if err := w.client.Update(t.Context(), configuration); err != nil {
 		t.Fatal(err)
 	}
 
 	w.gone()
-
 	if err := w.client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &corev1.Namespace{}); err != nil {
 		t.Errorf("namespace of others: %v", err)
 	}
@@ -525,9 +487,7 @@ func theWebhookGoesFirst(t *testing.T, plane *apiserver.ControlPlane) {
 
 func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "invalid")
-
 	for name, change := range map[string]func(r *installation.Runtime){
 		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another", "invalid") },
 		"another's key": func(r *installation.Runtime) {
@@ -571,7 +531,6 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 // live. The namespace is older than the agent.
 func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "kyma-system")
 	w.opts.ConfigurationName = "skr-webhook"
 	w.createNamespace()
@@ -579,7 +538,6 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 
 	own := newWorld(t, plane, "own-namespace")
 	own.installed()
-
 	for _, test := range []struct {
 		installed *world
 		namespace string
@@ -603,7 +561,6 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 // namespace.
 func (w *world) watches(namespace string) bool {
 	w.t.Helper()
-
 	var stored corev1.Namespace
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: namespace}, &stored); err != nil {
 		w.t.Fatal(err)
@@ -613,23 +570,19 @@ func (w *world) watches(namespace string) bool {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-
 	return selector.Matches(labels.Set(stored.Labels))
 }
 
 func oneSecretWithTheKnownKeys(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "one-pair")
 	w.installed()
-
 	if certificate := w.environment()["WEBHOOK_TLS_CERT"]; certificate != "/etc/runtime-watcher/tls/webhook.crt" {
 		t.Errorf("the webhook serves %q, want the serving certificate", certificate)
 	}
 
 	w.runtime.Secret = newSecretOfOnePair(t, "one-pair", "one-pair")
 	w.install()
-
 	if certificate, set := w.environment()["WEBHOOK_TLS_CERT"]; set {
 		t.Errorf("the webhook serves %q, which the Secret does not have", certificate)
 	}
@@ -637,7 +590,6 @@ func oneSecretWithTheKnownKeys(t *testing.T, plane *apiserver.ControlPlane) {
 	var stored corev1.Secret
 
 	w.get(secretName, &stored)
-
 	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
 		t.Errorf("Secret (-want +got):\n%s", diff)
 	}
@@ -646,7 +598,6 @@ func oneSecretWithTheKnownKeys(t *testing.T, plane *apiserver.ControlPlane) {
 // aBrokenImageIsNotReady: old replicas answer while those of a new image do not start.
 func aBrokenImageIsNotReady(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "broken")
 	w.installed()
 
@@ -655,7 +606,6 @@ func aBrokenImageIsNotReady(t *testing.T, plane *apiserver.ControlPlane) {
 		UnavailableReplicas: 1,
 	}
 	w.rollout(status)
-
 	if got := w.install(); got.State != installation.Progressing || !strings.Contains(got.Message, "1 of 2") {
 		t.Errorf("with one new replica that does not start: got %+v, want it progressing", got)
 	}
@@ -665,7 +615,6 @@ func aBrokenImageIsNotReady(t *testing.T, plane *apiserver.ControlPlane) {
 		Message: "ReplicaSet has timed out progressing.",
 	}}
 	w.rollout(status)
-
 	if got := w.install(); got.State != installation.Failed || !strings.Contains(got.Message, "timed out") ||
 		got.Available != 2 {
 		t.Errorf("after the deadline: got %+v, want it failed, with the message of the Deployment", got)

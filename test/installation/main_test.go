@@ -10,10 +10,8 @@ import (
 
 func startRuntime(t *testing.T) *apiserver.ControlPlane {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-
 	return apiserver.StartT(t, apiserver.Options{})
 }

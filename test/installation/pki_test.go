@@ -17,14 +17,12 @@ func host(namespace string) string { return installation.Name + "." + namespace 
 // serving certificate for the Service in a namespace.
 func newSecret(t *testing.T, runtime, namespace string) map[string][]byte {
 	t.Helper()
-
 	return newSecretFor(t, runtime, installation.Name, namespace)
 }
 
 // newSecretFor is for a Service with another name.
 func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][]byte {
 	t.Helper()
-
 	ca := newCA(t)
 
 	client, err := ca.Client(runtime, testpki.Options{})
@@ -42,7 +40,6 @@ func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][
 	secret := files(t, client, ca)
 	pair := files(t, serving, ca)
 	secret["webhook.crt"], secret["webhook.key"] = pair["tls.crt"], pair["tls.key"]
-
 	return secret
 }
 
@@ -50,14 +47,12 @@ func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][
 // uses.
 func newSecretOfOnePair(t *testing.T, runtime, namespace string) map[string][]byte {
 	t.Helper()
-
 	ca := newCA(t)
 
 	leaf, err := ca.Client(runtime, testpki.Options{DNSNames: []string{host(namespace)}, Usages: rig.BothUsages()})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return files(t, leaf, ca)
 }
 
@@ -65,28 +60,23 @@ func newSecretOfOnePair(t *testing.T, runtime, namespace string) map[string][]by
 func withServing(secret, other map[string][]byte) map[string][]byte {
 	mixed := maps.Clone(secret)
 	mixed["webhook.crt"], mixed["webhook.key"] = other["webhook.crt"], other["webhook.key"]
-
 	return mixed
 }
 
 func newCA(t *testing.T) *testpki.CA {
 	t.Helper()
-
 	ca, err := testpki.NewCA("ca", testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return ca
 }
 
 func files(t *testing.T, leaf *testpki.Leaf, ca *testpki.CA) map[string][]byte {
 	t.Helper()
-
 	secret, err := testpki.Files(leaf, ca)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return secret
 }

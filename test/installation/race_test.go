@@ -32,7 +32,6 @@ type race struct {
 // take. Each object is then of the same installer.
 func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	for name, prepare := range map[string]func(*race){
 		"unowned":           func(r *race) { r.setOwner("") },
 		"without ConfigMap": func(r *race) { r.setOwner(""); r.removeManagers() },
@@ -47,7 +46,6 @@ func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
 				prepare(r)
 				r.begin()
 				wins[r.winner()]++
-
 				if t.Failed() {
 					return
 				}
@@ -60,11 +58,9 @@ func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
 
 func newRace(t *testing.T, plane *apiserver.ControlPlane, name string) *race {
 	t.Helper()
-
 	r := &race{world: newWorld(t, plane, name), installers: map[string]*installation.Installer{}}
 	r.createNamespace()
 	r.installed()
-
 	for _, owner := range []string{"first", "second"} {
 		opts := r.opts
 		opts.Owner, opts.FormerOwners = owner, []string{"former"}
@@ -76,14 +72,12 @@ func newRace(t *testing.T, plane *apiserver.ControlPlane, name string) *race {
 
 		r.installers[owner] = installer
 	}
-
 	return r
 }
 
 // begin calls both installers at the same time. One of them must be refused.
 func (r *race) begin() {
 	r.t.Helper()
-
 	var (
 		running sync.WaitGroup
 		refused atomic.Int32
@@ -92,7 +86,6 @@ func (r *race) begin() {
 	for owner, installer := range r.installers {
 		running.Go(func() {
 			_, err := installer.Install(r.t.Context(), r.runtime)
-
 			switch {
 			case errors.Is(err, installation.ErrOwned):
 				refused.Add(1)
@@ -103,7 +96,6 @@ func (r *race) begin() {
 	}
 
 	running.Wait()
-
 	if n := refused.Load(); n != 1 {
 		r.t.Errorf("%d of two installers are refused, want 1", n)
 	}
@@ -113,10 +105,8 @@ func (r *race) begin() {
 func (r *race) winner() (winner string) {
 	r.t.Helper()
 	r.answer(1)
-
 	for owner, installer := range r.installers {
 		_, err := installer.Install(r.t.Context(), r.runtime)
-
 		switch {
 		case err == nil && winner == "":
 			winner = owner
@@ -130,7 +120,6 @@ func (r *race) winner() (winner string) {
 	}
 
 	r.answer(1)
-
 	if status, err := r.installers[winner].Install(r.t.Context(), r.runtime); err != nil ||
 		status.State != installation.Ready {
 		r.t.Errorf("%s: got %+v, %v, want it ready", winner, status, err)
@@ -141,14 +130,12 @@ func (r *race) winner() (winner string) {
 			r.t.Errorf("%s %s is of %q, want %q", object.GetKind(), object.GetName(), owner, winner)
 		}
 	}
-
 	return winner
 }
 
 // objects returns all objects of the installation, with the webhook configuration.
 func (r *race) objects() (objects []unstructured.Unstructured) {
 	r.t.Helper()
-
 	for _, kind := range append(kinds(), [2]string{"admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"}) {
 		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
 		if err := r.client.List(r.t.Context(), list); err != nil {
@@ -162,25 +149,21 @@ func (r *race) objects() (objects []unstructured.Unstructured) {
 			}
 		}
 	}
-
 	return objects
 }
 
 // setOwner gives all objects an owner, or none.
 func (r *race) setOwner(owner string) {
 	r.t.Helper()
-
 	for _, object := range r.objects() {
 		before := object.DeepCopy()
 		annotations := object.GetAnnotations()
 		annotations[ownerLabel] = owner
-
 		if owner == "" {
 			delete(annotations, ownerLabel)
 		}
 
 		object.SetAnnotations(annotations)
-
 		if err := r.client.Patch(r.t.Context(), &object, client.MergeFrom(before)); err != nil {
 			r.t.Fatal(err)
 		}
@@ -189,10 +172,8 @@ func (r *race) setOwner(owner string) {
 
 func (r *race) removeManagers() {
 	r.t.Helper()
-
 	managers := &corev1.ConfigMap{}
 	r.get(installation.Name+"-managers", managers)
-
 	if err := r.client.Delete(r.t.Context(), managers); err != nil {
 		r.t.Fatal(err)
 	}
@@ -200,7 +181,6 @@ func (r *race) removeManagers() {
 
 func (r *race) removeAll() {
 	r.t.Helper()
-
 	for _, object := range r.objects() {
 		if err := r.client.Delete(r.t.Context(), &object); err != nil && !apierrors.IsNotFound(err) {
 			r.t.Fatal(err)

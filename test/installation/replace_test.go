@@ -16,11 +16,9 @@ import (
 // configuration goes first. Once they are gone, each reconcile costs two requests.
 func aFormerAgentIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	w := newWorld(t, plane, "former")
 	w.opts.Replaces = installation.SKRWebhook(w.namespace)
 	w.install() // It makes the namespace.
-
 	for _, object := range today.Agent(w.namespace, "image", "kcp.example:443", nil) {
 		if err := plane.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
@@ -30,14 +28,12 @@ func aFormerAgentIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	w.since()
 
 	w.install()
-
 	if slices.ContainsFunc(w.since(), isDelete) {
 		t.Fatal("a former object was removed before the new agent answers")
 	}
 
 	w.available(1)
 	w.endpoint()
-
 	if status := w.install(); status.State != installation.Ready {
 		t.Fatalf("got %+v, want it ready", status)
 	}
@@ -45,7 +41,6 @@ func aFormerAgentIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	writes := w.since()
 	applied := slices.Index(writes, "apply ValidatingWebhookConfiguration ")
 	removed := slices.IndexFunc(writes, isDelete)
-
 	if applied < 0 || removed < applied || writes[removed] != "delete ValidatingWebhookConfiguration skr-webhook" {
 		t.Errorf("want the former webhook configuration to go after the new one is there, have %v", writes)
 	}
@@ -58,7 +53,6 @@ func aFormerAgentIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	w.install()
-
 	if slices.ContainsFunc(w.since(), isDelete) {
 		t.Error("objects that are gone are removed again")
 	}

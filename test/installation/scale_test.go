@@ -28,7 +28,6 @@ type kept struct {
 
 func newKept(t *testing.T, plane *apiserver.ControlPlane, name string) *kept {
 	t.Helper()
-
 	k := &kept{world: newWorld(t, plane, name), now: time.Now()}
 	k.opts.NoCanary = false
 	k.opts.Now = func() time.Time { return k.now }
@@ -36,32 +35,26 @@ func newKept(t *testing.T, plane *apiserver.ControlPlane, name string) *kept {
 	k.look()
 	k.answer(1)
 	k.readSince()
-
 	if status := k.look(); status.State != installation.Ready {
 		t.Fatalf("got %+v, want it ready", status)
 	}
-
 	return k
 }
 
 func (k *kept) look() installation.Status {
 	k.t.Helper()
-
 	status, err := k.installer.Install(k.t.Context(), k.runtime)
 	if err != nil {
 		k.t.Fatal(err)
 	}
-
 	return status
 }
 
 func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	k := newKept(t, plane, "unchanged")
 	k.since()
 	k.readSince()
-
 	if status := k.look(); status.State != installation.Ready || status.Available != 1 {
 		t.Errorf("got %+v, want it ready", status)
 	}
@@ -79,7 +72,6 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane)
 // driftIsFoundInTime: at once if it ends watching, and otherwise within VerifyAfter.
 func driftIsFoundInTime(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	k := newKept(t, plane, "in-time")
 
 	configuration, deployment := k.configuration(), k.deployment()
@@ -93,7 +85,6 @@ func driftIsFoundInTime(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	k.look()
-
 	if diff := cmp.Diff(webhooks, k.configuration().Webhooks); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
@@ -103,14 +94,12 @@ func driftIsFoundInTime(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	k.look()
-
 	if image := k.deployment().Spec.Template.Spec.Containers[0].Image; image == "another/image" {
 		t.Error("the agents have another image")
 	}
 
 	k.answer(1)
 	k.look()
-
 	if err := k.client.Delete(t.Context(), service); err != nil {
 		t.Fatal(err)
 	}
@@ -122,12 +111,10 @@ func driftIsFoundInTime(t *testing.T, plane *apiserver.ControlPlane) {
 
 func aNewManagerRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	k := newKept(t, plane, "managers")
 	before := k.deployment()
 
 	k.runtime.Watches = append(k.runtime.Watches, watchFor("second"))
-
 	if status := k.look(); status.State != installation.Ready {
 		t.Errorf("got %+v, want it ready", status)
 	}
@@ -155,7 +142,6 @@ func aNewManagerRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 // A running agent would send heartbeats for a manager that is gone.
 func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	k := newKept(t, plane, "removed")
 	first := k.deployment().Generation
 
@@ -168,7 +154,6 @@ func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 
 	k.answer(1)
-
 	for range 3 {
 		k.look()
 		k.now = k.now.Add(time.Hour)
@@ -176,14 +161,12 @@ func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 
 	k.installer = k.world.installer() // Another process, without memory.
 	k.look()
-
 	if again := k.deployment(); again.Generation != second.Generation {
 		t.Errorf("they are restarted again: %s", cmp.Diff(second.Spec, again.Spec))
 	}
 
 	k.runtime.Watches = []watch.Watch{watchFor("third")}
 	k.look()
-
 	if again := k.deployment(); again.Generation == second.Generation {
 		t.Error("they are not restarted a second time")
 	}
@@ -191,10 +174,8 @@ func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 
 func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	first := newKept(t, plane, "two")
 	before := first.versions()
-
 	for name, change := range map[string]func(o *installation.Options){
 		"same names":         func(*installation.Options) {},
 		"same configuration": func(o *installation.Options) { o.Namespace, o.Name = "default", "second" },
@@ -236,7 +217,6 @@ func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 
 func aFormerOwnerIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	former := newKept(t, plane, "taken-over")
 	opts := former.opts
 	opts.Owner, opts.FormerOwners = "second", []string{"control-plane.example.com:8443"}
@@ -262,7 +242,6 @@ func aFormerOwnerIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 // allNamesAreSet installs twice into one namespace, with all names and settings of a pod.
 func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-
 	k := newKept(t, plane, "names")
 
 	opts := k.opts
@@ -280,7 +259,6 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 
 	r := k.runtime
 	r.Secret, r.ControlPlane = newSecretFor(t, "names", "my-agent", "names"), "gateway.example.com:9443"
-
 	if _, err := installer.Install(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}

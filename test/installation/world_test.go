@@ -50,7 +50,6 @@ var errKilled = errors.New("killed")
 
 func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 	t.Helper()
-
 	w := &world{t: t, namespace: name, opts: installation.Options{
 		Namespace: name, ConfigurationName: name,
 		NoCanary: true,
@@ -74,33 +73,28 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 			if err := w.write("apply", applied.GetKind(), applied.GetName()); err != nil {
 				return err
 			}
-
 			return c.Apply(ctx, object, opts...)
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object,
 			opts ...client.GetOption,
 		) error {
 			w.read(object)
-
 			return c.Get(ctx, key, object, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			w.read(list)
-
 			return c.List(ctx, list, opts...)
 		},
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
 			if err := w.write("create", object.GetObjectKind().GroupVersionKind().Kind, object.GetName()); err != nil {
 				return err
 			}
-
 			return c.Create(ctx, object, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
 			if err := w.write("delete", object.GetObjectKind().GroupVersionKind().Kind, object.GetName()); err != nil {
 				return err
 			}
-
 			return c.Delete(ctx, object, opts...)
 		},
 	}), "Strict")
@@ -108,7 +102,6 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 		ID: core.RuntimeID(name), Client: w.client, Secret: newSecret(t, name,
 			name), Watches: []watch.Watch{watchFor("first")},
 	}
-
 	return w
 }
 
@@ -121,7 +114,6 @@ func (w *world) write(verb, kind, name string) error {
 	if len(w.writes) == w.fail {
 		return errKilled
 	}
-
 	return nil
 }
 
@@ -141,17 +133,14 @@ func (w *world) readSince() []string {
 	w.reads = nil
 
 	slices.Sort(reads)
-
 	return reads
 }
 
 // managers returns the content of the file that the agents read.
 func (w *world) managers() string {
 	w.t.Helper()
-
 	stored := &corev1.ConfigMap{}
 	w.get(cmp.Or(w.opts.Name, installation.Name)+"-managers", stored)
-
 	return stored.Data["managers"]
 }
 
@@ -162,29 +151,24 @@ func (w *world) since() []string {
 
 	writes := w.writes
 	w.writes = nil
-
 	return writes
 }
 
 func (w *world) installer() *installation.Installer {
 	w.t.Helper()
-
 	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:8443", w.opts)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-
 	return installer
 }
 
 func (w *world) install() installation.Status {
 	w.t.Helper()
-
 	status, err := w.installer().Install(w.t.Context(), w.runtime)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-
 	return status
 }
 
@@ -192,7 +176,6 @@ func (w *world) installed() {
 	w.t.Helper()
 	w.install()
 	w.answer(1)
-
 	if status := w.install(); status.State != installation.Ready {
 		w.t.Fatalf("got %+v, want it ready", status)
 	}
@@ -202,12 +185,10 @@ func (w *world) installed() {
 
 func (w *world) uninstall() installation.Status {
 	w.t.Helper()
-
 	status, err := w.installer().Uninstall(w.t.Context(), w.runtime)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-
 	return status
 }
 
@@ -215,7 +196,6 @@ func (w *world) uninstall() installation.Status {
 func (w *world) answer(replicas int32) {
 	w.t.Helper()
 	w.available(replicas)
-
 	if replicas > 0 {
 		w.endpoint()
 	}
@@ -223,7 +203,6 @@ func (w *world) answer(replicas int32) {
 
 func (w *world) available(replicas int32) {
 	w.t.Helper()
-
 	wanted := *w.deployment().Spec.Replicas
 	w.rollout(appsv1.DeploymentStatus{
 		Replicas: wanted, UpdatedReplicas: wanted, ReadyReplicas: replicas, AvailableReplicas: replicas,
@@ -233,11 +212,9 @@ func (w *world) available(replicas int32) {
 // rollout writes a status as the controller of Deployments does.
 func (w *world) rollout(status appsv1.DeploymentStatus) {
 	w.t.Helper()
-
 	deployment := w.deployment()
 	status.ObservedGeneration = deployment.Generation
 	deployment.Status = status
-
 	if err := w.client.Status().Update(w.t.Context(), deployment); err != nil {
 		w.t.Fatal(err)
 	}
@@ -245,7 +222,6 @@ func (w *world) rollout(status appsv1.DeploymentStatus) {
 
 func (w *world) endpoint() {
 	w.t.Helper()
-
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.namespace, Name: "agent", Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
@@ -266,16 +242,13 @@ func (w *world) endpoint() {
 
 func (w *world) deployment() *appsv1.Deployment {
 	w.t.Helper()
-
 	deployment := &appsv1.Deployment{}
 	w.get(cmp.Or(w.opts.Name, installation.Name), deployment)
-
 	return deployment
 }
 
 func (w *world) get(name string, object client.Object) {
 	w.t.Helper()
-
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object); err != nil {
 		w.t.Fatal(err)
 	}
@@ -284,7 +257,6 @@ func (w *world) get(name string, object client.Object) {
 // configuration returns nil when there is none.
 func (w *world) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	w.t.Helper()
-
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 
 	err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.opts.ConfigurationName}, configuration)
@@ -295,13 +267,11 @@ func (w *world) configuration() *admissionregistrationv1.ValidatingWebhookConfig
 	if err != nil {
 		w.t.Fatal(err)
 	}
-
 	return configuration
 }
 
 func (w *world) webhooks() (names []string) {
 	w.t.Helper()
-
 	configuration := w.configuration()
 	if configuration == nil {
 		return nil
@@ -314,27 +284,22 @@ func (w *world) webhooks() (names []string) {
 
 		names = append(names, strings.TrimSuffix(configuration.Webhooks[i].Name, ".operator.kyma-project.io"))
 	}
-
 	return names
 }
 
 // versions are those of everything that was installed.
 func (w *world) versions() map[string]string {
 	w.t.Helper()
-
 	found := w.left()
-
 	if configuration := w.configuration(); configuration != nil {
 		found["configuration"] = configuration.ResourceVersion
 	}
-
 	return found
 }
 
 // left returns the versions of the objects in the namespace.
 func (w *world) left() map[string]string {
 	w.t.Helper()
-
 	found := map[string]string{}
 
 	for _, kind := range kinds() {
@@ -349,14 +314,12 @@ func (w *world) left() map[string]string {
 			}
 		}
 	}
-
 	return found
 }
 
 // createNamespace creates the namespace before the installer does, which must not remove it then.
 func (w *world) createNamespace() {
 	w.t.Helper()
-
 	if err := w.client.Create(w.t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}); err != nil {
 		w.t.Fatal(err)

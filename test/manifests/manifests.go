@@ -20,12 +20,10 @@ import (
 // Watchers returns the custom resource definition of Watchers, which the caller may change.
 func Watchers(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(crd.Watchers(), definition); err != nil {
 		t.Fatalf("custom resource definition: %v", err)
 	}
-
 	return definition
 }
 
@@ -33,7 +31,6 @@ func Watchers(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 // the typed APIs.
 func Routes(t testing.TB, kind watcher.Routing) []string {
 	t.Helper()
-
 	switch kind {
 	case watcher.NoRouting:
 		return nil
@@ -43,7 +40,6 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 	}
 
 	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
-
 	return []string{
 		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
 		filepath.Join(standard, "gateway.networking.k8s.io_httproutes.yaml"),
@@ -53,9 +49,7 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 // CertManager returns the files of the definitions of Certificates and Issuers.
 func CertManager(t testing.TB) []string {
 	t.Helper()
-
 	folder := filepath.Join(moduleDir(t, "github.com/cert-manager/cert-manager"), "deploy", "crds")
-
 	return []string{
 		filepath.Join(folder, "cert-manager.io_certificates.yaml"), filepath.Join(folder, "cert-manager.io_issuers.yaml"),
 	}
@@ -65,7 +59,6 @@ func CertManager(t testing.TB) []string {
 // dependency: it needs 200 modules, and other versions of Kubernetes.
 func Gardener(t testing.TB) []string {
 	t.Helper()
-
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/gardener/cert-management@v0.16.0")
 	cmd.Dir = t.TempDir() // Outside of the workspace.
 
@@ -82,7 +75,6 @@ func Gardener(t testing.TB) []string {
 	}
 
 	folder := filepath.Join(module.Dir, "pkg", "apis", "cert", "crds")
-
 	return []string{
 		filepath.Join(folder, "cert.gardener.cloud_certificates.yaml"),
 		filepath.Join(folder, "cert.gardener.cloud_issuers.yaml"),
@@ -91,23 +83,19 @@ func Gardener(t testing.TB) []string {
 
 func moduleDir(t testing.TB, module string) string {
 	t.Helper()
-
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		t.Fatalf("where is module %s: %v", module, err)
 	}
-
 	return strings.TrimSpace(string(out))
 }
 
 // Object reads one object in YAML.
 func Object(t testing.TB, text string) *unstructured.Unstructured {
 	t.Helper()
-
 	var content map[string]any
 	if err := yaml.UnmarshalStrict([]byte(strings.TrimSpace(text)), &content); err != nil {
 		t.Fatalf("YAML: %v\n%s", err, text)
 	}
-
 	return &unstructured.Unstructured{Object: content}
 }

@@ -53,7 +53,6 @@ func TestMigration(t *testing.T) {
 	w.forward()
 	w.rotate()
 	w.cleanUp()
-
 	for _, tr := range flow {
 		tr.Settle(patience, tr.Count())
 	}
@@ -117,7 +116,6 @@ func (w *world) forward() {
 // back are the same steps in the opposite order.
 func (w *world) back() {
 	w.t.Helper()
-
 	w.ours.keepRuntimes(nil)
 	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
 	w.agentsAre(dropinImage)
@@ -160,7 +158,6 @@ func (w *world) back() {
 // rotate replaces the CA of today by one of ours.
 func (w *world) rotate() {
 	w.t.Helper()
-
 	status, err := w.ours.set.Reconcile(w.t.Context())
 	w.must(err)
 
@@ -171,7 +168,6 @@ func (w *world) rotate() {
 	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
 	w.eventually("the next CA signs everything", func() bool {
 		w.must(w.plane.Client.Get(w.t.Context(), w.ours.set.ClientsIssuer(), issuer))
-
 		return issuer.Annotations[certificates.AnnotationRotation] == fmt.Sprintf("CA %d signs everything", next)
 	})
 	w.serverIsLeafOf(fmt.Sprintf("watcher-ca-%d", next))
@@ -182,7 +178,6 @@ func (w *world) rotate() {
 // cleanUp is the step without a way back.
 func (w *world) cleanUp() {
 	w.t.Helper()
-
 	var kymas []string
 	for _, m := range w.members {
 		kymas = append(kymas, m.kyma)
@@ -198,7 +193,6 @@ func (w *world) cleanUp() {
 // everywhereArrives writes objects in each runtime until one arrives.
 func (w *world) everywhereArrives(name string) {
 	w.t.Helper()
-
 	for _, m := range w.members {
 		n := 0
 
@@ -206,13 +200,11 @@ func (w *world) everywhereArrives(name string) {
 			object := today.WatchedKyma(m.kyma, fmt.Sprintf("%s-%d-%d", name, w.steps.Len(), n))
 			n++
 			w.must(m.Client.Create(w.t.Context(), object))
-
 			for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
 				if w.record.Count(arrival(m.id, object.GetName())) > 0 {
 					return true
 				}
 			}
-
 			return false
 		})
 	}
@@ -221,12 +213,10 @@ func (w *world) everywhereArrives(name string) {
 // agentsAre returns when each Deployment of today has one ready pod with that image.
 func (w *world) agentsAre(image string) {
 	w.t.Helper()
-
 	key := types.NamespacedName{Namespace: today.Namespace, Name: today.Name}
 	for _, m := range w.members {
 		w.eventually("the agent of "+m.kyma+" has the image "+image, func() bool {
 			pods := m.node.Pods(key)
-
 			return len(pods) == 1 && pods[0].Ready && !pods[0].Ending && m.image(w.t, key) == image &&
 				m.runsOurs(w.t, key) == (image == dropinImage)
 		})
@@ -236,15 +226,12 @@ func (w *world) agentsAre(image string) {
 // runsOurs asks the process itself. An agent of today serves no metrics here.
 func (m *member) runsOurs(t *testing.T, key types.NamespacedName) bool {
 	t.Helper()
-
 	text, err := m.node.Get(t.Context(), key, "metrics-port", "/metrics")
-
 	return err == nil && strings.Contains(string(text), "runtime_watcher_agent_build_info")
 }
 
 func (m *member) image(t *testing.T, key types.NamespacedName) string {
 	t.Helper()
-
 	deployment := &unstructured.Unstructured{}
 	deployment.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"})
 
@@ -255,40 +242,33 @@ func (m *member) image(t *testing.T, key types.NamespacedName) string {
 	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
 	container, _ := containers[0].(map[string]any)
 	image, _ := container["image"].(string)
-
 	return image
 }
 
 func unstructuredOf(t *testing.T, definition any) *unstructured.Unstructured {
 	t.Helper()
-
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(definition)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return &unstructured.Unstructured{Object: content}
 }
 
 func (w *world) watcher() *unstructured.Unstructured {
 	w.t.Helper()
-
 	stored := &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(today.WatcherKind())
 	w.must(w.plane.Client.Get(w.t.Context(),
 		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-kyma-watcher"}, stored))
-
 	return stored
 }
 
 func (w *world) route() string {
 	w.t.Helper()
-
 	stored := &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(today.RouteKind())
 	w.must(w.plane.Client.Get(w.t.Context(),
 		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-kyma-watcher"}, stored))
-
 	return fmt.Sprint(stored.Object["spec"])
 }
 
@@ -298,14 +278,12 @@ func conditionsOf(w *unstructured.Unstructured) (names []string) {
 		fields, _ := condition.(map[string]any)
 		names = append(names, fmt.Sprint(fields["type"]))
 	}
-
 	return names
 }
 
 // stored wants the definition of Watchers to have stored versions of today.
 func (w *world) stored(versions ...string) {
 	w.t.Helper()
-
 	definition := today.Watchers(true)
 	w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(definition), definition))
 
@@ -321,7 +299,6 @@ func (w *world) watcherIsOurs() {
 	w.t.Helper()
 	w.eventually("our controller keeps the Watcher", func() bool {
 		stored := w.watcher()
-
 		return len(stored.GetFinalizers()) == 0 && slices.Equal(conditionsOf(stored), []string{"RouteReady"}) &&
 			strings.Contains(w.route(), "/v3/lifecycle-manager/")
 	})
@@ -331,7 +308,6 @@ func (w *world) watcherIsTodays() {
 	w.t.Helper()
 	w.eventually("the controller of today keeps the Watcher", func() bool {
 		stored := w.watcher()
-
 		return slices.Equal(stored.GetFinalizers(), []string{today.Finalizer}) &&
 			slices.Equal(conditionsOf(stored), []string{"VirtualService"}) &&
 			!strings.Contains(w.route(), "/v3/")
@@ -341,7 +317,6 @@ func (w *world) watcherIsTodays() {
 // allow sets the paths of the AuthorizationPolicy.
 func (w *world) allow(paths ...string) {
 	w.t.Helper()
-
 	policy := &unstructured.Unstructured{}
 	policy.SetGroupVersionKind(schema.GroupVersionKind{
 		Group: "security.istio.io", Version: "v1beta1", Kind: "AuthorizationPolicy",
@@ -361,10 +336,8 @@ func (w *world) allow(paths ...string) {
 
 func (w *world) gatewaySecret() *corev1.Secret {
 	w.t.Helper()
-
 	secret := &corev1.Secret{}
 	w.must(w.plane.Client.Get(w.t.Context(), today.GatewaySecret(), secret))
-
 	return secret
 }
 
@@ -373,7 +346,6 @@ func (w *world) serverIsLeafOf(ca string) {
 	w.t.Helper()
 	w.eventually("the gateway serves a certificate of "+ca, func() bool {
 		certificate := w.certificateIn(today.GatewaySecret())
-
 		return !certificate.IsCA && certificate.Issuer.CommonName == ca
 	})
 }
@@ -391,7 +363,6 @@ func (w *world) renewFormer() {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(w.gatewaySecret().Data["ca.crt"])
 		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
-
 		return err == nil
 	})
 }
@@ -399,7 +370,6 @@ func (w *world) renewFormer() {
 // renew returns the next certificate of the PKI of today in a Secret.
 func (w *world) renew(name string, secret types.NamespacedName) *x509.Certificate {
 	w.t.Helper()
-
 	before := w.certificateIn(secret)
 	w.eventually(name+" is to be renewed", func() bool {
 		stored := &certv1.Certificate{}
@@ -407,30 +377,25 @@ func (w *world) renew(name string, secret types.NamespacedName) *x509.Certificat
 		stored.Status.Conditions = append(stored.Status.Conditions, certv1.CertificateCondition{
 			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
 		})
-
 		return w.plane.Client.Status().Update(w.t.Context(), stored) == nil // Not while another one writes it.
 	})
 	w.eventually(name+" is renewed", func() bool { return !w.certificateIn(secret).Equal(before) })
-
 	return w.certificateIn(secret)
 }
 
 func (w *world) certificateIn(key types.NamespacedName) *x509.Certificate {
 	w.t.Helper()
-
 	secret := &corev1.Secret{}
 	w.must(w.plane.Client.Get(w.t.Context(), key, secret))
 
 	block, _ := pem.Decode(secret.Data["tls.crt"])
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	w.must(err)
-
 	return certificate
 }
 
 func (m *member) configurations(t *testing.T) (names []string) {
 	t.Helper()
-
 	var list admissionregistrationv1.ValidatingWebhookConfigurationList
 	if err := m.Client.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
@@ -439,13 +404,11 @@ func (m *member) configurations(t *testing.T) (names []string) {
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
-
 	return names
 }
 
 func (w *world) configurationsAre(names ...string) {
 	w.t.Helper()
-
 	for _, m := range w.members {
 		w.eventually(fmt.Sprintf("%s has the webhook configurations %v", m.kyma, names), func() bool {
 			return slices.Equal(m.configurations(w.t), names)
@@ -461,7 +424,6 @@ func (w *world) bothConfigurations() {
 func (w *world) onlyOurs() {
 	w.t.Helper()
 	w.configurationsAre(installation.Name)
-
 	for _, m := range w.members {
 		w.eventually("no pod of today is left in "+m.kyma, func() bool {
 			return len(m.node.Pods(types.NamespacedName{Namespace: today.Namespace, Name: today.Name})) == 0
@@ -475,7 +437,6 @@ func (w *world) settled(m *member) {
 	w.t.Helper()
 	w.eventually("both of our agents are ready in "+m.kyma, func() bool {
 		pods := m.node.Pods(types.NamespacedName{Namespace: today.Namespace, Name: installation.Name})
-
 		return len(pods) == 2 && !slices.ContainsFunc(pods, func(p node.Pod) bool { return !p.Ready || p.Ending })
 	})
 }
@@ -483,7 +444,6 @@ func (w *world) settled(m *member) {
 // fresh wants heartbeats of contract v3 through the gateway.
 func (w *world) fresh() {
 	w.t.Helper()
-
 	for _, m := range w.members {
 		w.eventually(m.kyma+" is fresh", func() bool {
 			return w.fleet.Get(core.RuntimeID(m.id), today.Manager).State == fleet.Fresh
@@ -495,7 +455,6 @@ func (w *world) fresh() {
 func (w *world) weLeft() {
 	w.t.Helper()
 	w.configurationsAre(today.Name)
-
 	for _, m := range w.members {
 		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(m.left(w.t, installation.Name)) == 0 })
 		w.eventually("the finalizer of "+m.kyma+" is removed", func() bool {
@@ -503,7 +462,6 @@ func (w *world) weLeft() {
 			object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
 			key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: m.kyma}
 			w.must(w.plane.Client.Get(w.t.Context(), key, object))
-
 			return len(object.Finalizers) == 0
 		})
 	}
@@ -512,7 +470,6 @@ func (w *world) weLeft() {
 // returnGateway is what docs/platforms/migration.md says about the way back.
 func (w *world) returnGateway() {
 	w.t.Helper()
-
 	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
 	w.commands("4. Certificates")
 	w.eventually("the gateway serves the CA again", func() bool { return w.certificateIn(today.GatewaySecret()).IsCA })
@@ -532,13 +489,11 @@ func leftIn(t *testing.T, plane *apiserver.ControlPlane, prefixes []string) []st
 // left are all objects with a prefix of their name, of whichever kind.
 func (m *member) left(t *testing.T, prefixes ...string) []string {
 	t.Helper()
-
 	return leftIn(t, m.ControlPlane, prefixes)
 }
 
 func (w *world) nothingOfOursIsLeft() {
 	w.t.Helper()
-
 	for _, m := range w.members {
 		if left := m.left(w.t, installation.Name); len(left) > 0 {
 			w.t.Errorf("left in %s: %v", m.kyma, left)
@@ -555,19 +510,16 @@ func ids(members []*member) (ids []string) {
 	for _, m := range members {
 		ids = append(ids, m.id)
 	}
-
 	return ids
 }
 
 func (w *world) nothingOfTodayIsInRuntimes() {
 	w.t.Helper()
-
 	for _, m := range w.members {
 		w.eventually("nothing of today is left in "+m.kyma, func() bool {
 			left := m.left(w.t, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas")
 			status, _ := w.ours.states.Load(m.kyma)
 			w.last = fmt.Sprintf("left: %v, status: %+v", left, status)
-
 			return len(left) == 0
 		})
 	}
@@ -594,9 +546,7 @@ func (w *world) nothingOfTodayIsLeft() {
 // noDoubles writes objects after the end: each is one event.
 func (w *world) noDoubles() {
 	w.t.Helper()
-
 	const writes = 20
-
 	for _, m := range w.members {
 		for n := range writes {
 			w.must(m.Client.Create(w.t.Context(), today.WatchedKyma(m.kyma, fmt.Sprintf("end-%d", n))))
@@ -608,13 +558,11 @@ func (w *world) noDoubles() {
 					return false
 				}
 			}
-
 			return true
 		})
 	}
 
 	w.everywhereArrives("last") // What would come twice has had its time.
-
 	for _, m := range w.members {
 		for n := range writes {
 			if looks := w.record.Count(arrival(m.id, fmt.Sprintf("end-%d", n))); looks != 1 {

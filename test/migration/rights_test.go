@@ -41,12 +41,10 @@ type limited struct {
 // newLimited adds to args what an API server needs to record the requests of a user.
 func newLimited(t *testing.T, args map[string][]string, user, file string) *limited {
 	t.Helper()
-
 	dir := t.TempDir()
 	policy := filepath.Join(dir, "policy.yaml")
 	text := fmt.Sprintf(`{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
 "rules": [{"level": "Metadata", "users": [%q]}]}`, user)
-
 	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +54,6 @@ func newLimited(t *testing.T, args map[string][]string, user, file string) *limi
 	args["audit-log-path"] = []string{l.audit}
 	// References to an owner that block its deletion then need the right to update its finalizers.
 	args["enable-admission-plugins"] = []string{"OwnerReferencesPermissionEnforcement"}
-
 	return l
 }
 
@@ -77,7 +74,6 @@ func (l *limited) grant(t *testing.T, plane *apiserver.ControlPlane) {
 // kubeconfig is that of the user.
 func (l *limited) kubeconfig(t *testing.T) []byte {
 	t.Helper()
-
 	const name = "it"
 
 	text, err := clientcmd.Write(clientcmdapi.Config{
@@ -93,7 +89,6 @@ func (l *limited) kubeconfig(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return text
 }
 
@@ -109,7 +104,6 @@ func (r right) String() string {
 	if r.namespace != "" {
 		text += " in " + r.namespace
 	}
-
 	return text
 }
 
@@ -121,7 +115,6 @@ func (r right) allows(asked right) bool {
 // rights are those of all roles in the file. The user is the only subject.
 func (l *limited) rights(t *testing.T) (all []right) {
 	t.Helper()
-
 	for document := range bytes.SplitSeq(test.Read(t, l.file), []byte("\n---\n")) {
 		var role rbacv1.Role
 		if err := yaml.Unmarshal(document, &role); err != nil {
@@ -132,7 +125,6 @@ func (l *limited) rights(t *testing.T) (all []right) {
 			all = append(all, rightsOf(role.Namespace, rule)...)
 		}
 	}
-
 	return all
 }
 
@@ -149,7 +141,6 @@ func rightsOf(namespace string, rule rbacv1.PolicyRule) (all []right) {
 			}
 		}
 	}
-
 	return all
 }
 
@@ -176,36 +167,30 @@ func (r request) asked() []right {
 	if r.Verb == "patch" && r.ResponseStatus.Code == 201 {
 		created := asked
 		created.verb = "create"
-
 		return []right{asked, created}
 	}
-
 	return []right{asked}
 }
 
 func (l *limited) requests(t *testing.T) (all []request) {
 	t.Helper()
-
 	file, err := os.Open(l.audit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		var r request
 		if err := json.Unmarshal(lines.Bytes(), &r); err == nil && r.ObjectRef.Resource != "" { // The last line may be cut.
 			all = append(all, r)
 		}
 	}
-
 	return all
 }
 
 // used returns the rights of the file that were used, and the refused ones that are not in it.
 func (l *limited) used(t *testing.T) (used, refused map[string]bool) {
 	t.Helper()
-
 	rights := l.rights(t)
 	used, refused = map[string]bool{}, map[string]bool{}
 
@@ -222,7 +207,6 @@ func (l *limited) used(t *testing.T) (used, refused map[string]bool) {
 			}
 		}
 	}
-
 	return used, refused
 }
 
@@ -230,7 +214,6 @@ func (l *limited) used(t *testing.T) (used, refused map[string]bool) {
 // ones, and no request to be refused.
 func checkRights(t *testing.T, spare []string, clusters ...*limited) {
 	t.Helper()
-
 	used, refused := map[string]bool{}, map[string]bool{}
 
 	for _, l := range clusters {
@@ -277,7 +260,6 @@ func spare() []string {
 // checkRights is called at the end.
 func (w *world) checkRights() {
 	w.t.Helper()
-
 	installers := make([]*limited, len(w.members))
 	for i, m := range w.members {
 		installers[i] = m.rights

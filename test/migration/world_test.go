@@ -88,7 +88,6 @@ type member struct {
 
 func newWorld(t *testing.T, kymas ...string) *world {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
@@ -123,13 +122,11 @@ func newWorld(t *testing.T, kymas ...string) *world {
 
 	w.fleet, _ = fleet.New(fleet.Options{}) // Its defaults are valid.
 	w.startToday(gateway)
-
 	return w
 }
 
 func (w *world) must(err error) {
 	w.t.Helper()
-
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -150,7 +147,6 @@ func (w *world) run(ctx context.Context, name string, start func(context.Context
 
 func (w *world) startRuntimes(gateway string, kymas []string) {
 	w.t.Helper()
-
 	agent := rig.Build(w.t, "cmd/agent")
 	images := map[string]string{todaysImage: rig.Build(w.t, "test/lab/today/skrwebhook"), dropinImage: agent, ourImage: agent}
 
@@ -179,7 +175,6 @@ func newNamespace(name string) *corev1.Namespace {
 // startToday makes the control plane of today, with stored versions v1beta1 and v1beta2.
 func (w *world) startToday(gateway string) {
 	w.t.Helper()
-
 	for _, name := range []string{today.PlaneNamespace, today.GatewayNamespace} {
 		w.must(w.plane.Client.Create(w.t.Context(), newNamespace(name)))
 	}
@@ -189,7 +184,6 @@ func (w *world) startToday(gateway string) {
 	w.must(w.plane.Client.Create(w.t.Context(), today.Kymas()))
 	w.must(w.plane.Client.Create(w.t.Context(), today.Watchers(false)))
 	w.define(today.Watchers(true))
-
 	for _, object := range append(today.PKI(), today.Plane()...) {
 		w.eventually("the API server knows "+object.GetKind(), func() bool {
 			return w.plane.Client.Create(w.t.Context(), object.DeepCopy()) == nil
@@ -225,7 +219,6 @@ func (w *world) define(definition *unstructured.Unstructured) {
 		}
 
 		stored.Object["spec"] = definition.Object["spec"]
-
 		return w.plane.Client.Update(w.t.Context(), stored) == nil
 	})
 }
@@ -233,7 +226,6 @@ func (w *world) define(definition *unstructured.Unstructured) {
 // represent makes the operators know a runtime.
 func (w *world) represent(m *member) {
 	w.t.Helper()
-
 	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma,
@@ -259,13 +251,11 @@ type ours struct {
 
 func (o *ours) newManager() ctrl.Manager {
 	o.w.t.Helper()
-
 	mgr, err := ctrl.NewManager(o.w.rights.config, ctrl.Options{
 		Scheme: o.w.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	o.w.must(err)
-
 	return mgr
 }
 
@@ -301,7 +291,6 @@ func (o *ours) listen() (addr string) {
 	w.run(ctx, "manager of the listener", mgr.Start)
 	w.run(ctx, "listener", events.Start)
 	w.eventually("our listener is ready", func() bool { return events.Ready() == nil })
-
 	return addr
 }
 
@@ -330,7 +319,6 @@ func (o *ours) newSet(ca ...types.NamespacedName) *certificates.Certificates {
 			RuntimeNamespace: today.Namespace,
 		})
 	o.w.must(err)
-
 	return set
 }
 
@@ -347,7 +335,6 @@ func (o *ours) keepSet() {
 func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
 	w := o.w
 	o.stopSet()
-
 	if o.stopRuntimes != nil {
 		o.stopRuntimes()
 	}
@@ -382,7 +369,6 @@ func kubeconfigOf(kyma client.Object) (namespace string, selector client.Matchin
 // note keeps the last status of each runtime, for a test that fails.
 func (o *ours) note(_ context.Context, object client.Object, status installation.Status) error {
 	o.states.Store(object.GetName(), status)
-
 	return nil
 }
 

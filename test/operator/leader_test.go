@@ -47,12 +47,10 @@ func leaderRole() *rbacv1.Role {
 // rights.
 func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 	t.Helper()
-
 	config := rest.CopyConfig(l.Config)
 	config.Impersonate.UserName = leaderUser
 	if role == nil {
 		config.Impersonate.UserName = "nobody"
-
 		return config
 	}
 
@@ -62,25 +60,21 @@ func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: leaderUser}},
 	})
-
 	return config
 }
 
 // leads runs a leader endpoint until stop, or until the end of the test.
 func leads(t *testing.T, config *rest.Config, address, pod string) (stop func()) {
 	t.Helper()
-
 	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
 		address, map[string]int32{"events": 8082, "relay": 8083},
 		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}))
-
 	return rig.Run(t, "leader endpoint", endpoint.Start)
 }
 
 // leaderAddress follows the endpoint in a cache with the rights of config.
 func leaderAddress(t *testing.T, config *rest.Config, port string) func() string {
 	t.Helper()
-
 	informers := must(cache.New(config, cache.Options{ByObject: map[client.Object]cache.ByObject{
 		&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{
 			leaderService.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", leaderService.Name+"-leader")},
@@ -88,7 +82,6 @@ func leaderAddress(t *testing.T, config *rest.Config, port string) func() string
 	}}))
 	address := must(controllerruntime.LeaderAddress(t.Context(), informers, leaderService, port))
 	rig.Run(t, "cache", informers.Start)
-
 	return address
 }
 
@@ -132,7 +125,6 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	}
 	eventually(t, "the slice is there again", func() bool {
 		uid := slice.UID
-
 		return l.Client.Get(t.Context(), key, &slice) == nil && slice.UID != uid
 	})
 
@@ -188,7 +180,6 @@ func (l *lab) testReplicas(t *testing.T) {
 
 func TestLeaderEndpointArguments(t *testing.T) {
 	t.Parallel()
-
 	writer := must(client.New(&rest.Config{Host: "https://127.0.0.1:1"}, client.Options{}))
 	ports := map[string]int32{"": 8082}
 	for name, create := range map[string]func() (*controllerruntime.LeaderEndpoint, error){

@@ -41,7 +41,6 @@ func TestMain(m *testing.M) {
 // TestManager runs controller managers on a real API server, with events over mTLS connections.
 func TestManager(t *testing.T) {
 	t.Parallel()
-
 	if testing.Short() {
 		t.Skip("starts a real API server, and builds it the first time (minutes)")
 	}
@@ -74,7 +73,6 @@ type lab struct {
 
 func (l *lab) create(t *testing.T, object client.Object) {
 	t.Helper()
-
 	if err := l.Client.Create(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
@@ -84,12 +82,10 @@ func (l *lab) create(t *testing.T, object client.Object) {
 // a domain.
 func (l *lab) kyma(t *testing.T, name string, domains ...string) *metav1.PartialObjectMetadata {
 	t.Helper()
-
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kymaKind())
 	object.SetNamespace("kcp-system")
 	object.SetName(name)
-
 	for _, value := range domains {
 		object.SetAnnotations(domain(value))
 	}
@@ -100,7 +96,6 @@ func (l *lab) kyma(t *testing.T, name string, domains ...string) *metav1.Partial
 			t.Error(err)
 		}
 	})
-
 	return kyma(name)
 }
 
@@ -116,7 +111,6 @@ func (l *lab) testEvents(t *testing.T) {
 	before.TLS = l.serverTLS()
 	before.StartTLS()
 	defer before.Close()
-
 	for _, owner := range []string{"", "kcp-system/skr-1"} {
 		status := skr1.post(t, before.Listener.Addr().String(), owner, "a")
 		if status != http.StatusServiceUnavailable {
@@ -129,7 +123,6 @@ func (l *lab) testEvents(t *testing.T) {
 
 	t.Run("each reconciles its runtime", func(t *testing.T) {
 		var got []string
-
 		for _, send := range []struct {
 			from  *runtime
 			owner string
@@ -202,7 +195,6 @@ func (l *lab) testRefusals(t *testing.T) {
 	thief := l.runtime(t, "good", "thief.example.com")
 	registered := func(t *testing.T, value any) {
 		t.Helper()
-
 		patch := must(json.Marshal(map[string]any{"metadata": map[string]any{
 			"annotations": map[string]any{controllerruntime.DomainAnnotation: value},
 		}}))
@@ -249,7 +241,6 @@ func (l *lab) testRefusals(t *testing.T) {
 		{
 			"object deleted", func(t *testing.T) {
 				t.Helper()
-
 				if err := l.Client.Delete(t.Context(), good.DeepCopy()); err != nil {
 					t.Fatal(err)
 				}
@@ -272,7 +263,6 @@ func (l *lab) testRefusals(t *testing.T) {
 // expect posts an event and compares the answer. It repeats this while the cache may lack a change.
 func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owner, reason string, changed bool) {
 	t.Helper()
-
 	want := http.StatusOK
 	if reason != "" {
 		want = http.StatusForbidden
@@ -289,10 +279,8 @@ func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owne
 		have := o.reasons.get()
 		if !changed && (status != want || have != reason) {
 			t.Errorf("%s: status %d (%s), want %d (%s)", name, status, have, want, reason)
-
 			return true
 		}
-
 		return status == want && have == reason
 	})
 }
@@ -319,7 +307,6 @@ func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
 
 	eventually(t, "the second replica has all that does not need to lead", func() bool {
 		err := second.source.Handle(t.Context(), core.Delivery{Runtime: "skr-1"})
-
 		return second.events.Ready() == nil && second.mgr.GetCache().WaitForCacheSync(t.Context()) &&
 			errors.Is(err, core.ErrNotReady) && err.Error() == follower
 	})

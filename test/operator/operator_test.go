@@ -40,7 +40,6 @@ func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-
 	return value
 }
 
@@ -53,7 +52,6 @@ func kyma(name string) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kymaKind())
 	object.Namespace, object.Name = "kcp-system", name
-
 	return object
 }
 
@@ -77,7 +75,6 @@ func kymaCRD() *apiextensionsv1.CustomResourceDefinition {
 			}},
 		}},
 	}
-
 	return crd
 }
 
@@ -89,7 +86,6 @@ type pki struct {
 
 func newPKI() *pki {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
-
 	return &pki{ca: ca, server: must(ca.Server("operator", testpki.Options{}))}
 }
 
@@ -105,13 +101,11 @@ type runtime struct{ client *http.Client }
 
 func (p *pki) runtime(t testing.TB, name string, domains ...string) *runtime {
 	t.Helper()
-
 	leaf := must(p.ca.Client(name, testpki.Options{DNSNames: domains}))
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS()},
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
-
 	return &runtime{client: &http.Client{Transport: transport, Timeout: patience}}
 }
 
@@ -119,7 +113,6 @@ func (p *pki) runtime(t testing.TB, name string, domains ...string) *runtime {
 // answer, 0 without one.
 func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 	t.Helper()
-
 	version := contract.V2
 	event := core.WatchEvent{Watched: named("default/" + watched), WatchedGVK: kymaKind()}
 
@@ -139,7 +132,6 @@ func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 		return 0
 	}
 	defer response.Body.Close()
-
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		t.Error(err)
 	}
@@ -148,7 +140,6 @@ func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 	if retry := response.Header.Get("Retry-After"); (retry != "") != notReady {
 		t.Errorf("status %d with Retry-After %q", response.StatusCode, retry)
 	}
-
 	return response.StatusCode
 }
 
@@ -170,7 +161,6 @@ func (r *reasons) hooks() listener.Hooks {
 func (r *reasons) get() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return r.last
 }
 
@@ -189,7 +179,6 @@ type operator struct {
 
 func managerOptions() manager.Options {
 	skip := true
-
 	return manager.Options{
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
@@ -202,7 +191,6 @@ func managerOptions() manager.Options {
 // has ended when the test has its request.
 func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Options) *operator {
 	t.Helper()
-
 	o := &operator{mgr: must(manager.New(config, opts)), reconciled: make(chan string)}
 	runtimes := must(controllerruntime.NewRuntimes(
 		t.Context(), o.mgr.GetCache(), kymaKind(), controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
@@ -227,7 +215,6 @@ func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Opt
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return o
 }
 
@@ -236,14 +223,12 @@ func (o *operator) reconcile(ctx context.Context, request reconcile.Request) (re
 	case o.reconciled <- request.String():
 	case <-ctx.Done():
 	}
-
 	return reconcile.Result{}, nil
 }
 
 // start runs the controller manager until stop or the end of the test.
 func (o *operator) start(t *testing.T) {
 	t.Helper()
-
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 
@@ -265,13 +250,11 @@ func (o *operator) start(t *testing.T) {
 // next returns the next request.
 func (o *operator) next(t *testing.T) string {
 	t.Helper()
-
 	select {
 	case request := <-o.reconciled:
 		return request
 	case <-time.After(patience):
 		t.Fatal("nothing is reconciled")
-
 		return ""
 	}
 }
@@ -279,17 +262,14 @@ func (o *operator) next(t *testing.T) string {
 // eventually waits until condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-
 	rig.Eventually(t, patience, what, condition)
 }
 
 // accepted posts an event of a runtime until it is accepted, and waits for its reconcile.
 func (o *operator) accepted(t *testing.T, from *runtime, want string) {
 	t.Helper()
-
 	eventually(t, "an event is accepted", func() bool {
 		status := from.post(t, o.addr, "", "probe")
-
 		return status == http.StatusOK
 	})
 
@@ -301,6 +281,5 @@ func (o *operator) accepted(t *testing.T, from *runtime, want string) {
 // named splits namespace/name.
 func named(key string) types.NamespacedName {
 	namespace, name, _ := strings.Cut(key, "/")
-
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }

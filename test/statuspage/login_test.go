@@ -30,7 +30,6 @@ func TestClusterLogin(t *testing.T) {
 	url := serveBehindFilter(t, plane.Config)
 	viewer, stranger := tokenOf(t, plane.Client, "viewer"), tokenOf(t, plane.Client, "stranger")
 	allow(t, plane.Client, "viewer")
-
 	for name, test := range map[string]struct {
 		token string
 		want  int

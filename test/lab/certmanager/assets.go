@@ -62,20 +62,17 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	if err := build(ctx, program, opts.Progress); err != nil {
 		return "", fmt.Errorf("build cert-manager's controllers: %w", err)
 	}
-
 	return program, nil
 }
 
 func exists(path string) bool {
 	info, err := os.Stat(path)
-
 	return err == nil && info.Mode().IsRegular()
 }
 
 // versionOf returns cert-manager's version, the platform and a hash of our part of the program.
 func versionOf() (string, error) {
 	sum := sha256.New()
-
 	for _, name := range []string{"certmanager.mod", "certmanager.sum", "main.go"} {
 		content, err := buildFiles.ReadFile("build/" + name)
 		if err != nil {
@@ -95,7 +92,6 @@ func versionOf() (string, error) {
 			return fmt.Sprintf("%s_%s-%s_%.8s", fields[1], runtime.GOOS, runtime.GOARCH, hex.EncodeToString(sum.Sum(nil))), nil
 		}
 	}
-
 	return "", fmt.Errorf("certmanager.mod requires no %s", module)
 }
 
@@ -130,7 +126,6 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 	}
 
 	say(progress, "built cert-manager's controllers in "+time.Since(begin).Round(time.Second).String())
-
 	return os.Rename(out, program)
 }
 
@@ -163,7 +158,6 @@ func prepare(ctx context.Context, scratch string) error {
 	if err != nil {
 		return err
 	}
-
 	return copyDefinitions(filepath.Join(strings.TrimSpace(source), "deploy", "crds"), filepath.Join(scratch, "crds"))
 }
 
@@ -183,7 +177,6 @@ func copyDefinitions(from, to string) error {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -204,7 +197,6 @@ func command(ctx context.Context, dir, name string, args ...string) (string, err
 	if err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", cmd, errors.Join(context.Cause(ctx), err), end(stderr.String()))
 	}
-
 	return string(out), nil
 }
 
@@ -217,7 +209,6 @@ func end(text string) string {
 	const most = 20
 
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 

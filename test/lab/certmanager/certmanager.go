@@ -70,7 +70,6 @@ func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, erro
 
 	text := p.Log() // It goes with Stop.
 	p.Stop()
-
 	return nil, fmt.Errorf("start cert-manager: %w\n%s", err, text)
 }
 
@@ -100,7 +99,6 @@ func launch(program, kubeconfig string, opts Options) (*Process, <-chan struct{}
 
 	go func() {
 		defer close(p.done)
-
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			if lines.Text() == "ready" {
 				close(ready)
@@ -109,7 +107,6 @@ func launch(program, kubeconfig string, opts Options) (*Process, <-chan struct{}
 
 		_ = p.cmd.Wait() // ProcessState has the result.
 	}()
-
 	return p, ready, nil
 }
 
@@ -119,7 +116,6 @@ func (p *Process) Log() string {
 	if err != nil {
 		return err.Error()
 	}
-
 	return end(string(text))
 }
 
@@ -131,7 +127,6 @@ func (p *Process) Stop() { p.stop.Do(p.end) }
 
 func (p *Process) end() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
-
 	select {
 	case <-p.done:
 	case <-time.After(5 * time.Second):
@@ -148,7 +143,6 @@ func (p *Process) end() {
 // their API server does.
 func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 	t.Helper()
-
 	p, err := Start(t.Context(), kubeconfig, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -160,13 +154,11 @@ func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 			p.end()
 		})
 	})
-
 	return p
 }
 
 func (p *Process) report(t testing.TB) {
 	t.Helper()
-
 	select {
 	case <-p.done:
 		t.Errorf("cert-manager has ended by itself: %s", p.cmd.ProcessState)

@@ -44,7 +44,6 @@ func TestIssue(t *testing.T) {
 	}
 
 	var took []time.Duration
-
 	for _, name := range []string{"first", "second", "third", "fourth", "fifth"} {
 		certificate := &certv1.Certificate{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -54,7 +53,6 @@ func TestIssue(t *testing.T) {
 			},
 		}
 		begin := time.Now()
-
 		if err := plane.Client.Create(t.Context(), certificate); err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +61,6 @@ func TestIssue(t *testing.T) {
 			var secret corev1.Secret
 
 			err := plane.Client.Get(t.Context(), client.ObjectKeyFromObject(certificate), &secret)
-
 			return err == nil && len(secret.Data[corev1.TLSCertKey]) > 0
 		})
 
@@ -71,14 +68,12 @@ func TestIssue(t *testing.T) {
 	}
 
 	t.Logf("a Certificate is issued after %v at best, %v at worst", slices.Min(took), slices.Max(took))
-
 	if log := process.Log(); !strings.Contains(log, "fifth") {
 		t.Errorf("the log does not name the last certificate:\n%s", log)
 	}
 
 	begin := time.Now()
 	process.Stop()
-
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("Stop took %v: was it killed?", took)
 	}

@@ -22,9 +22,12 @@ import (
 // fieldOwner owns the fields that the operator applies.
 const fieldOwner = "declarative.kyma-project.io/applier"
 
-// expiration is an annotation of the gateway's Secret. Without it, the operator publishes the CA as
-// server certificate anew.
-const expiration = "currentCAExpiration"
+// addedAt is an annotation of the gateway's Secret: when the CA came into the bundle. The operator
+// publishes the CA as server certificate when grace has passed since then (lifecycle-manager c5b83f1).
+const (
+	addedAt = "caAddedToBundleAt"
+	grace   = 4 * 24 * time.Hour
+)
 
 // Duties are the parts of an operator of today that are on.
 type Duties struct {
@@ -111,11 +114,12 @@ func (o *Operator) keepGateway(ctx context.Context) error {
 		}
 		if !bytes.Contains(secret.Data["ca.crt"], bytes.TrimSpace(root.Data["tls.crt"])) {
 			secret.Data["ca.crt"] = append(bytes.Clone(root.Data["tls.crt"]), secret.Data["ca.crt"]...)
+			metav1.SetMetaDataAnnotation(&secret.ObjectMeta, addedAt, time.Now().UTC().Format(time.RFC3339))
 		}
 		secret.Data["temp.ca.crt"] = root.Data["tls.crt"]
-		if secret.Annotations[expiration] == "" {
+		added, _ := time.Parse(time.RFC3339, secret.Annotations[addedAt]) // Without a time, it is long ago.
+		if len(secret.Data["tls.crt"]) == 0 || time.Since(added) > grace {
 			maps.Copy(secret.Data, map[string][]byte{"tls.crt": root.Data["tls.crt"], "tls.key": root.Data["tls.key"]})
-			metav1.SetMetaDataAnnotation(&secret.ObjectMeta, expiration, "2099-01-01T00:00:00Z")
 		}
 		return nil
 	})

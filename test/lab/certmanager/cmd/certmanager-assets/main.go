@@ -18,7 +18,6 @@ func main() {
 	err := run(ctx, os.Stdout, os.Stderr)
 
 	stop()
-
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "certmanager-assets:", err)
 		os.Exit(1)
@@ -32,6 +31,5 @@ func run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 
 	_, err = fmt.Fprintln(stdout, program)
-
 	return err
 }
