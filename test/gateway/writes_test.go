@@ -16,7 +16,7 @@ import (
 )
 
 // direct calls the webhook as an API server does, but more often. Its TLS trusts one bundle and
-// nothing else. A new bundle is in use at once and means new connections. Package test/chain has
+// nothing else. A new bundle is in use at once and means new connections. Package test/controlplane/chain has
 // the writes of real API servers.
 type direct struct {
 	t      *testing.T

@@ -25,7 +25,7 @@ const (
 	address  = "listener.example:443"
 )
 
-// TestNode installs the agent, and looks at its pods from outside. Package test/chain shows
+// TestNode installs the agent, and looks at its pods from outside. Package test/controlplane/chain shows
 // rollouts, changed Secrets and the removal.
 func TestNode(t *testing.T) {
 	if testing.Short() {

@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 var repairs = flag.Int("repairs", 0, "measure that many repairs with the default intervals of the agent")

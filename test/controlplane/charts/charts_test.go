@@ -196,7 +196,7 @@ func TestControlPlaneIsThatOfKustomize(t *testing.T) {
 	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/controlplane"))
 	maps.Copy(base, objects(t, string(test.Read(t, rules))))
 	if diff := cmp.Diff(base, chart); diff != "" {
-		t.Errorf("go test ./test/charts -update copies the files. Objects (-kustomize +chart):\n%s", diff)
+		t.Errorf("go test ./test/controlplane/charts -update copies the files. Objects (-kustomize +chart):\n%s", diff)
 	}
 }
 

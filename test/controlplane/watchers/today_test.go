@@ -1,4 +1,4 @@
-package controlplaneside
+package watchers
 
 import (
 	"testing"

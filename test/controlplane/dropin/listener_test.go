@@ -23,8 +23,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
 // planeWorld is a control plane of today with our listener in its operator.
@@ -194,7 +194,7 @@ func TestGuide(t *testing.T) {
 		t.Fatal("docs/platforms/migration.md has no diff")
 	}
 
-	code, added := lines(string(test.Read(t, "test/dropin/setup_test.go"))), 0
+	code, added := lines(string(test.Read(t, "test/controlplane/dropin/setup_test.go"))), 0
 	for line := range strings.Lines(diff) {
 		text, plus := strings.CutPrefix(strings.TrimRight(line, "\n"), "+")
 		if !plus {

@@ -26,9 +26,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
 // TestMigration follows docs/platforms/migration.md: forward to a new CA, back to where it began, and forward

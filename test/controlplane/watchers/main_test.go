@@ -1,11 +1,11 @@
-// Package controlplaneside proves controlplane against real API servers.
-package controlplaneside
+// Package watchers proves controlplane against real API servers.
+package watchers
 
 import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // startControlPlane starts an API server that knows Watchers, and skips the test where none may be

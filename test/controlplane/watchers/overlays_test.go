@@ -1,4 +1,4 @@
-package controlplaneside
+package watchers
 
 import (
 	"path/filepath"
@@ -15,7 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // TestOverlays applies deploy/istio and deploy/gateway-api to an API server that refuses unknown

@@ -40,9 +40,9 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
 const (

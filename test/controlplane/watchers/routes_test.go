@@ -1,4 +1,4 @@
-package controlplaneside
+package watchers
 
 import (
 	"context"
@@ -29,7 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // patience is the limit for each wait, also on a busy machine.

@@ -1,4 +1,4 @@
-package controlplaneside
+package watchers
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // istioGateway is a gateway for the Watcher of that name, with one server that has these hosts.

@@ -42,7 +42,7 @@ func setUp(
 // TestSetUpIsTheExample requires that TestManager runs the code in the documentation of
 // RegisterListenerComponent.
 func TestSetUpIsTheExample(t *testing.T) {
-	example := setUpIn(t, "../../adapters/controllerruntime/example_component_test.go")
+	example := setUpIn(t, "../../../adapters/controllerruntime/example_component_test.go")
 	if here := setUpIn(t, "setup_test.go"); here != example {
 		t.Errorf("setUp differs from the example:\n%s\nthe example:\n%s", here, example)
 	}

@@ -1,4 +1,4 @@
-package controlplaneside
+package watchers
 
 import (
 	"encoding/json"
@@ -23,7 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // apply makes the request of `kubectl apply --server-side --validate=strict`.

@@ -31,7 +31,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // issuer is a program that issues certificates. The tests with issuers() are the suite that each of

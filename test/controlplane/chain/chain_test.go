@@ -22,8 +22,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
 // Events for steady flow all the time. Watchers of the other managers are changed beside it.
