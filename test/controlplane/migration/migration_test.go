@@ -299,7 +299,7 @@ func (w *world) watcherIsOurs() {
 	w.t.Helper()
 	w.eventually("our controller keeps the Watcher", func() bool {
 		stored := w.watcher()
-		return len(stored.GetFinalizers()) == 0 && slices.Equal(conditionsOf(stored), []string{"RouteReady"}) &&
+		return len(stored.GetFinalizers()) == 0 && slices.Equal(conditionsOf(stored), []string{"RouteReady", "Ready"}) &&
 			strings.Contains(w.route(), "/v3/lifecycle-manager/")
 	})
 }

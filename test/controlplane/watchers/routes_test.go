@@ -198,6 +198,10 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 		last = w.Status
 
 		c := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionRouteReady)
+		ready := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionReady)
+		if ready == nil || ready.ObservedGeneration != w.Generation {
+			return false
+		}
 		if c == nil || last.State != state || c.Reason != reason || last.ObservedGeneration != w.Generation ||
 			c.ObservedGeneration != w.Generation {
 			return false

@@ -276,7 +276,7 @@ func fromBefore(r *routes) {
 		types = append(types, condition.Type)
 	}
 
-	if strings.Join(types, ",") != "RouteReady,Theirs" {
+	if strings.Join(types, ",") != "RouteReady,Ready,Theirs" {
 		r.t.Errorf("conditions %v, want ours and that of another controller", types)
 	}
 }
