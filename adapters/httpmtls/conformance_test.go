@@ -100,6 +100,12 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 			return
 		}
 
+		if err == nil {
+			w.WriteHeader(version.Status())
+
+			return
+		}
+
 		if after := core.RetryAfter(err); after > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())))
 		}

@@ -125,9 +125,10 @@ func TestRequest(t *testing.T) {
 
 			got := make(chan string, 1)
 			ends := newPKI(t)
-			end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) {
+			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 				body := must(io.ReadAll(r.Body))
 				batch, err := version.Decode(body)
+				defer w.WriteHeader(version.Status())
 				got <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.Header.Get("Content-Type"), " ",
 					r.Header.Get("User-Agent"), " ",
 					r.Header.Values("Idempotency-Key"), " ", r.ContentLength == int64(len(body)), " ",
@@ -616,4 +617,84 @@ func ExampleForwarder() {
 	err = forwarder.Forward(ctx, "lifecycle-manager", core.NewBatch(event("object")))
 	fmt.Println("reason:", core.Reason(err), "permanent:", core.IsPermanent(err))
 	// Output: reason: canceled permanent: false
+}
+
+// A gateway without a route may answer with a page and a status of success. It is no acknowledgement. An answer
+// without a body is one for contracts v1 and v2, whatever its 2xx.
+func TestPageIsNoAcknowledgement(t *testing.T) {
+	t.Parallel()
+
+	page := func(status int, flush bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, "<html>Welcome</html>")
+			if flush {
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		version contract.Version
+		answer  http.HandlerFunc
+		want    string // reason, "" for none
+	}{
+		"v3, 202":                  {contract.V3, answerWith(http.StatusAccepted), ""},
+		"v3, 202 with a page":      {contract.V3, page(http.StatusAccepted, false), contract.ReasonUnknownContract},
+		"v3, 200":                  {contract.V3, answerWith(http.StatusOK), contract.ReasonUnknownContract},
+		"v3, 200 with a page":      {contract.V3, page(http.StatusOK, true), contract.ReasonUnknownContract},
+		"v2, 200":                  {contract.V2, answerWith(http.StatusOK), ""},
+		"v2, 202":                  {contract.V2, answerWith(http.StatusAccepted), ""},
+		"v2, 204":                  {contract.V2, answerWith(http.StatusNoContent), ""},
+		"v2, 200 with a page":      {contract.V2, page(http.StatusOK, false), contract.ReasonGatewayRefused},
+		"v2, 200 with an open end": {contract.V2, page(http.StatusOK, true), contract.ReasonGatewayRefused},
+		"v1, 200 with a page":      {contract.V1, page(http.StatusOK, false), contract.ReasonGatewayRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ends := newPKI(t)
+			end := newFarEnd(t, ends.server, test.answer)
+			forwarder, err := httpmtls.NewForwarder(ends.client, end.address(), test.version, httpmtls.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = forwarder.Close() }()
+			err = forward(t, forwarder, event("object"))
+			if err == nil && test.want == "" {
+				return
+			}
+			if core.Reason(err) != test.want || core.IsPermanent(err) || core.RetryAfter(err) != 30*time.Second {
+				t.Errorf("have %v, want the reason %q, and to try again after 30 s", err, test.want)
+			}
+		})
+	}
+}
+
+// A page for contract v3 does not keep the sender from contract v2.
+func TestPageLeadsToTheOlderContract(t *testing.T) {
+	t.Parallel()
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v3/") {
+			_, _ = io.WriteString(w, "<html>Welcome</html>")
+		}
+	})
+	var both [2]core.Forwarder
+	for i, version := range []contract.Version{contract.V3, contract.V2} {
+		forwarder, err := httpmtls.NewForwarder(ends.client, end.address(), version, httpmtls.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = forwarder.Close() }()
+		both[i] = forwarder
+	}
+	var inUse atomic.Bool
+	forwarder, err := httpmtls.NewFallback(both[0], both[1], httpmtls.FallbackOptions{
+		InUse: func(_ core.Manager, older bool) { inUse.Store(older) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := forward(t, forwarder, event("object")); err != nil || !inUse.Load() {
+		t.Errorf("have %v and the older contract %t, want it taken with the older one", err, inUse.Load())
+	}
 }

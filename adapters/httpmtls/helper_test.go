@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -170,7 +171,9 @@ func newForwarder(t testing.TB, source keys.Source, address string, opts httpmtl
 func accept(writer http.ResponseWriter, request *http.Request) {
 	_, _ = io.Copy(io.Discard, request.Body)
 
-	writer.WriteHeader(http.StatusOK)
+	if strings.HasPrefix(request.URL.Path, "/v3/") {
+		writer.WriteHeader(http.StatusAccepted)
+	}
 }
 
 func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) error {

@@ -107,12 +107,12 @@ func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (
 	return request, nil
 }
 
-// read interprets an answer. A success is final with its status, even if its body breaks off.
+// read interprets an answer. An acknowledgement is final with its headers.
 func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) error {
 	const firstSuccess, lastSuccess = 200, 299
 	// RFC 9110, section 15.3.
 	if answer.StatusCode >= firstSuccess && answer.StatusCode <= lastSuccess {
-		return nil
+		return f.readSuccess(target, answer)
 	}
 	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxFailures))
 	decoded := contract.DecodeAnswer(answer.StatusCode, kept, m.elements())
@@ -123,6 +123,26 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 	failed := f.refusal(target, decoded.Refusal, isWebPage(answer.Header))
 	failed.Body = string(kept[:min(len(kept), maxKept)])
 	failed.Err = errors.Join(failed.Err, readErr)
+	return failed
+}
+
+// errForeignSuccess means that a gateway answered, and not a receiver.
+var errForeignSuccess = errors.New("no receiver answers so: check the route to the control plane")
+
+// readSuccess tells an acknowledgement from the page of a gateway: contract v3 has exactly one status,
+// and no contract has a body. Deployed receivers of contracts v1 and v2 may answer any 2xx.
+func (f *Forwarder) readSuccess(target *url.URL, answer *http.Response) error {
+	foreign := answer.ContentLength > 0 || answer.ContentLength < 0 && answer.Header.Get("Content-Type") != ""
+	reason := contract.ReasonGatewayRefused
+	if f.version == contract.V3 {
+		reason = contract.ReasonUnknownContract
+		foreign = foreign || answer.StatusCode != f.version.Status()
+	}
+	if !foreign {
+		return nil
+	}
+	failed := failure(target, reason, errForeignSuccess)
+	failed.Status, failed.retryAfter = answer.StatusCode, max(f.opts.RefusedRetryAfter, 0)
 	return failed
 }
 
