@@ -553,6 +553,10 @@ func TestCutsUnderLoad(t *testing.T) {
 			t.Errorf("after the cuts: %v", err)
 		}
 
+		if n := end.connections.Load(); n < 2 {
+			t.Errorf("%d connections, want a new one after a cut", n)
+		}
+
 		t.Logf("%d of %d requests failed over %d connections", failed.Load(), answered.Load(), end.connections.Load())
 	})
 }

@@ -698,3 +698,32 @@ func TestPageLeadsToTheOlderContract(t *testing.T) {
 		t.Errorf("have %v and the older contract %t, want it taken with the older one", err, inUse.Load())
 	}
 }
+
+// A receiver grants 16 requests at a time to one runtime, and refuses more. An agent with more managers must not
+// throttle itself.
+func TestRequestsInFlightFitTheReceiver(t *testing.T) {
+	t.Parallel()
+	const managers, granted = 100, 16
+	var inFlight, most atomic.Int64
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		n := inFlight.Add(1)
+		defer inFlight.Add(-1)
+		for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+		}
+	})
+	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
+	var all sync.WaitGroup
+	for i := range managers {
+		all.Go(func() {
+			if err := forwarder.Forward(t.Context(), core.Manager("m-"+strconv.Itoa(i)), core.NewBatch(event("a"))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() > granted {
+		t.Errorf("%d requests at a time, want at most %d", most.Load(), granted)
+	}
+}

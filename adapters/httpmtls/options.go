@@ -37,7 +37,7 @@ const (
 	defaultIdleTimeout       = 90 * time.Second
 	defaultPingAfter         = 15 * time.Second
 	defaultPingTimeout       = 5 * time.Second
-	defaultInFlightHTTP2     = 64
+	defaultInFlightHTTP2     = 16
 	defaultRetries           = 2
 	defaultRetryWait         = 50 * time.Millisecond
 	defaultMaxRetryAfter     = 5 * time.Minute
@@ -68,8 +68,8 @@ type Options struct {
 	// Default: 5 s.
 	PingTimeout time.Duration
 	// InFlight bounds the requests in flight; others wait. It also bounds the connections of
-	// HTTP/1.1. HTTP/2 needs one connection, unless the server allows fewer streams. Default: 64
-	// with HTTP/2, 8 with HTTP/1.1.
+	// HTTP/1.1. HTTP/2 needs one connection, unless the server allows fewer streams. Default: 16
+	// with HTTP/2, which is what a receiver grants to one runtime, and 8 with HTTP/1.1.
 	InFlight int
 	// Retries bounds the short retries of one request. A request is retried after a failed
 	// connection, 502, or 503 without Retry-After, unless its deadline is too near. Default: 2. A

@@ -28,8 +28,9 @@ type parent struct {
 	merged int
 }
 
-// NewQueue returns a queue that remembers the traces of up to 10,000 requests. If tracing is nil,
-// so is the queue.
+// NewQueue returns a queue that remembers the traces of up to 10,000 requests. A further one takes
+// the place of any other, because some requests are never reconciled. If tracing is nil, so is the
+// queue.
 func NewQueue[R comparable](tracing *Tracing) *Queue[R] {
 	if tracing == nil {
 		return nil
@@ -64,12 +65,22 @@ func (q *Queue[R]) remember(requests []R, text string) {
 	defer q.mu.Unlock()
 	for _, r := range requests {
 		old, known := q.parents[r]
-		switch {
-		case known:
+		if known {
 			q.parents[r] = parent{text, old.merged + 1}
-		case len(q.parents) < maxRemembered:
-			q.parents[r] = parent{text: text}
+			continue
 		}
+		q.makeRoom()
+		q.parents[r] = parent{text: text}
+	}
+}
+
+// makeRoom forgets one request when there are too many.
+func (q *Queue[R]) makeRoom() {
+	for r := range q.parents {
+		if len(q.parents) < maxRemembered {
+			return
+		}
+		delete(q.parents, r)
 	}
 }
 

@@ -260,3 +260,24 @@ func TestNoAllocations(t *testing.T) {
 		t.Error("tracing without provider wraps, want the handler itself")
 	}
 }
+
+// Requests that are never reconciled, as those of deleted objects, do not turn traces off.
+func TestQueueMakesRoom(t *testing.T) {
+	tracing, exporter := newTracing()
+	queue := opentelemetry.NewQueue[int](tracing)
+	next := 0
+	enqueue := queue.Map(func(context.Context, core.Delivery) ([]int, error) { next++; return []int{next}, nil })
+	reconcile := opentelemetry.Reconcile(queue, func(context.Context, int) (struct{}, error) { return struct{}{}, nil })
+	for range 10_001 {
+		if _, err := enqueue(t.Context(), core.Delivery{Event: core.WatchEvent{TraceParent: written}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exporter.Reset()
+	if _, err := reconcile(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	if spans := exporter.GetSpans(); len(spans) != 1 {
+		t.Errorf("%d spans of the newest of 10,001 requests, want 1", len(spans))
+	}
+}
