@@ -26,7 +26,8 @@ func addControllers(w *watching) error {
 		Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter,
 	}
 	manifests := &manifest.Reconciler{
-		Client: w.mgr.GetClient(), Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter,
+		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(), Connect: w.connections.Get,
+		RequeueAfter: w.fleet.RequeueAfter,
 	}
 	changed := builder.WithPredicates(
 		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))

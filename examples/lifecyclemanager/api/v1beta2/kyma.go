@@ -73,6 +73,13 @@ type Module struct {
 	Channel Channel `json:"channel,omitempty"`
 }
 
+// SkipLabel makes the operator leave a Kyma, its modules and its agent as they are, with the value
+// "true".
+const SkipLabel = "operator.kyma-project.io/skip-reconciliation"
+
+// Skipped reports whether a Kyma opts out.
+func Skipped(kyma *Kyma) bool { return kyma.Labels[SkipLabel] == "true" }
+
 // WatcherInstalled is the condition about the agent in the runtime.
 const WatcherInstalled = "WatcherInstalled"
 

@@ -1,9 +1,12 @@
 package kyma
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -31,27 +34,46 @@ func enabled(kyma *v1beta2.Kyma, manifest *v1beta2.Manifest) bool {
 }
 
 // syncManifest makes or updates the Manifest of a module. A module that the catalog no longer has
-// stays as it is.
+// stays as it is, and so does one whose channel has an older version: modules cannot go back.
 func (r *Reconciler) syncManifest(
 	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.Module, templates map[string]*v1beta2.ModuleTemplate,
 ) (v1beta2.ModuleStatus, error) {
-	channel := module.Channel
-	if channel == "" {
-		channel = kyma.Spec.Channel
-	}
-	template := templates[string(module.Name)+"-"+string(channel)]
-	if template == nil {
-		message := "the catalog has no such module in channel " + string(channel)
-		return v1beta2.ModuleStatus{Name: module.Name, State: v1beta2.Error, Message: message}, nil
-	}
+	channel := cmp.Or(module.Channel, kyma.Spec.Channel)
 	manifest := &v1beta2.Manifest{}
 	manifest.Namespace, manifest.Name = kyma.Namespace, kyma.Name+"-"+string(module.Name)
+	template := templates[string(module.Name)+"-"+string(channel)]
+	if err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest); client.IgnoreNotFound(err) != nil {
+		return v1beta2.ModuleStatus{}, err
+	}
+	installed := manifest.Spec.Version
+	if problem := refuse(channel, template, installed); problem != "" {
+		return v1beta2.ModuleStatus{Name: module.Name, Version: installed, State: v1beta2.Error, Message: problem}, nil
+	}
 	_, err := controllerutil.CreateOrPatch(ctx, r.Client, manifest, func() error {
 		manifest.Labels = map[string]string{v1beta2.KymaLabel: kyma.Name}
 		manifest.Spec = specOf(template)
 		return controllerutil.SetControllerReference(kyma, manifest, r.Client.Scheme())
 	})
 	return moduleStatus(manifest), err
+}
+
+// refuse returns why a channel cannot be installed over a version, empty if it can.
+func refuse(channel v1beta2.Channel, template *v1beta2.ModuleTemplate, installed string) string {
+	if template == nil {
+		return "the catalog has no such module in channel " + string(channel)
+	}
+	if older(template.Spec.Version, installed) {
+		return fmt.Sprintf("channel %s has version %s, which is older than the installed %s: disable the module first",
+			channel, template.Spec.Version, installed)
+	}
+	return ""
+}
+
+// older compares versions of dotted numbers. Other texts have no order.
+func older(version, installed string) bool {
+	a, errA := utilversion.ParseGeneric(version + ".0")
+	b, errB := utilversion.ParseGeneric(installed + ".0")
+	return errA == nil && errB == nil && a.LessThan(b)
 }
 
 func specOf(template *v1beta2.ModuleTemplate) v1beta2.ManifestSpec {

@@ -20,7 +20,7 @@ import (
 const (
 	// Finalizer holds a Kyma until its modules are removed from the runtime.
 	Finalizer = "operator.kyma-project.io/kyma"
-	// retry is the time between two looks at a removal.
+	// retry is the time between two reconciles of a removal.
 	retry = time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
@@ -35,16 +35,22 @@ type Reconciler struct {
 	Direct client.Reader
 	// Connect returns the runtime of the Kyma with that name. See [skr.Connections.Get].
 	Connect func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error)
-	// RequeueAfter returns the time until the next look at a runtime in which all is well.
+	// RequeueAfter returns the time until the next reconcile of a runtime in which all is well.
 	RequeueAfter func(core.RuntimeID) time.Duration
+	// GiveUp is how long after its deletion a Kyma is held by a runtime that does not answer.
+	// Default: 1 h.
+	GiveUp time.Duration
 }
 
-// Reconcile looks at one runtime. An event does not carry a change, so it reads the state of the
-// runtime, as it does when it polls.
+// Reconcile reads the state of one runtime, because an event does not carry a change. A Kyma with
+// [v1beta2.SkipLabel] stays as it is.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	kyma := &v1beta2.Kyma{}
 	if err := r.Client.Get(ctx, request.NamespacedName, kyma); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if v1beta2.Skipped(kyma) {
+		return ctrl.Result{}, nil
 	}
 	step, state := r.keep, v1beta2.Error
 	if !kyma.DeletionTimestamp.IsZero() {

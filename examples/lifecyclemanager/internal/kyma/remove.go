@@ -1,8 +1,10 @@
 package kyma
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
 // remove removes first the modules from the runtime, then the Kyma and the catalog there, and at
@@ -36,12 +39,17 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 	return ctrl.Result{}, client.IgnoreNotFound(r.Client.Patch(ctx, kyma, after(before)))
 }
 
-// clean reports whether the runtime has nothing of the operator, or is gone itself.
+// clean reports whether the runtime has nothing of the operator, is gone itself, or does not answer for too long.
 func (r *Reconciler) clean(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
-	there, err := r.Connect(ctx, client.ObjectKeyFromObject(kyma))
-	if errors.Is(err, runtimes.ErrGone) {
+	clean, err := r.cleanRuntime(ctx, kyma)
+	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, cmp.Or(r.GiveUp, time.Hour), err) {
 		return true, nil
 	}
+	return clean, err
+}
+
+func (r *Reconciler) cleanRuntime(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
+	there, err := r.Connect(ctx, client.ObjectKeyFromObject(kyma))
 	if err != nil {
 		return false, err
 	}

@@ -80,7 +80,7 @@ func (w *world) newOperator(crash *crash) operator {
 	requeueAfter := func(core.RuntimeID) time.Duration { return fresh }
 	return operator{
 		kymas:     &kyma.Reconciler{Client: local, Direct: local, Connect: connect, RequeueAfter: requeueAfter},
-		manifests: &manifest.Reconciler{Client: local, Connect: connect, RequeueAfter: requeueAfter},
+		manifests: &manifest.Reconciler{Client: local, Direct: local, Connect: connect, RequeueAfter: requeueAfter},
 	}
 }
 

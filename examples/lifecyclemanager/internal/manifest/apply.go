@@ -33,11 +33,14 @@ func (r *Reconciler) apply(
 	if err := there.ApplyAll(ctx, objects); err != nil {
 		return "", err
 	}
-	left, err := there.DeleteAll(ctx, objectsOf(former))
+	left, awaited, err := r.removeAll(ctx, there, manifest, former)
 	if err != nil {
 		return "", err
 	}
-	if awaited, err = waitingFor(ctx, there, objects, left); err != nil {
+	if awaited == "" {
+		awaited, err = waitingFor(ctx, there, objects, left)
+	}
+	if err != nil {
 		return "", err
 	}
 

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
@@ -21,29 +21,40 @@ import (
 const (
 	// Finalizer holds a Manifest until its objects are removed from the runtime.
 	Finalizer = "operator.kyma-project.io/manifest"
-	// retry is the time between two looks at objects that are not ready, or not gone.
+	// retry is the time between two reconciles of objects that are not ready, or not gone.
 	retry = time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
+	// skippedPoll is the time until the label of a Kyma that opts out is read again.
+	skippedPoll = time.Minute
 	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
 	limit = 30 * time.Second
 )
 
 // Reconciler makes the runtimes have the objects of the Manifests.
 type Reconciler struct {
-	// Client is that of the control plane, with a cache.
+	// Client is that of the control plane, with a cache, and Direct reads without it.
 	Client client.Client
+	Direct client.Reader
 	// Connect returns the runtime of the Kyma with that name. See [skr.Connections.Get].
 	Connect func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error)
-	// RequeueAfter returns the time until the next look at a runtime in which all is well.
+	// RequeueAfter returns the time until the next reconcile of a runtime in which all is well.
 	RequeueAfter func(core.RuntimeID) time.Duration
+	// GiveUp is how long after its deletion a Manifest is held by a runtime that does not answer.
+	// Default: 1 h.
+	GiveUp time.Duration
 }
+
+func (r *Reconciler) giveUp() time.Duration { return cmp.Or(r.GiveUp, time.Hour) }
 
 // Reconcile applies the objects of one Manifest, or removes them.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	manifest := &v1beta2.Manifest{}
 	if err := r.Client.Get(ctx, request.NamespacedName, manifest); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if skipped, err := r.skipped(ctx, manifest); err != nil || skipped {
+		return ctrl.Result{RequeueAfter: skippedPoll}, err
 	}
 	step, state := r.install, v1beta2.Error
 	if !manifest.DeletionTimestamp.IsZero() {
@@ -59,6 +70,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	status := manifest.Status
 	status.State, status.Message = state, err.Error()
 	return ctrl.Result{}, errors.Join(err, r.report(ctx, manifest, status))
+}
+
+// skipped reports whether the Kyma opts out.
+func (r *Reconciler) skipped(ctx context.Context, manifest *v1beta2.Manifest) (bool, error) {
+	kyma := &v1beta2.Kyma{}
+	err := r.Client.Get(ctx, kymaOf(manifest), kyma)
+	return v1beta2.Skipped(kyma), client.IgnoreNotFound(err)
 }
 
 // bounded leaves time to report an error after the limit.
@@ -98,27 +116,6 @@ func (r *Reconciler) hold(ctx context.Context, manifest *v1beta2.Manifest) error
 		return nil
 	}
 	return r.Client.Patch(ctx, manifest, after(before))
-}
-
-// remove deletes the objects and then the finalizer. Without a runtime there is nothing to delete.
-func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
-	there, err := r.Connect(ctx, kymaOf(manifest))
-	if errors.Is(err, runtimes.ErrGone) {
-		return ctrl.Result{}, r.release(ctx, manifest)
-	}
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	left, err := there.DeleteAll(ctx, objectsOf(manifest.Status.Inventory))
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if len(left) == 0 {
-		return ctrl.Result{}, r.release(ctx, manifest)
-	}
-	status := manifest.Status
-	status.State, status.Message = v1beta2.Deleting, ending(left[0])
-	return ctrl.Result{RequeueAfter: retry}, r.report(ctx, manifest, status)
 }
 
 // release removes the finalizer.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,10 +44,12 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	plane := apiserver.StartT(t, apiserver.Options{
-		Scheme: scheme, CRDPaths: []string{"../../config/crd/operator.kyma-project.io_manifests.yaml"},
+		Scheme: scheme, CRDPaths: []string{
+			"../../config/crd/operator.kyma-project.io_kymas.yaml", "../../config/crd/operator.kyma-project.io_manifests.yaml",
+		},
 	})
 	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{
-		Client: plane.Client, Connect: skr.NewConnections(plane.Client, scheme).Get,
+		Client: plane.Client, Direct: plane.Client, Connect: skr.NewConnections(plane.Client, scheme).Get,
 		RequeueAfter: func(core.RuntimeID) time.Duration { return time.Hour },
 	}}
 	kubeconfig, err := os.ReadFile(plane.Kubeconfig)
@@ -65,9 +68,11 @@ func (w *world) must(err error) {
 	}
 }
 
-func (w *world) reconcile() ctrl.Result {
+func (w *world) reconcile() ctrl.Result { return w.reconcileOne("m") }
+
+func (w *world) reconcileOne(name string) ctrl.Result {
 	w.t.Helper()
-	result, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key("m")})
+	result, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key(name)})
 	w.must(err)
 	return result
 }
@@ -117,13 +122,13 @@ func resources(t *testing.T, objects ...any) (resources []v1beta2.Resource) {
 	return resources
 }
 
-func configMap(name string) any {
+func configMap(name string) map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "default", "name": name},
 	}
 }
 
-func deployment(name, app string) any {
+func deployment(name, app string) map[string]any {
 	labels := map[string]any{"app": app}
 	return map[string]any{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"namespace": "default", "name": name},
@@ -135,6 +140,11 @@ func deployment(name, app string) any {
 			},
 		},
 	}
+}
+
+func annotate(object map[string]any, annotation string) {
+	metadata, _ := object["metadata"].(map[string]any)
+	metadata["annotations"] = map[string]any{annotation: "true"}
 }
 
 // TestManifest installs, changes, upgrades and deletes a Manifest.
@@ -212,11 +222,29 @@ func (w *world) foreign() {
 	}
 }
 
-// upgrade changes an immutable field, adds an object and removes another.
+// upgrade changes an immutable field, adds an object and removes another. The Deployment may be
+// replaced only if its annotation allows it.
 func (w *world) upgrade() {
 	w.t.Helper()
+	before := &appsv1.Deployment{}
+	w.must(w.Get(w.t.Context(), key("app"), before))
+	renamed := deployment("app", "renamed")
 	m := w.manifest()
-	m.Spec.Version, m.Spec.Resources = "2", resources(w.t, deployment("app", "renamed"), configMap("new"))
+	m.Spec.Version, m.Spec.Resources = "2", resources(w.t, renamed, configMap("new"))
+	w.must(w.Update(w.t.Context(), m))
+	_, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key("m")})
+	if err == nil || !strings.Contains(err.Error(), "Deployment/default/app") {
+		w.t.Errorf("error %v of a changed selector, want one that names the Deployment", err)
+	}
+	after := &appsv1.Deployment{}
+	w.must(w.Get(w.t.Context(), key("app"), after))
+	if after.UID != before.UID {
+		w.t.Error("the Deployment was replaced without permission")
+	}
+
+	annotate(renamed, skr.Replace)
+	m = w.manifest()
+	m.Spec.Resources = resources(w.t, renamed, configMap("new"))
 	w.must(w.Update(w.t.Context(), m))
 	w.reconcile()
 	w.available("app")

@@ -2,9 +2,14 @@ package skr
 
 import (
 	"context"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/config/crd"
 )
 
@@ -21,6 +26,13 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	local, err := r.Local(ctx)
+	if err != nil {
+		return err
+	}
+	if local {
+		objects = objects[len(objects)-1:] // The definitions are there, and the administrator's.
+	}
 	if err := r.ApplyAll(ctx, objects); err != nil {
 		return err
 	}
@@ -32,15 +44,52 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 func (r *Runtime) PrepareAgain() { r.prepared.Store(false) }
 
 // Clean deletes the objects that Prepare has applied, and reports whether none is left. With the
-// definitions go the Kyma and the catalog.
+// definitions go the Kyma and the catalog. In the control plane the definitions stay, because they
+// hold the Kymas of all runtimes.
 func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 	r.PrepareAgain()
+	local, err := r.Local(ctx)
+	if err != nil {
+		return false, err
+	}
+	if local {
+		return r.cleanLocal(ctx)
+	}
 	objects, err := base()
 	if err != nil {
 		return false, err
 	}
-	left, err := r.DeleteAll(ctx, objects)
-	return err == nil && len(left) == 0, err
+	clean = true
+	for _, object := range slices.Backward(objects) {
+		gone, err := r.delete(ctx, object)
+		if err != nil {
+			return false, err
+		}
+		clean = clean && gone
+	}
+	return clean, nil
+}
+
+// cleanLocal deletes the Kyma that users edit, and the catalog beside it.
+func (r *Runtime) cleanLocal(ctx context.Context) (clean bool, err error) {
+	clean = true
+	for _, list := range []client.ObjectList{&v1beta2.KymaList{}, &v1beta2.ModuleTemplateList{}} {
+		if err := r.List(ctx, list, client.InNamespace(Namespace)); err != nil {
+			return false, err
+		}
+		err := meta.EachListItem(list, func(item runtime.Object) error {
+			object, isObject := item.(client.Object)
+			if !isObject {
+				return nil
+			}
+			clean = false
+			return client.IgnoreNotFound(r.Delete(ctx, object))
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	return clean, nil
 }
 
 func base() ([]*unstructured.Unstructured, error) {
@@ -48,7 +97,7 @@ func base() ([]*unstructured.Unstructured, error) {
 	namespace.SetAPIVersion("v1")
 	namespace.SetKind("Namespace")
 	namespace.SetName(Namespace)
-	namespace.SetAnnotations(map[string]string{onlyCreate: "true"})
+	namespace.SetAnnotations(map[string]string{OnlyCreate: "true"})
 	crds, err := crd.ForRuntimes()
 	return append(crds, namespace), err
 }

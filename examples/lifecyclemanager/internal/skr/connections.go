@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -23,6 +25,8 @@ const KubeconfigKey = "config"
 type Connections struct {
 	*runtimes.Kubeconfigs
 
+	controlPlane client.Reader
+
 	mu    sync.Mutex
 	known map[client.ObjectKey]*Runtime
 }
@@ -35,8 +39,9 @@ func NewConnections(secrets client.Reader, scheme *runtime.Scheme) *Connections 
 		Configure: func(config *rest.Config) { rest.AddUserAgent(config, FieldOwner) },
 	}
 	return &Connections{
-		Kubeconfigs: runtimes.NewKubeconfigs(secrets, KubeconfigKey, client.ObjectKeyFromObject, opts),
-		known:       make(map[client.ObjectKey]*Runtime),
+		Kubeconfigs:  runtimes.NewKubeconfigs(secrets, KubeconfigKey, client.ObjectKeyFromObject, opts),
+		controlPlane: secrets,
+		known:        make(map[client.ObjectKey]*Runtime),
 	}
 }
 
@@ -54,7 +59,15 @@ func (c *Connections) Get(ctx context.Context, name client.ObjectKey) (*Runtime,
 		return nil, err
 	}
 	if known := c.known[name]; known == nil || known.Client != connected {
-		c.known[name] = &Runtime{Client: connected}
+		c.known[name] = &Runtime{Client: connected, ControlPlane: c.controlPlane}
 	}
 	return c.known[name], nil
+}
+
+// GaveUp reports whether an object is deleted for longer than after, and err means that its runtime
+// does not answer. A runtime that answers, also with a refusal, is there.
+func GaveUp(object client.Object, after time.Duration, err error) bool {
+	var answer apierrors.APIStatus
+	deleted := object.GetDeletionTimestamp()
+	return err != nil && deleted != nil && time.Since(deleted.Time) > after && !errors.As(err, &answer)
 }

@@ -2,16 +2,25 @@ package skr
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sort"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/polling"
 	"github.com/fluxcd/pkg/ssa"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
 
 const (
@@ -21,8 +30,12 @@ const (
 	// ManagedByLabel is the label of everything that the operator applies in a runtime. Nothing
 	// without it is deleted.
 	ManagedByLabel = "operator.kyma-project.io/managed-by"
-	// onlyCreate is an annotation of objects that are left alone if they exist.
-	onlyCreate = "operator.kyma-project.io/only-create"
+	// OnlyCreate is an annotation of objects that are left alone if they exist, such as the default
+	// custom resource of a module: it is created once, and then it is the user's.
+	OnlyCreate = "operator.kyma-project.io/only-create"
+	// Replace is an annotation of objects that may be deleted and created again when an immutable
+	// field changes. Without it, the change is refused: a volume claim would lose its data.
+	Replace = "operator.kyma-project.io/replace"
 	// timeout bounds the wait of an apply.
 	timeout = 15 * time.Second
 )
@@ -31,21 +44,87 @@ const (
 type Runtime struct {
 	client.Client
 
+	// ControlPlane tells whether the runtime is the control plane itself. Nil: it is not.
+	ControlPlane client.Reader
+
+	local    atomic.Pointer[bool]
 	prepared atomic.Bool
 }
 
+// Local reports whether the runtime is the control plane itself: the Namespace kube-system has the
+// same UID in both, which identifies a cluster. The answer of the first success is kept.
+func (r *Runtime) Local(ctx context.Context) (bool, error) {
+	if known := r.local.Load(); known != nil || r.ControlPlane == nil {
+		return known != nil && *known, nil
+	}
+	here, hereErr := clusterOf(ctx, r.ControlPlane)
+	there, thereErr := clusterOf(ctx, r)
+	if err := errors.Join(hereErr, thereErr); err != nil {
+		return false, err
+	}
+	same := here == there
+	r.local.Store(&same)
+	return same, nil
+}
+
+func clusterOf(ctx context.Context, cluster client.Reader) (types.UID, error) {
+	namespace := &corev1.Namespace{}
+	err := cluster.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace)
+	return namespace.UID, err
+}
+
+var (
+	namespaceKind  = schema.GroupKind{Kind: "Namespace"}
+	definitionKind = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+)
+
 // ApplyAll makes objects look as given, by server-side apply. Definitions and Namespaces come
-// first. An object that looks so already is not written. ApplyAll labels the objects.
+// first. An object that looks so already is not written. ApplyAll labels the objects, except a
+// Namespace that existed before. In the control plane it refuses to take over what others made.
 func (r *Runtime) ApplyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
+	local, err := r.Local(ctx)
+	if err != nil {
+		return err
+	}
 	for _, object := range objects {
+		if err := r.claim(ctx, object, local); err != nil {
+			return err
+		}
 		setLabel(object, ManagedByLabel, FieldOwner)
 	}
 	opts := ssa.DefaultApplyOptions()
-	opts.Force = true // An immutable field, such as the selector of a Deployment, replaces the object.
-	opts.IfNotPresentSelector = map[string]string{onlyCreate: "true"}
+	opts.ForceSelector = map[string]string{Replace: "true"}
+	opts.IfNotPresentSelector = map[string]string{OnlyCreate: "true"}
 	opts.WaitInterval, opts.WaitTimeout = 100*time.Millisecond, timeout
-	_, err := r.resources().ApplyAllStaged(ctx, objects, opts)
+	_, err = r.resources().ApplyAllStaged(ctx, objects, opts)
 	return err
+}
+
+// claim decides about an object that exists without the label of the operator.
+func (r *Runtime) claim(ctx context.Context, object *unstructured.Unstructured, local bool) error {
+	namespace := object.GroupVersionKind().GroupKind() == namespaceKind
+	if !namespace && !local {
+		return nil
+	}
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(object.GroupVersionKind())
+	err := r.Get(ctx, client.ObjectKeyFromObject(object), live)
+	switch {
+	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
+		return nil
+	case err != nil:
+		return err
+	case live.Labels[ManagedByLabel] == FieldOwner:
+		return nil
+	case namespace:
+		setAnnotation(object, OnlyCreate, "true")
+		return nil
+	case object.GetAnnotations()[OnlyCreate] == "true":
+		return nil
+	default:
+		return fmt.Errorf("%s %s exists in the control plane and is not of a module: want another name",
+			object.GetKind(), client.ObjectKeyFromObject(object))
+	}
 }
 
 // DeleteAll deletes objects that ApplyAll has made, in the opposite order, and returns those that
@@ -53,8 +132,15 @@ func (r *Runtime) ApplyAll(ctx context.Context, objects []*unstructured.Unstruct
 func (r *Runtime) DeleteAll(
 	ctx context.Context, objects []*unstructured.Unstructured,
 ) (left []*unstructured.Unstructured, err error) {
+	local, err := r.Local(ctx)
+	if err != nil {
+		return nil, err
+	}
 	sort.Sort(sort.Reverse(ssa.SortableUnstructureds(objects)))
 	for _, object := range objects {
+		if protects(object, local) {
+			continue
+		}
 		gone, err := r.delete(ctx, object)
 		if err != nil {
 			return nil, err
@@ -64,6 +150,18 @@ func (r *Runtime) DeleteAll(
 		}
 	}
 	return left, nil
+}
+
+// protects reports whether no module may delete an object: what the Kyma and the operator need.
+func protects(object *unstructured.Unstructured, local bool) bool {
+	switch object.GroupVersionKind().GroupKind() {
+	case namespaceKind:
+		return local || object.GetName() == Namespace
+	case definitionKind:
+		return strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
+	default:
+		return false
+	}
 }
 
 // delete reports whether the object is gone, or was never one of the operator.
@@ -83,6 +181,15 @@ func (r *Runtime) delete(ctx context.Context, object *unstructured.Unstructured)
 func (r *Runtime) resources() *ssa.ResourceManager {
 	poller := polling.NewStatusPoller(r, r.RESTMapper(), polling.Options{})
 	return ssa.NewResourceManager(r, poller, ssa.Owner{Field: FieldOwner})
+}
+
+func setAnnotation(object *unstructured.Unstructured, key, value string) {
+	annotations := object.GetAnnotations()
+	if annotations == nil {
+		annotations = make(map[string]string)
+	}
+	annotations[key] = value
+	object.SetAnnotations(annotations)
 }
 
 func setLabel(object *unstructured.Unstructured, key, value string) {
