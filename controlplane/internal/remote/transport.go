@@ -87,7 +87,7 @@ func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	if own.isNew() {
 		b.read.refill()
 	}
-	response, err := b.RoundTripper.RoundTrip(request)
+	response, err := b.RoundTripper.RoundTrip(acceptJSON(request))
 	if err != nil {
 		return nil, Error(err)
 	}
@@ -101,6 +101,22 @@ func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 		response.Body = cut{io.LimitReader(body, maxErrorBody), body}
 	}
 	return response, nil
+}
+
+// acceptJSON asks for JSON where a client prefers another form, as that of metadata does.
+func acceptJSON(request *http.Request) *http.Request {
+	var accepted []string
+	for form := range strings.SplitSeq(request.Header.Get("Accept"), ",") {
+		if strings.HasPrefix(strings.TrimSpace(form), jsonType) {
+			accepted = append(accepted, form)
+		}
+	}
+	if len(accepted) == 0 {
+		return request
+	}
+	own := request.Clone(request.Context())
+	own.Header.Set("Accept", strings.Join(accepted, ","))
+	return own
 }
 
 // checkType refuses forms that a client would decode without being asked to: Protocol Buffers, CBOR

@@ -23,6 +23,7 @@ func TestKyma(t *testing.T) {
 	t.Run("catalog", func(t *testing.T) { w.testCatalog(t) })
 	t.Run("two users", func(t *testing.T) { w.testTwoUsers(t) })
 	t.Run("status", func(t *testing.T) { w.testStatus(t) })
+	t.Run("downgrade", func(t *testing.T) { w.testDowngrade(t) })
 	t.Run("user deletes what the operator needs", func(t *testing.T) { w.testRepair(t) })
 }
 
@@ -119,6 +120,29 @@ func (w *world) testStatus(t *testing.T) {
 	if state := w.user().Status.State; state != v1beta2.Ready {
 		t.Errorf("state %s, want %s", state, v1beta2.Ready)
 	}
+}
+
+// testDowngrade refuses an older version, and a channel without the module keeps the installed one.
+func (w *world) testDowngrade(t *testing.T) {
+	t.Helper()
+	w.setTemplate("1.10", "text")
+	w.must(w.settle())
+	w.setTemplate("1.9", "other")
+	w.must(w.settle())
+	status := w.user().Status.Modules[0]
+	if status.Version != "1.10" || status.State != v1beta2.Error || !strings.Contains(status.Message, "1.9") {
+		t.Errorf("status %+v of a channel that went back to 1.9, want 1.10 kept and the refusal named", status)
+	}
+	w.want("text")
+	w.setModules(v1beta2.Module{Name: "greeter", Channel: "fast"})
+	w.must(w.settle())
+	if status := w.user().Status.Modules[0]; status.Version != "1.10" || status.State != v1beta2.Error {
+		t.Errorf("status %+v in a channel without the module, want the installed version", status)
+	}
+	w.want("text")
+	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.setTemplate("1.10", "text")
+	w.must(w.settle())
 }
 
 // testRepair deletes the Kyma of the user, and then a definition with all its objects.
