@@ -80,7 +80,7 @@ test: $(TOOLS)/helm ## Test every module with the race detector, against real AP
 # Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
 chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), RESEND_AFTER (3s), ARGS='-source informer' or ARGS='-transport nats'
-	@$(WITH_ASSETS) $(GO) test ./test/chaos -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
+	@$(WITH_ASSETS) $(GO) test ./test/loss -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
 		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -resend=$(RESEND_AFTER) $(ARGS)
 
 # Each worker has one processor, so that a seed repeats itself as far as it can. A failing seed prints its plan, the
@@ -121,8 +121,8 @@ rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, nativel
 
 # Both ways to the leader run at the same time. A kill takes a little longer than the lease.
 .PHONY: replicas
-replicas: ## Kill the leader of three replicas KILLS (20) times under 200 events/s, and compare the ways to the leader: LEASE (15s)
-	@$(WITH_ASSETS) $(GO) test ./test/replicas -count=1 -v -timeout 3h $(TESTFLAGS) -compare -agents 8 -kills $(KILLS) -lease $(LEASE)
+replicas: ## Kill the leader of three replicas KILLS (20) times while objects are written, over both ways to the leader: LEASE (15s)
+	@$(WITH_ASSETS) $(GO) test ./test/loss -count=1 -v -run TestKilledLeader -timeout 3h $(TESTFLAGS) -kills $(KILLS) -lease $(LEASE)
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/vale ## Lint every module: bugs, style, formatting, imports, and prose

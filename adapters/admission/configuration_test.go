@@ -271,7 +271,7 @@ func TestExcludedNamespaces(t *testing.T) {
 	}
 }
 
-// TestMatchConditions checks the names of the conditions. test/matchconditions runs them on a real
+// TestMatchConditions checks the names of the conditions. test/subresources runs them on a real
 // API server.
 func TestMatchConditions(t *testing.T) {
 	t.Parallel()

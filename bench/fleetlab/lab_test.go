@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,50 +169,6 @@ func TestOracle(t *testing.T) {
 	}
 	if taken := o.latency.take(); len(taken) != 1 {
 		t.Errorf("%d latencies, want 1: that of the change", len(taken))
-	}
-}
-
-func TestQuantiles(t *testing.T) {
-	t.Parallel()
-	var s samples
-	for i := range 100 {
-		s.add(time.Duration(100 - i))
-	}
-	if got := quantilesOf(s.take()); got != (quantiles{51, 100}) {
-		t.Errorf("quantiles %d, want 51 and 100", got)
-	}
-	if got := quantilesOf(s.take()); got != (quantiles{}) {
-		t.Errorf("quantiles %d of nothing, want 0", got)
-	}
-}
-
-func TestThin(t *testing.T) {
-	t.Parallel()
-	points := make([]xy, 10*mostPoints)
-	for i := range points {
-		points[i].x = float64(i)
-	}
-	points[777].y = 1
-	kept := thin(points)
-	if len(kept) > mostPoints || !slices.Contains(kept, points[777]) {
-		t.Errorf("%d points, want %d at most, with the highest", len(kept), mostPoints)
-	}
-}
-
-func TestParse(t *testing.T) {
-	t.Parallel()
-	opts, err := parse([]string{"-n", "100,1000", "-scenario", "storm,steady", "-variant", "http1"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := list(opts.scenarios, func(s scenario) string { return s.name })
-	if !slices.Equal(opts.sizes, []int{100, 1000}) || names != "storm, steady" || opts.variants[0].Name != "http1" {
-		t.Errorf("options %v, %s, %v: not as given", opts.sizes, names, opts.variants)
-	}
-	for _, wrong := range [][]string{{"-n", "0"}, {"-n", "ten"}, {"-scenario", "none"}, {"-variant", "none"}} {
-		if _, err := parse(wrong, io.Discard); err == nil {
-			t.Errorf("%v is accepted", wrong)
-		}
 	}
 }
 

@@ -44,19 +44,15 @@ type authority struct {
 
 func startIssuer(t *testing.T, config *rest.Config) {
 	t.Helper()
-
 	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: newScheme(), Metrics: server.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	i := &issuer{Client: mgr.GetClient(), cas: map[string]authority{}}
-
 	if err := ctrl.NewControllerManagedBy(mgr).For(&certv1.Certificate{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).Complete(i); err != nil {
 		t.Fatal(err)
 	}
-
 	lab.Run(t, "issuer", mgr.Start)
 }
 
@@ -65,32 +61,26 @@ func (i *issuer) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	if err := i.Get(ctx, request.NamespacedName, certificate); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-
 	template := templateOf(certificate)
 	signer := authority{template, key}
-
 	if !certificate.Spec.IsCA {
 		if signer, err = i.authority(ctx, certificate.Spec.IssuerRef.Name); err != nil {
 			return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil //nolint:nilerr // It is on its way.
 		}
 	}
-
 	der, err := x509.CreateCertificate(rand.Reader, template, signer.certificate, key.Public(), signer.key)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-
 	if certificate.Spec.IsCA {
 		if err := i.keep(certificate.Spec.SecretName, der, key); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-
 	return reconcile.Result{}, i.store(ctx, certificate, der, key)
 }
 
@@ -101,7 +91,6 @@ func templateOf(certificate *certv1.Certificate) *x509.Certificate {
 		DNSNames: certificate.Spec.DNSNames, IsCA: certificate.Spec.IsCA, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature,
 	}
-
 	for _, usage := range certificate.Spec.Usages {
 		switch usage {
 		case certv1.UsageClientAuth:
@@ -113,7 +102,6 @@ func templateOf(certificate *certv1.Certificate) *x509.Certificate {
 		default:
 		}
 	}
-
 	return template
 }
 
@@ -123,15 +111,12 @@ func (i *issuer) authority(ctx context.Context, name string) (authority, error) 
 	if err := i.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, found); err != nil {
 		return authority{}, err
 	}
-
 	i.mu.Lock()
 	defer i.mu.Unlock()
-
 	ca, ok := i.cas[found.Spec.CA.SecretName]
 	if !ok {
 		return authority{}, fmt.Errorf("no CA %s yet", found.Spec.CA.SecretName)
 	}
-
 	return ca, nil
 }
 
@@ -140,12 +125,9 @@ func (i *issuer) keep(name string, der []byte, key crypto.Signer) error {
 	if err != nil {
 		return err
 	}
-
 	i.mu.Lock()
 	defer i.mu.Unlock()
-
 	i.cas[name] = authority{certificate, key}
-
 	return nil
 }
 
@@ -154,7 +136,6 @@ func (i *issuer) store(ctx context.Context, certificate *certv1.Certificate, der
 	if err != nil {
 		return err
 	}
-
 	err = i.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: certificate.Spec.SecretName, Labels: certificate.Spec.SecretTemplate.Labels,
@@ -169,6 +150,5 @@ func (i *issuer) store(ctx context.Context, certificate *certv1.Certificate, der
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
-
 	return err
 }

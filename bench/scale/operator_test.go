@@ -37,20 +37,14 @@ import (
 func operate() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-
 	ctrl.SetLogger(logr.Discard())
-
 	go profile()
-
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
 		return err
 	}
-
 	config.QPS = -1 // As ctrl.GetConfig sets it.
-
 	known := newScheme()
-
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: known, Metrics: server.Options{BindAddress: "0"},
 		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
@@ -58,12 +52,10 @@ func operate() error {
 	if err != nil {
 		return err
 	}
-
 	direct, err := client.New(config, client.Options{Scheme: known})
 	if err != nil {
 		return err
 	}
-
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: namespace, Name: "watcher"},
 		[]string{"control-plane.example.com"},
 		certificates.Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil }),
@@ -71,24 +63,19 @@ func operate() error {
 	if err != nil {
 		return err
 	}
-
 	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
 		installation.Options{})
 	if err != nil {
 		return err
 	}
-
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{Configure: toLoopback})
-
 	if err := runtimes.SetUp(mgr, kind, identify, kubeconfigs.Connect, set, installer,
 		runtimes.Options{Report: report}); err != nil {
 		return err
 	}
-
 	return mgr.Start(ctx)
 }
 
@@ -96,12 +83,9 @@ func operate() error {
 func profile() {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGUSR1)
-
 	for range asked {
 		goruntime.GC()
-
 		path := os.Getenv("SCALE_PROFILE")
-
 		out, err := os.Create(path + ".new")
 		if err == nil {
 			_ = pprof.WriteHeapProfile(out)
@@ -116,7 +100,6 @@ func newScheme() *runtime.Scheme {
 	if err := errors.Join(scheme.AddToScheme(known), v1beta2.AddToScheme(known), certv1.AddToScheme(known)); err != nil {
 		panic(err)
 	}
-
 	return known
 }
 
@@ -129,7 +112,6 @@ func toLoopback(config *rest.Config) {
 		if strings.HasPrefix(address, "dead-") {
 			to = os.Getenv("SCALE_DEAD")
 		}
-
 		return dial(ctx, network, to)
 	}
 }
@@ -139,12 +121,10 @@ func identify(_ context.Context, object client.Object) (runtimes.Identity, error
 	if domain == "" {
 		return runtimes.Identity{}, nil
 	}
-
 	return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: domain}, nil
 }
 
 func report(_ context.Context, object client.Object, status installation.Status) error {
 	fmt.Printf("%s %s %s\n", object.GetName(), status.State, status.Reason)
-
 	return nil
 }

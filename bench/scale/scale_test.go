@@ -47,10 +47,8 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-
 		return
 	}
-
 	os.Exit(m.Run())
 }
 
@@ -61,25 +59,19 @@ func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-
 	w := newWorld(t)
 	w.createWatcher("first")
 	w.represent("runtime", 0, *many)
-
 	w.setLatency(0)
-
 	o := w.startOperator()
 	w.t.Logf("installed in %d runtimes, without latency, after %v", *many, o.allReady().Round(time.Millisecond))
 	w.setLatency(*latency)
-
 	if *looks {
 		o.stop()
 		o = w.lookAtAll()
 	}
-
 	w.newcomers(o)
 	o.writeProfile()
-
 	if memory := o.peakMemory(); memory > 300 && judged() {
 		t.Errorf("memory of the operator: %d MiB, want at most 300", memory)
 	} else {
@@ -109,38 +101,31 @@ type operator struct {
 // lookAtAll measures a look at each runtime after a restart, and one that has nothing new.
 func (w *world) lookAtAll() *operator {
 	w.t.Helper()
-
 	// 10,000 runtimes in 10 minutes, and the start of a process.
 	limit := time.Duration(*many)*60*time.Millisecond + 5*time.Second
-
 	requests := w.requests()
 	o := w.startOperator()
 	cold := o.allReady()
 	w.judge("look at each runtime after a restart", cold, limit, w.requests()-requests, o.processor())
-
 	requests, processor := w.requests(), o.processor()
 	o.forgetReports()
 	begun := time.Now()
 	w.touchWatcher("first")
 	o.allReady()
 	w.judge("look at each unchanged runtime", time.Since(begun), limit, w.requests()-requests, o.processor()-processor)
-
 	return o
 }
 
 // writeProfile makes the operator write a heap profile to the file in SCALE_PROFILE, if it is set.
 func (o *operator) writeProfile() {
 	o.t.Helper()
-
 	path := os.Getenv("SCALE_PROFILE")
 	if path == "" {
 		return
 	}
-
 	_ = o.cmd.Process.Signal(syscall.SIGUSR1)
 	lab.Eventually(o.t, time.Minute, "the heap profile is written", func() bool {
 		written, err := os.Stat(path)
-
 		return err == nil && written.Size() > 0
 	})
 }
@@ -156,18 +141,14 @@ func (w *world) newcomers(o *operator) {
 	lab.Eventually(w.t, patience, "all dead runtimes have failed", func() bool {
 		return o.count("dead-", "Failed") == *dead
 	})
-
 	w.createWatcher("second")
-
 	const number = 5
-
 	for n := range number {
 		begun := time.Now()
 		w.represent("new", n, n+1)
 		lab.Eventually(w.t, time.Minute, "a new runtime is ready", func() bool {
 			return o.count(fmt.Sprintf("new-%d", n), "Ready") == 1
 		})
-
 		if took := time.Since(begun); took > 10*time.Second && judged() {
 			w.t.Errorf("new runtime %d: installed after %v, want at most 10 s", n, took.Round(time.Millisecond))
 		} else {
@@ -180,7 +161,6 @@ func (w *world) judge(what string, took, limit time.Duration, requests int, proc
 	w.t.Helper()
 	w.t.Logf("%s: %v, each with %.1f requests and %v of a processor", what, took.Round(time.Millisecond),
 		float64(requests)/float64(*many), (processor / time.Duration(*many)).Round(10*time.Microsecond))
-
 	if took > limit && judged() {
 		w.t.Errorf("%s: %v, want at most %v", what, took, limit)
 	}
@@ -188,29 +168,24 @@ func (w *world) judge(what string, took, limit time.Duration, requests int, proc
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-
 	w := &world{t: t, deadAddress: blackHole(t)}
 	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: newScheme(), CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 		CRDPaths: manifests.CertManager(t),
 	})
 	startIssuer(t, w.plane.Config)
-
 	ca, err := testpki.NewCA("runtimes", testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	leaf, err := ca.Server("", testpki.Options{DNSNames: []string{"*.runtimes.example"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	files, err := testpki.Files(leaf, ca)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	w.kubeconfig = fmt.Sprintf(`
 apiVersion: v1
 kind: Config
@@ -219,31 +194,24 @@ contexts: [{name: runtime, context: {cluster: runtime, user: operator}}]
 clusters: [{name: runtime, cluster: {server: "https://%%s.runtimes.example:6443", certificate-authority-data: %s}}]
 users: [{name: operator, user: {token: secret}}]
 `, base64.StdEncoding.EncodeToString(files["ca.crt"]))
-
 	folder := t.TempDir()
 	certificate, key := filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key")
-
 	for path, text := range map[string][]byte{certificate: files["tls.crt"], key: files["tls.key"]} {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-
 	lines := start(t, "servers", "SCALE_CERT="+certificate, "SCALE_KEY="+key).lines
 	if _, err := fmt.Sscan(<-lines, &w.api, &w.control); err != nil {
 		t.Fatal(err)
 	}
-
 	return w
 }
 
 func (w *world) represent(prefix string, from, to int) {
 	w.t.Helper()
-
 	var tasks sync.WaitGroup
-
 	const workers = 8
-
 	for worker := range workers {
 		tasks.Go(func() {
 			for n := from + worker; n < to; n += workers {
@@ -251,7 +219,6 @@ func (w *world) represent(prefix string, from, to int) {
 			}
 		})
 	}
-
 	tasks.Wait()
 }
 
@@ -259,7 +226,6 @@ func (w *world) representOne(name string) {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
 	secret := &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"config": fmt.Appendf(nil, w.kubeconfig, name)}}
 	meta.Annotations = map[string]string{"skr-domain": name + ".example.com"}
-
 	for _, object := range []client.Object{secret, &corev1.ConfigMap{ObjectMeta: meta}} {
 		if err := w.plane.Client.Create(w.t.Context(), object); err != nil {
 			w.t.Error(err)
@@ -269,7 +235,6 @@ func (w *world) representOne(name string) {
 
 func (w *world) createWatcher(name string) {
 	w.t.Helper()
-
 	if err := w.plane.Client.Create(w.t.Context(), &v1beta2.Watcher{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: v1beta2.WatcherSpec{
@@ -288,12 +253,10 @@ func (w *world) createWatcher(name string) {
 // touchWatcher makes the operator look at all runtimes, with nothing new.
 func (w *world) touchWatcher(name string) {
 	w.t.Helper()
-
 	watcher := &v1beta2.Watcher{}
 	if err := w.plane.Client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, watcher); err != nil {
 		w.t.Fatal(err)
 	}
-
 	watcher.Labels = map[string]string{"touched": "true"}
 	if err := w.plane.Client.Update(w.t.Context(), watcher); err != nil {
 		w.t.Fatal(err)
@@ -308,47 +271,39 @@ func (w *world) requests() int {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-
 	return n
 }
 
 func (w *world) ask(query string) string {
 	w.t.Helper()
-
 	answer, err := lab.Get(w.t.Context(), "http://"+w.control+"/"+query)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-
 	return string(answer)
 }
 
 func (w *world) startOperator() *operator {
 	w.t.Helper()
-
 	o := &operator{begun: time.Now(), reports: map[string]string{}}
 	// As docs/guide/embedding.md says: the lists of a start are garbage soon.
 	o.child = start(w.t, "operator", "KUBECONFIG="+w.plane.Kubeconfig, "SCALE_SERVERS="+w.api, "SCALE_DEAD="+w.deadAddress,
 		"GOMEMLIMIT=240MiB")
-
 	go func() {
 		for line := range o.lines {
 			name, rest, _ := strings.Cut(line, " ")
 			state, _, _ := strings.Cut(rest, " ")
-
 			o.mu.Lock()
 			o.reports[name] = state
 			o.mu.Unlock()
 		}
 	}()
-
 	return o
 }
 
 func (o *operator) forgetReports() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	clear(o.reports)
 }
 
@@ -356,13 +311,11 @@ func (o *operator) forgetReports() {
 func (o *operator) count(prefix, state string) (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	for name, last := range o.reports {
 		if strings.HasPrefix(name, prefix) && last == state {
 			n++
 		}
 	}
-
 	return n
 }
 
@@ -370,55 +323,43 @@ func (o *operator) count(prefix, state string) (n int) {
 func (o *operator) allReady() time.Duration {
 	o.t.Helper()
 	lab.Eventually(o.t, patience, "all runtimes are ready", func() bool { return o.count("runtime-", "Ready") == *many })
-
 	return time.Since(o.begun)
 }
 
 // peakMemory is the largest resident set of the process, in MiB.
 func (o *operator) peakMemory() int {
 	o.t.Helper()
-
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.cmd.Process.Pid))
 	if err != nil {
 		o.t.Skip("the memory of a process is read from /proc:", err)
 	}
-
 	for line := range bytes.Lines(text) {
 		if rest, ok := bytes.CutPrefix(line, []byte("VmHWM:")); ok {
 			var kib int
 			if _, err := fmt.Sscan(string(rest), &kib); err != nil {
 				o.t.Fatal(err)
 			}
-
 			return kib >> 10
 		}
 	}
-
 	o.t.Fatal("no VmHWM")
-
 	return 0
 }
 
 // processor returns the processor time of the process.
 func (o *operator) processor() time.Duration {
 	o.t.Helper()
-
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", o.cmd.Process.Pid))
 	if err != nil {
 		return 0
 	}
-
 	_, rest, _ := strings.Cut(string(text), ") ")
-
 	const user, system = 11, 12 // proc_pid_stat(5), after the name
-
 	var ticks int
-
 	for _, field := range []int{user, system} {
 		n, _ := strconv.Atoi(strings.Fields(rest)[field])
 		ticks += n
 	}
-
 	return time.Duration(ticks) * time.Second / 100 // USER_HZ
 }
 
@@ -432,32 +373,25 @@ type child struct {
 
 func start(t *testing.T, role string, env ...string) *child {
 	t.Helper()
-
 	c := &child{t: t, cmd: exec.Command(os.Args[0]), lines: make(chan string, 1)}
 	c.cmd.Env = append(append(os.Environ(), "SCALE_ROLE="+role), env...)
 	c.cmd.Stderr = os.Stderr
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-
 	read := make(chan struct{})
-
 	go func() {
 		defer close(read)
 		defer close(c.lines)
-
 		for scanner := bufio.NewScanner(out); scanner.Scan(); {
 			c.lines <- scanner.Text()
 		}
 	}()
-
 	c.stop = sync.OnceFunc(func() {
 		_ = c.cmd.Process.Kill()
 		for range c.lines { // So that the reader ends.
@@ -466,6 +400,5 @@ func start(t *testing.T, role string, env ...string) *child {
 		_ = c.cmd.Wait()
 	})
 	t.Cleanup(c.stop)
-
 	return c
 }

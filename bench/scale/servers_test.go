@@ -42,30 +42,22 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-
 	s := &servers{objects: map[string]stored{}, bodies: map[digest]map[string]any{}}
-
 	api, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-
 	control, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-
 	fmt.Println(api.Addr(), control.Addr())
-
 	own := &http.Server{Handler: http.HandlerFunc(s.control), ReadHeaderTimeout: time.Minute}
-
 	go func() { _ = own.Serve(control) }() // It ends with the process.
-
 	server := &http.Server{
 		ReadHeaderTimeout: time.Minute,
 		Handler:           http.HandlerFunc(s.api), TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}},
 	}
-
 	return server.ServeTLS(api, "", "")
 }
 
@@ -74,22 +66,17 @@ func (s *servers) control(w http.ResponseWriter, r *http.Request) {
 	if latency, err := time.ParseDuration(r.URL.Query().Get("latency")); err == nil {
 		s.latency.Store(int64(latency))
 	}
-
 	fmt.Fprint(w, s.requests.Load())
 }
 
 func (s *servers) api(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
-
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
 	}
-
 	<-time.After(time.Duration(s.latency.Load()))
-
 	status, answer := s.answer(r, body)
-
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(answer)
@@ -97,7 +84,6 @@ func (s *servers) api(w http.ResponseWriter, r *http.Request) {
 
 func (s *servers) answer(r *http.Request, body []byte) (status int, answer map[string]any) {
 	key := r.Host + r.URL.Path
-
 	switch {
 	case r.Method == http.MethodGet && strings.HasSuffix(key, "/endpointslices"):
 		return http.StatusOK, endpoints()
@@ -114,7 +100,6 @@ func (s *servers) answer(r *http.Request, body []byte) (status int, answer map[s
 		if err := json.Unmarshal(body, &object); err != nil {
 			return http.StatusBadRequest, failure(http.StatusBadRequest, "BadRequest")
 		}
-
 		return s.apply(path.Join(key, object.Metadata.Name), body)
 	default:
 		return http.StatusMethodNotAllowed, failure(http.StatusMethodNotAllowed, "MethodNotAllowed")
@@ -124,34 +109,27 @@ func (s *servers) answer(r *http.Request, body []byte) (status int, answer map[s
 func (s *servers) apply(key string, body []byte) (int, map[string]any) {
 	sum := sha256.Sum256(body)
 	hash := digest(sum[:16])
-
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	if s.bodies[hash] == nil {
 		var object map[string]any
 		if err := json.Unmarshal(body, &object); err != nil {
 			return http.StatusBadRequest, failure(http.StatusBadRequest, err.Error())
 		}
-
 		s.bodies[hash] = object
 	}
-
 	if known := s.objects[key]; known.body != hash {
 		s.objects[key] = stored{hash, known.generation + 1}
 	}
-
 	return http.StatusOK, s.object(key)
 }
 
 func (s *servers) get(key string) (int, map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	if _, known := s.objects[key]; !known {
 		return http.StatusNotFound, failure(http.StatusNotFound, "NotFound")
 	}
-
 	return http.StatusOK, s.object(key)
 }
 
@@ -160,20 +138,16 @@ func (s *servers) object(key string) map[string]any {
 	stored := s.objects[key]
 	uid := sha256.Sum256([]byte(key))
 	object, metadata := map[string]any{}, map[string]any{}
-
 	maps.Copy(object, s.bodies[stored.body])
 	maps.Copy(metadata, object["metadata"].(map[string]any))
-
 	metadata["uid"], metadata["generation"] = hex.EncodeToString(uid[:16]), stored.generation
 	metadata["resourceVersion"] = strconv.Itoa(stored.generation)
 	object["metadata"] = metadata
-
 	if object["kind"] == "Deployment" {
 		object["status"] = map[string]any{
 			"observedGeneration": stored.generation, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2,
 		}
 	}
-
 	return object
 }
 

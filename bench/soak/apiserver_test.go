@@ -94,7 +94,6 @@ func (s *apiServer) review(n, fresh int, over time.Duration) {
 			}
 		})
 	}
-
 	writers.Wait()
 	s.reviewed.Add(int64(n))
 	pause(over - time.Since(began))
@@ -106,19 +105,16 @@ func (s *apiServer) ask(buffer *bytes.Buffer, fresh int) {
 	if serial%int64(fresh) == 0 {
 		name = fmt.Sprintf("fresh-%d", serial)
 	}
-
 	parts := s.small
 	if serial%largeOneIn == 0 {
 		parts = s.large
 	}
-
 	buffer.Reset()
 	buffer.WriteString(parts[0])
 	for _, part := range parts[1:] {
 		buffer.WriteString(name)
 		buffer.WriteString(part)
 	}
-
 	answer, err := s.client.Post(s.url, "application/json", buffer)
 	if err != nil {
 		s.t.Errorf("review: %v", err)

@@ -79,13 +79,11 @@ func (w *watched) sample() {
 	if err != nil {
 		return // The scrape is late on a busy machine; there are others.
 	}
-
 	files, err := os.ReadDir(w.proc("fd"))
 	if err != nil {
 		w.t.Errorf("open files: %v", err)
 		return
 	}
-
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.samples = append(w.samples, sample{
@@ -107,20 +105,17 @@ func (w *watched) status(field string) float64 {
 		w.t.Errorf("status of the process: %v", err)
 		return 0
 	}
-
 	for line := range bytes.Lines(text) {
 		name, value, _ := strings.Cut(string(line), ":")
 		if name != field {
 			continue
 		}
-
 		kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 64)
 		if err != nil {
 			w.t.Errorf("%s: %v", line, err)
 		}
 		return kib / 1024
 	}
-
 	w.t.Errorf("no %s in the status of the process", field)
 	return 0
 }
@@ -134,7 +129,6 @@ func (w *watched) summary() string {
 	if len(w.samples) == 0 {
 		return "no samples yet"
 	}
-
 	last := w.samples[len(w.samples)-1]
 	return fmt.Sprintf("%.1f MiB resident (peak %.1f), %d open files, %d goroutines, after %v",
 		last.resident, w.peak(), last.files, last.goroutines, last.at.Round(time.Second))
@@ -163,13 +157,11 @@ func (w *watched) problems(memory float64) (found []string) {
 	if len(w.samples) < least {
 		return []string{fmt.Sprintf("%d samples, want at least %d to say anything", len(w.samples), least)}
 	}
-
 	for _, n := range numbers() {
 		if text := n.growth(w.samples); text != "" {
 			found = append(found, text)
 		}
 	}
-
 	if highest := slices.MaxFunc(w.samples, byResident); highest.resident > memory {
 		found = append(found, fmt.Sprintf("%.1f MiB were resident in phase %q, want at most %.0f", highest.resident,
 			highest.phase, memory))

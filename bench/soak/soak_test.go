@@ -48,7 +48,6 @@ func TestSoak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes most of a minute, which -short leaves out")
 	}
-
 	pki := lab.NewPKI(t)
 	received := &sink{}
 	plane := lab.StartPlane(t, pki, lab.PlaneOptions{
@@ -56,7 +55,6 @@ func TestSoak(t *testing.T) {
 		// The listener's limit of one runtime is not measured here.
 		Listener: listener.Options{RuntimeRate: 1e6, RuntimeBurst: 1e6},
 	}, manager)
-
 	scaled := func(d time.Duration) string { return (d / scale).String() }
 	agent := lab.StartAgent(t, pki.RuntimeVolume(runtime, "runtime-1.example.com"), plane.Addr,
 		lab.AgentOptions{Env: map[string]string{
@@ -64,14 +62,11 @@ func TestSoak(t *testing.T) {
 			"FORWARD_TIMEOUT":    "500ms", // A sixtieth is too short for a handshake on a busy machine.
 			"MAX_BACKOFF":        scaled(20 * time.Second),
 		}})
-
 	server := newAPIServer(t, pki, agent)
 	watch := watchProcess(t, agent)
-
 	server.review(*events, usual, 0)
 	awaitDelivered(t, agent)
 	t.Logf("%d events: %s", *events, watch.summary())
-
 	// The second outage may take as much as the first, and no more.
 	for _, name := range []string{"first", "second"} {
 		suffer(t, plane, server, watch, name)
@@ -81,12 +76,10 @@ func TestSoak(t *testing.T) {
 		awaitDelivered(t, agent)
 		t.Logf("after the %s outage of %v: %s", name, *outage, watch.summary())
 	}
-
 	watch.stop()
 	for _, problem := range watch.problems(*memory) {
 		t.Error(problem)
 	}
-
 	checkAccounts(t, agent, server.reviewed.Load())
 	t.Logf("%d deliveries reached the listener", received.deliveries.Load())
 }
@@ -98,13 +91,11 @@ func suffer(t *testing.T, plane *lab.Plane, server *apiServer, watch *watched, n
 	for _, fault := range faults {
 		plane.Set(fault)
 		watch.phase(name + " outage: " + string(fault))
-
 		until := time.Now().Add(*outage / time.Duration(len(faults)))
 		for time.Now().Before(until) {
 			server.review(perSecond/10, during, 100*time.Millisecond)
 		}
 	}
-
 	plane.Set(lab.Up)
 	watch.phase(name + " recovery")
 }
@@ -134,7 +125,6 @@ func checkAccounts(t *testing.T, agent *lab.Agent, reviewed int64) {
 		t.Errorf("%d reviews, %d events accepted, and the fates of %d known: want none missing",
 			reviewed, accepted, delivered+coalesced+dropped)
 	}
-
 	if dropped != 0 {
 		t.Errorf("%d events were dropped, want none: there is room for all keys", dropped)
 	}

@@ -1,3 +1,4 @@
+// Package gateway attacks listeners behind a real nginx, and rotates all keys under load.
 package gateway_test
 
 import (

@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/gateway"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -28,7 +27,7 @@ type controlPlane struct {
 	// listener.
 	own, front, back *secret
 	files            *keys.Files
-	nginx            *gateway.Nginx
+	nginx            *lab.Nginx
 	addr             string
 
 	mu      sync.Mutex
@@ -61,10 +60,10 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 		c.front.write(issuer, trusts...)
 		c.back.write(issuer, trusts...)
 
-		opts := gateway.Options{Upstream: c.addr}
+		opts := lab.GatewayOptions{Upstream: c.addr}
 		opts.ClientCA, opts.Certificate, opts.Key = c.front.volume.Paths()
 		opts.UpstreamCA, opts.UpstreamCertificate, opts.UpstreamKey = c.back.volume.Paths()
-		c.nginx = gateway.Start(t, opts)
+		c.nginx = lab.StartGateway(t, opts)
 		c.addr = c.nginx.Addr
 	}
 	return c

@@ -23,7 +23,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/gateway"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -84,7 +83,7 @@ func newNetwork(t *testing.T) *network {
 	front := volume(t, must(ca.servers.Server("gateway", testpki.Options{})), ca.runtimes)
 	back := volume(t, key, ca.servers)
 
-	var proved gateway.Options
+	var proved lab.GatewayOptions
 	proved.ClientCA, proved.Certificate, proved.Key = front.Paths()
 	near := proved
 	near.Upstream, near.Bind = at.proxyAddress.addr, gatewayAddress
@@ -97,8 +96,8 @@ func newNetwork(t *testing.T) *network {
 		ca: ca, at: at,
 		fronts: map[way]string{
 			native: at.native.addr, pastCertificate: at.proxyCertificate.addr, pastAddress: at.proxyAddress.addr,
-			byCertificate: gateway.Start(t, proved).Addr, byAddress: gateway.Start(t, near).Addr,
-			lax: gateway.Start(t, open).Addr,
+			byCertificate: lab.StartGateway(t, proved).Addr, byAddress: lab.StartGateway(t, near).Addr,
+			lax: lab.StartGateway(t, open).Addr,
 		},
 		listeners: map[way]*answers{
 			native: at.native, byCertificate: at.proxyCertificate, lax: at.proxyCertificate,

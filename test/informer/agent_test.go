@@ -2,18 +2,12 @@ package informer
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,8 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
-
-var objects = flag.Int("objects", 500, "number of objects of 10 kB for TestMemory")
 
 // watcher returns a Watcher in YAML.
 func watcher(name, group, plural, scene string) string {
@@ -44,29 +36,9 @@ spec:
 // resources, and nothing else.
 func settings(t *testing.T, plane *apiserver.ControlPlane, name, watchers string, rules ...rbacv1.PolicyRule) map[string]string {
 	t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
-	create(t, plane.Client, account,
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
-		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceDefault, Name: name}},
-		})
-	request := &authenticationv1.TokenRequest{}
-	if err := plane.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.crt")
-	for path, text := range map[string]string{token: request.Status.Token, ca: string(plane.Config.CAData)} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return map[string]string{
-		"SOURCE": "informer", "WATCHERS": watchers, "HEARTBEAT_INTERVAL": "1s", "KCP_SERVER_NAME": "localhost",
-		"INFORMER_API_SERVER": plane.Config.Host, "INFORMER_TOKEN_FILE": token, "INFORMER_CA_CERT": ca,
-	}
+	env := map[string]string{"WATCHERS": watchers, "HEARTBEAT_INTERVAL": "1s", "KCP_SERVER_NAME": "localhost"}
+	lab.GrantWatch(t, plane, name, env, rules...)
+	return env
 }
 
 func listAndWatch(group string, resources ...string) rbacv1.PolicyRule {
@@ -167,75 +139,4 @@ func check(t *testing.T, volume *testpki.Volume, addr string, env map[string]str
 		t.Fatal(err)
 	}
 	return string(out)
-}
-
-// TestMemory measures the peak resident memory of an agent that lists and watches objects of 10 kB,
-// and then sees each of them change.
-func TestMemory(t *testing.T) {
-	const limit = 64 << 20
-	plane := sharedPlane(t)
-	each := func(do func(n int)) {
-		var work sync.WaitGroup
-		for worker := range 16 {
-			work.Go(func() {
-				for n := worker; n < *objects; n += 16 {
-					do(n)
-				}
-			})
-		}
-		work.Wait()
-	}
-	object := func(n int) *corev1.ConfigMap {
-		return &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: metav1.NamespaceDefault, Name: "memory-" + strconv.Itoa(n), Labels: selected("memory"),
-			},
-			Data: map[string]string{"n": strconv.Itoa(n), "data": strings.Repeat("0123456789", 1_000)},
-		}
-	}
-	each(func(n int) {
-		if err := plane.Client.Create(t.Context(), object(n)); err != nil {
-			t.Error(err)
-		}
-	})
-	// Older API servers know lists only.
-	for _, watchList := range []string{"false", "true"} {
-		t.Run("WatchList "+watchList, func(t *testing.T) {
-			pki := lab.NewPKI(t)
-			control := lab.StartPlane(t, pki, lab.PlaneOptions{}, manager)
-			env := settings(t, plane, "informer-memory-"+watchList, watcher("memory", "", "configmaps", "memory"),
-				listAndWatch("", "configmaps"))
-			env["KUBE_FEATURE_WatchListClient"] = watchList
-			agent := lab.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
-				lab.AgentOptions{Env: env})
-			listed, now := memory(t, agent)
-			t.Logf("%d objects listed: %d MiB at the peak, %d MiB now", *objects, listed>>20, now>>20)
-			each(func(n int) {
-				patch(t, plane.Client, object(n), "", `{"data":{"changed":"`+watchList+`"}}`)
-			})
-			lab.Eventually(t, 2*time.Minute, "all changes are observed", func() bool {
-				return agent.Metric("runtime_watcher_agent_informer_changes_total") >= float64(*objects)
-			})
-			peak, now := memory(t, agent)
-			t.Logf("%d objects changed: %d MiB at the peak, %d MiB now", *objects, peak>>20, now>>20)
-			if peak > limit {
-				t.Errorf("%d MiB at the peak, want at most %d", peak>>20, limit>>20)
-			}
-		})
-	}
-}
-
-// memory returns the highest and the present resident memory of a process, in bytes.
-func memory(t *testing.T, agent *lab.Agent) (peak, now int) {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.Pid()))
-	if err != nil {
-		t.Skipf("needs /proc: %v", err)
-	}
-	read := func(name string) int {
-		_, after, _ := strings.Cut(string(text), name+":")
-		kilobytes, _ := strconv.Atoi(strings.Fields(after)[0])
-		return kilobytes << 10
-	}
-	return read("VmHWM"), read("VmRSS")
 }

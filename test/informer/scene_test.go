@@ -26,6 +26,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
+const manager core.Manager = "kyma"
+
 const (
 	group    = "informer.example.com"
 	patience = time.Minute

@@ -30,7 +30,6 @@ func Build(t testing.TB, command string) string {
 	t.Helper()
 	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) { return compile(command) }))
 	build, _ := stored.(func() (string, error)) // Nothing else is stored.
-
 	path, err := build()
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +41,6 @@ var builds sync.Map // One binary serves all tests of a process.
 
 func compile(command string) (string, error) {
 	_ = os.Getenv(SourcesEnv)
-
 	path := filepath.Join(test.Root(), "bin", "test", filepath.Base(command))
 	cmd := exec.Command("go", "build", "-o", path, ".") // Shared by all tests, bound to none.
 	cmd.Dir = filepath.Join(test.Root(), command)
@@ -81,15 +79,12 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 		// Tests count events: nothing is sent twice unless a test asks for it.
 		"RESEND_AFTER=0s",
 	}
-
 	for name, value := range opts.Env {
 		env = append(env, name+"="+value)
 	}
-
 	if opts.Binary == "" {
 		opts.Binary = Build(t, "cmd/agent")
 	}
-
 	a := &Agent{
 		Process:     NewProcess(t, "agent", opts.Binary, env),
 		WebhookPort: webhook, MetricsPort: metrics, Volume: volume,
@@ -113,7 +108,6 @@ func (a *Agent) AwaitReady() {
 		if !a.Running() {
 			a.t.Fatalf("the agent ended: %s\n%s", a.cmd.ProcessState, a.Log())
 		}
-
 		_, err := a.get("/readyz")
 		return err == nil
 	})
@@ -135,12 +129,10 @@ func (a *Agent) Metric(name string, labels ...string) float64 {
 func Sum(text []byte, name string, labels ...string) (sum float64) {
 	for line := range bytes.Lines(text) {
 		series, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-
 		base, _, _ := strings.Cut(series, "{")
 		if base != name || !containsAll(series, labels) {
 			continue
 		}
-
 		if n, err := strconv.ParseFloat(value, 64); err == nil {
 			sum += n
 		}
@@ -169,18 +161,15 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 func getWith(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-
 	answer, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
 	defer answer.Body.Close() // The body is read.
-
 	body, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode != http.StatusOK {
 		err = fmt.Errorf("GET %s: %s: %s", url, answer.Status, body)
@@ -193,7 +182,6 @@ func Eventually(t testing.TB, timeout time.Duration, what string, condition func
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-
 	deadline := time.After(timeout)
 	for !condition() {
 		select {

@@ -34,14 +34,12 @@ func (a *API) Do(t testing.TB, method, path, contentType, body string) (status i
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	request.Header.Set("Content-Type", contentType)
 	response, err := a.client.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-
 	answer, err = io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)

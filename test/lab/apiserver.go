@@ -22,7 +22,6 @@ func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 		t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
-
 	text, err := getWith(t.Context(), client, strings.TrimSuffix(plane.Config.Host, "/")+"/metrics")
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +59,6 @@ func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 		if !strings.HasPrefix(series, name+"_bucket{") || !containsAll(series, labels) {
 			continue
 		}
-
 		_, after, _ := strings.Cut(series, `le="`)
 		bound, _, _ := strings.Cut(after, `"`)
 		upper, err := strconv.ParseFloat(bound, 64) // "+Inf", too.
@@ -69,11 +67,9 @@ func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 			buckets[upper] += count
 		}
 	}
-
 	for upper := range buckets {
 		h.Upper = append(h.Upper, upper)
 	}
-
 	slices.Sort(h.Upper)
 	for _, upper := range h.Upper {
 		h.Counts = append(h.Counts, buckets[upper])
@@ -87,7 +83,6 @@ func (h Histogram) Minus(earlier Histogram) Histogram {
 	for i := range earlier.Counts {
 		h.Counts[i] -= earlier.Counts[i]
 	}
-
 	h.Count -= earlier.Count
 	h.Sum -= earlier.Sum
 	return h
@@ -99,7 +94,6 @@ func (h Histogram) Quantile(q float64) time.Duration {
 	if h.Count == 0 {
 		return 0
 	}
-
 	for i, upper := range h.Upper {
 		if h.Counts[i] >= q*h.Count {
 			return seconds(upper)

@@ -29,7 +29,6 @@ func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Cana
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}
-
 	create(t, runtime,
 		&coordinationv1.Lease{ObjectMeta: meta},
 		account,
@@ -43,12 +42,10 @@ func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Cana
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		},
 	)
-
 	request := &authenticationv1.TokenRequest{}
 	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
 		t.Fatal(err)
 	}
-
 	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Token: request.Status.Token}
 	c.Env = map[string]string{
 		"CANARY_LEASE": c.Lease.String(), "CANARY_API_SERVER": runtime.Config.Host,
@@ -72,4 +69,27 @@ func write(t testing.TB, name string, text []byte) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// GrantWatch creates a service account with rules, and adds the settings of an agent that watches with
+// it.
+func GrantWatch(t testing.TB, runtime *apiserver.ControlPlane, name string, env map[string]string,
+	rules ...rbacv1.PolicyRule,
+) {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
+	create(t, runtime, account,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
+		})
+	request := &authenticationv1.TokenRequest{}
+	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
+		t.Fatal(err)
+	}
+	env["SOURCE"], env["INFORMER_API_SERVER"] = "informer", runtime.Config.Host
+	env["INFORMER_TOKEN_FILE"] = write(t, "token", []byte(request.Status.Token))
+	env["INFORMER_CA_CERT"] = write(t, "ca.crt", runtime.Config.CAData)
 }

@@ -17,7 +17,6 @@ func Kubectl(t testing.TB, args ...string) string {
 	if err != nil {
 		Missing(t, "needs kubectl, which controlplane-assets -kubectl builds: %v", err)
 	}
-
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that kubectl reads.
 	cmd := exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), args...)
 	cmd.Dir = test.Root()

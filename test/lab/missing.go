@@ -9,10 +9,8 @@ import (
 // test under CI=true, so that CI cannot skip it. The text names the Debian package.
 func Missing(t testing.TB, format string, args ...any) {
 	t.Helper()
-
 	if os.Getenv("CI") == "true" {
 		t.Fatalf(format, args...)
 	}
-
 	t.Skipf(format, args...)
 }

@@ -25,7 +25,6 @@ func FreePort(t testing.TB) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	t.Cleanup(func() { _ = syscall.Close(holder) }) // It was bound only.
 	return port
 }
@@ -37,26 +36,21 @@ func reservePort() (holder, port int, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("socket: %w", err)
 	}
-
 	if err := syscall.SetsockoptInt(holder, syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0); err != nil {
 		return 0, 0, fmt.Errorf("IPV6_V6ONLY: %w", err)
 	}
-
 	if err := syscall.Bind(holder, new(syscall.SockaddrInet6)); err != nil {
 		return 0, 0, fmt.Errorf("bind: %w", err)
 	}
-
 	// It comes after the choice of the port, because another test may have reserved one in this
 	// way.
 	if err := syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return 0, 0, fmt.Errorf("SO_REUSEADDR: %w", err)
 	}
-
 	address, err := syscall.Getsockname(holder)
 	if err != nil {
 		return 0, 0, fmt.Errorf("getsockname: %w", err)
 	}
-
 	own, _ := address.(*syscall.SockaddrInet6) // It was bound to one.
 	return holder, own.Port, nil
 }

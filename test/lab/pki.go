@@ -45,12 +45,10 @@ func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
 func (p *PKI) Volume(leaf *testpki.Leaf) *testpki.Volume {
 	p.t.Helper()
 	volume := testpki.NewVolume(p.t.TempDir())
-
 	files, err := testpki.Files(leaf, p.CA)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-
 	if err := volume.Write(files); err != nil {
 		p.t.Fatal(err)
 	}
@@ -64,12 +62,10 @@ func (p *PKI) ServerMaterial() *keys.Material {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-
 	key, err := leaf.KeyPEM()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-
 	material, err := keys.NewMaterial(p.CA.PEM(), leaf.CertPEM(), key)
 	if err != nil {
 		p.t.Fatal(err)

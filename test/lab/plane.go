@@ -100,24 +100,19 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 		t: t, serving: faultCertificates(t, pki),
 		closed: make(chan struct{}), started: make(map[Look][]time.Time),
 	}
-
 	handler := opts.Handler
 	if handler == nil {
 		handler = p.startController(opts)
 	}
-
 	handlers := make(map[core.Manager]core.Handler, len(managers))
 	for _, manager := range managers {
 		handlers[manager] = handler
 	}
-
 	anybody := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
-
 	events, err := listener.New(listener.FromTLS(listener.PeerOptions{}), anybody, handlers, opts.Listener)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	p.events = events
 	p.serve()
 	return p
@@ -142,17 +137,14 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	key, err := leaf.KeyPEM()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	material, err := keys.NewMaterial(clients.PEM(), leaf.CertPEM(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	config := keys.ServerTLSConfig(material)
 	choose := config.GetConfigForClient
 	// Else a session of the right certificate could be resumed.
@@ -161,7 +153,6 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 		if err != nil {
 			return nil, err
 		}
-
 		chosen = chosen.Clone()
 		chosen.SessionTicketsDisabled = true
 		return chosen, nil
@@ -179,7 +170,6 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 		}
 		return []Look{{d.Runtime, d.Event.Watched}}, nil
 	}, controllerruntime.SourceOptions{})
-
 	looks, err := controller.NewTypedUnmanaged("plane", controller.TypedOptions[Look]{
 		SkipNameValidation:      new(true),
 		MaxConcurrentReconciles: 4,
@@ -194,11 +184,9 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	if err == nil {
 		err = looks.Watch(source)
 	}
-
 	if err != nil {
 		p.t.Fatal(err)
 	}
-
 	Run(p.t, "controller of the plane", looks.Start)
 	return source
 }
@@ -230,12 +218,10 @@ func (p *Plane) serve() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-
 	p.Addr = Address(FreePort(p.t))
 	if p.relay, err = NewRelay(p.Addr, 0, inner.Addr().String()); err != nil {
 		p.t.Fatal(err)
 	}
-
 	server := &http.Server{
 		Handler:           http.HandlerFunc(p.answer),
 		ReadHeaderTimeout: time.Minute,
@@ -275,7 +261,6 @@ func (p *Plane) Set(fault Fault) {
 	before := p.fault
 	p.fault = fault
 	p.mu.Unlock()
-
 	p.relay.Hold(fault == NoHandshake)
 	p.relay.FreezeNew(fault == HalfOpen)
 	switch {
@@ -287,7 +272,6 @@ func (p *Plane) Set(fault Fault) {
 	case fault == NoHandshake, fault == OtherCA, fault == OtherName, before == NoHandshake:
 		p.relay.Cut()
 	}
-
 	if err := p.relay.Open(); err != nil {
 		p.t.Errorf("plane: %v", err)
 	}

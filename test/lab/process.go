@@ -36,25 +36,21 @@ func (p *Process) Launch() {
 	if p.Running() {
 		return
 	}
-
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	defer out.Close() // The child has its own descriptor.
-
+	defer out.Close()                      // The child has its own descriptor.
 	cmd := exec.Command(p.path, p.args...) // Its life is that of the Process.
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-
 	done := make(chan struct{})
 	p.cmd, p.done = cmd, done
 	go func() {
 		defer close(done)
-
 		_ = cmd.Wait() // ProcessState has the result.
 	}()
 }
@@ -64,7 +60,6 @@ func (p *Process) Running() bool {
 	if p.cmd == nil {
 		return false
 	}
-
 	select {
 	case <-p.done:
 		return false
@@ -107,7 +102,6 @@ func (p *Process) cleanup() {
 	if p.cmd != nil {
 		p.signal(syscall.SIGKILL)
 	}
-
 	if p.t.Failed() {
 		p.t.Logf("log of the %s:\n%s", p.name, p.Log())
 	}
@@ -116,7 +110,6 @@ func (p *Process) cleanup() {
 // Log returns the end of the log of the program.
 func (p *Process) Log() string {
 	text := p.FullLog()
-
 	const most = 20_000
 	if len(text) > most {
 		text = text[len(text)-most:]

@@ -26,6 +26,7 @@ type Relay struct {
 	refused  []time.Duration
 	freezing bool
 	holding  bool
+	leader   func() string
 	work     sync.WaitGroup
 }
 
@@ -41,11 +42,17 @@ func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, err
 	for _, b := range backends {
 		r.backends = append(r.backends, &backend{addr: b})
 	}
-
 	if err := r.Open(); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// NewRelayTo returns a relay that passes each connection on to the address that leader returns then,
+// as a Service with one endpoint does. Without an address, a connection fails.
+func NewRelayTo(addr string, leader func() string) (*Relay, error) {
+	r := &Relay{addr: addr, leader: leader, links: make(map[*link]struct{})}
+	return r, r.Open()
 }
 
 // Open listens again after Refuse.
@@ -55,14 +62,11 @@ func (r *Relay) Open() error {
 	if r.listener != nil {
 		return nil
 	}
-
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", r.addr)
 	if err != nil {
 		return err
 	}
-
 	r.listener, r.addr = l, l.Addr().String()
-
 	r.work.Go(func() { r.accept(l) })
 	return nil
 }
@@ -144,7 +148,6 @@ func (r *Relay) accept(listener net.Listener) {
 		if err != nil {
 			return
 		}
-
 		r.work.Go(func() { r.serve(listener, conn) })
 	}
 }
@@ -155,24 +158,19 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 		r.mu.Lock()
 		r.refused = append(r.refused, record.Now())
 		r.mu.Unlock()
-
 		_ = front.Close() // It has to do without.
 		return
 	}
-
 	l := &link{front: front, back: back}
 	if !r.add(listener, l) {
 		l.close()
 		return
 	}
-
 	var copies sync.WaitGroup
 	copies.Go(func() { l.copy(back, front) })
 	copies.Go(func() { l.copy(front, back) })
 	copies.Wait()
-
 	l.close()
-
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.links, l)
@@ -185,7 +183,6 @@ func (r *Relay) add(listener net.Listener, l *link) bool {
 	if r.listener != listener {
 		return false
 	}
-
 	r.links[l] = struct{}{}
 	if r.freezing {
 		l.freeze()
@@ -202,7 +199,13 @@ func (r *Relay) dial() net.Conn {
 		nowhere, _ := net.Pipe() // Reads and writes block until it is closed.
 		return nowhere
 	}
-
+	if r.leader != nil {
+		conn, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", r.leader())
+		if err != nil {
+			return nil
+		}
+		return conn
+	}
 	for range len(r.backends) {
 		b := r.pick()
 		conn, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", b.addr)
@@ -210,7 +213,6 @@ func (r *Relay) dial() net.Conn {
 			r.recovered(b)
 			return conn
 		}
-
 		if !r.leftOut(b) {
 			return nil
 		}
@@ -278,7 +280,6 @@ func (l *link) copy(to, from net.Conn) {
 				err = failed
 			}
 		}
-
 		if err != nil {
 			if !frozen {
 				l.close()

@@ -13,7 +13,6 @@ func Run(t testing.TB, name string, start func(context.Context) error) (stop fun
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- start(ctx) }()
-
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {

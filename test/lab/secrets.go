@@ -17,17 +17,14 @@ func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
 	if log == "" {
 		t.Error("the log is empty: this check cannot fail")
 	}
-
 	if strings.Contains(log, "-----BEGIN ") {
 		t.Error("PEM in the log")
 	}
-
 	lower := strings.ToLower(log)
 	for _, secret := range secrets {
 		if tellsText(log, secret) {
 			t.Error("a part of a secret is in the log, in Base64 or as it is")
 		}
-
 		for block, rest := pem.Decode(secret); block != nil; block, rest = pem.Decode(rest) {
 			if tellsBytes(lower, block.Bytes) {
 				t.Errorf("a part of a %s is in the log in hexadecimal digits", block.Type)
@@ -80,6 +77,5 @@ func (a *Agent) keepsSecrets(t testing.TB, tokenFile string) {
 		parts := strings.Split(string(token), ".")
 		secrets = append(secrets, []byte(parts[len(parts)-1]))
 	}
-
 	t.Cleanup(func() { KeepsSecrets(t, a.FullLog(), append(secrets, Secrets(a.Volume)...)...) })
 }

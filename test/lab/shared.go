@@ -25,17 +25,14 @@ func SharedAPIServer(t testing.TB, opts apiserver.Options) *apiserver.ControlPla
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.plane == nil {
 		log.SetLogger(logr.Discard()) // The first call counts. Without any, controller-runtime logs a stack trace.
-
 		plane, err := apiserver.Start(context.WithoutCancel(t.Context()), opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		shared.plane = plane
 	}
 	return shared.plane
@@ -48,7 +45,6 @@ func StopSharedAPIServer() error {
 	if shared.plane == nil {
 		return nil
 	}
-
 	defer func() { shared.plane = nil }()
 	return shared.plane.Stop()
 }

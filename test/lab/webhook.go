@@ -52,7 +52,6 @@ func create(t testing.TB, plane *apiserver.ControlPlane, objects ...client.Objec
 		if err := plane.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
-
 		t.Cleanup(func() {
 			err := plane.Client.Delete(context.WithoutCancel(t.Context()), object)
 			if client.IgnoreNotFound(err) != nil {
@@ -89,7 +88,6 @@ func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInf
 	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
 kind: AdmissionConfiguration
 plugins:

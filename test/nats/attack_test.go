@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -24,21 +25,20 @@ const (
 	other    core.Manager   = "other-operator"
 )
 
-// lab is a server with two runtimes and the operators of two managers.
-type lab struct {
+// site is a server with two runtimes and the operators of two managers.
+type site struct {
 	*broker
 
 	operator *operator
 }
 
-func newLab(t *testing.T) *lab {
+func newSite(t *testing.T) *site {
 	t.Helper()
-	b := newBroker(t, embedded(t), 1,
-		runtimeUser(attacker, manager), runtimeUser(victim, manager, other), operatorUser(manager), operatorUser(other))
-	l := &lab{broker: b, operator: newOperator()}
-	consume(t, b.operator(manager), l.operator, natsjetstream.Options{})
+	b := newBroker(t, lab.BrokerOptions{}, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager, other), lab.OperatorUser(manager), lab.OperatorUser(other))
+	l := &site{broker: b, operator: newOperator()}
+	consume(t, b.Operator(manager), l.operator, natsjetstream.Options{})
 	for _, m := range []core.Manager{manager, other} {
-		must(must(jetstream.New(b.operator(m))).CreateStream(t.Context(), natsjetstream.StreamConfig(m)))
+		lab.Must(lab.Must(jetstream.New(b.Operator(m))).CreateStream(t.Context(), natsjetstream.StreamConfig(m)))
 	}
 	return l
 }
@@ -46,27 +46,27 @@ func newLab(t *testing.T) *lab {
 // TestStrangers are attempts to connect.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	foreign := must(testpki.NewCA("foreign", testpki.Options{}))
+	l := newSite(t)
+	foreign := lab.Must(testpki.NewCA("foreign", testpki.Options{}))
 	past := time.Now().Add(-time.Minute)
-	names := []string{domain(attacker)}
+	names := []string{lab.RuntimeDomain(attacker)}
 	for _, row := range []struct {
 		name string
 		leaf *testpki.Leaf
 		want string // in the error; empty: the server accepts the connection
 	}{
-		{"a runtime", l.certificate(attacker), ""},
+		{"a runtime", l.Certificate(attacker), ""},
 		{"no certificate", nil, "tls"},
-		{"a certificate of another CA", must(foreign.Client(string(attacker), testpki.Options{DNSNames: names})), "tls"},
-		{"a self-signed certificate", must(testpki.SelfSigned(string(attacker), testpki.Options{DNSNames: names})), "tls"},
-		{"an expired certificate", must(l.ca.Client(string(attacker), testpki.Options{DNSNames: names, NotAfter: past})), "tls"},
-		{"a server's certificate", must(l.ca.Server(string(attacker), testpki.Options{DNSNames: names})), "tls"},
-		{"the name of a runtime with another SAN", must(l.ca.Client(string(attacker), testpki.Options{DNSNames: []string{"x.example.com"}})), "Authorization"},
-		{"the name of a runtime without SAN", must(l.ca.Client(string(attacker), testpki.Options{})), "Authorization"},
-		{"a wildcard as SAN", must(l.ca.Client(string(attacker), testpki.Options{DNSNames: []string{"*.example.com"}})), "Authorization"},
+		{"a certificate of another CA", lab.Must(foreign.Client(string(attacker), testpki.Options{DNSNames: names})), "tls"},
+		{"a self-signed certificate", lab.Must(testpki.SelfSigned(string(attacker), testpki.Options{DNSNames: names})), "tls"},
+		{"an expired certificate", lab.Must(l.CA.Client(string(attacker), testpki.Options{DNSNames: names, NotAfter: past})), "tls"},
+		{"a server's certificate", lab.Must(l.CA.Server(string(attacker), testpki.Options{DNSNames: names})), "tls"},
+		{"the name of a runtime with another SAN", lab.Must(l.CA.Client(string(attacker), testpki.Options{DNSNames: []string{"x.example.com"}})), "Authorization"},
+		{"the name of a runtime without SAN", lab.Must(l.CA.Client(string(attacker), testpki.Options{})), "Authorization"},
+		{"a wildcard as SAN", lab.Must(l.CA.Client(string(attacker), testpki.Options{DNSNames: []string{"*.example.com"}})), "Authorization"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			conn, err := l.dial(row.leaf)
+			conn, err := l.Dial(row.leaf)
 			if conn != nil {
 				conn.Close()
 			}
@@ -84,7 +84,7 @@ func TestStrangers(t *testing.T) {
 // those that the operator or the stream refuses.
 func TestAttacks(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newSite(t)
 	own := natsjetstream.Subject(manager, attacker)
 	stream := natsjetstream.StreamConfig(manager).Name
 	for _, row := range []struct {
@@ -137,10 +137,10 @@ func TestAttacks(t *testing.T) {
 }
 
 // denied fails the test unless the server denies an act of the attacker.
-func (l *lab) denied(t *testing.T, act func(*nats.Conn) error) {
+func (l *site) denied(t *testing.T, act func(*nats.Conn) error) {
 	t.Helper()
 	refused := make(chan error, 1)
-	conn, err := l.dial(l.certificate(attacker), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	conn, err := l.Dial(l.Certificate(attacker), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		select {
 		case refused <- err:
 		default:
@@ -167,7 +167,7 @@ func (l *lab) denied(t *testing.T, act func(*nats.Conn) error) {
 }
 
 // unharmed fails the test unless the events of the victim arrive, and no others.
-func (l *lab) unharmed(t *testing.T) {
+func (l *site) unharmed(t *testing.T) {
 	t.Helper()
 	if got := l.operator.runtimes(); len(got) > 0 {
 		t.Errorf("events of %v arrived, want none", got)
@@ -175,7 +175,7 @@ func (l *lab) unharmed(t *testing.T) {
 	batch := batchOf(victim, "object")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := l.forwarder(victim, natsjetstream.ForwarderOptions{}).Forward(ctx, manager, batch); err != nil {
+	if err := l.Forwarder(victim, natsjetstream.ForwarderOptions{}).Forward(ctx, manager, batch); err != nil {
 		t.Errorf("the victim cannot publish any more: %v", err)
 	}
 	if got := l.operator.generation(object{victim, "object"}); got == 0 {
@@ -199,9 +199,9 @@ func batchOf(source core.RuntimeID, names ...string) core.Batch {
 // TestHostileMessages are messages under the own name of the attacker: the server allows them.
 func TestHostileMessages(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	forged := must(contract.V3.Encode(ptr(batchOf(victim, "forged"))))
-	honest := must(contract.V3.Encode(ptr(batchOf(attacker, "honest"))))
+	l := newSite(t)
+	forged := lab.Must(contract.V3.Encode(ptr(batchOf(victim, "forged"))))
+	honest := lab.Must(contract.V3.Encode(ptr(batchOf(attacker, "honest"))))
 	for _, row := range []struct {
 		name    string
 		body    []byte
@@ -225,14 +225,14 @@ func TestHostileMessages(t *testing.T) {
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			conn := must(l.dial(l.certificate(attacker), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker))))
+			conn := lab.Must(l.Dial(l.Certificate(attacker), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker))))
 			defer conn.Close()
 			msg := nats.NewMsg(natsjetstream.Subject(manager, attacker))
 			msg.Data = row.body
 			for name, value := range row.headers {
 				msg.Header.Set(name, value)
 			}
-			_, err := must(jetstream.New(conn)).PublishMsg(t.Context(), msg)
+			_, err := lab.Must(jetstream.New(conn)).PublishMsg(t.Context(), msg)
 			if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
 				t.Errorf("the stream answers %v, want an error with %q", err, row.want)
 			}
@@ -241,7 +241,7 @@ func TestHostileMessages(t *testing.T) {
 	if got := l.operator.generation(object{victim, "forged"}) + l.operator.generation(object{attacker, "forged"}); got != 0 {
 		t.Error("the forged event arrived")
 	}
-	err := l.forwarder(victim, natsjetstream.ForwarderOptions{}).Forward(t.Context(), manager, batchOf(victim, "object"))
+	err := l.Forwarder(victim, natsjetstream.ForwarderOptions{}).Forward(t.Context(), manager, batchOf(victim, "object"))
 	if err != nil || l.operator.generation(object{victim, "object"}) == 0 {
 		t.Errorf("the victim is harmed: Forward = %v", err)
 	}
@@ -252,13 +252,13 @@ func TestHostileMessages(t *testing.T) {
 // event, and changes no stream of another manager.
 func TestAcknowledgementsElsewhere(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	publisher := must(l.dial(l.certificate(victim), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(victim))))
+	l := newSite(t)
+	publisher := lab.Must(l.Dial(l.Certificate(victim), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(victim))))
 	defer publisher.Close()
-	kept := must(contract.V3.Encode(ptr(batchOf(victim, "kept"))))
-	must(must(jetstream.New(publisher)).Publish(t.Context(), natsjetstream.Subject(other, victim), kept.Body))
+	kept := lab.Must(contract.V3.Encode(ptr(batchOf(victim, "kept"))))
+	lab.Must(lab.Must(jetstream.New(publisher)).Publish(t.Context(), natsjetstream.Subject(other, victim), kept.Body))
 	stream := natsjetstream.StreamConfig(other).Name
-	conn := must(l.dial(l.certificate(attacker)))
+	conn := lab.Must(l.Dial(l.Certificate(attacker)))
 	defer conn.Close()
 	for _, reply := range []string{
 		"$JS.API.STREAM.PURGE." + stream, "$JS.API.STREAM.DELETE." + stream, "$JS.API.STREAM.MSG.DELETE." + stream,
@@ -273,8 +273,8 @@ func TestAcknowledgementsElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := newOperator()
-	run(t, must(natsjetstream.NewConsumer(l.broker.operator(other), pinning(),
-		map[core.Manager]core.Handler{other: late}, natsjetstream.Options{Peer: mapped})))
+	runConsumer(t, lab.Must(natsjetstream.NewConsumer(l.Operator(other), pinning(),
+		map[core.Manager]core.Handler{other: late}, natsjetstream.Options{Peer: lab.MappedPeer})))
 	eventually(t, "the event of the victim arrives", func() bool { return late.generation(object{victim, "kept"}) > 0 })
 	if late.handled() != 1 {
 		t.Errorf("%d events arrived, want 1", late.handled())
@@ -286,9 +286,9 @@ func ptr[T any](value T) *T { return &value }
 // A runtime that may not publish learns it at once, and its outbox waits.
 func TestForwarderWithoutPermission(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newSite(t)
 	began := time.Now()
-	err := l.forwarder(attacker, natsjetstream.ForwarderOptions{}).Forward(t.Context(), other, batchOf(attacker, "object"))
+	err := l.Forwarder(attacker, natsjetstream.ForwarderOptions{}).Forward(t.Context(), other, batchOf(attacker, "object"))
 	if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != "forbidden" || core.IsPermanent(err) {
 		t.Errorf("Forward = %v (reason %q), want ErrForbidden", err, core.Reason(err))
 	}
@@ -301,19 +301,19 @@ func TestForwarderWithoutPermission(t *testing.T) {
 // names it as a limit.
 func TestOpenConnectionOutlivesItsCertificate(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	l := newSite(t)
 	expires := time.Now().Add(time.Second)
-	leaf := must(l.ca.Client(string(attacker), testpki.Options{DNSNames: []string{domain(attacker)}, NotAfter: expires}))
-	conn := must(l.dial(leaf, nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker)), nats.NoReconnect()))
+	leaf := lab.Must(l.CA.Client(string(attacker), testpki.Options{DNSNames: []string{lab.RuntimeDomain(attacker)}, NotAfter: expires}))
+	conn := lab.Must(l.Dial(leaf, nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker)), nats.NoReconnect()))
 	defer conn.Close()
 	eventually(t, "the certificate has expired", func() bool {
-		second, err := l.dial(leaf)
+		second, err := l.Dial(leaf)
 		if err == nil {
 			second.Close()
 		}
 		return err != nil && time.Now().After(expires)
 	})
-	f := must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{}))
+	f := lab.Must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{}))
 	if err := f.Forward(t.Context(), manager, batchOf(attacker, "object")); err != nil {
 		t.Errorf("Forward on a connection that was opened before = %v; if the server ends it now, change the documents", err)
 	}

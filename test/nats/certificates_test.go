@@ -20,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 )
@@ -47,9 +48,9 @@ func newIssuer(t *testing.T) *issuer {
 	i := &issuer{t: t, client: client.WithFieldValidation(plane.Client, metav1.FieldValidationStrict)}
 	i.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kcpSystem}})
 	none := certificates.Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil })
-	i.set = must(certificates.New(i.client, types.NamespacedName{Namespace: kcpSystem, Name: "watcher"},
+	i.set = lab.Must(certificates.New(i.client, types.NamespacedName{Namespace: kcpSystem, Name: "watcher"},
 		[]string{natsName, documentedUser}, none, certificates.Options{}))
-	eventually(t, "the certificates are ready", func() bool { return must(i.set.Reconcile(t.Context())).Ready })
+	eventually(t, "the certificates are ready", func() bool { return lab.Must(i.set.Reconcile(t.Context())).Ready })
 	return i
 }
 
@@ -90,7 +91,7 @@ func connectOperator(servers string, keys natsjetstream.KeyMaterial, opts ...nat
 
 // keysOf returns the certificate of one Secret and the CAs of another.
 func keysOf(leaf, bundle map[string][]byte) natsjetstream.KeyMaterial {
-	certificate, roots := must(tls.X509KeyPair(leaf["tls.crt"], leaf["tls.key"])), x509.NewCertPool()
+	certificate, roots := lab.Must(tls.X509KeyPair(leaf["tls.crt"], leaf["tls.key"])), x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle["ca.crt"])
 	return func() (*tls.Certificate, *x509.CertPool) { return &certificate, roots }
 }
@@ -114,21 +115,21 @@ func TestDocumentedCertificates(t *testing.T) {
 	}
 	i.create(&documentedCertificate)
 	bundle, leaf := i.secret("watcher-listener"), i.secret("my-operator-nats-tls")
-	n := documented(t, embedded(t), bundle)
+	n := documented(t, "", bundle)
 
 	op := newOperator()
-	operator := must(connectOperator("tls://"+n.Addr, keysOf(leaf, bundle), named))
+	operator := lab.Must(connectOperator("tls://"+n.Addr, keysOf(leaf, bundle), named))
 	t.Cleanup(operator.Close)
 	consume(t, operator, op, natsjetstream.Options{})
 	var issued certificates.RuntimeStatus
 	eventually(t, "the runtime has a certificate", func() bool {
-		issued = must(i.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: attacker, Domain: domain(attacker)}))
+		issued = lab.Must(i.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: attacker, Domain: lab.RuntimeDomain(attacker)}))
 		return issued.Ready
 	})
 	opts := append(natsjetstream.ConnectOptions(attacker, keysOf(issued.Secret, issued.Secret)), named)
-	conn := must(nats.Connect("tls://"+n.Addr, opts...))
+	conn := lab.Must(nats.Connect("tls://"+n.Addr, opts...))
 	t.Cleanup(conn.Close)
-	arrives(t, must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{AnswerWait: patience})), op)
+	arrives(t, lab.Must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{AnswerWait: patience})), op)
 
 	if _, err := i.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: victim, Domain: documentedUser}); err == nil {
 		t.Error("a runtime gets a certificate with the name of the operator")

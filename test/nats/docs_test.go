@@ -11,26 +11,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestDocumentedConfiguration runs a server with the configuration of docs/platforms/nats.md.
 func TestDocumentedConfiguration(t *testing.T) {
 	t.Parallel()
-	for _, p := range programs(t) {
-		t.Run(p.name, func(t *testing.T) {
+	for name, p := range lab.NATSServers(t) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ca := must(testpki.NewCA("ca", testpki.Options{}))
-			server := must(ca.Server("nats", testpki.Options{}))
-			b := &broker{t: t, ca: ca, nodes: []*node{documented(t, p, map[string][]byte{
-				"ca.crt": ca.PEM(), "tls.crt": server.CertPEM(), "tls.key": must(server.KeyPEM()),
+			ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
+			server := lab.Must(ca.Server("nats", testpki.Options{}))
+			b := &lab.Broker{T: t, CA: ca, Nodes: []*lab.BrokerNode{documented(t, p, map[string][]byte{
+				"ca.crt": ca.PEM(), "tls.crt": server.CertPEM(), "tls.key": lab.Must(server.KeyPEM()),
 			})}}
 
 			op := newOperator()
-			leaf := must(b.ca.Client("operator", testpki.Options{DNSNames: []string{documentedUser}}))
-			conn := must(b.dial(leaf, nats.CustomInboxPrefix("_INBOX.operator.my-operator")))
+			leaf := lab.Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{documentedUser}}))
+			conn := lab.Must(b.Dial(leaf, nats.CustomInboxPrefix("_INBOX.operator.my-operator")))
 			t.Cleanup(conn.Close)
 			consume(t, conn, op, natsjetstream.Options{})
-			arrives(t, b.forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience}), op)
+			arrives(t, b.Forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience}), op)
 		})
 	}
 }
@@ -39,19 +40,18 @@ func TestDocumentedConfiguration(t *testing.T) {
 const documentedUser = "my-operator.operators.example.com"
 
 // documented runs a server with the configuration of docs/platforms/nats.md and the key material of a Secret.
-func documented(t *testing.T, p program, keys map[string][]byte) *node {
+func documented(t *testing.T, p string, keys map[string][]byte) *lab.BrokerNode {
 	t.Helper()
-	n := &node{t: t, program: p, Name: "documented", Addr: freeAddr(t), Dir: t.TempDir()}
+	n := lab.NewBrokerNode(t, "documented", p)
 	places := []string{`"/data"`, `"` + n.Dir + `/data"`}
 	for name, content := range keys {
-		n.write(name, content)
+		n.Write(name, content)
 		places = append(places, `"`+name+`"`, `"`+n.Dir+"/"+name+`"`)
 	}
 	text := strings.NewReplacer(places...).Replace(block(t, "", "tls {"))
-	n.write("nats.conf", []byte("listen: \""+n.Addr+"\"\n"+text))
-	t.Cleanup(n.kill)
-	n.launch()
-	n.await()
+	n.Write("nats.conf", []byte("listen: \""+n.Addr+"\"\n"+text))
+	n.Launch()
+	n.Await()
 	return n
 }
 

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,9 +14,9 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // agent is the outbox of a runtime, and the newest generation of each of its objects.
@@ -34,15 +33,10 @@ func (b *broker) startAgents(runtimes int, opts natsjetstream.ForwarderOptions) 
 	var running sync.WaitGroup
 	for n := range runtimes {
 		id := runtimeNumber(n)
-		box := must(outbox.New(b.forwarder(id, opts), outbox.Options{
+		box := lab.Must(outbox.New(b.Forwarder(id, opts), outbox.Options{
 			Epoch: string(id) + "-epoch", Settle: -1, Resend: []time.Duration{}, ResendResync: -1, MaxBatch: 500,
 			MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second, Managers: []core.Manager{manager},
 			HeartbeatInterval: time.Second,
-			Hooks: outbox.Hooks{Attempted: func(_ core.Manager, _ int, _ time.Duration, err error) {
-				if core.Reason(err) == "stream_full" {
-					b.full.Add(1)
-				}
-			}},
 		}))
 		running.Go(func() { _ = box.Start(ctx) })
 		agents = append(agents, &agent{runtime: id, outbox: box, written: map[string]int64{}})
@@ -54,10 +48,10 @@ func (b *broker) startAgents(runtimes int, opts natsjetstream.ForwarderOptions) 
 
 func runtimeNumber(n int) core.RuntimeID { return core.RuntimeID(fmt.Sprintf("runtime-%d", n)) }
 
-func users(runtimes int) []user {
-	all := []user{operatorUser(manager)}
+func users(runtimes int) []lab.BrokerUser {
+	all := []lab.BrokerUser{lab.OperatorUser(manager)}
 	for n := range runtimes {
-		all = append(all, runtimeUser(runtimeNumber(n), manager))
+		all = append(all, lab.RuntimeUser(runtimeNumber(n), manager))
 	}
 	return all
 }
@@ -126,35 +120,6 @@ func nothingLost(t *testing.T, agents []*agent, op *operator) {
 	t.Logf("0 of %d objects lost, %d deliveries, the last one %v after the last write", objects, op.handled(), time.Since(began))
 }
 
-// TestServerKilled kills the only server again and again.
-func TestServerKilled(t *testing.T) {
-	t.Parallel()
-	for _, p := range programs(t) {
-		t.Run(p.name, func(t *testing.T) {
-			const runtimes, kills = 8, 5
-			b := newBroker(t, p, 1, users(runtimes)...)
-			op, watched := newOperator(), newFleet()
-			consume(t, b.operator(manager), op, natsjetstream.Options{Fleet: watched})
-			agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{Timeout: 2 * time.Second})
-			writeAll(t, agents, 1000, time.Millisecond, func() {
-				for n := range kills {
-					b.awaitHandled(op, (n+1)*50)
-					b.nodes[0].kill()
-					b.nodes[0].launch()
-					b.nodes[0].await()
-				}
-			})
-			nothingLost(t, agents, op)
-			for _, a := range agents {
-				eventually(t, string(a.runtime)+" is fresh or unproved again", func() bool {
-					state := watched.Get(a.runtime, manager).State
-					return state == fleet.Fresh || state == fleet.Unproved
-				})
-			}
-		})
-	}
-}
-
 func (b *broker) awaitHandled(op *operator, more int) {
 	b.t.Helper()
 	from := op.handled()
@@ -164,25 +129,25 @@ func (b *broker) awaitHandled(op *operator, more int) {
 // TestClusterLosesNodes kills one node of three after the other.
 func TestClusterLosesNodes(t *testing.T) {
 	t.Parallel()
-	for _, p := range programs(t) {
-		t.Run(p.name, func(t *testing.T) {
+	for name, p := range lab.NATSServers(t) {
+		t.Run(name, func(t *testing.T) {
 			const runtimes, nodes = 4, 3
-			b := newBroker(t, p, nodes, users(runtimes)...)
+			b := newBroker(t, lab.BrokerOptions{Program: p, Nodes: nodes}, users(runtimes)...)
 			op := newOperator()
 			replicated := func(m core.Manager) jetstream.StreamConfig {
 				config := natsjetstream.StreamConfig(m)
 				config.Replicas = nodes
 				return config
 			}
-			consume(t, b.operator(manager), op, natsjetstream.Options{Stream: replicated})
+			consume(t, b.Operator(manager), op, natsjetstream.Options{Stream: replicated})
 			agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{Timeout: 2 * time.Second})
 			writeAll(t, agents, 1000, time.Millisecond, func() {
-				for _, n := range b.nodes {
+				for _, n := range b.Nodes {
 					b.awaitHandled(op, 100)
-					n.kill()
+					n.Kill()
 					b.awaitHandled(op, 100)
-					n.launch()
-					n.await()
+					n.Launch()
+					n.Await()
 				}
 			})
 			nothingLost(t, agents, op)
@@ -190,102 +155,28 @@ func TestClusterLosesNodes(t *testing.T) {
 	}
 }
 
-// TestOperatorKilled cuts the connection of a replica with messages in its hands. Another one takes
-// them over.
-func TestOperatorKilled(t *testing.T) {
-	t.Parallel()
-	const runtimes = 4
-	b := newBroker(t, embedded(t), 1, users(runtimes)...)
-	op := newOperator()
-	killed := b.operator(manager)
-	consume(t, killed, op, natsjetstream.Options{})
-	agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{AnswerWait: -1})
-	writeAll(t, agents, 1000, time.Millisecond, func() {
-		b.awaitHandled(op, 500)
-		killed.Close()
-		consume(t, b.operator(manager), op, natsjetstream.Options{})
-		b.awaitHandled(op, 500)
-	})
-	nothingLost(t, agents, op)
-}
-
-// TestFullStream fills the stream while no operator takes its messages. The outboxes keep the rest.
-func TestFullStream(t *testing.T) {
-	t.Parallel()
-	const runtimes = 4
-	b := newBroker(t, embedded(t), 1, users(runtimes)...)
-	js := must(jetstream.New(b.operator(manager)))
-	config := natsjetstream.StreamConfig(manager)
-	const largest = 257 << 10
-	config.MaxBytes = 4 * largest
-	must(js.CreateStream(t.Context(), config))
-	agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{AnswerWait: -1})
-	full := func() bool { return b.full.Load() >= 2*runtimes }
-	writeAll(t, agents, 2000, 500*time.Microsecond, func() { eventually(t, "the stream is full", full) })
-	pending := int64(0)
-	for _, a := range agents {
-		pending += a.outbox.Counts()[manager].Pending
-	}
-	if pending == 0 {
-		t.Error("nothing is pending in the outboxes, so that the stream was not full")
-	}
-	op := newOperator()
-	consume(t, b.operator(manager), op, natsjetstream.Options{})
-	nothingLost(t, agents, op)
-}
-
-// TestSlowOperator takes 2 ms for each event, much longer than the events take to come. The memory
-// of the operator does not grow with the events that wait.
-func TestSlowOperator(t *testing.T) {
-	t.Parallel()
-	const runtimes, inFlight = 4, 8
-	b := newBroker(t, embedded(t), 1, users(runtimes)...)
-	op := newOperator()
-	var mu sync.Mutex
-	now, most := 0, 0
-	op.slow = func() {
-		mu.Lock()
-		now++
-		most = max(most, now)
-		mu.Unlock()
-		pause(2 * time.Millisecond)
-		mu.Lock()
-		now--
-		mu.Unlock()
-	}
-	consume(t, b.operator(manager), op, natsjetstream.Options{MaxInFlight: inFlight})
-	agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{AnswerWait: -1})
-	writeAll(t, agents, 8000, 100*time.Microsecond, func() {})
-	nothingLost(t, agents, op)
-	if most > inFlight {
-		t.Errorf("%d events were handled at the same time, want at most %d", most, inFlight)
-	}
-}
-
-func pause(d time.Duration) { <-time.After(d) }
-
 // TestRepeatedAttemptIsStoredOnce stops the server after it has a message, so that the result is
 // unknown to the forwarder.
 func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 	t.Parallel()
-	for _, p := range programs(t) {
-		t.Run(p.name, func(t *testing.T) {
-			b := newBroker(t, p, 1, users(1)...)
-			stream := must(must(jetstream.New(b.operator(manager))).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
-			f := b.forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
+	for name, p := range lab.NATSServers(t) {
+		t.Run(name, func(t *testing.T) {
+			b := newBroker(t, lab.BrokerOptions{Program: p}, users(1)...)
+			stream := lab.Must(lab.Must(jetstream.New(b.Operator(manager))).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
+			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
 			batch := batchOf(runtimeNumber(0), "object")
 
-			b.nodes[0].freeze()
+			b.Nodes[0].Freeze()
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
 			if err := f.Forward(ctx, manager, batch); err == nil {
 				t.Error("Forward to a server that stands still = nil")
 			}
-			b.nodes[0].signal(syscall.SIGCONT)
+			b.Nodes[0].Thaw()
 			if err := f.Forward(t.Context(), manager, batch); err != nil {
 				t.Errorf("the second attempt: Forward = %v", err)
 			}
-			if info := must(stream.Info(t.Context())); info.State.Msgs != 1 {
+			if info := lab.Must(stream.Info(t.Context())); info.State.Msgs != 1 {
 				t.Errorf("the stream has %d messages of one batch, want 1", info.State.Msgs)
 			}
 		})
@@ -295,11 +186,11 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 // TestPurgedStreamLeadsToResync removes stored messages by hand. The fleet misses their numbers.
 func TestPurgedStreamLeadsToResync(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, embedded(t), 1, append(users(1), user{
+	b := newBroker(t, lab.BrokerOptions{}, append(users(1), lab.BrokerUser{
 		Name: "admin.example.com", Publish: []string{">"}, Subscribe: []string{">"},
 	})...)
 	op, watched := newOperator(), newFleet()
-	conn := b.operator(manager)
+	conn := b.Operator(manager)
 	stop := consume(t, conn, op, natsjetstream.Options{Fleet: watched})
 	agents, _ := b.startAgents(1, natsjetstream.ForwarderOptions{AnswerWait: -1})
 	agents[0].write("first")
@@ -307,16 +198,16 @@ func TestPurgedStreamLeadsToResync(t *testing.T) {
 	stop()
 
 	agents[0].write("purged")
-	admin := must(b.dial(must(b.ca.Client("admin", testpki.Options{DNSNames: []string{"admin.example.com"}}))))
+	admin := lab.Must(b.Dial(lab.Must(b.CA.Client("admin", testpki.Options{DNSNames: []string{"admin.example.com"}}))))
 	defer admin.Close()
-	stream := must(must(jetstream.New(admin)).Stream(t.Context(), natsjetstream.StreamConfig(manager).Name))
+	stream := lab.Must(lab.Must(jetstream.New(admin)).Stream(t.Context(), natsjetstream.StreamConfig(manager).Name))
 	eventually(t, "the stream has the message", func() bool {
-		return must(stream.Info(t.Context())).State.Msgs > 0 && agents[0].outbox.Counts()[manager].Pending == 0
+		return lab.Must(stream.Info(t.Context())).State.Msgs > 0 && agents[0].outbox.Counts()[manager].Pending == 0
 	})
 	if err := stream.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	consume(t, b.operator(manager), op, natsjetstream.Options{Fleet: watched})
+	consume(t, b.Operator(manager), op, natsjetstream.Options{Fleet: watched})
 	resyncs := op.resynced(runtimeNumber(0))
 	eventually(t, "the operator gets a resync", func() bool { return op.resynced(runtimeNumber(0)) > resyncs })
 }

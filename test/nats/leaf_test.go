@@ -11,6 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // leafConfiguration is a server in a runtime. It connects to the control plane with the certificate
@@ -29,40 +30,37 @@ leafnodes {
 `
 
 // leafUser may also confirm refusals: allow_responses has no effect for leaf nodes.
-func leafUser(runtime core.RuntimeID) user {
-	u := runtimeUser(runtime, manager)
+func leafUser(runtime core.RuntimeID) lab.BrokerUser {
+	u := lab.RuntimeUser(runtime, manager)
 	u.Publish = append(u.Publish, "_INBOX.operator."+string(manager)+".>")
 	return u
 }
 
 // leaf starts a leaf node of a runtime, and returns a broker that clients connect to.
-func (b *broker) leaf(p program, runtime core.RuntimeID) *broker {
+func (b *broker) leaf(p string, runtime core.RuntimeID) *lab.Broker {
 	b.t.Helper()
-	n := &node{t: b.t, program: p, Name: "leaf", Addr: freeAddr(b.t), Dir: b.t.TempDir()}
-	server, client := must(b.ca.Server("leaf", testpki.Options{})), b.certificate(runtime)
-	n.write("ca.crt", b.ca.PEM())
-	n.write("tls.crt", server.CertPEM())
-	n.write("tls.key", must(server.KeyPEM()))
-	n.write("runtime.crt", client.CertPEM())
-	n.write("runtime.key", must(client.KeyPEM()))
-	n.write("nats.conf", fmt.Appendf(nil, leafConfiguration, n.Addr, n.Dir, b.nodes[0].Leaf))
-	b.t.Cleanup(n.kill)
-	n.launch()
-	n.await()
-	return &broker{t: b.t, ca: b.ca, nodes: []*node{n}}
+	n := lab.NewBrokerNode(b.t, "leaf", p)
+	client := b.Certificate(runtime)
+	n.WriteKeys(b.CA.PEM(), lab.Must(b.CA.Server("leaf", testpki.Options{})))
+	n.Write("runtime.crt", client.CertPEM())
+	n.Write("runtime.key", lab.Must(client.KeyPEM()))
+	n.Write("nats.conf", fmt.Appendf(nil, leafConfiguration, n.Addr, n.Dir, b.Nodes[0].Leaf))
+	n.Launch()
+	n.Await()
+	return &lab.Broker{T: b.t, CA: b.CA, Nodes: []*lab.BrokerNode{n}}
 }
 
 // TestLeafNode publishes through a server in the runtime. The server of the control plane checks
 // the leaf node as it checks a runtime.
 func TestLeafNode(t *testing.T) {
 	t.Parallel()
-	for _, p := range programs(t) {
-		t.Run(p.name, func(t *testing.T) {
+	for name, p := range lab.NATSServers(t) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBroker(t, p, 1, leafUser(attacker), runtimeUser(victim, manager), operatorUser(manager))
+			b := newBroker(t, lab.BrokerOptions{Program: p}, leafUser(attacker), lab.RuntimeUser(victim, manager), lab.OperatorUser(manager))
 			op := newOperator()
 			var handedBack atomic.Int64
-			consume(t, b.operator(manager), op, natsjetstream.Options{Hooks: natsjetstream.Hooks{
+			consume(t, b.Operator(manager), op, natsjetstream.Options{Hooks: natsjetstream.Hooks{
 				Concluded: func(_ core.Manager, fate, _ string, _ time.Duration) {
 					if fate == "handed_back" {
 						handedBack.Add(1)
@@ -70,7 +68,7 @@ func TestLeafNode(t *testing.T) {
 				},
 			}})
 			leaf := b.leaf(p, attacker)
-			f := leaf.forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience})
+			f := leaf.Forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience})
 			eventually(t, "the leaf node carries a batch", func() bool {
 				return f.Forward(t.Context(), manager, batchOf(attacker, "object")) == nil
 			})
@@ -83,7 +81,7 @@ func TestLeafNode(t *testing.T) {
 				t.Errorf("Forward with a foreign claim = %v, want the refusal of the operator", err)
 			}
 			eventually(t, "the confirmation of the refusal arrives", func() bool { return handedBack.Load() == 1 })
-			foreign := leaf.forwarder(victim, natsjetstream.ForwarderOptions{})
+			foreign := leaf.Forwarder(victim, natsjetstream.ForwarderOptions{})
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			if err := foreign.Forward(ctx, manager, batchOf(victim, "object")); err == nil {

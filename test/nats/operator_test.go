@@ -1,11 +1,16 @@
+// Package nats tests adapters/natsjetstream against real NATS servers with TLS: attacks, clusters,
+// leaf nodes, certificates and the configuration of the documents. The rows of test/loss kill servers
+// and operators.
 package nats_test
 
 import (
 	"context"
 	"errors"
+	"go.uber.org/goleak"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,6 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const manager core.Manager = "my-operator"
@@ -89,23 +95,18 @@ func (o *operator) runtimes() (all []core.RuntimeID) {
 func pinning() core.Verifier {
 	return listener.SANPinning(listener.DomainsFunc(
 		func(_ context.Context, runtime core.RuntimeID, _ *core.WatchEvent) (string, error) {
-			return domain(runtime), nil
+			return lab.RuntimeDomain(runtime), nil
 		}))
-}
-
-// mapped returns the SAN by which the server has mapped a runtime to its user.
-func mapped(runtime core.RuntimeID) core.Peer {
-	return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{domain(runtime)}}
 }
 
 // consume runs a consumer until the test ends, or until the result is called.
 func consume(t testing.TB, conn *nats.Conn, handler core.Handler, opts natsjetstream.Options) (stop func()) {
 	t.Helper()
-	opts.Peer = mapped
-	return run(t, must(natsjetstream.NewConsumer(conn, pinning(), map[core.Manager]core.Handler{manager: handler}, opts)))
+	opts.Peer = lab.MappedPeer
+	return runConsumer(t, lab.Must(natsjetstream.NewConsumer(conn, pinning(), map[core.Manager]core.Handler{manager: handler}, opts)))
 }
 
-func run(t testing.TB, c *natsjetstream.Consumer) (stop func()) {
+func runConsumer(t testing.TB, c *natsjetstream.Consumer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -121,4 +122,26 @@ func run(t testing.TB, c *natsjetstream.Consumer) (stop func()) {
 	return stop
 }
 
-func newFleet() *fleet.Fleet { return must(fleet.New(fleet.Options{})) }
+func newFleet() *fleet.Fleet { return lab.Must(fleet.New(fleet.Options{})) }
+
+// broker is one NATS server, or a cluster of several.
+type broker struct {
+	*lab.Broker
+
+	t testing.TB
+}
+
+func newBroker(t testing.TB, opts lab.BrokerOptions, users ...lab.BrokerUser) *broker {
+	t.Helper()
+	return &broker{lab.StartBroker(t, opts, users...), t}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is for a busy machine.
+const patience = time.Minute
+
+func eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	lab.Eventually(t, patience, what, done)
+}

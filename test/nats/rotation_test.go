@@ -10,30 +10,31 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestRotation replaces the CA of all certificates, with a bundle of both in between. The runtime
 // keeps its forwarder.
 func TestRotation(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, embedded(t), 1, runtimeUser(attacker, manager), operatorUser(manager))
+	b := newBroker(t, lab.BrokerOptions{}, lab.RuntimeUser(attacker, manager), lab.OperatorUser(manager))
 	op := newOperator()
-	consume(t, b.operator(manager), op, natsjetstream.Options{})
-	old, next := b.ca, must(testpki.NewCA("next", testpki.Options{}))
+	consume(t, b.Operator(manager), op, natsjetstream.Options{})
+	old, next := b.CA, lab.Must(testpki.NewCA("next", testpki.Options{}))
 
 	type material struct {
 		leaf  tls.Certificate
 		roots *x509.CertPool
 	}
 	var present atomic.Pointer[material]
-	present.Store(&material{b.certificate(attacker).TLS(), old.Pool()})
+	present.Store(&material{b.Certificate(attacker).TLS(), old.Pool()})
 	keys := func() (*tls.Certificate, *x509.CertPool) {
 		m := present.Load()
 		return &m.leaf, m.roots
 	}
-	conn := must(nats.Connect(b.urls(), append(natsjetstream.ConnectOptions(attacker, keys), prompt...)...))
+	conn := lab.Must(nats.Connect(b.URLs(), append(natsjetstream.ConnectOptions(attacker, keys), lab.Prompt...)...))
 	defer conn.Close()
-	f := must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{}))
+	f := lab.Must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{}))
 	forward := func(name string) {
 		t.Helper()
 		eventually(t, "the batch is sent: "+name, func() bool {
@@ -45,8 +46,8 @@ func TestRotation(t *testing.T) {
 	b.trust(testpki.Bundle(old, next))
 	both := old.Pool()
 	both.AddCert(next.Certificate())
-	b.ca = next
-	present.Store(&material{b.certificate(attacker).TLS(), both})
+	b.CA = next
+	present.Store(&material{b.Certificate(attacker).TLS(), both})
 	if err := conn.ForceReconnect(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,28 +57,21 @@ func TestRotation(t *testing.T) {
 	b.trust(next.PEM())
 	forward("with the next CA alone")
 
-	b.serve(must(next.Server("nats", testpki.Options{})))
+	b.serve(lab.Must(next.Server("nats", testpki.Options{})))
 	forward("with a server of the next CA")
 }
 
 // trust restarts the server with another bundle.
 func (b *broker) trust(bundle []byte) {
 	b.t.Helper()
-	b.nodes[0].write("ca.crt", bundle)
-	b.restart()
+	b.Nodes[0].Write("ca.crt", bundle)
+	b.Nodes[0].Restart()
 }
 
 // serve restarts the server with another certificate.
 func (b *broker) serve(leaf *testpki.Leaf) {
 	b.t.Helper()
-	b.nodes[0].write("tls.crt", leaf.CertPEM())
-	b.nodes[0].write("tls.key", must(leaf.KeyPEM()))
-	b.restart()
-}
-
-func (b *broker) restart() {
-	b.t.Helper()
-	b.nodes[0].kill()
-	b.nodes[0].launch()
-	b.nodes[0].await()
+	b.Nodes[0].Write("tls.crt", leaf.CertPEM())
+	b.Nodes[0].Write("tls.key", lab.Must(leaf.KeyPEM()))
+	b.Nodes[0].Restart()
 }

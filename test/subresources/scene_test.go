@@ -55,6 +55,8 @@ func newScene(t testing.TB) *scene {
 		definition("widgets", "Widget", apiextensionsv1.NamespaceScoped, true),
 		definition("gadgets", "Gadget", apiextensionsv1.NamespaceScoped, true),
 		definition("plants", "Plant", apiextensionsv1.ClusterScoped, false),
+		definition("samples", "Sample", apiextensionsv1.NamespaceScoped, false),
+		withoutSubresources(definition("things", "Thing", apiextensionsv1.NamespaceScoped, false)),
 	}})
 	s.api = lab.NewAPI(t, s.plane)
 
@@ -85,6 +87,11 @@ func definition(
 			}},
 		},
 	}
+}
+
+func withoutSubresources(d *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	d.Spec.Versions[0].Subresources = nil
+	return d
 }
 
 // watches returns the watches of Watchers in YAML, for one manager.

@@ -40,8 +40,6 @@ type Delivery struct {
 	Kind string `json:"kind"`
 	// Object is the name of the one that the event is about, if it is about one.
 	Object string `json:"object,omitempty"`
-	// Own means that the control plane made the event itself.
-	Own bool `json:"own,omitempty"`
 	// At is when it was handled: see [Now].
 	At time.Duration `json:"at"`
 	// Refused is the reason why the event was refused.

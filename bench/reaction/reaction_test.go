@@ -1,0 +1,136 @@
+// Package reaction measures the time from a write in a runtime to the reconcile of an operator, and how
+// often the reconcile reads the object as it was before.
+package reaction
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+)
+
+var writes = flag.Int("writes", 500, "writes with each source")
+
+const manager core.Manager = "kyma"
+
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
+
+// read is one reconcile: its start, and the state that it read.
+type read struct {
+	at    time.Time
+	state int
+}
+
+// TestCommitToReconcile measures each source. The moment of the commit is between the request and the
+// answer of a write, so both are given.
+func TestCommitToReconcile(t *testing.T) {
+	runtime, pki := lab.SharedAPIServer(t, apiserver.Options{}), lab.NewPKI(t)
+	for _, row := range []struct {
+		name    string
+		env     map[string]string
+		p50, to time.Duration // limits of the median and of p99
+	}{
+		{"webhook", map[string]string{}, 110 * time.Millisecond, 150 * time.Millisecond},
+		{"webhook without settle time", map[string]string{"SETTLE": "0s"}, 10 * time.Millisecond, 50 * time.Millisecond},
+		{"informer", map[string]string{"SOURCE": "informer"}, 10 * time.Millisecond, 50 * time.Millisecond},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			fromRequest, fromAnswer, stale := measure(t, runtime, pki, row.env)
+			t.Logf("%d writes: p50 %v, p99 %v after the request, p50 %v, p99 %v after the answer, %d stale reads", *writes,
+				at(fromRequest, 50), at(fromRequest, 99), at(fromAnswer, 50), at(fromAnswer, 99), stale)
+			if at(fromRequest, 50) > row.p50 || at(fromRequest, 99) > row.to {
+				t.Errorf("want p50 %v, and p99 %v", row.p50, row.to)
+			}
+			if unsettled := row.env["SETTLE"] != ""; stale > 0 != unsettled {
+				t.Errorf("%d reconciles read the object as it was before, want that without a settle time only", stale)
+			}
+		})
+	}
+}
+
+func at(sorted []time.Duration, percent int) time.Duration {
+	return sorted[len(sorted)*percent/100].Round(10 * time.Microsecond)
+}
+
+func measure(
+	t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, env map[string]string,
+) (fromRequest, fromAnswer []time.Duration, stale int) {
+	t.Helper()
+	reads := make(chan read, 100)
+	plane := lab.StartPlane(t, pki, lab.PlaneOptions{Reconcile: func(ctx context.Context, look lab.Look) (reconcile.Result, error) {
+		began, object := time.Now(), corev1.ConfigMap{}
+		if look.Object.Name == "" {
+			return reconcile.Result{}, nil // A resync.
+		}
+		err := runtime.Client.Get(ctx, look.Object, &object)
+		n, _ := strconv.Atoi(object.Data["n"]) // Before the first write there is none.
+		reads <- read{began, n}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}}, manager)
+	scene := fmt.Sprintf("reaction-%d", time.Now().UnixNano())
+	startAgent(t, runtime, pki, plane.Addr, scene, env)
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: metav1.NamespaceDefault, Name: scene, Labels: map[string]string{"scene": scene},
+	}}
+	if err := runtime.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	<-reads
+	for n := 1; n <= *writes; n++ {
+		object.Data = map[string]string{"n": strconv.Itoa(n)}
+		asked := time.Now()
+		if err := runtime.Client.Update(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		answered, got := time.Now(), <-reads
+		fromRequest, fromAnswer = append(fromRequest, got.at.Sub(asked)), append(fromAnswer, max(0, got.at.Sub(answered)))
+		if got.state < n {
+			stale++
+		}
+	}
+	slices.Sort(fromRequest)
+	slices.Sort(fromAnswer)
+	return fromRequest, fromAnswer, stale
+}
+
+func startAgent(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, addr, scene string, env map[string]string) {
+	t.Helper()
+	env = maps.Clone(env)
+	env["KCP_CONTRACT"] = "v3"
+	if env["SOURCE"] == "informer" {
+		env["WATCHERS"] = fmt.Sprintf("kind: Watcher\nmetadata: {name: reaction}\nspec:\n  manager: %s\n"+
+			"  labelsToWatch: {scene: %s}\n  resourceToWatch: {group: \"\", version: v1, resource: configmaps}\n", manager, scene)
+		lab.GrantWatch(t, runtime, scene, env, rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"},
+		})
+	}
+	agent := lab.StartAgent(t, pki.RuntimeVolume(scene, scene+".example.com"), addr, lab.AgentOptions{Env: env})
+	if env["SOURCE"] == "informer" {
+		return
+	}
+	labels := map[string]string{"scene": scene}
+	lab.Register(t, runtime, scene, agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, watch.Watch{
+		Name: types.NamespacedName{Namespace: "reaction", Name: scene}, Manager: manager,
+		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
+	})
+	lab.AwaitReviews(t, runtime, agent, labels)
+}

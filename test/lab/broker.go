@@ -1,0 +1,281 @@
+package lab
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+)
+
+// NATSServers returns programs by name: "embedded" is our build of the newest NATS server, "debian" the
+// one that is installed. Without the latter it is left out, or the test fails under CI=true.
+func NATSServers(t testing.TB) map[string]string {
+	t.Helper()
+	servers := map[string]string{"embedded": Build(t, "test/lab/natsserver")}
+	path, err := exec.LookPath("nats-server")
+	if err == nil {
+		servers["debian"] = path
+	} else if os.Getenv("CI") == "true" {
+		Missing(t, "needs a second NATS server (Debian: nats-server)")
+	}
+	return servers
+}
+
+// BrokerUser is an entry of the configuration of a NATS server. Name is a SAN of its certificate.
+type BrokerUser struct {
+	Name               string
+	Publish, Subscribe []string
+	Responses          bool
+}
+
+// RuntimeUser lets a runtime publish under its own name to its managers, as docs/nats.md has it.
+func RuntimeUser(runtime core.RuntimeID, managers ...core.Manager) BrokerUser {
+	u := BrokerUser{
+		Name: RuntimeDomain(runtime), Subscribe: []string{natsjetstream.InboxPrefix(runtime) + ".>"}, Responses: true,
+	}
+	for _, manager := range managers {
+		u.Publish = append(u.Publish, natsjetstream.Subject(manager, runtime))
+	}
+	return u
+}
+
+// RuntimeDomain is the registered domain of a runtime, and a SAN of its certificate.
+func RuntimeDomain(runtime core.RuntimeID) string { return string(runtime) + ".example.com" }
+
+// OperatorUser has the rights of the operator of one manager.
+func OperatorUser(manager core.Manager) BrokerUser {
+	stream := "watch-" + string(manager)
+	return BrokerUser{
+		Name: OperatorDomain(manager),
+		Publish: []string{
+			"$JS.API.STREAM.INFO." + stream, "$JS.API.STREAM.CREATE." + stream,
+			"$JS.API.CONSUMER.*." + stream + ".>", "$JS.API.CONSUMER.MSG.NEXT." + stream + ".>",
+			"$JS.ACK." + stream + ".>", "_INBOX.>",
+		},
+		Subscribe: []string{"_INBOX.operator." + string(manager) + ".>"},
+	}
+}
+
+// OperatorDomain is the SAN by which a NATS server identifies the operator of a manager.
+func OperatorDomain(manager core.Manager) string { return string(manager) + ".operators.example.com" }
+
+// Broker is one NATS server, or a cluster of several.
+type Broker struct {
+	T     testing.TB
+	CA    *testpki.CA
+	Nodes []*BrokerNode
+}
+
+// BrokerNode is the process of a NATS server.
+type BrokerNode struct {
+	*Process
+
+	Name, Addr, Cluster, Leaf, Dir string
+}
+
+// BrokerOptions are the choices of [StartBroker].
+type BrokerOptions struct {
+	// Program is the path of the server. Default: the embedded one.
+	Program string
+	// Nodes is the size of the cluster. Default: one server.
+	Nodes int
+	// Sync means that a message is on the disk before it is acknowledged.
+	Sync bool
+	// CA issues all certificates. Default: a new one.
+	CA *testpki.CA
+}
+
+var brokerConfiguration = template.Must(template.New("").Funcs(template.FuncMap{"list": func(items []string) string {
+	return `"` + strings.Join(items, `", "`) + `"`
+}}).Parse(`
+server_name: {{.Node.Name}}
+listen: "{{.Node.Addr}}"
+max_payload: 1MB
+jetstream { store_dir: "{{.Node.Dir}}/store"{{if .Sync}}, sync_interval: always{{end}} }
+{{define "tls"}}tls {
+  cert_file: "{{.Dir}}/tls.crt"
+  key_file: "{{.Dir}}/tls.key"
+  ca_file: "{{.Dir}}/ca.crt"
+  verify_and_map: true
+}{{end}}
+{{template "tls" .Node}}
+authorization { users: [{{range .Users}}
+  { user: "{{.Name}}", permissions: {
+    publish: { allow: [{{list .Publish}}] }
+    subscribe: { allow: [{{list .Subscribe}}] }
+    {{if .Responses}}allow_responses: true{{end}}
+  } }{{end}}
+] }
+leafnodes { listen: "{{.Node.Leaf}}", {{template "tls" .Node}} }
+{{if gt (len .Nodes) 1}}cluster {
+  name: test
+  listen: "{{.Node.Cluster}}"
+  routes: [{{range $i, $n := .Nodes}}{{if $i}}, {{end}}"nats://{{$n.Cluster}}"{{end}}]
+}{{end}}
+`))
+
+// StartBroker runs NATS servers until the test ends.
+func StartBroker(t testing.TB, opts BrokerOptions, users ...BrokerUser) *Broker {
+	t.Helper()
+	b := &Broker{T: t, CA: opts.CA}
+	if b.CA == nil {
+		b.CA = NewPKI(t).CA
+	}
+	for i := range max(opts.Nodes, 1) {
+		b.Nodes = append(b.Nodes, NewBrokerNode(t, fmt.Sprintf("n%d", i), opts.Program))
+	}
+	server := Must(b.CA.Server("nats", testpki.Options{}))
+	for _, n := range b.Nodes {
+		n.WriteKeys(b.CA.PEM(), server)
+		var text strings.Builder
+		data := map[string]any{"Node": n, "Nodes": b.Nodes, "Users": users, "Sync": opts.Sync}
+		if err := brokerConfiguration.Execute(&text, data); err != nil {
+			t.Fatal(err)
+		}
+		n.Write("nats.conf", []byte(text.String()))
+		n.Launch()
+	}
+	for _, n := range b.Nodes {
+		n.Await()
+	}
+	return b
+}
+
+// NewBrokerNode returns a server that is not running yet. Its configuration is the file nats.conf. The
+// default program is the embedded one.
+func NewBrokerNode(t testing.TB, name, program string) *BrokerNode {
+	t.Helper()
+	if program == "" {
+		program = Build(t, "test/lab/natsserver")
+	}
+	dir := t.TempDir()
+	n := &BrokerNode{
+		Process: NewProcess(t, "NATS server "+name, program, nil, "-c", filepath.Join(dir, "nats.conf")),
+		Name:    name, Addr: Address(FreePort(t)), Cluster: Address(FreePort(t)), Leaf: Address(FreePort(t)), Dir: dir,
+	}
+	return n
+}
+
+// Write writes a file of the server.
+func (n *BrokerNode) Write(name string, content []byte) {
+	n.t.Helper()
+	if err := os.WriteFile(filepath.Join(n.Dir, name), content, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// WriteKeys writes the key material of the server.
+func (n *BrokerNode) WriteKeys(bundle []byte, leaf *testpki.Leaf) {
+	n.t.Helper()
+	n.Write("ca.crt", bundle)
+	n.Write("tls.crt", leaf.CertPEM())
+	n.Write("tls.key", Must(leaf.KeyPEM()))
+}
+
+// Restart kills the server, starts it again, and returns when it accepts connections.
+func (n *BrokerNode) Restart() {
+	n.t.Helper()
+	n.Kill()
+	n.Launch()
+	n.Await()
+}
+
+// Await returns when the server accepts connections.
+func (n *BrokerNode) Await() {
+	n.t.Helper()
+	Eventually(n.t, time.Minute, n.Name+" accepts connections", func() bool {
+		conn, err := net.DialTimeout("tcp", n.Addr, time.Second)
+		if err == nil {
+			_ = conn.Close() // It was only asked for.
+		}
+		return err == nil
+	})
+}
+
+// Freeze returns when all threads of the server stand still.
+func (n *BrokerNode) Freeze() {
+	n.t.Helper()
+	n.Process.Freeze()
+	Eventually(n.t, time.Minute, n.Name+" stands still", func() bool {
+		tasks := Must(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.Pid())))
+		return !slices.ContainsFunc(tasks, func(task string) bool {
+			stat, err := os.ReadFile(task)
+			return err == nil && !strings.Contains(string(stat), ") T ")
+		})
+	})
+}
+
+// URLs are the addresses of all servers.
+func (b *Broker) URLs() string {
+	var urls []string
+	for _, n := range b.Nodes {
+		urls = append(urls, "tls://"+n.Addr)
+	}
+	return strings.Join(urls, ",")
+}
+
+// Dial connects with a certificate, nil for none.
+func (b *Broker) Dial(leaf *testpki.Leaf, opts ...nats.Option) (*nats.Conn, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: b.CA.Pool()}
+	if leaf != nil {
+		// Unlike with Certificates, it is also sent to a server that does not ask for its CA.
+		certificate := leaf.TLS()
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificate, nil }
+	}
+	return nats.Connect(b.URLs(), append([]nats.Option{nats.Secure(config)}, opts...)...)
+}
+
+// Certificate is that of a runtime.
+func (b *Broker) Certificate(runtime core.RuntimeID) *testpki.Leaf {
+	return Must(b.CA.Client(string(runtime), testpki.Options{DNSNames: []string{RuntimeDomain(runtime)}}))
+}
+
+// Forwarder connects a runtime as an agent does.
+func (b *Broker) Forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
+	b.T.Helper()
+	leaf, roots := b.Certificate(runtime).TLS(), b.CA.Pool()
+	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
+	conn := Must(nats.Connect(b.URLs(), append(natsjetstream.ConnectOptions(runtime, keys), Prompt...)...))
+	b.T.Cleanup(conn.Close)
+	return Must(natsjetstream.NewForwarder(conn, runtime, opts))
+}
+
+// Prompt makes connections that are lost come back soon.
+var Prompt = []nats.Option{nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(0, 0)}
+
+// Operator connects the operator of a manager.
+func (b *Broker) Operator(manager core.Manager) *nats.Conn {
+	b.T.Helper()
+	leaf := Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{OperatorDomain(manager)}}))
+	conn := Must(b.Dial(leaf, append(Prompt, nats.MaxReconnects(-1),
+		nats.CustomInboxPrefix("_INBOX.operator."+string(manager)))...))
+	b.T.Cleanup(conn.Close)
+	return conn
+}
+
+// Must returns the value of a call that does not fail in a test.
+func Must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// MappedPeer returns the SAN by which the server has mapped a runtime to its user.
+func MappedPeer(runtime core.RuntimeID) core.Peer {
+	return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{RuntimeDomain(runtime)}}
+}

@@ -1,0 +1,259 @@
+// Package operator is the operator of the laboratory: a process that a test starts, kills and starts
+// again. It has a controller that a listener or a consumer of NATS triggers, and records every
+// delivery and every reconcile in a file.
+//
+// It reconciles one object when an event names it, and all of a runtime on a resync or when it
+// starts.
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
+)
+
+// Variable is the environment variable with the [Settings] of an operator.
+const Variable = "LAB_OPERATOR"
+
+// Settings are those of an operator.
+type Settings struct {
+	// Kubeconfig and Record are files.
+	Kubeconfig, Record string
+	Keys               keys.Paths
+	Manager            string
+	// Listen is the address of the listener. With NATS, these are the URLs of servers, and there is
+	// no listener.
+	Listen, NATS string
+	// Runtime is the object that represents the runtime, and Namespace has its objects.
+	Runtime, Namespace string
+	// Gateway is the name in the certificate of a gateway, which sends the certificate of a runtime in
+	// a header. By default runtimes connect directly.
+	Gateway string
+	// Replica is one of several that elect a leader. Default: the only one.
+	Replica *Replica
+}
+
+// Environ returns the environment of an operator.
+func (s Settings) Environ() []string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // It has texts and numbers only.
+	}
+	return []string{Variable + "=" + string(text)}
+}
+
+// Run serves until ctx ends. Its settings are in the environment.
+func Run(ctx context.Context) error {
+	o := &operator{log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	if err := json.Unmarshal([]byte(os.Getenv(Variable)), &o.Settings); err != nil {
+		return err
+	}
+	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	kubeconfig, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	kubeconfig.QPS = -1
+	// The cluster of the operator is also the runtime, because a test machine runs one of them. The
+	// reader has no cache, so that a reconcile sees the committed state.
+	if o.reader, err = client.New(kubeconfig, client.Options{}); err != nil {
+		return err
+	}
+	if o.mgr, err = ctrl.NewManager(kubeconfig, o.managerOptions()); err != nil {
+		return err
+	}
+	if o.writer, err = record.NewWriter(o.Record); err != nil {
+		return err
+	}
+	if err := o.setUp(ctx); err != nil {
+		return err
+	}
+	return o.mgr.Start(ctx)
+}
+
+// operator reconciles one runtime.
+type operator struct {
+	Settings
+
+	mgr    ctrl.Manager
+	reader client.Reader
+	writer *record.Writer
+	log    *slog.Logger
+
+	runtimes *controllerruntime.Runtimes
+	fleet    *fleet.Fleet
+	files    *keys.Files
+}
+
+// request names one object of a runtime, or all of them.
+type request struct {
+	runtime types.NamespacedName
+	object  types.NamespacedName // zero: all
+}
+
+func (o *operator) managerOptions() ctrl.Options {
+	opts := ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}}
+	if r := o.Replica; r != nil {
+		// The times of the guide: with a lease of 15 s a renewal within 10 s, and a retry each second.
+		renew, retry := r.Lease*2/3, r.Lease/15
+		opts.LeaderElection, opts.LeaderElectionID, opts.LeaderElectionNamespace = true, r.Service, lab.Namespace
+		opts.LeaseDuration, opts.RenewDeadline, opts.RetryPeriod = &r.Lease, &renew, &retry
+		opts.Cache.ByObject = map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {
+			Namespaces: map[string]cache.Config{lab.Namespace: {
+				FieldSelector: fields.OneTermEqualSelector("metadata.name", r.EndpointSlice()),
+			}},
+		}}
+	}
+	return opts
+}
+
+func (o *operator) setUp(ctx context.Context) (err error) {
+	o.runtimes, err = controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return err
+	}
+	if o.fleet, err = fleet.New(fleet.Options{Logger: o.log}); err != nil {
+		return err
+	}
+	if o.files, err = keys.NewFiles(o.Keys, keys.FilesOptions{}); err != nil {
+		return err
+	}
+	receive := o.listen
+	if o.NATS != "" {
+		receive = o.consume
+	}
+	events, source, err := receive(ctx)
+	if err != nil {
+		return err
+	}
+	const workers = 4
+	return errors.Join(o.mgr.Add(o.files), o.mgr.Add(events), o.lead(),
+		builder.TypedControllerManagedBy[request](o.mgr).Named(o.Manager).
+			WithOptions(controller.TypedOptions[request]{MaxConcurrentReconciles: workers}).
+			WithLogConstructor(func(*request) logr.Logger { return o.mgr.GetLogger() }).
+			WatchesRawSource(source).
+			WatchesMetadata(&corev1.ConfigMap{}, handler.TypedEnqueueRequestsFromMapFunc(o.everything)).
+			Complete(o))
+}
+
+// requests maps an event to one object of a runtime, or to the whole runtime.
+func (o *operator) requests(ctx context.Context, d core.Delivery) (requests []request, err error) {
+	names, err := o.runtimes.Objects(ctx, d.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		r := request{runtime: name}
+		if !d.Event.Resync {
+			r.object = d.Event.Watched
+		}
+		requests = append(requests, r)
+	}
+	return requests, nil
+}
+
+// everything returns the requests of an operator that starts.
+func (o *operator) everything(_ context.Context, object client.Object) []request {
+	if object.GetName() != o.Runtime {
+		return nil
+	}
+	return []request{{runtime: client.ObjectKeyFromObject(object)}}
+}
+
+// Reconcile reads the requested object or runtime, no more, and records the state.
+func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
+	look := record.Look{
+		Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(), Versions: make(map[string]string),
+	}
+	read := o.readObject
+	if look.Object == "" {
+		read = o.readAll
+	}
+	if err := read(ctx, r, look.Versions); err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading %q of %s: %w", r.object, o.Namespace, err)
+	}
+	o.write(record.Entry{Look: &look})
+	return reconcile.Result{}, nil
+}
+
+func (o *operator) readObject(ctx context.Context, r request, versions map[string]string) error {
+	var object metav1.PartialObjectMetadata
+	object.SetGroupVersionKind(lab.WidgetKind())
+	err := o.reader.Get(ctx, r.object, &object)
+	if err == nil {
+		versions[object.Name] = object.ResourceVersion
+	}
+	if apierrors.IsNotFound(err) {
+		return nil // The record says that the object is absent.
+	}
+	return err
+}
+
+func (o *operator) readAll(ctx context.Context, _ request, versions map[string]string) error {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(lab.WidgetKind())
+	err := o.reader.List(ctx, &list, client.InNamespace(o.Namespace))
+	for i := range list.Items {
+		versions[list.Items[i].Name] = list.Items[i].ResourceVersion
+	}
+	return err
+}
+
+func (o *operator) handled(d core.Delivery, _ int, err error) {
+	entry := record.Delivery{Kind: d.Event.KindWord(), Object: d.Event.Watched.Name, At: record.Now()}
+	if err != nil {
+		entry.Refused = err.Error()
+	}
+	o.write(record.Entry{Delivery: &entry})
+}
+
+func (o *operator) write(entry record.Entry) {
+	if err := o.writer.Write(entry); err != nil {
+		panic(err) // Without records, a test proves nothing.
+	}
+}
+
+// Replica has the settings of one of several replicas.
+type Replica struct {
+	// Service is the name of the Lease and of the Service.
+	Service string
+	// Number is that of the replica, from 1. Its address is 192.0.2.<Number>, which tests map to the
+	// loopback interface: an API server accepts no loopback address in an EndpointSlice.
+	Number int
+	// Lease is the time after which another replica may lead.
+	Lease time.Duration
+	// Relay is the address for other replicas. Without one, the replica does not relay.
+	Relay string
+}
+
+// EndpointSlice is the name of the one that has the address of the leader.
+func (r *Replica) EndpointSlice() string { return r.Service + "-leader" }

@@ -1,0 +1,126 @@
+package operator
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+)
+
+const (
+	// Name is in the certificates of the replicas.
+	Name = "operator.default.svc"
+	// PortEvents and PortRelay are the names of the ports of the Service: for runtimes, and for
+	// replicas.
+	PortEvents, PortRelay = "events", "relay"
+)
+
+func (o *operator) sourceOptions() controllerruntime.SourceOptions {
+	return controllerruntime.SourceOptions{Elected: o.mgr.Elected(), Handled: o.handled}
+}
+
+// listen receives events over HTTP.
+func (o *operator) listen(ctx context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
+	relay, err := o.relay(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	peers := listener.FromTLS(listener.PeerOptions{})
+	if o.Gateway != "" {
+		roots := listener.RootsFunc(keys.Roots(o.files))
+		peers = listener.FromXFCC(listener.ProxyCertificate(roots, o.Gateway), roots, listener.PeerOptions{})
+	}
+	return controllerruntime.RegisterListenerComponent(o.Listen, o.Manager, peers, listener.SANPinning(o.runtimes),
+		o.requests, controllerruntime.ComponentOptions{
+			Listener: listener.Options{TLS: keys.ServerTLSConfig(o.files), Fleet: o.fleet, Relay: relay, Logger: o.log},
+			Source:   o.sourceOptions(),
+		})
+}
+
+// relay returns nil if the replica does not relay.
+func (o *operator) relay(ctx context.Context) (*listener.Relay, error) {
+	if o.Replica == nil || o.Replica.Relay == "" {
+		return nil, nil
+	}
+	address, err := controllerruntime.LeaderAddress(ctx, o.mgr.GetCache(), o.service(), PortRelay)
+	if err != nil {
+		return nil, err
+	}
+	roots := listener.RootsFunc(keys.Roots(o.files))
+	return &listener.Relay{
+		Addr:   o.Replica.Relay,
+		Server: keys.ServerTLSConfig(o.files),
+		Client: func() (*tls.Config, error) { return keys.ClientTLSConfig(o.files, Name) },
+		Peers:  listener.FromXFCC(listener.ProxyCertificate(roots, Name), roots, listener.PeerOptions{}),
+		Leader: func() string { return onLoopback(address()) },
+	}, nil
+}
+
+func (o *operator) service() types.NamespacedName {
+	return types.NamespacedName{Namespace: lab.Namespace, Name: o.Replica.Service}
+}
+
+// onLoopback returns an address with the loopback interface as its host, or "".
+func onLoopback(address string) string {
+	if _, port, err := net.SplitHostPort(address); err == nil {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return ""
+}
+
+// lead writes the address of this replica into the EndpointSlice while it leads.
+func (o *operator) lead() error {
+	if o.Replica == nil {
+		return nil
+	}
+	ports := map[string]int32{PortEvents: port(o.Listen)}
+	if o.Replica.Relay != "" {
+		ports[PortRelay] = port(o.Replica.Relay)
+	}
+	leader, err := controllerruntime.NewLeaderEndpoint(o.mgr.GetClient(), o.service(),
+		fmt.Sprint("192.0.2.", o.Replica.Number), ports, controllerruntime.LeaderEndpointOptions{Logger: o.log})
+	if err != nil {
+		return err
+	}
+	return o.mgr.Add(leader)
+}
+
+func port(address string) int32 {
+	_, text, _ := net.SplitHostPort(address) // It listens there.
+	n, _ := strconv.Atoi(text)
+	return int32(n)
+}
+
+// consume receives events from NATS servers.
+func (o *operator) consume(context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
+	material, err := o.files.Material()
+	if err != nil {
+		return nil, nil, err
+	}
+	// It connects now, or when the server is there. The connection is closed with the process.
+	conn, err := nats.Connect(o.NATS, nats.Secure(&tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: material.Roots, Certificates: []tls.Certificate{*material.Certificate},
+	}), nats.CustomInboxPrefix("_INBOX.operator."+o.Manager), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		return nil, nil, err
+	}
+	source := controllerruntime.NewSource(o.requests, o.sourceOptions())
+	name := core.Manager(o.Manager)
+	source.Follow(o.fleet, name)
+	consumer, err := natsjetstream.NewConsumer(conn, listener.SANPinning(o.runtimes),
+		map[core.Manager]core.Handler{name: source},
+		natsjetstream.Options{Peer: lab.MappedPeer, Fleet: o.fleet, Logger: o.log})
+	return consumer, source, err
+}

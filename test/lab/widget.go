@@ -1,0 +1,51 @@
+package lab
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Widgets is the resource that the writers change. It has a spec and a status.
+func Widgets() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "chaos.example.com", Version: "v1", Resource: "widgets"}
+}
+
+// WidgetKind is the kind of [Widgets].
+func WidgetKind() schema.GroupVersionKind { return Widgets().GroupVersion().WithKind("Widget") }
+
+// WidgetCRD defines [Widgets].
+func WidgetCRD() *apiextensionsv1.CustomResourceDefinition {
+	open := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: Widgets().GroupResource().String()},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: Widgets().Group,
+			Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural: Widgets().Resource, Singular: "widget", Kind: WidgetKind().Kind, ListKind: "WidgetList",
+			},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: Widgets().Version, Served: true, Storage: true,
+				Subresources: &apiextensionsv1.CustomResourceSubresources{
+					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+				},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type:       "object",
+					Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": open, "status": open},
+				}},
+			}},
+		},
+	}
+}
+
+// Widget returns one with a spec that says n.
+func Widget(namespace, name string, labels map[string]string, n int64) *unstructured.Unstructured {
+	w := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": n}}}
+	w.SetGroupVersionKind(WidgetKind())
+	w.SetNamespace(namespace)
+	w.SetName(name)
+	w.SetLabels(labels)
+	return w
+}

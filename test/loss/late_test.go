@@ -1,0 +1,205 @@
+package loss
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+)
+
+// TestLateCommitsAreSeen makes writes beside slow webhooks. An API server calls all validating webhooks
+// at once, and commits when the slowest has answered. With the default settings, on every contract and
+// with either source, an operator sees each write, however late its commit is within the longest
+// timeout of a webhook. An informer sees it once.
+func TestLateCommitsAreSeen(t *testing.T) {
+	delays := []time.Duration{300 * time.Millisecond, 2 * time.Second, 10 * time.Second, 29 * time.Second}
+	runtime, pki := newWorld(t)
+	var scenes []*late
+	for name, env := range map[string]map[string]string{
+		"v1": {"KCP_CONTRACT": "v1"}, "v2": {"KCP_CONTRACT": "v2"}, "v3": {"KCP_CONTRACT": "v3"},
+		sourceInformer: {"KCP_CONTRACT": "v3", "SOURCE": sourceInformer},
+	} {
+		l := newLate(t, runtime, pki, name, env)
+		l.plan(t, delays)
+		scenes = append(scenes, l)
+	}
+	for _, delay := range delays {
+		lab.RegisterSlowWebhook(t, runtime, pki, delay)
+	}
+	var writing sync.WaitGroup
+	for _, l := range scenes {
+		for i := range l.writes {
+			writing.Go(func() { l.write(t, &l.writes[i]) })
+		}
+	}
+	writing.Wait()
+	for _, l := range scenes {
+		l.check(t)
+	}
+}
+
+const absent, before, after = "absent", "before", "after"
+
+// late is an agent with default settings, and an operator that records the state of each object.
+type late struct {
+	name    string
+	runtime *apiserver.ControlPlane
+	writes  []lateWrite
+
+	mu sync.Mutex
+	// states are those that reconciles of an object read, one after the other.
+	states map[string][]string
+}
+
+// lateWrite is one write beside a slow webhook.
+type lateWrite struct {
+	name, want string
+	delay      time.Duration
+	// reconciles is the number of reconciles before the write.
+	reconciles int
+}
+
+func newLate(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, name string, env map[string]string) *late {
+	t.Helper()
+	l := &late{name: name, runtime: runtime, states: map[string][]string{}}
+	plane := lab.StartPlane(t, pki, lab.PlaneOptions{Reconcile: l.reconcile}, manager)
+	env = maps.Clone(env)
+	env["RESEND_AFTER"] = "" // Unset: the default.
+	if name == sourceInformer {
+		lab.GrantWatch(t, runtime, "late", env, rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"},
+		})
+		env["WATCHERS"] = fmt.Sprintf("kind: Watcher\nmetadata: {name: late}\nspec:\n  manager: %s\n"+
+			"  labelsToWatch: {late: %s}\n  resourceToWatch: {group: \"\", version: v1, resource: configmaps}\n", manager, name)
+	}
+	agent := lab.StartAgent(t, pki.RuntimeVolume("late-"+name, "late-"+name+".example.com"), plane.Addr,
+		lab.AgentOptions{Env: env})
+	if name != sourceInformer {
+		lab.Register(t, runtime, "late-"+name, agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{},
+			watch.Watch{
+				Name: types.NamespacedName{Namespace: "late", Name: name}, Manager: manager,
+				Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: map[string]string{"late": name}},
+			})
+		lab.AwaitReviews(t, runtime, agent, map[string]string{"late": name})
+	}
+	return l
+}
+
+// plan plans the writes for each delay, and creates the objects that they change and delete.
+func (l *late) plan(t *testing.T, delays []time.Duration) {
+	t.Helper()
+	const each = 7
+	for _, delay := range delays {
+		for _, operation := range []string{"create", "change", "delete"} {
+			for i := range each {
+				w := lateWrite{name: fmt.Sprintf("%s-%s-%s-%d", l.name, operation, delay, i), want: after, delay: delay}
+				if operation == "delete" {
+					w.want = absent
+				}
+				if operation != "create" {
+					if err := l.runtime.Client.Create(t.Context(), l.object(&w, before)); err != nil {
+						t.Fatal(err)
+					}
+					w.reconciles = 1
+				}
+				l.writes = append(l.writes, w)
+			}
+		}
+	}
+	for _, w := range l.writes {
+		lab.Eventually(t, time.Minute, w.name+" is reconciled", func() bool { return len(l.statesOf(w.name)) >= w.reconciles })
+	}
+}
+
+func (l *late) object(w *lateWrite, state string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, Name: strings.ToLower(w.name),
+			Labels:      map[string]string{"late": l.name, "delay": w.delay.String()},
+			Annotations: map[string]string{core.OwnerAnnotation: "kcp-system/late"},
+		},
+		Data: map[string]string{"state": state},
+	}
+}
+
+func (l *late) write(t *testing.T, w *lateWrite) {
+	ctx, object, began := t.Context(), l.object(w, after), time.Now()
+	var err error
+	switch {
+	case w.want == absent:
+		err = l.runtime.Client.Delete(ctx, object)
+	case w.reconciles == 0:
+		err = l.runtime.Client.Create(ctx, object)
+	default:
+		err = l.runtime.Client.Update(ctx, object)
+	}
+	if took := time.Since(began); err != nil || took < w.delay {
+		t.Errorf("%s took %v, want more than %v: %v", w.name, took, w.delay, err)
+	}
+}
+
+// reconcile reads the object as an operator does. Resyncs have no object, and do not count.
+func (l *late) reconcile(ctx context.Context, look lab.Look) (reconcile.Result, error) {
+	if look.Object.Name == "" {
+		return reconcile.Result{}, nil
+	}
+	var have corev1.ConfigMap
+	err := l.runtime.Client.Get(ctx, look.Object, &have)
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, err
+	}
+	state := have.Data["state"]
+	if apierrors.IsNotFound(err) {
+		state = absent
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.states[look.Object.Name] = append(l.states[look.Object.Name], state)
+	return reconcile.Result{}, nil
+}
+
+func (l *late) statesOf(name string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.states[strings.ToLower(name)])
+}
+
+// check waits until every write was seen, and checks how often it was reconciled.
+func (l *late) check(t *testing.T) {
+	t.Helper()
+	for _, w := range l.writes {
+		lab.Eventually(t, time.Minute, fmt.Sprintf("%s is reconciled as %q", w.name, w.want), func() bool {
+			states := l.statesOf(w.name)
+			return len(states) > w.reconciles && states[len(states)-1] == w.want
+		})
+		states := l.statesOf(w.name)
+		// A source behind the commit needs no resend. The webhook needs two for each write, also for the
+		// one that created the object.
+		most := 3 * (1 + w.reconciles)
+		if l.name == sourceInformer {
+			most = 1 + w.reconciles
+		}
+		if len(states) > most {
+			t.Errorf("%s was reconciled %d times, want at most %d: %q", w.name, len(states), most, states)
+		}
+	}
+}

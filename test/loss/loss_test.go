@@ -1,0 +1,311 @@
+package loss
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
+)
+
+// recovery is the limit from the last fault until every write is seen.
+const recovery = time.Minute
+
+// TestNothingIsLost makes faults at random and compares every write with the reconciles of the
+// operator.
+func TestNothingIsLost(t *testing.T) { playSeeds(t, chosen(t)) }
+
+// TestRows plays one schedule with each other source and transport.
+func TestRows(t *testing.T) {
+	plane, pki := newWorld(t)
+	table := &table{}
+	defer func() { t.Logf("\n%s", table) }()
+	for with, schedule := range rows() {
+		if with.transport == transportNATS && lab.NATSServers(t)[with.server] == "" {
+			continue // NATSServers fails under CI=true.
+		}
+		t.Run(with.name, func(t *testing.T) { table.add(run(t, plane, pki, schedule.Replace(with.faults()), with)) })
+	}
+}
+
+// TestKilledLeader kills the leader of three replicas behind a gateway.
+func TestKilledLeader(t *testing.T) {
+	plane, pki := newWorld(t)
+	for _, w := range []way{route, relay} {
+		t.Run(string(w), func(t *testing.T) {
+			t.Parallel()
+			with := setup{name: "leader-" + string(w), source: sourceAdmission, transport: transportHTTP, way: w}
+			r := run(t, plane, pki, leaderKills(*kills, *lease), with)
+			t.Logf("%d writes, %d kills, lease %v: the last reconcile came %v after the faults", r.writes, *kills, *lease,
+				r.slowest().Round(time.Millisecond))
+		})
+	}
+}
+
+// TestTheSuiteCanFail plays the same schedules with a forwarder of the kind that is deployed today.
+func TestTheSuiteCanFail(t *testing.T) {
+	table := playSeeds(t, setup{name: "naive", source: sourceAdmission, transport: transportHTTP, naive: true})
+	// Events that came too early do not count. The test counts events that an outage loses.
+	lost := table.count(func(v lab.Verdict) bool { return !v.Seen && !v.Stale })
+	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed),
+		lost)
+	if outages := table.outages(); table.count(missed) == 0 || outages > 0 && lost == 0 {
+		t.Errorf("the naive forwarder lost no event, or none in %d outages: the suite cannot fail", outages)
+	}
+}
+
+// playSeeds plays the schedules of the seeds.
+func playSeeds(t *testing.T, with setup) *table {
+	t.Helper()
+	plane, pki := newWorld(t)
+	table := &table{}
+	t.Run("seeds", func(t *testing.T) {
+		for n := range *seeds {
+			schedule := NewSchedule(*seed+n, *duration).Replace(with.faults())
+			t.Run(strconv.FormatUint(schedule.Seed, 10), func(t *testing.T) {
+				if *parallel {
+					t.Parallel()
+				}
+				table.add(run(t, plane, pki, schedule, with))
+			})
+		}
+	})
+	t.Logf("\n%s", table)
+	return table
+}
+
+func newWorld(t *testing.T) (*apiserver.ControlPlane, *lab.PKI) {
+	t.Helper()
+	crds := []*apiextensionsv1.CustomResourceDefinition{lab.WidgetCRD()}
+	return lab.SharedAPIServer(t, apiserver.Options{CRDs: crds}), lab.NewPKI(t)
+}
+
+// run plays one schedule, and returns its result.
+func run(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule Schedule, with setup) result {
+	t.Helper()
+	t.Log(schedule)
+	s := newScene(t, plane, pki, schedule, with)
+	writers := startWriters(s, schedule.Seed)
+	began, ended := s.play(schedule)
+	writers.finish()
+	r := result{schedule: schedule, ended: ended, writes: writers.ledger.Count()}
+	s.await(&r, writers.ledger)
+	for _, d := range s.deliveries {
+		switch {
+		case d.Refused != "":
+		case d.Kind == "changed":
+			r.events++
+		default:
+			r.resyncs++
+		}
+	}
+	r.failedOpen = s.failedOpen()
+	if !with.naive {
+		s.checkAccounts()
+		s.report(&r, began)
+	}
+	return r
+}
+
+// report logs the history of each object with a last write that was not seen.
+func (s *scene) report(r *result, began time.Duration) {
+	s.t.Helper()
+	since := func(at time.Duration) float64 { return (at - began).Seconds() }
+	for _, name := range slices.Sorted(maps.Keys(r.verdicts)) {
+		v := r.verdicts[name]
+		if v.Seen {
+			continue
+		}
+		from := v.Last.Sent - 2*time.Second
+		s.t.Errorf("seed %d: the last write to %s, of version %d, %.3f s to %.3f s into the schedule, was never "+
+			"seen, in %d reconciles of it", r.schedule.Seed, name, v.Last.Version, since(v.Last.Sent),
+			since(v.Last.Returned), v.Looks)
+		for _, d := range s.deliveries {
+			if d.At > from && (d.Object == name || d.Kind != "changed") {
+				s.t.Logf("%s of %q delivered %.3f s into the schedule, refused: %q", d.Kind, d.Object, since(d.At), d.Refused)
+			}
+		}
+		for _, at := range s.service.Failed() {
+			if at > from && at < v.Last.Returned {
+				s.t.Logf("the API server did not reach an agent %.3f s into the schedule", since(at))
+			}
+		}
+		for i := range s.looks {
+			if look := &s.looks[i]; look.Started > from && (look.Object == name || look.Object == "") {
+				s.t.Logf("a reconcile of %q %.3f s into the schedule saw version %q", look.Object, since(look.Started),
+					look.Versions[name])
+			}
+		}
+	}
+}
+
+// await waits until everything is seen, or the time is over.
+func (s *scene) await(r *result, ledger *lab.Ledger) {
+	s.t.Helper()
+	limit := recovery
+	if s.with.naive {
+		limit = 5 * time.Second // It has sent everything by then.
+	}
+	for {
+		s.read()
+		r.verdicts = ledger.Judge(s.looks)
+		if r.misses() == 0 || record.Now() > r.ended+limit {
+			return
+		}
+		s.wait(record.Now() + 500*time.Millisecond)
+	}
+}
+
+// checkAccounts makes sure that every event that an agent accepted has one fate.
+func (s *scene) checkAccounts() {
+	s.t.Helper()
+	const (
+		prefix = "runtime_watcher_agent_events_"
+		// most has room for the connections that the API server keeps, two goroutines each.
+		most = 250
+	)
+	for i, one := range s.senders {
+		if !one.Running() {
+			continue
+		}
+		one.agent.AwaitReady()
+		lab.Eventually(s.t, recovery, "nothing is pending",
+			func() bool { return one.agent.Metric(prefix+"pending") == 0 })
+		text, err := lab.Get(s.t.Context(), "http://"+lab.Address(one.agent.MetricsPort)+"/metrics")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		sum := func(name string) float64 { return lab.Sum(text, prefix+name) }
+		accepted, delivered, coalesced, dropped := sum("accepted_total"), sum("delivered_total"),
+			sum("coalesced_total"), sum("dropped_total")
+		goroutines := lab.Sum(text, "go_goroutines")
+		s.t.Logf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v; %v goroutines",
+			i, accepted, delivered, coalesced, dropped, goroutines)
+		if goroutines > most {
+			s.t.Errorf("agent %d has %v goroutines at rest, want at most %d", i, goroutines, most)
+		}
+		if accepted == 0 || accepted != delivered+coalesced+dropped+sum("pending") {
+			s.t.Errorf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v, pending %v: they must add up",
+				i, accepted, delivered, coalesced, dropped, sum("pending"))
+		}
+	}
+}
+
+// failedOpen returns how many writes the API server went on with without an answer.
+func (s *scene) failedOpen() float64 {
+	s.t.Helper()
+	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count",
+		fmt.Sprintf("name=%q", lab.Namespace+"."+s.name+".operator.kyma-project.io"))
+}
+
+// result is the result of a schedule.
+type result struct {
+	schedule                Schedule
+	ended                   time.Duration
+	writes, events, resyncs int
+	failedOpen              float64
+	verdicts                map[string]lab.Verdict
+}
+
+func missed(v lab.Verdict) bool { return !v.Seen }
+
+func (r *result) misses() int { return r.count(missed) }
+
+// slowest returns the time from the end of the faults, or from a later write, until the last object
+// was seen.
+func (r *result) slowest() (slowest time.Duration) {
+	for _, v := range r.verdicts {
+		if v.Seen {
+			slowest = max(slowest, v.At-max(v.Last.Returned, r.ended))
+		}
+	}
+	return slowest
+}
+
+func (r *result) count(of func(lab.Verdict) bool) (n int) {
+	for _, v := range r.verdicts {
+		if of(v) {
+			n++
+		}
+	}
+	return n
+}
+
+// table collects results.
+type table struct {
+	mu   sync.Mutex
+	rows []result
+}
+
+func (t *table) add(r result) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows = append(t.rows, r)
+}
+
+func (t *table) count(of func(lab.Verdict) bool) (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.rows {
+		n += t.rows[i].count(of)
+	}
+	return n
+}
+
+// outages returns how often no event could be sent for at least a second. Attempts within that time
+// do not end it.
+func (t *table) outages() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.rows {
+		for _, f := range t.rows[i].schedule.Faults {
+			switch f.Kind {
+			case Refused, Unavailable, TooMany, AgentKilled, WebhookRemoved:
+				if f.Duration >= time.Second {
+					n++
+				}
+			default:
+			}
+		}
+	}
+	return n
+}
+
+// String shows a line for each seed.
+func (t *table) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	slices.SortFunc(t.rows, func(a, b result) int { return int(a.schedule.Seed) - int(b.schedule.Seed) })
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "seed\tfaults\twrites\tevents\tresyncs\tfailed open\tobjects\tby "+
+		"resync\tearly\tmisses\tstale\tslowest")
+	for i := range t.rows {
+		r := &t.rows[i]
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%v\t%d\t%d\t%d\t%d\t%d\t%v\n", r.schedule.Seed, kinds(r.schedule),
+			r.writes, r.events, r.resyncs,
+			r.failedOpen, len(r.verdicts), r.count(func(v lab.Verdict) bool { return v.Resync }),
+			r.count(func(v lab.Verdict) bool { return v.Early }), r.misses(),
+			r.count(func(v lab.Verdict) bool { return v.Stale }), r.slowest().Round(time.Millisecond))
+	}
+	_ = w.Flush() // Into memory.
+	return b.String()
+}
+
+func kinds(s Schedule) string {
+	var names []string
+	for _, f := range s.Faults {
+		names = append(names, string(f.Kind))
+	}
+	return fmt.Sprintf("mixed %t, %d agents, %d keys: %s", s.Mixed, s.Replicas, s.MaxKeys, strings.Join(names, ", "))
+}

@@ -1,0 +1,227 @@
+package loss
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
+)
+
+const (
+	manager = "kyma"
+	// heartbeat is short, so that a test detects the silence of a replica in time.
+	heartbeat = 2 * time.Second
+	// canaryInterval is about the time until a removed webhook is noticed. [Schedule] removes it for
+	// longer.
+	canaryInterval = time.Second
+	// grace is the time in which the API server is still led to an agent that is gone, as by a
+	// Service.
+	grace = time.Second
+	// patienceOfAPIServer is longer than the default. On a busy machine an agent may need more than
+	// two seconds, and only the metrics of the API server count a write that it does not wait for.
+	patienceOfAPIServer = 10 * time.Second
+	// label is that of the objects that are watched, with the name of the scene, so that scenes
+	// share one API server.
+	label = "example.com/scene"
+)
+
+// sender is the program in the runtime: the agent, or the naive forwarder.
+type sender struct {
+	*lab.Process
+
+	agent *lab.Agent // nil: naive
+	port  int
+}
+
+// scene is one runtime with its sender and objects, and an operator. Scenes share an API server.
+type scene struct {
+	t     *testing.T
+	name  string
+	plane *apiserver.ControlPlane
+	pki   *lab.PKI
+
+	with          setup
+	path          *Path
+	gate          *Gate           // nil: admission
+	broker        *lab.BrokerNode // nil: HTTP
+	cable         *lab.Relay      // from the operator to the broker
+	operators     []*replica
+	senders       []*sender
+	service       *lab.Relay
+	canary        *lab.Canary
+	configuration client.Object
+
+	looks      []record.Look
+	deliveries []record.Delivery
+	lost       *sender // a replica that was killed for good
+}
+
+// newScene starts all parts of a schedule, with agents or with naive forwarders, and returns when a
+// write is noticed.
+func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule Schedule,
+	with setup,
+) *scene {
+	t.Helper()
+	s := &scene{t: t, plane: plane, pki: pki, with: with, name: fmt.Sprintf("%s-%d", with.name, schedule.Seed)}
+
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
+	if err := plane.Client.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+
+	lab.AddRuntime(t, plane, s.name, s.domain())
+	env := s.newSource()
+	s.startOperators()
+
+	volume := pki.RuntimeVolume(s.name, s.domain())
+	for replica := range schedule.Replicas {
+		if with.naive {
+			s.senders = append(s.senders, s.startNaive(volume))
+		} else {
+			s.senders = append(s.senders, s.startAgent(volume, env, replica, schedule.MaxKeys))
+		}
+	}
+
+	s.startService()
+	if with.source == sourceAdmission {
+		s.configuration = s.newConfiguration()
+		s.register()
+	}
+
+	s.awaitEvents()
+	return s
+}
+
+func (s *scene) domain() string { return s.name + ".example.com" }
+
+func (s *scene) startAgent(volume *testpki.Volume, source map[string]string, replica, maxKeys int) *sender {
+	s.t.Helper()
+	env := maps.Clone(source)
+	maps.Copy(env, map[string]string{
+		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
+		"SETTLE": settle.String(), "RESEND_AFTER": resend.String(),
+		"RESEND_RESYNC": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
+	})
+	if maxKeys > 0 {
+		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)
+	}
+	binary := ""
+	if s.with.transport == transportNATS {
+		binary = self()
+		maps.Copy(env, map[string]string{program: "natsagent", "NATS": "tls://" + s.path.Addr(), "RUNTIME": s.name})
+	}
+	agent := lab.StartAgent(s.t, volume, s.path.Addr(), lab.AgentOptions{Env: env, Binary: binary})
+	return &sender{Process: agent.Process, agent: agent, port: agent.WebhookPort}
+}
+
+func (s *scene) startNaive(volume *testpki.Volume) *sender {
+	s.t.Helper()
+	ca, cert, key := volume.Paths()
+	port := lab.FreePort(s.t)
+	process := lab.NewProcess(s.t, "naive forwarder", self(), []string{
+		program + "=naive",
+		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert,
+		"TLS_KEY=" + key,
+	})
+	process.Launch()
+	return &sender{Process: process, port: port}
+}
+
+// startService starts the service that the API server calls. It spreads connections over the
+// replicas.
+func (s *scene) startService() {
+	s.t.Helper()
+	var backends []string
+	for _, sender := range s.senders {
+		backends = append(backends, lab.Address(sender.port))
+	}
+	service, err := lab.NewRelay(lab.Address(lab.FreePort(s.t)), grace, backends...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.service = service
+	s.t.Cleanup(service.Close)
+}
+
+func (s *scene) newConfiguration() client.Object {
+	s.t.Helper()
+	configuration, err := admission.WebhookConfiguration(s.name, admission.Endpoint{
+		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM(),
+	}, []watch.Watch{{
+		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: s.name},
+		Manager:  manager,
+		Resource: lab.Widgets(),
+		Selector: watch.Selector{Labels: s.labels()},
+	}}, admission.ConfigurationOptions{Canary: s.canary.Lease, Timeout: patienceOfAPIServer})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return configuration
+}
+
+func (s *scene) labels() map[string]string { return map[string]string{label: s.name} }
+
+// register makes the API server call the service.
+func (s *scene) register() {
+	s.t.Helper()
+	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
+	if err := s.plane.Client.Create(s.t.Context(), object); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// unregister removes the configuration of the webhook.
+func (s *scene) unregister() {
+	s.t.Helper()
+	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
+	if err := s.plane.Client.Delete(s.t.Context(), object); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// awaitEvents creates objects until the operator gets an event of one.
+func (s *scene) awaitEvents() {
+	s.t.Helper()
+	n := 0
+	lab.Eventually(s.t, time.Minute, "a write reaches the operator", func() bool {
+		n++
+		if n%20 == 1 {
+			probe := lab.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)
+			if err := s.plane.Client.Create(s.t.Context(), probe); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		s.read()
+		return slices.ContainsFunc(s.looks, func(l record.Look) bool { return l.Object != "" })
+	})
+}
+
+// read adds the records of the operator since the last call.
+func (s *scene) read() {
+	s.t.Helper()
+	for _, one := range s.operators {
+		for _, e := range lab.Must(one.records.Next()) {
+			switch {
+			case e.Look != nil:
+				s.looks = append(s.looks, *e.Look)
+			case e.Delivery != nil:
+				s.deliveries = append(s.deliveries, *e.Delivery)
+			}
+		}
+	}
+}

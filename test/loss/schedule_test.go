@@ -1,0 +1,213 @@
+package loss
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Kind is the kind of a fault.
+type Kind string
+
+// The faults. A seed selects them by their order, so another order changes each schedule.
+const (
+	// AgentKilled kills an agent as a crash would, and starts it again.
+	AgentKilled Kind = "agent killed"
+	// ReplicaLost kills one of two agents for good.
+	ReplicaLost Kind = "replica lost"
+	// OperatorKilled kills the operator as a crash would, and starts it again.
+	OperatorKilled Kind = "operator killed"
+
+	// Cut resets connections to the control plane, some sooner than others.
+	Cut Kind = "cut"
+	// AnswerLost ends connections in the middle of an answer of the control plane.
+	AnswerLost Kind = "answer lost"
+	// BlackHole drops all bytes in both directions, without an error.
+	BlackHole Kind = "black hole"
+	// HalfOpen does so for ever with the connections that exist. New ones work.
+	HalfOpen Kind = "half-open"
+	// Slow delays and throttles.
+	Slow Kind = "slow"
+	// Hanging lets a control plane take requests that it never answers.
+	Hanging Kind = "hanging"
+	// Refused closes the port.
+	Refused Kind = "refused"
+	// Unavailable answers 503, sometimes with Retry-After.
+	Unavailable Kind = "503"
+	// TooMany answers 429 with Retry-After.
+	TooMany Kind = "429"
+
+	// WebhookRemoved removes the webhook configuration from the runtime, and puts it back.
+	WebhookRemoved Kind = "webhook removed"
+	// WatchLost stands in for WebhookRemoved when agents watch: [Gate] refuses, holds or freezes their
+	// connections to the API server.
+	WatchLost Kind = "watch lost"
+	// VersionExpired ends watches, and answers 410 to those that continue. Only a new list helps, and
+	// lists wait for the end of the fault.
+	VersionExpired Kind = "version expired"
+
+	// BrokerKilled stands in for Unavailable with NATS: it kills the server as a crash would, and
+	// starts it again.
+	BrokerKilled Kind = "broker killed"
+	// OperatorCut stands in for TooMany with NATS: it cuts the operator off from the server.
+	OperatorCut Kind = "operator cut off"
+
+	// LeaderKilled kills the replica of the operator that leads, and waits for another leader.
+	LeaderKilled Kind = "leader killed"
+)
+
+// Fault is one of a schedule.
+type Fault struct {
+	Kind Kind
+	// Start is when it begins, from the beginning of the schedule.
+	Start time.Duration
+	// Duration is how long it lasts.
+	Duration time.Duration
+	// Replica is the agent that it concerns.
+	Replica int
+	// Strength, 0 to 99, chooses among the variants of the fault.
+	Strength int
+}
+
+// String is a short form for tables.
+func (f Fault) String() string {
+	return fmt.Sprintf("%.1fs %s %.1fs", f.Start.Seconds(), f.Kind, f.Duration.Seconds())
+}
+
+// Schedule is a list of faults. It depends on its seed and its options only.
+type Schedule struct {
+	Seed uint64
+	// Duration is how long faults are made.
+	Duration time.Duration
+	// Mixed means that faults of different kinds overlap; otherwise there is one at a time.
+	Mixed bool
+	// Replicas is how many agents there are.
+	Replicas int
+	// MaxKeys bounds the outbox of the agents; 0 is their default.
+	MaxKeys int
+	// Faults are in the order of their start.
+	Faults []Fault
+}
+
+// String shows the whole schedule.
+func (s Schedule) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %v, mixed %t, %d replicas, outbox %d", s.Seed, s.Duration, s.Mixed, s.Replicas, s.MaxKeys)
+	for _, f := range s.Faults {
+		fmt.Fprintf(&b, "; %s", f)
+	}
+	return b.String()
+}
+
+// Replace returns the schedule with other kinds of faults, at the same times.
+func (s Schedule) Replace(kinds map[Kind]Kind) Schedule {
+	s.Faults = slices.Clone(s.Faults)
+	for i := range s.Faults {
+		s.Faults[i].Kind = cmp.Or(kinds[s.Faults[i].Kind], s.Faults[i].Kind)
+	}
+	return s
+}
+
+// leaderKills returns a schedule that kills the leader so often, and does not depend on a seed.
+func leaderKills(n int, lease time.Duration) Schedule {
+	s := Schedule{Duration: time.Duration(n+1) * lease, Replicas: 1}
+	for i := range n {
+		s.Faults = append(s.Faults, Fault{Kind: LeaderKilled, Start: time.Duration(i)*lease + lease/2})
+	}
+	return s
+}
+
+// slot is about the time of a fault and of the pause after it.
+const slot = 5 * time.Second
+
+// NewSchedule returns the schedule of a seed. The order in which it draws must not change: seeds
+// are kept in issues.
+func NewSchedule(seed uint64, duration time.Duration) Schedule {
+	d := dealer{Rand: rand.New(rand.NewPCG(seed, 0)), duration: duration} // It has to be repeatable.
+	s := Schedule{Seed: seed, Duration: duration, Mixed: d.oneOf(2), Replicas: 1}
+	if d.oneOf(2) {
+		s.Replicas = 2
+	}
+	if d.oneOf(4) {
+		s.MaxKeys = 2 + d.IntN(6)
+	}
+	if s.Mixed {
+		s.Faults = slices.Concat(d.track(paths(), 1), d.track(processes(s.Replicas), 1),
+			d.track([]Kind{WebhookRemoved}, 3))
+	} else {
+		s.Faults = d.track(slices.Concat(paths(), processes(s.Replicas), []Kind{WebhookRemoved}), 1)
+	}
+	for i := range s.Faults {
+		s.Faults[i].Replica = d.IntN(s.Replicas)
+	}
+	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(a.Start - b.Start) })
+	return s
+}
+
+func paths() []Kind {
+	return []Kind{Cut, AnswerLost, BlackHole, HalfOpen, Slow, Hanging, Refused, Unavailable, TooMany}
+}
+
+func processes(replicas int) []Kind {
+	if replicas > 1 {
+		return []Kind{AgentKilled, OperatorKilled, ReplicaLost}
+	}
+	return []Kind{AgentKilled, OperatorKilled}
+}
+
+// dealer draws faults.
+type dealer struct {
+	*rand.Rand
+
+	duration time.Duration
+}
+
+// oneOf is true once in n times.
+func (d dealer) oneOf(n int) bool { return d.IntN(n) == 0 }
+
+// track fills the time with faults that do not overlap. Each has a stretch of so many slots, or
+// twice as many, of which it lasts a part.
+func (d dealer) track(kinds []Kind, slots int) (faults []Fault) {
+	var deck []Kind
+	for from := time.Duration(0); from < d.duration; {
+		if len(deck) == 0 {
+			deck = d.shuffled(kinds)
+		}
+		stretch := time.Duration(slots*(1+d.IntN(2))) * slot
+		if from+2*stretch > d.duration {
+			stretch = d.duration - from // The last one takes the rest.
+		}
+		faults = append(faults, d.fault(deck[0], from, stretch))
+		deck, from = deck[1:], from+stretch
+	}
+	return faults
+}
+
+func (d dealer) shuffled(kinds []Kind) []Kind {
+	deck := slices.Clone(kinds)
+	d.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+	return deck
+}
+
+// The shortest time for which a removed webhook is noticed by a canary that looks every second,
+// twice: a shorter removal is not noticed (docs/maintainers/design.md).
+const leastRemoved = 3500 * time.Millisecond
+
+func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {
+	f := Fault{
+		Kind: kind, Start: from + d.part(stretch, 0, 25), Duration: d.part(stretch, 10, 70),
+		Strength: d.IntN(100),
+	}
+	if kind == WebhookRemoved {
+		f.Duration = max(f.Duration, leastRemoved)
+	}
+	return f
+}
+
+// part returns a part of a time, at random from least to most percent.
+func (d dealer) part(of time.Duration, least, most int) time.Duration {
+	return of * time.Duration(least*100+d.IntN((most-least)*100)) / 10_000
+}

@@ -1,0 +1,202 @@
+package loss
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
+)
+
+const (
+	// objects are written at the same time. Each is left alone after a while, and another takes its
+	// place. The last write to each is checked, so last writes are in all phases of a schedule.
+	objects = 50
+	// pace is the mean time between two writes to one object.
+	pace = 1200 * time.Millisecond
+	// changes is how often an object is written, in the mean.
+	changes = 4
+	// patience is the limit for a write, with all tries.
+	patience = time.Minute
+)
+
+// writers change objects until they are stopped.
+type writers struct {
+	t      *testing.T
+	client client.Client
+	scene  string
+	labels map[string]string
+	ledger *lab.Ledger
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+}
+
+func startWriters(s *scene, seed uint64) *writers {
+	ctx, stop := context.WithCancel(s.t.Context())
+	w := &writers{
+		t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: lab.NewLedger(),
+		stop: stop,
+	}
+	for i := range objects {
+		w.work.Go(func() {
+			one := &writer{writers: w, random: rand.New(rand.NewPCG(seed, uint64(i)+1)), slot: i}
+			one.run(ctx)
+		})
+	}
+	s.t.Cleanup(w.finish)
+	return w
+}
+
+// finish returns when no write is under way any more.
+func (w *writers) finish() {
+	w.stop()
+	w.work.Wait()
+}
+
+// writer writes one object at a time.
+type writer struct {
+	*writers
+
+	random *rand.Rand
+	slot   int
+	count  int64
+}
+
+func (w *writer) run(ctx context.Context) {
+	for life := 0; w.pause(ctx); life++ {
+		w.live(ctx, fmt.Sprintf("widget-%d-%d", w.slot, life))
+	}
+}
+
+// pause waits for the next write, and reports whether there is to be one.
+func (w *writer) pause(ctx context.Context) bool {
+	timer := time.NewTimer(time.Duration(w.random.ExpFloat64() * float64(pace)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// live writes one object until it is left alone or gone.
+func (w *writer) live(ctx context.Context, name string) {
+	w.create(name)
+	for range int(w.random.ExpFloat64() * changes) {
+		if !w.pause(ctx) {
+			return
+		}
+		switch w.random.IntN(10) {
+		case 0:
+			w.annotate(name)
+		case 1:
+			w.dryRun(name)
+		default:
+			w.change(name)
+		}
+	}
+	if w.random.IntN(5) == 0 && w.pause(ctx) {
+		w.remove(name)
+	}
+}
+
+func (w *writer) create(name string) {
+	w.commit(name, func(ctx context.Context) (uint64, error) {
+		object := lab.Widget(w.scene, name, w.labels, 0)
+		err := w.client.Create(ctx, object)
+		if apierrors.IsAlreadyExists(err) { // The answer to an earlier try was lost.
+			err = w.client.Get(ctx, client.ObjectKeyFromObject(object), object)
+		}
+		return version(object), err
+	})
+}
+
+func (w *writer) change(name string) {
+	w.count++
+	w.commit(name, func(ctx context.Context) (uint64, error) {
+		return w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": w.count}})
+	})
+}
+
+func (w *writer) remove(name string) {
+	w.commit(name, func(ctx context.Context) (uint64, error) {
+		return 0, client.IgnoreNotFound(w.client.Delete(ctx, lab.Widget(w.scene, name, nil, 0)))
+	})
+}
+
+// annotate makes a write that matters to no operator.
+func (w *writer) annotate(name string) {
+	w.count++
+	w.try(name, func(ctx context.Context) error {
+		note := map[string]any{"annotations": map[string]any{"note": strconv.FormatInt(w.count, 10)}}
+		_, err := w.patch(ctx, name, map[string]any{"metadata": note})
+		return err
+	})
+}
+
+// dryRun makes a dry-run write, which changes nothing.
+func (w *writer) dryRun(name string) {
+	w.try(name, func(ctx context.Context) error {
+		_, err := w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": -1}}, client.DryRunAll)
+		return err
+	})
+}
+
+func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64,
+	error,
+) {
+	text, err := json.Marshal(change)
+	if err != nil {
+		return 0, err
+	}
+
+	object := lab.Widget(w.scene, name, nil, 0)
+	err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, text), opts...)
+	return version(object), err
+}
+
+func version(object *unstructured.Unstructured) uint64 {
+	n, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64) // After an error there is none.
+	return n
+}
+
+// commit makes a write that counts.
+func (w *writer) commit(name string, write func(ctx context.Context) (uint64, error)) {
+	done := lab.Write{Object: name, Sent: record.Now()}
+	w.try(name, func(ctx context.Context) (err error) {
+		done.Version, err = write(ctx)
+		return err
+	})
+	done.Returned = record.Now()
+	w.ledger.Add(done)
+}
+
+// try makes a write that can be repeated, until it succeeds. Stopping does not interrupt it,
+// because its result would be unknown.
+func (w *writer) try(name string, write func(ctx context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		err := write(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			w.t.Errorf("write to %s: %v", name, err)
+			return
+		}
+		w.t.Logf("write to %s is repeated: %v", name, err)
+	}
+}
