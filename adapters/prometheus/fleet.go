@@ -74,7 +74,7 @@ func newFleetDescs(f factory) fleetDescs {
 		oldest: f.desc("oldest_event_pending_seconds",
 			"Age of the oldest event that waits in a runtime, as last reported.", labelManager),
 		expiry: f.desc("first_certificate_expiry_timestamp_seconds",
-			"First expiry of a verified client certificate of a runtime that is not silent, in Unix time.", labelManager),
+			"First expiry of a verified client certificate, also of a runtime that is silent since then, in Unix time.", labelManager),
 		resyncs: f.desc("resyncs_total", "Resyncs that the control plane asked for and delivered, by cause.",
 			labelManager, labelCause),
 		resyncsToCome: f.desc("resyncs_pending",

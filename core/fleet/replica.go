@@ -225,6 +225,13 @@ func (p *replica) isAlive(opts *Options, now time.Time) bool {
 	return p.beat != nil && p.isSpeaking(opts, now)
 }
 
+// expired reports whether the certificate expired at the end of the last requests, which explains
+// the silence.
+func (p *replica) expired(now time.Time) bool {
+	expiry := p.certificate.notAfter
+	return p.beat != nil && !now.Before(expiry) && !p.lastSeen.Add(2*interval(p.beat)).Before(expiry)
+}
+
 // isPunctual reports whether the replica sends heartbeats, and the next one is not overdue.
 func (p *replica) isPunctual(now time.Time) bool {
 	return p.beat != nil && !p.gone && now.Sub(p.lastSeen) <= interval(p.beat)

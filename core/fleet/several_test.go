@@ -400,6 +400,27 @@ func TestSummaries(t *testing.T) {
 	})
 }
 
+// A runtime becomes silent because its certificate expires: the expiry stays in the summary until the
+// runtime is there again, so that the alert about it does not end by itself.
+func TestExpiryOfASilentRuntimeIsKept(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		expiry := time.Now().Add(time.Minute)
+		r.observe(showing(beat("e", 1, 0), expiry.Add(-time.Hour), expiry))
+		send(r.fleet, "dead", kyma, showing(beat("d", 1, 0), expiry.Add(-time.Hour), expiry.Add(time.Hour)))
+		time.Sleep(3 * time.Minute)
+		summary := r.fleet.Summaries()[kyma]
+		if stale := summary.Runtimes[fleet.Condition{State: fleet.Stale}]; stale != 2 || !summary.FirstExpiry.Equal(expiry) {
+			t.Errorf("%d stale runtimes and first expiry %s, want 2 and %s", stale, summary.FirstExpiry, expiry)
+		}
+
+		next := time.Now().Add(48 * time.Hour)
+		r.observe(showing(beat("f", 1, 0), expiry, next))
+		if summary := r.fleet.Summaries()[kyma]; !summary.FirstExpiry.Equal(next) {
+			t.Errorf("first expiry %s after the return, want %s", summary.FirstExpiry, next)
+		}
+	})
+}
+
 // BenchmarkSummaries measures a scrape of a fleet with 10,000 runtimes.
 func BenchmarkSummaries(b *testing.B) {
 	f, err := fleet.New(fleet.Options{})

@@ -15,7 +15,8 @@ type Summary struct {
 	// oldest, as of the last heartbeats.
 	Pending       int64
 	OldestPending time.Duration
-	// FirstExpiry is the earliest expiry of a verified client certificate, zero if none is known.
+	// FirstExpiry is the earliest expiry of a verified client certificate, zero if none is known. A
+	// silent runtime counts if its certificate expired when it became silent.
 	FirstExpiry time.Time
 
 	// Resyncs counts the delivered resyncs that the fleet asked for, by cause. ResyncsToCome are
@@ -82,12 +83,14 @@ func (s *Summary) add(r *record, opts *Options, now time.Time) {
 	state, reason := r.judge(opts, now)
 	s.Runtimes[Condition{state, reason}]++
 	for _, p := range r.replicas {
-		if !p.isAlive(opts, now) {
+		expiry := p.certificate.notAfter
+		if p.isAlive(opts, now) {
+			s.Pending += min(max(p.beat.Pending, 0), mostPending)
+			s.OldestPending = max(s.OldestPending, p.beat.OldestPending)
+		} else if state != Stale || !p.expired(now) {
 			continue
 		}
-		s.Pending += min(max(p.beat.Pending, 0), mostPending)
-		s.OldestPending = max(s.OldestPending, p.beat.OldestPending)
-		if expiry := p.certificate.notAfter; !expiry.IsZero() && (s.FirstExpiry.IsZero() || expiry.Before(s.FirstExpiry)) {
+		if !expiry.IsZero() && (s.FirstExpiry.IsZero() || expiry.Before(s.FirstExpiry)) {
 			s.FirstExpiry = expiry
 		}
 	}
