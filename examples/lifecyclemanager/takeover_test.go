@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // takeover is the limit from the end of the leader to the effects of a change. The lease of the
@@ -65,7 +66,7 @@ func TestTakeover(t *testing.T) {
 
 func (w *world) poll(ctx context.Context, what string, condition func() bool) {
 	w.t.Helper()
-	if err := lab.Poll(ctx, condition); err != nil {
+	if err := machine.Poll(ctx, condition); err != nil {
 		w.t.Fatalf("%s: %v\nlogs are in %s", what, err, w.Dir)
 	}
 }

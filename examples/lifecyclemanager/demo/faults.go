@@ -19,6 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // storyOfFaults returns the lines of another story, in which the operator is killed in each line.
@@ -91,7 +92,7 @@ func (d *demo) rotate(ctx context.Context) error {
 		return err
 	}
 	now := &corev1.Secret{}
-	err := lab.Poll(ctx, func() bool {
+	err := machine.Poll(ctx, func() bool {
 		err := d.Plane.Get(ctx, key, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	lm "github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 var (
@@ -119,11 +120,11 @@ func (d *measurement) registerAll(ctx context.Context) error {
 		}
 	}
 	for _, id := range d.ids {
-		if err := lab.Poll(ctx, func() bool { return d.enableIn(ctx, id) == nil }); err != nil {
+		if err := machine.Poll(ctx, func() bool { return d.enableIn(ctx, id) == nil }); err != nil {
 			return err
 		}
 	}
-	return lab.Poll(ctx, func() bool {
+	return machine.Poll(ctx, func() bool {
 		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.correct(ctx, id) || !d.is(ctx, id, "fresh", "") })
 	})
 }
@@ -255,7 +256,7 @@ func (d *measurement) untilCorrect(ctx context.Context, id string) (time.Duratio
 		return 0, err
 	}
 	began := time.Now()
-	err := lab.Poll(ctx, func() bool { return d.correct(ctx, id) })
+	err := machine.Poll(ctx, func() bool { return d.correct(ctx, id) })
 	return time.Since(began), err
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // deploy applies config/native, as `kubectl apply -k` does.
@@ -28,7 +29,7 @@ func (d *demo) register(ctx context.Context) (err error) {
 	if err := errors.Join(d.Register(ctx, first, nil), d.Register(ctx, second, beta)); err != nil {
 		return err
 	}
-	return lab.Poll(ctx, func() bool { return d.is(ctx, first, "fresh", "") && d.isFresh(ctx) })
+	return machine.Poll(ctx, func() bool { return d.is(ctx, first, "fresh", "") && d.isFresh(ctx) })
 }
 
 // is reports whether the fleet has a runtime in a state for both controllers, for a reason or none.

@@ -6,17 +6,15 @@
 package certmanager
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // Options are the choices of [Start]. The zero value is good.
@@ -25,16 +23,19 @@ type Options struct {
 	Assets AssetsOptions
 	// Verbose makes the controllers log each step. Default: only failures.
 	Verbose bool
+	// LogFile gets the log, and stays. Default: a temporary file.
+	LogFile string
 	// StartTimeout bounds the start, without the time to build the program. Default: 60 s.
 	StartTimeout time.Duration
 }
 
 // Process is cert-manager at work. Its methods may be called concurrently.
 type Process struct {
-	cmd  *exec.Cmd
-	log  string
-	done chan struct{}
-	stop sync.Once
+	*machine.Process
+
+	log       string
+	temporary bool
+	stop      sync.Once
 }
 
 // Start applies cert-manager's custom resource definitions to the API server of a kubeconfig, and
@@ -53,19 +54,14 @@ func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, erro
 
 	ctx, cancel := context.WithTimeoutCause(ctx, opts.StartTimeout, fmt.Errorf("not ready after %s", opts.StartTimeout))
 	defer cancel()
-
-	p, ready, err := launch(program, kubeconfig, opts)
+	p, err := launch(program, kubeconfig, opts)
 	if err != nil {
 		return nil, fmt.Errorf("start cert-manager: %w", err)
 	}
 
-	select {
-	case <-ready:
+	err = machine.Poll(ctx, func() bool { return p.Said("ready\n") || !p.Running() })
+	if err == nil && p.Running() {
 		return p, nil
-	case <-p.done:
-		err = errors.New(p.cmd.ProcessState.String())
-	case <-ctx.Done():
-		err = context.Cause(ctx)
 	}
 
 	text := p.Log() // It goes with Stop.
@@ -73,41 +69,21 @@ func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, erro
 	return nil, fmt.Errorf("start cert-manager: %w\n%s", err, text)
 }
 
-func launch(program, kubeconfig string, opts Options) (*Process, <-chan struct{}, error) {
-	log, err := os.CreateTemp("", "certmanager-*.log")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer log.Close() // The child has its own descriptor.
-
-	p := &Process{log: log.Name(), done: make(chan struct{})}
-
-	p.cmd = exec.Command(program, "-kubeconfig="+kubeconfig, fmt.Sprintf("-v=%t", opts.Verbose)) // Its life is that of p.
-	p.cmd.Stderr = log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-
-	stdout, err := p.cmd.StdoutPipe()
-	if err == nil {
-		err = p.cmd.Start()
-	}
-
-	if err != nil {
-		return nil, nil, errors.Join(err, os.Remove(p.log))
-	}
-
-	ready := make(chan struct{})
-
-	go func() {
-		defer close(p.done)
-		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			if lines.Text() == "ready" {
-				close(ready)
-			}
+func launch(program, kubeconfig string, opts Options) (p *Process, err error) {
+	p = &Process{log: opts.LogFile}
+	if p.log == "" {
+		file, err := os.CreateTemp("", "certmanager-*.log")
+		if err != nil {
+			return nil, err
 		}
 
-		_ = p.cmd.Wait() // ProcessState has the result.
-	}()
-	return p, ready, nil
+		_ = file.Close() // It is empty.
+		p.log, p.temporary = file.Name(), true
+	}
+
+	args := []string{"-kubeconfig=" + kubeconfig, fmt.Sprintf("-v=%t", opts.Verbose)}
+	p.Process, err = machine.Launch(p.log, program, os.Environ(), args)
+	return p, err
 }
 
 // Log returns the end of the controllers' log.
@@ -119,23 +95,14 @@ func (p *Process) Log() string {
 	return end(string(text))
 }
 
-// Pid is that of the process.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
-
-// Stop ends the controllers and waits for them: in good order, or else, after 5 s, for good.
+// Stop ends the controllers and waits for them: in good order, or else, after some seconds, for good.
 func (p *Process) Stop() { p.stop.Do(p.end) }
 
 func (p *Process) end() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
-	select {
-	case <-p.done:
-	case <-time.After(5 * time.Second):
-		_ = p.cmd.Process.Kill()
-
-		<-p.done
+	p.Process.Stop()
+	if p.temporary {
+		_ = os.Remove(p.log) // It is in the directory for temporary files.
 	}
-
-	_ = os.Remove(p.log) // It is in the directory for temporary files.
 }
 
 // StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. That
@@ -159,10 +126,8 @@ func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 
 func (p *Process) report(t testing.TB) {
 	t.Helper()
-	select {
-	case <-p.done:
-		t.Errorf("cert-manager has ended by itself: %s", p.cmd.ProcessState)
-	default:
+	if !p.Running() {
+		t.Error("cert-manager has ended by itself")
 	}
 
 	if t.Failed() {

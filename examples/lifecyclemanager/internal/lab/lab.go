@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -177,18 +176,4 @@ func (l *Lab) startRuntime(ctx context.Context, id string) (*Runtime, error) {
 		return nil
 	})
 	return &Runtime{Client: plane.Client, id: id, plane: plane, Link: way}, nil
-}
-
-// Poll waits until a condition holds, and asks it every 20 ms.
-func Poll(ctx context.Context, condition func() bool) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }

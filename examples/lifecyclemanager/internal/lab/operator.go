@@ -15,7 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"     //nolint:depguard // Not released.
 )
 
 // operator is a replica of the operator.
@@ -28,8 +29,7 @@ type operator struct {
 
 // StartCertManager starts the controllers of cert-manager.
 func (l *Lab) StartCertManager(ctx context.Context) error {
-	p, err := machine.Launch(l.log("cert-manager.log"), l.programs.certManager, os.Environ(),
-		[]string{"-kubeconfig=" + l.plane.Kubeconfig, "-v"})
+	p, err := certmanager.Start(ctx, l.plane.Kubeconfig, certmanager.Options{Verbose: true, LogFile: l.log("cert-manager.log")})
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (l *Lab) StartCertManager(ctx context.Context) error {
 		p.Stop()
 		return nil
 	})
-	return Poll(ctx, func() bool { return p.Said("ready\n") || !p.Running() })
+	return nil
 }
 
 // Deploy applies objects to the control plane, as kubectl does. The Deployment of the operator
@@ -131,7 +131,7 @@ func (l *Lab) StartOperator(ctx context.Context) error {
 			return nil
 		})
 	}
-	return Poll(ctx, func() bool {
+	return machine.Poll(ctx, func() bool {
 		_, err := l.service.leader(ctx)
 		return err == nil
 	})
