@@ -72,6 +72,7 @@ func (w *world) forward() {
 	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
 	w.agentsAre(dropinImage)
 	w.everywhereArrives("image")
+	w.asToday()
 	w.steps.Done("step 1:  our image in today's Deployments")
 
 	w.ingress.Lead(today.Service, w.ours.listen())
@@ -220,6 +221,33 @@ func (w *world) agentsAre(image string) {
 			return len(pods) == 1 && pods[0].Ready && !pods[0].Ending && m.image(w.t, key) == image &&
 				m.runsOurs(w.t, key) == (image == dropinImage)
 		})
+	}
+}
+
+// asToday wants our image to send the body of today to the path of today, in FIPS mode as the
+// Deployment sets it, and to have the metrics of today.
+func (w *world) asToday() {
+	w.t.Helper()
+	for _, m := range w.members {
+		events := w.former.Events()
+		at := slices.IndexFunc(events, func(e today.Event) bool {
+			return e.Runtime == m.id && strings.HasPrefix(e.Watched.Name, "image-")
+		})
+		if at < 0 {
+			w.t.Fatalf("no event of %s has its runtime ID", m.kyma)
+		}
+
+		want := fmt.Sprintf(`{"watched":{"Namespace":"kyma-system","Name":%q},`+
+			`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}`, events[at].Watched.Name)
+		if events[at].Body != want || events[at].Path != "/v2/lifecycle-manager/event" {
+			w.t.Errorf("%s: got %+v, want the body %s", m.kyma, events[at], want)
+		}
+
+		text, err := m.node.Get(w.t.Context(), types.NamespacedName{Namespace: today.Namespace, Name: today.Name}, "metrics-port", "/metrics")
+		w.must(err)
+		if rig.Sum(text, "watcher_kcp_requests_total") <= 0 || rig.Sum(text, "watcher_fips_mode") != 2 {
+			w.t.Errorf("%s: want requests above 0 and FIPS mode 2 in\n%s", m.kyma, text)
+		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package dropin
+package migration
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package dropin
+package migration
 
 import (
 	"context"
@@ -26,6 +26,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
+
+const runtimeID = "11111111-2222-3333-4444-555555555555"
 
 // planeWorld is a control plane of today with our listener in its operator.
 type planeWorld struct {
@@ -56,7 +58,7 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 
 	w.must(w.plane.Client.Create(t.Context(), today.Kymas()))
 	w.must(w.plane.Client.Create(t.Context(), today.Watchers(true)))
-	for _, object := range append(today.Plane(), today.Route(), today.RuntimeKyma("kyma-1", runtime)) {
+	for _, object := range append(today.Plane(), today.Route(), today.RuntimeKyma("kyma-1", runtimeID)) {
 		rig.Eventually(t, patience, "the API server knows "+object.GetKind(), func() bool {
 			return w.plane.Client.Create(t.Context(), object.DeepCopy()) == nil
 		})
@@ -156,7 +158,7 @@ func TestListener(t *testing.T) {
 
 	const path = "/v2/lifecycle-manager/event"
 
-	known := w.client(runtime, runtime+".kyma.example.com")
+	known := w.client(runtimeID, runtimeID+".kyma.example.com")
 	rig.Eventually(t, patience, "an event is accepted", func() bool { return w.post(known, path) == http.StatusOK })
 
 	before := len(w.reconciles())
@@ -173,10 +175,10 @@ func TestListener(t *testing.T) {
 		id, domain, path string
 		want             int
 	}{
-		"another domain":            {runtime, "other.kyma.example.com", path, http.StatusForbidden},
+		"another domain":            {runtimeID, "other.kyma.example.com", path, http.StatusForbidden},
 		"an unknown runtime":        {"unknown", "unknown.kyma.example.com", path, http.StatusForbidden},
-		"contract v3, by no route":  {runtime, runtime + ".kyma.example.com", "/v3/lifecycle-manager/events", http.StatusNotFound},
-		"another manager, no route": {runtime, runtime + ".kyma.example.com", "/v2/other/event", http.StatusNotFound},
+		"contract v3, by no route":  {runtimeID, runtimeID + ".kyma.example.com", "/v3/lifecycle-manager/events", http.StatusNotFound},
+		"another manager, no route": {runtimeID, runtimeID + ".kyma.example.com", "/v2/other/event", http.StatusNotFound},
 	} {
 		if status := w.post(w.client(test.id, test.domain), test.path); status != test.want {
 			t.Errorf("%s: status %d, want %d", name, status, test.want)
@@ -194,7 +196,7 @@ func TestGuide(t *testing.T) {
 		t.Fatal("docs/platforms/migration.md has no diff")
 	}
 
-	code, added := lines(string(test.Read(t, "test/controlplane/dropin/setup_test.go"))), 0
+	code, added := lines(string(test.Read(t, "test/controlplane/migration/setup_test.go"))), 0
 	for line := range strings.Lines(diff) {
 		text, plus := strings.CutPrefix(strings.TrimRight(line, "\n"), "+")
 		if !plus {
