@@ -43,6 +43,6 @@ func (s *Source[request]) poll(runtime core.RuntimeID, manager core.Manager, wit
 	}
 
 	for _, r := range requests {
-		to.addAfter(r, rand.N(within)) //nolint:gosec // Jitter is not a secret.
+		to.addResync(r, rand.N(within)) //nolint:gosec // Jitter is not a secret.
 	}
 }

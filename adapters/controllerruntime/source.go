@@ -57,7 +57,8 @@ func (o SourceOptions) withDefaults() SourceOptions {
 //
 // controller-runtime uses a priority queue by default. There, a change has the priority of the
 // changes that the controller watches itself. The resync of a runtime has the low priority of the
-// initial list, so that many of them do not delay a change.
+// initial list, so that many of them do not delay a change. After 5 s it gets the priority of a
+// change, because that queue does not age.
 type Source[request comparable] struct {
 	mapFunc MapFunc[request]
 	opts    SourceOptions
@@ -91,7 +92,7 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 	if old != nil && !old.stopped() {
 		return errTaken
 	}
-	if !s.target.CompareAndSwap(old, &target[request]{done: ctx.Done(), queue: queue}) {
+	if !s.target.CompareAndSwap(old, newTarget(ctx.Done(), queue)) {
 		return errTaken
 	}
 	return nil
@@ -127,7 +128,11 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 	}
 
 	for _, r := range requests {
-		to.add(r, d.Event.Resync)
+		if d.Event.Resync {
+			to.addResync(r, 0)
+		} else {
+			to.queue.Add(r)
+		}
 	}
 
 	// A queue drops requests after its end without an error, and never opens again. So if it is

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/workqueue"
@@ -345,6 +347,77 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("order of the queue (-want +have):\n%s", diff)
 	}
+}
+
+// One worker takes 50 ms for each reconcile, and one runtime changes all the time. The queue does not
+// age, so the resync of a quiet runtime, or the poll of one that is followed, would wait for ever.
+func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound = 10 * time.Second
+		queue := priorityqueue.New[string]("")
+		source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+		started[string](t, source, queue)
+		handle := func(d core.Delivery) {
+			if err := source.Handle(t.Context(), d); err != nil {
+				t.Error(err)
+			}
+		}
+		reconciled := map[string][]time.Duration{}
+		begun := time.Now()
+		var group sync.WaitGroup
+		group.Go(func() {
+			for time.Since(begun) < 2*bound {
+				handle(delivery("loud", "a"))
+				<-time.After(25 * time.Millisecond)
+			}
+			queue.ShutDown()
+		})
+		group.Go(func() {
+			for {
+				item, shutdown := queue.Get()
+				if shutdown {
+					return
+				}
+				<-time.After(50 * time.Millisecond)
+				queue.Done(item)
+				reconciled[item] = append(reconciled[item], time.Since(begun))
+			}
+		})
+		<-time.After(time.Second)
+		resync := delivery("quiet", "")
+		resync.Event.Resync = true
+		handle(resync)
+		handle(resync)
+		group.Wait()
+		at := reconciled["quiet:"]
+		if len(at) != 1 || at[0] > time.Second+bound {
+			t.Errorf("the quiet runtime is reconciled at %v, want once within %v", at, bound)
+		}
+		if n := len(reconciled["loud:a"]); n < 350 {
+			t.Errorf("the loud runtime is reconciled %d times, want it at most times", n)
+		}
+	})
+}
+
+// Without load, a resync is reconciled once, although the queue does not tell that it was.
+func TestAResyncIsReconciledOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue := priorityqueue.New[string]("")
+		source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+		started[string](t, source, queue)
+		resync := delivery("quiet", "")
+		resync.Event.Resync = true
+		if err := source.Handle(t.Context(), resync); err != nil {
+			t.Fatal(err)
+		}
+		item, _ := queue.Get()
+		queue.Done(item)
+		<-time.After(time.Minute)
+		if n := queue.Len(); n != 0 || item != "quiet:" {
+			t.Errorf("%q was reconciled, and %d requests wait, want the resync and none", item, n)
+		}
+		queue.ShutDown()
+	})
 }
 
 // Every delivery that is acknowledged while a controller stops is in its queue.

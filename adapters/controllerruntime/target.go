@@ -2,6 +2,7 @@ package controllerruntime
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -11,33 +12,57 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// resyncWait is the longest time for which changes delay a request of a resync. It bounds the work
+// that a resync of the whole fleet takes from changes, too.
+const resyncWait = 5 * time.Second
+
 // target is the queue of a controller while it runs.
 type target[request comparable] struct {
 	done  <-chan struct{}
 	queue workqueue.TypedRateLimitingInterface[request]
+
+	mu sync.Mutex
+	// raised has the requests of resyncs that get the priority of a change at the end of their wait.
+	raised map[request]bool
 }
 
-// addAfter enqueues a request of low priority after a wait.
-func (t *target[request]) addAfter(r request, wait time.Duration) {
-	if ranked, ok := t.queue.(priorityqueue.PriorityQueue[request]); ok {
-		ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority), After: wait}, r)
+func newTarget[request comparable](
+	done <-chan struct{}, queue workqueue.TypedRateLimitingInterface[request],
+) *target[request] {
+	return &target[request]{done: done, queue: queue, raised: make(map[request]bool)}
+}
+
+// addResync enqueues a request after a wait. Its priority is low if the queue has priorities. The
+// queue does not age, so a loud runtime would delay the request for ever. After another
+// resyncWait, the request gets the priority of a change.
+func (t *target[request]) addResync(r request, wait time.Duration) {
+	ranked, ok := t.queue.(priorityqueue.PriorityQueue[request])
+	if !ok {
+		t.queue.AddAfter(r, wait)
 		return
 	}
-	t.queue.AddAfter(r, wait)
+	ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority), After: wait}, r)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.raised[r] {
+		t.raised[r] = true
+		time.AfterFunc(wait+resyncWait, func() { t.raise(r) })
+	}
+}
+
+// raise adds a request again, unless nothing waits. A queue does not tell whether a request is in
+// it, so under load a request that was reconciled is reconciled once more.
+func (t *target[request]) raise(r request) {
+	t.mu.Lock()
+	delete(t.raised, r)
+	t.mu.Unlock()
+	if !t.stopped() && t.queue.Len() > 0 {
+		t.queue.Add(r)
+	}
 }
 
 // stopped reports whether the controller has stopped, or its queue is closed.
 func (t *target[request]) stopped() bool { return closed(t.done) || t.queue.ShuttingDown() }
-
-// add enqueues a request. Those of a resync get a low priority if the queue has priorities.
-func (t *target[request]) add(r request, resync bool) {
-	ranked, ok := t.queue.(priorityqueue.PriorityQueue[request])
-	if !ok || !resync {
-		t.queue.Add(r)
-		return
-	}
-	ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, r)
-}
 
 // closed reports whether a channel is closed. It does not block.
 func closed(c <-chan struct{}) bool {
