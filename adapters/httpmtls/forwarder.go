@@ -1,15 +1,11 @@
 package httpmtls
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/url"
-	"slices"
 	"sync"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -88,22 +84,17 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if err != nil {
 		return failure(target, reasonMaterial, err) // The fault is the claim, and not an event.
 	}
-	for i, err := range encoded.Failed {
-		// An event that does not fit is sent with the next batch. The others are permanent.
-		if !errors.Is(err, core.ErrNotSent) {
-			encoded.Failed[i] = permanent(target, reasonUnsendable, err)
-		}
-	}
+	encoded.Unsendable(func(err error) error { return permanent(target, reasonUnsendable, err) })
 	if encoded.Body == nil {
 		return encoded.Failed
 	}
-	return merge(encoded.Failed, f.send(ctx, target, &message{&encoded, len(batch.Events)}))
+	return encoded.Result(f.send(ctx, target, &message{&encoded, len(batch.Events)}))
 }
 
 // prepare returns the batch as the contract carries it: with claims, or without a heartbeat.
 func (f *Forwarder) prepare(batch core.Batch) core.Batch {
 	if f.version.Numbered() {
-		return f.claim(batch)
+		return contract.Claim(batch, f.identity())
 	}
 	batch.Heartbeat = nil
 	return batch
@@ -117,35 +108,8 @@ type message struct {
 	events int
 }
 
-// elements returns the number of elements in the body, which is that of the events and heartbeats.
-func (m *message) elements() int {
-	if m.Heartbeat {
-		return len(m.Sent) + 1
-	}
-	return len(m.Sent)
-}
-
 // index returns the index in the batch of an element of the body.
-func (m *message) index(element int) int {
-	if element < len(m.Sent) {
-		return m.Sent[element]
-	}
-	return m.events
-}
-
-// merge joins the events that were not sent with the answer to the others.
-func merge(unsent core.EventErrors, err error) error {
-	refused, partial := errors.AsType[core.EventErrors](err)
-	switch {
-	case len(unsent) == 0, err != nil && !partial:
-		return err
-	case len(refused) == 0:
-		return unsent
-	}
-	all := maps.Clone(unsent)
-	maps.Copy(all, refused)
-	return all
-}
+func (m *message) index(element int) int { return m.Index(element, m.events) }
 
 // permanent returns the error of a request that was not sent, and never can be.
 func permanent(target *url.URL, reason string, err error) error {
@@ -153,21 +117,6 @@ func permanent(target *url.URL, reason string, err error) error {
 	failed.permanent = true
 	return failed
 }
-
-// claim returns the batch with the identity of this runtime, and with IDs for events without one.
-func (f *Forwarder) claim(batch core.Batch) core.Batch {
-	batch.Source = cmp.Or(batch.Source, f.identity())
-	// CloudEvents require an ID. An outbox with an epoch gives one to each event.
-	if slices.ContainsFunc(batch.Events, withoutID) {
-		batch.Events = slices.Clone(batch.Events)
-		for i := range batch.Events {
-			batch.Events[i].ID = cmp.Or(batch.Events[i].ID, rand.Text())
-		}
-	}
-	return batch
-}
-
-func withoutID(event core.Numbered) bool { return event.ID == "" }
 
 // identity returns the option, or else the Common Name of the present certificate.
 func (f *Forwarder) identity() core.RuntimeID {

@@ -115,7 +115,7 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 		return f.readSuccess(target, answer)
 	}
 	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxFailures))
-	decoded := contract.DecodeAnswer(answer.StatusCode, kept, m.elements())
+	decoded := contract.DecodeAnswer(answer.StatusCode, kept, m.Elements())
 	decoded.RetryAfter = parseRetryAfter(answer.Header, time.Now(), f.opts.MaxRetryAfter)
 	if len(decoded.Failed) > 0 {
 		return f.eventErrors(target, decoded.Failed, m)

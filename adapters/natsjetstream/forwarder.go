@@ -1,13 +1,9 @@
 package natsjetstream
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -71,48 +67,19 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 		return err
 	}
 	subject := Subject(manager, f.runtime)
-	batch = f.claim(batch)
+	batch = contract.Claim(batch, f.runtime)
 	encoded, err := contract.V3.Encode(&batch)
 	if err != nil {
 		return &publishError{Subject: subject, Err: err, reason: reasonMaterial} // The fault is the claim.
 	}
-	for i, err := range encoded.Failed {
-		// An event that does not fit is sent with the next batch. The others are permanent.
-		if !errors.Is(err, core.ErrNotSent) {
-			encoded.Failed[i] = &publishError{Subject: subject, Err: err, reason: reasonUnsendable, permanent: true}
-		}
-	}
+	encoded.Unsendable(func(err error) error {
+		return &publishError{Subject: subject, Err: err, reason: reasonUnsendable, permanent: true}
+	})
 	if encoded.Body == nil {
 		return encoded.Failed
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
 	defer cancel()
 	m := &message{subject: subject, stream: streamName(manager), request: &encoded, events: len(batch.Events)}
-	return merge(encoded.Failed, f.send(ctx, m))
-}
-
-// claim returns the batch with the name of the runtime, and with IDs for events without one.
-func (f *Forwarder) claim(batch core.Batch) core.Batch {
-	batch.Source = cmp.Or(batch.Source, f.runtime)
-	if slices.ContainsFunc(batch.Events, func(e core.Numbered) bool { return e.ID == "" }) {
-		batch.Events = slices.Clone(batch.Events)
-		for i := range batch.Events {
-			batch.Events[i].ID = cmp.Or(batch.Events[i].ID, rand.Text())
-		}
-	}
-	return batch
-}
-
-// merge joins the events that were not sent with the answer to the others.
-func merge(unsent core.EventErrors, err error) error {
-	failed, partial := errors.AsType[core.EventErrors](err)
-	switch {
-	case len(unsent) == 0, err != nil && !partial:
-		return err
-	case len(failed) == 0:
-		return unsent
-	}
-	all := maps.Clone(unsent)
-	maps.Copy(all, failed)
-	return all
+	return encoded.Result(f.send(ctx, m))
 }

@@ -20,22 +20,6 @@ type message struct {
 	events int
 }
 
-// elements returns the number of elements in the body, which is that of the events and heartbeats.
-func (m *message) elements() int {
-	if m.request.Heartbeat {
-		return len(m.request.Sent) + 1
-	}
-	return len(m.request.Sent)
-}
-
-// index returns the index in the batch of an element of the body.
-func (m *message) index(element int) int {
-	if element < len(m.request.Sent) {
-		return m.request.Sent[element]
-	}
-	return m.events
-}
-
 // send sends a message, and remembers its ID while the result is unknown.
 func (f *Forwarder) send(ctx context.Context, m *message) error {
 	if err := ctx.Err(); err != nil {
@@ -103,7 +87,7 @@ func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.
 	case <-late.C:
 		return nil
 	case msg := <-answers:
-		answer := readAnswer(msg, m.elements())
+		answer := readAnswer(msg, m.request.Elements())
 		if answer.Status == contract.V3.Status() {
 			return nil
 		}
@@ -121,7 +105,7 @@ func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer)
 	}
 	failed := make(core.EventErrors, len(answer.Failed))
 	for element, r := range answer.Failed {
-		failed[m.index(element)] = refused(m.subject, r, f.opts.RefusedRetryAfter)
+		failed[m.request.Index(element, m.events)] = refused(m.subject, r, f.opts.RefusedRetryAfter)
 	}
 	return failed
 }
