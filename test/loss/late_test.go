@@ -31,6 +31,7 @@ import (
 // with either source, an operator sees each write, however late its commit is within the longest
 // timeout of a webhook. An informer sees it once.
 func TestLateCommitsAreSeen(t *testing.T) {
+	t.Parallel()
 	delays := []time.Duration{300 * time.Millisecond, 2 * time.Second, 10 * time.Second, 29 * time.Second}
 	runtime, pki := newWorld(t)
 	var scenes []*late

@@ -27,6 +27,7 @@ func TestNothingIsLost(t *testing.T) { playSeeds(t, chosen(t)) }
 
 // TestRows plays one schedule with each other source and transport.
 func TestRows(t *testing.T) {
+	t.Parallel()
 	plane, pki := newWorld(t)
 	table := &table{}
 	defer func() { t.Logf("\n%s", table) }()
@@ -40,6 +41,7 @@ func TestRows(t *testing.T) {
 
 // TestKilledLeader kills the leader of three replicas behind a gateway.
 func TestKilledLeader(t *testing.T) {
+	t.Parallel()
 	plane, pki := newWorld(t)
 	for _, w := range []way{route, relay} {
 		t.Run(string(w), func(t *testing.T) {
