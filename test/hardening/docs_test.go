@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestClaimsNameTests wants each test that docs/security.md names.
@@ -23,7 +24,7 @@ func TestClaimsNameTests(t *testing.T) {
 
 	tests, err := cmd.Output()
 	if err != nil {
-		t.Skipf("git does not list the tests: %v", err)
+		lab.Missing(t, "needs git and its repository (Debian: git): %v", err)
 	}
 
 	for _, name := range names {

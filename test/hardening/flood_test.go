@@ -22,12 +22,120 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// attack uses one connection of a flood until the connection is cut off, or ctx ends. It is then
-// made again.
+// target is a program that is attacked, while others use it.
+type target interface {
+	// friend returns a client from elsewhere, with a connection of its own.
+	friend() *http.Client
+	// send makes one legitimate request.
+	send(client *http.Client, name string) error
+	holds(t *testing.T) holding
+}
+
+// attack uses one connection until it is closed, or ctx ends. It is then made again.
 type attack struct {
 	name    string
 	workers int
-	do      func(ctx context.Context, s *scene) error
+	pause   time.Duration // before it is made again
+	do      func(ctx context.Context) error
+	// endures means that the program does not have to end the connection.
+	endures bool
+}
+
+// limits are those of a program that is attacked.
+type limits struct{ connections, files, goroutines, moreKilobytes int }
+
+// against attacks a program, and has friends use it meanwhile. Afterwards the program has as much
+// memory and as many files as before.
+func (a attack) against(t *testing.T, it target, patient *http.Client, before holding, most limits) {
+	t.Helper()
+	fought, stop := a.start(t)
+	defer stop()
+	lab.Eventually(t, patience, "the attack is there",
+		func() bool { return fought.attempts.Load() >= int64(min(a.workers, most.connections)) })
+	took, failed, held := use(t, it, patient)
+	if !a.endures {
+		lab.Eventually(t, patience, "the program ends a connection of the attack", func() bool {
+			held = held.with(it.holds(t))
+			return fought.ended.Load() > 0
+		})
+	}
+	slices.Sort(took)
+	t.Logf("%d connections tried, %d ended; %d requests in p50 %v, max %v, %d failed; at most %d files, %d goroutines, "+
+		"%d kB", fought.attempts.Load(), fought.ended.Load(), len(took), took[len(took)/2], took[len(took)-1], failed,
+		held.files, held.goroutines, held.kilobytes)
+	// Attackers, program and friends share the processors here, so a deadline may pass.
+	if failed > 2 {
+		t.Errorf("%d of %d requests failed during the attack", failed, failed+len(took))
+	}
+	if held.files > most.files {
+		t.Errorf("%d open files, want at most %d", held.files, most.files)
+	}
+	if held.goroutines > most.goroutines {
+		t.Errorf("%d goroutines, want at most %d", held.goroutines, most.goroutines)
+	}
+	if limit := before.kilobytes + most.moreKilobytes; held.kilobytes > limit {
+		t.Errorf("%d kB resident, want at most %d", held.kilobytes, limit)
+	}
+	stop()
+	lab.Eventually(t, time.Minute, "the program has as much memory and as many files as before", func() bool {
+		now := it.holds(t)
+		return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
+	})
+}
+
+// use makes requests for two seconds, on the connection of a patient client and on new ones.
+func use(t *testing.T, it target, patient *http.Client) (took []time.Duration, failed int, most holding) {
+	t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for i := range 10 {
+		<-tick.C
+		fresh := it.friend()
+		for _, client := range []*http.Client{patient, fresh} {
+			began := time.Now()
+			if err := it.send(client, fmt.Sprintf("during-%d", i)); err != nil {
+				t.Logf("a request failed: %v", err)
+				failed++
+				continue
+			}
+			took = append(took, time.Since(began))
+		}
+		fresh.CloseIdleConnections()
+		most = most.with(it.holds(t))
+	}
+	if len(took) == 0 {
+		t.Fatal("no request was answered during the attack")
+	}
+	return took, failed, most
+}
+
+// fight has the results of an attack so far.
+type fight struct{ attempts, ended atomic.Int64 }
+
+// start attacks until it is stopped, with a bound on the attempts.
+func (a attack) start(t *testing.T) (fought *fight, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	fought = &fight{}
+	var all sync.WaitGroup
+	for range a.workers {
+		all.Go(func() {
+			for ctx.Err() == nil && fought.attempts.Add(1) < 10_000 {
+				// It fails when the program defends itself.
+				if err := a.do(ctx); err != nil && ctx.Err() == nil {
+					fought.ended.Add(1)
+				}
+				select {
+				case <-time.After(a.pause): // It shares the processor with the program.
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	return fought, func() {
+		cancel()
+		all.Wait()
+	}
 }
 
 // drip writes one byte a second until the other end closes the connection.
@@ -57,9 +165,22 @@ func cutOff(ctx context.Context, conn net.Conn) error {
 	return err
 }
 
-func withTLS(do func(ctx context.Context, conn net.Conn) error) func(context.Context, *scene) error {
-	return func(ctx context.Context, s *scene) error {
+// overTLS attacks the webhook over an encrypted connection.
+func (s *scene) overTLS(do func(ctx context.Context, conn net.Conn) error) func(context.Context) error {
+	return func(ctx context.Context) error {
 		conn, err := tlsFrom(ctx, attackers, s.webhook(), s.trusting())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return do(ctx, conn)
+	}
+}
+
+// plain attacks an address over a connection without TLS.
+func plain(address string, do func(ctx context.Context, conn net.Conn) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		conn, err := dialFrom(ctx, attackers, address)
 		if err != nil {
 			return err
 		}
@@ -81,156 +202,59 @@ var beginningOfLargeReview = sync.OnceValue(func() string {
 		reviewOf("dripped", 1<<20))[:1000]
 })
 
-var floods = []attack{
-	{"connections that say nothing", 2000, func(ctx context.Context, s *scene) error {
-		conn, err := dialFrom(ctx, attackers, s.webhook())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return cutOff(ctx, conn)
-	}},
-	{"handshakes that never end", 1000, func(ctx context.Context, s *scene) error {
-		conn, err := dialFrom(ctx, attackers, s.webhook())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return drip(ctx, conn, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"+strings.Repeat("a", 500))
-	}},
-	{"a byte of a header every second", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
-		return drip(ctx, conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\nX: "+strings.Repeat("a", 500))
-	})},
-	{"a byte of a large body every second", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
-		whole := beginningOfLargeReview()
-		if _, err := io.WriteString(conn, whole[:500]); err != nil {
-			return err
-		}
-		return drip(ctx, conn, whole[500:])
-	})},
-	{"idle connections after a request", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
-		if _, err := io.WriteString(conn, post("/validate/../x", "{}")); err != nil {
-			return err
-		}
-		return cutOff(ctx, conn)
-	})},
+// floods are attacks of slow clients on the webhook.
+func (s *scene) floods() []attack {
+	const pause = 2 * time.Second
+	return []attack{
+		{"connections that say nothing", 2000, pause, plain(s.webhook(), cutOff), true},
+		{"handshakes that never end", 1000, pause, plain(s.webhook(), func(ctx context.Context, conn net.Conn) error {
+			return drip(ctx, conn, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"+strings.Repeat("a", 500))
+		}), true},
+		{"a byte of a header every second", 400, pause, s.overTLS(func(ctx context.Context, conn net.Conn) error {
+			return drip(ctx, conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\nX: "+strings.Repeat("a", 500))
+		}), true},
+		{"a byte of a large body every second", 400, pause, s.overTLS(func(ctx context.Context, conn net.Conn) error {
+			whole := beginningOfLargeReview()
+			if _, err := io.WriteString(conn, whole[:500]); err != nil {
+				return err
+			}
+			return drip(ctx, conn, whole[500:])
+		}), true},
+		{"idle connections after a request", 400, pause, s.overTLS(func(ctx context.Context, conn net.Conn) error {
+			if _, err := io.WriteString(conn, post("/validate/../x", "{}")); err != nil {
+				return err
+			}
+			return cutOff(ctx, conn)
+		}), true},
+	}
 }
 
 // TestWebhookUnderFlood has a pod attack the webhook, which does not demand a certificate. Reviews
-// from elsewhere are answered meanwhile, on new connections and on old ones. Afterwards the agent
-// has as much memory and as many files as before.
+// from elsewhere are answered meanwhile, on new connections and on old ones.
 func TestWebhookUnderFlood(t *testing.T) {
-	// the metrics port; files, the control plane, and connections that are about to close
+	// The others are the metrics port, files, the control plane, and connections that are about to
+	// close. A connection with TLS takes some 40 kB, and some announce a body of 1 MiB.
 	const maxConnections, others = 256, 64 + 40
+	most := limits{maxConnections, maxConnections + others, 3 * (maxConnections + others), 128 << 10}
 	s := newScene(t, map[string]string{"LOG_LEVEL": "info", "WEBHOOK_MAX_CONNECTIONS": strconv.Itoa(maxConnections)})
-	patient := s.apiServer()
-	if _, err := s.review(patient, "before"); err != nil {
+	patient := s.friend()
+	if err := s.send(patient, "before"); err != nil {
 		t.Fatal(err)
 	}
-
 	before := s.holds(t)
-	for _, flood := range floods {
-		t.Run(flood.name, func(t *testing.T) {
-			attempts, stop := flood.start(t, s)
-			defer stop()
-
-			lab.Eventually(t, patience, "the flood is there",
-				func() bool { return attempts.Load() >= int64(min(flood.workers, maxConnections)) })
-
-			var (
-				took []time.Duration
-				most holding
-
-				failed int
-			)
-			for i := range 20 {
-				fresh := s.apiServer()
-				for _, client := range []*http.Client{patient, fresh} {
-					d, err := s.review(client, fmt.Sprintf("during-%d", i))
-					if err != nil {
-						// Attackers, agent and API server share the processors here, so a deadline
-						// may pass.
-						t.Logf("a review was not answered: %v", err)
-
-						failed++
-						continue
-					}
-
-					took = append(took, d)
-				}
-
-				fresh.CloseIdleConnections()
-
-				most = most.with(s.holds(t))
-			}
-
-			if failed > 4 {
-				t.Fatalf("%d of 40 reviews were not answered during the attack", failed)
-			}
-
-			slices.Sort(took)
-			t.Logf("%d connections tried; %d reviews in p50 %v, max %v; at most %d files, %d goroutines, %d kB "+
-				"resident",
-				attempts.Load(), len(took), took[len(took)/2], took[len(took)-1], most.files, most.goroutines,
-				most.kilobytes)
-			if most.files > maxConnections+others {
-				t.Errorf("%d open files, want at most %d", most.files, maxConnections+others)
-			}
-
-			if most.goroutines > 3*(maxConnections+others) {
-				t.Errorf("%d goroutines, want at most %d", most.goroutines, 3*(maxConnections+others))
-			}
-
-			// A connection with TLS takes some 40 kB, and each of those with a large body announces
-			// one of 1 MiB.
-			if limit := before.kilobytes + 128<<10; most.kilobytes > limit {
-				t.Errorf("%d kB resident, want at most %d", most.kilobytes, limit)
-			}
-
-			stop()
-			lab.Eventually(t, time.Minute, "the agent has as much memory and as many files as before", func() bool {
-				now := s.holds(t)
-				return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
-			})
-		})
+	for _, flood := range s.floods() {
+		t.Run(flood.name, func(t *testing.T) { flood.against(t, s, patient, before, most) })
 	}
-
 	if n := s.agent.Metric("runtime_watcher_agent_connections_dropped_total", `server="webhook"`); n == 0 {
 		t.Error("no dropped connection is counted")
 	}
-
-	if _, err := s.review(s.apiServer(), "after"); err != nil {
+	if err := s.send(s.friend(), "after"); err != nil {
 		t.Fatal(err)
 	}
-
 	s.awaitEvent("after")
 }
 
-// start floods the webhook until it is stopped, with a bound on the attempts.
-func (a attack) start(t *testing.T, s *scene) (attempts *atomic.Int64, stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	attempts = &atomic.Int64{}
-
-	var all sync.WaitGroup
-	for range a.workers {
-		all.Go(func() {
-			for ctx.Err() == nil && attempts.Add(1) < 20_000 {
-				_ = a.do(ctx, s) // It fails when the agent defends itself.
-				select {
-				case <-time.After(2 * time.Second): // It shares the processor with the agent.
-				case <-ctx.Done():
-				}
-			}
-		})
-	}
-	return attempts, func() {
-		cancel()
-		all.Wait()
-	}
-}
-
-// holding has the resources of the agent at one moment.
+// holding has the resources of a program at one moment.
 type holding struct {
 	usage
 

@@ -29,10 +29,9 @@ type speaker struct {
 
 // speaking attacks as a known runtime, by HTTP/2. It reads the answers of the listener if reads is
 // true.
-func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
-	s *speaker) error,
-) func(context.Context, *siege) error {
-	return func(ctx context.Context, s *siege) error {
+func (s *siege) speaking(reads bool, settings []http2.Setting, do func(ctx context.Context, s *speaker) error,
+) func(context.Context) error {
+	return func(ctx context.Context) error {
 		conn, err := tlsFrom(ctx, attackers, s.operator.addr, s.client(s.loud, "h2"))
 		if err != nil {
 			return err
@@ -130,80 +129,82 @@ const pauseOfFrames = 200 * time.Millisecond
 
 const eventPath = "/v2/" + manager + "/event"
 
-// frames are attacks by HTTP/2, of a runtime with a good certificate.
-var frames = []assault{
-	{"more events than its share", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
-		event, err := io.ReadAll(eventV2("loud"))
-		if err != nil {
-			return err
-		}
-		return s.again(ctx, 3000, func() error {
-			id, err := s.request("POST", eventPath, false)
-			return errors.Join(err, s.WriteData(id, true, event))
-		})
-	}), true},
-	{
-		"thousands of streams that do not end", 8, pauseOfFrames,
-		speaking(true, nil, func(ctx context.Context, s *speaker) error {
-			return s.again(ctx, 3000, func() error {
-				_, err := s.request("POST", eventPath, false)
+// frameAttacks are attacks by HTTP/2, of a runtime with a good certificate.
+func (s *siege) frameAttacks() []attack {
+	return []attack{
+		{"more events than its share", s.share(8), pauseOfFrames, s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
+			event, err := io.ReadAll(eventV2("loud"))
+			if err != nil {
 				return err
+			}
+			return s.again(ctx, 3000, func() error {
+				id, err := s.request("POST", eventPath, false)
+				return errors.Join(err, s.WriteData(id, true, event))
 			})
-		}), true,
-	},
-	{"rapid reset", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
-		return s.again(ctx, 5000, func() error {
-			id, err := s.request("POST", eventPath, false)
-			return errors.Join(err, s.WriteRSTStream(id, http2.ErrCodeCancel))
-		})
-	}), true},
-	{
-		"header lists of one byte for four thousand", 4, pauseOfFrames,
-		speaking(true, nil, func(ctx context.Context, s *speaker) error {
-			if _, err := s.request("GET", "/", true, hpack.HeaderField{
-				Name:  "x",
-				Value: strings.Repeat("a", 3900),
-			}); err != nil {
+		}), true},
+		{
+			"thousands of streams that do not end", s.share(8), pauseOfFrames,
+			s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
+				return s.again(ctx, 3000, func() error {
+					_, err := s.request("POST", eventPath, false)
+					return err
+				})
+			}), true,
+		},
+		{"rapid reset", s.share(8), pauseOfFrames, s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
+			return s.again(ctx, 5000, func() error {
+				id, err := s.request("POST", eventPath, false)
+				return errors.Join(err, s.WriteRSTStream(id, http2.ErrCodeCancel))
+			})
+		}), true},
+		{
+			"header lists of one byte for four thousand", s.share(4), pauseOfFrames,
+			s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
+				if _, err := s.request("GET", "/", true, hpack.HeaderField{
+					Name:  "x",
+					Value: strings.Repeat("a", 3900),
+				}); err != nil {
+					return err
+				}
+
+				// Index 62 is the youngest entry of the table.
+				bomb := bytes.Repeat([]byte{0xbe}, 16<<10-1)
+				return s.again(ctx, 100, func() error {
+					s.stream += 2
+					return s.WriteHeaders(http2.HeadersFrameParam{
+						StreamID: s.stream, EndHeaders: true, EndStream: true,
+						BlockFragment: bomb,
+					})
+				})
+			}), true,
+		},
+		{"continuations without end", s.share(4), pauseOfFrames, s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
+			id := s.stream
+			block := s.fields("GET", "/")
+			if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block}); err != nil {
 				return err
 			}
 
-			// Index 62 is the youngest entry of the table.
-			bomb := bytes.Repeat([]byte{0xbe}, 16<<10-1)
-			return s.again(ctx, 100, func() error {
-				s.stream += 2
-				return s.WriteHeaders(http2.HeadersFrameParam{
-					StreamID: s.stream, EndHeaders: true, EndStream: true,
-					BlockFragment: bomb,
-				})
-			})
-		}), true,
-	},
-	{"continuations without end", 4, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
-		id := s.stream
-		block := s.fields("GET", "/")
-		if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block}); err != nil {
-			return err
-		}
-
-		s.block.Reset()
-		_ = s.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000), Sensitive: true})
-		filler := bytes.Clone(s.block.Bytes())
-		return s.again(ctx, 5000, func() error { return s.WriteContinuation(id, false, filler) })
-	}), false},
-	{"pings, the answers not read", 4, pauseOfFrames, speaking(false, nil, func(ctx context.Context, s *speaker) error {
-		if err := s.again(ctx, 1_000_000, func() error { return s.WritePing(false, [8]byte{}) }); err != nil {
-			return err
-		}
-		return s.stay(ctx)
-	}), true}, // It ends when the buffers of both systems are full, which can be never.
-	{"a window of zero", 8, pauseOfFrames, speaking(true, []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}},
-		func(ctx context.Context, s *speaker) error {
-			if err := s.again(ctx, 250, func() error {
-				_, err := s.request("GET", "/", true)
-				return err
-			}); err != nil {
+			s.block.Reset()
+			_ = s.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000), Sensitive: true})
+			filler := bytes.Clone(s.block.Bytes())
+			return s.again(ctx, 5000, func() error { return s.WriteContinuation(id, false, filler) })
+		}), false},
+		{"pings, the answers not read", s.share(4), pauseOfFrames, s.speaking(false, nil, func(ctx context.Context, s *speaker) error {
+			if err := s.again(ctx, 1_000_000, func() error { return s.WritePing(false, [8]byte{}) }); err != nil {
 				return err
 			}
 			return s.stay(ctx)
-		}), true},
+		}), true}, // It ends when the buffers of both systems are full, which can be never.
+		{"a window of zero", s.share(8), pauseOfFrames, s.speaking(true, []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}},
+			func(ctx context.Context, s *speaker) error {
+				if err := s.again(ctx, 250, func() error {
+					_, err := s.request("GET", "/", true)
+					return err
+				}); err != nil {
+					return err
+				}
+				return s.stay(ctx)
+			}), true},
+	}
 }

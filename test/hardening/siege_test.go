@@ -5,13 +5,10 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -79,8 +76,14 @@ func (s *siege) report() (b besieged) {
 	return b
 }
 
-func (s *siege) holds() holding {
-	return holding{usageOf(s.t, s.operator.Pid()), s.report().Goroutines}
+func (s *siege) holds(t *testing.T) holding {
+	t.Helper()
+	return holding{usageOf(t, s.operator.Pid()), s.report().Goroutines}
+}
+
+// send posts one event as the quiet runtime.
+func (s *siege) send(client *http.Client, name string) error {
+	return s.operator.send(s.t, client, name)
 }
 
 // helloOf returns the first message of a client.
@@ -99,201 +102,59 @@ func helloOf(t *testing.T, config *tls.Config) []byte {
 	return record[:n]
 }
 
-// assault uses one connection until the listener closes it, or ctx ends. It is then made again.
-type assault struct {
-	name    string
-	workers int
-	pause   time.Duration // before it is made again
-	do      func(ctx context.Context, s *siege) error
-	// endures means that the server does not have to end the connection.
-	endures bool
+// strangers are attacks without a certificate.
+func (s *siege) strangers() []attack {
+	return []attack{
+		{"connections that say nothing", s.share(2000), time.Second, plain(s.operator.addr,
+			func(ctx context.Context, conn net.Conn) error {
+				_ = cutOff(ctx, conn) // However it ends.
+				return io.EOF
+			}), false},
+		{"hellos that cost their sender nothing", s.share(200), 20 * time.Millisecond, plain(s.operator.addr,
+			func(ctx context.Context, conn net.Conn) error {
+				stop := context.AfterFunc(ctx, func() { conn.Close() })
+				defer stop()
+				if _, err := conn.Write(s.hello); err != nil {
+					return err
+				}
+				_, err := conn.Read(make([]byte, 1))
+				return err
+			}), true},
+	}
 }
 
-var strangers = []assault{
-	{"connections that say nothing", 2000, time.Second, func(ctx context.Context, s *siege) error {
-		conn, err := dialFrom(ctx, attackers, s.operator.addr)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-
-		_ = cutOff(ctx, conn) // However it ends.
-		return io.EOF
-	}, false},
-	{"hellos that cost their sender nothing", 200, 20 * time.Millisecond, func(ctx context.Context, s *siege) error {
-		conn, err := dialFrom(ctx, attackers, s.operator.addr)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-
-		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		defer stop()
-		if _, err := conn.Write(s.hello); err != nil {
-			return err
-		}
-
-		_, err = conn.Read(make([]byte, 1))
-		return err
-	}, true},
-}
+// share returns the number of attackers that come.
+func (s *siege) share(workers int) int { return max(int(float64(workers)**siegeShare), 1) }
 
 // TestListenerUnderFlood has strangers, and a runtime with a good certificate, attack a listener
 // that terminates TLS itself. Another runtime delivers meanwhile, on an open connection and on new
-// ones. Afterwards the listener has as much memory and as many files as before.
-// TestWebhookUnderFlood has the attacks of slow clients.
+// ones. TestWebhookUnderFlood has the attacks of slow clients.
 func TestListenerUnderFlood(t *testing.T) {
+	// The listener has files of its own, and goroutines of requests: HTTP/2 has up to 256 requests on
+	// each of the eight connections of an attacker. The race detector takes four times the memory.
+	const otherFiles = 40
+	most := limits{maxBesieged, maxBesieged + otherFiles, 3*(maxBesieged+otherFiles) + 8*256, 256 << 10}
 	s := newSiege(t)
 	patient := s.friend()
-	if err := s.operator.send(t, patient, "before"); err != nil {
+	if err := s.send(patient, "before"); err != nil {
 		t.Fatal(err)
 	}
-
-	before := s.holds()
-	for _, attack := range append(strangers, frames...) {
-		t.Run(attack.name, func(t *testing.T) { s.endure(t, attack, patient, before) })
+	before := s.holds(t)
+	for _, attack := range append(s.strangers(), s.frameAttacks()...) {
+		t.Run(attack.name, func(t *testing.T) {
+			written := s.frames.Load()
+			attack.against(t, s, patient, before, most)
+			t.Logf("%d frames; %+v", s.frames.Load()-written, s.report())
+		})
 	}
-
 	if s.report().TooFast == 0 {
 		t.Error("no event of the loud runtime was refused as too fast")
 	}
-
-	if err := s.operator.send(t, s.friend(), "after"); err != nil {
+	if err := s.send(s.friend(), "after"); err != nil {
 		t.Fatal(err)
 	}
-
 	lab.Eventually(t, patience, "the event is delivered",
 		func() bool { return s.operator.printed(runtimeName, "after") })
-}
-
-// The limits of a listener beyond its connections: files of its own, and goroutines of requests.
-// HTTP/2 has up to 256 requests on each connection of an attacker.
-const (
-	otherFiles     = 40
-	moreGoroutines = 8 * 256   // on HTTP/2's eight connections
-	moreKilobytes  = 256 << 10 // With the race detector: four times as much as without.
-)
-
-// endure has one attack, and deliveries during it.
-func (s *siege) endure(t *testing.T, attack assault, patient *http.Client, before holding) {
-	t.Helper()
-	written := s.frames.Load()
-
-	fought, stop := attack.start(t, s)
-	defer stop()
-
-	lab.Eventually(t, patience, "the attack is there",
-		func() bool { return fought.attempts.Load() >= min(int64(attack.size()), maxBesieged) })
-
-	took, failed, most := s.deliver(t, patient)
-	if !attack.endures {
-		lab.Eventually(t, patience, "the listener ends a connection of the attack", func() bool {
-			most = most.with(s.holds())
-			return fought.ended.Load() > 0
-		})
-	}
-
-	slices.Sort(took)
-
-	reported := s.report()
-	t.Logf("%d connections tried, %d ended, %d frames; %d deliveries in p50 %v, max %v, %d failed; at most %d "+
-		"files, %d goroutines, %d kB; %+v",
-		fought.attempts.Load(), fought.ended.Load(), s.frames.Load()-written, len(took), took[len(took)/2],
-		took[len(took)-1], failed, most.files, most.goroutines, most.kilobytes, reported)
-
-	// Attackers, listener and runtime share the processors here, so a deadline may pass.
-	if failed > 2 {
-		t.Errorf("%d of %d deliveries failed during the attack", failed, failed+len(took))
-	}
-
-	if most.files > maxBesieged+otherFiles {
-		t.Errorf("%d open files, want at most %d", most.files, maxBesieged+otherFiles)
-	}
-
-	if limit := 3*(maxBesieged+otherFiles) + moreGoroutines; most.goroutines > limit {
-		t.Errorf("%d goroutines, want at most %d", most.goroutines, limit)
-	}
-
-	if limit := before.kilobytes + moreKilobytes; most.kilobytes > limit {
-		t.Errorf("%d kB resident, want at most %d", most.kilobytes, limit)
-	}
-
-	stop()
-	lab.Eventually(t, time.Minute, "the listener has as much memory and as many files as before", func() bool {
-		now := s.holds()
-		return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
-	})
-}
-
-// deliver has a runtime send events for two seconds, on its connection and on new ones.
-func (s *siege) deliver(t *testing.T, patient *http.Client) (took []time.Duration, failed int, most holding) {
-	t.Helper()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for i := range 10 {
-		<-tick.C
-
-		fresh := s.friend()
-		for _, client := range []*http.Client{patient, fresh} {
-			began := time.Now()
-
-			name := fmt.Sprintf("during-%d", i)
-			if err := s.operator.send(t, client, name); err != nil {
-				t.Logf("an event was not taken: %v", err)
-
-				failed++
-				continue
-			}
-
-			took = append(took, time.Since(began))
-		}
-
-		fresh.CloseIdleConnections()
-
-		most = most.with(s.holds())
-	}
-
-	if len(took) == 0 {
-		t.Fatal("no event was taken during the attack")
-	}
-	return took, failed, most
-}
-
-// fight has the results of an attack so far.
-type fight struct {
-	attempts, ended atomic.Int64
-}
-
-func (a assault) size() int { return max(int(float64(a.workers)**siegeShare), 1) }
-
-// start attacks until it is stopped, with a bound on the attempts.
-func (a assault) start(t *testing.T, s *siege) (*fight, func()) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-
-	var (
-		all    sync.WaitGroup
-		fought fight
-	)
-	for range a.size() {
-		all.Go(func() {
-			for ctx.Err() == nil && fought.attempts.Add(1) < 10_000 {
-				// It fails when the listener defends itself.
-				if err := a.do(ctx, s); err != nil && ctx.Err() == nil {
-					fought.ended.Add(1)
-				}
-
-				select {
-				case <-time.After(a.pause): // It shares the processor with the listener.
-				case <-ctx.Done():
-				}
-			}
-		})
-	}
-	return &fought, func() {
-		cancel()
-		all.Wait()
-	}
 }
 
 // TestListenerTellsNothing reads the answers to strangers, and to a runtime that makes mistakes.
