@@ -30,6 +30,7 @@ SETTLE ?= 100ms
 RESEND_AFTER ?= 3s
 TESTFLAGS ?=
 ROTATION ?= 2m
+ONLY ?=
 OUT ?= bin/manifests
 TIMEOUT ?= 20m
 
@@ -124,17 +125,18 @@ rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, nativel
 replicas: ## Kill the leader of three replicas KILLS (20) times while objects are written, over both ways to the leader: LEASE (15s)
 	@$(WITH_ASSETS) $(GO) test ./test/loss -count=1 -v -run TestKilledLeader -timeout 3h $(TESTFLAGS) -kills $(KILLS) -lease $(LEASE)
 
+# The formatters of golangci-lint run as linters, so that lint also reports what make fmt would change.
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint $(TOOLS)/vale ## Lint every module: bugs, style, formatting, imports, and prose
-	@failed=; $(TOOLS)/golangci-lint run $(PACKAGES) || failed=1; { $(PROSE); } || failed=1; [ -z "$$failed" ]
+lint: $(TOOLS)/golangci-lint $(TOOLS)/vale $(TOOLS)/actionlint ## Lint every module and the workflows: bugs, style, formatting, imports, and prose
+	@failed=; $(TOOLS)/golangci-lint run $(PACKAGES) || failed=1; { $(PROSE); } || failed=1; \
+		$(TOOLS)/actionlint || failed=1; [ -z "$$failed" ]
 
-# The rules are in tools/prose: banned words, sentences of at most 25 words, headings, comments of at most 100 columns.
-# The first command tests them. tools/prose-budget.txt has a budget of alerts for each path, so that old text can be
-# rewritten path by path. It may only go down, and is 0 for a path that is not listed. A path with more alerts fails.
-PROSE = $(GO) test ./tools/cmd/prose -run TestRules -vale $(TOOLS)/vale && $(GO) run ./tools/cmd/prose -vale $(TOOLS)/vale
+# The rules are in tools/prose: banned words, sentences of at most 30 words, headings, comments of at most 100 columns.
+# The first command tests them.
+PROSE = $(GO) test ./tools/prose -vale $(TOOLS)/vale && VALE=$(TOOLS)/vale tools/prose.sh
 
 .PHONY: prose
-prose: $(TOOLS)/vale ## Lint Markdown, comments and messages. ARGS='core docs/maintainers/design.md' lists the alerts there, ARGS=-update lowers the budgets
+prose: $(TOOLS)/vale ## Lint Markdown, comments and messages: ARGS='core docs/design.md' for these paths only
 	@$(PROSE) $(ARGS)
 
 .PHONY: fmt
@@ -151,14 +153,15 @@ bench: ## Run the benchmarks that match BENCH (all), BENCHTIME each (1s)
 
 # The verdict is about bytes and allocations, as in make verify. Times are for a machine that runs nothing else.
 .PHONY: bench-compare
-bench-compare: $(TOOLS)/benchstat ## Compare the paths of an event with tools/bench-baseline.txt. ARGS=-times also judges times, ARGS=-update agrees
+bench-compare: $(TOOLS)/benchstat ## Compare the paths of an event with tools/bench-baseline.txt. ARGS=-update agrees
 	@mkdir -p bin && PATH="$(TOOLS):$$PATH" $(GO) run ./tools/cmd/bench $(ARGS)
 
 # Without `go work sync`, which would raise every requirement to the highest version in the workspace. Importers of core
 # would then need the versions of the end-to-end tests.
+# Before the first release, the VERSION of siblings is the pseudo-version of a commit of main.
 .PHONY: tidy
-tidy: ## Run go mod tidy in every module until no file changes
-	@GO='$(GO)' tools/tidy.sh $(MODULES)
+tidy: ## Run go mod tidy in every module until no file changes. VERSION=v0.1.0 requires the siblings at that version
+	@GO='$(GO)' VERSION='$(if $(filter command line,$(origin VERSION)),$(VERSION))' tools/tidy.sh $(MODULES)
 
 .PHONY: generate
 generate: generators ## Run go generate in every module, with mockgen and controller-gen in the PATH
@@ -168,8 +171,8 @@ generate: generators ## Run go generate in every module, with mockgen and contro
 generators: $(TOOLS)/mockgen $(TOOLS)/controller-gen
 
 .PHONY: verify
-verify: generators ## Check that all is tidy, generated, formatted and agreed, and each module builds alone. CI=true also requires a clean tree
-	@PATH="$(TOOLS):$$PATH" $(GO) run ./tools/cmd/verify $(ARGS) $(MODULES)
+verify: generators ## Check that all is tidy, generated and agreed, and each module builds alone. CI=true also requires a clean tree. ONLY='tidy alone' runs these checks
+	@GO='$(GO)' ONLY='$(ONLY)' PATH="$(TOOLS):$$PATH" tools/verify.sh $(MODULES)
 
 # The first build of our modules in a module cache of others takes about a minute, later ones 20 s. It needs no network
 # when the module cache is warm.
@@ -178,7 +181,7 @@ consumer: ## Import all released modules as others do, from a module proxy in a 
 	@$(GO) run ./tools/cmd/consumer
 
 .PHONY: count
-count: ## Count names, functions, comments and lines per module. ARGS=-names lists exported names without user, ARGS=-update agrees to new names
+count: ## Count the exported names of each module. ARGS=-names lists exported names without user, ARGS=-update agrees to new names
 	@$(GO) run ./tools/cmd/count $(ARGS) $(MODULES)
 
 .PHONY: build

@@ -85,8 +85,8 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
 )
 
 replace (

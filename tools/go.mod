@@ -4,6 +4,8 @@ go 1.26.0
 
 require golang.org/x/mod v0.42.0
 
+require github.com/google/licensecheck v0.3.1
+
 require (
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/go-containerregistry v0.22.1

@@ -1,11 +1,14 @@
 #!/bin/sh
 # Runs go mod tidy in each of the given modules until a whole round changes no file. A module can only be tidy after the
-# siblings that it requires. Each module replaces the siblings that it requires by their folders, and no others.
+# siblings that it requires. Each module replaces the siblings that it requires by their folders, and no others. It
+# requires them at VERSION, or at the version that the first module with one states. That is the last release, before the
+# first one a commit of main: importers of a commit ask for it, as they do not see the replace lines.
 set -eu
 
 GO=${GO:-go}
 export GOWORK=off
 root=$("$GO" list -m)
+version=${VERSION:-$(for m in "$@"; do sed -n "s|^.*[[:blank:]]$root\(/[^ ]*\)\{0,1\} \(v[^ ]*\).*|\2|p" "$m/go.mod"; done | head -n 1)}
 
 state() {
     for m in "$@"; do cat "$m/go.mod"; [ ! -f "$m/go.sum" ] || cat "$m/go.sum"; done | cksum
@@ -24,11 +27,16 @@ tidy() {
         cd "$m"
         "$GO" mod edit $edits
         "$GO" mod tidy
-        unused=
+        edits=
         for s in "$@"; do
-            grep -q "^\(require \|	\)$(below "$root" "$s") v" go.mod || unused="$unused -dropreplace=$(below "$root" "$s")"
+            path=$(below "$root" "$s")
+            if grep -q "^\(require \|	\)$path v" go.mod; then
+                edits="$edits${version:+ -require=$path@$version}"
+            else
+                edits="$edits -dropreplace=$path"
+            fi
         done
-        "$GO" mod edit $unused
+        [ -z "$edits" ] || "$GO" mod edit $edits
     )
 }
 

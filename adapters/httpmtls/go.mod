@@ -11,6 +11,6 @@ require (
 
 require github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 
 replace github.com/runtime-watcher/runtime-watcher => ../..

@@ -36,6 +36,6 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 
 replace github.com/runtime-watcher/runtime-watcher => ../..

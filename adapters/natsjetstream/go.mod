@@ -17,6 +17,6 @@ require (
 	k8s.io/apimachinery v0.37.2 // indirect
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 
 replace github.com/runtime-watcher/runtime-watcher => ../..

@@ -20,6 +20,6 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 
 replace github.com/runtime-watcher/runtime-watcher => ../..

@@ -50,12 +50,12 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
-	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-00010101000000-000000000000
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261122175540-85687d8dde00
 )
 
 replace (

@@ -5,8 +5,11 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -22,27 +25,30 @@ const (
 	source  = "https://github.com/runtime-watcher/runtime-watcher"
 )
 
-// build returns an image with one file, the binary, at its root. It runs as nonRoot.
-func build(binary string, of release, platform v1.Platform) (v1.Image, error) {
+// build returns an image with the binary at its root, and the license texts below licenses. It runs
+// as nonRoot.
+func build(binary string, of release, platform v1.Platform, parts []part) (v1.Image, error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
 		return nil, err
 	}
 	name := filepath.Base(binary)
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return archive(name, content) },
-		tarball.WithMediaType(types.OCILayer))
-	if err != nil {
-		return nil, fmt.Errorf("layer: %w", err)
-	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	img, err = mutate.Append(img, mutate.Addendum{
-		Layer: layer,
-		History: v1.History{
-			Created: v1.Time{Time: of.created}, CreatedBy: "make image", Comment: name + " " + of.version,
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("append layer: %w", err)
+	for _, content := range []map[string][]byte{notices(parts), {name: content}} {
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return archive(content) },
+			tarball.WithMediaType(types.OCILayer))
+		if err != nil {
+			return nil, fmt.Errorf("layer: %w", err)
+		}
+		img, err = mutate.Append(img, mutate.Addendum{
+			Layer: layer,
+			History: v1.History{
+				Created: v1.Time{Time: of.created}, CreatedBy: "make image", Comment: name + " " + of.version,
+			},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("append layer: %w", err)
+		}
 	}
 	file, err := img.ConfigFile()
 	if err != nil {
@@ -68,7 +74,7 @@ func (r release) labels(title string) map[string]string {
 		prefix + "title":    title,
 		prefix + "version":  r.version,
 		prefix + "source":   source,
-		prefix + "licenses": "Apache-2.0",
+		prefix + "licenses": r.licenses,
 		prefix + "created":  r.created.Format(time.RFC3339),
 	}
 	if r.revision != "" {
@@ -77,29 +83,28 @@ func (r release) labels(title string) map[string]string {
 	return labels
 }
 
-// archive returns a tar archive with one read-only file that root owns. It has no times, so that
-// equal binaries of two commits share a layer.
-func archive(name string, content []byte) (io.ReadCloser, error) {
+// archive returns a tar archive of read-only files that root owns, sorted. It has no times, so that
+// equal files of two commits share a layer. A file at the root is a program.
+func archive(content map[string][]byte) (io.ReadCloser, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	header := &tar.Header{
-		Typeflag: tar.TypeReg,
-		Name:     name,
-		Size:     int64(len(content)),
-		Mode:     0o555,
-		ModTime:  time.Unix(0, 0),
-		Format:   tar.FormatUSTAR,
+	for _, name := range slices.Sorted(maps.Keys(content)) {
+		mode := int64(0o444)
+		if !strings.Contains(name, "/") {
+			mode = 0o555
+		}
+		err := w.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeReg, Name: name, Size: int64(len(content[name])), Mode: mode,
+			ModTime: time.Unix(0, 0), Format: tar.FormatPAX,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(content[name]); err != nil {
+			return nil, err
+		}
 	}
-	if err := w.WriteHeader(header); err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(content); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return io.NopCloser(&buf), nil
+	return io.NopCloser(&buf), w.Close()
 }
 
 // packedSize returns the bytes that a pull transfers: the configuration and the compressed layers.

@@ -55,7 +55,7 @@ func appendSBOM(path layout.Path, img builtImage, of release) error {
 	if err != nil {
 		return err
 	}
-	text, err := sbom(img.binary, digest.String(), of)
+	text, err := sbom(img.info, img.binary, digest.String(), of, img.parts)
 	if err != nil {
 		return err
 	}

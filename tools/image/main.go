@@ -6,6 +6,8 @@
 package main
 
 import (
+	"context"
+	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,26 +17,24 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
 // maxSize is the largest transfer of a pull, in bytes.
 const maxSize = 10_000_000
 
-func main() {
-	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "image:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(command.Run("image", run)) }
 
 // release has the facts that all images of one release share.
 type release struct {
 	version, revision string
+	licenses          string // an SPDX expression for all parts of the binary
 	created           time.Time
 	env               []string // NAME=value, the defaults of the container's environment
 }
 
-func run(args []string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	var of release
@@ -44,8 +44,12 @@ func run(args []string, stdout, stderr io.Writer) error {
 	created := flags.Int64("created", 0, "time of the commit, in `seconds` since 1970")
 	out := flags.String("out", "", "`directory` of the OCI layout, which is replaced")
 	archives := flags.String("archives", "", "`directory` for an archive per platform, for docker load (default none)")
+	licenses := flags.Bool("licenses", false, "print the licenses of the agent's parts, write their texts into -out, and make no image")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *licenses {
+		return printLicenses(ctx, stdout, *out)
 	}
 	if flags.NArg() == 0 || *out == "" {
 		return errors.New("usage: image -out <directory> [flags] <os/architecture>=<binary>, once or more")
@@ -55,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if of.env, err = readEnv(*env); err != nil {
 		return err
 	}
-	images, err := buildAll(flags.Args(), of)
+	images, err := buildAll(ctx, flags.Args(), &of)
 	if err != nil {
 		return err
 	}
@@ -71,17 +75,28 @@ type builtImage struct {
 
 	platform v1.Platform
 	binary   string
+	info     *buildinfo.BuildInfo
+	parts    []part
 	size     int64 // of a pull, in bytes
 }
 
-func buildAll(args []string, of release) (images []builtImage, err error) {
+func buildAll(ctx context.Context, args []string, of *release) (images []builtImage, err error) {
 	for _, arg := range args {
 		platform, binary, _ := strings.Cut(arg, "=")
 		target, err := v1.ParsePlatform(platform)
 		if err != nil {
 			return nil, fmt.Errorf("platform %q: %w", platform, err)
 		}
-		img, err := build(binary, of, *target)
+		info, err := buildinfo.ReadFile(binary)
+		if err != nil {
+			return nil, err
+		}
+		parts, err := partsOf(ctx, info)
+		if err != nil {
+			return nil, err
+		}
+		of.licenses = expression(parts)
+		img, err := build(binary, *of, *target, parts)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +108,7 @@ func buildAll(args []string, of release) (images []builtImage, err error) {
 			return nil, fmt.Errorf("the image for %s has %.1f MB, and may have %.0f MB",
 				target, float64(size)/1e6, maxSize/1e6)
 		}
-		images = append(images, builtImage{img, *target, binary, size})
+		images = append(images, builtImage{img, *target, binary, info, parts, size})
 	}
 	return images, nil
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-func TestImageIsOneFileRunByNobody(t *testing.T) {
+func TestImageIsOneProgramWithoutRights(t *testing.T) {
 	img, _ := makeImage(t, binary(t, "content"))
 
 	if err := validate.Image(img); err != nil {
@@ -49,8 +49,17 @@ func TestImageIsOneFileRunByNobody(t *testing.T) {
 	if got := config.Config.Labels["org.opencontainers.image.version"]; got != "v1.2.3" {
 		t.Errorf("version is %q", got)
 	}
-	if got := files(t, img); len(got) != 1 || !strings.HasSuffix(got["agent"], "content") {
-		t.Errorf("%d files, want the agent alone", len(got))
+	got := files(t, img)
+	if !strings.HasSuffix(got["agent"], "content") || !strings.Contains(got["licenses/stdlib/LICENSE"], "The Go Authors") {
+		t.Errorf("no agent, or no license of the standard library in %v", slices.Collect(maps.Keys(got)))
+	}
+	for name := range got {
+		if name != "agent" && !strings.HasPrefix(name, "licenses/") {
+			t.Errorf("%s is neither the agent nor a license", name)
+		}
+	}
+	if got := config.Config.Labels["org.opencontainers.image.licenses"]; got != "Apache-2.0 AND BSD-3-Clause" {
+		t.Errorf("licenses are %q", got)
 	}
 	if got := config.Created.Unix(); got != 1795319521 {
 		t.Errorf("created at %d, want the time of the commit", got)
@@ -119,7 +128,7 @@ func TestWrongUse(t *testing.T) {
 	}
 	for name, args := range tests {
 		t.Run(name, func(t *testing.T) {
-			if err := run(args, io.Discard, io.Discard); err == nil {
+			if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {
 				t.Error("no error")
 			}
 		})
@@ -157,28 +166,97 @@ var program = sync.OnceValues(func() ([]byte, error) {
 
 // TestSBOMHasAllModules reads that of this test. The sibling modules of an agent have its version.
 func TestSBOMHasAllModules(t *testing.T) {
-	var doc document
 	self := must(os.Executable())
-	if err := json.Unmarshal(must(sbom(self, "sha256:abc", release{version: "v1.2.3"})), &doc); err != nil {
+	info := must(buildinfo.ReadFile(self))
+	info.Deps = slices.DeleteFunc(info.Deps, func(m *debug.Module) bool { return m.Path == digests })
+	info.Deps = append(info.Deps, &debug.Module{Path: root + "x", Version: "v0.0.0", Replace: &debug.Module{Path: "../x"}})
+	parts, err := partsOf(t.Context(), info)
+	if err != nil {
 		t.Fatal(err)
 	}
-	info := must(buildinfo.ReadFile(self))
+	var doc document
+	if err := json.Unmarshal(must(sbom(info, self, "sha256:abc", release{version: "v1.2.3"}, parts)), &doc); err != nil {
+		t.Fatal(err)
+	}
 	found := map[string]string{}
 	for _, p := range doc.Packages {
 		found[p.Name] = p.Version
-	}
-	for _, module := range info.Deps {
-		if found[module.Path] != module.Version {
-			t.Errorf("%s is %q, want %s", module.Path, found[module.Path], module.Version)
+		if p.License == "" || p.License == noAssertion {
+			t.Errorf("%s has no license", p.Name)
 		}
 	}
-	if len(info.Deps) == 0 || len(found) != len(info.Deps)+2 {
+	for _, module := range info.Deps {
+		if want := module.Version; found[module.Path] != want && found[module.Path] != "v1.2.3" {
+			t.Errorf("%s is %q, want %s", module.Path, found[module.Path], want)
+		}
+	}
+	if found[root+"x"] != "v1.2.3" || len(found) != len(info.Deps)+2 {
 		t.Errorf("%d packages for %d modules, want the program and the standard library, too", len(found), len(info.Deps))
 	}
-	sibling := dependency(&debug.Module{Path: "x/core", Version: "v0.0.0", Replace: &debug.Module{Path: "../core"}}, release{version: "v1.2.3"})
-	if sibling.Name != "x/core" || sibling.Version != "v1.2.3" {
-		t.Errorf("a sibling is %+v, want x/core v1.2.3", sibling)
+}
+
+// document has what the tests read of an SBOM.
+type document struct {
+	Creation struct{ Created string } `json:"creationInfo"`
+	Packages []struct {
+		Name    string `json:"name"`
+		Version string `json:"versionInfo"`
+		License string `json:"licenseDeclared"`
+	} `json:"packages"`
+	Relationships []json.RawMessage `json:"relationships"`
+}
+
+func TestLicenses(t *testing.T) {
+	const isc = "Permission to use, copy, modify, and/or distribute this software for any purpose with or without fee is " +
+		"hereby granted, provided that the above copyright notice and this permission notice appear in all copies.\n\n" +
+		"THE SOFTWARE IS PROVIDED \"AS IS\" AND THE AUTHOR DISCLAIMS ALL WARRANTIES WITH REGARD TO THIS SOFTWARE INCLUDING " +
+		"ALL IMPLIED WARRANTIES OF MERCHANTABILITY AND FITNESS. IN NO EVENT SHALL THE AUTHOR BE LIABLE FOR ANY SPECIAL, " +
+		"DIRECT, INDIRECT, OR CONSEQUENTIAL DAMAGES OR ANY DAMAGES WHATSOEVER RESULTING FROM LOSS OF USE, DATA OR PROFITS, " +
+		"WHETHER IN AN ACTION OF CONTRACT, NEGLIGENCE OR OTHER TORTIOUS ACTION, ARISING OUT OF OR IN CONNECTION WITH THE " +
+		"USE OR PERFORMANCE OF THIS SOFTWARE.\n"
+	bsd := string(must(os.ReadFile(filepath.Join(must(goEnv(t.Context(), "GOROOT")), "LICENSE"))))
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"allowed":   {map[string]string{"LICENSE": isc}, "ISC"},
+		"two files": {map[string]string{"LICENSE": bsd, "COPYING.txt": isc}, "BSD-3-Clause AND ISC"},
+		"none":      {map[string]string{"README": isc}, ""},
+		"unknown":   {map[string]string{"LICENSE": "Ask us."}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, text := range test.files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p, err := newPart("x", "v1.0.0", dir)
+			if (err == nil) != (test.want != "") || err == nil && p.license != test.want {
+				t.Errorf("%q and %v, want %q", p.license, err, test.want)
+			}
+			if err == nil && len(notices([]part{p})) != len(test.files) {
+				t.Errorf("notices are %v", notices([]part{p}))
+			}
+		})
 	}
+	if _, err := modulePart(t.Context(), digests, digestsVersion(t)); err == nil || !strings.Contains(err.Error(), "CC-BY-SA") {
+		t.Errorf("%v, want a refusal of a license that is not allowed", err)
+	}
+}
+
+// digests is a module of this test with documents under a license that no part of the agent may have.
+const digests = "github.com/opencontainers/go-digest"
+
+func digestsVersion(t *testing.T) string {
+	t.Helper()
+	for _, m := range must(buildinfo.ReadFile(must(os.Executable()))).Deps {
+		if m.Path == digests {
+			return m.Version
+		}
+	}
+	t.Fatal(digests, "is not in this test")
+	return ""
 }
 
 // makeImage runs the command, and returns the image for arm64 and the output.
@@ -194,7 +272,7 @@ func makeImage(t *testing.T, file string, more ...string) (v1.Image, string) {
 		"-out", dir, "-archives", filepath.Join(dir, "..", "archives"), "-version", "v1.2.3", "-revision", "abc123",
 		"-created", "1795319521", "linux/amd64=" + file, "linux/arm64=" + file,
 	})
-	if err := run(args, &printed, io.Discard); err != nil {
+	if err := run(t.Context(), args, &printed, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(leftover); err == nil {

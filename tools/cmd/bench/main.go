@@ -1,8 +1,9 @@
-// Command bench runs the benchmarks of the paths of an event and compares them with the stored
-// baseline. benchstat prints the table. The command fails when a benchmark takes more memory than
-// before. Times count with -times only: the machine of the baseline must then be this one.
+// Command bench compares the benchmarks of the paths of an event with a stored baseline: make
+// bench-compare. benchstat prints the table. The verdict is about bytes and allocations, because
+// times depend on the machine. With -memory it runs them briefly, prints no table, and
+// judges those with one client only.
 //
-// It runs at the root of the repository, with benchstat in the PATH: make bench-compare.
+// It runs at the root of the repository, with benchstat in the PATH.
 package main
 
 import (
@@ -15,68 +16,74 @@ import (
 	"os/exec"
 	"strconv"
 
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/bench"
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
+const (
+	baseline = "tools/bench-baseline.txt"
+	results  = "bin/bench.txt"
+)
+
 // suites are the benchmarks of the baseline. Each allocates nearly the same in each run.
-var suites = []bench.Suite{
-	{Package: "./core/contract", Pattern: "^BenchmarkBatch$"},
-	{Package: "./core/outbox", Pattern: "^BenchmarkAccept$"},
-	{Package: "./adapters/admission", Pattern: "^(BenchmarkReview|BenchmarkDryRun)$"},
-	{Package: "./adapters/httpmtls", Pattern: "^BenchmarkForward$"},
-	{Package: "./adapters/controllerruntime", Pattern: "^BenchmarkEnqueueByRuntime$"},
-	{Package: "./listener", Pattern: "^(BenchmarkServeHTTP|BenchmarkServer)$/^(handshake|connection|header)"},
-	{Package: "./bench/paths", Pattern: "^BenchmarkV3$"},
+var suites = []suite{
+	{pkg: "./core/contract", pattern: "^BenchmarkBatch$"},
+	{pkg: "./core/outbox", pattern: "^BenchmarkAccept$"},
+	{pkg: "./adapters/admission", pattern: "^(BenchmarkReview|BenchmarkDryRun)$"},
+	{pkg: "./adapters/httpmtls", pattern: "^BenchmarkForward$"},
+	{pkg: "./adapters/controllerruntime", pattern: "^BenchmarkEnqueueByRuntime$"},
+	{pkg: "./listener", pattern: "^(BenchmarkServeHTTP|BenchmarkServer)$/^(handshake|connection|header)"},
+	{pkg: "./bench/paths", pattern: "^BenchmarkV3$"},
 }
 
-// results is where the new results are written.
-const results = "bin/bench.txt"
+// suite is the benchmarks of a package that match a regular expression of go test -bench.
+type suite struct{ pkg, pattern string }
 
 func main() { os.Exit(command.Run("bench", run)) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	update := flags.Bool("update", false, "write the results to "+bench.BaselineFile)
-	times := flags.Bool("times", false, "also fail when a benchmark became slower")
+	update := flags.Bool("update", false, "write the results to "+baseline)
+	memory := flags.Bool("memory", false, "run them 2000 times, print no table, and judge those with one client only")
 	count := flags.Int("count", 6, "run each benchmark so many times")
 	duration := flags.String("benchtime", "0.5s", "run each benchmark for so long, as go test -benchtime")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	text, err := bench.Run(ctx, ".", suites, stderr, "-count", strconv.Itoa(*count), "-benchtime", *duration)
+	if *memory {
+		return checkMemory(ctx)
+	}
+	text, err := runSuites(ctx, stderr, "-count", strconv.Itoa(*count), "-benchtime", *duration)
 	if err != nil {
 		return err
 	}
 	if *update {
-		return os.WriteFile(bench.BaselineFile, []byte(text), 0o644)
+		return os.WriteFile(baseline, []byte(text), 0o644)
 	}
 	if err := os.WriteFile(results, []byte(text), 0o644); err != nil {
 		return err
 	}
-	return compare(ctx, bench.Parse(text), *times, stdout, stderr)
+	table := exec.CommandContext(ctx, "benchstat", "baseline="+baseline, "now="+results)
+	table.Stdout, table.Stderr = stdout, stderr
+	return errors.Join(table.Run(), compare(parse(text), everything))
 }
 
-// compare prints the table and the verdict.
-func compare(ctx context.Context, now bench.Results, times bool, stdout, stderr io.Writer) error {
-	text, err := os.ReadFile(bench.BaselineFile)
+func checkMemory(ctx context.Context) error {
+	text, err := runSuites(ctx, io.Discard, "-benchtime", "2000x")
 	if err != nil {
 		return err
 	}
-	table := exec.CommandContext(ctx, "benchstat", "baseline="+bench.BaselineFile, "now="+results)
-	table.Stdout, table.Stderr = stdout, stderr
-	if err := table.Run(); err != nil {
-		return fmt.Errorf("benchstat: %w", err)
-	}
-	before := bench.Parse(string(text))
-	err = bench.CompareMemory(before, now)
-	if times {
-		err = errors.Join(err, bench.CompareTimes(before, now))
-	}
+	return compare(parse(text), single)
+}
+
+// compare compares the results with those of the baseline that count.
+func compare(now measured, counts func(name) bool) error {
+	text, err := os.ReadFile(baseline)
 	if err != nil {
+		return err
+	}
+	if err := worse(parse(string(text)), now, counts); err != nil {
 		return fmt.Errorf("worse than the baseline, to agree: make bench-compare ARGS=-update\n%w", err)
 	}
-	fmt.Fprintln(stdout, "not worse than the baseline")
 	return nil
 }

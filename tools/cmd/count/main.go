@@ -1,31 +1,34 @@
-// Command count prints a table of numbers about the code: per module and in total, for code that is
-// neither a test nor generated.
+// Command count prints how many exported names each released module has: make count. With -names it
+// lists those without a user outside their package, and with -check it compares the numbers with
+// the agreed ones, so that a new name is a decision.
 //
-// It runs at the root of the repository, with the folders of all modules as arguments: make count.
+// It runs at the root of the repository, with the folders of all modules as arguments.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
-func main() {
-	err := run(os.Args[1:], ".", os.Stdout, os.Stderr)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "count:", err)
-		os.Exit(1)
-	}
-}
+// agreedFile holds the agreed numbers.
+const agreedFile = "tools/exported.txt"
 
-func run(args []string, root string, stdout, stderr io.Writer) error {
+func main() { os.Exit(command.Run("count", run)) }
+
+func run(_ context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("count", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	update := flags.Bool("update", false, "write the number of exported names of each module to "+measure.ExportedFile)
+	update := flags.Bool("update", false, "write the numbers to "+agreedFile)
+	check := flags.Bool("check", false, "compare the numbers with "+agreedFile)
 	names := flags.Bool("names", false, "list exported names without a user outside their package instead")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -33,31 +36,63 @@ func run(args []string, root string, stdout, stderr io.Writer) error {
 	if flags.NArg() == 0 {
 		return errors.New("no modules given: run it with make count")
 	}
-	tree, err := measure.Load(os.DirFS(root), flags.Args())
-	switch {
-	case err != nil:
+	tree, err := load(os.DirFS("."), flags.Args())
+	if err != nil {
 		return err
-	case *update:
-		return writeExported(tree, root)
-	case *names:
-		return printNames(tree, flags.Args(), stdout)
 	}
-	return printTable(tree, root, flags.Args(), stdout)
+	switch counts := tree.counts(); {
+	case *names:
+		return tree.printUnused(stdout)
+	case *update:
+		return os.WriteFile(agreedFile, []byte(counts), 0o644)
+	case *check:
+		return compare(counts)
+	default:
+		_, err = io.WriteString(stdout, counts)
+		return err
+	}
 }
 
-func writeExported(tree *measure.Tree, root string) error {
-	return os.WriteFile(root+"/"+measure.ExportedFile, []byte(tree.ExportedCounts()), 0o644)
+// counts returns a line "<number> <folder>" for each released module.
+func (t *tree) counts() string {
+	var text strings.Builder
+	for _, module := range t.modules {
+		if modules.Released(module) {
+			fmt.Fprintf(&text, "%4d %s\n", len(t.exported(module)), module)
+		}
+	}
+	return text.String()
 }
 
-// printNames lists the names that could be unexported, those that only tests use last.
-func printNames(tree *measure.Tree, modules []string, out io.Writer) error {
-	for _, list := range []struct {
-		users string
-		of    func(string) []string
-	}{{"nothing", tree.Unused}, {"tests", tree.UsedByTests}} {
-		for _, module := range modules {
-			for _, name := range list.of(module) {
-				if _, err := fmt.Fprintf(out, "%s: used by %s outside its package\n", name, list.users); err != nil {
+func compare(counts string) error {
+	agreed, err := os.ReadFile(agreedFile)
+	if err != nil {
+		return err
+	}
+	return errors.Join(missing(counts, string(agreed), "counted"), missing(string(agreed), counts, "agreed"))
+}
+
+// missing returns an error for each line of a text that the other does not have.
+func missing(text, other, word string) error {
+	var errs []error
+	lines := slices.Collect(strings.Lines(other))
+	for line := range strings.Lines(text) {
+		if !slices.Contains(lines, line) {
+			errs = append(errs, fmt.Errorf("%s: %s", word, strings.TrimSpace(line)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// printUnused lists the top-level names that could be unexported, those that only tests use last.
+func (t *tree) printUnused(out io.Writer) error {
+	for _, users := range []users{nothing, tests} {
+		for _, module := range t.modules {
+			for _, name := range t.exported(module) {
+				if strings.Count(name[strings.LastIndex(name, "/")+1:], ".") > 1 || t.used[name] != users {
+					continue
+				}
+				if _, err := fmt.Fprintf(out, "%s: used by %s outside its package\n", name, users); err != nil {
 					return err
 				}
 			}

@@ -48,7 +48,7 @@ func (r *release) compare(ctx context.Context) error {
 // loadLast checks the last release out, beside the clone.
 func (r *release) loadLast(ctx context.Context) (string, error) {
 	dir := filepath.Join(r.scratch, "last")
-	_, err := git(ctx, r.clone(), "worktree", "add", "--quiet", "--detach", dir, "refs/tags/"+r.last)
+	_, err := modules.Git(ctx, r.clone.Dir, "worktree", "add", "--quiet", "--detach", dir, "refs/tags/"+r.last)
 	return dir, err
 }
 
@@ -64,7 +64,7 @@ func (r *release) difference(ctx context.Context, before string, m modules.Modul
 	if _, err := r.api(ctx, before, m, "-m", "-w", old, m.Path); err != nil {
 		return "", err
 	}
-	return r.api(ctx, r.clone(), m, "-m", old, m.Path)
+	return r.api(ctx, r.clone.Dir, m, "-m", old, m.Path)
 }
 
 // api runs apidiff in a module of a checkout. The workspace of the checkout resolves the siblings.

@@ -19,14 +19,10 @@ type release struct {
 	version                string
 	// last is the version of the last release, "" before the first.
 	last string
-	// modules are all modules of the clone, each after its siblings. released are those with tags.
-	modules, released []modules.Module
-	proxy             *modules.Proxy
-	commands          *modules.Go
+	// all are the modules of the clone, each after its siblings. released are those with tags.
+	all, released []modules.Module
+	clone         *modules.Clone
 }
-
-// clone is the scratch clone that gets the commit.
-func (r *release) clone() string { return filepath.Join(r.scratch, "clone") }
 
 type step struct {
 	name string
@@ -39,8 +35,7 @@ func (r *release) run(ctx context.Context, dry bool) error {
 		{"changelog", r.checkChangelog},
 		{"scratch clone", r.makeClone},
 		{"API", r.compare},
-		{"versions of modules", r.pin},
-		{"commit and tags", r.commit},
+		{"commit and tags", r.pin},
 		{"modules, built alone", r.build},
 		{"agent, installed", r.install},
 	}
@@ -54,17 +49,13 @@ func (r *release) run(ctx context.Context, dry bool) error {
 		}
 		fmt.Fprintf(r.out, "ok    %-25s %s\n", s.name, time.Since(started).Round(100*time.Millisecond))
 	}
-	r.printNext(dry)
-	return nil
-}
-
-func (r *release) printNext(dry bool) {
 	if dry {
 		fmt.Fprintf(r.out, "\nNothing is changed. Without -dry-run, the tags are in this repository.\n")
-		return
+		return nil
 	}
 	fmt.Fprintf(r.out, "\nPublish, in this order:\n  git push <remote> %s\n", strings.Join(r.tags(), " "))
-	fmt.Fprintf(r.out, "  git merge -s ours -m 'Merge release %s' %[1]s\n", r.version)
+	fmt.Fprintf(r.out, "  git merge -s ours -m 'Merge release %s' %[1]s\n  make tidy VERSION=%[1]s\n", r.version)
+	return nil
 }
 
 // tags returns the tags of all released modules.
@@ -76,12 +67,61 @@ func (r *release) tags() []string {
 	return tags
 }
 
+// makeClone clones the current commit.
+func (r *release) makeClone(ctx context.Context) (err error) {
+	if r.clone, err = modules.NewClone(ctx, r.root, filepath.Join(r.scratch, "clone"), "HEAD"); err != nil {
+		return err
+	}
+	if r.all, err = modules.Load(r.clone.Dir); err != nil {
+		return err
+	}
+	for _, m := range r.all {
+		if m.Released() {
+			r.released = append(r.released, m)
+		}
+	}
+	return nil
+}
+
+// pin makes the only commit of the release, beside all branches, and all tags.
+func (r *release) pin(ctx context.Context) error { return r.clone.Pin(ctx, r.all, r.version) }
+
+// build checks each released module alone, as of its tag.
+func (r *release) build(ctx context.Context) error {
+	for _, m := range r.released {
+		dir := filepath.Join(r.clone.Dir, filepath.FromSlash(m.Dir))
+		if _, err := r.clone.Run(ctx, dir, "go", "vet", "./..."); err != nil {
+			return fmt.Errorf("%s: %w", m.Dir, err)
+		}
+	}
+	changed, err := modules.Git(ctx, r.clone.Dir, "status", "--porcelain")
+	if err == nil && changed != "" {
+		err = fmt.Errorf("the build changes files:\n%s", changed)
+	}
+	return err
+}
+
+// install is for users of the agent. It fails for a module with replace lines.
+func (r *release) install(ctx context.Context) error {
+	return r.clone.Install(ctx, filepath.Join(r.scratch, "bin"), modules.Path("cmd/agent")+"@"+r.version)
+}
+
+// fetch takes the tags, and the commit with them, out of the scratch clone.
+func (r *release) fetch(ctx context.Context) error {
+	args := []string{"fetch", "--quiet", "--no-tags", r.clone.Dir}
+	for _, tag := range r.tags() {
+		args = append(args, "refs/tags/"+tag+":refs/tags/"+tag)
+	}
+	_, err := modules.Git(ctx, r.root, args...)
+	return err
+}
+
 // forget removes the unpublished version from the module cache.
 func (r *release) forget(ctx context.Context) error {
-	if r.commands == nil {
+	if r.clone == nil {
 		return nil
 	}
-	return r.commands.Forget(ctx, r.released, r.version)
+	return r.clone.Forget(ctx, r.released, r.version)
 }
 
 var errUsage = errors.New("want a version such as v0.1.0: make release VERSION=v0.1.0")

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
 // world is a small repository with a remote, in the state before its first release.
@@ -37,9 +37,9 @@ func newWorld(t *testing.T) *world {
 	w.write("core/core.go", "// Package core is small.\npackage core\n\n// One is 1.\nconst One = 1\n\n// Two is 2.\nconst Two = 2\n")
 	w.write("cmd/agent/go.mod", mod("cmd/agent", "."))
 	w.write("cmd/agent/go.sum", "")
-	w.write("cmd/agent/main.go", "package main\n\nimport \""+measure.Path("core")+"\"\n\nfunc main() { println(core.One) }\n")
+	w.write("cmd/agent/main.go", "package main\n\nimport \""+modules.Path("core")+"\"\n\nfunc main() { println(core.One) }\n")
 	w.write("test/go.mod", mod("test", "."))
-	w.write("test/x.go", "// Package test tests.\npackage test\n\nimport _ \""+measure.Path("core")+"\"\n")
+	w.write("test/x.go", "// Package test tests.\npackage test\n\nimport _ \""+modules.Path("core")+"\"\n")
 	w.commit()
 	w.git("init", "--quiet", "--bare", w.remote)
 	w.git("remote", "add", "origin", w.remote)
@@ -49,9 +49,9 @@ func newWorld(t *testing.T) *world {
 
 func mod(dir string, siblings ...string) string {
 	var text strings.Builder
-	text.WriteString("module " + measure.Path(dir) + "\n\ngo 1.26.0\n")
+	text.WriteString("module " + modules.Path(dir) + "\n\ngo 1.26.0\n")
 	for _, sibling := range siblings {
-		path := measure.Path(sibling)
+		path := modules.Path(sibling)
 		folder := strings.Repeat("../", strings.Count(dir, "/")+1) + sibling
 		text.WriteString("\nrequire " + path + " v0.0.0\n\nreplace " + path + " => " + folder + "\n")
 	}
@@ -91,7 +91,7 @@ func (w *world) announce(version, text string) {
 
 func (w *world) git(args ...string) string {
 	w.Helper()
-	out, err := git(w.Context(), w.root, args...)
+	out, err := modules.Git(w.Context(), w.root, args...)
 	if err != nil {
 		w.Fatal(err)
 	}

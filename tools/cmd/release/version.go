@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/semver"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
 // checkVersion finds the last release. It fails unless the version is new and later, and the
@@ -21,14 +23,14 @@ func (r *release) checkVersion(ctx context.Context) error {
 	if semver.Compare(semver.Major(r.version), "v1") > 0 {
 		return errors.New("from v2 on, module paths need the major version as suffix")
 	}
-	changed, err := git(ctx, r.root, "status", "--porcelain")
+	changed, err := modules.Git(ctx, r.root, "status", "--porcelain")
 	if err != nil {
 		return err
 	}
 	if changed != "" {
 		return fmt.Errorf("files are not committed:\n%s", changed)
 	}
-	tags, err := git(ctx, r.root, "tag", "--list", "v*")
+	tags, err := modules.Git(ctx, r.root, "tag", "--list", "v*")
 	if err != nil {
 		return err
 	}

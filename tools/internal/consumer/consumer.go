@@ -1,15 +1,17 @@
-// Package consumer checks that others can import the modules of this repository. It packs all
-// released modules at one version. A module outside of the repository requires them, without
-// workspace and without replace lines. It is built and tested.
+// Package consumer checks that others can import the modules of this repository: at a release, and
+// at a commit. The importers are modules outside of the repository, without workspace and without
+// replace lines. The go command fetches from a scratch clone.
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
@@ -19,7 +21,7 @@ import (
 const timeout = 15 * time.Minute
 
 // Check runs all checks and prints a line for each. It needs no network when the module cache has
-// the modules of others. At the end it removes the packed modules, also from the module cache.
+// the modules of others. At the end it removes our modules from the module cache.
 func Check(ctx context.Context, root string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -27,79 +29,87 @@ func Check(ctx context.Context, root string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	w, err := prepare(ctx, root, scratch)
-	if err == nil {
+	w := &world{dir: scratch}
+	if err = w.prepare(ctx, root); err == nil {
 		err = w.runAll(ctx, out)
 	}
 	return errors.Join(err, w.forget(context.WithoutCancel(ctx)), os.RemoveAll(scratch))
 }
 
-// world is a folder outside of the repository, with a proxy.
+// world is a folder outside of the repository, with a clone.
 type world struct {
-	*modules.Go
+	*modules.Clone
 
-	root, dir string
-	version   string
-	released  []modules.Module
+	dir string
+	// commit is that of the working tree, and version its tag.
+	commit, version string
+	all, released   []modules.Module
 }
 
-// prepare packs all released modules at a version that is a hash of their content. So the module
-// cache never has other content of that version.
-func prepare(ctx context.Context, root, scratch string) (*world, error) {
-	w := &world{root: root, dir: scratch}
-	sources, proxy := filepath.Join(scratch, "sources"), modules.NewProxy(filepath.Join(scratch, "proxy"))
-	w.Go = modules.NewGo(proxy)
-	if err := copySources(ctx, root, sources); err != nil {
-		return w, err
-	}
-	hash, err := hashOf(sources)
+// identity makes commits on a machine where git has none.
+var identity = []string{"-c", "user.name=consumer", "-c", "user.email=consumer@example.com"}
+
+// prepare clones the working tree, without files that git does not track. The version has a hash of
+// the content, so the module cache never has other content of that version.
+func (w *world) prepare(ctx context.Context, root string) error {
+	root, err := filepath.Abs(root)
 	if err != nil {
-		return w, err
+		return err
 	}
-	w.version = "v0.0.0-h" + hash
-	all, err := modules.Load(sources)
+	stash, err := modules.Git(ctx, root, append(identity, "stash", "create")...)
 	if err != nil {
-		return w, err
+		return err
 	}
+	w.Clone, err = modules.NewClone(ctx, root, filepath.Join(w.dir, "clone"), cmp.Or(stash, "HEAD"))
+	if err != nil {
+		return err
+	}
+	for _, setting := range identity {
+		if name, value, ok := strings.Cut(setting, "="); ok {
+			_, gitErr := modules.Git(ctx, w.Dir, "config", name, value)
+			err = errors.Join(err, gitErr)
+		}
+	}
+	tree, treeErr := modules.Git(ctx, w.Dir, "rev-parse", "--short=12", "HEAD^{tree}")
+	commit, commitErr := modules.Git(ctx, w.Dir, "rev-parse", "HEAD")
+	w.commit, w.version = commit, "v0.0.0-h"+tree
+	all, loadErr := modules.Load(w.Dir)
 	for _, m := range all {
 		if m.Released() {
 			w.released = append(w.released, m)
-			err = errors.Join(err, modules.Pin(sources, m, w.version), proxy.Add(sources, m, w.version, time.Now()))
 		}
 	}
-	return w, err
+	w.all = all
+	return errors.Join(err, treeErr, commitErr, loadErr)
 }
 
 func (w *world) forget(ctx context.Context) error {
-	if w.version == "" {
+	if w.Clone == nil {
 		return nil
 	}
-	return w.Forget(ctx, w.released, w.version)
-}
-
-type check struct {
-	name string
-	run  func(ctx context.Context) (string, error)
+	pseudo, err := modules.Git(ctx, w.Dir, "log", "-1", "--abbrev=12", "--date=format-local:%Y%m%d%H%M%S",
+		"--format=v0.0.0-%cd-%h", w.commit)
+	return errors.Join(err, w.Forget(ctx, w.released, w.version), w.Forget(ctx, w.released, pseudo))
 }
 
 func (w *world) runAll(ctx context.Context, out io.Writer) error {
-	checks := []check{
+	var errs []error
+	for _, c := range []struct {
+		name string
+		run  func(ctx context.Context) (string, error)
+	}{
+		{"commit", w.checkCommit},
+		{"release", w.checkRelease},
 		{"operator", w.checkOperator},
 		{"agent", w.checkInstall},
-	}
-	for _, c := range costs() {
-		checks = append(checks, check{c.name, func(ctx context.Context) (string, error) { return w.checkCost(ctx, c) }})
-	}
-	var errs []error
-	for _, c := range checks {
+	} {
 		started := time.Now()
 		result, err := c.run(ctx)
-		took := time.Since(started).Round(100 * time.Millisecond)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c.name, err))
 			result = "FAILED"
 		}
-		fmt.Fprintf(out, "      %-26s %6s  %s\n", c.name, took, result)
+		fmt.Fprintf(out, "      %-10s %6s  %s\n", c.name, time.Since(started).Round(100*time.Millisecond), result)
 	}
 	return errors.Join(errs...)
 }

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
 // operatorSources is the folder with the consumer: an operator and its unit tests.
@@ -20,7 +20,7 @@ var examples = []string{"minimal", "source", "transport"}
 // checkOperator builds and tests a module that imports all released modules.
 func (w *world) checkOperator(ctx context.Context) (string, error) {
 	dir := filepath.Join(w.dir, "operator")
-	err := copyFolder(filepath.Join(w.root, filepath.FromSlash(operatorSources)), dir)
+	err := os.CopyFS(dir, os.DirFS(filepath.Join(w.Dir, filepath.FromSlash(operatorSources))))
 	for _, example := range examples {
 		err = errors.Join(err, w.copyExample(example, filepath.Join(dir, example)))
 	}
@@ -40,8 +40,7 @@ func (w *world) checkOperator(ctx context.Context) (string, error) {
 
 // copyExample copies the code of an example and its testdata. Tests of documents stay behind.
 func (w *world) copyExample(name, to string) error {
-	from := filepath.Join(w.root, "examples", name)
-	err := copyFolder(from, to)
+	err := os.CopyFS(to, os.DirFS(filepath.Join(w.Dir, "examples", name)))
 	tests, _ := filepath.Glob(filepath.Join(to, "*_test.go")) // The pattern is well-formed.
 	for _, test := range tests {
 		err = errors.Join(err, rehome(test))
@@ -55,7 +54,7 @@ func rehome(file string) error {
 	if err != nil {
 		return err
 	}
-	moved := strings.ReplaceAll(string(text), measure.Path("examples")+"/", modulePath+"/")
+	moved := strings.ReplaceAll(string(text), modules.Path("examples")+"/", modulePath+"/")
 	return os.WriteFile(file, []byte(moved), 0o600)
 }
 
@@ -70,12 +69,7 @@ func (w *world) init(ctx context.Context, dir string) error {
 		fmt.Fprintf(&mod, "\t%s %s\n", m.Path, w.version)
 	}
 	mod.WriteString(")\n")
-	sums, err := w.sums()
-	if err != nil {
-		return err
-	}
-	err = errors.Join(os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod.String()), 0o600),
-		os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
+	err := errors.Join(os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod.String()), 0o600), w.writeSums(dir))
 	if err != nil {
 		return err
 	}
@@ -83,14 +77,19 @@ func (w *world) init(ctx context.Context, dir string) error {
 	return err
 }
 
-// sums returns the lines of all go.sum of the released modules.
-func (w *world) sums() (all []byte, err error) {
+// writeSums writes the lines of all go.sum of the released modules that are of others.
+func (w *world) writeSums(dir string) error {
+	var all []string
 	for _, m := range w.released {
-		lines, err := os.ReadFile(filepath.Join(w.root, filepath.FromSlash(m.Dir), "go.sum"))
+		text, err := os.ReadFile(filepath.Join(w.Dir, filepath.FromSlash(m.Dir), "go.sum"))
 		if err != nil {
-			return nil, err
+			return err
 		}
-		all = append(all, lines...)
+		for line := range strings.Lines(string(text)) {
+			if !strings.HasPrefix(line, modules.Root) {
+				all = append(all, line)
+			}
+		}
 	}
-	return all, nil
+	return os.WriteFile(filepath.Join(dir, "go.sum"), []byte(strings.Join(all, "")), 0o600)
 }

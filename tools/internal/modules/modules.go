@@ -1,5 +1,5 @@
 // Package modules reads the modules of this repository. It sets the versions by which they require
-// each other. It packs them as a module proxy in a folder (go.dev/ref/mod, GOPROXY protocol).
+// each other. Go commands fetch them from a scratch clone.
 package modules
 
 import (
@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 
 	"golang.org/x/mod/modfile"
-
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
 // Module is a folder with a go.mod.
@@ -26,7 +24,7 @@ type Module struct {
 }
 
 // Released reports whether the module has version tags.
-func (m Module) Released() bool { return measure.Released(m.Dir) }
+func (m Module) Released() bool { return Released(m.Dir) }
 
 // Tag is the name of the version tag of the module.
 func (m Module) Tag(version string) string { return path.Join(m.Dir, version) }
@@ -39,7 +37,7 @@ func Load(root string) ([]Module, error) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && measure.Skipped(name):
+		case entry.IsDir() && Skipped(name):
 			return fs.SkipDir
 		case entry.Name() != "go.mod":
 			return nil
@@ -64,14 +62,16 @@ func read(root, dir string) (Module, error) {
 	}
 	m := Module{Dir: dir, Path: file.Module.Mod.Path}
 	for _, required := range file.Require {
-		if sibling, ok := measure.Folder(required.Mod.Path); ok {
+		if sibling, ok := Folder(required.Mod.Path); ok {
 			m.Siblings = append(m.Siblings, sibling)
 		}
 	}
 	return m, nil
 }
 
-func goMod(root, dir string) string { return filepath.Join(root, filepath.FromSlash(dir), "go.mod") }
+func folder(root, dir string) string { return filepath.Join(root, filepath.FromSlash(dir)) }
+
+func goMod(root, dir string) string { return filepath.Join(folder(root, dir), "go.mod") }
 
 func parse(name string) (*modfile.File, error) {
 	text, err := os.ReadFile(name)

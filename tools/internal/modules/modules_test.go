@@ -2,15 +2,12 @@ package modules_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
@@ -23,7 +20,7 @@ func house(t *testing.T) (root string) {
 		"core/go.mod":          mod("core"),
 		"core/core.go":         "// Package core has one name.\npackage core\n\n// One is 1.\nconst One = 1\n",
 		"cmd/agent/go.mod":     mod("cmd/agent", "core"),
-		"cmd/agent/main.go":    "package main\n\nimport \"" + measure.Path("core") + "\"\n\nfunc main() { println(core.One) }\n",
+		"cmd/agent/main.go":    "package main\n\nimport \"" + modules.Path("core") + "\"\n\nfunc main() { println(core.One) }\n",
 		"test/go.mod":          mod("test", "cmd/agent", "core"),
 		"core/testdata/go.mod": "module not.read\n",
 		"bin/go.mod":           "module not.read\n",
@@ -34,10 +31,10 @@ func house(t *testing.T) (root string) {
 // mod returns a go.mod that replaces its siblings.
 func mod(dir string, siblings ...string) string {
 	var text strings.Builder
-	text.WriteString("module " + measure.Path(dir) + "\n\ngo 1.26.0\n")
+	text.WriteString("module " + modules.Path(dir) + "\n\ngo 1.26.0\n")
 	up := strings.Repeat("../", strings.Count(dir, "/")+1)
 	for _, sibling := range siblings {
-		path := measure.Path(sibling)
+		path := modules.Path(sibling)
 		text.WriteString("\nrequire " + path + " v0.0.0\n\nreplace " + path + " => " + up + sibling + "\n")
 	}
 	return text.String()
@@ -95,56 +92,55 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
+// TestPin tags a clone of the house, and imports the agent as others do: the go command fetches it
+// from the clone, and compares the sums that the tags name with its own.
 func TestPin(t *testing.T) {
+	for name, value := range map[string]string{
+		"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.com",
+		"GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@example.com", "GIT_CONFIG_GLOBAL": os.DevNull,
+	} {
+		t.Setenv(name, value)
+	}
 	root := house(t)
-	for _, m := range load(t, root) {
-		check(t, modules.Pin(root, m, "v1.2.3"))
-		text, err := os.ReadFile(filepath.Join(root, m.Dir, "go.mod"))
+	for _, args := range [][]string{{"init", "--quiet"}, {"add", "--all"}, {"commit", "--quiet", "--message", "all"}} {
+		_, err := modules.Git(t.Context(), root, args...)
 		check(t, err)
-		if strings.Contains(string(text), "v0.0.0") || strings.Count(string(text), "v1.2.3") != len(m.Siblings) {
-			t.Errorf("%s requires siblings at other versions than v1.2.3:\n%s", m.Dir, text)
+	}
+	clone, err := modules.NewClone(t.Context(), root, filepath.Join(t.TempDir(), "clone"), "HEAD")
+	check(t, err)
+	const version = "v0.0.0-test.of.a.clone"
+	all := load(t, clone.Dir)
+	t.Cleanup(func() { check(t, clone.Forget(context.WithoutCancel(t.Context()), all, version)) })
+	check(t, clone.Pin(t.Context(), all, version))
+	for _, m := range all {
+		text, err := os.ReadFile(filepath.Join(clone.Dir, m.Dir, "go.mod"))
+		check(t, err)
+		if strings.Contains(string(text), "v0.0.0\n") || strings.Count(string(text), version) != len(m.Siblings) {
+			t.Errorf("%s requires siblings at other versions than %s:\n%s", m.Dir, version, text)
 		}
 		if replaced := strings.Contains(string(text), "replace"); replaced == m.Released() && len(m.Siblings) > 0 {
 			t.Errorf("%s: replaced %v, released %v:\n%s", m.Dir, replaced, m.Released(), text)
 		}
 	}
-}
 
-// TestProxy builds the agent from the proxy, with the sums that the proxy names. The go command
-// compares them with its own.
-func TestProxy(t *testing.T) {
-	root, dir := house(t), t.TempDir()
-	proxy := modules.NewProxy(dir)
-	runner := modules.NewGo(proxy)
-	const version = "v0.0.0-test.of.a.proxy"
-	all := load(t, root)
-	t.Cleanup(func() { check(t, runner.Forget(context.WithoutCancel(t.Context()), all, version)) })
-	var sums strings.Builder
-	for _, m := range all {
-		check(t, errors.Join(modules.Pin(root, m, version), proxy.Add(root, m, version, time.Now())))
-		lines, err := proxy.Sums(m, version)
-		check(t, err)
-		sums.WriteString(lines)
-	}
-
-	agent := measure.Path("cmd/agent")
+	agent := modules.Path("cmd/agent")
 	consumer := t.TempDir()
 	write(t, consumer, map[string]string{
 		"go.mod":  "module x\n\ngo 1.26.0\n\ntool " + agent + "\n\nrequire " + agent + " " + version + "\n",
-		"go.sum":  sums.String(),
-		"core.go": "package x\n\nimport _ \"" + measure.Path("core") + "\"\n",
+		"core.go": "package x\n\nimport _ \"" + modules.Path("core") + "\"\n",
 	})
-	_, err := runner.Run(t.Context(), consumer, "go", "build", "./...", agent)
+	_, err = clone.Run(t.Context(), consumer, "go", "build", "./...", agent)
 	check(t, err)
-	check(t, runner.Install(t.Context(), dir, agent+"@"+version))
-	license, err := runner.Run(t.Context(), consumer, "go", "list", "-m", "-f", "{{.Dir}}", measure.Path("core"))
+	check(t, clone.Install(t.Context(), t.TempDir(), agent+"@"+version))
+	license, err := clone.Run(t.Context(), consumer, "go", "list", "-m", "-f", "{{.Dir}}", agent)
 	check(t, err)
 	if _, err := os.Stat(filepath.Join(strings.TrimSpace(license), "LICENSE")); err != nil {
-		t.Errorf("the packed module has no license: %v", err)
+		t.Errorf("the fetched module has no license: %v", err)
 	}
-
-	write(t, consumer, map[string]string{"go.sum": strings.ReplaceAll(sums.String(), "h1:", "h1:A")})
-	if _, err := runner.Run(t.Context(), consumer, "go", "build", "./..."); err == nil {
-		t.Error("wrong sums are accepted")
+	sums, err := os.ReadFile(filepath.Join(clone.Dir, "cmd", "agent", "go.sum"))
+	check(t, err)
+	write(t, consumer, map[string]string{"go.sum": strings.ReplaceAll(string(sums), "h1:", "h1:A")})
+	if _, err := clone.Run(t.Context(), consumer, "go", "build", "./..."); err == nil || len(sums) == 0 {
+		t.Errorf("wrong sums are accepted, right ones are %q", sums)
 	}
 }

@@ -1,23 +1,47 @@
 package modules
 
 import (
+	"context"
 	"maps"
 	"os"
 	"slices"
 
 	"golang.org/x/mod/modfile"
-
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
-// Pin sets the version by which a module requires its siblings. A released module also loses the
-// replace lines of its siblings: `go install` refuses a module with such lines.
-func Pin(root string, m Module, version string) error {
+// Pin makes one commit in which all modules require each other at a version. It tags the released
+// ones. They lose the replace lines of their siblings: `go install` refuses a module with such
+// lines. The go command fetches the siblings from the tags made so far.
+func (c *Clone) Pin(ctx context.Context, all []Module, version string) error {
+	var tags []string
+	for i, m := range all {
+		if err := pin(c.Dir, m, version); err != nil {
+			return err
+		}
+		if m.Released() {
+			if _, err := c.Run(ctx, folder(c.Dir, m.Dir), "go", "mod", "tidy"); err != nil {
+				return err
+			}
+			tags = append(tags, m.Tag(version))
+		}
+		if err := c.Commit(ctx, "release: "+version, i > 0, tags...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func pin(root string, m Module, version string) error {
 	file, err := parse(goMod(root, m.Dir))
 	if err != nil {
 		return err
 	}
-	if err := pin(file, m, version); err != nil {
+	for _, sibling := range m.Siblings {
+		if err := file.AddRequire(Path(sibling), version); err != nil {
+			return err
+		}
+	}
+	if err := dropReplaced(file, m); err != nil {
 		return err
 	}
 	text, err := file.Format()
@@ -27,14 +51,9 @@ func Pin(root string, m Module, version string) error {
 	return os.WriteFile(goMod(root, m.Dir), text, 0o600)
 }
 
-func pin(file *modfile.File, m Module, version string) error {
-	for _, sibling := range m.Siblings {
-		if err := file.AddRequire(measure.Path(sibling), version); err != nil {
-			return err
-		}
-	}
+func dropReplaced(file *modfile.File, m Module) error {
 	for _, replace := range slices.Clone(file.Replace) {
-		if _, own := measure.Folder(replace.Old.Path); own && m.Released() {
+		if _, own := Folder(replace.Old.Path); own && m.Released() {
 			if err := file.DropReplace(replace.Old.Path, replace.Old.Version); err != nil {
 				return err
 			}

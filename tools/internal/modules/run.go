@@ -3,102 +3,121 @@ package modules
 import (
 	"context"
 	"errors"
-	"io/fs"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/mod/module"
 
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
-// Go runs go commands outside of the workspace. They get the modules of this repository from a
-// proxy, and all others from the module cache or from the usual proxy.
-type Go struct{ proxy *Proxy }
-
-// NewGo returns a runner of go commands.
-func NewGo(proxy *Proxy) *Go { return &Go{proxy: proxy} }
-
-// Run runs a command in a folder and returns its standard output. The error has all output.
-func (g *Go) Run(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd, err := g.command(ctx, name, args...)
-	if err != nil {
-		return "", err
-	}
+// Git runs a git command in a folder and returns its standard output, trimmed.
+func Git(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
+	text, err := command.Output(cmd)
+	return strings.TrimSpace(text), err
+}
+
+// Clone is a scratch clone of the repository. Go commands fetch the modules of the repository from
+// it, as they fetch them from its public address.
+type Clone struct{ Dir string }
+
+// NewClone clones the repository in root into dir, on the new branch scratch at a commit. The clone
+// has no remote.
+func NewClone(ctx context.Context, root, dir, commit string) (*Clone, error) {
+	_, err := Git(ctx, root, "clone", "--quiet", "--no-checkout", root, dir)
+	for _, args := range [][]string{
+		{"remote", "remove", "origin"},
+		{"checkout", "--quiet", "--no-track", "-b", "scratch", commit},
+	} {
+		if err == nil {
+			_, err = Git(ctx, dir, args...)
+		}
+	}
+	return &Clone{Dir: dir}, err
+}
+
+// Commit commits all files, and moves the tags of the modules to that commit. It amends the commit
+// that it made before.
+func (c *Clone) Commit(ctx context.Context, title string, amend bool, tags ...string) error {
+	args := []string{"commit", "--quiet", "--all", "--allow-empty", "--message", title}
+	if amend {
+		args = append(args, "--amend")
+	}
+	_, err := Git(ctx, c.Dir, args...)
+	for _, tag := range tags {
+		_, tagErr := Git(ctx, c.Dir, "tag", "--force", "--annotate", "--message", tag, tag)
+		err = errors.Join(err, tagErr)
+	}
+	return err
+}
+
+// Run runs a command outside of the workspace and returns its standard output. The error has all
+// output.
+func (c *Clone) Run(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, c.environment()
 	return command.Output(cmd)
 }
 
 // Install installs a program, such as example.com/program@v1.0.0, into the folder bin.
-func (g *Go) Install(ctx context.Context, bin, program string) error {
-	cmd, err := g.command(ctx, "go", "install", program)
-	if err != nil {
-		return err
-	}
-	cmd.Env = append(cmd.Env, "GOBIN="+bin)
-	_, err = command.Output(cmd)
+func (c *Clone) Install(ctx context.Context, bin, program string) error {
+	cmd := exec.CommandContext(ctx, "go", "install", program)
+	cmd.Dir, cmd.Env = os.TempDir(), append(c.environment(), "GOBIN="+bin)
+	_, err := command.Output(cmd)
 	return err
 }
 
-func (g *Go) command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
-	usual, err := command.Output(exec.CommandContext(ctx, "go", "env", "GOPROXY"))
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE=", "GONOPROXY=",
-		"GONOSUMDB="+measure.Root,
-		"GOPROXY="+g.proxy.URL()+","+strings.TrimSpace(usual))
-	// The go command keeps an index of each module in its build cache, by version. The content of a
-	// version can change before a release.
-	cmd.Env = append(cmd.Env, "GODEBUG=goindex=0,"+os.Getenv("GODEBUG"))
-	return cmd, nil
+func (c *Clone) environment() []string {
+	count, _ := strconv.Atoi(os.Getenv("GIT_CONFIG_COUNT")) // 0 if it is not set.
+	return append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE="+Root, "GONOPROXY=", "GONOSUMDB=",
+		// The go command keeps an index of each module in its build cache, by version. The content of
+		// a version can change before a release.
+		"GODEBUG=goindex=0,"+os.Getenv("GODEBUG"),
+		"GIT_CONFIG_COUNT="+strconv.Itoa(count+1),
+		fmt.Sprintf("GIT_CONFIG_KEY_%d=url.file://%s.insteadOf", count, filepath.ToSlash(c.Dir)),
+		fmt.Sprintf("GIT_CONFIG_VALUE_%d=https://%s", count, Root))
 }
 
-// Forget removes one version of the modules from the module cache.
-func (g *Go) Forget(ctx context.Context, all []Module, version string) error {
-	cache, err := g.Run(ctx, ".", "go", "env", "GOMODCACHE")
-	if err != nil {
+// Forget removes a version of the modules, and the fetched repository, from the module cache.
+func (c *Clone) Forget(ctx context.Context, all []Module, version string) error {
+	cache, err := c.Run(ctx, os.TempDir(), "go", "env", "GOMODCACHE")
+	if err != nil || version == "" {
 		return err
 	}
 	cache = strings.TrimSpace(cache)
-	var errs []error
+	var patterns []string
 	for _, m := range all {
-		errs = append(errs, forget(cache, m, version))
-	}
-	return errors.Join(errs...)
-}
-
-func forget(cache string, m Module, version string) error {
-	escaped, err := module.EscapePath(m.Path)
-	if err != nil {
-		return err
-	}
-	downloads, err := filepath.Glob(filepath.Join(cache, "cache", "download", escaped, "@v", version+".*"))
-	for _, file := range downloads {
-		err = errors.Join(err, os.Remove(file))
-	}
-	extracted := filepath.Join(cache, escaped+"@"+version)
-	return errors.Join(err, unlock(extracted), os.RemoveAll(extracted))
-}
-
-// unlock makes a folder of the module cache removable.
-func unlock(dir string) error {
-	root, err := os.OpenRoot(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
+		escaped, err := module.EscapePath(m.Path)
+		if err != nil {
 			return err
 		}
-		return root.Chmod(name, 0o700)
-	})
+		patterns = append(patterns, filepath.Join(cache, escaped+"@"+version),
+			filepath.Join(cache, "cache", "download", escaped, "@v", version+".*"))
+	}
+	fetched, err := filepath.Glob(filepath.Join(cache, "cache", "vcs", "*.info"))
+	for _, info := range fetched {
+		if text, _ := os.ReadFile(info); strings.Contains(string(text), Root) {
+			patterns = append(patterns, strings.TrimSuffix(info, ".info")+"*")
+		}
+	}
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(pattern) // Well-formed.
+		for _, name := range found {
+			// The module cache is read-only.
+			_ = filepath.WalkDir(name, func(name string, entry os.DirEntry, _ error) error {
+				if entry != nil && entry.IsDir() {
+					_ = os.Chmod(name, 0o700)
+				}
+				return nil
+			})
+			err = errors.Join(err, os.RemoveAll(name))
+		}
+	}
+	return err
 }

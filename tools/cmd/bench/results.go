@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// name identifies a benchmark.
+type name struct{ pkg, benchmark string }
+
+func (n name) String() string { return n.pkg + " " + n.benchmark }
+
+// measured are the samples of each benchmark, by unit.
+type measured map[name]map[string][]float64
+
+// runSuites runs the suites one after the other and returns the output, which it also writes to
+// progress. Two processors are used, as the number of allocations depends on it.
+func runSuites(ctx context.Context, progress io.Writer, args ...string) (string, error) {
+	var all bytes.Buffer
+	for _, s := range suites {
+		cmd := exec.CommandContext(ctx, "go", slices.Concat(
+			[]string{"test", "-run", "^$", "-bench", s.pattern, "-benchmem", "-cpu", "2", "-timeout", "1h"},
+			args, []string{s.pkg})...)
+		cmd.Stdout = io.MultiWriter(&all, progress)
+		cmd.Stderr = cmd.Stdout
+		if err := cmd.Run(); err != nil {
+			return "", fmt.Errorf("benchmarks %s of %s: %w\n%s", s.pattern, s.pkg, err, all.String())
+		}
+	}
+	return all.String(), nil
+}
+
+// parse reads the output of go test -bench. Other lines are ignored.
+func parse(text string) measured {
+	results := measured{}
+	pkg := ""
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 2 && fields[0] == "pkg:":
+			pkg = fields[1]
+		case len(fields) > 2 && strings.HasPrefix(fields[0], "Benchmark"):
+			results.add(name{pkg, processors.ReplaceAllString(fields[0], "")}, fields[2:])
+		}
+	}
+	return results
+}
+
+// processors is the suffix of a name with their number.
+var processors = regexp.MustCompile(`-\d+$`)
+
+// add adds the values of a line: numbers, and their units.
+func (m measured) add(n name, values []string) {
+	if m[n] == nil {
+		m[n] = map[string][]float64{}
+	}
+	for pair := range slices.Chunk(values, 2) {
+		if value, err := strconv.ParseFloat(pair[0], 64); err == nil && len(pair) == 2 {
+			m[n][pair[1]] = append(m[n][pair[1]], value)
+		}
+	}
+}
+
+// tolerances are the growth that is not reported: a share of the old value, and a constant. Pools
+// and maps do not take the same memory in each run.
+func tolerances() map[string]struct{ share, constant float64 } {
+	return map[string]struct{ share, constant float64 }{"allocs/op": {0.05, 1}, "B/op": {0.10, 256}}
+}
+
+// worse returns an error for each benchmark that takes more memory than before, or that is gone.
+// Medians count.
+func worse(before, after measured, counts func(name) bool) error {
+	byName := func(a, b name) int { return strings.Compare(a.String(), b.String()) }
+	var errs []error
+	for _, n := range slices.SortedFunc(maps.Keys(before), byName) {
+		if !counts(n) {
+			continue
+		}
+		if after[n] == nil {
+			errs = append(errs, fmt.Errorf("%s: gone", n))
+		}
+		for unit, allowed := range tolerances() {
+			old, now := median(before[n][unit]), median(after[n][unit])
+			if now > old*(1+allowed.share)+allowed.constant {
+				errs = append(errs, fmt.Errorf("%s: %.0f %s, before %.0f", n, now, unit, old))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// median returns 0 without samples.
+func median(samples []float64) float64 {
+	if len(samples) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(samples))[len(samples)/2]
+}
+
+var concurrent = regexp.MustCompile(`^BenchmarkServer/|/inflight=8$|/runtimes=(4|16)/`)
+
+func everything(name) bool { return true }
+
+// single reports whether a benchmark has one client. Several ones connect during the first
+// operations, so a short run takes more memory.
+func single(n name) bool { return !concurrent.MatchString(n.benchmark) }
