@@ -3,11 +3,11 @@ module github.com/runtime-watcher/runtime-watcher/bench
 go 1.26.0
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
-	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0
-	github.com/runtime-watcher/runtime-watcher/test v0.0.0
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/test v0.0.0-20261122175540-85687d8dde00
 )
 
 replace (
@@ -15,18 +15,19 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
-	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../adapters/informer
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../adapters/natsjetstream
-	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../adapters/opentelemetry
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/agent => ../agent
-	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../cmd/agent
 	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane
 	github.com/runtime-watcher/runtime-watcher/test => ../test
 )
 
 require (
 	github.com/cert-manager/cert-manager v1.21.2
+	github.com/nats-io/nats.go v1.55.0
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261122175540-85687d8dde00
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	sigs.k8s.io/controller-runtime v0.25.2
@@ -37,7 +38,11 @@ require (
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/cel-go v0.30.0 // indirect
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0 // indirect
+	github.com/klauspost/compress v1.20.1 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00 // indirect
+	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/exp v0.0.0-20260410095643-746e56fc9e2f // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260526163538-3dc84a4a5aaa // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260610212136-7ab31c22f7ad // indirect
