@@ -10,6 +10,7 @@ operators in the control plane (KCP).
 
 Usage: agent [--flag=value ...]
        agent check [--flag=value ...]           checks the set-up, and changes nothing
+       agent debug [--pid=1]                    logs at level debug for 10 minutes
        agent webhook-configuration [--flag ...] prints the webhook configuration
 
 Each setting is a flag and an environment variable. A flag wins over its variable. An empty variable

@@ -6,7 +6,7 @@ import (
 )
 
 // newLogger logs one JSON object per line. Durations are text such as 1m30s.
-func newLogger(w io.Writer, level slog.Level) *slog.Logger {
+func newLogger(w io.Writer, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: readable}))
 }
 

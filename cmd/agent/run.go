@@ -39,6 +39,9 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 	if len(args) > 0 && args[0] == commandCheck {
 		return checkSetUp(ctx, args[1:], env, stdout)
 	}
+	if len(args) > 0 && args[0] == commandDebug {
+		return sendDebug(args[1:], stderr)
+	}
 	c, err := readSettings(args, env)
 	switch {
 	case errors.Is(err, errHelp):
@@ -65,7 +68,10 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
 	writing.Go(func() { _ = lines.Start(logging) }) // It returns nil.
-	log := newLogger(lines, c.logLevel)
+	level := &slog.LevelVar{}
+	level.Set(c.logLevel)
+	log := newLogger(lines, level)
+	writing.Go(func() { debugOnSignal(logging, level, log, debugTime) })
 	err := serve(ctx, c, log, lines)
 	if err != nil {
 		log.ErrorContext(ctx, "agent failed", slog.Any("error", err))
