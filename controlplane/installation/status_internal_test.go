@@ -40,3 +40,18 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 		})
 	}
 }
+
+// The object of a runtime may vanish without an end.
+func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
+	i, err := New("image", "a:443", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	i.looks.keep("prod", look{})
+
+	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
+	if _, known := i.looks.last("prod"); known || err != nil || status.State != Removed {
+		t.Errorf("known: %t, %+v, %v", known, status, err)
+	}
+}

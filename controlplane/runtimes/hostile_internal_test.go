@@ -438,7 +438,7 @@ func (w *hostileWorld) wantNothingKept(before uint64) {
 	if after > before+mostKept {
 		w.t.Errorf("%d KiB are kept for the runtime", (after-before)>>10)
 	}
-	w.end(client.ObjectKeyFromObject(w.object))
+	w.end(w.t.Context(), client.ObjectKeyFromObject(w.object))
 	if n := len(w.failures.known) + len(w.repairs.known) + len(w.forgetter.former) + len(w.opts.Overview.runtimes); n > 0 {
 		w.t.Errorf("%d entries are left of a runtime that is gone", n)
 	}

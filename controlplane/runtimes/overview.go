@@ -149,10 +149,13 @@ func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installa
 	o.runtimes[key] = now
 }
 
-func (o *Overview) forget(key client.ObjectKey) {
+// forget returns the runtime of the object, if it is known.
+func (o *Overview) forget(key client.ObjectKey) core.RuntimeID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	id := o.runtimes[key].id
 	delete(o.runtimes, key)
+	return id
 }
 
 func (o *Overview) noteRepair() {

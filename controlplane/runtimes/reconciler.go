@@ -71,7 +71,7 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
-		r.end(request.NamespacedName)
+		r.end(ctx, request.NamespacedName)
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
 	}
 
@@ -87,11 +87,13 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 }
 
 // end forgets an object that is gone or released.
-func (r *reconciler) end(object client.ObjectKey) {
+func (r *reconciler) end(ctx context.Context, object client.ObjectKey) {
 	r.failures.end(object)
 	r.repairs.forget(object)
 	r.forgetter.end(object)
-	r.opts.Overview.forget(object)
+	if id := r.opts.Overview.forget(object); id != "" {
+		_, _ = r.installer.Uninstall(ctx, installation.Runtime{ID: id}) // Without client, nothing can fail.
+	}
 }
 
 // keep installs the agent and reports the result.

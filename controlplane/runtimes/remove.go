@@ -102,7 +102,7 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 		return reconcile.Result{}, err
 	}
 	key := client.ObjectKeyFromObject(object)
-	r.end(key)
+	r.end(ctx, key)
 	if id == "" {
 		return reconcile.Result{}, nil
 	}
