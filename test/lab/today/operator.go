@@ -47,7 +47,6 @@ type Operator struct {
 
 	mu     sync.Mutex
 	duties Duties
-	rounds int
 }
 
 // Set changes the duties. The round in progress still has the former ones.
@@ -55,14 +54,6 @@ func (o *Operator) Set(change func(d *Duties)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	change(&o.duties)
-	o.rounds = 0
-}
-
-// Rounds returns the number of finished rounds since Set.
-func (o *Operator) Rounds() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.rounds
 }
 
 // Run works until ctx ends. report gets the errors of a round, which is repeated.
@@ -73,7 +64,6 @@ func (o *Operator) Run(ctx context.Context, report func(error)) {
 		o.mu.Lock()
 		duties := o.duties
 		err := o.round(ctx, duties) // Set waits, so that no round overlaps with other duties.
-		o.rounds++
 		o.mu.Unlock()
 		if err != nil && ctx.Err() == nil {
 			report(err)
