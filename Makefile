@@ -47,11 +47,11 @@ VERSION := $(or $(shell git describe --tags --always --dirty --match 'v[0-9]*' -
 # GOWORK=off: the shipped agent has the versions of its own go.mod.
 BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
 
-# kube-apiserver and etcd. The first use builds them in about 11 minutes on two cores and reports progress on standard error.
+# kube-apiserver, etcd and kubectl: downloaded with setup-envtest where that is possible, built from source elsewhere.
 # KUBEBUILDER_ASSETS overrides them.
-WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/lab/apiserver/cmd/controlplane-assets -kubectl)" && export KUBEBUILDER_ASSETS &&
-# cert-manager's controllers. The first use builds them in two to three minutes.
-WITH_ASSETS += $(GO) run ./test/lab/certmanager/cmd/certmanager-assets >/dev/null &&
+WITH_API_SERVER := KUBEBUILDER_ASSETS="$$(GO='$(GO)' SETUP_ENVTEST='$(TOOLS)/setup-envtest' tools/assets.sh)" && export KUBEBUILDER_ASSETS &&
+# With cert-manager's controllers. The first use builds them in two to three minutes.
+WITH_ASSETS := $(WITH_API_SERVER) $(GO) run ./test/lab/certmanager/cmd/certmanager-assets >/dev/null &&
 
 .PHONY: help
 help: ## This list
@@ -60,7 +60,7 @@ help: ## This list
 
 .PHONY: demo
 demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to the program
-	@$(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
+	@$(WITH_API_SERVER) $(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
 
 .PHONY: demo-lifecycle
 demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-manager, agents. ARGS='...' go to the program
@@ -77,6 +77,19 @@ DOCUMENTS = $(shell find README.md SECURITY.md docs deploy controlplane/config -
 .PHONY: test
 test: $(TOOLS)/helm ## Test every module with the race detector, against real API servers. TESTFLAGS, TIMEOUT
 	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test -race -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
+
+# The modules whose tests start no API server. They need neither root nor another program.
+LIGHT := . adapters/admission adapters/httpmtls adapters/informer adapters/natsjetstream adapters/opentelemetry adapters/prometheus agent tools
+
+.PHONY: unit
+unit: ## Test the modules that need no API server, no root and no other program. TESTFLAGS
+	@$(GO) test -short -timeout 10m $(TESTFLAGS) $(LIGHT:%=./%/...)
+
+# The workspace tests with the newest versions. Here each module has those that its go.mod requires: the oldest ones that
+# an importer may have.
+.PHONY: floors
+floors: ## Test the modules that operators import with the oldest versions of Kubernetes' libraries that they require
+	@for m in . adapters/controllerruntime; do (cd "$$m" && GOWORK=off $(GO) test -short -timeout 10m $(TESTFLAGS) ./...) || exit 1; done
 
 # Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
@@ -177,7 +190,7 @@ verify: generators ## Check that all is tidy, generated and agreed, and each mod
 # The first build of our modules in a module cache of others takes about a minute, later ones 20 s. It needs no network
 # when the module cache is warm.
 .PHONY: consumer
-consumer: ## Import all released modules as others do, from a module proxy in a folder, and check their costs
+consumer: ## Import a commit and a release of all modules as others do, from a clone
 	@$(GO) run ./tools/cmd/consumer
 
 .PHONY: count
@@ -194,6 +207,17 @@ image: ## Build the image of the agent: an OCI layout with SBOMs in IMAGE (bin/i
 	@for p in $(PLATFORMS); do (export GOOS="$${p%%/*}" GOARCH="$${p#*/}" && $(BUILD_AGENT) -o "$(CURDIR)/$(IMAGE)-root/$$p/agent" .) || exit 1; done
 	@$(GO) run ./tools/image -version '$(VERSION)' -revision "$$(git rev-parse HEAD)" -created "$$(git log -1 --format=%ct)" \
 		$(if $(ENV_FILE),-env-file '$(ENV_FILE)') -out '$(IMAGE)' -archives '$(IMAGE)-archives' $(foreach p,$(PLATFORMS),'$(p)=$(IMAGE)-root/$(p)/agent')
+
+# The files of a release beside the tags: the image as an OCI layout and as archives, the SBOMs in it, the charts, the
+# manifests, and the checksums of all.
+.PHONY: dist
+dist: image $(TOOLS)/helm manifests ## Make the files of a release in bin/dist, with their checksums: VERSION
+	@rm -rf bin/dist && mkdir -p bin/dist
+	@tar -C bin -czf 'bin/dist/image-$(VERSION).oci.tar.gz' --sort=name --mtime=@0 --owner=0 --group=0 '$(notdir $(IMAGE))'
+	@cp $(IMAGE)-archives/*.tar bin/dist
+	@for c in deploy/charts/*/; do $(TOOLS)/helm package "$$c" --version '$(VERSION:v%=%)' --app-version '$(VERSION)' --destination bin/dist >/dev/null || exit 1; done
+	@tar -C bin -czf 'bin/dist/manifests-$(VERSION).tar.gz' --sort=name --mtime=@0 --owner=0 --group=0 '$(notdir $(OUT))'
+	@cd bin/dist && sha256sum * >checksums.txt && cat checksums.txt
 
 .PHONY: image-fips
 image-fips: ## Build the image with Go's FIPS 140-3 module, in bin/image-fips

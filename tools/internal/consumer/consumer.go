@@ -18,7 +18,7 @@ import (
 )
 
 // timeout bounds all checks on a busy machine. They take a minute with an empty build cache.
-const timeout = 15 * time.Minute
+const timeout = 30 * time.Minute
 
 // Check runs all checks and prints a line for each. It needs no network when the module cache has
 // the modules of others. At the end it removes our modules from the module cache.
