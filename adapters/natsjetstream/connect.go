@@ -26,8 +26,27 @@ type KeyMaterial func() (certificate *tls.Certificate, roots *x509.CertPool)
 // rotation, [nats.Conn.ForceReconnect] presents the new certificate. Options of the caller may
 // follow.
 func ConnectOptions(runtime core.RuntimeID, keys KeyMaterial) []nats.Option {
-	return []nats.Option{
+	return append(connectOptions(keys),
 		nats.Name("runtime-watcher agent"),
+		nats.CustomInboxPrefix(InboxPrefix(runtime)),
+		nats.ReconnectBufSize(noBuffer),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // Forward returns the errors.
+	)
+}
+
+// OperatorConnectOptions returns the options for the connection of the [Consumer] of a manager. The
+// connection never gives up, also if no server answers at the start, and finds a frozen server within
+// 45 s. It gets answers of the API under "_INBOX.operator.<manager>". Options of the caller may
+// follow.
+func OperatorConnectOptions(manager core.Manager, keys KeyMaterial) []nats.Option {
+	return append(connectOptions(keys),
+		nats.Name("runtime-watcher operator"),
+		nats.CustomInboxPrefix(inboxRoot+".operator."+string(manager)),
+	)
+}
+
+func connectOptions(keys KeyMaterial) []nats.Option {
+	return []nats.Option{
 		nats.Secure(&tls.Config{
 			MinVersion: tls.VersionTLS13,
 			// Sent even if the server does not name our CA: its list may be outdated in a rotation.
@@ -40,14 +59,11 @@ func ConnectOptions(runtime core.RuntimeID, keys KeyMaterial) []nats.Option {
 			_, roots := keys()
 			return roots, nil
 		}),
-		nats.CustomInboxPrefix(InboxPrefix(runtime)),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(reconnectWait),
 		nats.ReconnectJitter(reconnectWait, reconnectWait),
-		nats.ReconnectBufSize(noBuffer),
 		nats.PingInterval(pingInterval),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // Forward returns the errors.
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 )
 
 // publishFrom stores a batch of a runtime whose answers go to an inbox.
@@ -113,4 +114,27 @@ func TestSlowHandlerGetsEachEventOnce(t *testing.T) {
 	if got := calls.Load(); got != messages {
 		t.Errorf("the handler is called %d times for %d messages", got, messages)
 	}
+}
+
+// An operator may start before the NATS server, and finds a frozen one soon.
+func TestOperatorStartsBeforeTheServer(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.kill()
+	plain := func(o *nats.Options) error {
+		if o.PingInterval > 15*time.Second || !o.IgnoreAuthErrorAbort || o.MaxReconnect >= 0 {
+			t.Errorf("pings each %v, %d attempts, ignores errors of authorization: %v; want 15s, all, true",
+				o.PingInterval, o.MaxReconnect, o.IgnoreAuthErrorAbort)
+		}
+		o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
+		return nil
+	}
+	conn := must(nats.Connect(b.addr, append(natsjetstream.OperatorConnectOptions(manager, noKeys), plain)...))
+	t.Cleanup(conn.Close)
+	handler := &coretest.Recorder{}
+	c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: handler}, natsjetstream.Options{}))
+	run(t, c)
+	b.start()
+	b.awaitStream(manager)
+	mustForward(t, b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}), numbered(1, "a"))
 }

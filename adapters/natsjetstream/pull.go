@@ -130,7 +130,7 @@ func (c *Consumer) open(
 		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
 	if config := stream.CachedInfo().Config; !losesNothing(config) && c.lines.allow(config.Name, time.Now()) {
-		c.opts.Logger.WarnContext(ctx, "stream removes messages that were not handled, want the limits of StreamConfig",
+		c.opts.Logger.WarnContext(ctx, "stream may lose messages that were not handled, want the limits and denials of StreamConfig",
 			slog.String("stream", config.Name))
 	}
 	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager, c.ackWait)); err != nil {

@@ -23,7 +23,9 @@ func streamName(manager core.Manager) string { return subjectRoot + "-" + string
 
 // StreamConfig returns the stream of a manager: a work queue on disk of at most 1 GiB, and at most
 // 256 batches of one runtime. A full stream refuses new messages and removes none, so that the
-// outbox of the runtime keeps its events. Replicas is 1; set it to 3 in a cluster.
+// outbox of the runtime keeps its events. It denies to be purged: a server without strict JSON takes
+// an acknowledgement that a runtime directs to the API for such a request. Replicas is 1; set it to 3
+// in a cluster.
 func StreamConfig(manager core.Manager) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:                 streamName(manager),
@@ -37,14 +39,17 @@ func StreamConfig(manager core.Manager) jetstream.StreamConfig {
 		MaxBytes:             defaultMaxBytes,
 		MaxMsgSize:           maxMessage,
 		Duplicates:           duplicates,
+		DenyPurge:            true,
+		DenyDelete:           true,
 		Replicas:             1,
 	}
 }
 
-// losesNothing reports whether a stream keeps each message until it is acknowledged.
+// losesNothing reports whether a stream keeps each message until it is acknowledged, whatever a
+// runtime does.
 func losesNothing(config jetstream.StreamConfig) bool {
 	return config.Retention == jetstream.WorkQueuePolicy && config.Discard == jetstream.DiscardNew &&
-		config.MaxAge == 0
+		config.MaxAge == 0 && config.DenyPurge && config.DenyDelete
 }
 
 // consumerConfig has no bound on messages that wait for a later delivery: refused messages of some

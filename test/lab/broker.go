@@ -95,6 +95,8 @@ type BrokerOptions struct {
 	Nodes int
 	// Sync means that a message is on the disk before it is acknowledged.
 	Sync bool
+	// Lenient makes the embedded server read requests as servers before strict JSON do.
+	Lenient bool
 	// CA issues all certificates. Default: a new one.
 	CA *testpki.CA
 }
@@ -105,7 +107,7 @@ var brokerConfiguration = template.Must(template.New("").Funcs(template.FuncMap{
 server_name: {{.Node.Name}}
 listen: "{{.Node.Addr}}"
 max_payload: 1MB
-jetstream { store_dir: "{{.Node.Dir}}/store"{{if .Sync}}, sync_interval: always{{end}} }
+jetstream { store_dir: "{{.Node.Dir}}/store"{{if .Sync}}, sync_interval: always{{end}}{{if .Lenient}}, strict: false{{end}} }
 {{define "tls"}}tls {
   cert_file: "{{.Dir}}/tls.crt"
   key_file: "{{.Dir}}/tls.key"
@@ -142,7 +144,7 @@ func StartBroker(t testing.TB, opts BrokerOptions, users ...BrokerUser) *Broker 
 	for _, n := range b.Nodes {
 		n.WriteKeys(b.CA.PEM(), server)
 		var text strings.Builder
-		data := map[string]any{"Node": n, "Nodes": b.Nodes, "Users": users, "Sync": opts.Sync}
+		data := map[string]any{"Node": n, "Nodes": b.Nodes, "Users": users, "Sync": opts.Sync, "Lenient": opts.Lenient}
 		if err := brokerConfiguration.Execute(&text, data); err != nil {
 			t.Fatal(err)
 		}

@@ -74,19 +74,7 @@ func (i *issuer) secret(name string) map[string][]byte {
 
 // connectOperator connects with the present certificate of keys, also after a rotation.
 func connectOperator(servers string, keys natsjetstream.KeyMaterial, opts ...nats.Option) (*nats.Conn, error) {
-	certificate := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		certificate, _ := keys()
-		return certificate, nil
-	}
-	roots := func() (*x509.CertPool, error) {
-		_, roots := keys()
-		return roots, nil
-	}
-	return nats.Connect(servers, append([]nats.Option{
-		nats.Secure(&tls.Config{MinVersion: tls.VersionTLS13, GetClientCertificate: certificate}),
-		nats.ClientTLSConfig(nil, roots),
-		nats.CustomInboxPrefix("_INBOX.operator.my-operator"), nats.MaxReconnects(-1),
-	}, opts...)...)
+	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", keys), opts...)...)
 }
 
 // keysOf returns the certificate of one Secret and the CAs of another.
