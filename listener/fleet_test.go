@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
 func TestFleetHandler(t *testing.T) {
@@ -28,7 +29,7 @@ func TestFleetHandler(t *testing.T) {
 	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
 	watched.Observe(core.Peer{ID: runtimeB}, manager, change(runtimeB, 1), nil)
 
-	handler := listener.Authenticated(listener.FleetHandler(watched))
+	handler := statuspage.Authenticated(statuspage.FleetHandler(watched))
 	tests := []struct {
 		query string
 		want  []string
@@ -107,7 +108,7 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 		} `json:"runtimes"`
 	}
 
-	w := serve(listener.Authenticated(listener.FleetHandler(watched)), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	w := serve(statuspage.Authenticated(statuspage.FleetHandler(watched)), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 func TestFleetHandlerWithoutRuntimes(t *testing.T) {
 	t.Parallel()
 
-	handler := listener.Authenticated(listener.FleetHandler(newFleet(t, fleet.Options{})))
+	handler := statuspage.Authenticated(statuspage.FleetHandler(newFleet(t, fleet.Options{})))
 	w := serve(handler, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	if have, want := w.Body.String(), `{"counts":[],"runtimes":[]}`+"\n"; have != want {
 		t.Errorf("body %q, want %q", have, want)

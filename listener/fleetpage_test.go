@@ -15,7 +15,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
 // fromBrowser is a request as a browser sends it for a document.
@@ -27,7 +27,7 @@ func fromBrowser() *http.Request {
 
 func TestFleetIsClosedByDefault(t *testing.T) {
 	t.Parallel()
-	handler := listener.FleetHandler(newFleet(t, fleet.Options{}))
+	handler := statuspage.FleetHandler(newFleet(t, fleet.Options{}))
 	for name, r := range map[string]*http.Request{
 		"page": fromBrowser(), "JSON": httptest.NewRequest(http.MethodGet, "/?state=stale", http.NoBody),
 	} {
@@ -40,7 +40,7 @@ func TestFleetIsClosedByDefault(t *testing.T) {
 func TestRequireToken(t *testing.T) {
 	t.Parallel()
 	token := "secret"
-	handler := listener.RequireToken(func() string { return token }, listener.FleetHandler(newFleet(t, fleet.Options{})))
+	handler := statuspage.RequireToken(func() string { return token }, statuspage.FleetHandler(newFleet(t, fleet.Options{})))
 	basic := func(password string) func(*http.Request) {
 		return func(r *http.Request) { r.SetBasicAuth("anyone", password) }
 	}
@@ -77,7 +77,7 @@ func TestRequireToken(t *testing.T) {
 // A page with inline code, other origins or HTML from text would run code from the names of a runtime.
 func TestFleetPagePolicy(t *testing.T) {
 	t.Parallel()
-	w := serve(listener.Authenticated(listener.FleetHandler(newFleet(t, fleet.Options{}))), fromBrowser())
+	w := serve(statuspage.Authenticated(statuspage.FleetHandler(newFleet(t, fleet.Options{}))), fromBrowser())
 	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Fatalf("answer %d of type %q, want a page", w.Code, w.Header().Get("Content-Type"))
 	}
@@ -109,7 +109,7 @@ func TestFleetPagePolicy(t *testing.T) {
 // Each state and each reason has words on the page.
 func TestFleetPageHasWordsForEachCondition(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("fleetpage.html")
+	page, err := os.ReadFile("statuspage/page.html")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestFleetSelection(t *testing.T) {
 		watched.Observe(core.Peer{ID: name}, manager, batch, nil)
 	}
 	watched.Observe(core.Peer{ID: "old"}, manager, core.NewBatch(core.WatchEvent{}, core.WatchEvent{}), nil)
-	handler := listener.Authenticated(listener.FleetHandler(watched))
+	handler := statuspage.Authenticated(statuspage.FleetHandler(watched))
 	tests := []struct {
 		query string
 		want  string
@@ -205,7 +205,7 @@ func BenchmarkFleetPage(b *testing.B) {
 		name := core.RuntimeID(fmt.Sprintf("runtime-%d", i))
 		watched.Observe(core.Peer{ID: name}, manager, heartbeat(name, 1), nil)
 	}
-	handler := listener.Authenticated(listener.FleetHandler(watched))
+	handler := statuspage.Authenticated(statuspage.FleetHandler(watched))
 	b.ReportAllocs()
 	for b.Loop() {
 		w := serve(handler, httptest.NewRequest(http.MethodGet, "/?order=attention&brief=true&limit=100", http.NoBody))

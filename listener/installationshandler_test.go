@@ -15,7 +15,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
 func installations() fleet.Installations {
@@ -35,7 +35,7 @@ func installations() fleet.Installations {
 func TestInstallationsHandler(t *testing.T) {
 	t.Parallel()
 
-	handler := listener.Authenticated(listener.InstallationsHandler(installations))
+	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
 
 	for query, want := range map[string]struct {
 		total    int
@@ -88,7 +88,7 @@ func TestInstallationsHandler(t *testing.T) {
 func TestInstallationsHandlerShowsAHundredAtOnce(t *testing.T) {
 	t.Parallel()
 
-	handler := listener.Authenticated(listener.InstallationsHandler(func() (all fleet.Installations) {
+	handler := statuspage.Authenticated(statuspage.InstallationsHandler(func() (all fleet.Installations) {
 		all.Phase = "Confirming"
 		for n := range 10_000 {
 			all.Waiting = append(all.Waiting, core.RuntimeID(strconv.Itoa(n)))
@@ -111,9 +111,9 @@ func TestInstallationsHandlerShowsAHundredAtOnce(t *testing.T) {
 func TestInstallationsHandlerRefuses(t *testing.T) {
 	t.Parallel()
 
-	open := listener.InstallationsHandler(installations)
-	unknown := listener.InstallationsHandler(func() fleet.Installations { return fleet.Installations{} })
-	handler := listener.Authenticated(open)
+	open := statuspage.InstallationsHandler(installations)
+	unknown := statuspage.InstallationsHandler(func() fleet.Installations { return fleet.Installations{} })
+	handler := statuspage.Authenticated(open)
 	tests := map[string]struct {
 		handler http.Handler
 		method  string
@@ -121,7 +121,7 @@ func TestInstallationsHandlerRefuses(t *testing.T) {
 		want    int
 	}{
 		"without authentication":      {open, http.MethodGet, "", http.StatusForbidden},
-		"a replica without knowledge": {listener.Authenticated(unknown), http.MethodGet, "", http.StatusServiceUnavailable},
+		"a replica without knowledge": {statuspage.Authenticated(unknown), http.MethodGet, "", http.StatusServiceUnavailable},
 		"a write":                     {handler, http.MethodPost, "", http.StatusMethodNotAllowed},
 		"an unknown problem":          {handler, http.MethodGet, "?problem=waiting", http.StatusBadRequest},
 		"no number":                   {handler, http.MethodGet, "?limit=-1", http.StatusBadRequest},
@@ -155,7 +155,7 @@ func TestInstallationsHandlerIsDocumented(t *testing.T) {
 		t.Fatal("docs/reference/fleet-api.md shows no answer")
 	}
 
-	handler := listener.Authenticated(listener.InstallationsHandler(installations))
+	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
 	answer := serve(handler, httptest.NewRequest(http.MethodGet, "/?limit=4&offset=2", http.NoBody))
 
 	var want, have any

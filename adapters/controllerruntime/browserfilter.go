@@ -7,7 +7,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
 // FilterProvider is the type of FilterProvider in [server.Options].
@@ -16,7 +16,7 @@ type FilterProvider = func(*rest.Config, *http.Client) (server.Filter, error)
 // BrowserFilter lets a browser log in at a filter of the metrics server that checks bearer tokens,
 // such as filters.WithAuthenticationAndAuthorization of controller-runtime. The browser asks for a
 // password, which is the token, for example of `kubectl create token`. Requests that pass are
-// authenticated for [listener.FleetHandler] among the extra handlers.
+// authenticated for [statuspage.FleetHandler] among the extra handlers.
 func BrowserFilter(provider FilterProvider) FilterProvider {
 	return func(config *rest.Config, client *http.Client) (server.Filter, error) {
 		filter, err := provider(config, client)
@@ -24,11 +24,11 @@ func BrowserFilter(provider FilterProvider) FilterProvider {
 			return nil, err
 		}
 		return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
-			filtered, err := filter(log, listener.Authenticated(handler))
+			filtered, err := filter(log, statuspage.Authenticated(handler))
 			if err != nil {
 				return nil, err
 			}
-			return listener.BrowserLogin(filtered), nil
+			return statuspage.BrowserLogin(filtered), nil
 		}, nil
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
 // look reconciles one runtime.
@@ -45,7 +46,7 @@ func setUpPolling(
 		}
 		return reconcile.Result{RequeueAfter: watched.RequeueAfter(core.RuntimeID(request.Name))}, nil
 	})
-	return listener.FleetHandler(watched), errors.Join(mgr.Add(events),
+	return statuspage.FleetHandler(watched), errors.Join(mgr.Add(events),
 		builder.ControllerManagedBy(mgr).For(kyma, builder.OnlyMetadata).WatchesRawSource(source).Complete(kymas))
 }
 

@@ -23,7 +23,7 @@ const neverHeardAfter = 5 * time.Minute
 
 // Overview has the states of all runtimes, as the controllers of this process have seen them. The
 // zero value is ready, for [Options.Overview]. It may be used concurrently. Its Installations are
-// for metrics, and for listener.InstallationsHandler.
+// for metrics, and for statuspage.InstallationsHandler.
 type Overview struct {
 	mu        sync.Mutex
 	runtimes  map[client.ObjectKey]seen

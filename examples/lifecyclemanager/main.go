@@ -30,7 +30,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
 func main() {
@@ -56,8 +56,8 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	mgr, err := newManager(s, map[string]http.Handler{
-		"/fleet":         listener.FleetHandler(watched),
-		"/installations": listener.InstallationsHandler(overview.Installations),
+		"/fleet":         statuspage.FleetHandler(watched),
+		"/installations": statuspage.InstallationsHandler(overview.Installations),
 	})
 	if err != nil {
 		return err

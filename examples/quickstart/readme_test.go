@@ -16,7 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
 func read(t *testing.T, path string) string {
@@ -80,7 +80,7 @@ func TestDocumentShowsAFleet(t *testing.T) {
 
 	answer := httptest.NewRecorder()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-	listener.Authenticated(listener.FleetHandler(watched)).ServeHTTP(answer, request)
+	statuspage.Authenticated(statuspage.FleetHandler(watched)).ServeHTTP(answer, request)
 
 	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/reference/fleet-api.md"))
 	if diff := cmp.Diff(names(t, answer.Body.String()), names(t, shown)); diff != "" {

@@ -20,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -185,7 +186,7 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	}
 
 	var shown bytes.Buffer
-	if err := json.Indent(&shown, get(t, listener.Authenticated(listener.FleetHandler(w.fleet))), "", "  "); err != nil {
+	if err := json.Indent(&shown, get(t, statuspage.Authenticated(statuspage.FleetHandler(w.fleet))), "", "  "); err != nil {
 		t.Error(err)
 	}
 

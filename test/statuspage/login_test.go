@@ -19,7 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -63,7 +63,7 @@ func serveBehindFilter(t *testing.T, config *rest.Config) (url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler, err := filter(logr.Discard(), listener.FleetHandler(watched))
+	handler, err := filter(logr.Discard(), statuspage.FleetHandler(watched))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package statuspage tests the page of listener.FleetHandler in headless Chromium.
+// Package statuspage tests the page of statuspage.FleetHandler in headless Chromium.
 package statuspage
 
 import (
@@ -17,7 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
@@ -40,7 +40,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := listener.RequireToken(func() string { return token }, listener.FleetHandler(watched))
+	handler := statuspage.RequireToken(func() string { return token }, statuspage.FleetHandler(watched))
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return &world{t: t, fleet: watched, url: server.URL + "/fleet"}

@@ -1,4 +1,4 @@
-package listener
+package statuspage
 
 import (
 	"crypto/sha256"
@@ -10,7 +10,7 @@ import (
 
 // fleetPage is the page for browsers: one file, without foreign assets.
 //
-//go:embed fleetpage.html
+//go:embed page.html
 var fleetPage string
 
 // newFleetPage returns a handler that answers with the page. The policy allows the script and the

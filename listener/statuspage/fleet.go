@@ -1,4 +1,4 @@
-package listener
+package statuspage
 
 import (
 	"cmp"
@@ -36,7 +36,7 @@ func authenticatedOnly(get http.HandlerFunc) http.Handler {
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		protect(w.Header())
 		if !isAuthenticated(r) {
-			http.Error(w, "no authentication is in front: see listener.FleetHandler", http.StatusForbidden)
+			http.Error(w, "no authentication is in front: see statuspage.FleetHandler", http.StatusForbidden)
 			return
 		}
 		get(w, r)
