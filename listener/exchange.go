@@ -194,12 +194,28 @@ func (x *exchange) report(a *answer, took time.Duration) {
 	if x.opts.Hooks.Answered != nil {
 		x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, a.Reason, took)
 	}
-	if a.Reason == "" || !x.opts.Logger.Enabled(x.request.Context(), slog.LevelDebug) {
+	if a.Reason == "" {
 		return
 	}
-	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelDebug, "request refused",
+	level, suppressed := x.level(a)
+	x.opts.Logger.LogAttrs(x.request.Context(), level, "request refused", slog.Int("suppressed", suppressed),
 		slog.String("contract", string(x.version)), slog.String("manager", string(a.manager)),
 		slog.String("runtime", string(a.runtime)), slog.String("remote", x.request.RemoteAddr),
 		slog.Int("status", a.Status), slog.String("reason", a.Reason),
 		slog.Duration("took", took), slog.Any("error", a.err))
+}
+
+// refusalEvery is the time after which a refusal that lasts is logged again.
+const refusalEvery = 10 * time.Minute
+
+// level is warn for a refusal that needs an administrator, if it is due for its runtime and reason.
+func (x *exchange) level(a *answer) (level slog.Level, suppressed int) {
+	switch a.Status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusServiceUnavailable:
+		suppressed, due := x.refusals.Take(string(a.runtime)+" "+a.Reason, x.opts.Now())
+		if due {
+			return slog.LevelWarn, suppressed
+		}
+	}
+	return slog.LevelDebug, 0
 }

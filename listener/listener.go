@@ -9,6 +9,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // Listener receives events from runtimes for one or several managers. It is an [http.Handler] for
@@ -23,6 +24,8 @@ type Listener struct {
 	relay   *relayClient
 	state   atomic.Int32
 	bound   atomic.Pointer[net.Addr]
+	// refusals is the pace of lines about refused requests.
+	refusals *pacedlog.Pace
 }
 
 // The states of a listener, in their order.
@@ -43,14 +46,15 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())
 	if err = errors.Join(
-		peers.validate(), validateVerifier(verifier), err, opts.validate(), validateRelay(peers, opts.Relay),
+		peers.validate(), validateVerifier(verifier), err, opts.validate(), peers.validateTLS(opts.TLS),
+		validateRelay(peers, opts.Relay),
 	); err != nil {
 		return nil, fmt.Errorf("listener: %w", err)
 	}
 	if peers.checkHandshake != nil && opts.TLS != nil {
 		opts.TLS = checkHandshakes(opts.TLS, peers.checkHandshake)
 	}
-	l := &Listener{peers: peers, intake: in, opts: opts}
+	l := &Listener{peers: peers, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
 	l.routes = l.newRoutes(peers, false)
 	if opts.Relay != nil {
 		l.relay = newRelayClient(peers, opts)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -76,7 +77,8 @@ type Options struct {
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
 	// Logger gets starts and ends, failed handshakes at warn, at most one a minute for each cause,
-	// panics, and each refused request at debug level. Default: discard.
+	// and panics. A refused request is a line at warn with its cause, at most one in 10 min for each
+	// runtime and reason, and otherwise at debug. Default: discard.
 	Logger *slog.Logger
 	// Hooks are called for metrics. Default: none.
 	Hooks Hooks
@@ -114,10 +116,22 @@ func (o Options) ofIntake() intake.Options {
 
 func (o Options) validate() error {
 	return errors.Join(
+		o.validateAddr(),
 		intake.NotNegative("Options.MaxConnections", o.MaxConnections),
 		intake.NotNegative("Options.MaxHandshakes", o.MaxHandshakes),
 		intake.NotNegative("Options.ReadTimeout", o.ReadTimeout),
 		intake.NotNegative("Options.IdleTimeout", o.IdleTimeout),
 		intake.NotNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
 	)
+}
+
+// validateAddr refuses an address without port before the start.
+func (o Options) validateAddr() error {
+	if o.Listener != nil {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(o.Addr); err != nil {
+		return fmt.Errorf("Options.Addr: want host:port, have %.80q", o.Addr)
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -40,7 +41,7 @@ var errDomainsMissing = errors.New("domains for SAN pinning are nil")
 type sanPinning struct{ domains Domains }
 
 func (p *sanPinning) validate() error {
-	if p.domains == nil {
+	if v := reflect.ValueOf(p.domains); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return errDomainsMissing
 	}
 	return nil

@@ -2,11 +2,13 @@ package listener_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -104,6 +106,42 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 	}
 }
 
+// A listener that could serve no runtime is refused before it starts.
+func TestNewRefusesWhatWouldServeNobody(t *testing.T) {
+	t.Parallel()
+	_, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.SANPinning((*noDomains)(nil)),
+		handlers(&recorder{}),
+		listener.Options{Addr: "localhost", TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
+	for _, want := range []string{"want a ClientAuth", "domains for SAN pinning are nil", "want host:port"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want it to say %q", err, want)
+		}
+	}
+}
+
+type noDomains struct{ listener.Domains }
+
+// Each reason is a line at warn for each runtime, and again after 10 min.
+func TestRefusalsAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	now := time.Now()
+	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
+		return listener.Forbidden(listener.ReasonSANMismatch, "not yours")
+	})
+	l := newListener(t, listener.PeersFunc(known), refuse, &recorder{}, listener.Options{
+		Logger: slog.New(slog.NewTextHandler(&log, nil)), Now: func() time.Time { return now },
+	})
+	lines := func() int { return strings.Count(log.String(), "level=WARN msg=\"request refused\"") }
+	for i, want := range []int{1, 1, 2} {
+		serve(l, post("/v2/"+string(manager)+"/event", bodyV2))
+		if lines() != want || !strings.Contains(log.String(), "reason=san_mismatch") {
+			t.Errorf("request %d: %d lines, want %d:\n%s", i, lines(), want, &log)
+		}
+		now = now.Add(6 * time.Minute)
+	}
+}
+
 func TestStartReturnsErrors(t *testing.T) {
 	t.Parallel()
 
@@ -117,7 +155,7 @@ func TestStartReturnsErrors(t *testing.T) {
 		want  string
 	}{
 		{"address is taken", listener.PeersFunc(known), listener.Options{Addr: taken.Addr().String()}, "bind"},
-		{"address is none", listener.PeersFunc(known), listener.Options{Addr: "nowhere"}, "bind"},
+		{"address is none", listener.PeersFunc(known), listener.Options{Addr: "127.0.0.1:nowhere"}, "bind"},
 		{"peers of the handshake without TLS", listener.FromTLS(listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
 		{
 			"TLS without certificate", listener.PeersFunc(known),
@@ -321,7 +359,7 @@ func TestWhoseConnectionEnds(t *testing.T) {
 
 				counted := &countingListener{Listener: listen(t)}
 				l := newListener(t, test.peers, listener.InsecureAllowAll(), test.handler,
-					listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.NoClientCert, ca)})
+					listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.RequestClientCert, ca)})
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 

@@ -583,6 +583,17 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	if _, err := fleet.New(fleet.Options{ResyncsPerSecond: -1}); err == nil || !strings.Contains(err.Error(), "ResyncsPerSecond") {
 		t.Errorf("error %v, want one that names the option", err)
 	}
+	for name, opts := range map[string]fleet.Options{
+		"PollUnproved":  {PollUnproved: time.Hour},
+		"PollOtherwise": {PollFresh: time.Hour, PollUnproved: time.Minute, PollOtherwise: 2 * time.Minute},
+	} {
+		if _, err := fleet.New(opts); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("error %v, want one that names %s", err, name)
+		}
+	}
+	if _, err := fleet.New(fleet.Options{PollFresh: time.Second}); err != nil {
+		t.Errorf("the others are as short by default: %v", err)
+	}
 }
 
 func TestStartEndsWithItsContext(t *testing.T) {

@@ -38,7 +38,8 @@ type Options struct {
 	MaxStatuses int
 
 	// PollFresh, PollUnproved and PollOtherwise are the intervals of [Fleet.RequeueAfter].
-	// Defaults: 30 min, 5 min and 1 min.
+	// None may be longer than the one before. Defaults: 30 min, 5 min and 1 min, or the one before
+	// if that is shorter.
 	PollFresh     time.Duration
 	PollUnproved  time.Duration
 	PollOtherwise time.Duration
@@ -81,8 +82,8 @@ func (o Options) withDefaults() Options {
 	o.ForgetAfter = cmp.Or(o.ForgetAfter, defaultForgetAfter)
 	o.MaxStatuses = cmp.Or(o.MaxStatuses, defaultMaxStatuses)
 	o.PollFresh = cmp.Or(o.PollFresh, defaultPollFresh)
-	o.PollUnproved = cmp.Or(o.PollUnproved, defaultPollUnproved)
-	o.PollOtherwise = cmp.Or(o.PollOtherwise, defaultPollOtherwise)
+	o.PollUnproved = cmp.Or(o.PollUnproved, min(defaultPollUnproved, o.PollFresh))
+	o.PollOtherwise = cmp.Or(o.PollOtherwise, min(defaultPollOtherwise, o.PollUnproved))
 	o.ProofLasts = cmp.Or(o.ProofLasts, defaultProofLasts)
 	o.PendingTooLong = cmp.Or(o.PendingTooLong, defaultPendingTooLong)
 	o.ExpiringWithin = cmp.Or(o.ExpiringWithin, defaultExpiringWithin)
@@ -99,6 +100,7 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
+	set := o.withDefaults()
 	return errors.Join(
 		notNegative("MissedHeartbeats", o.MissedHeartbeats),
 		notNegative("ForgetAfter", o.ForgetAfter),
@@ -111,7 +113,17 @@ func (o Options) validate() error {
 		notNegative("ExpiringWithin", o.ExpiringWithin),
 		notNegative("ResyncJitter", o.ResyncJitter),
 		notNegative("ResyncsPerSecond", o.ResyncsPerSecond),
+		notLonger("PollUnproved", set.PollUnproved, "PollFresh", set.PollFresh),
+		notLonger("PollOtherwise", set.PollOtherwise, "PollUnproved", set.PollUnproved),
 	)
+}
+
+// notLonger refuses intervals by which a runtime is polled less often the less is known of it.
+func notLonger(name string, value time.Duration, than string, most time.Duration) error {
+	if value <= most || most < 0 {
+		return nil
+	}
+	return fmt.Errorf("fleet: option %s is %v, want at most %s, which is %v", name, value, than, most)
 }
 
 func notNegative[T int | time.Duration](name string, value T) error {
