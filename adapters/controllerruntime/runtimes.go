@@ -10,10 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 // DomainAnnotation is the default annotation with the domain of a runtime, on the object that
@@ -48,6 +50,10 @@ func ByLabel(label string) IdentifyFunc {
 type RuntimesOptions struct {
 	// DomainAnnotation is the annotation with the domain of a runtime. Default: [DomainAnnotation].
 	DomainAnnotation string
+	// Fleet forgets a runtime when the last object that stands for it is deleted, or gets another
+	// identity. Otherwise the runtime is stale there until [fleet.Options].ForgetAfter. Default:
+	// none.
+	Fleet *fleet.Fleet
 }
 
 // withDefaults returns a copy with all defaults set.
@@ -95,9 +101,45 @@ func NewRuntimes(
 	if err != nil {
 		return nil, fmt.Errorf("index the runtimes of kind %q: %w", kind, err)
 	}
-	return &Runtimes{
+	r := &Runtimes{
 		informer: informer, lookup: lookup, kind: kind, identify: identify, annotation: opts.DomainAnnotation,
-	}, nil
+	}
+	if opts.Fleet != nil {
+		_, err = informer.AddEventHandler(r.forgetIn(opts.Fleet))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watch deletions of kind %q: %w", kind, err)
+	}
+	return r, nil
+}
+
+// forgetIn returns a handler that forgets the runtimes for which no object stands any more.
+func (r *Runtimes) forgetIn(known *fleet.Fleet) toolscache.ResourceEventHandler {
+	forget := func(object any, unless core.RuntimeID) {
+		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = last.Obj
+		}
+		metadata, ok := object.(metav1.Object)
+		if !ok {
+			return
+		}
+		id := r.identify(metadata)
+		if id == "" || id == unless {
+			return
+		}
+		// It answers from memory.
+		if left, err := r.lookup(context.Background(), indexRuntime, string(id)); err == nil && len(left) == 0 {
+			known.Forget(id)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(object any) { forget(object, "") },
+		UpdateFunc: func(before, after any) {
+			if metadata, ok := after.(metav1.Object); ok {
+				forget(before, r.identify(metadata))
+			}
+		},
+	}
 }
 
 // indexes returns the functions that compute the values of each index.

@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -147,5 +148,35 @@ func TestManager(t *testing.T) {
 	want := []string{"one", "two", "two", "one"}
 	if got := []string{first, second, third, fourth}; !slices.Equal(got, want) {
 		t.Errorf("reconciled %v, want %v", got, want)
+	}
+}
+
+// A runtime whose last object is deleted, or gets another identity, is forgotten. Two objects stand
+// for the second runtime.
+func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := controllerruntimetest.NewCache(
+		kyma("a", "skr-1", ""), kyma("b", "skr-2", ""), kyma("c", "skr-2", ""), kyma("d", "skr-3", ""))
+	_, err = controllerruntime.NewRuntimes(t.Context(), objects, kind(), controllerruntime.ByLabel("runtime-id"),
+		controllerruntime.RuntimesOptions{Fleet: watched})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []core.RuntimeID{"skr-1", "skr-2", "skr-3"} {
+		watched.Observe(core.Peer{ID: id}, "kyma", core.Batch{Source: id}, nil)
+	}
+	objects.Delete(key("a"))
+	objects.Delete(key("b"))
+	objects.Set(kyma("d", "skr-4", ""))
+	var left []core.RuntimeID
+	watched.Range(func(s fleet.Status) bool {
+		left = append(left, s.Runtime)
+		return true
+	})
+	if !slices.Equal(left, []core.RuntimeID{"skr-2"}) {
+		t.Errorf("the fleet knows %v, want the second runtime", left)
 	}
 }
