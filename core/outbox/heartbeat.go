@@ -67,6 +67,10 @@ func (o *Options) fill(manager core.Manager, beat *core.Heartbeat) {
 	beat.ID, beat.Time, beat.Number, beat.Interval = own.ID, own.Time, own.Number, own.Interval
 	beat.Sequence, beat.Leaving, beat.Dropped = own.Sequence, own.Leaving, own.Dropped
 	beat.Pending, beat.OldestPending = own.Pending, own.OldestPending
+	if !beat.LastReview.IsZero() {
+		// The age counts, and a wall clock that was set back in between does not change it.
+		beat.LastReview = own.Time.Add(-own.Time.Sub(beat.LastReview))
+	}
 }
 
 // concludeHeartbeat sends a heartbeat again that did not arrive. One that was refused waits for its
