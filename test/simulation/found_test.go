@@ -19,6 +19,7 @@ func TestFound(t *testing.T) {
 
 func found() map[string]*Plan {
 	return map[string]*Plan{
+		"resyncs come beside a loud runtime": beside(),
 		"an event of contract v1 that is given up has a stand-in": small(contract.V1, false,
 			[]Write{
 				{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond},
@@ -61,6 +62,15 @@ func found() map[string]*Plan {
 				{Kind: AgentGone, At: 161 * time.Second},
 			})),
 	}
+}
+
+// beside is the scene of a loud runtime.
+func beside() *Plan {
+	d, p := newDice(1), &Plan{Seed: 1}
+	d.stage(p)
+	d.loud(p)
+	p.sort()
+	return p
 }
 
 func withOperators(n int, plan *Plan) *Plan {

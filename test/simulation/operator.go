@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -169,7 +170,7 @@ func (c *controller) look(r request) {
 		return
 	}
 	seen := cluster.read()
-	sleep(reconcileTime)
+	sleep(cmp.Or(o.world.plan.Work, reconcileTime))
 	if o.killed.Load() {
 		return
 	}

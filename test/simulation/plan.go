@@ -24,10 +24,12 @@ type Plan struct {
 	Managers   []core.Manager
 	Writes     []Write
 	Faults     []Fault
-	Padding    int  // bytes in the names of objects, so that batches are cut
-	Rate       int  // events of a runtime per second, with bursts of twice as many; 0: the default
-	CleanStops bool // agents stop with nothing pending, and restart soon
-	Measured   bool // for latencies only: the run does not wait for the end of faults
+	Padding    int           // bytes in the names of objects, so that batches are cut
+	Rate       int           // events of a runtime per second, with bursts of twice as many; 0: the default
+	CleanStops bool          // agents stop with nothing pending, and restart soon
+	Work       time.Duration // of a reconcile; 0: 20 ms
+	Loud       bool          // one runtime has more changes than the worker can reconcile
+	Measured   bool          // for latencies only: the run does not wait for the end of faults
 }
 
 // RuntimePlan is one runtime with its agents.

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"time"
@@ -16,7 +17,7 @@ func (p *Plan) promise() oracle.Promise {
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
 		Expired: make(map[string]oracle.Window), Followers: p.Operators - 1, CleanStops: p.CleanStops,
 		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
-		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), ReviewMemoryFull: p.hasAny(StrangersLarge),
+		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), Loud: p.Loud, ReviewMemoryFull: p.hasAny(StrangersLarge),
 		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
 		Rate:        p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
@@ -161,7 +162,7 @@ func (p *Plan) backlog() time.Duration {
 	if objects <= few {
 		return 0
 	}
-	return time.Duration(objects) * reconcileTime
+	return time.Duration(objects) * cmp.Or(p.Work, reconcileTime)
 }
 
 // overShare returns the managers with more keys than their share of MaxKeys. Their events may be dropped.

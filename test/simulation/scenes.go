@@ -19,7 +19,7 @@ func (d dice) scene(p *Plan) {
 		d.fullOutbox, d.fairShare, d.refusedResync, d.shortOutage, d.silentStrangers, d.inventedManagers, d.lostReplica, d.overlappingWrites, d.unchangedWrites, d.removedWebhook,
 		d.refusedV3, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
 		d.unreadable, d.bodyLimit, d.told, d.restartWithPending, d.silentLoss, d.restartOfLearner, d.droppedByGateway, d.restarted, d.fullReviewMemory, d.panicking,
-		d.brokenConnections, d.lostHeartbeats,
+		d.brokenConnections, d.lostHeartbeats, d.loud,
 	}
 	d.stage(p)
 	scenes[d.IntN(len(scenes))](p)
@@ -402,5 +402,22 @@ func (d dice) rotate(p *Plan) Fault {
 	return Fault{
 		Kind: KeysRotated, At: d.between(time.Minute, p.Length/2), For: d.between(time.Minute, 2*time.Minute), Runtime: d.IntN(len(p.Runtimes)),
 		Value: d.IntN(1 << (rotationSteps - 1)), // No later step replaces files that break before the last one.
+	}
+}
+
+// loud has a worker that is busy with the changes of one runtime, more than it can reconcile, while agents of quiet
+// runtimes restart. Their resyncs must come all the same.
+func (d dice) loud(p *Plan) {
+	const quiet, objects, work, every = 4, 40, 50 * time.Millisecond, 25 * time.Millisecond
+	p.Work, p.Loud = work, true
+	p.Runtimes[0].Contract, p.Runtimes[0].Objects = contract.V3, objects
+	for i := range quiet {
+		r := d.runtime(i + 1)
+		r.Contract, r.Fallback, r.Agents, r.MaxKeys, r.Learns = contract.V3, false, 1, 0, false
+		p.Runtimes = append(p.Runtimes, r)
+		p.Faults = append(p.Faults, Fault{Kind: AgentKilled, At: d.between(130*time.Second, 150*time.Second), For: time.Second, Runtime: i + 1})
+	}
+	for at := 2 * time.Minute; at < 3*time.Minute; at += every {
+		p.update(d.IntN(objects), at)
 	}
 }

@@ -348,7 +348,7 @@ func pathMutants() []mutant {
 		},
 		{
 			"source: resyncs are not enqueued", "adapters/controllerruntime/source.go",
-			"to.add(r, d.Event.Resync)", "if !d.Event.Resync {\n\t\t\tto.add(r, false)\n\t\t}",
+			"to.addResync(r, 0)", "_ = r",
 		},
 	}
 }

@@ -16,6 +16,8 @@ const (
 	prompt = 2 * time.Second
 	// keysPoll is the time after which an agent uses new key material.
 	keysPoll = 5 * time.Second
+	// resyncWait bounds the time from a resync to the reconcile of the runtime.
+	resyncWait = 10 * time.Second
 	// pace is the shortest time between two resyncs of a manager (ResyncInterval).
 	pace = 5 * time.Second
 	// detour is the longest delay by a replica that does not lead. It answers 503 with a wait of up
@@ -50,6 +52,7 @@ func (h *History) Check() []Violation {
 	h.checkStates()
 	h.checkFinalStates()
 	h.checkResyncs()
+	h.checkWaits()
 	h.checkPace()
 	h.checkAgents()
 	return h.found
@@ -212,12 +215,13 @@ func (o *outage) covers(at time.Time, lasted time.Duration) bool {
 	return at.Sub(o.from) > lasted && (o.to.IsZero() || at.Before(o.to))
 }
 
-// checkStates requires the right state of each runtime far from any fault.
+// checkStates requires the right state of each runtime far from any fault. An agent that learns its managers sends
+// no heartbeats after a restart before its first review.
 func (h *History) checkStates() {
 	told := make(map[target]bool)
 	for _, s := range h.samples {
 		r, t := h.promise.Runtimes[s.runtime], target{runtime: s.runtime, manager: s.manager}
-		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, nil) {
+		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.Learns || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, nil) {
 			continue
 		}
 		if !r.allows(s.state) && !(h.promise.Rotates && s.reason == "key_material") {
@@ -267,6 +271,29 @@ func (h *History) checkResyncs() {
 	for key, n := range h.resyncs {
 		if allowed := h.allowed(key.cause); n > allowed {
 			h.violate("economy", "%s asked for %d resyncs for %s, cause %s, want at most %d", key.operator, n, key.manager, key.cause, allowed)
+		}
+	}
+}
+
+// checkWaits bounds the time from a resync to the reconcile of the runtime beside a loud one.
+func (h *History) checkWaits() {
+	if !h.promise.Loud {
+		return
+	}
+	for key, times := range h.asked {
+		for t, looks := range h.looks {
+			if t.runtime == key.runtime && t.manager == key.manager {
+				h.checkWait(t, looks, times)
+			}
+		}
+	}
+}
+
+func (h *History) checkWait(t target, looks []look, asked []time.Time) {
+	for _, at := range asked {
+		if !slices.ContainsFunc(looks, func(l look) bool { return l.at.After(at) && l.at.Sub(at) <= resyncWait }) {
+			h.violate("wait", "%s was resynced for %s at %s, and not reconciled within %s", t.runtime, t.manager, h.since(at), resyncWait)
+			return
 		}
 	}
 }

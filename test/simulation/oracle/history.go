@@ -42,6 +42,8 @@ type Promise struct {
 	CleanStops bool
 	// RequestsRepeat is whether a gateway repeats requests, up to 30 s later.
 	RequestsRepeat bool
+	// Loud is whether one runtime has more changes than the worker can reconcile.
+	Loud bool
 	// Rotates is whether key material is replaced, and may be broken for a while.
 	Rotates bool
 	// Rate and Burst are the rate limit of a runtime, in requests per second and at once. 0: not reached.
