@@ -8,8 +8,10 @@ import (
 	"slices"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -26,6 +28,7 @@ type Cache struct {
 	mu       sync.Mutex
 	handlers []toolscache.ResourceEventHandler
 	unsynced bool
+	kind     schema.GroupVersionKind // of the first object that names one
 }
 
 var _ cache.Cache = (*Cache)(nil)
@@ -40,13 +43,18 @@ func NewCache(objects ...client.Object) *Cache {
 // Set creates or replaces objects. Controllers that watch them get an event.
 func (c *Cache) Set(objects ...client.Object) {
 	for _, object := range objects {
-		c.set(meta.AsPartialObjectMetadata(object).DeepCopy())
+		stored := meta.AsPartialObjectMetadata(object).DeepCopy()
+		stored.SetGroupVersionKind(object.GetObjectKind().GroupVersionKind())
+		c.set(stored)
 	}
 }
 
 func (c *Cache) set(object *metav1.PartialObjectMetadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.kind.Empty() {
+		c.kind = object.GroupVersionKind()
+	}
 	old, known, err := c.objects.Get(object)
 	if err == nil {
 		err = c.objects.Update(object)
@@ -115,9 +123,35 @@ func (c *Cache) synced() bool {
 	return !c.unsynced
 }
 
-// GetInformer implements [cache.Cache].
-func (c *Cache) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
+// GetInformer implements [cache.Cache]. Like an API server, it fails for another kind than that of
+// the objects, if they name one.
+func (c *Cache) GetInformer(
+	_ context.Context, object client.Object, _ ...cache.InformerGetOption,
+) (cache.Informer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kind := object.GetObjectKind().GroupVersionKind(); !c.kind.Empty() && !kind.Empty() && kind != c.kind {
+		return nil, &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+	}
 	return &informer{cache: c}, nil
+}
+
+// Get implements [cache.Cache] for metadata.
+func (c *Cache) Get(_ context.Context, name types.NamespacedName, object client.Object, _ ...client.GetOption) error {
+	into, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return fmt.Errorf("controllerruntimetest: get of %T, want metadata", object)
+	}
+	found, known, err := c.objects.GetByKey(key(name))
+	if err == nil && !known {
+		return apierrors.NewNotFound(schema.GroupResource{
+			Group: into.GroupVersionKind().Group, Resource: into.Kind,
+		}, name.Name)
+	}
+	if err == nil {
+		metadata(found).DeepCopyInto(into)
+	}
+	return err
 }
 
 // IndexField implements [cache.Cache].

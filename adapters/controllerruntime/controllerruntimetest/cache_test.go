@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -178,5 +180,24 @@ func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 	})
 	if !slices.Equal(left, []core.RuntimeID{"skr-2"}) {
 		t.Errorf("the fleet knows %v, want the second runtime", left)
+	}
+}
+
+// A misspelt kind fails as at an API server, and a reconciler can get an object.
+func TestCacheKnowsItsKind(t *testing.T) {
+	objects := controllerruntimetest.NewCache(kyma("a", "skr-1", ""))
+	misspelt := kind()
+	misspelt.Kind = "Kima"
+	_, err := controllerruntime.NewRuntimes(t.Context(), objects, misspelt, controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{})
+	if !meta.IsNoMatchError(err) {
+		t.Errorf("error %v, want one for the kind", err)
+	}
+	found := &metav1.PartialObjectMetadata{}
+	if err := objects.Get(t.Context(), key("a"), found); err != nil || found.Labels["runtime-id"] != "skr-1" {
+		t.Errorf("%+v, %v, want the object", found, err)
+	}
+	if err := objects.Get(t.Context(), key("b"), found); !apierrors.IsNotFound(err) {
+		t.Errorf("error %v, want none found", err)
 	}
 }
