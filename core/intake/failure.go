@@ -30,8 +30,8 @@ const (
 
 // Failure is why an element, or a whole batch, was not taken. It wraps [core.ErrForbidden] and
 // [core.ErrUnauthenticated] when the verifier refused, [core.ErrUnknownManager], and
-// [core.ErrNotReady] when the verifier or the replica is not ready or has no room for the sender. It hides what a handler calls its error: the
-// same event may be taken later.
+// [core.ErrNotReady] when the verifier or the replica is not ready or has no room for the sender.
+// It hides what a handler calls its error: the same event may be taken later.
 type Failure struct {
 	// Fault is the side that the failure belongs to.
 	Fault Fault
@@ -72,13 +72,13 @@ func (f *Failure) RetryAfter() time.Duration { return f.wait }
 // maxWait bounds the wait that a verifier or a handler can ask for.
 const maxWait = 5 * time.Minute
 
-func newFailure(fault Fault, err error) *Failure {
-	return &Failure{Fault: fault, cause: err, reason: core.Reason(err), wait: min(core.RetryAfter(err), maxWait)}
+func newFailure(err error) *Failure {
+	return &Failure{cause: err, reason: core.Reason(err), wait: min(core.RetryAfter(err), maxWait)}
 }
 
 // Unverified returns the failure for the error of a verifier, or of what identifies senders.
 func Unverified(err error) *Failure {
-	f := newFailure(FaultOfEvent, err)
+	f := newFailure(err)
 	f.refused = true
 	for _, class := range []error{core.ErrForbidden, core.ErrUnauthenticated, core.ErrNotReady} {
 		if errors.Is(err, class) {

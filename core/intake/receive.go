@@ -42,7 +42,7 @@ func (r *Request) elements() int {
 // at most Options.HandleTimeout if they follow their context.
 func (in *Intake) Receive(ctx context.Context, r *Request) (v Verdict) {
 	in.protect(ctx, func() { v = in.receive(ctx, r) }, func(err error) {
-		v = Verdict{Whole: newFailure(FaultOfEvent, err)}
+		v = Verdict{Whole: newFailure(err)}
 	})
 	return v
 }
@@ -102,7 +102,7 @@ func (o *outcome) note(index int, f *Failure) {
 func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
 	defer t.releaseSlot()
 	// The batch itself has paid for one element.
-	if tooFast = t.charge(Account{Name: string(t.Peer.ID)}, float64(t.elements()-1)); tooFast != nil {
+	if tooFast := t.charge(Account{Name: string(t.Peer.ID)}, float64(t.elements()-1)); tooFast != nil {
 		return o, tooFast
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.opts.HandleTimeout)
@@ -155,7 +155,7 @@ func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) 
 		if err := t.verifier.Verify(ctx, t.Peer, event); err != nil {
 			f = Unverified(err)
 		}
-	}, func(err error) { f = newFailure(FaultOfEvent, err) })
+	}, func(err error) { f = newFailure(err) })
 	return f
 }
 
@@ -173,7 +173,7 @@ func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
 		if err := call(); err != nil {
 			f = t.handlerFailure(err)
 		}
-	}, func(err error) { f = newFailure(FaultOfEvent, err) })
+	}, func(err error) { f = newFailure(err) })
 	if f != nil {
 		f.passed = true
 	}
@@ -181,7 +181,7 @@ func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
 }
 
 func (t *task) handlerFailure(err error) *Failure {
-	f := newFailure(FaultOfEvent, err)
+	f := newFailure(err)
 	if t.stopping.Load() || errors.Is(err, core.ErrNotReady) && !t.isReady() {
 		f.Fault, f.class = FaultOfReplica, core.ErrNotReady
 	}
