@@ -6,5 +6,5 @@ require (
 	github.com/google/go-cmp v0.7.0
 	go.uber.org/goleak v1.3.0
 	go.uber.org/mock v0.6.0
-	k8s.io/apimachinery v0.37.2
+	k8s.io/apimachinery v0.35.0
 )
