@@ -1,6 +1,7 @@
 package core
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -8,8 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 // Change is one write to one object, as a change source saw it, before or after its commit.
@@ -96,16 +95,10 @@ func fieldOf(subresource string) Field {
 	return FieldSpec
 }
 
-// sameField compares the meaning of a top-level field before and after. Absent and null are equal.
+// sameField compares a top-level field before and after, byte for byte: an API server writes both
+// states in one way. Absent and null are equal.
 func (c *Change) sameField(name string) bool {
-	return sameRaw(c.Old.Field(name), c.New.Field(name))
-}
-
-func sameRaw(a, b []byte) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
-	return rawjson.Equal(a, b)
+	return bytes.Equal(c.Old.Field(name), c.New.Field(name))
 }
 
 // sameContent compares everything but the bookkeeping of the API server.
@@ -114,7 +107,7 @@ func (c *Change) sameContent() bool {
 }
 
 func sameFields(a, b []rawField) bool {
-	return maps.EqualFunc(present(a), present(b), rawjson.Equal)
+	return maps.EqualFunc(present(a), present(b), bytes.Equal)
 }
 
 // sameSelection compares everything by which a watch selects objects or owners: the labels and the
@@ -122,7 +115,7 @@ func sameFields(a, b []rawField) bool {
 func (c *Change) sameSelection() bool {
 	oldOwner, hadOwner := c.Old.Annotation(OwnerAnnotation)
 	newOwner, hasOwner := c.New.Annotation(OwnerAnnotation)
-	return hadOwner == hasOwner && oldOwner == newOwner && sameRaw(orNil(c.Old.labels), orNil(c.New.labels))
+	return hadOwner == hasOwner && oldOwner == newOwner && bytes.Equal(orNil(c.Old.labels), orNil(c.New.labels))
 }
 
 // present returns the fields that are not null, by name.

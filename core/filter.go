@@ -1,27 +1,14 @@
 package core
 
-import (
-	"maps"
-	"slices"
-)
-
-// All joins filters, such as a selection and a comparison: All(Labels(selection), Changed). It
-// passes a change that every filter passes. Without filters, it passes every change.
-func All(filters ...Filter) Filter {
-	return func(c *Change) bool {
-		return !slices.ContainsFunc(filters, func(f Filter) bool { return !f(c) })
-	}
-}
-
 // Changed is the default filter of an agent. It passes persisted writes that changed the watched
 // part: the status when the status subresource was written, and the spec otherwise.
 func Changed(c *Change) bool {
 	return !c.DryRun && (SpecChanged(c) || StatusChanged(c))
 }
 
-// SpecChanged passes an UPDATE of the resource itself when the meaning of its spec differs. The
-// order of keys and the notation do not count, and absent equals null. An object without spec, such
-// as a ConfigMap, is compared as a whole, except metadata.managedFields, resourceVersion and
+// SpecChanged passes an UPDATE of the resource itself when its spec differs. Absent equals null. The
+// bytes are compared, because an API server writes both states in one way. An object without spec,
+// such as a ConfigMap, is compared as a whole, except metadata.managedFields, resourceVersion and
 // generation.
 //
 // A change of the labels or of [OwnerAnnotation] counts, too: the object may enter or leave a
@@ -39,7 +26,7 @@ func SpecChanged(c *Change) bool {
 	return lifecycle(c) || updates(c) && (!sameSpec(c) || !c.sameSelection())
 }
 
-// StatusChanged passes an UPDATE of the status subresource when the meaning of the status differs.
+// StatusChanged passes an UPDATE of the status subresource when the status differs.
 // The beginning and the end of an object count as in [SpecChanged]. CONNECT and other subresources
 // never do.
 func StatusChanged(c *Change) bool {
@@ -51,38 +38,6 @@ func StatusChanged(c *Change) bool {
 	default:
 		return false
 	}
-}
-
-// GenerationChanged is the cheap form of [SpecChanged] for kinds with a generation: it compares two
-// numbers instead of two specs. It passes an UPDATE of the resource itself when metadata.generation
-// differs, or when the object does not count generations. Labels, the owner, the beginning and the
-// end of an object, and subresources count as in [SpecChanged].
-func GenerationChanged(c *Change) bool {
-	if c.Subresource != "" {
-		return subresourceChanged(c)
-	}
-	return lifecycle(c) || updates(c) && (!sameGeneration(c) || !c.sameSelection())
-}
-
-// Labels passes a change when the object has all of the given labels, before or after: an object
-// that leaves a selection matters, too. Without labels, every change passes.
-func Labels(labels map[string]string) Filter {
-	labels = maps.Clone(labels)
-	return func(c *Change) bool {
-		return len(labels) == 0 || hasLabels(c.New, labels) || hasLabels(c.Old, labels)
-	}
-}
-
-func hasLabels(o *Object, labels map[string]string) bool {
-	if o == nil {
-		return false
-	}
-	for key, value := range labels {
-		if have, ok := o.Label(key); !ok || have != value {
-			return false
-		}
-	}
-	return true
 }
 
 // subresourceChanged decides about all subresources for [SpecChanged].
@@ -127,11 +82,6 @@ func lifecycle(c *Change) bool {
 
 func ends(c *Change) bool {
 	return c.New.Deleting && !c.Old.Deleting || c.New.Finalizers == 0 && c.Old.Finalizers > 0
-}
-
-// sameGeneration is false for an object that does not count generations.
-func sameGeneration(c *Change) bool {
-	return c.New.Generation != 0 && c.New.Generation == c.Old.Generation
 }
 
 func sameSpec(c *Change) bool {

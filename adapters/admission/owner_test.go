@@ -92,7 +92,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{
-				Filter:       core.All(),
+				Filter:       everything,
 				RequireOwner: tt.require,
 				Hooks: admission.Hooks{OwnerProblem: func(manager core.Manager, problem string) {
 					problems = append(problems, string(manager)+" "+problem)

@@ -194,14 +194,6 @@ func (r *Reader) open(opening byte) error {
 
 // name reads a member's name and the colon behind it.
 func (r *Reader) name() ([]byte, error) {
-	raw, err := r.rawName()
-	if err != nil {
-		return nil, err
-	}
-	return unquote(raw)
-}
-
-func (r *Reader) rawName() ([]byte, error) {
 	raw, err := r.rawString()
 	if err != nil {
 		return nil, err
@@ -211,7 +203,7 @@ func (r *Reader) rawName() ([]byte, error) {
 		return nil, r.fail("':'")
 	}
 	r.pos++
-	return raw, nil
+	return unquote(raw)
 }
 
 func (r *Reader) value() error {
