@@ -2,8 +2,6 @@ package controllerruntime_test //nolint:testableexamples // It needs an API serv
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 
@@ -16,13 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // setUp embeds the watcher in an operator. A change in a runtime reconciles the Kyma that has the
 // name of the runtime.
 func setUp(
-	ctx context.Context, mgr manager.Manager, addr string, mtls *tls.Config, roots listener.RootsFunc, kymas reconcile.Reconciler,
+	ctx context.Context, mgr manager.Manager, addr string, material keys.Source, kymas reconcile.Reconciler,
 ) error {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
@@ -31,16 +30,15 @@ func setUp(
 	if err != nil {
 		return err
 	}
-	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
-		listener.FromTLSWithRoots(roots, listener.PeerOptions{}), listener.SANPinning(runtimes),
-		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{Listener: listener.Options{TLS: mtls}})
+	source, err := controllerruntime.SetUpListener(mgr, addr, "my-operator", controllerruntime.MutualTLS(material),
+		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{})
 	if err != nil {
 		return err
 	}
-	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(source).Complete(kymas))
+	return builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(source).Complete(kymas)
 }
 
-func ExampleRegisterListenerComponent() {
+func ExampleSetUpListener() {
 	mgr, err := manager.New(config.GetConfigOrDie(), manager.Options{})
 	if err != nil {
 		panic(err)
@@ -51,17 +49,14 @@ func ExampleRegisterListenerComponent() {
 
 		return reconcile.Result{}, nil
 	})
-	// The CAs of the runtimes' certificates. This pool is empty, so it trusts no certificate. A
-	// pool that is nil would trust the roots of the system.
-	//
-	// Key files are read by keys.NewFiles. Add the files to the controller manager, and use
-	// keys.Roots(files) as roots and keys.ServerTLSConfig(files) as mtls.
-	cas := x509.NewCertPool()
-	roots := func() *x509.CertPool { return cas }
-	mtls := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: cas}
-
+	// The files of a mounted Secret, read again every 5 s: the CAs of the runtimes, and the certificate of
+	// this listener.
+	files, err := keys.NewFiles(keys.Paths{CA: "ca.crt", Certificate: "tls.crt", Key: "tls.key"}, keys.FilesOptions{})
+	if err != nil {
+		panic(err)
+	}
 	ctx := signals.SetupSignalHandler()
-	if err := errors.Join(setUp(ctx, mgr, ":8443", mtls, roots, kymas), mgr.Start(ctx)); err != nil {
+	if err := errors.Join(mgr.Add(files), setUp(ctx, mgr, ":8443", files, kymas), mgr.Start(ctx)); err != nil {
 		panic(err)
 	}
 }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -357,7 +358,8 @@ func (l *lab) testSetUp(t *testing.T) {
 		reconciled: make(chan string),
 	}
 
-	if err := setUp(t.Context(), o.mgr, o.addr, l.serverTLS(), l.ca.Pool, reconcile.Func(o.reconcile)); err != nil {
+	material := must(keys.NewMaterial(l.ca.PEM(), l.server.CertPEM(), must(l.server.KeyPEM())))
+	if err := setUp(t.Context(), o.mgr, o.addr, material, reconcile.Func(o.reconcile)); err != nil {
 		t.Fatal(err)
 	}
 

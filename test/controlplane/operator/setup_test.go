@@ -2,8 +2,6 @@ package operator_test
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -15,13 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // setUp embeds the watcher in an operator. A change in a runtime reconciles the Kyma that has the
 // name of the runtime.
 func setUp(
-	ctx context.Context, mgr manager.Manager, addr string, mtls *tls.Config, roots listener.RootsFunc, kymas reconcile.Reconciler,
+	ctx context.Context, mgr manager.Manager, addr string, material keys.Source, kymas reconcile.Reconciler,
 ) error {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
@@ -30,17 +29,16 @@ func setUp(
 	if err != nil {
 		return err
 	}
-	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
-		listener.FromTLSWithRoots(roots, listener.PeerOptions{}), listener.SANPinning(runtimes),
-		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{Listener: listener.Options{TLS: mtls}})
+	source, err := controllerruntime.SetUpListener(mgr, addr, "my-operator", controllerruntime.MutualTLS(material),
+		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{})
 	if err != nil {
 		return err
 	}
-	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(source).Complete(kymas))
+	return builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(source).Complete(kymas)
 }
 
 // TestSetUpIsTheExample requires that TestManager runs the code in the documentation of
-// RegisterListenerComponent.
+// SetUpListener.
 func TestSetUpIsTheExample(t *testing.T) {
 	example := setUpIn(t, "../../../adapters/controllerruntime/example_component_test.go")
 	if here := setUpIn(t, "setup_test.go"); here != example {

@@ -1,0 +1,89 @@
+package controllerruntime
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// notStarted is the time after which a source without a controller is reported, and again.
+const notStarted = 30 * time.Second
+
+// Senders decides how runtimes prove who they are. Make it with [MutualTLS] or [BehindGateway].
+type Senders struct {
+	peers listener.Peers
+	tls   *tls.Config
+}
+
+// MutualTLS is for runtimes that connect to the operator itself. The server shows the certificate of
+// material, and demands a client certificate of its CAs. Both are read at each handshake, and the
+// CAs at each request, so that a rotation needs no restart. A source that follows files or a Secret
+// must be added to the controller manager, too.
+func MutualTLS(material keys.Source) Senders {
+	return Senders{
+		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), keys.ServerTLSConfig(material),
+	}
+}
+
+// BehindGateway is for a gateway that terminates TLS, with peers of [listener.FromXFCC]. The
+// listener serves plain HTTP.
+func BehindGateway(peers listener.Peers) Senders { return Senders{peers: peers} }
+
+// SetUpListener is [RegisterListenerComponent] with all that an operator needs beside it. It adds to
+// mgr the listener, a readiness check with the name of component, and a warning for a source that
+// no controller has started after 30 s. Logs go to mgr.GetLogger(), unless opts name another logger,
+// and a replica takes events only while it leads. Pass the source to WatchesRawSource.
+func SetUpListener[request comparable](
+	mgr manager.Manager, addr, component string, senders Senders, verify core.Verifier, mapFunc MapFunc[request],
+	opts ComponentOptions,
+) (*Source[request], error) {
+	if senders.tls != nil {
+		opts.Listener.TLS = senders.tls
+	}
+	logger := Logger(mgr.GetLogger())
+	if opts.Listener.Logger == nil {
+		opts.Listener.Logger = logger
+	}
+	if opts.Source.Logger == nil {
+		opts.Source.Logger = logger
+	}
+	if opts.Source.Elected == nil {
+		opts.Source.Elected = mgr.Elected()
+	}
+	events, source, err := RegisterListenerComponent(addr, component, senders.peers, verify, mapFunc, opts)
+	if err != nil {
+		return nil, err
+	}
+	started := manager.RunnableFunc(func(ctx context.Context) error {
+		return warnUntilStarted(ctx, source.Ready, logger.With(slog.String("component", component)))
+	})
+	ready := func(*http.Request) error { return events.Ready() }
+	return source, errors.Join(mgr.Add(events), mgr.Add(started), mgr.AddReadyzCheck(component, ready))
+}
+
+// warnUntilStarted runs on the replica that leads, where the controller should have started.
+func warnUntilStarted(ctx context.Context, ready func() error, log *slog.Logger) error {
+	again := time.NewTicker(notStarted)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+			if ready() == nil {
+				return nil
+			}
+			log.WarnContext(ctx, "no controller has started the source of events, so that each is answered 503: "+
+				"pass the source to WatchesRawSource")
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package controllerruntime_test
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// records is a log that many goroutines write.
+type records struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *records) add(prefix, args string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, prefix+args)
+}
+
+func (r *records) has(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Contains(strings.Join(r.lines, "\n"), text)
+}
+
+func newManager(t *testing.T, log *records) manager.Manager {
+	t.Helper()
+	mgr, err := manager.New(&rest.Config{Host: "127.0.0.1:1"}, manager.Options{
+		Logger: funcr.New(log.add, funcr.Options{}), Metrics: metricsserver.Options{BindAddress: "0"},
+		NewCache: func(*rest.Config, cache.Options) (cache.Cache, error) { return controllerruntimetest.NewCache(), nil },
+		NewClient: func(*rest.Config, client.Options) (client.Client, error) {
+			return nil, nil //nolint:nilnil // Nothing uses it.
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mgr
+}
+
+// A runtime that is refused has a line in the log of the controller manager, and nothing else was
+// added to it by hand.
+func TestSetUpListener(t *testing.T) {
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	serving, stranger := must(ca.Server("operator", testpki.Options{})), must(ca.Client("runtime-1", testpki.Options{}))
+	material := must(keys.NewMaterial(ca.PEM(), serving.CertPEM(), must(serving.KeyPEM())))
+	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
+		return listener.Forbidden("san_mismatch", "not registered")
+	})
+	socket := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	log := &records{}
+	mgr := newManager(t, log)
+	none := func(context.Context, core.Delivery) ([]string, error) { return nil, nil }
+	opts := controllerruntime.ComponentOptions{Listener: listener.Options{Listener: socket}}
+	source, err := controllerruntime.SetUpListener(mgr, "", "my-operator", controllerruntime.MutualTLS(material), refuse, none, opts)
+	if err != nil || source == nil {
+		t.Fatalf("source %v, error %v", source, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
+	defer queue.ShutDown()
+	if err := source.Start(ctx, queue); err != nil {
+		t.Fatal(err)
+	}
+
+	pair := must(tls.X509KeyPair(stranger.CertPEM(), must(stranger.KeyPEM())))
+	sender := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13,
+	}}}
+	defer sender.CloseIdleConnections()
+	deadline := time.Now().Add(30 * time.Second)
+	for status := 0; status != http.StatusForbidden; {
+		if time.Now().After(deadline) {
+			t.Fatalf("status %d, want 403", status)
+		}
+		status = post(t, sender, "https://"+socket.Addr().String()+"/v2/my-operator/event")
+	}
+	for !log.has("san_mismatch") {
+		if time.Now().After(deadline) {
+			t.Fatalf("the refusal is not in the log of the controller manager: %q", log.lines)
+		}
+	}
+}
+
+func post(t *testing.T, sender *http.Client, url string) int {
+	t.Helper()
+	body := strings.NewReader(`{"watched":{"Namespace":"a","Name":"b"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := sender.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer answer.Body.Close()
+	return answer.StatusCode
+}
+
+func TestSetUpListenerRefusesMissingParts(t *testing.T) {
+	allow, none := listener.InsecureAllowAll(), func(context.Context, core.Delivery) ([]string, error) { return nil, nil }
+	for name, setUp := range map[string]func(mgr manager.Manager) error{
+		"no senders": func(mgr manager.Manager) error {
+			_, err := controllerruntime.SetUpListener(mgr, ":0", "m", controllerruntime.Senders{}, allow, none, controllerruntime.ComponentOptions{})
+			return err
+		},
+		"no component": func(mgr manager.Manager) error {
+			senders := controllerruntime.BehindGateway(listener.FromXFCC(listener.InsecureAnyProxy(), nil, listener.PeerOptions{}))
+			_, err := controllerruntime.SetUpListener(mgr, ":0", "", senders, allow, none, controllerruntime.ComponentOptions{})
+			return err
+		},
+	} {
+		if err := setUp(newManager(t, &records{})); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
