@@ -24,9 +24,9 @@ func (i *Inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome
 	return i.outbox.Accept(manager, event)
 }
 
-// Missed requests a resync of every manager, because changes may have been missed. There is at most
+// resyncAll requests a resync of every manager, because changes may have been missed. There is at most
 // one resync every 30 s.
-func (i *Inbox) Missed() { i.missed.report() }
+func (i *Inbox) resyncAll() { i.missed.report() }
 
 // Proved records that the API server calls, or serves, the source for a manager now. Heartbeats
 // report the last time.

@@ -83,7 +83,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 		},
 		ConnectionClosed: func(reason string) {
 			b.metrics.ConnectionDropped("webhook", reason)
-			inbox.Missed()
+			inbox.resyncAll()
 		},
 	}
 }

@@ -31,14 +31,3 @@ func ExampleSpecChanged() {
 	// false
 	// true
 }
-
-func ExampleParseOwner() {
-	owner, err := core.ParseOwner("kcp-system/kyma-1")
-	fmt.Println(owner, err)
-
-	_, err = core.ParseOwner("kyma-1")
-	fmt.Println(err)
-	// Output:
-	// kcp-system/kyma-1 <nil>
-	// owner is not <namespace>/<name>: want one '/' in "kyma-1"
-}

@@ -23,12 +23,12 @@ func (c *Change) Owner() (types.NamespacedName, error) {
 	if !found {
 		return types.NamespacedName{}, nil
 	}
-	return ParseOwner(value)
+	return parseOwner(value)
 }
 
-// ParseOwner reads the value of [OwnerAnnotation]. The namespace is a DNS-1123 label and the name a
+// parseOwner reads the value of [OwnerAnnotation]. The namespace is a DNS-1123 label and the name a
 // DNS-1123 subdomain (RFC 1123), joined by '/'. The error wraps [ErrInvalidOwner].
-func ParseOwner(value string) (types.NamespacedName, error) {
+func parseOwner(value string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(value, "/")
 	switch {
 	case !found || strings.Contains(name, "/"):

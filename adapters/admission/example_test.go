@@ -53,17 +53,6 @@ func Example() {
 	// 200 {"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"705ab4f5","allowed":true,"status":{"metadata":{},"status":"Success","message":"accepted: an event will be sent to the manager","code":200}}}
 }
 
-func ExampleParseOwner() {
-	owner, err := core.ParseOwner("kcp-system/kyma-1")
-	fmt.Println(owner.Namespace, owner.Name, err)
-
-	_, err = core.ParseOwner("kyma-1")
-	fmt.Println(err)
-	// Output:
-	// kcp-system kyma-1 <nil>
-	// owner is not <namespace>/<name>: want one '/' in "kyma-1"
-}
-
 // The configuration makes the API server of a runtime send the changes of a resource.
 func ExampleWebhookConfiguration() {
 	agent := httptest.NewTLSServer(http.NotFoundHandler())

@@ -9,7 +9,6 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // FuzzReview sends bytes that no API server made. The answer must be a review that allows the
@@ -116,18 +115,4 @@ func FuzzManagerSegment(f *testing.F) {
 func isLabel(text string) bool {
 	return text != "" && len(text) <= 63 && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" &&
 		strings.Trim(text, "-") == text
-}
-
-// FuzzOwner compares a parsed owner with its text.
-func FuzzOwner(f *testing.F) {
-	for _, value := range []string{"kcp-system/kyma", "a/b/c", "", "/", "a/", "A/b", "a/b.c", "\xff/a"} {
-		f.Add(value)
-	}
-
-	f.Fuzz(func(t *testing.T, value string) {
-		if owner, err := core.ParseOwner(value); err == nil && (owner.String() != value || owner.Namespace == "" ||
-			owner.Name == "") {
-			t.Errorf("ParseOwner(%q) = %q", value, owner)
-		}
-	})
 }

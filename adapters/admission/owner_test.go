@@ -1,9 +1,7 @@
 package admission_test
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,43 +11,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
-
-func TestParseOwner(t *testing.T) {
-	t.Parallel()
-
-	for value, want := range map[string]*types.NamespacedName{
-		"kcp-system/kyma-1":             {Namespace: "kcp-system", Name: "kyma-1"},
-		"a/b.c":                         {Namespace: "a", Name: "b.c"},
-		"n/" + strings.Repeat("a", 253): {Namespace: "n", Name: strings.Repeat("a", 253)},
-		"":                              nil,
-		"/":                             nil,
-		"kyma-1":                        nil,
-		"/kyma-1":                       nil,
-		"kcp-system/":                   nil,
-		"a/b/c":                         nil,
-		"kcp-system/Kyma":               nil,
-		"kcp.system/kyma":               nil,
-		"kcp system/kyma":               nil,
-		"n/" + strings.Repeat("a", 254): nil,
-		strings.Repeat("n", 64) + "/a":  nil,
-		"kcp-system/kyma\n":             nil,
-		"kcp-system/" + strings.Repeat("x", 1<<20): nil,
-	} {
-		got, err := core.ParseOwner(value)
-
-		if want == nil {
-			if !errors.Is(err, core.ErrInvalidOwner) || len(err.Error()) > 400 {
-				t.Errorf("ParseOwner(%.40q) = %v, %v, want a short ErrInvalidOwner", value, got, err)
-			}
-
-			continue
-		}
-
-		if err != nil || got != *want {
-			t.Errorf("ParseOwner(%.40q) = %v, %v, want %v", value, got, err, *want)
-		}
-	}
-}
 
 func TestOwnerOfTheEvent(t *testing.T) {
 	t.Parallel()

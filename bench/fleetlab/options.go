@@ -51,8 +51,8 @@ type shape struct {
 
 func defaultShape() shape {
 	return shape{
-		heartbeat: outbox.DefaultHeartbeatInterval, changeEvery: time.Minute, hold: time.Minute,
-		storm: 10 * time.Second, stormEvents: 100, afterStorm: outbox.DefaultResendResync,
+		heartbeat: outbox.Defaults().HeartbeatInterval, changeEvery: time.Minute, hold: time.Minute,
+		storm: 10 * time.Second, stormEvents: 100, afterStorm: outbox.Defaults().ResendResync,
 		poll: 5 * time.Second, lease: 8 * time.Second,
 		every: 500 * time.Millisecond, patience: 5 * time.Minute,
 	}

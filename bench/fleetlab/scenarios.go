@@ -233,7 +233,7 @@ func flood(ctx context.Context, w *world, r *recorder) error {
 
 // sendOne sends one event around the outbox.
 func sendOne(ctx context.Context, forward core.Forwarder, sender int, number int64) error {
-	ctx, cancel := context.WithTimeout(ctx, outbox.DefaultForwardTimeout)
+	ctx, cancel := context.WithTimeout(ctx, outbox.Defaults().ForwardTimeout)
 	defer cancel()
 	return forward.Forward(ctx, manager, core.Batch{
 		Epoch:  "flood-" + strconv.Itoa(sender),

@@ -120,7 +120,7 @@ func measure(t *testing.T, w way, servers *apiServers, operator *process, change
 	lab.Eventually(t, patience, "the operator has looked at all runtimes", func() bool {
 		return servers.all(func(a *apiServer) bool { return a.looks > 0 })
 	})
-	<-time.After(clock.scaled(2 * outbox.DefaultResendResync))
+	<-time.After(clock.scaled(2 * outbox.Defaults().ResendResync))
 
 	before, gets := operator.used(t), servers.gets.Load()
 	ctx, stop := context.WithTimeout(t.Context(), clock.scaled(*duration))
@@ -154,7 +154,7 @@ func hourly[T int64 | time.Duration](measured T) T {
 // everything else is work. With polling it is nearly all of the delay.
 func (c clock) unscaled(delay time.Duration, w way) time.Duration {
 	if w.events {
-		return delay - c.scaled(outbox.DefaultSettle) + outbox.DefaultSettle
+		return delay - c.scaled(outbox.Defaults().Settle) + outbox.Defaults().Settle
 	}
 	return delay * time.Duration(c.scale)
 }

@@ -151,13 +151,13 @@ func startAgents(t *testing.T, ca *testpki.CA, address string, clock clock, runt
 
 // outbox returns the defaults of an agent, with scaled waits.
 func (c clock) outbox(epoch string) outbox.Options {
-	resend := outbox.DefaultResend()
+	resend := outbox.Defaults().Resend
 	for i := range resend {
 		resend[i] = c.scaled(resend[i])
 	}
 	return outbox.Options{
 		Epoch: epoch, ResyncFirst: true, Managers: []core.Manager{manager}, MaxBatch: contract.V3.MaxEvents(),
-		Settle: c.scaled(outbox.DefaultSettle), Resend: resend, ResendResync: c.scaled(outbox.DefaultResendResync),
-		HeartbeatInterval: c.scaled(outbox.DefaultHeartbeatInterval), DrainTimeout: -1,
+		Settle: c.scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: c.scaled(outbox.Defaults().ResendResync),
+		HeartbeatInterval: c.scaled(outbox.Defaults().HeartbeatInterval), DrainTimeout: -1,
 	}
 }

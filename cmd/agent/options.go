@@ -52,7 +52,7 @@ func (c *config) outbox() outbox.Options {
 	opts := outbox.Options{
 		Settle: c.settle, Resend: c.resends(), ResendResync: c.resendResync, MaxKeys: c.maxKeys,
 		ForwardTimeout: c.forwarding, HeartbeatInterval: c.heartbeats,
-		MinBackoff: min(outbox.DefaultMinBackoff, c.maxBackoff), MaxBackoff: c.maxBackoff,
+		MinBackoff: min(outbox.Defaults().MinBackoff, c.maxBackoff), MaxBackoff: c.maxBackoff,
 	}
 	if c.source == sourceInformer {
 		opts.Settle, opts.Resend, opts.ResendResync = off, []time.Duration{}, off

@@ -72,26 +72,26 @@ func controlPlaneSettings(c *config) []setting {
 		optional("MANAGERS_FILE", file(&c.managersFile), "",
 			"File with more managers, one per line, such as a ConfigMap volume. "+
 				"The agent reads it every 10 s. A new manager gets a resync."),
-		optional("FORWARD_TIMEOUT", duration(&c.forwarding), outbox.DefaultForwardTimeout.String(),
+		optional("FORWARD_TIMEOUT", duration(&c.forwarding), outbox.Defaults().ForwardTimeout.String(),
 			"Timeout of one attempt to send events."),
-		optional("MAX_BACKOFF", duration(&c.maxBackoff), outbox.DefaultMaxBackoff.String(),
+		optional("MAX_BACKOFF", duration(&c.maxBackoff), outbox.Defaults().MaxBackoff.String(),
 			"Longest delay between two attempts to send events, unless the control plane requests a longer one."),
-		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.heartbeats), outbox.DefaultHeartbeatInterval.String(),
+		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.heartbeats), outbox.Defaults().HeartbeatInterval.String(),
 			"Longest time between two heartbeats. Only contract v3 has heartbeats. 0s turns them off."),
 	}
 }
 
 func eventSettings(c *config) []setting {
 	return []setting{
-		optional("SETTLE", durationOrOff(&c.settle), outbox.DefaultSettle.String(),
+		optional("SETTLE", durationOrOff(&c.settle), outbox.Defaults().Settle.String(),
 			"Delay before an event is sent, because the API server calls the webhook before it commits the write. 0s is none."),
 		optional("RESEND_AFTER", into("durations", &c.resend, parseDelays), "3s,35s",
 			"Delays after which a delivered event is sent once more, for a write that is committed later than `SETTLE`. "+
 				"They rise, and commas separate them. 0s is never."),
-		optional("RESEND_RESYNC", durationOrOff(&c.resendResync), outbox.DefaultResendResync.String(),
+		optional("RESEND_RESYNC", durationOrOff(&c.resendResync), outbox.Defaults().ResendResync.String(),
 			"Delay after which a resync is sent once more, for writes that are committed after the first. "+
 				"It must be longer than the timeout of any webhook in this cluster (at most 30s). 0s is never."),
-		optional("OUTBOX_MAX_KEYS", into("number", &c.maxKeys, parseCount), strconv.Itoa(outbox.DefaultMaxKeys),
+		optional("OUTBOX_MAX_KEYS", into("number", &c.maxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
 			"Distinct events to keep while the control plane does not accept them. A resync replaces those beyond."),
 	}
 }

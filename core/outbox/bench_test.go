@@ -34,11 +34,11 @@ func BenchmarkAcceptWithoutRoom(b *testing.B) {
 		b.Fatal(err)
 	}
 
-	for i := range 2 * outbox.DefaultMaxKeys {
+	for i := range 2 * outbox.Defaults().MaxKeys {
 		o.Accept(core.Manager("manager-"+strconv.Itoa(i%100)), named(strconv.Itoa(i)))
 	}
 
-	events := make([]core.WatchEvent, outbox.DefaultMaxKeys)
+	events := make([]core.WatchEvent, outbox.Defaults().MaxKeys)
 	for i := range events {
 		events[i] = named("new-" + strconv.Itoa(i))
 	}

@@ -82,7 +82,7 @@ func TestKnownManagersGetAResyncAndHeartbeats(t *testing.T) {
 		}
 
 		want := core.Heartbeat{
-			ID: "e-kyma-heartbeat-4", Time: time.Now(), Number: 4, Interval: outbox.DefaultHeartbeatInterval,
+			ID: "e-kyma-heartbeat-4", Time: time.Now(), Number: 4, Interval: outbox.Defaults().HeartbeatInterval,
 			Sequence: 1, Leaving: true, Dropped: map[string]int64{},
 		}
 		if diff := gocmp.Diff(want, beats[3]); diff != "" {
@@ -190,7 +190,8 @@ func TestLeaveNamesTheResendsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &inbox{}
 		o, stop := run(t, in, outbox.Options{
-			Managers: []core.Manager{kyma}, Epoch: "e", DrainTimeout: 5 * time.Second, ResendResync: outbox.DefaultResendResync,
+			Managers: []core.Manager{kyma}, Epoch: "e", DrainTimeout: 5 * time.Second,
+			ResendResync: outbox.Defaults().ResendResync,
 		})
 
 		time.Sleep(time.Second)

@@ -12,24 +12,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Defaults of [Options] that others build on.
 const (
-	DefaultSettle            = 100 * time.Millisecond
-	DefaultMaxKeys           = 10_000
-	DefaultForwardTimeout    = 10 * time.Second
-	DefaultMinBackoff        = 200 * time.Millisecond
-	DefaultMaxBackoff        = 20 * time.Second
-	DefaultHeartbeatInterval = 30 * time.Second
-	// DefaultResendResync is longer than the longest timeout of a webhook, 30 s, after which an API
+	defaultSettle            = 100 * time.Millisecond
+	defaultMaxKeys           = 10_000
+	defaultForwardTimeout    = 10 * time.Second
+	defaultMinBackoff        = 200 * time.Millisecond
+	defaultMaxBackoff        = 20 * time.Second
+	defaultHeartbeatInterval = 30 * time.Second
+	// defaultResendResync is longer than the longest timeout of a webhook, 30 s, after which an API
 	// server commits a write.
-	DefaultResendResync = 35 * time.Second
-)
-
-// DefaultResend returns the default of [Options].Resend. 3 s covers most slow webhooks. 35 s is
-// longer than any webhook may delay a commit.
-func DefaultResend() []time.Duration { return []time.Duration{3 * time.Second, DefaultResendResync} }
-
-const (
+	defaultResendResync   = 35 * time.Second
 	defaultResyncInterval = 5 * time.Second
 	defaultMaxManagers    = 100
 	defaultMaxBatch       = 1
@@ -37,6 +29,9 @@ const (
 	defaultDrainTimeout   = 10 * time.Second
 	defaultGiveUpAfter    = 5 * time.Minute
 )
+
+// Defaults returns the options that the zero value stands for.
+func Defaults() Options { return Options{}.withDefaults() }
 
 // Options are the optional settings of an [Outbox]. The zero value is the documented default.
 type Options struct {
@@ -46,7 +41,8 @@ type Options struct {
 	// Resend has the delays after which a delivered event is sent once more, because another
 	// webhook may delay the commit of a write. They rise, and count from the acceptance of the
 	// event. A newer event with the same key replaces the resends. A delay that has passed when the
-	// event is sent is skipped. Default: [DefaultResend]. Empty and not nil: never.
+	// event is sent is skipped. Default: 3 s, which covers most slow webhooks, and 35 s, which is
+	// longer than any webhook may delay a commit. Empty and not nil: never.
 	//
 	// A key that waits for its resend counts for MaxKeys, and gives way to a new key: a resync
 	// stands in. Resends that wait when Start ends are not sent. With heartbeats, the last one names
@@ -117,22 +113,22 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.Settle = cmp.Or(o.Settle, DefaultSettle)
-	o.ResendResync = cmp.Or(o.ResendResync, DefaultResendResync)
+	o.Settle = cmp.Or(o.Settle, defaultSettle)
+	o.ResendResync = cmp.Or(o.ResendResync, defaultResendResync)
 	o.ResyncInterval = cmp.Or(o.ResyncInterval, defaultResyncInterval)
 	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, defaultGiveUpAfter)
-	o.MaxKeys = cmp.Or(o.MaxKeys, DefaultMaxKeys)
+	o.MaxKeys = cmp.Or(o.MaxKeys, defaultMaxKeys)
 	o.MaxManagers = cmp.Or(o.MaxManagers, max(defaultMaxManagers, len(o.Managers)))
 	o.MaxBatch = cmp.Or(o.MaxBatch, defaultMaxBatch)
-	o.ForwardTimeout = cmp.Or(o.ForwardTimeout, DefaultForwardTimeout)
-	o.MinBackoff = cmp.Or(o.MinBackoff, DefaultMinBackoff)
-	o.MaxBackoff = cmp.Or(o.MaxBackoff, max(o.MinBackoff, DefaultMaxBackoff))
+	o.ForwardTimeout = cmp.Or(o.ForwardTimeout, defaultForwardTimeout)
+	o.MinBackoff = cmp.Or(o.MinBackoff, defaultMinBackoff)
+	o.MaxBackoff = cmp.Or(o.MaxBackoff, max(o.MinBackoff, defaultMaxBackoff))
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, defaultDrainTimeout)
-	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, DefaultHeartbeatInterval)
+	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, defaultHeartbeatInterval)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 
 	if o.Resend == nil {
-		o.Resend = DefaultResend()
+		o.Resend = []time.Duration{3 * time.Second, defaultResendResync}
 	}
 
 	if o.InFlight == 0 {

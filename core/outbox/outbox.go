@@ -18,8 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// ErrStarted means that an outbox was started a second time.
-var ErrStarted = errors.New("outbox was started already")
+// errStarted means that an outbox was started a second time.
+var errStarted = errors.New("outbox was started already")
 
 // Outbox holds the events that are not acknowledged yet. Create one with [New]. Its methods may be
 // called concurrently.
@@ -96,8 +96,8 @@ func signal(token chan struct{}) {
 
 // Start sends events until ctx ends, and then goes on until nothing is pending, at most for
 // [Options].DrainTimeout. Events that are pending then, and those that are offered later, are
-// dropped and counted. Start blocks, waits for its goroutines, and returns [ErrStarted] when it was
-// called before. It does not wait for a logger that hangs.
+// dropped and counted. Start blocks, waits for its goroutines, and fails when it was called
+// before. It does not wait for a logger that hangs.
 func (o *Outbox) Start(ctx context.Context) error {
 	if err := o.start(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (o *Outbox) start() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.started {
-		return ErrStarted
+		return errStarted
 	}
 	o.started = true
 	o.resyncConfigured()

@@ -328,7 +328,7 @@ func TestOutageCoalescesToOneEventPerKey(t *testing.T) {
 		up.Store(true)
 		before := len(p.seen())
 
-		time.Sleep(outbox.DefaultMaxBackoff)
+		time.Sleep(outbox.Defaults().MaxBackoff)
 
 		if sent := len(p.seen()) - before; sent != 3 {
 			t.Errorf("%d events after the outage, want one for each of the 3 objects", sent)
@@ -391,7 +391,7 @@ func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
 				if n := o.Counts()[kyma].Delivered; n != 1 {
 					t.Errorf("%d delivered %v after the outage, want 1", n, want)
 				}
-				if n, limit := len(p.seen()), 40+int(outage/outbox.DefaultMaxBackoff)*11/10; n > limit {
+				if n, limit := len(p.seen()), 40+int(outage/outbox.Defaults().MaxBackoff)*11/10; n > limit {
 					t.Errorf("%d attempts, want at most %d", n, limit)
 				}
 				stop()

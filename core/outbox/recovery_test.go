@@ -44,7 +44,7 @@ func TestHeartbeatAfterAnOutageHasNothingPending(t *testing.T) {
 		box.Accept(kyma, named("a"))
 		time.Sleep(2 * time.Minute)
 		in.setDown(false)
-		time.Sleep(outbox.DefaultMaxBackoff)
+		time.Sleep(outbox.Defaults().MaxBackoff)
 		beats := in.beats()
 		if last := beats[len(beats)-1]; last.OldestPending != 0 {
 			t.Errorf("the last heartbeat reports an event that is pending for %s, want none", last.OldestPending)

@@ -175,7 +175,7 @@ func TestRefusedEventsAreGivenUpForOneResync(t *testing.T) {
 func TestStreamOfRefusalsHasFewResyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPicky(refuseBad(errRefused))
-		o, stop := run(t, p, outbox.Options{ResendResync: outbox.DefaultResendResync})
+		o, stop := run(t, p, outbox.Options{ResendResync: outbox.Defaults().ResendResync})
 
 		for i := range 6000 {
 			o.Accept(kyma, named(fmt.Sprint("bad-", i)))
@@ -189,7 +189,7 @@ func TestStreamOfRefusalsHasFewResyncs(t *testing.T) {
 
 		// One in MaxBackoff.
 		if n := p.count("resync"); n < 10 || n > 35 {
-			t.Errorf("%d resyncs in 10 min of refusals, want at most one in %v", n, outbox.DefaultMaxBackoff)
+			t.Errorf("%d resyncs in 10 min of refusals, want at most one in %v", n, outbox.Defaults().MaxBackoff)
 		}
 
 		if at := p.arrived["resync"]; at.Before(last) {
@@ -235,7 +235,7 @@ func TestRefusedResyncDoesNotLoop(t *testing.T) {
 				mu.Lock()
 				refusal = nil
 				mu.Unlock()
-				time.Sleep(outbox.DefaultMaxBackoff)
+				time.Sleep(outbox.Defaults().MaxBackoff)
 				wantCounts(t, o, outbox.Counts{Accepted: 101, Delivered: 1, Dropped: map[string]int64{"owner_missing": 100}})
 				stop()
 			})

@@ -24,7 +24,7 @@ import (
 )
 
 // settle is the time for which the agent holds an event back, as it sees a write before the commit.
-const settle = outbox.DefaultSettle
+var settle = outbox.Defaults().Settle
 
 // agent is a process of the agent.
 type agent struct {

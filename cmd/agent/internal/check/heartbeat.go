@@ -80,7 +80,7 @@ func (c *checker) probe() core.Batch {
 	epoch := "check-" + rand.Text()
 	return core.Batch{Epoch: epoch, Heartbeat: &core.Heartbeat{
 		ID: epoch + "-heartbeat-1", Time: time.Now(), Number: 1, Leaving: true,
-		Interval: max(c.opts.Outbox.HeartbeatInterval, outbox.DefaultHeartbeatInterval),
+		Interval: max(c.opts.Outbox.HeartbeatInterval, outbox.Defaults().HeartbeatInterval),
 		Instance: c.opts.Instance + "/check", Version: c.opts.Version,
 	}}
 }

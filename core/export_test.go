@@ -1,0 +1,4 @@
+package core
+
+// ParseOwner parses the value of [OwnerAnnotation].
+var ParseOwner = parseOwner

@@ -1,0 +1,4 @@
+package outbox
+
+// ErrStarted is what a second Start returns.
+var ErrStarted = errStarted
