@@ -14,8 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// ErrNotEstablished means that watches are not established: their changes are missed.
-var ErrNotEstablished = errors.New("watches are not established")
+// errNotEstablished means that watches are not established: their changes are missed.
+var errNotEstablished = errors.New("watches are not established")
 
 // Source watches objects of one runtime. Create it with [New].
 type Source struct {
@@ -103,11 +103,11 @@ func (s *Source) Start(ctx context.Context) error {
 	return nil
 }
 
-// Ready returns nil if every watch is established. Otherwise the error wraps [ErrNotEstablished]
-// and names those that are not, with the cause. It may be called concurrently.
+// Ready returns nil if every watch is established. Otherwise the error names those
+// that are not, with the cause. It may be called concurrently.
 func (s *Source) Ready() error {
 	if problems := s.health.problems(func(*condition) bool { return true }); problems != "" {
-		return fmt.Errorf("%w: %s", ErrNotEstablished, problems)
+		return fmt.Errorf("%w: %s", errNotEstablished, problems)
 	}
 	return nil
 }

@@ -14,13 +14,13 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// ErrNoAddress means that a gateway has no host that agents could send to.
-var ErrNoAddress = errors.New("gateway has no address")
+// errNoAddress means that a gateway has no host that agents could send to.
+var errNoAddress = errors.New("gateway has no address")
 
 // GatewayAddress reads the address, <host>:<port>, by which agents reach a gateway. It is the first
 // host without wildcard of the servers with TLS, or of those for HTTP if none has TLS. A Gateway of
 // the Gateway API without hosts has the first address of its status. The kind is that of
-// [Options.Routing]. An error wraps [ErrNoAddress] when the gateway has to change.
+// [Options.Routing]. It fails when the gateway has no such host.
 func GatewayAddress(
 	ctx context.Context, reader client.Reader, kind Routing, gateway client.ObjectKey,
 ) (string, error) {
@@ -30,7 +30,7 @@ func GatewayAddress(
 	case HTTPRoute:
 		return gatewayAPIAddress(ctx, reader, gateway)
 	default:
-		return "", fmt.Errorf("%w: routing %q has no gateways", ErrNoAddress, kind)
+		return "", fmt.Errorf("%w: routing %q has no gateways", errNoAddress, kind)
 	}
 }
 
@@ -103,7 +103,7 @@ func listenerAddress(listener *gatewayv1.Listener, addresses []gatewayv1.Gateway
 
 func required(address string, gateway client.ObjectKey) (string, error) {
 	if address == "" {
-		return "", fmt.Errorf("%w: %s needs a server for HTTP with a host that is no wildcard", ErrNoAddress, gateway)
+		return "", fmt.Errorf("%w: %s needs a server for HTTP with a host that is no wildcard", errNoAddress, gateway)
 	}
 	return address, nil
 }

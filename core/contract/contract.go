@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	// ErrUnknownVersion means that this package does not know a contract. It is permanent.
-	ErrUnknownVersion error = &sentinel{text: "unknown contract", reason: "unknown_contract"}
+	// errUnknownVersion means that this package does not know a contract. It is permanent.
+	errUnknownVersion error = &sentinel{text: "unknown contract", reason: "unknown_contract"}
 	// ErrMalformed means that a body or an event does not follow its contract. It is permanent.
 	ErrMalformed error = &sentinel{text: "malformed event", reason: "malformed"}
 )
@@ -71,8 +71,7 @@ func (v Version) traits() traits {
 // Versions returns all contracts, oldest first.
 func Versions() []Version { return []Version{V1, V2, V3} }
 
-// ParseVersion returns the contract of that name. The error wraps [ErrUnknownVersion] and lists the
-// known ones.
+// ParseVersion returns the contract of that name. The error lists the known ones.
 func ParseVersion(name string) (Version, error) {
 	if v := Version(name); slices.Contains(Versions(), v) {
 		return v, nil
@@ -81,7 +80,7 @@ func ParseVersion(name string) (Version, error) {
 }
 
 func unknown(name string) error {
-	return fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, name, Versions())
+	return fmt.Errorf("%w %.16q: want one of %v", errUnknownVersion, name, Versions())
 }
 
 // Path returns the escaped URL path to which a manager's events are sent with POST. The manager

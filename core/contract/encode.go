@@ -35,7 +35,7 @@ type Request struct {
 
 // Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody].
 // A heartbeat is cut to the bounds of the contract. [Version.Decode] accepts every body. Encode
-// fails with [ErrUnknownVersion], and with [ErrMalformed] on an empty batch and on a source or an
+// fails on an unknown contract, and with [ErrMalformed] on an empty batch and on a source or an
 // epoch that the contract cannot express.
 func (v Version) Encode(batch *core.Batch) (Request, error) {
 	switch {

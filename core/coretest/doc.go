@@ -3,5 +3,5 @@
 //
 // [TestForwarder] and [TestVerifier] are the suites: an adapter calls them from one of its own
 // tests. [Recorder] is a far end: it records each batch and delivery, and answers as its script
-// says. [Memory] is a transport inside the process. It passes [TestForwarder].
+// says.
 package coretest

@@ -1,0 +1,4 @@
+package informer
+
+// ErrNotEstablished means that watches are not established.
+var ErrNotEstablished = errNotEstablished
