@@ -45,8 +45,8 @@ type Parts struct {
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
 	// Dial connects the default transport. Default: TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// ClientKeys and ServingKeys replace the files of [Keys].Client and [Keys].Serving. Each is read
-	// every 5 s. Its last good material stays in use when it fails. Default: those files.
+	// ClientKeys and ServingKeys replace the files of [Keys].Client and [Keys].Serving. Each is
+	// read every 5 s. Its last good material stays in use when it fails. Default: those files.
 	ClientKeys, ServingKeys keys.Source
 	// Canary makes the writes of the canary. Default: it writes [Canary].Lease.
 	Canary canary.Writer
@@ -55,7 +55,7 @@ type Parts struct {
 	Now func() time.Time
 }
 
-// withDefaults sets the parts that are optional, and whose default needs no option.
+// withDefaults sets the optional parts with a default that needs no option.
 func (p Parts) withDefaults() Parts {
 	if p.Tracing == nil {
 		p.Tracing = noTracing{}

@@ -24,8 +24,8 @@ func (i *Inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome
 	return i.outbox.Accept(manager, event)
 }
 
-// resyncAll requests a resync of every manager, because changes may have been missed. There is at most
-// one resync every 30 s.
+// resyncAll requests a resync of every manager, because changes may have been missed. There is at
+// most one resync every 30 s.
 func (i *Inbox) resyncAll() { i.missed.report() }
 
 // Proved records that the API server calls, or serves, the source for a manager now. Heartbeats

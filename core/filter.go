@@ -6,10 +6,10 @@ func Changed(c *Change) bool {
 	return !c.DryRun && (SpecChanged(c) || StatusChanged(c))
 }
 
-// SpecChanged passes an UPDATE of the resource itself when its spec differs. Absent equals null. The
-// bytes are compared, because an API server writes both states in one way. An object without spec,
-// such as a ConfigMap, is compared as a whole, except metadata.managedFields, resourceVersion and
-// generation.
+// SpecChanged passes an UPDATE of the resource itself when its spec differs. Absent equals null.
+// The bytes are compared, because an API server writes both states in one way. An object without
+// spec, such as a ConfigMap, is compared as a whole, except metadata.managedFields, resourceVersion
+// and generation.
 //
 // A change of the labels or of [OwnerAnnotation] counts, too: the object may enter or leave a
 // selection. So do the beginning and the end of an object: CREATE, DELETE, and an UPDATE that sets

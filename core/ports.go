@@ -94,10 +94,10 @@ type Handler interface {
 	Handle(ctx context.Context, d Delivery) error
 }
 
-// Readier is an optional method of a [Handler]. A replica of the operator that does not lead returns
-// an error that wraps [ErrNotReady]. The runtime then connects to another replica, until it finds
-// the one that leads. Ready is called before a heartbeat is acknowledged, and when Handle returns
-// [ErrNotReady].
+// Readier is an optional method of a [Handler]. A replica of the operator that does not lead
+// returns an error that wraps [ErrNotReady]. The runtime then connects to another replica, until it
+// finds the one that leads. Ready is called before a heartbeat is acknowledged, and when Handle
+// returns [ErrNotReady].
 type Readier interface {
 	Ready() error
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// answer is the answer to a request, and what became known of the request.
+// answer is the answer to a request, and the known facts about the request.
 type answer struct {
 	// Answer has the reason for metrics and logs. It is empty when everything was taken.
 	contract.Answer

@@ -77,8 +77,8 @@ type Options struct {
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
 	// Logger gets starts and ends, failed handshakes at warn, at most one a minute for each cause,
-	// and panics. A refused request is a line at warn with its cause, at most one in 10 min for each
-	// runtime and reason, and otherwise at debug. Default: discard.
+	// and panics. A refused request is a line at warn with its cause, at most one in 10 min for
+	// each runtime and reason, and otherwise at debug. Default: discard.
 	Logger *slog.Logger
 	// Hooks are called for metrics. Default: none.
 	Hooks Hooks

@@ -24,13 +24,13 @@ type Peers struct {
 	// requests.
 	behindGateway bool
 	// checkHandshake checks the certificate in the handshake, while the connection has a slot for
-	// computing. It never fails the handshake: a request gets an answer with the cause. Nil: nothing
-	// is checked there.
+	// computing. It never fails the handshake: a request gets an answer with the cause. Nil:
+	// nothing is checked there.
 	checkHandshake func(state *tls.ConnectionState)
 	// presented returns the certificates of a request that was accepted: that of the runtime, and
 	// others of its chain. Nil: they are not known, and requests cannot be relayed.
 	presented func(r *http.Request) ([]*x509.Certificate, error)
-	// invalid is what is wrong with the arguments of the constructor.
+	// invalid is the error in the arguments of the constructor.
 	invalid error
 }
 

@@ -17,8 +17,8 @@ import (
 // again, and its answer is the answer to the runtime.
 //
 // Relayed requests have a port of their own, which only replicas must be able to use. A request
-// that arrives there is never relayed again. A handler must implement [core.Readier]: its error decides
-// that a request is relayed.
+// that arrives there is never relayed again. A handler must implement [core.Readier]: its error
+// decides that a request is relayed.
 //
 // All fields except Addr and Listener are required.
 type Relay struct {

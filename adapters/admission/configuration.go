@@ -107,8 +107,8 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 // endpoint. It has one webhook per watch, and one more for scale, sorted by name. A failure of the
 // endpoint never blocks a write, because the failure policy is Ignore.
 //
-// It does no I/O and keeps no reference to its arguments. The error wraps [ErrInvalidConfiguration],
-// and [watch.ErrInvalid] for a watch, and names all problems.
+// It does no I/O and keeps no reference to its arguments. The error wraps
+// [ErrInvalidConfiguration], and [watch.ErrInvalid] for a watch, and names all problems.
 func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {

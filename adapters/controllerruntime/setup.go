@@ -18,16 +18,16 @@ import (
 // notStarted is the time after which a source without a controller is reported, and again.
 const notStarted = 30 * time.Second
 
-// Senders decides how runtimes prove who they are. Make it with [MutualTLS] or [BehindGateway].
+// Senders decides how runtimes prove their identity. Make it with [MutualTLS] or [BehindGateway].
 type Senders struct {
 	peers listener.Peers
 	tls   *tls.Config
 }
 
-// MutualTLS is for runtimes that connect to the operator itself. The server shows the certificate of
-// material, and demands a client certificate of its CAs. Both are read at each handshake, and the
-// CAs at each request, so that a rotation needs no restart. A source that follows files or a Secret
-// must be added to the controller manager, too.
+// MutualTLS is for runtimes that connect to the operator itself. The server shows the certificate
+// of material, and demands a client certificate of its CAs. Both are read at each handshake, and
+// the CAs at each request, so that a rotation needs no restart. A source that follows files or a
+// Secret must be added to the controller manager, too.
 func MutualTLS(material keys.Source) Senders {
 	return Senders{
 		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), keys.ServerTLSConfig(material),
@@ -38,10 +38,10 @@ func MutualTLS(material keys.Source) Senders {
 // listener serves plain HTTP.
 func BehindGateway(peers listener.Peers) Senders { return Senders{peers: peers} }
 
-// SetUpListener is [RegisterListenerComponent] with all that an operator needs beside it. It adds to
-// mgr the listener, a readiness check with the name of component, and a warning for a source that
-// no controller has started after 30 s. Logs go to mgr.GetLogger(), unless opts name another logger,
-// and a replica takes events only while it leads. Pass the source to WatchesRawSource.
+// SetUpListener is [RegisterListenerComponent] with all that an operator needs beside it. It adds
+// the listener and a readiness check with the name of component to mgr. It also adds a warning for
+// a source that no controller has started after 30 s. Logs go to mgr.GetLogger(), unless opts name
+// another logger. A replica takes events only while it leads. Pass the source to WatchesRawSource.
 func SetUpListener[request comparable](
 	mgr manager.Manager, addr, component string, senders Senders, verify core.Verifier, mapFunc MapFunc[request],
 	opts ComponentOptions,

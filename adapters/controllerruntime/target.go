@@ -22,7 +22,8 @@ type target[request comparable] struct {
 	queue workqueue.TypedRateLimitingInterface[request]
 
 	mu sync.Mutex
-	// raised has the requests of resyncs that get the priority of a change at the end of their wait.
+	// raised has the requests of resyncs that get the priority of a change at the end of their
+	// wait.
 	raised map[request]bool
 }
 
@@ -50,8 +51,8 @@ func (t *target[request]) addResync(r request, wait time.Duration) {
 	}
 }
 
-// raise adds a request again, unless nothing waits. A queue does not tell whether a request is in
-// it, so under load a request that was reconciled is reconciled once more.
+// raise adds a request again, unless nothing waits. A queue does not report whether a request is in
+// it. Under load a request that was reconciled is therefore reconciled once more.
 func (t *target[request]) raise(r request) {
 	t.mu.Lock()
 	delete(t.raised, r)

@@ -69,7 +69,7 @@ type Options struct {
 	PingTimeout time.Duration
 	// InFlight bounds the requests in flight; others wait. It also bounds the connections of
 	// HTTP/1.1. HTTP/2 needs one connection, unless the server allows fewer streams. Default: 16
-	// with HTTP/2, which is what a receiver grants to one runtime, and 8 with HTTP/1.1.
+	// with HTTP/2, as a receiver grants to one runtime, and 8 with HTTP/1.1.
 	InFlight int
 	// Retries bounds the short retries of one request. A request is retried after a failed
 	// connection, 502, or 503 without Retry-After, unless its deadline is too near. Default: 2. A

@@ -112,7 +112,7 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 }
 
 // handBack offers a refusal to the forwarder that waits for it, and reports whether it confirmed.
-// Another replica handles what this one cannot.
+// Another replica handles an event that this one cannot handle.
 func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job, refusal error) bool {
 	subject, ok := answerSubject(runtime, j.msg)
 	whole, _ := errors.AsType[*intake.Failure](refusal)

@@ -35,9 +35,9 @@ func ConnectOptions(runtime core.RuntimeID, keys KeyMaterial) []nats.Option {
 }
 
 // OperatorConnectOptions returns the options for the connection of the [Consumer] of a manager. The
-// connection never gives up, also if no server answers at the start, and finds a frozen server within
-// 45 s. It gets answers of the API under "_INBOX.operator.<manager>". Options of the caller may
-// follow.
+// connection never gives up, also if no server answers at the start, and finds a frozen server
+// within 45 s. It gets answers of the API under "_INBOX.operator.<manager>". Options of the caller
+// may follow.
 func OperatorConnectOptions(manager core.Manager, keys KeyMaterial) []nats.Option {
 	return append(connectOptions(keys),
 		nats.Name("runtime-watcher operator"),

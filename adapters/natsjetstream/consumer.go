@@ -20,7 +20,8 @@ import (
 // the handlers. Create one with [NewConsumer] and run Start. All replicas of an operator share the
 // work: each message goes to one of them.
 //
-// A handler may be a [core.Readier]. A replica takes messages only while its Ready returns nil. So with leader election, the leader takes all messages. Without leader election, each
+// A handler may be a [core.Readier]. A replica takes messages only while its Ready returns nil.
+// With leader election, the leader therefore takes all messages. Without leader election, each
 // replica takes a part of them, and [Options].Fleet must be nil.
 type Consumer struct {
 	conn    *nats.Conn

@@ -68,9 +68,9 @@ type Options struct {
 	// while many runtimes have messages there, so that half of the memory is free for others. The
 	// stream delivers further messages later. Default: 16.
 	RuntimeInFlight int
-	// RuntimeRate bounds the events of each runtime in a second on average, RuntimeBurst at once, as
-	// in package listener. A message beyond them goes back to its forwarder, or the stream delivers
-	// it later. Defaults: 200 and 1,000.
+	// RuntimeRate bounds the events of each runtime in a second on average, RuntimeBurst at once,
+	// as in package listener. A message beyond them goes back to its forwarder, or the stream
+	// delivers it later. Defaults: 200 and 1,000.
 	RuntimeRate  float64
 	RuntimeBurst int
 	// HandleTimeout bounds the calls of verifier and handler for one message, with their context.

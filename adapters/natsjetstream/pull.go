@@ -116,7 +116,7 @@ func (c *Consumer) measure(ctx context.Context, clock *clock, stream jetstream.S
 	if err == nil || ctx.Err() != nil || !c.lines.allow("clock", time.Now()) {
 		return
 	}
-	c.opts.Logger.WarnContext(ctx, "the stream does not tell its time, so the age of messages drifts",
+	c.opts.Logger.WarnContext(ctx, "the stream does not return its time, so the age of messages drifts",
 		slog.Any("error", err))
 }
 

@@ -33,8 +33,9 @@ func newReturns(maxInFlight int) returns {
 	return returns{slots: make(chan struct{}, max(maxInFlight/perReturn, 1)), silent: map[core.RuntimeID]time.Time{}}
 }
 
-// offer calls ask, unless too many offers wait or a recent offer to the runtime timed out. It reports
-// whether the runtime confirmed. An answer for which no forwarder waits any more costs no time.
+// offer calls ask, unless too many offers wait or a recent offer to the runtime timed out. It
+// reports whether the runtime confirmed. An answer for which no forwarder waits any more costs no
+// time.
 func (r *returns) offer(runtime core.RuntimeID, ask func() error) bool {
 	if r.isSilent(runtime, time.Now()) {
 		return false

@@ -23,9 +23,9 @@ func streamName(manager core.Manager) string { return subjectRoot + "-" + string
 
 // StreamConfig returns the stream of a manager: a work queue on disk of at most 1 GiB, and at most
 // 256 batches of one runtime. A full stream refuses new messages and removes none, so that the
-// outbox of the runtime keeps its events. It denies to be purged: a server without strict JSON takes
-// an acknowledgement that a runtime directs to the API for such a request. Replicas is 1; set it to 3
-// in a cluster.
+// outbox of the runtime keeps its events. It denies to be purged: a server without strict JSON
+// takes an acknowledgement that a runtime directs to the API for such a request. Replicas is 1; set
+// it to 3 in a cluster.
 func StreamConfig(manager core.Manager) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:                 streamName(manager),
@@ -45,8 +45,8 @@ func StreamConfig(manager core.Manager) jetstream.StreamConfig {
 	}
 }
 
-// losesNothing reports whether a stream keeps each message until it is acknowledged, whatever a
-// runtime does.
+// losesNothing reports whether a stream keeps each message until it is acknowledged, against any
+// request of a runtime.
 func losesNothing(config jetstream.StreamConfig) bool {
 	return config.Retention == jetstream.WorkQueuePolicy && config.Discard == jetstream.DiscardNew &&
 		config.MaxAge == 0 && config.DenyPurge && config.DenyDelete

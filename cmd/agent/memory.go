@@ -16,7 +16,7 @@ const (
 	// leastSoftLimit is that of a container with 64 MiB, or without a limit.
 	leastSoftLimit = 22 << 20
 	// reserved is the part of a container that is not for Go memory: the binary, the page cache of
-	// the kernel, and what strangers can take. The collector gets half of the rest.
+	// the kernel, and the memory that strangers can take. The collector gets half of the rest.
 	reserved = 20 << 20
 )
 
@@ -27,7 +27,7 @@ func limitMemory(getenv func(string) string) {
 	}
 }
 
-// softMemoryLimit returns the limit for the container whose cgroup is mounted at root.
+// softMemoryLimit returns the limit for the container with the cgroup that is mounted at root.
 func softMemoryLimit(root fs.FS) int64 {
 	return max(leastSoftLimit, (containerLimit(root)-reserved)/2)
 }

@@ -34,8 +34,8 @@ type Certificates struct {
 // or gateway. New creates nothing. An error names every invalid parameter.
 //
 // The client should read from the API server, as client.New does, or from a cache of the Secrets of
-// the namespace. The cache of a manager holds the Secrets of all namespaces. docs/platforms/certificates.md
-// lists the rights that it needs.
+// the namespace. The cache of a manager holds the Secrets of all namespaces.
+// docs/platforms/certificates.md lists the rights that it needs.
 func New(
 	c client.Client, name types.NamespacedName, dnsNames []string, confirmed Confirmations, opts Options,
 ) (*Certificates, error) {

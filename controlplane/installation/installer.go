@@ -63,8 +63,8 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // watch.ErrInvalid or admission.ErrInvalidConfiguration needs another Runtime, and one that wraps
 // [ErrOwned] the end of the other installation. Retry all others.
 //
-// Whatever the runtime answers to a client of runtimes.Kubeconfigs, a call takes at most 64 MiB.
-// Texts from the runtime are cut.
+// With a client of runtimes.Kubeconfigs, a call takes at most 64 MiB for any answers of the
+// runtime. Texts from the runtime are cut.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 	ctx, end := i.budgets.Begin(ctx)
 	defer end()

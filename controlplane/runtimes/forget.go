@@ -136,7 +136,7 @@ func (f *forgetter) endFormer(object client.ObjectKey, manager core.Manager) {
 	}
 }
 
-// end drops what a runtime has named.
+// end drops the managers that a runtime has named.
 func (f *forgetter) end(object client.ObjectKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

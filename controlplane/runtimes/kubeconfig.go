@@ -42,9 +42,9 @@ const (
 // clients that were used last, until their Secret changes or is gone. Make one with
 // [NewKubeconfigs] or [NewKubeconfigsByLabel]. It may be used concurrently.
 //
-// A runtime may answer in JSON only, and its answers are bounded: for one call of an
-// installation.Installer to 6 MiB or 131,072 values of JSON, and for one other request to half of
-// that.
+// A runtime may answer in JSON only, and its answers are bounded. For one call of an
+// installation.Installer the bound is 6 MiB or 131,072 values of JSON. For one other request it is
+// half of that.
 type Kubeconfigs struct {
 	find findSecret
 	key  string

@@ -33,7 +33,7 @@ type Overview struct {
 	status    func(core.RuntimeID, core.Manager) fleet.Status // nil: not known
 }
 
-// contents are what an installation brings to a runtime.
+// contents are the data that an installation brings to a runtime.
 type contents struct {
 	watches  []watch.Watch
 	managers []core.Manager

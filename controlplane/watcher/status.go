@@ -112,8 +112,8 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 }
 
 // readyOf returns the condition [v1beta2.ConditionReady]. Once true, it stays true for that
-// generation while the route works, as a runtime that is away, or a new process that has not seen
-// the runtimes yet, breaks no Watcher.
+// generation while the route works. A runtime that is away breaks no Watcher, and neither does a
+// new process that has not seen the runtimes yet.
 func (r *reconciler) readyOf(w *v1beta2.Watcher, o outcome) metav1.Condition {
 	ready := metav1.Condition{
 		Type: v1beta2.ConditionReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),

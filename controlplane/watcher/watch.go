@@ -39,7 +39,7 @@ func watchOf(w *v1beta2.Watcher) (found watch.Watch, dropped, err error) {
 	}
 	if found, err = read(w); err == nil {
 		found.Conditions, dropped = conditionsOf(w)
-		err = found.Validate() // An older definition accepted what this one refuses.
+		err = found.Validate() // An older definition refused less.
 	}
 	if err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)

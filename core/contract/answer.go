@@ -49,8 +49,8 @@ func Partial(failed map[int]Refusal) Answer {
 	return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: ReasonPartial}, Failed: failed}
 }
 
-// AnswerTo returns the answer of a receiver whose result is that of a [core.Forwarder]: nil, an error
-// for the whole request, or [core.EventErrors].
+// AnswerTo returns the answer of a receiver that has the result of a [core.Forwarder]: nil, an
+// error for the whole request, or [core.EventErrors].
 //
 // Contracts v1 and v2 have one event, and their deployed agents read the status only: they retry
 // 500, and gateways do not. A gateway that retried it would end with the answer of a replica that

@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// ReceiverParts are what a receiver under test is made of.
+// ReceiverParts are the parts of a receiver under test.
 type ReceiverParts struct {
 	Verifier core.Verifier
 	Handlers map[core.Manager]core.Handler
@@ -25,13 +25,15 @@ type NewReceiver func(t *testing.T, parts ReceiverParts) func(runtime core.Runti
 
 // ReceiverOptions are the optional settings of [TestReceiver].
 type ReceiverOptions struct {
-	// Patience bounds each call of Forward, and the wait for what a transport keeps. Default: 30 s.
+	// Patience bounds each call of Forward, and the wait for the batches that a transport keeps.
+	// Default: 30 s.
 	Patience time.Duration
 }
 
-// TestReceiver checks what every receiver of batches does, whatever the transport: which side each
-// failure belongs to, what reaches handlers and fleet, and that a loud runtime has a share only. A
-// forwarder may also return nil for a batch that its transport keeps, and delivers again.
+// TestReceiver checks the rules for every receiver of batches, with any transport. It checks the
+// side that each failure belongs to, and the events that reach handlers and fleet. It also checks
+// that a loud runtime has a share only. A forwarder may also return nil for a batch that its
+// transport keeps, and delivers again.
 func TestReceiver(t *testing.T, newReceiver NewReceiver, opts ReceiverOptions) {
 	t.Helper()
 	opts.Patience = cmp.Or(opts.Patience, defaultReceiverPatience)

@@ -44,8 +44,8 @@ func (s *receiverSuite) testFailedEvent() {
 	}
 }
 
-// testHandlerNotReady lets a handler without a method Ready refuse once. Nothing may be lost, and no
-// event is named.
+// testHandlerNotReady lets a handler without a method Ready refuse once. Nothing may be lost, and
+// no event is named.
 func (s *receiverSuite) testHandlerNotReady() {
 	s.handler.Next(Refuse(core.ErrNotReady))
 	err := s.send(receiverRuntime, batchOf("a"))

@@ -31,12 +31,12 @@ const (
 // Failure is why an element, or a whole batch, was not taken. It wraps [core.ErrForbidden] and
 // [core.ErrUnauthenticated] when the verifier refused, [core.ErrUnknownManager], and
 // [core.ErrNotReady] when the verifier or the replica is not ready or has no room for the sender.
-// It hides what a handler calls its error: the same event may be taken later.
+// It hides the class of a handler's error: the same event may be taken later.
 type Failure struct {
 	// Fault is the side that the failure belongs to.
 	Fault Fault
-	// Pause is how long the sender is to be left alone, so that refusals cost little. It is 0 unless
-	// the fault is that of the share.
+	// Pause is how long the sender is to be left alone, so that refusals cost little. It is 0
+	// unless the fault is that of the share.
 	Pause time.Duration
 
 	cause  error
@@ -76,7 +76,8 @@ func newFailure(err error) *Failure {
 	return &Failure{cause: err, reason: core.Reason(err), wait: min(core.RetryAfter(err), maxWait)}
 }
 
-// Unverified returns the failure for the error of a verifier, or of what identifies senders.
+// Unverified returns the failure for the error of a verifier, or of the code that identifies
+// senders.
 func Unverified(err error) *Failure {
 	f := newFailure(err)
 	f.refused = true

@@ -31,8 +31,8 @@ type Options struct {
 	Now func() time.Time
 	// Logger gets panics. Default: discard.
 	Logger *slog.Logger
-	// InFlight is called with 1 before the verifier and the handler are called for a batch, and with
-	// -1 after. Default: none.
+	// InFlight is called with 1 before the verifier and the handler are called for a batch, and
+	// with -1 after. Default: none.
 	InFlight func(delta int)
 }
 

@@ -18,15 +18,15 @@ type Request struct {
 	Peer core.Peer
 	// Manager is the operator that the batch is for.
 	Manager core.Manager
-	// Batch is what the sender claims.
+	// Batch has the claims of the sender.
 	Batch core.Batch
 	// Contract is that of the batch. With contract v1 the owner of an event names the runtime.
 	Contract contract.Version
 	// Wait makes the batch wait for a slot until the context ends, instead of refusing it at once.
 	Wait bool
-	// Return offers the failures to the sender, as [Verdict.Err] returns them, and reports whether the
-	// sender owns them again. Otherwise another attempt of the transport delivers them, and the fleet
-	// must not take them for seen. Nil: the answer is the return, and always arrives.
+	// Return offers the failures to the sender, as [Verdict.Err] returns them, and reports whether
+	// the sender owns them again. Otherwise another attempt of the transport delivers them, and the
+	// fleet must not take them for seen. Nil: the answer is the return, and always arrives.
 	Return func(err error) bool
 }
 
@@ -83,7 +83,7 @@ type task struct {
 	verifier core.Verifier
 }
 
-// outcome is what verifier and handler said of a batch.
+// outcome is the result of verifier and handler for a batch.
 type outcome struct {
 	Verdict
 

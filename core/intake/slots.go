@@ -62,8 +62,8 @@ func (in *Intake) TakeSlot(ctx context.Context) (release func()) {
 const costUnit = 16 << 10
 
 // Enter charges an account for a message of that many bytes, which includes its first event, and
-// counts it in flight. If it returns nil, [Intake.Leave] must follow. Otherwise the account has used
-// its share.
+// counts it in flight. If it returns nil, [Intake.Leave] must follow. Otherwise the account has
+// used its share.
 func (in *Intake) Enter(a Account, size int64) *Failure {
 	if wait, ok := in.shares.enter(a, 1+float64(size)/costUnit, in.opts.Now()); !ok {
 		return in.tooFast(a, wait)

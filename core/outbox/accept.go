@@ -68,10 +68,10 @@ func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
 }
 
 // evictLane makes room for a lane, and reports whether there is some. It removes the lane of a
-// manager that the control plane never knew, or that never had an event, or else the one without
-// events for the longest time: a gateway may acknowledge the events of invented managers.
-// Configured managers stay. No resync stands in for the events of the lane, because no operator
-// would get it.
+// manager that the control plane never knew, or that never had an event. Otherwise it removes the
+// lane without events for the longest time, because a gateway may acknowledge the events of
+// invented managers. Configured managers stay. No resync stands in for the events of the lane,
+// because no operator would get it.
 func (o *Outbox) evictLane(now time.Time) bool {
 	var idle *lane
 	for _, l := range o.lanes {

@@ -197,8 +197,8 @@ func (l *lane) finish(e *entry, sent time.Time) {
 	l.free(e)
 }
 
-// waitAfter returns how long to wait after so many failures in a row. It is 0 when the call began before
-// Retry was called, as its answer is about replaced key material.
+// waitAfter returns how long to wait after so many failures in a row. It is 0 when the call began
+// before Retry was called, as its answer is about replaced key material.
 func (l *lane) waitAfter(failures int, longest time.Duration, err error, started time.Time) time.Duration {
 	if l.retried.After(started) {
 		return 0

@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// shared is what all lanes of an outbox have in common.
+// shared is the state that all lanes of an outbox have in common.
 type shared struct {
 	forwarder core.Forwarder
 	opts      Options
@@ -190,8 +190,8 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	return batch, beat, 0
 }
 
-// pauseLeft returns how long to wait after a failure. It is negative until the attempt under way has
-// ended, as one attempt at a time finds out whether the manager is back.
+// pauseLeft returns how long to wait after a failure. It is negative until the attempt under way
+// has ended, as one attempt at a time finds out whether the manager is back.
 func (l *lane) pauseLeft(now time.Time) time.Duration {
 	switch {
 	case l.failures == 0:

@@ -45,8 +45,8 @@ type Options struct {
 	// longer than any webhook may delay a commit. Empty and not nil: never.
 	//
 	// A key that waits for its resend counts for MaxKeys, and gives way to a new key: a resync
-	// stands in. Resends that wait when Start ends are not sent. With heartbeats, the last one names
-	// their number, and the control plane makes up for them by a resync.
+	// stands in. Resends that wait when Start ends are not sent. With heartbeats, the last one
+	// names their number, and the control plane makes up for them by a resync.
 	Resend []time.Duration
 	// ResendResync is the delay after which a delivered resync is sent once more. It must be longer
 	// than the timeout of any webhook. It must not be shorter than the last of Resend, because a

@@ -123,7 +123,7 @@ func hasLabels(subresource string) bool {
 	return slices.Contains(own, subresource)
 }
 
-// problems are in the order of the keys. what begins each.
+// problems are in the order of the keys. The parameter begins each.
 func (s Selector) problems(what string) (problems []error) {
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
 		value := s.Labels[key]

@@ -1,4 +1,4 @@
-// Package watch has the one form of what to watch in a runtime. [Document] is its text form, and
+// Package watch has the one form of a watch in a runtime. [Document] is its text form, and
 // [Validate] its validation. The sources of changes are made from it: the webhook configuration of
 // adapters/admission, and the source of adapters/informer.
 package watch

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxKinds bounds the kinds of lines that a handler tells apart. The lines of all further kinds
+// maxKinds bounds the kinds of lines that a handler distinguishes. The lines of all further kinds
 // share one pace, because senders can choose reasons without end.
 const maxKinds = 100
 
@@ -61,7 +61,7 @@ func (h *handler) kind(record *slog.Record) string {
 	return kind.String()
 }
 
-// part returns what an attribute adds to the kind.
+// part returns the text that an attribute adds to the kind.
 func (h *handler) part(attr slog.Attr) string {
 	if !slices.Contains(h.keys, attr.Key) {
 		return ""
@@ -86,8 +86,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// Pace is the rule of [New] without a logger, for lines that cost something before they are written.
-// Create one with [NewPace]. It may be used concurrently.
+// Pace is the rule of [New] without a logger, for lines that cost something before they are
+// written. Create one with [NewPace]. It may be used concurrently.
 type Pace struct {
 	every time.Duration
 

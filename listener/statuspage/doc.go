@@ -1,4 +1,4 @@
-// Package statuspage serves the state of a fleet to people and programs: [FleetHandler] has a page for
-// browsers and JSON, [InstallationsHandler] the agents that an operator installs. Both answer 403
-// unless [RequireToken] or [Authenticated] is in front of them.
+// Package statuspage serves the state of a fleet to people and programs: [FleetHandler] has a page
+// for browsers and JSON, [InstallationsHandler] the agents that an operator installs. Both answer
+// 403 unless [RequireToken] or [Authenticated] is in front of them.
 package statuspage

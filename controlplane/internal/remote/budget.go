@@ -31,7 +31,7 @@ type Budgets struct{ large chan struct{} }
 // NewBudgets returns budgets for a process.
 func NewBudgets() *Budgets { return &Budgets{make(chan struct{}, largeSlots)} }
 
-// Begin returns a context for the requests of one reconcile, whose answers share one budget. A
+// Begin returns a context for the requests of one reconcile. Their answers share one budget. A
 // reconcile with large answers waits while two others have large answers. Call end after the
 // reconcile.
 func (b *Budgets) Begin(ctx context.Context) (reconcile context.Context, end func()) {
@@ -41,7 +41,7 @@ func (b *Budgets) Begin(ctx context.Context) (reconcile context.Context, end fun
 
 type budgetKey struct{}
 
-// budget is what the answers of one reconcile may still weigh. It may be used concurrently.
+// budget is the weight that further answers of one reconcile may have. It may be used concurrently.
 type budget struct {
 	mu         sync.Mutex
 	left, free int64

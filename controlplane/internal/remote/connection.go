@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// meter counts what the connections of a runtime may still deliver, in bytes.
+// meter counts the bytes that the connections of a runtime may still deliver.
 type meter struct {
 	mu   sync.Mutex
 	left int

@@ -157,7 +157,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// weigh counts what begins a value of an object or a list.
+// weigh returns the weight of the bytes of part, and of the values of objects and lists that begin
+// in it.
 func (b *body) weigh(part []byte) (weight int64) {
 	weight = byteWeight * int64(len(part))
 	for _, c := range part {

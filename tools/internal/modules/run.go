@@ -76,8 +76,8 @@ func (c *Clone) Install(ctx context.Context, bin, program string) error {
 func (c *Clone) environment() []string {
 	count, _ := strconv.Atoi(os.Getenv("GIT_CONFIG_COUNT")) // 0 if it is not set.
 	return append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE="+Root, "GONOPROXY=", "GONOSUMDB=",
-		// The go command keeps an index of each module in its build cache, by version. The content of
-		// a version can change before a release.
+		// The go command keeps an index of each module in its build cache, by version. The content
+		// of a version can change before a release.
 		"GODEBUG=goindex=0,"+os.Getenv("GODEBUG"),
 		"GIT_CONFIG_COUNT="+strconv.Itoa(count+1),
 		fmt.Sprintf("GIT_CONFIG_KEY_%d=url.file://%s.insteadOf", count, filepath.ToSlash(c.Dir)),

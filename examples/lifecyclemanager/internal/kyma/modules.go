@@ -34,7 +34,7 @@ func enabled(kyma *v1beta2.Kyma, manifest *v1beta2.Manifest) bool {
 }
 
 // syncManifest makes or updates the Manifest of a module. A module that the catalog no longer has
-// stays as it is, and so does one whose channel has an older version: modules cannot go back.
+// stays as it is, and so does one with an older version in its channel: modules cannot go back.
 func (r *Reconciler) syncManifest(
 	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.Module, templates map[string]*v1beta2.ModuleTemplate,
 ) (v1beta2.ModuleStatus, error) {

@@ -39,7 +39,8 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 	return ctrl.Result{}, client.IgnoreNotFound(r.Client.Patch(ctx, kyma, after(before)))
 }
 
-// clean reports whether the runtime has nothing of the operator, is gone itself, or does not answer for too long.
+// clean reports whether the runtime has nothing of the operator, is gone itself, or does not answer
+// for too long.
 func (r *Reconciler) clean(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
 	clean, err := r.cleanRuntime(ctx, kyma)
 	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, cmp.Or(r.GiveUp, time.Hour), err) {

@@ -47,8 +47,8 @@ func (r *Reconciler) removeObjects(ctx context.Context, manifest *v1beta2.Manife
 
 // removeAll deletes objects of the inventory in three phases: the custom resources of the module,
 // then its other objects with its manager, then the definitions. The manager takes the finalizers
-// off, so it must not end before them. Objects of another Manifest are released. It returns what is
-// not gone yet, and what the next phase awaits.
+// off, so it must not end before them. Objects of another Manifest are released. It returns the
+// objects that are not gone yet, and the custom resource that the next phase awaits.
 func (r *Reconciler) removeAll(
 	ctx context.Context, there *skr.Runtime, manifest *v1beta2.Manifest, inventory []v1beta2.Object,
 ) (left []*unstructured.Unstructured, awaited string, err error) {
@@ -85,8 +85,8 @@ func (r *Reconciler) removeAll(
 }
 
 // withoutShared returns the objects that no other Manifest of the runtime has. Of two Manifests
-// that end at the same time, the one with the lower name deletes what both have. The inventory is
-// read without a cache, as an entry is written before its object.
+// that end at the same time, the one with the lower name deletes the objects that both have. The
+// inventory is read without a cache, as an entry is written before its object.
 func (r *Reconciler) withoutShared(
 	ctx context.Context, manifest *v1beta2.Manifest, inventory []v1beta2.Object,
 ) ([]v1beta2.Object, error) {

@@ -31,7 +31,7 @@ const (
 	// without it is deleted.
 	ManagedByLabel = "operator.kyma-project.io/managed-by"
 	// OnlyCreate is an annotation of objects that are left alone if they exist, such as the default
-	// custom resource of a module: it is created once, and then it is the user's.
+	// custom resource of a module. Such an object is created once, and then it is the user's.
 	OnlyCreate = "operator.kyma-project.io/only-create"
 	// Replace is an annotation of objects that may be deleted and created again when an immutable
 	// field changes. Without it, the change is refused: a volume claim would lose its data.
@@ -44,7 +44,8 @@ const (
 type Runtime struct {
 	client.Client
 
-	// ControlPlane tells whether the runtime is the control plane itself. Nil: it is not.
+	// ControlPlane is read to decide whether the runtime is the control plane itself. Nil: it is
+	// not.
 	ControlPlane client.Reader
 
 	local    atomic.Pointer[bool]
@@ -80,7 +81,7 @@ var (
 
 // ApplyAll makes objects look as given, by server-side apply. Definitions and Namespaces come
 // first. An object that looks so already is not written. ApplyAll labels the objects, except a
-// Namespace that existed before. In the control plane it refuses to take over what others made.
+// Namespace that existed before. In the control plane it refuses to take over objects of others.
 func (r *Runtime) ApplyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	local, err := r.Local(ctx)
 	if err != nil {
@@ -152,7 +153,8 @@ func (r *Runtime) DeleteAll(
 	return left, nil
 }
 
-// protects reports whether no module may delete an object: what the Kyma and the operator need.
+// protects reports whether no module may delete an object, because the Kyma or the operator needs
+// it.
 func protects(object *unstructured.Unstructured, local bool) bool {
 	switch object.GroupVersionKind().GroupKind() {
 	case namespaceKind:
