@@ -98,7 +98,7 @@ chaos: ## Inject random faults into real processes and account for every write: 
 		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -resend=$(RESEND_AFTER) $(ARGS)
 
 # Each worker has one processor, so that a seed repeats itself as far as it can. A failing seed prints its plan, the
-# smallest plan that was found to fail, and the file with its log. See docs/maintainers/simulation.md.
+# smallest plan that was found to fail, and the file with its log. See docs/maintainers/tests.md.
 SIMULATE := $(GO) test ./test/simulation -count=1 -v -timeout 12h
 simulate: SEEDS = 5000
 .PHONY: simulate

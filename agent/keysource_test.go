@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,12 +26,21 @@ func TestKeySourceIsFollowed(t *testing.T) {
 		older, newer := &keys.Material{Fingerprint: "older"}, &keys.Material{Fingerprint: "newer"}
 		material, problem := older, error(nil)
 
-		var calls []string
+		var (
+			mu    sync.Mutex // of the source and the calls
+			calls []string
+		)
+		call := func(name string) {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, name)
+		}
 
-		f, err := follow(sourceFunc(func() (*keys.Material, error) { return material, problem }), keys.FilesHooks{
-			Reloaded: func(time.Time) { calls = append(calls, "reloaded") },
-			Refused:  func(problem string) { calls = append(calls, problem) },
-		})
+		f, err := follow(sourceFunc(func() (*keys.Material, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return material, problem
+		}), keys.FilesHooks{Reloaded: func(time.Time) { call("reloaded") }, Refused: call})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,14 +63,19 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			{older, nil, "older", nil},
 			{newer, nil, "newer", []string{"reloaded"}},
 		} {
+			mu.Lock()
 			material, problem = step.material, step.err
 			calls = nil
+			mu.Unlock()
 
 			time.Sleep(keysPoll)
 			synctest.Wait()
 
 			status := f.Status()
-			if diff := cmp.Diff(step.calls, calls); diff != "" || status.Material.Fingerprint != step.want {
+			mu.Lock()
+			have := calls
+			mu.Unlock()
+			if diff := cmp.Diff(step.calls, have); diff != "" || status.Material.Fingerprint != step.want {
 				t.Errorf("%+v: material %s, calls (-want +have):\n%s", step, status.Material.Fingerprint, diff)
 			}
 

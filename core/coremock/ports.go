@@ -167,3 +167,41 @@ func (mr *MockHandlerMockRecorder) Handle(ctx, d any) *gomock.Call {
 	mr.mock.ctrl.T.Helper()
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Handle", reflect.TypeOf((*MockHandler)(nil).Handle), ctx, d)
 }
+
+// MockReadier is a mock of Readier interface.
+type MockReadier struct {
+	ctrl     *gomock.Controller
+	recorder *MockReadierMockRecorder
+	isgomock struct{}
+}
+
+// MockReadierMockRecorder is the mock recorder for MockReadier.
+type MockReadierMockRecorder struct {
+	mock *MockReadier
+}
+
+// NewMockReadier creates a new mock instance.
+func NewMockReadier(ctrl *gomock.Controller) *MockReadier {
+	mock := &MockReadier{ctrl: ctrl}
+	mock.recorder = &MockReadierMockRecorder{mock}
+	return mock
+}
+
+// EXPECT returns an object that allows the caller to indicate expected use.
+func (m *MockReadier) EXPECT() *MockReadierMockRecorder {
+	return m.recorder
+}
+
+// Ready mocks base method.
+func (m *MockReadier) Ready() error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Ready")
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Ready indicates an expected call of Ready.
+func (mr *MockReadierMockRecorder) Ready() *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Ready", reflect.TypeOf((*MockReadier)(nil).Ready))
+}

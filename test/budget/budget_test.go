@@ -1,5 +1,5 @@
 // Package budget proves the dependencies of each module beyond the standard library. The table is in
-// docs/guide/embedding.md. The test does not depend on the settings of a linter.
+// docs/maintainers/design.md. The test does not depend on the settings of a linter.
 package budget
 
 import (

@@ -79,7 +79,7 @@ func (v vocabulary) addShared(t testing.TB) {
 	v.set("", "contract", versions)
 	v.set("", "cause", constants(t, "internal/httpserver/cause.go", "^cause"))
 	v.set("", "use", constants(t, "agent/material.go", "^use"))
-	v.set("", "problem", constants(t, "adapters/httpmtls/material.go", "^[Pp]roblem"))
+	v.set("", "problem", constants(t, "keys/material.go", "^[Pp]roblem"))
 	v.set("", "server", []string{"webhook", "metrics"})
 	for _, process := range []string{agents, listeners} {
 		v.set(process+"connections_dropped_total", "reason", constants(t, "internal/httpserver/connections.go", "^reason"))

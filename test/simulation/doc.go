@@ -4,5 +4,5 @@
 // Everything of this repository is real: webhook handler, filter, outbox, forwarder with TLS,
 // listener, verifier, fleet, source and workqueue. Models are the network, the API server with its
 // etcd, the gateway, the election of a leader, and the operator's reconcile. Package oracle checks
-// the history against the guarantees alone. See docs/maintainers/simulation.md.
+// the history against the guarantees alone. See docs/maintainers/tests.md.
 package simulation
