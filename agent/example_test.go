@@ -55,7 +55,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 
-	agent, err := agent.New(ctx, agent.Parts{Source: clock, Transport: printer{stop}}, agent.Options{
+	running, err := agent.New(ctx, agent.Parts{Source: clock, Transport: printer{stop}}, agent.Options{
 		Managers:       []core.Manager{"widgets"},
 		MetricsAddress: "127.0.0.1:0",
 		Outbox:         outbox.Options{Settle: -1, Resend: []time.Duration{}, ResendResync: -1},
@@ -66,7 +66,7 @@ func Example() {
 		return
 	}
 
-	fmt.Println("ended:", agent.Start(ctx))
+	fmt.Println("ended:", running.Start(ctx))
 	// Output:
 	// widgets: look at default/midnight
 	// widgets: leaving, proved true, pending 0

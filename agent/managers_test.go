@@ -123,12 +123,13 @@ func TestManagersOfAFileChange(t *testing.T) {
 func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	t.Parallel()
 
-	names := func(prefix string) (text string) {
+	names := func(prefix string) string {
+		var text strings.Builder
 		for i := range 60 {
-			text += fmt.Sprintf("%s-%d\n", prefix, i)
+			fmt.Fprintf(&text, "%s-%d\n", prefix, i)
 		}
 
-		return text
+		return text.String()
 	}
 	path := filepath.Join(t.TempDir(), "managers")
 	write := func(text string) {

@@ -49,8 +49,8 @@ func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
 var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots, FromTLS or FromXFCC")
 
 // errNoClientAuth means that TLS would ask no runtime for its certificate.
-var errNoClientAuth = errors.New("Options.TLS asks for no client certificate, so that every runtime would be refused: " +
-	"want a ClientAuth")
+var errNoClientAuth = errors.New("Options.TLS asks for no client certificate, " +
+	"so that every runtime would be refused: want a ClientAuth")
 
 // validateTLS checks a configuration that does not depend on the client.
 func (p Peers) validateTLS(config *tls.Config) error {

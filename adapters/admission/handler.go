@@ -61,7 +61,8 @@ func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 
 	h := &Handler{
 		acceptor: acceptor, opts: opts, log: opts.Logger, mux: http.NewServeMux(),
-		bodies: newBodies(opts.MaxBody, opts.MaxBodies), paced: pacedlog.New(opts.Logger, warnEvery, "reason", "problem"),
+		bodies: newBodies(opts.MaxBody, opts.MaxBodies),
+		paced:  pacedlog.New(opts.Logger, warnEvery, "reason", "problem"),
 	}
 	h.notFound = h.serve(refusePath)
 

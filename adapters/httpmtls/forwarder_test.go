@@ -684,7 +684,7 @@ func TestPageLeadsToTheOlderContract(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = forwarder.Close() }()
+		t.Cleanup(func() { _ = forwarder.Close() })
 		both[i] = forwarder
 	}
 	var inUse atomic.Bool
@@ -710,7 +710,10 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		n := inFlight.Add(1)
 		defer inFlight.Add(-1)
-		for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+		for {
+			if seen := most.Load(); n <= seen || most.CompareAndSwap(seen, n) {
+				break
+			}
 		}
 	})
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})

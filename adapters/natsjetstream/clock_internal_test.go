@@ -40,7 +40,7 @@ func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
 
 		began := time.Now()
 		for range 5 {
-			clock.sync(t.Context(), stream)
+			_ = clock.sync(t.Context(), stream)
 		}
 		if waited := time.Since(began); waited != clockTimeout || stream.asked != 2 {
 			t.Errorf("five rounds wait %v for %d measurements, want %v for 1", waited, stream.asked-1, clockTimeout)
@@ -51,7 +51,7 @@ func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
 
 		time.Sleep(clockInterval)
 		stream.silent, stream.ahead = false, -time.Hour
-		clock.sync(t.Context(), stream)
+		_ = clock.sync(t.Context(), stream)
 		if age := clock.age(stream.now()); age != 0 {
 			t.Errorf("after the next measurement, a new message is %v old, want 0", age)
 		}

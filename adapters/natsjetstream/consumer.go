@@ -107,7 +107,8 @@ func (c *Consumer) Start(ctx context.Context) error {
 	defer c.serving.Store(false)
 	managers := c.intake.Managers()
 	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(managers)))
-	defer context.AfterFunc(running, c.intake.Stop)()
+	keepIntake := context.AfterFunc(running, c.intake.Stop)
+	defer keepIntake()
 	var tasks sync.WaitGroup
 	tasks.Go(func() { stop(c.watchConnection(running)) })
 	for _, manager := range managers {

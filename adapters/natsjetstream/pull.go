@@ -93,7 +93,8 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	}
 	queues := c.newQueues(ctx, out.manager, clock)
 	defer queues.wait()
-	defer queues.extendEach(c.ackWait / extensions)()
+	stopExtending := queues.extendEach(c.ackWait / extensions)
+	defer stopExtending()
 	for {
 		c.measure(ctx, clock, stream)
 		room, err := queues.reserve(ctx)
@@ -130,7 +131,8 @@ func (c *Consumer) open(
 		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
 	if config := stream.CachedInfo().Config; !losesNothing(config) && c.lines.allow(config.Name, time.Now()) {
-		c.opts.Logger.WarnContext(ctx, "stream may lose messages that were not handled, want the limits and denials of StreamConfig",
+		c.opts.Logger.WarnContext(ctx,
+			"stream may lose messages that were not handled, want the limits and denials of StreamConfig",
 			slog.String("stream", config.Name))
 	}
 	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager, c.ackWait)); err != nil {

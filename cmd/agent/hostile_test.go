@@ -163,7 +163,8 @@ func awaitAttack(t *testing.T, written *atomic.Int64) {
 	defer tick.Stop()
 
 	for began := time.Now(); time.Since(began) < patience; {
-		if <-tick.C; written.Load() >= enough {
+		<-tick.C
+		if written.Load() >= enough {
 			return
 		}
 	}

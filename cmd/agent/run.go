@@ -109,11 +109,11 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *agent.LogWrit
 		return err
 	}
 	collectors = append(collectors, c.buildInfo(), droppedLines(lines))
-	agent, err := agent.New(ctx, parts, c.options(log, collectors...))
+	running, err := agent.New(ctx, parts, c.options(log, collectors...))
 	if err != nil {
 		return err
 	}
 	log.InfoContext(ctx, "agent starts", slog.Any("build", thisBuild()), slog.String("config_hash", c.hash()),
 		slog.Any("settings", c.effective))
-	return agent.Start(ctx)
+	return running.Start(ctx)
 }

@@ -80,7 +80,7 @@ func (*wrongSettings) Unwrap() error { return errSettings }
 
 // textsOf returns the texts of the errors that are joined in err.
 func textsOf(err error) (texts []string) {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // Only err itself, not an error in it.
+	joined, ok := err.(interface{ Unwrap() []error }) // Only err itself, not an error in it.
 	if !ok {
 		return []string{err.Error()}
 	}

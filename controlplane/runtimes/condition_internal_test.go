@@ -89,13 +89,15 @@ func TestConditionIsKeptBesideOthers(t *testing.T) {
 	}{
 		{
 			installation.Status{State: installation.Progressing, Reason: "CertificateIssuing", Message: "waiting"},
-			metav1.Condition{Status: metav1.ConditionFalse, Reason: "CertificateIssuing", Message: "waiting"}, 1,
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: "CertificateIssuing", Message: "waiting"},
+			1,
 		},
 		{installation.Status{State: installation.Ready, Available: 1, Replicas: 2}, installed, 2},
 		{installation.Status{State: installation.Ready, Available: 1, Replicas: 2}, installed, 2},
 		{
 			installation.Status{State: installation.Failed, Reason: "InstallerRefused", Message: "of another"},
-			metav1.Condition{Status: metav1.ConditionFalse, Reason: "InstallerRefused", Message: "of another"}, 3,
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: "InstallerRefused", Message: "of another"},
+			3,
 		},
 	} {
 		if err := report(t.Context(), object, step.status); err != nil {

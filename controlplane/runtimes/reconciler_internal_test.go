@@ -3,7 +3,7 @@ package runtimes
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -184,7 +184,7 @@ func setSkip(t *testing.T, r *reconciler, object client.Object, skip bool) {
 		t.Fatal(err)
 	}
 
-	object.SetLabels(map[string]string{LabelSkip: fmt.Sprint(skip)})
+	object.SetLabels(map[string]string{LabelSkip: strconv.FormatBool(skip)})
 
 	if err := r.client.Update(t.Context(), object); err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{RequeueAfter: conflictPause}, again
 	}
 
-	if err = errors.Join(err, again); err != nil {
+	if err := errors.Join(err, again); err != nil {
 		return reconcile.Result{}, err
 	}
 

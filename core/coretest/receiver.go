@@ -161,7 +161,8 @@ func batchOf(names ...string) core.Batch {
 	batch := core.Batch{Epoch: epoch}
 	for i, name := range names {
 		batch.Events = append(batch.Events, core.Numbered{
-			WatchEvent: Changed("Sample", "default", name), Sequence: uint64(i + 1), ID: fmt.Sprintf("%s-%d", epoch, i+1),
+			WatchEvent: Changed("Sample", "default", name), Sequence: uint64(i + 1),
+			ID: fmt.Sprintf("%s-%d", epoch, i+1),
 		})
 	}
 	return batch

@@ -58,7 +58,8 @@ func (s *receiverSuite) testHandlerNotReady() {
 	}
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
 	defer cancel()
-	if err := s.handler.wait(ctx, func(calls []Call) bool { return len(acknowledged(calls, receiverManager)) > 0 }); err != nil {
+	accepted := func(calls []Call) bool { return len(acknowledged(calls, receiverManager)) > 0 }
+	if err := s.handler.wait(ctx, accepted); err != nil {
 		s.t.Errorf("the event is lost: the handler was not ready once, and then accepted nothing")
 	}
 }

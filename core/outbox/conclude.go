@@ -114,7 +114,7 @@ const (
 // may wait for the election of a leader, which takes 15 to 18 s. A pause that doubles would last as
 // long again. Without an answer MaxBackoff remains the bound, because each sender then needs a
 // handshake, and handshakes must not come together.
-func (o *Options) longestPause(err error, failing time.Duration) time.Duration {
+func (o Options) longestPause(err error, failing time.Duration) time.Duration {
 	if !errors.Is(err, core.ErrNotReady) {
 		return o.MaxBackoff
 	}
@@ -212,7 +212,7 @@ const maxDoublings = 20
 // backoff doubles the wait with each failure, up to longest. Half of it is random. A longer wait
 // that the receiver asks for is kept. Up to a quarter is added, so that senders do not come back at
 // the same moment.
-func (o *Options) backoff(failures int, longest time.Duration, err error) time.Duration {
+func (o Options) backoff(failures int, longest time.Duration, err error) time.Duration {
 	wait := longest
 	if doublings := failures - 1; doublings < maxDoublings {
 		wait = min(wait, o.MinBackoff<<doublings)
@@ -225,6 +225,6 @@ func (o *Options) backoff(failures int, longest time.Duration, err error) time.D
 }
 
 // jitter returns a random part of d.
-func (o *Options) jitter(d time.Duration) time.Duration {
+func (o Options) jitter(d time.Duration) time.Duration {
 	return time.Duration(o.Random() * float64(d))
 }

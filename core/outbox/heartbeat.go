@@ -58,7 +58,7 @@ func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 }
 
 // fill adds the fields that the outbox does not know. The caller does not hold the lock.
-func (o *Options) fill(manager core.Manager, beat *core.Heartbeat) {
+func (o Options) fill(manager core.Manager, beat *core.Heartbeat) {
 	if beat == nil || o.Heartbeat == nil {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 
 // resendAt returns when an entry that was sent at a time is to be sent once more, and whether it
 // is. A time that has passed when the entry was sent needs no resend.
-func (o *Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
+func (o Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 	delays := o.Resend
 	if e.Resync {
 		delays = []time.Duration{o.ResendResync}

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // takeover is the limit from the end of the leader to the effects of a change. The lease of the

@@ -59,7 +59,7 @@ type Nginx struct {
 	log  string
 }
 
-// Require returns where nginx and its modules are. Where they are missing it skips the test, and
+// RequireNginx returns where nginx and its modules are. Where they are missing it skips the test, and
 // fails it under CI=true, so that CI cannot skip it.
 func RequireNginx(t testing.TB) (binary, modules string) {
 	t.Helper()
@@ -93,7 +93,7 @@ func findNginx(ctx context.Context) (binary, modules string, err error) {
 	return binary, modules, nil
 }
 
-// Start runs nginx until the test ends, and returns when it accepts connections.
+// StartGateway runs nginx until the test ends, and returns when it accepts connections.
 func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 	t.Helper()
 	binary, modules := RequireNginx(t)

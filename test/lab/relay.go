@@ -52,7 +52,8 @@ func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, err
 // as a Service with one endpoint does. Without an address, a connection fails.
 func NewRelayTo(addr string, leader func() string) (*Relay, error) {
 	r := &Relay{addr: addr, leader: leader, links: make(map[*link]struct{})}
-	return r, r.Open()
+	err := r.Open()
+	return r, err
 }
 
 // Open listens again after Refuse.

@@ -143,6 +143,7 @@ func (l *late) object(w *lateWrite, state string) *corev1.ConfigMap {
 }
 
 func (l *late) write(t *testing.T, w *lateWrite) {
+	t.Helper()
 	ctx, object, began := t.Context(), l.object(w, after), time.Now()
 	var err error
 	switch {

@@ -6,13 +6,13 @@ package nats_test
 import (
 	"context"
 	"errors"
-	"go.uber.org/goleak"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"

@@ -27,7 +27,7 @@ func section(t *testing.T, document, heading string) string {
 func TestEachReasonHasARow(t *testing.T) {
 	states := section(t, "docs/reference/fleet-api.md", "## States")
 	for _, condition := range fleet.Conditions() {
-		if reason := condition.Reason; reason != "" && !strings.Contains(states, "`"+string(reason)+"`") {
+		if reason := condition.Reason; reason != "" && !strings.Contains(states, "`"+reason+"`") {
 			t.Errorf("reason %q has no row in the section States", reason)
 		}
 	}
@@ -54,8 +54,9 @@ func TestRunbooks(t *testing.T) {
 	_, parsed := readRules(t)
 	for _, rule := range parsed.all() {
 		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], runbooks+"#")
-		if anchor != strings.ToLower(rule.Alert) || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" {
-			t.Errorf("%s: runbook %q, want %s with severity and summary", rule.Alert, anchor, strings.ToLower(rule.Alert))
+		want := strings.ToLower(rule.Alert)
+		if anchor != want || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" {
+			t.Errorf("%s: runbook %q, want %s with severity and summary", rule.Alert, anchor, want)
 		}
 		text := section(t, runbooks, "### "+rule.Alert)
 		if words := len(strings.Fields(text)); words > longest || !strings.Contains(text, "```sh\n") {

@@ -33,7 +33,7 @@ func runAgent() error {
 	defer file.Close()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(&lines{json.NewEncoder(file)}),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
-	agent, err := agent.New(ctx, agent.Parts{Tracing: opentelemetry.New(provider)}, agent.Options{
+	running, err := agent.New(ctx, agent.Parts{Tracing: opentelemetry.New(provider)}, agent.Options{
 		Managers:       []core.Manager{manager},
 		Keys:           agent.Keys{Client: keys.Paths{CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY")}},
 		ControlPlane:   agent.ControlPlane{Address: os.Getenv("KCP_ADDR")},
@@ -45,7 +45,7 @@ func runAgent() error {
 	if err != nil {
 		return err
 	}
-	return agent.Start(ctx)
+	return running.Start(ctx)
 }
 
 // lines writes each span as a line of JSON.

@@ -38,7 +38,7 @@ type part struct {
 
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)`)
 
-// newPart reads the license texts of a part in dir. Each recognized license must be allowed.
+// newPart reads the license texts of a part in dir. Each recognised license must be allowed.
 func newPart(pkg, version, dir string) (part, error) {
 	p := part{path: pkg, version: version, texts: map[string][]byte{}}
 	entries, err := os.ReadDir(dir)

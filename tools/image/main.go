@@ -44,7 +44,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	created := flags.Int64("created", 0, "time of the commit, in `seconds` since 1970")
 	out := flags.String("out", "", "`directory` of the OCI layout, which is replaced")
 	archives := flags.String("archives", "", "`directory` for an archive per platform, for docker load (default none)")
-	licenses := flags.Bool("licenses", false, "print the licenses of the agent's parts, write their texts into -out, and make no image")
+	licenses := flags.Bool("licenses", false,
+		"print the licenses of the agent's parts, write their texts into -out, and make no image")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

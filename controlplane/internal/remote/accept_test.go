@@ -15,7 +15,7 @@ func TestOnlyJSONIsAccepted(t *testing.T) {
 		"text/plain":       "text/plain",
 		"":                 "",
 	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://runtime.invalid", nil)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://runtime.invalid", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}

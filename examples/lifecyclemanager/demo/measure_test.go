@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	lm "github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 var (

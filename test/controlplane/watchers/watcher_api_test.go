@@ -135,25 +135,30 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		"labels of a subresource": {"resourceToWatch.resource", "kymas/scale", says{"spec", "no labelsToWatch"}},
 		"kind in lower case":      {"resourceToWatch.kind", "kyma", says{"spec.resourceToWatch.kind", "upper camel case"}},
 		"operator of a label": {
-			"labelExpressionsToWatch", []any{map[string]any{"key": "a", "operator": "In"}},
+			"labelExpressionsToWatch",
+			[]any{map[string]any{"key": "a", "operator": "In"}},
 			says{"spec.labelExpressionsToWatch[0].values", "In and NotIn"},
 		},
 		"label of a namespace": {
-			"namespaceSelector", map[string]any{"matchLabels": map[string]any{"a b": "c"}},
+			"namespaceSelector",
+			map[string]any{"matchLabels": map[string]any{"a b": "c"}},
 			says{"spec.namespaceSelector.matchLabels", "label key"},
 		},
 		"name of a condition": {
-			"matchConditions", []any{map[string]any{"name": "changed", "expression": "true"}},
+			"matchConditions",
+			[]any{map[string]any{"name": "changed", "expression": "true"}},
 			says{"spec.matchConditions[0].name", "neither persisted nor changed"},
 		},
 		"two conditions of one name": {
-			"matchConditions", []any{
+			"matchConditions",
+			[]any{
 				map[string]any{"name": "a", "expression": "true"}, map[string]any{"name": "a", "expression": "false"},
 			},
 			says{"spec.matchConditions", "duplicate"},
 		},
 		"no expression": {
-			"matchConditions", []any{map[string]any{"name": "a", "expression": ""}},
+			"matchConditions",
+			[]any{map[string]any{"name": "a", "expression": ""}},
 			says{"spec.matchConditions[0].expression"},
 		},
 		"a kind":            {"resourceToWatch.resource", "ConfigMap", says{"spec.resourceToWatch.resource", "plural"}},
@@ -168,28 +173,33 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		"no version":        {"resourceToWatch.version", nil, says{"spec.resourceToWatch.version", "Required"}},
 		"some versions":     {"resourceToWatch.version", "v*", says{"spec.resourceToWatch.version", `"*" for any`}},
 		"what calls no webhooks": {
-			"resourceToWatch", map[string]any{
+			"resourceToWatch",
+			map[string]any{
 				"group": "admissionregistration.k8s.io", "version": "v1", "resource": "validatingwebhookconfigurations",
 			},
 			says{"spec.resourceToWatch.resource", "no webhooks"},
 		},
 		"label key with a blank": {
-			"labelsToWatch", map[string]any{"a b": "c"},
+			"labelsToWatch",
+			map[string]any{"a b": "c"},
 			says{"spec.labelsToWatch", "label key"},
 		},
 		"empty label key": {"labelsToWatch", map[string]any{"": "c"}, says{"spec.labelsToWatch", "label key"}},
 		"label key of two parts": {
-			"labelsToWatch", map[string]any{"a/b/c": "c"},
+			"labelsToWatch",
+			map[string]any{"a/b/c": "c"},
 			says{"spec.labelsToWatch", "label key"},
 		},
 		"long label key": {"labelsToWatch", map[string]any{long: "c"}, says{"spec.labelsToWatch", "label key"}},
 		"label value of blanks": {
-			"labelsToWatch", map[string]any{"a": "b c"},
+			"labelsToWatch",
+			map[string]any{"a": "b c"},
 			says{"spec.labelsToWatch[a]", "label value"},
 		},
 		"long label value": {"labelsToWatch", map[string]any{"a": long}, says{"spec.labelsToWatch.a", "63"}},
 		"label value of a number": {
-			"labelsToWatch", map[string]any{"a": int64(1)},
+			"labelsToWatch",
+			map[string]any{"a": int64(1)},
 			says{"spec.labelsToWatch.a", "string"},
 		},
 		"too many labels": {"labelsToWatch", many, says{"spec.labelsToWatch", "64"}},
@@ -197,16 +207,19 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		"no selector":     {"gateway.selector", nil, says{"spec.gateway.selector", "Required"}},
 		"empty selector":  {"gateway.selector", map[string]any{}, says{"spec.gateway.selector", "every gateway"}},
 		"selector without labels": {
-			"gateway.selector.matchLabels", map[string]any{},
+			"gateway.selector.matchLabels",
+			map[string]any{},
 			says{"spec.gateway.selector", "every gateway"},
 		},
 		"selector that is text": {"gateway.selector", "a=b", says{"spec.gateway.selector", "object"}},
 		"selector's key": {
-			"gateway.selector.matchLabels", map[string]any{"-a": "b"},
+			"gateway.selector.matchLabels",
+			map[string]any{"-a": "b"},
 			says{"spec.gateway.selector.matchLabels", "label key"},
 		},
 		"selector's value": {
-			"gateway.selector.matchLabels", map[string]any{"a": "-b"},
+			"gateway.selector.matchLabels",
+			map[string]any{"a": "-b"},
 			says{"spec.gateway.selector.matchLabels[a]", "label value"},
 		},
 		"unknown operator": requirement(map[string]any{"key": "a", "operator": "Like", "values": []any{"b"}},

@@ -29,7 +29,7 @@ func Launch(log, path string, env, args []string) (*Process, error) {
 	// The process has its own handle.
 	defer file.Close()
 
-	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{}), log: log} //nolint:noctx // Stop ends it.
+	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{}), log: log} // Stop ends it.
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = env, file, file, OwnGroup()
 	if err := p.cmd.Start(); err != nil {
 		return nil, err

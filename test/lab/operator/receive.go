@@ -22,9 +22,10 @@ import (
 const (
 	// Name is in the certificates of the replicas.
 	Name = "operator.default.svc"
-	// PortEvents and PortRelay are the names of the ports of the Service: for runtimes, and for
-	// replicas.
-	PortEvents, PortRelay = "events", "relay"
+	// PortEvents is the name of the port of the Service for runtimes.
+	PortEvents = "events"
+	// PortRelay is the name of the port of the Service for replicas.
+	PortRelay = "relay"
 )
 
 func (o *operator) sourceOptions() controllerruntime.SourceOptions {

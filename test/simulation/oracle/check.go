@@ -224,7 +224,7 @@ func (h *History) checkStates() {
 		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.Learns || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, nil) {
 			continue
 		}
-		if !r.allows(s.state) && !(h.promise.Rotates && s.reason == "key_material") {
+		if !r.allows(s.state) && (!h.promise.Rotates || s.reason != "key_material") {
 			told[t] = true
 			h.violate("state", "%s is %s for %s at %s, reason %q", s.runtime, s.state, s.manager, h.since(s.at), s.reason)
 		}

@@ -14,13 +14,14 @@ import (
 // checkCommit imports each transport and source at the commit, as it is: the versions by which our
 // modules require each other must exist.
 func (w *world) checkCommit(ctx context.Context) (string, error) {
-	if shallow, err := modules.Git(ctx, w.Dir, "rev-parse", "--is-shallow-repository"); err != nil || shallow == "true" {
+	shallow, err := modules.Git(ctx, w.Dir, "rev-parse", "--is-shallow-repository")
+	if err != nil || shallow == "true" {
 		return "not checked: the history is not here, git fetch --unshallow", err
 	}
 	imports := []string{modules.Path("listener"), modules.Path("adapters/httpmtls"), modules.Path("adapters/admission")}
 	dir := filepath.Join(w.dir, "commit")
 	code := "package main\n\nimport (\n\t_ \"" + strings.Join(imports, "\"\n\t_ \"") + "\"\n)\n\nfunc main() {}\n"
-	err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "main.go"), []byte(code), 0o600),
+	err = errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "main.go"), []byte(code), 0o600),
 		os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/commit\n\ngo 1.26.0\n"), 0o600),
 		w.writeSums(dir))
 	for _, args := range [][]string{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,15 +110,24 @@ func (c *Clone) Forget(ctx context.Context, all []Module, version string) error 
 	for _, pattern := range patterns {
 		found, _ := filepath.Glob(pattern) // Well-formed.
 		for _, name := range found {
-			// The module cache is read-only.
-			_ = filepath.WalkDir(name, func(name string, entry os.DirEntry, _ error) error {
-				if entry != nil && entry.IsDir() {
-					_ = os.Chmod(name, 0o700)
-				}
-				return nil
-			})
+			makeWritable(name)
 			err = errors.Join(err, os.RemoveAll(name))
 		}
 	}
 	return err
+}
+
+// makeWritable lets the directories of a tree be removed: the module cache is read-only.
+func makeWritable(name string) {
+	root, err := os.OpenRoot(name)
+	if err != nil {
+		return // It is a file.
+	}
+	defer root.Close()
+	_ = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, _ error) error {
+		if entry != nil && entry.IsDir() {
+			_ = root.Chmod(name, 0o700)
+		}
+		return nil
+	})
 }

@@ -80,11 +80,11 @@ func unwritten(lease string, err error) finding {
 
 // statusOf returns the HTTP status of an answer, 0 without an answer.
 func statusOf(err error) int {
-	var answer interface {
+	type statusError interface {
 		error
 		StatusCode() int
 	}
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[statusError](err); ok {
 		return answer.StatusCode()
 	}
 	return 0

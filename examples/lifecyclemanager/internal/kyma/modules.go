@@ -42,14 +42,15 @@ func (r *Reconciler) syncManifest(
 	manifest := &v1beta2.Manifest{}
 	manifest.Namespace, manifest.Name = kyma.Namespace, kyma.Name+"-"+string(module.Name)
 	template := templates[string(module.Name)+"-"+string(channel)]
-	if err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest); client.IgnoreNotFound(err) != nil {
+	err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest)
+	if client.IgnoreNotFound(err) != nil {
 		return v1beta2.ModuleStatus{}, err
 	}
 	installed := manifest.Spec.Version
 	if problem := refuse(channel, template, installed); problem != "" {
 		return v1beta2.ModuleStatus{Name: module.Name, Version: installed, State: v1beta2.Error, Message: problem}, nil
 	}
-	_, err := controllerutil.CreateOrPatch(ctx, r.Client, manifest, func() error {
+	_, err = controllerutil.CreateOrPatch(ctx, r.Client, manifest, func() error {
 		manifest.Labels = map[string]string{v1beta2.KymaLabel: kyma.Name}
 		manifest.Spec = specOf(template)
 		return controllerutil.SetControllerReference(kyma, manifest, r.Client.Scheme())

@@ -29,7 +29,8 @@ type operator struct {
 
 // StartCertManager starts the controllers of cert-manager.
 func (l *Lab) StartCertManager(ctx context.Context) error {
-	p, err := certmanager.Start(ctx, l.plane.Kubeconfig, certmanager.Options{Verbose: true, LogFile: l.log("cert-manager.log")})
+	opts := certmanager.Options{Verbose: true, LogFile: l.log("cert-manager.log")}
+	p, err := certmanager.Start(ctx, l.plane.Kubeconfig, opts)
 	if err != nil {
 		return err
 	}

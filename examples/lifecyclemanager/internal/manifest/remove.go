@@ -138,7 +138,8 @@ func kindsOf(
 		kind, _, _ := unstructured.NestedString(spec, "names", "kind")
 		versions, _, _ := unstructured.NestedSlice(spec, "versions")
 		for _, version := range versions {
-			if fields, _ := version.(map[string]any); fields["served"] == true {
+			fields, _ := version.(map[string]any)
+			if served, _ := fields["served"].(bool); served {
 				name, _ := fields["name"].(string)
 				kinds = append(kinds, schema.GroupVersionKind{Group: group, Version: name, Kind: kind})
 				break
@@ -162,7 +163,8 @@ func instance(ctx context.Context, there *skr.Runtime, kinds []schema.GroupVersi
 			return "", err
 		}
 		if len(list.Items) > 0 {
-			return fmt.Sprintf("waiting for the end of %s %s", kind.Kind, client.ObjectKeyFromObject(&list.Items[0])), nil
+			key := client.ObjectKeyFromObject(&list.Items[0])
+			return fmt.Sprintf("waiting for the end of %s %s", kind.Kind, key), nil
 		}
 	}
 	return "", nil
