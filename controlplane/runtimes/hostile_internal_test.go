@@ -27,6 +27,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/internal/race"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -34,7 +35,7 @@ import (
 // is in the same process, so its part counts, too.
 const (
 	mostMemory = 64 << 20
-	mostTime   = 5 * time.Second
+	mostTime   = race.Factor * 5 * time.Second
 	mostLog    = 64 << 10
 	mostKept   = 1 << 20
 )
