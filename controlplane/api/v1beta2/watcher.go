@@ -159,7 +159,8 @@ type WatchableGVR struct {
 
 // MatchCondition is a CEL expression that must be true for a change to count.
 type MatchCondition struct {
-	// The name, for messages: a DNS-1123 label, but not persisted or changed.
+	// Name of the condition in messages: a DNS-1123 label. The names persisted and changed are
+	// reserved.
 	//
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue() && !(self in ['persisted', 'changed'])",message="must be a DNS-1123 label, and neither persisted nor changed"
