@@ -170,10 +170,10 @@ func (v *Verdict) all(match func(*Failure) bool) bool {
 
 // settle makes the first failure that belongs to the sender or to this replica that of the batch.
 func (v *Verdict) settle() {
-	for _, index := range slices.Sorted(maps.Keys(v.Failed)) {
-		if f := v.Failed[index]; f.Fault != FaultOfEvent {
-			v.Whole = f
-			return
+	first := -1
+	for index, f := range v.Failed {
+		if f.Fault != FaultOfEvent && (first < 0 || index < first) {
+			first, v.Whole = index, f
 		}
 	}
 }
