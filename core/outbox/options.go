@@ -75,8 +75,8 @@ type Options struct {
 	ForwardTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the wait after failures in a row. It doubles from one to the
 	// other, and half of it is random. A longer wait that the receiver asks for is kept. After
-	// [core.ErrNotReady] the longest wait is shorter: one eighth of the time since the first failure,
-	// at least 2 s and at most MaxBackoff. Defaults: 200 ms, 20 s.
+	// [core.ErrNotReady] the longest wait is shorter: one eighth of the time since the first
+	// failure, at least 2 s and at most MaxBackoff. Defaults: 200 ms, 20 s.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
 	// DrainTimeout bounds the time for which Start delivers after its context has ended. Default:
