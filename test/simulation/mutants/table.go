@@ -288,7 +288,7 @@ func pathMutants() []mutant {
 		},
 		{
 			"intake: a panic costs the whole batch", receive,
-			"}, func(err error) { f = newFailure(FaultOfEvent, err) })\n\treturn f\n}", "}, func(err error) { panic(err) })\n\treturn f\n}",
+			"}, func(err error) { f = newFailure(err) })\n\tif f != nil {", "}, func(err error) { panic(err) })\n\tif f != nil {",
 		},
 		{
 			"intake: a replica that does not lead refuses events", receive,
