@@ -36,8 +36,6 @@ type demo struct {
 	out io.Writer
 	// before are the objects of the second runtime before it was registered.
 	before []string
-	// polls is the number of polls before an edit that causes no event.
-	polls int
 }
 
 // settings are the values of the flags.

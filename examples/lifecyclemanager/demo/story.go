@@ -38,7 +38,6 @@ func (d *demo) story() []line {
 	return slices.Concat(d.installation(), []line{
 		{"a user deletes the webhook", "there again, and runtime-2 is fresh", d.deleteWebhook, d.isRepaired, later},
 		{"the same, after an opt-out of repairs", "runtime-2 is degraded (canary_lost)", d.optOut, d.isDegraded, later},
-		{"a user edits the Deployment", "corrected by polling, every 3 s", d.editUnseen, d.isPolled, later},
 		{"the opt-out ends", "runtime-2 is fresh", d.optIn, d.isFresh, later},
 		{"a user edits the Deployment", "corrected", d.edit, d.runs("2.0.0"), soon},
 		{"a user disables greeter", "its objects are gone", d.disable, d.isGone, 3 * time.Second},
@@ -148,26 +147,6 @@ func (d *demo) edit(ctx context.Context) error {
 	}
 	deployment.Spec.Template.Spec.Containers[0].Image = "elsewhere.example/greeter:edited"
 	return d.Runtimes[second].Update(ctx, deployment)
-}
-
-// editUnseen notes the number of polls first.
-func (d *demo) editUnseen(ctx context.Context) (err error) {
-	if d.polls, err = d.countPolls(ctx); err != nil {
-		return err
-	}
-	return d.edit(ctx)
-}
-
-// isPolled reports whether a poll has corrected the Deployment.
-func (d *demo) isPolled(ctx context.Context) bool {
-	polls, err := d.countPolls(ctx)
-	return err == nil && polls > d.polls && d.runs("2.0.0")(ctx)
-}
-
-// countPolls returns the number of reconciles of the modules that no change has caused.
-func (d *demo) countPolls(ctx context.Context) (int, error) {
-	counts, err := d.Reconciles(ctx)
-	return counts[[2]string{"module-manager", "poll"}] + counts[[2]string{"module-manager", "freshness"}], err
 }
 
 func (d *demo) deleteDeployment(ctx context.Context) error {
