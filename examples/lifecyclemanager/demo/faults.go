@@ -26,10 +26,10 @@ import (
 func (d *demo) storyOfFaults() []line {
 	return slices.Concat(d.installation(), []line{
 		{"a user deletes the webhook", "there again when the operator starts", d.deleteWebhook, d.isWatched, later},
-		{"runtime-2 is cut, greeter is 1.0.0", "its Kyma says so", d.cutAndDowngrade, d.isIn(v1beta2.Error), later},
-		{"runtime-2 is back", "rolled out", d.restore, d.runs("1.0.0"), later},
+		{"runtime-2 is cut, greeter is 3.0.0", "its Kyma says so", d.cutAndRelease, d.isIn(v1beta2.Error), later},
+		{"runtime-2 is back", "rolled out", d.restore, d.runs("3.0.0"), later},
 		{"the certificate of runtime-2 rotates", "its agents use the new one", d.rotate, d.hasRotated, later},
-		{"a user edits the Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
+		{"a user edits the Deployment", "corrected", d.edit, d.runs("3.0.0"), soon},
 		{"two users enable a module at once", "both are there", d.enableByTwo, d.runsBoth, soon},
 		{"runtime-2 is cut off, its Kyma deleted", "the Kyma waits", d.cutAndDelete, d.isIn(v1beta2.Deleting), later},
 		{"runtime-2 is back", "runtime-2 is as clean as before", d.restore, d.isClean, later},
@@ -58,9 +58,9 @@ func (d *demo) isWatched(ctx context.Context) bool {
 	return err == nil && d.isFresh(ctx)
 }
 
-func (d *demo) cutAndDowngrade(ctx context.Context) error {
+func (d *demo) cutAndRelease(ctx context.Context) error {
 	d.Runtimes[second].Cut()
-	return d.ApplyFile(ctx, "samples/greeter-regular.v1.yaml")
+	return d.ApplyFile(ctx, "samples/greeter-regular.v3.yaml")
 }
 
 func (d *demo) cutAndDelete(ctx context.Context) error {
@@ -142,5 +142,5 @@ func (d *demo) runsBoth(ctx context.Context) bool {
 	parrot := &unstructured.Unstructured{}
 	parrot.SetAPIVersion("apps/v1")
 	parrot.SetKind("Deployment")
-	return d.runs("1.0.0")(ctx) && d.Runtimes[second].Get(ctx, key, parrot) == nil
+	return d.runs("3.0.0")(ctx) && d.Runtimes[second].Get(ctx, key, parrot) == nil
 }
