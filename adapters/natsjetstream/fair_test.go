@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 )
 
-// publishFrom stores a batch of a runtime whose answers go to an inbox.
+// publishFrom stores a batch of a runtime. Its answers go to the inbox.
 func publishFrom(t *testing.T, to jetstream.JetStream, runtime core.RuntimeID, batch core.Batch, inbox string) {
 	t.Helper()
 	batch.Source = runtime
@@ -29,7 +29,7 @@ func publishFrom(t *testing.T, to jetstream.JetStream, runtime core.RuntimeID, b
 	must(to.PublishMsg(t.Context(), msg))
 }
 
-// Runtimes whose refusals nobody confirms must not stop a manager: each offer of a refusal takes a
+// Runtimes that confirm no refusal must not stop a manager: each offer of a refusal takes a
 // second.
 func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 	t.Parallel()

@@ -76,7 +76,7 @@ func TestKeepCertificates(t *testing.T) {
 	})
 }
 
-// cert-manager is not installed, and nobody installs it.
+// cert-manager is not installed, and stays so.
 func TestKeepCertificatesBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := &issuer{begun: time.Now(), answers: []answer{{0, errors.New("no matches for kind")}}}

@@ -5,8 +5,8 @@
 // encoding/json accepts, and reads strings as encoding/json does: bytes that are not UTF-8 become
 // U+FFFD.
 //
-// It is exported because adapters/admission reads reviews with it, in another module. A change
-// source does not need it: core.DecodeObject and core.NewObject make objects.
+// adapters/admission reads reviews with it, and core reads objects. A change source of an
+// importer uses core.DecodeObject and core.NewObject.
 package rawjson
 
 import (

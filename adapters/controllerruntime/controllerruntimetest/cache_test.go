@@ -153,7 +153,7 @@ func TestManager(t *testing.T) {
 	}
 }
 
-// A runtime whose last object is deleted, or gets another identity, is forgotten. Two objects stand
+// A runtime is forgotten when its last object is deleted or gets another identity. Two objects stand
 // for the second runtime.
 func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 	watched, err := fleet.New(fleet.Options{})
