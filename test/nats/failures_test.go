@@ -183,8 +183,9 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 	}
 }
 
-// TestPurgedStreamLeadsToResync removes stored messages by hand. The fleet misses their numbers.
-func TestPurgedStreamLeadsToResync(t *testing.T) {
+// TestLostMessagesLeadToResync lets stored messages expire, because an administrator of NATS gave the
+// stream a maximum age. The fleet misses their numbers.
+func TestLostMessagesLeadToResync(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, lab.BrokerOptions{}, append(users(1), lab.BrokerUser{
 		Name: "admin.example.com", Publish: []string{">"}, Subscribe: []string{">"},
@@ -197,16 +198,20 @@ func TestPurgedStreamLeadsToResync(t *testing.T) {
 	b.awaitHandled(op, 10)
 	stop()
 
-	agents[0].write("purged")
+	agents[0].write("expired")
 	admin := lab.Must(b.Dial(lab.Must(b.CA.Client("admin", testpki.Options{DNSNames: []string{"admin.example.com"}}))))
 	defer admin.Close()
-	stream := lab.Must(lab.Must(jetstream.New(admin)).Stream(t.Context(), natsjetstream.StreamConfig(manager).Name))
+	js := lab.Must(jetstream.New(admin))
+	config := natsjetstream.StreamConfig(manager)
+	stream := lab.Must(js.Stream(t.Context(), config.Name))
 	eventually(t, "the stream has the message", func() bool {
 		return lab.Must(stream.Info(t.Context())).State.Msgs > 0 && agents[0].outbox.Counts()[manager].Pending == 0
 	})
-	if err := stream.Purge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expiring := config
+	expiring.MaxAge, expiring.Duplicates = 100*time.Millisecond, 100*time.Millisecond
+	lab.Must(js.UpdateStream(t.Context(), expiring))
+	eventually(t, "the stream is empty", func() bool { return lab.Must(stream.Info(t.Context())).State.Msgs == 0 })
+	lab.Must(js.UpdateStream(t.Context(), config))
 	consume(t, b.Operator(manager), op, natsjetstream.Options{Fleet: watched})
 	resyncs := op.resynced(runtimeNumber(0))
 	eventually(t, "the operator gets a resync", func() bool { return op.resynced(runtimeNumber(0)) > resyncs })
