@@ -45,9 +45,10 @@ type call struct {
 // next waits until something is due. ok is false when ctx ends or the lane is closed first.
 func (l *lane) next(ctx context.Context) (c call, ok bool) {
 	for ctx.Err() == nil {
+		l.hastenIfChanged()
 		c, wait := l.nextCall()
 		if !c.batch.IsEmpty() {
-			l.opts.fill(l.manager, c.batch.Heartbeat)
+			l.fill(c.batch.Heartbeat)
 			return c, true
 		}
 		if !l.rest(ctx, wait) {

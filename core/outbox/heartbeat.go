@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -12,9 +13,86 @@ import (
 // pulse is when the heartbeats of a lane are due. They travel behind the events with the numbers
 // that they name, are not counted, and never pile up.
 type pulse struct {
-	next    time.Time // zero: no heartbeats
-	number  uint64
-	leaving leave
+	next     time.Time // zero: no heartbeats
+	number   uint64
+	leaving  leave
+	extra    time.Time // when the last heartbeat before its time was due.
+	reported reported
+	checked  time.Time // when reported was compared last, by the dispatcher only
+}
+
+const (
+	// checkEvery is the time between two comparisons of the last heartbeat with the present state.
+	checkEvery = time.Second
+	// extraEvery is the least time between two heartbeats before their time.
+	extraEvery = 5 * time.Second
+)
+
+// reported is the part of the last heartbeat that the fleet must know at once.
+type reported struct {
+	state  state
+	losses int64
+	losing bool // there were more losses than in the heartbeat before
+}
+
+// state is the part of a heartbeat that decides on the freshness of a runtime. Of an error, only
+// its presence matters.
+type state struct {
+	canary                             core.CanaryState
+	configHash, material               string
+	isProved, brokenKeys, brokenConfig bool
+}
+
+func stateOf(beat *core.Heartbeat) state {
+	return state{
+		canary: beat.Canary, configHash: beat.ConfigHash,
+		material:   beat.CertificateFingerprint + strings.Join(beat.CAFingerprints, ""),
+		isProved:   !beat.LastReview.IsZero(),
+		brokenKeys: beat.KeyMaterialError != "", brokenConfig: beat.ConfigError != "",
+	}
+}
+
+// losses counts dropped events and failed calls of the API server.
+func losses(beat *core.Heartbeat, dropped map[string]int64) int64 {
+	n := beat.WebhookFailures
+	for _, events := range dropped {
+		n += events
+	}
+	return n
+}
+
+// note remembers a heartbeat that is about to be sent.
+func (p *pulse) note(beat *core.Heartbeat) {
+	now := losses(beat, beat.Dropped)
+	p.reported = reported{state: stateOf(beat), losses: now, losing: now > p.reported.losses}
+}
+
+// hasten makes a heartbeat due before its time, at most one in extraEvery.
+func (p *pulse) hasten(now time.Time) {
+	at := latest(now, p.extra.Add(extraEvery))
+	if p.leaving == stays && at.Before(p.next) {
+		p.next, p.extra = at, at
+	}
+}
+
+// hastenIfChanged makes a heartbeat due when the last one is not true any more. Losses that go on
+// are no news.
+func (l *lane) hastenIfChanged() {
+	now := time.Now()
+	if l.pulse.number == 0 || now.Sub(l.pulse.checked) < checkEvery {
+		return
+	}
+	l.pulse.checked = now
+	var beat core.Heartbeat
+	if l.opts.Heartbeat != nil {
+		beat = l.opts.Heartbeat(l.manager)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := l.pulse.reported
+	if stateOf(&beat) != last.state || !last.losing && losses(&beat, l.counts.Dropped) > last.losses {
+		l.pulse.hasten(now)
+	}
 }
 
 // leave is the progress of a lane towards its last heartbeat.
@@ -29,13 +107,13 @@ const (
 
 func (p *pulse) due(now time.Time) bool { return !p.next.IsZero() && !p.next.After(now) }
 
-// wait returns how long until a heartbeat is due, negative when none is to come. One that is due
-// waits for events.
+// wait returns how long until a heartbeat is due, or may become due, negative when none is to come.
+// One that is due waits for events.
 func (p *pulse) wait(now time.Time) time.Duration {
 	if p.next.IsZero() || p.due(now) {
 		return -1
 	}
-	return p.next.Sub(now)
+	return min(p.next.Sub(now), checkEvery)
 }
 
 // heartbeat makes the next heartbeat, and schedules the one after. The resends that the last one
@@ -57,9 +135,18 @@ func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 	return beat
 }
 
-// fill adds the fields that the outbox does not know. The caller does not hold the lock.
+// fill completes the heartbeat of a batch, if it has one. The caller is the dispatcher, without the
+// lock.
+func (l *lane) fill(beat *core.Heartbeat) {
+	if beat != nil {
+		l.opts.fill(l.manager, beat)
+		l.pulse.note(beat)
+	}
+}
+
+// fill adds the fields that the outbox does not know.
 func (o Options) fill(manager core.Manager, beat *core.Heartbeat) {
-	if beat == nil || o.Heartbeat == nil {
+	if o.Heartbeat == nil {
 		return
 	}
 	own := *beat

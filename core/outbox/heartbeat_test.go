@@ -416,3 +416,100 @@ func TestLostNumberDoesNotEndTheHeartbeats(t *testing.T) {
 		stop()
 	})
 }
+
+// A new agent was unproved until its second heartbeat, and a fleet knew of a lost canary after 38 s.
+func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
+	proved := time.Now()
+	for name, change := range map[string]func(*core.Heartbeat){
+		"canary":          func(b *core.Heartbeat) { b.Canary = core.CanaryLost },
+		"configuration":   func(b *core.Heartbeat) { b.ConfigHash = "2" },
+		"problem":         func(b *core.Heartbeat) { b.ConfigError = "no such kind" },
+		"key material":    func(b *core.Heartbeat) { b.KeyMaterialError = "expired" },
+		"certificate":     func(b *core.Heartbeat) { b.CertificateFingerprint = "2" },
+		"CA bundle":       func(b *core.Heartbeat) { b.CAFingerprints = []string{"1", "2"} },
+		"first proof":     func(b *core.Heartbeat) { b.LastReview = proved },
+		"webhook refused": func(b *core.Heartbeat) { b.WebhookFailures++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				state := &changing{}
+				in := &inbox{}
+				_, stop := run(t, in, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e", Heartbeat: state.heartbeat})
+				defer stop()
+
+				time.Sleep(10 * time.Second)
+				state.change(change)
+				time.Sleep(1500 * ms)
+				if beats := in.beats(); len(beats) != 2 {
+					t.Fatalf("%d heartbeats 1.5 s after the change, want 2", len(beats))
+				}
+
+				time.Sleep(20 * time.Second)
+				if beats := in.beats(); len(beats) != 2 {
+					t.Errorf("%d heartbeats 20 s later, want no further one", len(beats))
+				}
+			})
+		})
+	}
+}
+
+func TestExtraHeartbeatsHaveAPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		state := &changing{}
+		in := &inbox{}
+		o, stop := run(t, in, outbox.Options{
+			Managers: []core.Manager{kyma}, Epoch: "e", MaxKeys: 1, Heartbeat: state.heartbeat,
+		})
+
+		time.Sleep(time.Second)
+		for range 60 {
+			state.change(func(b *core.Heartbeat) { b.WebhookFailures++ })
+			time.Sleep(time.Second)
+		}
+		losing := len(in.beats())
+		if losing > 4 { // At the start, with the first loss, and in each interval.
+			t.Errorf("%d heartbeats in a minute of losses, want at most 4", losing)
+		}
+
+		for range 60 {
+			state.change(func(b *core.Heartbeat) { b.ConfigHash += "." })
+			time.Sleep(time.Second)
+		}
+		if n := len(in.beats()) - losing; n < 10 || n > 14 {
+			t.Errorf("%d heartbeats in a minute of changes, want one in 5 s", n)
+		}
+
+		in.setDown(true)
+		before := len(in.beats())
+		o.Accept(kyma, named("a"))
+		o.Accept(kyma, named("b")) // No room: a drop.
+		time.Sleep(10 * time.Second)
+		in.setDown(false)
+		time.Sleep(10 * time.Second)
+		beats := in.beats()[before:]
+		if len(beats) == 0 || beats[0].Dropped[outbox.ReasonOverflow] == 0 {
+			t.Errorf("heartbeats after a drop: %+v, want it named", beats)
+		}
+		stop()
+	})
+}
+
+// changing is the state of an agent.
+type changing struct {
+	mu   sync.Mutex
+	beat core.Heartbeat
+}
+
+func (c *changing) heartbeat(core.Manager) core.Heartbeat {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.beat
+}
+
+func (c *changing) change(f func(*core.Heartbeat)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	f(&c.beat)
+}
