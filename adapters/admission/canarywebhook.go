@@ -3,7 +3,6 @@ package admission
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,33 +22,26 @@ const (
 // canaryWebhook calls the agent for writes to one Lease. The condition compares the name in the
 // request, because its evaluation never fails. An object selector could be changed by others.
 func canaryWebhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
-	return admissionregistrationv1.ValidatingWebhook{
-		Name:         canaryName,
-		ClientConfig: endpoint.clientConfig(canary.Path),
-		Rules: []admissionregistrationv1.RuleWithOperations{{
-			Operations: []admissionregistrationv1.OperationType{
-				admissionregistrationv1.Create, admissionregistrationv1.Update,
-			},
-			Rule: admissionregistrationv1.Rule{
-				APIGroups:   []string{"coordination.k8s.io"},
-				APIVersions: []string{"v1"},
-				Resources:   []string{"leases"},
-				Scope:       new(admissionregistrationv1.NamespacedScope),
-			},
-		}},
-		FailurePolicy: new(admissionregistrationv1.Ignore),
-		MatchPolicy:   new(admissionregistrationv1.Equivalent),
-		NamespaceSelector: &metav1.LabelSelector{
-			MatchLabels: map[string]string{namespaceLabel: opts.Canary.Namespace},
+	webhook := emptyWebhook(canaryName, endpoint, canary.Path, opts)
+	webhook.Rules = []admissionregistrationv1.RuleWithOperations{{
+		Operations: []admissionregistrationv1.OperationType{
+			admissionregistrationv1.Create, admissionregistrationv1.Update,
 		},
-		ObjectSelector:          &metav1.LabelSelector{},
-		SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-		TimeoutSeconds:          new(int32(opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
-		AdmissionReviewVersions: []string{"v1"},
-		MatchConditions: []admissionregistrationv1.MatchCondition{{
-			Name: "lease", Expression: fmt.Sprintf("request.name == %q", opts.Canary.Name),
-		}},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups:   []string{"coordination.k8s.io"},
+			APIVersions: []string{"v1"},
+			Resources:   []string{"leases"},
+			Scope:       new(admissionregistrationv1.NamespacedScope),
+		},
+	}}
+	webhook.NamespaceSelector = &metav1.LabelSelector{
+		MatchLabels: map[string]string{namespaceLabel: opts.Canary.Namespace},
 	}
+	webhook.SideEffects = new(admissionregistrationv1.SideEffectClassNone)
+	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{
+		Name: "lease", Expression: fmt.Sprintf("request.name == %q", opts.Canary.Name),
+	}}
+	return webhook
 }
 
 // canaryProblem returns an error for an invalid name, and nil without a canary.

@@ -94,6 +94,15 @@ func TestWebhookConfiguration(t *testing.T) {
 	// A Scale has no labels.
 	scale := webhook("kcp-system.kyma.scale.kyma-project.io", "https://127.0.0.1:8443/validate/lifecycle-manager",
 		"operator.kyma-project.io", "*", "kymas/scale", nil)
+	definitions := webhook("lifecycle-manager.definitions.kyma-project.io",
+		"https://127.0.0.1:8443/validate/lifecycle-manager/custom.resource.definition",
+		"apiextensions.k8s.io", "v1", "customresourcedefinitions", nil)
+	definitions.Rules[0].Operations = []admissionregistrationv1.OperationType{"DELETE"}
+	definitions.Rules[0].Scope, definitions.NamespaceSelector = new(admissionregistrationv1.ClusterScope), &metav1.LabelSelector{}
+	definitions.MatchConditions = []admissionregistrationv1.MatchCondition{{
+		Name:       "watched",
+		Expression: `oldObject == null || oldObject.metadata.name in ["kymas.operator.kyma-project.io"]`,
+	}}
 	want := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
 			APIVersion: "admissionregistration.k8s.io/v1",
@@ -106,6 +115,7 @@ func TestWebhookConfiguration(t *testing.T) {
 			webhook("kcp-system.kyma.operator.kyma-project.io", "https://127.0.0.1:8443/validate/lifecycle-manager",
 				"operator.kyma-project.io", "*", "kymas", map[string]string{"operator.kyma-project.io/watched-by": "kyma"}),
 			scale,
+			definitions,
 		},
 	}
 
@@ -155,7 +165,7 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 			Expression: `request.name == "agent"`,
 		}},
 	}
-	if diff := cmp.Diff(want, configuration.Webhooks[0]); diff != "" || len(configuration.Webhooks) != 3 {
+	if diff := cmp.Diff(want, configuration.Webhooks[0]); diff != "" || len(configuration.Webhooks) != 4 {
 		t.Errorf("webhook of the canary, beside that of a watch (-want +got):\n%s", diff)
 	}
 }
@@ -304,6 +314,9 @@ func TestSubresources(t *testing.T) {
 
 	const own, scale = "a.b.operator.kyma-project.io", "a.b.scale.kyma-project.io"
 
+	definitions := webhook{
+		"m.definitions.kyma-project.io", "customresourcedefinitions", "/validate/m/custom.resource.definition",
+	}
 	apps := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 	core1 := func(resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Version: "v1", Resource: resource}
@@ -325,10 +338,10 @@ func TestSubresources(t *testing.T) {
 		"evictions":      {watch.Watch{Resource: core1("pods/eviction")}, []webhook{{own, "pods/eviction", "/validate/m/pod"}}},
 		"another's kind": {watch.Watch{Resource: core1("foos/bar")}, []webhook{{own, "foos/bar", "/validate/m"}}},
 		"a custom resource": {watch.Watch{Resource: widgets}, []webhook{
-			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m"},
+			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m"}, definitions,
 		}},
 		"its kind": {watch.Watch{Resource: widgets, Kind: "MyWidget"}, []webhook{
-			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m/my.widget"},
+			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m/my.widget"}, definitions,
 		}},
 	}
 

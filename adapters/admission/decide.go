@@ -10,12 +10,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// decide makes an event of a change that matters, and gives it to the acceptor. It panics if the
-// acceptor or a hook panics. It leaves its log line in answer.warn, because the API server waits.
+// decide makes an event of a change that matters, or a resync of the deletion of a definition, and
+// gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
+// answer.warn, because the API server waits.
 func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) Decision {
 	c, manager := q.change(answer.parent), answer.manager
 	if c.DryRun {
 		return DryRun
+	}
+	if q.deletesDefinition(answer.parent) {
+		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
 	}
 	if !h.matters(manager, c) {
 		return filteredOut(c)

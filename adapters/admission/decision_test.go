@@ -373,3 +373,32 @@ func TestKindInThePath(t *testing.T) {
 		}
 	}
 }
+
+// TestDeletedDefinition: the deletion of the definition of a watched resource is a resync, unless
+// the definitions themselves are watched.
+func TestDeletedDefinition(t *testing.T) {
+	t.Parallel()
+
+	const path = "/validate/kyma/custom.resource.definition"
+	for _, tt := range []struct {
+		path      string
+		operation admissionv1.Operation
+		dryRun    bool
+		decision  admission.Decision
+		resync    bool
+	}{
+		{path, admissionv1.Delete, false, admission.Accepted, true},
+		{path, admissionv1.Delete, true, admission.DryRun, false},
+		{path, admissionv1.Create, false, admission.Accepted, false},
+		{"/validate/kyma", admissionv1.Delete, false, admission.Accepted, false},
+	} {
+		got := newInbox()
+		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.Operation, q.DryRun = tt.operation, &tt.dryRun
+		})
+		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), tt.path, review), testUID)
+		if have != tt.decision || got.resyncs() != tt.resync {
+			t.Errorf("%+v: %q and events %v", tt, have, got.events)
+		}
+	}
+}

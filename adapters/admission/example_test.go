@@ -88,4 +88,7 @@ func ExampleWebhookConfiguration() {
 	// kcp-system.kyma.scale.kyma-project.io
 	// [kymas/scale] [CREATE UPDATE DELETE]
 	// /validate/lifecycle-manager Ignore
+	// lifecycle-manager.definitions.kyma-project.io
+	// [customresourcedefinitions] [DELETE]
+	// /validate/lifecycle-manager/custom.resource.definition Ignore
 }

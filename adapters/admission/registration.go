@@ -31,22 +31,32 @@ func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
 	return []admissionregistrationv1.ValidatingWebhook{own, scale}
 }
 
-// webhook sets all defaults that an API server would set, so that the stored object equals it. Its
-// name is unique for each watch, because a namespace has no dot.
+// webhook has a name that is unique for each watch, because a namespace has no dot.
 func (r *registration) webhook(target target, suffix string) admissionregistrationv1.ValidatingWebhook {
+	webhook := emptyWebhook(r.Name.Namespace+"."+r.Name.Name+suffix, r.endpoint, r.path(target), r.opts)
+	webhook.Rules = []admissionregistrationv1.RuleWithOperations{r.rule(target)}
+	webhook.NamespaceSelector = r.namespaceSelector()
+	webhook.ObjectSelector = labelSelector(r.Selector)
+	webhook.MatchConditions = r.matchConditions(target)
+	return webhook
+}
+
+// emptyWebhook returns a webhook without rules. It sets all defaults that an API server would set,
+// so that the stored object equals it.
+func emptyWebhook(
+	name string, endpoint Endpoint, path string, opts ConfigurationOptions,
+) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
-		Name:         r.Name.Namespace + "." + r.Name.Name + suffix,
-		ClientConfig: r.endpoint.clientConfig(r.path(target)),
-		Rules:        []admissionregistrationv1.RuleWithOperations{r.rule(target)},
+		Name:         name,
+		ClientConfig: endpoint.clientConfig(path),
 		// Ignore: a write must not fail because the agent is not available.
 		FailurePolicy:           new(admissionregistrationv1.Ignore),
 		MatchPolicy:             new(admissionregistrationv1.Equivalent),
-		NamespaceSelector:       r.namespaceSelector(),
-		ObjectSelector:          labelSelector(r.Selector),
+		NamespaceSelector:       &metav1.LabelSelector{},
+		ObjectSelector:          &metav1.LabelSelector{},
 		SideEffects:             new(admissionregistrationv1.SideEffectClassNoneOnDryRun),
-		TimeoutSeconds:          new(int32(r.opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
+		TimeoutSeconds:          new(int32(opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
 		AdmissionReviewVersions: []string{"v1"},
-		MatchConditions:         r.matchConditions(target),
 	}
 }
 

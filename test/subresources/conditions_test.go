@@ -200,7 +200,7 @@ spec: {resourceToWatch: {group: missing.example.com, version: v1, resource: miss
 		resources = append(resources, webhook.Rules[0].Resources...)
 	}
 
-	want := []string{"missing", "missing/scale", "plants", "plants/scale", "leases", "leases/scale"}
+	want := []string{"customresourcedefinitions", "missing", "missing/scale", "plants", "plants/scale", "leases", "leases/scale"}
 	if diff := cmp.Diff(want, resources, cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Errorf("resources of the webhooks (-want +got):\n%s", diff)
 	}

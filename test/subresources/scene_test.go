@@ -173,10 +173,15 @@ func (s *scene) create(configuration *admissionregistrationv1.ValidatingWebhookC
 	})
 }
 
-// accept notes an event as "<operation> <kind>.<version>.<group> <namespace>/<name>".
+// accept notes an event as "<operation> <kind>.<version>.<group> <namespace>/<name>", or "resync".
 func (s *scene) accept(manager core.Manager, event core.WatchEvent) core.Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
+	if event.Resync {
+		s.events[manager] = append(s.events[manager], "resync")
+		return core.Accepted
+	}
 
 	kind := event.WatchedGVK
 	s.events[manager] = append(s.events[manager], fmt.Sprintf("%s %s.%s.%s %s",

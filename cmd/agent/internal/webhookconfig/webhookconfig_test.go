@@ -97,6 +97,8 @@ func TestWatchersBecomeAConfiguration(t *testing.T) {
 		"kcp-system.moving.scale.kyma-project.io":    "/validate/lifecycle-manager/kyma",
 		"kcp-system.steady.operator.kyma-project.io": "/validate/other",
 		"canary.operator.kyma-project.io":            "/canary",
+		// It is called for the deletion of the definition of Kymas.
+		"lifecycle-manager.definitions.kyma-project.io": "/validate/lifecycle-manager/custom.resource.definition",
 	}
 	if diff := cmp.Diff(want, paths); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
