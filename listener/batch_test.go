@@ -20,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -215,7 +216,7 @@ func TestBatchNamesRefusedEvents(t *testing.T) {
 
 	run.sendBatch(t, pki.client(runtimeA), changes(runtimeA, 5)).wantPartial(t, 5, map[int]contract.Refusal{
 		1: {Status: http.StatusServiceUnavailable, Reason: "other", RetryAfter: 2 * time.Second},
-		3: {Status: http.StatusServiceUnavailable, Reason: contract.ReasonPanic},
+		3: {Status: http.StatusServiceUnavailable, Reason: reasons.Panic},
 	})
 
 	deliveries, answers := record.taken()
@@ -223,7 +224,7 @@ func TestBatchNamesRefusedEvents(t *testing.T) {
 		t.Errorf("deliveries (-want +have):\n%s", diff)
 	}
 
-	if diff := gocmp.Diff([]answered{{"v3", manager, 422, contract.ReasonPartial}}, answers); diff != "" {
+	if diff := gocmp.Diff([]answered{{"v3", manager, 422, reasons.Partial}}, answers); diff != "" {
 		t.Errorf("answers to the hook (-want +have):\n%s", diff)
 	}
 }
@@ -237,7 +238,7 @@ func (r reply) wantPartial(tb testing.TB, elements int, want map[int]contract.Re
 	}
 
 	have := contract.DecodeAnswer(r.status, []byte(r.body), elements)
-	if diff := gocmp.Diff(want, have.Failed); diff != "" || have.Reason != contract.ReasonPartial {
+	if diff := gocmp.Diff(want, have.Failed); diff != "" || have.Reason != reasons.Partial {
 		tb.Errorf("reason %q, want partial; refused elements (-want +have):\n%s", have.Reason, diff)
 	}
 }
@@ -259,13 +260,13 @@ func TestBatchIsRefused(t *testing.T) {
 		status          int
 		reason          string
 	}{
-		{"no JSON", contract.V3.ContentType(), strings.NewReader("["), 400, contract.ReasonMalformed},
-		{"no events", contract.V3.ContentType(), strings.NewReader("[]"), 400, contract.ReasonMalformed},
-		{"event of v2", contract.V3.ContentType(), strings.NewReader(bodyV2), 400, contract.ReasonMalformed},
-		{"media type of v2", "application/json", strings.NewReader("[]"), 415, contract.ReasonMediaType},
-		{"media type of one event", "application/cloudevents+json", strings.NewReader("{}"), 415, contract.ReasonMediaType},
-		{"too large, announced", contract.V3.ContentType(), strings.NewReader(blank), 413, contract.ReasonTooLarge},
-		{"too large, not announced", contract.V3.ContentType(), io.MultiReader(strings.NewReader(blank)), 413, contract.ReasonTooLarge},
+		{"no JSON", contract.V3.ContentType(), strings.NewReader("["), 400, reasons.Malformed},
+		{"no events", contract.V3.ContentType(), strings.NewReader("[]"), 400, reasons.Malformed},
+		{"event of v2", contract.V3.ContentType(), strings.NewReader(bodyV2), 400, reasons.Malformed},
+		{"media type of v2", "application/json", strings.NewReader("[]"), 415, reasons.MediaType},
+		{"media type of one event", "application/cloudevents+json", strings.NewReader("{}"), 415, reasons.MediaType},
+		{"too large, announced", contract.V3.ContentType(), strings.NewReader(blank), 413, reasons.TooLarge},
+		{"too large, not announced", contract.V3.ContentType(), io.MultiReader(strings.NewReader(blank)), 413, reasons.TooLarge},
 	}
 
 	for _, test := range tests {
@@ -315,7 +316,7 @@ func TestHeartbeatIsForTheFleet(t *testing.T) {
 	run := pki.start(&record, listener.Options{Fleet: watched})
 	client := pki.client(runtimeA)
 
-	run.sendBatch(t, client, heartbeat(runtimeB, 0)).want(t, http.StatusForbidden, contract.ReasonSourceMismatch)
+	run.sendBatch(t, client, heartbeat(runtimeB, 0)).want(t, http.StatusForbidden, reasons.SourceMismatch)
 
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB} {
 		if s := watched.Get(runtime, manager); s.State != fleet.Unknown || !s.LastSeen.IsZero() {

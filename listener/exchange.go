@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // exchange is one request. Everything that becomes known of it is in its answer.
@@ -28,9 +29,9 @@ type exchange struct {
 // answer identifies the sender and charges it before anything else, so that a stranger learns
 // nothing.
 func (x *exchange) answer() (a answer) {
-	defer x.recover(&a, contract.ReasonNotReady)
+	defer x.recover(&a, reasons.NotReady)
 	if x.state.Load() >= stopping {
-		return refuseAndClose(http.StatusServiceUnavailable, contract.ReasonShuttingDown)
+		return refuseAndClose(http.StatusServiceUnavailable, reasons.ShuttingDown)
 	}
 	peer, err := x.peers.Peer(x.request)
 	if err != nil {
@@ -63,9 +64,9 @@ func (x *exchange) answerStranger(err error) answer {
 		late.closes = a.Reason == reasonUntrustedProxy
 		return late
 	}
-	a.public = contract.ReasonNotReady
+	a.public = reasons.NotReady
 	if a.Status != http.StatusServiceUnavailable {
-		a.Status, a.public = http.StatusUnauthorized, contract.ReasonUnauthenticated
+		a.Status, a.public = http.StatusUnauthorized, reasons.Unauthenticated
 		a.closes = x.peers.ownsConnection || a.Reason == reasonUntrustedProxy
 	}
 	return a
@@ -78,7 +79,7 @@ func (x *exchange) recover(a *answer, public string) {
 		return
 	}
 	err := fmt.Errorf("%w: %v", errPanic, cause)
-	*a = refuse(http.StatusServiceUnavailable, contract.ReasonPanic)
+	*a = refuse(http.StatusServiceUnavailable, reasons.Panic)
 	a.err, a.public = err, public
 	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while a request was answered",
 		slog.Any("error", err), slog.String("stack", string(debug.Stack())))
@@ -91,11 +92,11 @@ func (x *exchange) route(peer *core.Peer) answer {
 	manager := core.Manager(x.request.PathValue(wildcard))
 	switch {
 	case x.version == "":
-		return refuse(http.StatusNotFound, contract.ReasonNotFound)
+		return refuse(http.StatusNotFound, reasons.NotFound)
 	case x.request.Method != http.MethodPost:
-		return refuse(http.StatusMethodNotAllowed, contract.ReasonMethod)
+		return refuse(http.StatusMethodNotAllowed, reasons.Method)
 	case !x.intake.Serves(manager):
-		return refuse(http.StatusNotFound, contract.ReasonUnknownManager)
+		return refuse(http.StatusNotFound, reasons.UnknownManager)
 	}
 	a := x.receive(peer, manager)
 	a.manager = manager
@@ -106,7 +107,7 @@ func (x *exchange) route(peer *core.Peer) answer {
 func (x *exchange) receive(peer *core.Peer, manager core.Manager) (a answer) {
 	defer x.recover(&a, "")
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
-		return refuse(http.StatusUnsupportedMediaType, contract.ReasonMediaType)
+		return refuse(http.StatusUnsupportedMediaType, reasons.MediaType)
 	}
 	if x.mustRelay(manager) {
 		return x.relayToLeader(peer, manager)
@@ -138,7 +139,7 @@ func (x *exchange) read() (core.Batch, answer) {
 	}
 	batch, err := x.version.Decode(buffer.Bytes())
 	if err != nil {
-		malformed := refuse(http.StatusBadRequest, contract.ReasonMalformed)
+		malformed := refuse(http.StatusBadRequest, reasons.Malformed)
 		malformed.err = err
 		return core.Batch{}, malformed
 	}
@@ -149,15 +150,15 @@ func (x *exchange) read() (core.Batch, answer) {
 func (x *exchange) readBody(buffer *bytes.Buffer) answer {
 	limit := int64(x.version.MaxBody())
 	if x.request.ContentLength > limit {
-		return refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
+		return refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
 	}
 	size, err := buffer.ReadFrom(io.LimitReader(x.request.Body, limit+1))
 	switch {
 	case size > limit:
-		return refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
+		return refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
 	case err != nil, size < x.request.ContentLength:
 		// Not 400, on which the sender drops the events: the path failed, not the events.
-		unreadable := refuse(http.StatusServiceUnavailable, contract.ReasonUnreadable)
+		unreadable := refuse(http.StatusServiceUnavailable, reasons.Unreadable)
 		unreadable.err = err
 		return unreadable
 	default:

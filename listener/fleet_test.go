@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
@@ -245,14 +246,14 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 	group.Go(func() { run.sendBatch(t, a, change(runtimeA, 1)).want(t, http.StatusAccepted, "") })
 	<-inside
 
-	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, contract.ReasonBusy)
+	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, reasons.Busy)
 
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.LastSeen.IsZero() || len(s.Replicas) != 1 {
 		t.Errorf("a runtime whose event was refused for load is %+v, want it observed", s)
 	}
 
 	run.sendBatch(t, b, heartbeat(runtimeB, 1)).want(t, http.StatusAccepted, "")
-	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, contract.ReasonBusy)
+	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, reasons.Busy)
 
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Fresh || s.Replicas[0].Sequence != 2 {
 		t.Errorf("a runtime whose heartbeats come under load is %+v, want it fresh", s)

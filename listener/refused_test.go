@@ -11,6 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -109,7 +110,7 @@ func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 	}{
 		{"sender that is forbidden", refuseChanges(stranger, stranger), nil, 403, listener.ReasonSANMismatch, false},
 		{"sender with a revoked certificate", refuseChanges(revoked, revoked), nil, 401, "revoked", false},
-		{"verifier that is not ready", refuseChanges(core.ErrNotReady, core.ErrNotReady), nil, 503, contract.ReasonNotReady, false},
+		{"verifier that is not ready", refuseChanges(core.ErrNotReady, core.ErrNotReady), nil, 503, reasons.NotReady, false},
 		{"handler that is not ready", listener.InsecureAllowAll(), notLeading, 503, "first_1", true},
 	}
 
@@ -151,7 +152,7 @@ func TestEventThatIsNotReadyBelongsToItself(t *testing.T) {
 	w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 5)))
 	answer := contract.DecodeAnswer(w.Code, w.Body.Bytes(), 5)
 
-	if len(answer.Failed) != 1 || answer.Reason != contract.ReasonPartial || w.Header().Get("Connection") == "close" {
+	if len(answer.Failed) != 1 || answer.Reason != reasons.Partial || w.Header().Get("Connection") == "close" {
 		t.Errorf("answer %d %s, want one refused event of five on a connection that stays open", w.Code, w.Body)
 	}
 }
@@ -218,7 +219,7 @@ func TestFleetObservesAnEventForWhichTheVerifierPanics(t *testing.T) {
 	w := serve(l, batchFrom(t, runtimeA, change(runtimeA, 7)))
 
 	reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 1, map[int]contract.Refusal{
-		0: {Status: http.StatusServiceUnavailable, Reason: contract.ReasonPanic},
+		0: {Status: http.StatusServiceUnavailable, Reason: reasons.Panic},
 	})
 
 	if s := watched.Get(runtimeA, manager); len(s.Replicas) != 1 || s.Replicas[0].Sequence != 7 {
@@ -242,7 +243,7 @@ func TestFollowerRefusesNoSingleEvent(t *testing.T) {
 		status int
 		reason string
 	}{
-		"the event is at fault":  {refuseChanges(forbidden, nil), http.StatusServiceUnavailable, contract.ReasonNotReady},
+		"the event is at fault":  {refuseChanges(forbidden, nil), http.StatusServiceUnavailable, reasons.NotReady},
 		"the sender is at fault": {refuseChanges(forbidden, forbidden), http.StatusForbidden, listener.ReasonOwnerMissing},
 	} {
 		t.Run(name, func(t *testing.T) {

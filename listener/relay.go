@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Relay makes each replica a gateway to the replica that leads. It forwards requests by mTLS, with
@@ -87,7 +87,7 @@ func (x *exchange) relayToLeader(peer *core.Peer, manager core.Manager) answer {
 	// A slot is not for the time of a body: a few slow senders would hold all slots.
 	release := x.intake.TakeSlot(x.request.Context())
 	if release == nil {
-		return refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
+		return refuse(http.StatusServiceUnavailable, reasons.Busy)
 	}
 	defer release()
 
@@ -104,7 +104,7 @@ func (x *exchange) relayToLeader(peer *core.Peer, manager core.Manager) answer {
 // replica.
 func (x *exchange) noLeader(err error) answer {
 	a := refuse(http.StatusServiceUnavailable, reasonNoLeader)
-	a.public, a.RetryAfter, a.err = contract.ReasonNotReady, relayRetry, err
+	a.public, a.RetryAfter, a.err = reasons.NotReady, relayRetry, err
 	a.closes = x.relay.noteFailed(x.request.Context(), err) > relayPatience
 	return a
 }
@@ -118,7 +118,7 @@ func (x *exchange) passOn(peer *core.Peer, passed *passedAnswer) answer {
 		return a
 	}
 	a.Reason = passed.reason
-	if a.Reason == contract.ReasonTooFast {
+	if a.Reason == reasons.TooFast {
 		x.pause(x.intake.Pause(intake.Account{Name: string(peer.ID)}))
 	}
 	return a

@@ -17,6 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
@@ -153,7 +154,7 @@ func readPassed(response *http.Response) (*passedAnswer, error) {
 		return nil, errLongAnswer
 	}
 	decoded := contract.DecodeAnswer(response.StatusCode, body, 0)
-	if response.StatusCode == http.StatusUnauthorized && decoded.Reason == contract.ReasonUnauthenticated {
+	if response.StatusCode == http.StatusUnauthorized && decoded.Reason == reasons.Unauthenticated {
 		return nil, errDistrusted
 	}
 	return &passedAnswer{

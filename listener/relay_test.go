@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -218,9 +219,9 @@ func TestRelay(t *testing.T) {
 		{"change and heartbeat", contract.V3, both, 202, ""},
 		{"contract v2", contract.V2, bodyV2, 200, ""},
 		{"refused by index", contract.V1, bodyV1, 403, listener.ReasonOwnerMissing},
-		{"malformed", contract.V3, "{", 400, contract.ReasonMalformed},
-		{"too large", contract.V2, strings.Repeat(" ", 1<<20), 413, contract.ReasonTooLarge},
-		{"claim of another runtime", contract.V3, string(encode(t, change(runtimeB, 1))), 403, contract.ReasonSourceMismatch},
+		{"malformed", contract.V3, "{", 400, reasons.Malformed},
+		{"too large", contract.V2, strings.Repeat(" ", 1<<20), 413, reasons.TooLarge},
+		{"claim of another runtime", contract.V3, string(encode(t, change(runtimeB, 1))), 403, reasons.SourceMismatch},
 	}
 
 	for _, test := range tests {
@@ -301,7 +302,7 @@ func TestRelayWithoutLeader(t *testing.T) {
 			r.wrong = test.wrong
 
 			response, body := r.post(t, standby.address(), a, contract.V2, bodyV2, nil)
-			if response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, contract.ReasonNotReady) {
+			if response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, reasons.NotReady) {
 				t.Errorf("answer %d %s, want 503 not_ready", response.StatusCode, body)
 			}
 		})
@@ -357,12 +358,12 @@ func TestRelayDoesNotLoop(t *testing.T) {
 	back.leader.Store(&one.relay)
 
 	response, body := r.post(t, one.address(), r.runtime(t, runtimeA), contract.V2, bodyV2, nil)
-	if response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, contract.ReasonNotReady) {
+	if response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, reasons.NotReady) {
 		t.Errorf("answer %d %s, want 503 not_ready", response.StatusCode, body)
 	}
 	_, first := one.taken()
 	_, second := two.taken()
-	if want := []answered{{"v2", manager, 503, contract.ReasonNotReady}}; !cmp.Equal(want, first) || !cmp.Equal(want, second) {
+	if want := []answered{{"v2", manager, 503, reasons.NotReady}}; !cmp.Equal(want, first) || !cmp.Equal(want, second) {
 		t.Errorf("counted %v and %v, want %v at both", first, second, want)
 	}
 }

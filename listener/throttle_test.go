@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -61,7 +62,7 @@ func TestFloodCostsOnlyItsRuntime(t *testing.T) {
 		t.Errorf("%d deliveries, want %d", len(deliveries), fit+1)
 	}
 
-	if last := answers[fit]; last != (answered{"v2", "", http.StatusServiceUnavailable, contract.ReasonTooFast}) {
+	if last := answers[fit]; last != (answered{"v2", "", http.StatusServiceUnavailable, reasons.TooFast}) {
 		t.Errorf("the hook got %v", last)
 	}
 
@@ -89,10 +90,10 @@ func TestLargeBodiesCostMore(t *testing.T) {
 			run := pki.start(&recorder{}, listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: clock.now})
 			client := pki.client(runtimeA)
 
-			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, contract.ReasonMalformed)
+			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, reasons.Malformed)
 
 			have := run.sendBody(t, client, contract.V3.ContentType(), body())
-			have.want(t, http.StatusTooManyRequests, contract.ReasonTooFast)
+			have.want(t, http.StatusTooManyRequests, reasons.TooFast)
 
 			// 17 tokens of 20 are gone, and 17 are needed.
 			if after := have.header.Get("Retry-After"); after != "14" {
@@ -131,7 +132,7 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	}
 
 	have := run.sendBatch(t, a, change(runtimeA, 3))
-	have.want(t, http.StatusTooManyRequests, contract.ReasonTooFast)
+	have.want(t, http.StatusTooManyRequests, reasons.TooFast)
 
 	if after := have.header.Get("Retry-After"); after != "1" {
 		t.Errorf("Retry-After %q, want 1", after)
@@ -168,7 +169,7 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 			serve(l, post(target, body))
 
 			w := serve(l, post(target, body))
-			if w.Code != want || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), contract.ReasonTooFast) {
+			if w.Code != want || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), reasons.TooFast) {
 				t.Errorf("answer %d %s with Retry-After %q, want %d with one", w.Code, w.Body, w.Header().Get("Retry-After"), want)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // batchEnd is a far end of contract v3. It stores the sizes of the batches, and the runtimes that
@@ -186,9 +187,9 @@ func TestAnswerNamesRefusedEvents(t *testing.T) {
 		after     time.Duration
 		permanent bool
 	}{
-		1: {contract.ReasonNotReady, 3 * time.Second, false},
-		2: {contract.ReasonForbidden, 30 * time.Second, false},
-		3: {contract.ReasonMalformed, 0, true},
+		1: {reasons.NotReady, 3 * time.Second, false},
+		2: {reasons.Forbidden, 30 * time.Second, false},
+		3: {reasons.Malformed, 0, true},
 	} {
 		err := partial[index]
 		if core.Reason(err) != want.reason || core.RetryAfter(err) != want.after ||

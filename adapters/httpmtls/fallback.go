@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // DefaultRetryNewest is the default of [FallbackOptions.RetryNewest].
@@ -69,7 +69,7 @@ type course struct {
 }
 
 // NewFallback returns a forwarder for a control plane that may not know the newest contract. It
-// prefers newest. After an answer with [contract.ReasonUnknownContract], it sends the events of
+// prefers newest. After an answer with [reasons.UnknownContract], it sends the events of
 // that manager with older, and tries newest again from time to time.
 //
 // A missing manager is not such a reason: then older is refused, too, and nothing changes. The
@@ -95,7 +95,7 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	}
 
 	err := f.newest.Forward(ctx, manager, batch)
-	unknown := core.Reason(err) == contract.ReasonUnknownContract
+	unknown := core.Reason(err) == reasons.UnknownContract
 	// The older contract is tried after an answer that newest is not known. It is also tried if an
 	// attempt to return to newest failed for another reason.
 	switch {

@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // reasoned is an error with a reason.
@@ -26,8 +27,8 @@ func (r reasoned) Error() string  { return string(r) }
 func (r reasoned) Reason() string { return string(r) }
 
 const (
-	unknownContract = reasoned(contract.ReasonUnknownContract)
-	unknownManager  = reasoned(contract.ReasonUnknownManager)
+	unknownContract = reasoned(reasons.UnknownContract)
+	unknownManager  = reasoned(reasons.UnknownManager)
 	down            = reasoned("dial")
 )
 
@@ -306,7 +307,7 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 	}
 
 	// An error of the heartbeat alone delays no event.
-	if failed, ok := errors.AsType[core.EventErrors](err); !ok || core.Reason(failed[0]) != contract.ReasonUnknownContract {
+	if failed, ok := errors.AsType[core.EventErrors](err); !ok || core.Reason(failed[0]) != reasons.UnknownContract {
 		t.Errorf("have %v, want that the heartbeat alone failed with an unknown contract", err)
 	}
 
@@ -324,14 +325,14 @@ func TestUnknownContractAndUnknownManager(t *testing.T) {
 		body    string
 		want    string
 	}{
-		"listener":            {contract.V3, 404, `{"reason":"unknown_manager"}`, contract.ReasonUnknownManager},
-		"older listener":      {contract.V3, 404, `{"reason":"not_found"}`, contract.ReasonUnknownContract},
-		"mux of Go":           {contract.V3, 404, "404 page not found\n", contract.ReasonUnknownContract},
-		"gateway":             {contract.V3, 404, "", contract.ReasonUnknownContract},
-		"policy of a gateway": {contract.V3, 403, "RBAC: access denied", contract.ReasonUnknownContract},
-		"listener, forbidden": {contract.V3, 403, `{"reason":"san_mismatch"}`, contract.ReasonForbidden},
-		"policy, v2":          {contract.V2, 403, "RBAC: access denied", contract.ReasonForbidden},
-		"v2":                  {contract.V2, 404, "404 page not found\n", contract.ReasonUnknownManager},
+		"listener":            {contract.V3, 404, `{"reason":"unknown_manager"}`, reasons.UnknownManager},
+		"older listener":      {contract.V3, 404, `{"reason":"not_found"}`, reasons.UnknownContract},
+		"mux of Go":           {contract.V3, 404, "404 page not found\n", reasons.UnknownContract},
+		"gateway":             {contract.V3, 404, "", reasons.UnknownContract},
+		"policy of a gateway": {contract.V3, 403, "RBAC: access denied", reasons.UnknownContract},
+		"listener, forbidden": {contract.V3, 403, `{"reason":"san_mismatch"}`, reasons.Forbidden},
+		"policy, v2":          {contract.V2, 403, "RBAC: access denied", reasons.Forbidden},
+		"v2":                  {contract.V2, 404, "404 page not found\n", reasons.UnknownManager},
 	} {
 		t.Run(name, func(t *testing.T) {
 			keys := newPKI(t)
@@ -359,8 +360,8 @@ func TestRefusedEventProvesTheOlderContract(t *testing.T) {
 		body string
 		want string // reason
 	}{
-		"a listener": {`{"reason":"panic","failed":[{"index":0,"status":503,"reason":"panic"}]}`, contract.ReasonNotReady},
-		"a gateway":  {"upstream failed", contract.ReasonUnknownContract},
+		"a listener": {`{"reason":"panic","failed":[{"index":0,"status":503,"reason":"panic"}]}`, reasons.NotReady},
+		"a gateway":  {"upstream failed", reasons.UnknownContract},
 	} {
 		t.Run(name, func(t *testing.T) {
 			far := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {

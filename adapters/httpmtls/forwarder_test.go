@@ -21,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
@@ -335,15 +336,15 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 			err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("a"), event("b"),
 				event("c"))
 
-			var reasons map[int]string
+			var got map[int]string
 			if some, ok := errors.AsType[core.EventErrors](err); ok {
-				reasons = make(map[int]string, len(some))
+				got = make(map[int]string, len(some))
 				for i, failure := range some {
-					reasons[i] = core.Reason(failure)
+					got[i] = core.Reason(failure)
 				}
 			}
 
-			if diff := cmp.Diff(want, reasons); diff != "" || err == nil || requests.Load() != 1 {
+			if diff := cmp.Diff(want, got); diff != "" || err == nil || requests.Load() != 1 {
 				t.Errorf("error %v after %d requests (-want +got):\n%s", err, requests.Load(), diff)
 			}
 		})
@@ -639,15 +640,15 @@ func TestPageIsNoAcknowledgement(t *testing.T) {
 		want    string // reason, "" for none
 	}{
 		"v3, 202":                  {contract.V3, answerWith(http.StatusAccepted), ""},
-		"v3, 202 with a page":      {contract.V3, page(http.StatusAccepted, false), contract.ReasonUnknownContract},
-		"v3, 200":                  {contract.V3, answerWith(http.StatusOK), contract.ReasonUnknownContract},
-		"v3, 200 with a page":      {contract.V3, page(http.StatusOK, true), contract.ReasonUnknownContract},
+		"v3, 202 with a page":      {contract.V3, page(http.StatusAccepted, false), reasons.UnknownContract},
+		"v3, 200":                  {contract.V3, answerWith(http.StatusOK), reasons.UnknownContract},
+		"v3, 200 with a page":      {contract.V3, page(http.StatusOK, true), reasons.UnknownContract},
 		"v2, 200":                  {contract.V2, answerWith(http.StatusOK), ""},
 		"v2, 202":                  {contract.V2, answerWith(http.StatusAccepted), ""},
 		"v2, 204":                  {contract.V2, answerWith(http.StatusNoContent), ""},
-		"v2, 200 with a page":      {contract.V2, page(http.StatusOK, false), contract.ReasonGatewayRefused},
-		"v2, 200 with an open end": {contract.V2, page(http.StatusOK, true), contract.ReasonGatewayRefused},
-		"v1, 200 with a page":      {contract.V1, page(http.StatusOK, false), contract.ReasonGatewayRefused},
+		"v2, 200 with a page":      {contract.V2, page(http.StatusOK, false), reasons.GatewayRefused},
+		"v2, 200 with an open end": {contract.V2, page(http.StatusOK, true), reasons.GatewayRefused},
+		"v1, 200 with a page":      {contract.V1, page(http.StatusOK, false), reasons.GatewayRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

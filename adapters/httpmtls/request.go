@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -53,7 +54,7 @@ func refusesMaterial(err error) bool {
 		return false
 	}
 	switch failed.reason {
-	case contract.ReasonUnauthenticated, contract.ReasonForbidden, contract.ReasonGatewayRefused,
+	case reasons.Unauthenticated, reasons.Forbidden, reasons.GatewayRefused,
 		reasonTLSRefused, reasonTLSVerify:
 		return true
 	default:
@@ -134,9 +135,9 @@ var errForeignSuccess = errors.New("no receiver answers so: check the route to t
 // 2xx.
 func (f *Forwarder) readSuccess(target *url.URL, answer *http.Response) error {
 	foreign := answer.ContentLength > 0 || answer.ContentLength < 0 && answer.Header.Get("Content-Type") != ""
-	reason := contract.ReasonGatewayRefused
+	reason := reasons.GatewayRefused
 	if f.version == contract.V3 {
-		reason = contract.ReasonUnknownContract
+		reason = reasons.UnknownContract
 		foreign = foreign || answer.StatusCode != f.version.Status()
 	}
 	if !foreign {
@@ -151,7 +152,7 @@ func (f *Forwarder) readSuccess(target *url.URL, answer *http.Response) error {
 // event can be the cause. Deployed listeners of contracts v1 and v2 name no index.
 func (f *Forwarder) ofEvent(err error, m *message) error {
 	failed, ok := errors.AsType[*requestError](err)
-	if ok && f.version.MaxEvents() == 1 && (failed.permanent || failed.reason == contract.ReasonForbidden) {
+	if ok && f.version.MaxEvents() == 1 && (failed.permanent || failed.reason == reasons.Forbidden) {
 		return core.EventErrors{m.index(0): err}
 	}
 	return err

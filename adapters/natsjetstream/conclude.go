@@ -13,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // The fates of a message.
@@ -62,7 +63,7 @@ func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager 
 	batch, err := contract.V3.Decode(j.msg.Data())
 	if err != nil {
 		c.handBack(ctx, runtime, j, err)
-		c.terminate(j, manager, contract.ReasonMalformed, err)
+		c.terminate(j, manager, reasons.Malformed, err)
 		return
 	}
 	if j.age > staleHeartbeat {

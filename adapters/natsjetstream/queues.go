@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // queues handle the messages of one manager: those of a runtime one after the other, those of
@@ -90,14 +90,14 @@ func (q *queues) wait() { q.running.Wait() }
 func (q *queues) add(msg jetstream.Msg) {
 	runtime, err := parseSubject(msg.Subject())
 	if err != nil {
-		q.terminate(&job{msg: msg, began: time.Now()}, q.manager, contract.ReasonMalformed, err)
+		q.terminate(&job{msg: msg, began: time.Now()}, q.manager, reasons.Malformed, err)
 		<-q.slots
 		return
 	}
 	switch q.enqueue(runtime, msg) {
 	case tooMany:
 		pause := q.intake.Pause(intake.Account{Name: string(runtime)})
-		q.delay(&job{msg: msg, began: time.Now()}, q.manager, contract.ReasonTooFast, max(pause, minDelay))
+		q.delay(&job{msg: msg, began: time.Now()}, q.manager, reasons.TooFast, max(pause, minDelay))
 		<-q.slots
 	case first:
 		q.running.Go(func() { q.work(runtime, msg) })

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Refusal says why a request, or one event of it, was not taken.
@@ -46,7 +47,7 @@ type failureBody struct {
 // Partial returns the answer that names the refused elements of a request. Its status is 422: an
 // error, so that no sender mistakes it for a success, and one that gateways do not retry.
 func Partial(failed map[int]Refusal) Answer {
-	return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: ReasonPartial}, Failed: failed}
+	return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: reasons.Partial}, Failed: failed}
 }
 
 // AnswerTo returns the answer of a receiver that has the result of a [core.Forwarder]: nil, an

@@ -10,6 +10,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 func body(t *testing.T, answer contract.Answer) []byte {
@@ -46,7 +47,7 @@ func TestPartialAnswer(t *testing.T) {
 func TestAnswerForAll(t *testing.T) {
 	t.Parallel()
 
-	want := contract.Answer{Refusal: contract.Refusal{Status: 429, Reason: contract.ReasonTooFast}}
+	want := contract.Answer{Refusal: contract.Refusal{Status: 429, Reason: reasons.TooFast}}
 
 	got := contract.DecodeAnswer(429, body(t, want), 3)
 	if diff := cmp.Diff(want, got); diff != "" {

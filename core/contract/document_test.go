@@ -15,6 +15,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // example is a fenced block of docs/reference/contract-v3.md behind a comment "example: <name>".
@@ -201,23 +202,23 @@ func wantAnswers() map[string]meant {
 	return map[string]meant{
 		"answer partial, elements 4": {
 			byIndex: map[int]contract.Meaning{
-				1: {Reason: contract.ReasonForbidden, Cause: core.ErrForbidden, Slow: true},
-				2: {Reason: contract.ReasonNotReady, Cause: core.ErrNotReady},
+				1: {Reason: reasons.Forbidden, Cause: core.ErrForbidden, Slow: true},
+				2: {Reason: reasons.NotReady, Cause: core.ErrNotReady},
 			},
 			wait: 7 * time.Second,
 		},
 		"answer forbidden, elements 2": {
-			whole: contract.Meaning{Reason: contract.ReasonForbidden, Cause: core.ErrForbidden, Slow: true},
+			whole: contract.Meaning{Reason: reasons.Forbidden, Cause: core.ErrForbidden, Slow: true},
 		},
-		"answer malformed, elements 1": {whole: contract.Meaning{Reason: contract.ReasonMalformed, Permanent: true}},
-		"answer too-fast, elements 1":  {whole: contract.Meaning{Reason: contract.ReasonTooFast, Cause: core.ErrNotReady}},
+		"answer malformed, elements 1": {whole: contract.Meaning{Reason: reasons.Malformed, Permanent: true}},
+		"answer too-fast, elements 1":  {whole: contract.Meaning{Reason: reasons.TooFast, Cause: core.ErrNotReady}},
 		"answer unknown-manager, elements 1": {
-			whole: contract.Meaning{Reason: contract.ReasonUnknownManager, Cause: core.ErrUnknownManager},
+			whole: contract.Meaning{Reason: reasons.UnknownManager, Cause: core.ErrUnknownManager},
 		},
 		"answer unknown-contract, elements 1": {
-			whole: contract.Meaning{Reason: contract.ReasonUnknownContract, Cause: core.ErrUnknownManager},
+			whole: contract.Meaning{Reason: reasons.UnknownContract, Cause: core.ErrUnknownManager},
 		},
-		"answer gateway, elements 1":       {whole: contract.Meaning{Reason: contract.ReasonGatewayRefused, Slow: true}},
+		"answer gateway, elements 1":       {whole: contract.Meaning{Reason: reasons.GatewayRefused, Slow: true}},
 		"answer index-outside, elements 1": {whole: contract.Meaning{Reason: "client_error"}},
 	}
 }
@@ -295,9 +296,9 @@ func TestDocumentIsComplete(t *testing.T) {
 	text := document(t)
 	want := []string{
 		"com.github.runtime-watcher.changed", "com.github.runtime-watcher.resync", "com.github.runtime-watcher.heartbeat",
-		contract.ReasonUnknownManager, contract.ReasonMediaType, contract.ReasonTooLarge, contract.ReasonMalformed,
-		contract.ReasonUnreadable, contract.ReasonUnauthenticated, contract.ReasonNotReady, contract.ReasonBusy,
-		contract.ReasonShuttingDown, contract.ReasonTooFast, contract.ReasonPartial, contract.ReasonPanic,
+		reasons.UnknownManager, reasons.MediaType, reasons.TooLarge, reasons.Malformed,
+		reasons.Unreadable, reasons.Unauthenticated, reasons.NotReady, reasons.Busy,
+		reasons.ShuttingDown, reasons.TooFast, reasons.Partial, reasons.Panic,
 		strconv.Itoa(contract.V3.MaxEvents()) + " elements",
 	}
 

@@ -2,54 +2,11 @@ package contract
 
 import (
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// The reasons of a listener: metric labels at its end, and the "reason" of its answers.
+// The reasons of a sender for answers without a reason of their own: metric labels.
 const (
-	// ReasonNotFound means that the path is that of no contract (404).
-	ReasonNotFound = "not_found"
-	// ReasonMethod means that the method is not POST (405).
-	ReasonMethod = "method_not_allowed"
-	// ReasonUnknownManager means that the listener does not serve the manager, or not yet (404).
-	ReasonUnknownManager = "unknown_manager"
-	// ReasonMediaType means that the body is not of the contract's media type (415).
-	ReasonMediaType = "unsupported_media_type"
-	// ReasonTooLarge means that the body is larger than the contract allows (413).
-	ReasonTooLarge = "too_large"
-	// ReasonMalformed means that the body does not follow the contract (400).
-	ReasonMalformed = "malformed"
-	// ReasonUnreadable means that the body did not arrive (503).
-	ReasonUnreadable = "unreadable_body"
-	// ReasonUnauthenticated is the answer to a sender without identity, for any cause (401).
-	ReasonUnauthenticated = "unauthenticated"
-	// ReasonNotReady means that the listener, the verifier or the handler cannot take events yet
-	// (503).
-	ReasonNotReady = "not_ready"
-	// ReasonBusy means that too many requests are in flight (503).
-	ReasonBusy = "busy"
-	// ReasonShuttingDown means that the listener is about to stop (503).
-	ReasonShuttingDown = "shutting_down"
-	// ReasonTooFast means that the runtime has used up its share (429; 503 on contracts v1 and v2).
-	ReasonTooFast = "too_fast"
-	// ReasonPartial means that some elements of a request were refused for themselves (422).
-	ReasonPartial = "partial"
-	// ReasonSourceMismatch means that the sender claims to be another runtime than that of its
-	// certificate (403).
-	ReasonSourceMismatch = "source_mismatch"
-	// ReasonPanic means that code of the operator panicked (503).
-	ReasonPanic = "panic"
-)
-
-// The reasons of a sender for the answers that it gets: metric labels, one for each [Meaning].
-const (
-	// ReasonForbidden means that this runtime may not trigger the event (403).
-	ReasonForbidden = "forbidden"
-	// ReasonGatewayRefused means that a gateway refused in a web page (400 in HTML). nginx does so
-	// when it does not trust the client certificate. That is no proof against the event.
-	ReasonGatewayRefused = "gateway_refused"
-	// ReasonUnknownContract means that the path of contract v3 is not known. The receiver, or a
-	// gateway before it, answers 403 or 404 without the reason of a listener.
-	ReasonUnknownContract = "unknown_contract"
 	// reasonRedirect is every answer of 3xx: redirects are not followed.
 	reasonRedirect = "redirect"
 	// reasonClientError is any other answer of 4xx.
@@ -77,12 +34,12 @@ func (v Version) Interpret(r Refusal, page bool) Meaning {
 	foreign := r.Reason == ""
 	switch {
 	case v == V3 && foreign && r.Status == statusForbidden:
-		return Meaning{Reason: ReasonUnknownContract, Cause: core.ErrForbidden, Slow: true}
-	case v == V3 && r.Reason != ReasonUnknownManager && r.Status == statusNotFound:
+		return Meaning{Reason: reasons.UnknownContract, Cause: core.ErrForbidden, Slow: true}
+	case v == V3 && r.Reason != reasons.UnknownManager && r.Status == statusNotFound:
 		// A gateway with a route for each manager answers an unknown one in the same way.
-		return Meaning{Reason: ReasonUnknownContract, Cause: core.ErrUnknownManager}
+		return Meaning{Reason: reasons.UnknownContract, Cause: core.ErrUnknownManager}
 	case page && r.Status == statusBadRequest:
-		return Meaning{Reason: ReasonGatewayRefused, Slow: true}
+		return Meaning{Reason: reasons.GatewayRefused, Slow: true}
 	}
 	if meaning, known := meanings()[r.Status]; known {
 		return meaning
@@ -92,17 +49,17 @@ func (v Version) Interpret(r Refusal, page bool) Meaning {
 
 func meanings() map[int]Meaning {
 	return map[int]Meaning{
-		statusBadRequest:            {Reason: ReasonMalformed, Permanent: true},
-		statusRequestEntityTooLarge: {Reason: ReasonTooLarge, Permanent: true},
-		statusUnsupportedMediaType:  {Reason: ReasonMediaType, Permanent: true},
-		statusUnauthorized:          {Reason: ReasonUnauthenticated, Cause: core.ErrUnauthenticated, Slow: true},
-		statusForbidden:             {Reason: ReasonForbidden, Cause: core.ErrForbidden, Slow: true},
-		statusNotFound:              {Reason: ReasonUnknownManager, Cause: core.ErrUnknownManager},
-		statusTooManyRequests:       {Reason: ReasonTooFast, Cause: core.ErrNotReady},
+		statusBadRequest:            {Reason: reasons.Malformed, Permanent: true},
+		statusRequestEntityTooLarge: {Reason: reasons.TooLarge, Permanent: true},
+		statusUnsupportedMediaType:  {Reason: reasons.MediaType, Permanent: true},
+		statusUnauthorized:          {Reason: reasons.Unauthenticated, Cause: core.ErrUnauthenticated, Slow: true},
+		statusForbidden:             {Reason: reasons.Forbidden, Cause: core.ErrForbidden, Slow: true},
+		statusNotFound:              {Reason: reasons.UnknownManager, Cause: core.ErrUnknownManager},
+		statusTooManyRequests:       {Reason: reasons.TooFast, Cause: core.ErrNotReady},
 		// The gateway answers, and the receiver does not: a failed replica may be replaced.
 		statusBadGateway:         {Reason: reasonServerError, Cause: core.ErrNotReady},
 		statusGatewayTimeout:     {Reason: reasonServerError, Cause: core.ErrNotReady},
-		statusServiceUnavailable: {Reason: ReasonNotReady, Cause: core.ErrNotReady},
+		statusServiceUnavailable: {Reason: reasons.NotReady, Cause: core.ErrNotReady},
 	}
 }
 

@@ -3,12 +3,10 @@ package intake
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Fault is the side that a failure belongs to.
@@ -96,20 +94,20 @@ func (f *Failure) isUnknown() bool {
 }
 
 func busy() *Failure {
-	return &Failure{Fault: FaultOfIntake, class: core.ErrNotReady, reason: contract.ReasonBusy}
+	return &Failure{Fault: FaultOfIntake, class: core.ErrNotReady, reason: reasons.Busy}
 }
 
 // mismatch refuses a batch that claims to come from another runtime than the peer.
 func mismatch(claimed core.RuntimeID) *Failure {
 	return &Failure{
-		Fault: FaultOfSender, class: core.ErrForbidden, reason: contract.ReasonSourceMismatch, refused: true,
+		Fault: FaultOfSender, class: core.ErrForbidden, reason: reasons.SourceMismatch, refused: true,
 		cause: fmt.Errorf("%w: the batch claims to come from runtime %.253q", core.ErrForbidden, claimed),
 	}
 }
 
 func unknownManager(manager core.Manager) *Failure {
 	return &Failure{
-		Fault: FaultOfIntake, class: core.ErrUnknownManager, reason: contract.ReasonUnknownManager,
+		Fault: FaultOfIntake, class: core.ErrUnknownManager, reason: reasons.UnknownManager,
 		cause: fmt.Errorf("%w: %q", core.ErrUnknownManager, manager),
 	}
 }
@@ -137,15 +135,6 @@ func (v *Verdict) Err() error {
 		failed[i] = f
 	}
 	return failed
-}
-
-// First returns the failure of the batch, or that of the first element with one, nil if everything
-// was taken.
-func (v *Verdict) First() *Failure {
-	if v.Whole != nil || len(v.Failed) == 0 {
-		return v.Whole
-	}
-	return v.Failed[slices.Min(slices.Collect(maps.Keys(v.Failed)))]
 }
 
 // add notes the failure of an element, unless it was taken.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Request is one batch of an identified sender.
@@ -261,4 +262,4 @@ func (in *Intake) protect(ctx context.Context, call func(), failed func(error)) 
 type panicked struct{ cause any }
 
 func (p *panicked) Error() string  { return fmt.Sprintf("panic: %v", p.cause) }
-func (p *panicked) Reason() string { return contract.ReasonPanic }
+func (p *panicked) Reason() string { return reasons.Panic }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // perObserveSlot is the number of slots for which there is one more slot for batches that are only
@@ -94,7 +94,7 @@ func (in *Intake) Pause(a Account) time.Duration { return in.shares.pause(a, in.
 func (in *Intake) tooFast(a Account, wait time.Duration) *Failure {
 	pause := in.Pause(a)
 	return &Failure{
-		Fault: FaultOfShare, Pause: pause, class: core.ErrNotReady, reason: contract.ReasonTooFast,
+		Fault: FaultOfShare, Pause: pause, class: core.ErrNotReady, reason: reasons.TooFast,
 		wait: max(wait, pause, time.Second),
 	}
 }

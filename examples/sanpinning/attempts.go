@@ -86,7 +86,7 @@ func (p *pki) attempts() ([]attempt, error) {
 		a.owning("runtime-a", accepted(http.StatusOK, "runtime-a")),
 
 		a.owning("runtime-b", refused("owner_mismatch")),
-		a.saying("runtime-b", refused(contract.ReasonSourceMismatch)),
+		a.saying("runtime-b", refused("source_mismatch")),
 		i.sender("runtime-b", "a.example.com").saying("runtime-b", refused(listener.ReasonSANMismatch)),
 		i.sender("runtime-b", "*.example.com").saying("runtime-b", refused(listener.ReasonSANMismatch)),
 		i.sender("runtime-b").as("runtime-b, no SAN").saying("runtime-b", refused(listener.ReasonSANMismatch)),

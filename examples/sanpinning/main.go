@@ -15,8 +15,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
 func main() {
@@ -64,7 +62,7 @@ func (s *scene) handOver(ctx context.Context, stdout io.Writer, first *replica, 
 	fmt.Fprint(stdout, titleReplicas)
 	fmt.Fprintf(stdout, rowFormat, "SITUATION", "ASKED", "ANSWER", "REASON", "RECONCILED BY")
 	standby := a
-	standby.want = outcome{status: http.StatusServiceUnavailable, reason: contract.ReasonNotReady}
+	standby.want = outcome{status: http.StatusServiceUnavailable, reason: "not_ready"}
 	err = errors.Join(
 		reportReplica(ctx, stdout, s, "both replicas run", first, a),
 		reportReplica(ctx, stdout, s, "both replicas run", second, standby),

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/listener/listenertest"
 )
@@ -85,7 +86,7 @@ func refusal(err error) contract.Refusal {
 	case errors.Is(err, core.ErrForbidden):
 		r.Status = http.StatusForbidden
 	case errors.Is(err, core.ErrUnknownManager):
-		r.Status, r.Reason = http.StatusNotFound, contract.ReasonUnknownManager
+		r.Status, r.Reason = http.StatusNotFound, reasons.UnknownManager
 	}
 	return r
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -216,7 +217,7 @@ func byVersion(v1, v2, v3 string) want {
 // ignored is the outcome of an event of self that claims to be the victim. Contract v2 has no
 // claim.
 func ignored() want {
-	return byVersion(forbidden("owner_mismatch"), passed, forbidden(contract.ReasonSourceMismatch))
+	return byVersion(forbidden("owner_mismatch"), passed, forbidden(reasons.SourceMismatch))
 }
 
 // certificates are bad ones that name the victim.
@@ -247,7 +248,7 @@ func (n *network) certificates() []attack {
 func (n *network) claims() []attack {
 	mismatch := everywhere(forbidden(listener.ReasonSANMismatch))
 	unknown := byVersion(forbidden("owner_mismatch"),
-		forbidden("runtime_unknown"), forbidden(contract.ReasonSourceMismatch))
+		forbidden("runtime_unknown"), forbidden(reasons.SourceMismatch))
 	twoNames := testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
 		name := asn1.ObjectIdentifier{2, 5, 4, 3}
 		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{

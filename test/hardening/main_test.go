@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -63,7 +63,7 @@ func runBesieged(state string) error {
 				ConnectionDropped: func(string) { dropped.Add(1) },
 				HandshakeFailed:   func(string) { handshakes.Add(1) },
 				Answered: func(_ string, _ core.Manager, _ int, reason string, _ time.Duration) {
-					if reason == contract.ReasonTooFast {
+					if reason == reasons.TooFast {
 						tooFast.Add(1)
 					}
 				},

@@ -89,7 +89,8 @@ func (v vocabulary) addShared(t testing.TB) {
 func (v vocabulary) addForwarding(t testing.TB) {
 	t.Helper()
 	reasons := slices.Concat(constants(t, "adapters/httpmtls/errors.go", "^reason"),
-		constants(t, "core/contract/meaning.go", "^[Rr]eason"), []string{other})
+		constants(t, "core/contract/meaning.go", "^reason"), constants(t, "internal/reasons/reasons.go", "."),
+		[]string{other})
 	v.set("", "result", reasons, []string{"ok", "partial"})
 	v.set(agents+"events_dropped_total", "reason", constants(t, "core/outbox/counts.go", "^[Rr]eason"), reasons)
 	states := constants(t, "core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
@@ -115,7 +116,8 @@ func (v vocabulary) addInformer(t testing.TB) {
 
 func (v vocabulary) addListener(t testing.TB) {
 	t.Helper()
-	reasons := slices.Concat([]string{"", other}, constants(t, "core/contract/meaning.go", "^[Rr]eason"))
+	reasons := slices.Concat([]string{"", other}, constants(t, "core/contract/meaning.go", "^reason"),
+		constants(t, "internal/reasons/reasons.go", "."))
 	for _, file := range []string{
 		"listener/refusal.go", "listener/relay.go", "listener/relay_client.go",
 		"adapters/controllerruntime/domain.go", "adapters/controllerruntime/mapfunc.go",
@@ -132,7 +134,7 @@ func (v vocabulary) addConsumer(t testing.TB) {
 	v.set(consumers+"messages_total", "reason",
 		[]string{"", other, "canceled", "timeout"}, // The last two are those of core.Reason.
 		constants(t, folder+"errors.go", "^reasonConnection$"),
-		constants(t, "core/contract/meaning.go", "^Reason(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
+		constants(t, "internal/reasons/reasons.go", "^(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
 		constants(t, "listener/refusal.go", "^Reason(SourceMismatch|Owner.*|Domain.*|SAN.*)$"),
 		constants(t, "adapters/controllerruntime/domain.go", "^[Rr]eason"),
 		constants(t, "adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))

@@ -12,8 +12,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // heartbeats sends one to each manager, and reports the answers.
@@ -46,7 +46,7 @@ const (
 // send tries again on a new connection while the control plane is not ready.
 func (c *checker) send(ctx context.Context, manager core.Manager) (err error) {
 	for range attempts {
-		if err = c.sendOnce(ctx, manager); err == nil || core.Reason(err) != contract.ReasonNotReady {
+		if err = c.sendOnce(ctx, manager); err == nil || core.Reason(err) != reasons.NotReady {
 			return err
 		}
 		select {
@@ -92,7 +92,7 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 		c.ok(name, "manager %s acknowledges contract %s", manager, c.opts.Contract)
 	case ctx.Err() != nil:
 		c.fail(name, late())
-	case reason == contract.ReasonUnknownContract && c.opts.ControlPlane.Fallback != "":
+	case reason == reasons.UnknownContract && c.opts.ControlPlane.Fallback != "":
 		c.warn(name, finding{err.Error(), "contract v3", "CONTRACT_FALLBACK is in use, without heartbeats"})
 	default:
 		c.fail(name, refusal(manager, reason, err))
@@ -118,16 +118,16 @@ type known struct{ reason, detail, action string }
 
 func actions() []known {
 	return []known{
-		{contract.ReasonForbidden, "san_mismatch", "make the SAN of TLS_CERT and the annotation skr-domain equal"},
-		{contract.ReasonForbidden, "domain_", "correct the annotation skr-domain of this runtime in the control plane"},
-		{contract.ReasonForbidden, "source_mismatch", "issue TLS_CERT with the id of this runtime as Common Name"},
-		{contract.ReasonForbidden, "", "check the name of this runtime and its annotation skr-domain"},
-		{contract.ReasonUnauthenticated, "", "check the CA bundle of the listener, and the header of the gateway"},
-		{contract.ReasonUnknownManager, "", "correct MANAGERS, or the label managed-by of the Watcher"},
-		{contract.ReasonUnknownContract, "", "route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK"},
-		{contract.ReasonGatewayRefused, "", "check the CA bundle of the gateway"},
-		{contract.ReasonNotReady, "", "check that a replica of the operator leads and is ready"},
-		{contract.ReasonTooFast, "", "this runtime sends more than its share: check again later"},
+		{reasons.Forbidden, "san_mismatch", "make the SAN of TLS_CERT and the annotation skr-domain equal"},
+		{reasons.Forbidden, "domain_", "correct the annotation skr-domain of this runtime in the control plane"},
+		{reasons.Forbidden, "source_mismatch", "issue TLS_CERT with the id of this runtime as Common Name"},
+		{reasons.Forbidden, "", "check the name of this runtime and its annotation skr-domain"},
+		{reasons.Unauthenticated, "", "check the CA bundle of the listener, and the header of the gateway"},
+		{reasons.UnknownManager, "", "correct MANAGERS, or the label managed-by of the Watcher"},
+		{reasons.UnknownContract, "", "route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK"},
+		{reasons.GatewayRefused, "", "check the CA bundle of the gateway"},
+		{reasons.NotReady, "", "check that a replica of the operator leads and is ready"},
+		{reasons.TooFast, "", "this runtime sends more than its share: check again later"},
 		{"timeout", "", "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
 		{"connection", "", "check the gateway and the network, and check again"},
 		{"tls_refused", "", "check the CA bundle of the listener, and the validity of TLS_CERT"},
