@@ -3,13 +3,17 @@ package main
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -23,18 +27,18 @@ import (
 func addControllers(w *watching) error {
 	kymas := &kyma.Reconciler{
 		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
-		Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter,
+		Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter, Events: w.mgr.GetEventRecorder(string(kymaManager)),
 	}
 	manifests := &manifest.Reconciler{
 		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(), Connect: w.connections.Get,
 		RequeueAfter: w.fleet.RequeueAfter,
 	}
 	changed := builder.WithPredicates(
-		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
+		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, agentChanged()))
 
 	forKymas := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.Kyma{}, changed).
 		Owns(&v1beta2.Manifest{}).
-		Watches(&v1beta2.ModuleTemplate{}, handler.EnqueueRequestsFromMapFunc(allKymas(w.mgr.GetClient()))).
+		Watches(&v1beta2.ModuleTemplate{}, allKymas(w.mgr.GetClient(), w.catalogSpread)).
 		WatchesRawSource(w.kymas.source).
 		WithOptions(options(w.pollOtherwise))
 	forManifests := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.Manifest{}, changed).
@@ -54,16 +58,43 @@ func options(longestWait time.Duration) controller.Options {
 	}
 }
 
-// allKymas requests all Kymas: a changed ModuleTemplate may concern each of them.
-func allKymas(kymas client.Reader) handler.MapFunc {
-	return func(ctx context.Context, template client.Object) (requests []ctrl.Request) {
+// agentChanged lets an update pass that changes the condition about the agent.
+func agentChanged() predicate.Predicate {
+	agent := func(object client.Object) metav1.Condition {
+		if kyma, ok := object.(*v1beta2.Kyma); ok {
+			if c := meta.FindStatusCondition(kyma.Status.Conditions, v1beta2.WatcherInstalled); c != nil {
+				return *c
+			}
+		}
+		return metav1.Condition{}
+	}
+	never := predicate.NewPredicateFuncs(func(client.Object) bool { return false })
+	never.UpdateFunc = func(e event.UpdateEvent) bool { return agent(e.ObjectOld) != agent(e.ObjectNew) }
+	return never
+}
+
+// allKymas requests all Kymas, because a changed ModuleTemplate may concern each of them. Each is
+// requested at a random moment within spread.
+func allKymas(kymas client.Reader, spread time.Duration) handler.EventHandler {
+	enqueue := func(ctx context.Context, template client.Object, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) {
 		list := &v1beta2.KymaList{}
 		if err := kymas.List(ctx, list, client.InNamespace(template.GetNamespace())); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "the new catalog waits for the next look at each runtime")
+			ctrl.LoggerFrom(ctx).Error(err, "the new catalog waits for the next reconcile of each runtime")
 		}
 		for i := range list.Items {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])}
+			queue.AddAfter(request, rand.N(spread+1)) //nolint:gosec // Jitter is not a secret.
 		}
-		return requests
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+			enqueue(ctx, e.Object, queue)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+			enqueue(ctx, e.ObjectNew, queue)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+			enqueue(ctx, e.Object, queue)
+		},
 	}
 }

@@ -23,6 +23,7 @@ type settings struct {
 	leaderElect                    bool
 	service, podIP, podName        string
 	pollFresh, pollOtherwise       time.Duration
+	catalogSpread                  time.Duration
 	proxies                        []netip.Prefix
 	gateways                       []string
 	listenerSecret                 types.NamespacedName
@@ -46,6 +47,8 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags.StringVar(&s.podName, "pod-name", "", "`name` of the pod of this replica")
 	flags.DurationVar(&s.pollFresh, "poll-fresh", time.Hour, "`time` between two looks at a fresh runtime")
 	flags.DurationVar(&s.pollOtherwise, "poll-otherwise", time.Minute, "`time` between two looks at any other runtime")
+	flags.DurationVar(&s.catalogSpread, "catalog-spread", time.Minute,
+		"`time` over which the reconciles of all Kymas are spread when a ModuleTemplate changes")
 	flags.Func("proxy-addresses", "address `ranges` of the gateway, or of its sidecar, that ends TLS and sends "+
 		"X-Forwarded-Client-Cert; empty for direct connections", s.addProxies)
 	flags.Func("gateway-names", "SAN `names` of the gateway, behind a sidecar (Istio)", func(list string) error {
@@ -97,6 +100,9 @@ func (s *settings) validate(rest []string) error {
 	}
 	if s.image == "" {
 		wrong = append(wrong, errors.New("-agent-image is empty, want the image of the agent"))
+	}
+	if s.catalogSpread < 0 {
+		wrong = append(wrong, fmt.Errorf("-catalog-spread is %s, want 0 or more", s.catalogSpread))
 	}
 	if s.host() == "" {
 		wrong = append(wrong, fmt.Errorf("-events-address is %q, want host:port", s.address))

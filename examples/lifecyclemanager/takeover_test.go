@@ -33,7 +33,7 @@ func TestTakeover(t *testing.T) {
 		"-agent-setting=RESEND_AFTER=0s", "-agent-setting=RESEND_RESYNC=0s",
 	}})
 	w.deploy("native")
-	w.must(w.ApplyFile(t.Context(), "samples/greeter-regular.v1.yaml"))
+	w.must(w.ApplyFile(t.Context(), "samples/greeter-1.0.0.yaml"))
 	w.must(w.Register(t.Context(), "runtime-1", nil))
 	w.eventually("the user enables a module", func() bool { return w.setModules(v1beta2.Module{Name: "greeter"}) == nil })
 	w.eventually("the module is installed, and the runtime is watched", func() bool {

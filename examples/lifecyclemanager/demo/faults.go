@@ -60,7 +60,7 @@ func (d *demo) isWatched(ctx context.Context) bool {
 
 func (d *demo) cutAndRelease(ctx context.Context) error {
 	d.Runtimes[second].Cut()
-	return d.ApplyFile(ctx, "samples/greeter-regular.v3.yaml")
+	return d.ApplyFile(ctx, "samples/greeter-3.0.0.yaml")
 }
 
 func (d *demo) cutAndDelete(ctx context.Context) error {

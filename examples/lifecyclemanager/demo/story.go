@@ -77,12 +77,12 @@ func nothing(context.Context) error { return nil }
 
 func (d *demo) addModules(ctx context.Context) error {
 	return errors.Join(
-		d.ApplyFile(ctx, "samples/greeter-regular.v1.yaml"), d.ApplyFile(ctx, "samples/parrot-fast.yaml"))
+		d.ApplyFile(ctx, "samples/greeter-1.0.0.yaml"), d.ApplyFile(ctx, "samples/parrot-0.1.0.yaml"))
 }
 
 func (d *demo) hasCatalog(ctx context.Context) bool {
-	return slices.Equal(d.catalog(ctx, first), []string{"greeter-regular"}) &&
-		slices.Equal(d.catalog(ctx, second), []string{"greeter-regular", "parrot-fast"})
+	return slices.Equal(d.catalog(ctx, first), []string{"greeter-1.0.0"}) &&
+		slices.Equal(d.catalog(ctx, second), []string{"greeter-1.0.0", "parrot-0.1.0"})
 }
 
 // catalog returns the names of the ModuleTemplates in a runtime.
@@ -118,7 +118,7 @@ func (d *demo) enable(ctx context.Context) error {
 func (d *demo) disable(ctx context.Context) error { return d.setModules(ctx) }
 
 // userReads returns a function that reports whether a user reads that the version is ready.
-func (d *demo) userReads(version string) func(context.Context) bool {
+func (d *demo) userReads(version v1beta2.Version) func(context.Context) bool {
 	want := []v1beta2.ModuleStatus{{Name: "greeter", Version: version, State: v1beta2.Ready}}
 	return func(ctx context.Context) bool {
 		kyma, err := d.userKyma(ctx)
@@ -158,7 +158,7 @@ func (d *demo) deleteDeployment(ctx context.Context) error {
 }
 
 func (d *demo) upgrade(ctx context.Context) error {
-	return d.ApplyFile(ctx, "samples/greeter-regular.v2.yaml")
+	return d.ApplyFile(ctx, "samples/greeter-2.0.0.yaml")
 }
 
 func (d *demo) isUpgraded(ctx context.Context) bool {

@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Channel",type=string,JSONPath=`.spec.channel`
 // +kubebuilder:printcolumn:name="Modules",type=string,JSONPath=`.status.modules[*].name`
 // +kubebuilder:printcolumn:name="Watcher",type=string,JSONPath=`.status.conditions[?(@.type=="WatcherInstalled")].reason`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Kyma struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -63,7 +64,15 @@ type Channel string
 // +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 type ModuleName string
 
+// Version is the version of a module, such as 2.1.0.
+//
+// +kubebuilder:validation:MaxLength=64
+// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+type Version string
+
 // Module is an enabled module.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.channel) || !has(self.version)",message="must have a channel or a version, not both"
 type Module struct {
 	Name ModuleName `json:"name"`
 
@@ -71,6 +80,11 @@ type Module struct {
 	//
 	// +optional
 	Channel Channel `json:"channel,omitempty"`
+
+	// A version of the catalog, instead of that of a channel.
+	//
+	// +optional
+	Version Version `json:"version,omitempty"`
 }
 
 // SkipLabel makes the operator leave a Kyma, its modules and its agent as they are, with the value
@@ -80,12 +94,16 @@ const SkipLabel = "operator.kyma-project.io/skip-reconciliation"
 // Skipped reports whether a Kyma opts out.
 func Skipped(kyma *Kyma) bool { return kyma.Labels[SkipLabel] == "true" }
 
-// WatcherInstalled is the condition about the agent in the runtime.
+// WatcherInstalled is the condition about the agent in the runtime. Only the Kyma in the control
+// plane has it.
 const WatcherInstalled = "WatcherInstalled"
 
 // KymaStatus reports the modules of a runtime.
 type KymaStatus struct {
-	// The worst state of the modules.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// The worst state of the modules and of the agent in the runtime.
 	//
 	// +optional
 	State State `json:"state,omitempty"`
@@ -100,7 +118,7 @@ type KymaStatus struct {
 	// +listMapKey=name
 	Modules []ModuleStatus `json:"modules,omitempty"`
 
-	// Only in the control plane.
+	// Ready is true with the state Ready.
 	//
 	// +optional
 	// +listType=map
@@ -112,10 +130,10 @@ type KymaStatus struct {
 type ModuleStatus struct {
 	Name ModuleName `json:"name"`
 
-	// The version that the channel has now. Empty if there is none.
+	// The installed version, or that which is being installed. Empty if there is none.
 	//
 	// +optional
-	Version string `json:"version,omitempty"`
+	Version Version `json:"version,omitempty"`
 
 	State State `json:"state"`
 

@@ -2,13 +2,14 @@ package v1beta2
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // KymaLabel is the label of a Manifest with the name of its Kyma.
 const KymaLabel = "operator.kyma-project.io/kyma-name"
 
 // Manifest is one module in one runtime. The Kyma controller writes the spec, and the Manifest
-// controller makes the runtime have those resources and no others of the module.
+// controller makes the runtime have the objects of its ModuleTemplate and no others of the module.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -38,17 +39,32 @@ type ManifestList struct {
 	Items []Manifest `json:"items"`
 }
 
-// ManifestSpec has the objects that a runtime shall have of a module.
+// ManifestSpec names the ModuleTemplate with the objects that a runtime shall have.
 type ManifestSpec struct {
-	Module  ModuleName `json:"module"`
-	Version string     `json:"version"`
+	Module   ModuleName  `json:"module"`
+	Version  Version     `json:"version"`
+	Template TemplateRef `json:"template"`
+}
 
-	// +listType=atomic
-	Resources []Resource `json:"resources"`
+// TemplateRef names one generation of a ModuleTemplate in the namespace of the Manifest.
+type TemplateRef struct {
+	Name       string    `json:"name"`
+	UID        types.UID `json:"uid"`
+	Generation int64     `json:"generation"`
 }
 
 // ManifestStatus reports the objects that a runtime has of a module.
 type ManifestStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Ready is true with the state Ready.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
 	// +optional
 	State State `json:"state,omitempty"`
 
@@ -58,10 +74,15 @@ type ManifestStatus struct {
 	// The version that was applied last.
 	//
 	// +optional
-	Version string `json:"version,omitempty"`
+	Version Version `json:"version,omitempty"`
+
+	// Whether the custom resource of the module was created. It is created once.
+	//
+	// +optional
+	CustomResourceCreated bool `json:"customResourceCreated,omitempty"`
 
 	// Every object that may be in the runtime because of this Manifest. An object is here before it
-	// is created, and until it is gone. So nothing is orphaned if the operator dies in between.
+	// is created, and until it is gone, because the operator may die in between.
 	//
 	// +optional
 	// +listType=atomic

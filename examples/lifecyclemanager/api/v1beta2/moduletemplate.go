@@ -11,16 +11,16 @@ const (
 	BetaLabel     = "operator.kyma-project.io/beta"
 )
 
-// ModuleTemplate is the version of a module that a channel has now. All ModuleTemplates of the
-// control plane are the catalog. Each runtime has a copy of those that it may see.
+// ModuleTemplate is one version of a module. All ModuleTemplates of the control plane are the
+// catalog. A runtime has a copy of those that it may see, without data and resources.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
 // +kubebuilder:resource:path=moduletemplates,singular=moduletemplate
 // +kubebuilder:printcolumn:name="Module",type=string,JSONPath=`.spec.module`
-// +kubebuilder:printcolumn:name="Channel",type=string,JSONPath=`.spec.channel`
+// +kubebuilder:printcolumn:name="Channels",type=string,JSONPath=`.spec.channels`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.spec.version`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name == self.spec.module + '-' + self.spec.channel",message="metadata.name must be <module>-<channel>, so that a channel has one version of a module"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == self.spec.module + '-' + self.spec.version",message="metadata.name must be <module>-<version>"
 type ModuleTemplate struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -40,19 +40,48 @@ type ModuleTemplateList struct {
 
 // ModuleTemplateSpec is a module in one version.
 type ModuleTemplateSpec struct {
-	Module  ModuleName `json:"module"`
-	Channel Channel    `json:"channel"`
+	Module ModuleName `json:"module"`
 
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=64
-	Version string `json:"version"`
+	Version Version `json:"version"`
 
-	// The objects of the module, in any order.
+	// The channels that offer this version. Of several versions, a channel offers the newest.
 	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	Channels []Channel `json:"channels,omitempty"`
+
+	// The custom resource with which the module starts. Its spec belongs to the user, see
+	// customResourcePolicy.
+	//
+	// +optional
+	Data *Resource `json:"data,omitempty"`
+
+	// CreateAndDelete creates data once, when the module is installed, and deletes it with the module.
+	// Changes by users stay, and an object that a user deletes is not created again. Ignore neither
+	// creates nor deletes it. Default: CreateAndDelete.
+	//
+	// +optional
+	CustomResourcePolicy CustomResourcePolicy `json:"customResourcePolicy,omitempty"`
+
+	// The other objects of the module, in any order. At least one, except in a runtime.
+	//
+	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MinItems=1
-	Resources []Resource `json:"resources"`
+	Resources []Resource `json:"resources,omitempty"`
 }
+
+// CustomResourcePolicy decides what the operator does with the custom resource of a module.
+//
+// +kubebuilder:validation:Enum=CreateAndDelete;Ignore
+type CustomResourcePolicy string
+
+// The policies. The empty one is CreateAndDelete.
+const (
+	CreateAndDelete CustomResourcePolicy = "CreateAndDelete"
+	Ignore          CustomResourcePolicy = "Ignore"
+)
 
 // Resource is an object of any kind, as a user would apply it.
 //

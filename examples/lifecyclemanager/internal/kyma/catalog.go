@@ -52,22 +52,29 @@ func addTemplates(ctx context.Context, there *skr.Runtime, want, have map[string
 	for name, template := range want {
 		stored := have[name]
 		if stored == nil {
-			copied := &v1beta2.ModuleTemplate{Spec: template.Spec}
+			copied := &v1beta2.ModuleTemplate{Spec: entry(template)}
 			copied.Namespace, copied.Name = skr.Namespace, name
 			if err := there.Create(ctx, copied); err != nil {
 				return err
 			}
 			continue
 		}
-		if equality.Semantic.DeepEqual(stored.Spec, template.Spec) {
+		if equality.Semantic.DeepEqual(stored.Spec, entry(template)) {
 			continue
 		}
-		stored.Spec = template.Spec
+		stored.Spec = entry(template)
 		if err := there.Update(ctx, stored); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// entry returns what users choose by, without the objects.
+func entry(template *v1beta2.ModuleTemplate) v1beta2.ModuleTemplateSpec {
+	return v1beta2.ModuleTemplateSpec{
+		Module: template.Spec.Module, Version: template.Spec.Version, Channels: template.Spec.Channels,
+	}
 }
 
 func deleteTemplates(ctx context.Context, there *skr.Runtime, want, have map[string]*v1beta2.ModuleTemplate) error {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
@@ -38,16 +39,15 @@ func enabled(kyma *v1beta2.Kyma, manifest *v1beta2.Manifest) bool {
 func (r *Reconciler) syncManifest(
 	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.Module, templates map[string]*v1beta2.ModuleTemplate,
 ) (v1beta2.ModuleStatus, error) {
-	channel := cmp.Or(module.Channel, kyma.Spec.Channel)
+	module.Channel = cmp.Or(module.Channel, kyma.Spec.Channel)
 	manifest := &v1beta2.Manifest{}
 	manifest.Namespace, manifest.Name = kyma.Namespace, kyma.Name+"-"+string(module.Name)
-	template := templates[string(module.Name)+"-"+string(channel)]
 	err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest)
 	if client.IgnoreNotFound(err) != nil {
 		return v1beta2.ModuleStatus{}, err
 	}
-	installed := manifest.Spec.Version
-	if problem := refuse(channel, template, installed); problem != "" {
+	installed, template := manifest.Spec.Version, find(templates, module)
+	if problem := refuse(module, template, installed); problem != "" {
 		return v1beta2.ModuleStatus{Name: module.Name, Version: installed, State: v1beta2.Error, Message: problem}, nil
 	}
 	_, err = controllerutil.CreateOrPatch(ctx, r.Client, manifest, func() error {
@@ -58,28 +58,60 @@ func (r *Reconciler) syncManifest(
 	return moduleStatus(manifest), err
 }
 
-// refuse returns why a channel cannot be installed over a version, empty if it can.
-func refuse(channel v1beta2.Channel, template *v1beta2.ModuleTemplate, installed string) string {
-	if template == nil {
-		return "the catalog has no such module in channel " + string(channel)
+// find returns the version that a module names, or the newest of its channel, nil if there is none.
+func find(templates map[string]*v1beta2.ModuleTemplate, module v1beta2.Module) *v1beta2.ModuleTemplate {
+	if module.Version != "" {
+		return templates[string(module.Name)+"-"+string(module.Version)]
 	}
-	if older(template.Spec.Version, installed) {
-		return fmt.Sprintf("channel %s has version %s, which is older than the installed %s: disable the module first",
-			channel, template.Spec.Version, installed)
+	var newest *v1beta2.ModuleTemplate
+	for _, name := range slices.Sorted(maps.Keys(templates)) {
+		template := templates[name]
+		if template.Spec.Module != module.Name || !slices.Contains(template.Spec.Channels, module.Channel) {
+			continue
+		}
+		if newest == nil || !older(template.Spec.Version, newest.Spec.Version) {
+			newest = template
+		}
 	}
-	return ""
+	return newest
 }
 
-// older compares versions of dotted numbers. Other texts have no order.
-func older(version, installed string) bool {
-	a, errA := utilversion.ParseGeneric(version + ".0")
-	b, errB := utilversion.ParseGeneric(installed + ".0")
+// refuse returns why a version cannot be installed over another, empty if it can.
+func refuse(module v1beta2.Module, template *v1beta2.ModuleTemplate, installed v1beta2.Version) string {
+	switch {
+	case template == nil && module.Version != "":
+		return "the catalog has no such module in version " + string(module.Version)
+	case template == nil:
+		return "the catalog has no such module in channel " + string(module.Channel)
+	case len(template.Spec.Resources) == 0:
+		return "ModuleTemplate " + template.Name + " has no resources"
+	case older(template.Spec.Version, installed):
+		return fmt.Sprintf("version %s is older than the installed %s: disable the module first",
+			template.Spec.Version, installed)
+	default:
+		return ""
+	}
+}
+
+// older compares semantic versions, or dotted numbers. Other texts have no order.
+func older(version, installed v1beta2.Version) bool {
+	a, errA := parse(version)
+	b, errB := parse(installed)
 	return errA == nil && errB == nil && a.LessThan(b)
+}
+
+func parse(version v1beta2.Version) (*utilversion.Version, error) {
+	if semantic, err := utilversion.ParseSemantic(string(version)); err == nil {
+		return semantic, nil
+	}
+	return utilversion.ParseGeneric(string(version) + ".0")
 }
 
 func specOf(template *v1beta2.ModuleTemplate) v1beta2.ManifestSpec {
 	return v1beta2.ManifestSpec{
-		Module: template.Spec.Module, Version: template.Spec.Version, Resources: template.Spec.Resources,
+		Module: template.Spec.Module, Version: template.Spec.Version, Template: v1beta2.TemplateRef{
+			Name: template.Name, UID: template.UID, Generation: template.Generation,
+		},
 	}
 }
 

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -37,6 +37,8 @@ type Reconciler struct {
 	Connect func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error)
 	// RequeueAfter returns the time until the next reconcile of a runtime in which all is well.
 	RequeueAfter func(core.RuntimeID) time.Duration
+	// Events reports edits that are undone.
+	Events events.EventRecorder
 	// GiveUp is how long after its deletion a Kyma is held by a runtime that does not answer.
 	// Default: 1 h.
 	GiveUp time.Duration
@@ -65,7 +67,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	status := kyma.Status
 	status.State, status.Message = state, err.Error()
-	return ctrl.Result{}, errors.Join(err, r.report(ctx, kyma, status))
+	return ctrl.Result{}, skr.ShortError(errors.Join(err, r.report(ctx, kyma, status)))
 }
 
 // bounded leaves time to report an error after the limit.
@@ -129,16 +131,6 @@ func (r *Reconciler) hold(ctx context.Context, kyma *v1beta2.Kyma) error {
 		return nil
 	}
 	return r.Client.Patch(ctx, kyma, after(before))
-}
-
-// report writes the status if it has changed.
-func (r *Reconciler) report(ctx context.Context, kyma *v1beta2.Kyma, status v1beta2.KymaStatus) error {
-	if equality.Semantic.DeepEqual(kyma.Status, status) {
-		return nil
-	}
-	before := kyma.DeepCopy()
-	kyma.Status = status
-	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, kyma, client.MergeFrom(before)))
 }
 
 // after is a patch that conflicts unless it changes that version of the object.

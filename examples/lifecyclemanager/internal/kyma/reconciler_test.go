@@ -5,9 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
@@ -23,7 +28,11 @@ func TestKyma(t *testing.T) {
 	t.Run("catalog", func(t *testing.T) { w.testCatalog(t) })
 	t.Run("two users", func(t *testing.T) { w.testTwoUsers(t) })
 	t.Run("status", func(t *testing.T) { w.testStatus(t) })
+	t.Run("ready", func(t *testing.T) { w.testReady(t) })
+	t.Run("edit in the control plane", func(t *testing.T) { w.testEditUndone(t) })
 	t.Run("downgrade", func(t *testing.T) { w.testDowngrade(t) })
+	t.Run("versions", func(t *testing.T) { w.testVersions(t) })
+	t.Run("long texts", func(t *testing.T) { w.testLongTexts(t) })
 	t.Run("user deletes what the operator needs", func(t *testing.T) { w.testRepair(t) })
 }
 
@@ -31,9 +40,9 @@ func TestKyma(t *testing.T) {
 func (w *world) validation(t *testing.T) {
 	t.Helper()
 	for name, change := range map[string]func(*v1beta2.ModuleTemplate){
-		"must be <module>-<channel>":   func(m *v1beta2.ModuleTemplate) { m.Name = "other" },
+		"must be <module>-<version>":   func(m *v1beta2.ModuleTemplate) { m.Name = "other" },
 		"spec.version":                 func(m *v1beta2.ModuleTemplate) { m.Spec.Version = "" },
-		"spec.resources":               func(m *v1beta2.ModuleTemplate) { m.Spec.Resources = nil },
+		"spec.customResourcePolicy":    func(m *v1beta2.ModuleTemplate) { m.Spec.CustomResourcePolicy = "Keep" },
 		"spec.resources[0].apiVersion": func(m *v1beta2.ModuleTemplate) { m.Spec.Resources[0].Raw = []byte(`{"kind": "ConfigMap"}`) },
 	} {
 		made := template(t, "1", "text")
@@ -47,15 +56,24 @@ func (w *world) validation(t *testing.T) {
 	if err := w.plane.Client.Create(t.Context(), twice); !apierrors.IsInvalid(err) {
 		t.Errorf("a module twice: %v, want it refused", err)
 	}
+	twice.Spec.Modules = []v1beta2.Module{{Name: "a", Channel: "regular", Version: "1"}}
+	if err := w.plane.Client.Create(t.Context(), twice); !apierrors.IsInvalid(err) {
+		t.Errorf("a module with channel and version: %v, want it refused", err)
+	}
 }
 
 func (w *world) testCatalog(t *testing.T) {
 	t.Helper()
-	if have := w.catalog(); !slices.Equal(have, []string{"greeter-regular"}) {
+	if have := w.catalog(); !slices.Equal(have, []string{"greeter-1"}) {
 		t.Errorf("catalog %q", have)
 	}
+	entry := &v1beta2.ModuleTemplate{}
+	w.must(w.skr.Client.Get(t.Context(), client.ObjectKey{Namespace: skr.Namespace, Name: "greeter-1"}, entry))
+	if entry.Spec.Resources != nil || entry.Spec.Version != "1" || len(entry.Spec.Channels) != 1 {
+		t.Errorf("catalog entry %+v, want it without objects", entry.Spec)
+	}
 	hidden := template(t, "1", "text")
-	hidden.Name, hidden.Spec.Module, hidden.Labels = "secret-regular", "secret", map[string]string{v1beta2.InternalLabel: "true"}
+	hidden.Name, hidden.Spec.Module, hidden.Labels = "secret-1", "secret", map[string]string{v1beta2.InternalLabel: "true"}
 	w.must(w.plane.Client.Create(t.Context(), hidden))
 	w.must(w.settle())
 	if have := w.catalog(); len(have) != 1 {
@@ -120,6 +138,136 @@ func (w *world) testStatus(t *testing.T) {
 	if state := w.user().Status.State; state != v1beta2.Ready {
 		t.Errorf("state %s, want %s", state, v1beta2.Ready)
 	}
+}
+
+// testReady wants Ready to sum up modules and agent, as kstatus and kubectl wait read it.
+func (w *world) testReady(t *testing.T) {
+	t.Helper()
+	for reason, want := range map[string]status.Status{
+		"CertificateFailed": status.InProgressStatus, "Installed": status.CurrentStatus,
+	} {
+		installed := metav1.ConditionFalse
+		if want == status.CurrentStatus {
+			installed = metav1.ConditionTrue
+		}
+		w.setAgent(installed, reason)
+		w.must(w.settle())
+		for _, k := range []*v1beta2.Kyma{w.kyma(), w.user()} {
+			w.wantStatus(t, k, want)
+			if (k.Status.State == v1beta2.Ready) != (want == status.CurrentStatus) {
+				t.Errorf("state %s with the agent %s", k.Status.State, reason)
+			}
+		}
+	}
+	w.setAgent(metav1.ConditionTrue, "Installed")
+	w.must(w.settle())
+	for _, m := range w.listManifests() {
+		w.wantStatus(t, &m, status.CurrentStatus)
+		m.Spec.Template.Generation++
+		w.must(w.plane.Client.Update(t.Context(), &m))
+		w.wantStatus(t, &m, status.InProgressStatus)
+	}
+	w.must(w.settle())
+	if conditions := w.kyma().Status.Conditions; len(conditions) != 2 || len(w.user().Status.Conditions) != 1 {
+		t.Errorf("conditions %v, want those of both writers here, and Ready there", conditions)
+	}
+}
+
+// wantStatus computes that of kstatus.
+func (w *world) wantStatus(t *testing.T, object client.Object, want status.Status) {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	w.must(err)
+	gvk, err := apiutil.GVKForObject(object, w.scheme)
+	w.must(err)
+	computed := &unstructured.Unstructured{Object: content}
+	computed.SetGroupVersionKind(gvk)
+	have, err := status.Compute(computed)
+	w.must(err)
+	if have.Status != want {
+		t.Errorf("kstatus reads %s of %s, want %s", have.Status, gvk.Kind, want)
+	}
+	ready := ""
+	conditions, _, _ := unstructured.NestedSlice(content, "status", "conditions")
+	for _, c := range conditions {
+		if condition, _ := c.(map[string]any); condition["type"] == v1beta2.ReadyCondition {
+			ready, _ = condition["status"].(string)
+		}
+	}
+	observed, _, _ := unstructured.NestedInt64(content, "status", "observedGeneration")
+	if waited := ready == "True" && observed == object.GetGeneration(); waited != (want == status.CurrentStatus) {
+		t.Errorf("kubectl wait reads Ready %s, and kstatus %s", ready, want)
+	}
+}
+
+// testEditUndone edits the Kyma of the control plane, which is not the place for it.
+func (w *world) testEditUndone(t *testing.T) {
+	t.Helper()
+	for len(w.edits.Events) > 0 {
+		t.Errorf("Event %q of an edit in the runtime", <-w.edits.Events)
+	}
+	edited := w.kyma()
+	edited.Spec.Channel = "fast"
+	w.must(w.plane.Client.Update(t.Context(), edited))
+	w.must(w.settle())
+	select {
+	case text := <-w.edits.Events:
+		if !strings.Contains(text, "EditUndone") || !strings.Contains(text, "kyma-system/default") {
+			t.Errorf("Event %q, want it to say where to edit", text)
+		}
+	default:
+		t.Error("the edit was undone without an Event")
+	}
+	if channel := w.kyma().Spec.Channel; channel != "regular" {
+		t.Errorf("channel %s, want that of the runtime", channel)
+	}
+}
+
+// testVersions has two versions in the catalog, and a user pins one of them.
+func (w *world) testVersions(t *testing.T) {
+	t.Helper()
+	w.must(w.plane.Client.Create(t.Context(), template(t, "1.11", "newer")))
+	w.setModules(v1beta2.Module{Name: "greeter", Version: "1.10"})
+	w.must(w.settle())
+	w.want("text")
+	if have := w.catalog(); len(have) != 2 {
+		t.Errorf("catalog %q, want both versions", have)
+	}
+	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.must(w.settle())
+	w.want("newer")
+	w.setModules(v1beta2.Module{Name: "greeter", Version: "1.10"})
+	w.must(w.settle())
+	w.want("newer")
+	if status := w.user().Status.Modules[0]; status.Version != "1.11" || !strings.Contains(status.Message, "older") {
+		t.Errorf("status %+v of an older pin, want it refused", status)
+	}
+	w.setModules(v1beta2.Module{Name: "greeter"})
+	empty := template(t, "1.12")
+	w.must(w.plane.Client.Create(t.Context(), empty))
+	w.must(w.settle())
+	if status := w.user().Status.Modules[0]; !strings.Contains(status.Message, "no resources") {
+		t.Errorf("status %+v of a version without objects", status)
+	}
+	w.setTemplate("1.11", "newer")
+	w.must(w.settle())
+	w.want("newer")
+}
+
+// testLongTexts lets the installer report a text of the runtime.
+func (w *world) testLongTexts(t *testing.T) {
+	t.Helper()
+	stored := w.kyma()
+	meta.SetStatusCondition(&stored.Status.Conditions, metav1.Condition{
+		Type: v1beta2.WatcherInstalled, Status: metav1.ConditionFalse, Reason: "Failed", Message: strings.Repeat("x", 30_000),
+	})
+	w.must(w.plane.Client.Status().Update(t.Context(), stored))
+	w.must(w.settle())
+	if length := len(w.user().Status.Message); length == 0 || length > 1100 {
+		t.Errorf("message of %d bytes, want it cut", length)
+	}
+	w.setAgent(metav1.ConditionTrue, "Installed")
+	w.must(w.settle())
 }
 
 // testDowngrade refuses an older version, and a channel without the module keeps the installed one.

@@ -1,10 +1,8 @@
 package kyma
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,7 +41,7 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 // for too long.
 func (r *Reconciler) clean(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
 	clean, err := r.cleanRuntime(ctx, kyma)
-	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, cmp.Or(r.GiveUp, time.Hour), err) {
+	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, r.GiveUp, err) {
 		return true, nil
 	}
 	return clean, err

@@ -3,6 +3,7 @@ package kyma
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,7 +21,8 @@ const (
 )
 
 // syncSpec copies the spec of the Kyma in the runtime, where users edit it, to the control plane. A
-// runtime without a Kyma gets one with the spec of the control plane.
+// runtime without a Kyma gets one with the spec of the control plane. An edit in the control plane is
+// undone, with an Event.
 func (r *Reconciler) syncSpec(ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma) (*v1beta2.Kyma, error) {
 	remote := &v1beta2.Kyma{}
 	err := there.Get(ctx, client.ObjectKey{Namespace: skr.Namespace, Name: RemoteName}, remote)
@@ -39,7 +41,14 @@ func (r *Reconciler) syncSpec(ctx context.Context, there *skr.Runtime, kyma *v1b
 	}
 	before := kyma.DeepCopy()
 	kyma.Spec = remote.Spec
-	return remote, r.Client.Patch(ctx, kyma, after(before))
+	if err := r.Client.Patch(ctx, kyma, after(before)); err != nil {
+		return nil, err
+	}
+	if remote.Generation == remote.Status.ObservedGeneration {
+		r.Events.Eventf(kyma, nil, corev1.EventTypeWarning, "EditUndone", "SyncSpec",
+			"the spec is that of Kyma %s/%s in the runtime: edit it there", remote.Namespace, remote.Name)
+	}
+	return remote, nil
 }
 
 func remoteOf(kyma *v1beta2.Kyma) *v1beta2.Kyma {

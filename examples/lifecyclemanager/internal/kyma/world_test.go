@@ -10,10 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -33,6 +35,7 @@ type world struct {
 	t          *testing.T
 	plane, skr *apiserver.ControlPlane
 	scheme     *runtime.Scheme
+	edits      *events.FakeRecorder
 	operator
 }
 
@@ -77,9 +80,10 @@ func (w *world) newOperator(crash *crash) operator {
 	local := crash.client(w.t, w.plane, w.scheme)
 	connections := skr.NewConnections(w.plane.Client, w.scheme)
 	connect := crash.connect(w.t, connections.Get, w.skr, w.scheme)
+	w.edits = events.NewFakeRecorder(100)
 	requeueAfter := func(core.RuntimeID) time.Duration { return fresh }
 	return operator{
-		kymas:     &kyma.Reconciler{Client: local, Direct: local, Connect: connect, RequeueAfter: requeueAfter},
+		kymas:     &kyma.Reconciler{Client: local, Direct: local, Connect: connect, RequeueAfter: requeueAfter, Events: w.edits},
 		manifests: &manifest.Reconciler{Client: local, Direct: local, Connect: connect, RequeueAfter: requeueAfter},
 	}
 }
@@ -149,8 +153,10 @@ func (w *world) listManifests() []v1beta2.Manifest {
 // template returns a ModuleTemplate of module greeter with a ConfigMap for each name.
 func template(t *testing.T, version string, configMaps ...string) *v1beta2.ModuleTemplate {
 	t.Helper()
-	made := &v1beta2.ModuleTemplate{Spec: v1beta2.ModuleTemplateSpec{Module: "greeter", Channel: "regular", Version: version}}
-	made.Namespace, made.Name = "default", "greeter-regular"
+	made := &v1beta2.ModuleTemplate{Spec: v1beta2.ModuleTemplateSpec{
+		Module: "greeter", Channels: []v1beta2.Channel{"regular"}, Version: v1beta2.Version(version),
+	}}
+	made.Namespace, made.Name = "default", "greeter-"+version
 	for _, name := range configMaps {
 		raw, err := json.Marshal(map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "default", "name": name},
@@ -164,22 +170,32 @@ func template(t *testing.T, version string, configMaps ...string) *v1beta2.Modul
 	return made
 }
 
-// register creates the Kyma of the runtime.
+// register creates the Kyma of the runtime, with the condition that its agent is installed.
 func (w *world) register(modules ...v1beta2.Module) {
 	w.t.Helper()
-	w.must(w.plane.Client.Create(w.t.Context(), &v1beta2.Kyma{
+	made := &v1beta2.Kyma{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1"},
 		Spec:       v1beta2.KymaSpec{Channel: "regular", Modules: modules},
-	}))
+	}
+	w.must(w.plane.Client.Create(w.t.Context(), made))
+	w.setAgent(metav1.ConditionTrue, "Installed")
 }
 
-// setTemplate replaces the version of the module.
+// setAgent writes the condition about the agent, as package runtimes does.
+func (w *world) setAgent(status metav1.ConditionStatus, reason string) {
+	w.t.Helper()
+	stored := w.kyma()
+	meta.SetStatusCondition(&stored.Status.Conditions, metav1.Condition{
+		Type: v1beta2.WatcherInstalled, Status: status, Reason: reason,
+	})
+	w.must(w.plane.Client.Status().Update(w.t.Context(), stored))
+}
+
+// setTemplate makes a version the only one of the module.
 func (w *world) setTemplate(version string, configMaps ...string) {
 	w.t.Helper()
-	wanted, stored := template(w.t, version, configMaps...), &v1beta2.ModuleTemplate{}
-	w.must(w.plane.Client.Get(w.t.Context(), key("greeter-regular"), stored))
-	stored.Spec = wanted.Spec
-	w.must(w.plane.Client.Update(w.t.Context(), stored))
+	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &v1beta2.ModuleTemplate{}, client.InNamespace("default")))
+	w.must(w.plane.Client.Create(w.t.Context(), template(w.t, version, configMaps...)))
 }
 
 // user returns the Kyma that users edit.

@@ -109,7 +109,8 @@ func (l *Lab) addOperator(ctx context.Context, number int, args []string) (err e
 		o.args = append(o.args, pod.Replace(arg))
 	}
 	o.args = append(o.args, "-events-address="+l.service.address, "-events-bind-address="+o.events,
-		"-metrics-bind-address="+o.metrics, "-health-probe-bind-address="+probes)
+		"-metrics-bind-address="+o.metrics, "-health-probe-bind-address="+probes,
+		"-catalog-spread=0s")
 	o.args = append(o.args, l.opts.OperatorArgs...)
 	l.replicas = append(l.replicas, o)
 	return errors.Join(errs[:]...)

@@ -1,15 +1,43 @@
 package manifest
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
+
+// content is what a ModuleTemplate has.
+type content struct {
+	objects []*unstructured.Unstructured
+	// data is the custom resource, and ignored that which the policy leaves to the user.
+	data, ignored []*unstructured.Unstructured
+}
+
+// content returns that of the ModuleTemplate, nil if it is no longer the one that the Manifest
+// names. Then the Kyma controller names another one, or reports why not.
+func (r *Reconciler) content(ctx context.Context, manifest *v1beta2.Manifest) (*content, error) {
+	ref, template := manifest.Spec.Template, &v1beta2.ModuleTemplate{}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: manifest.Namespace, Name: ref.Name}, template)
+	if err != nil || template.UID != ref.UID || template.Generation != ref.Generation {
+		return nil, client.IgnoreNotFound(err)
+	}
+	wanted := &content{}
+	if wanted.objects, err = decode(template.Spec.Resources); err != nil || template.Spec.Data == nil {
+		return wanted, err
+	}
+	wanted.data, err = decode([]v1beta2.Resource{*template.Spec.Data})
+	if template.Spec.CustomResourcePolicy == v1beta2.Ignore {
+		wanted.data, wanted.ignored = nil, wanted.data
+	}
+	return wanted, err
+}
 
 func decode(resources []v1beta2.Resource) ([]*unstructured.Unstructured, error) {
 	objects := make([]*unstructured.Unstructured, len(resources))

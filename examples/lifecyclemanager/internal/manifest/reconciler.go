@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -25,8 +26,8 @@ const (
 	retry = time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
-	// skippedPoll is the time until the label of a Kyma that opts out is read again.
-	skippedPoll = time.Minute
+	// asidePoll is the time until a Manifest that is set aside is read again.
+	asidePoll = time.Minute
 	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
 	limit = 30 * time.Second
 )
@@ -45,16 +46,14 @@ type Reconciler struct {
 	GiveUp time.Duration
 }
 
-func (r *Reconciler) giveUp() time.Duration { return cmp.Or(r.GiveUp, time.Hour) }
-
 // Reconcile applies the objects of one Manifest, or removes them.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	manifest := &v1beta2.Manifest{}
 	if err := r.Client.Get(ctx, request.NamespacedName, manifest); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if skipped, err := r.skipped(ctx, manifest); err != nil || skipped {
-		return ctrl.Result{RequeueAfter: skippedPoll}, err
+	if wait, err := r.setAside(ctx, manifest); err != nil || wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, err
 	}
 	step, state := r.install, v1beta2.Error
 	if !manifest.DeletionTimestamp.IsZero() {
@@ -69,14 +68,26 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	status := manifest.Status
 	status.State, status.Message = state, err.Error()
-	return ctrl.Result{}, errors.Join(err, r.report(ctx, manifest, status))
+	return ctrl.Result{}, skr.ShortError(errors.Join(err, r.report(ctx, manifest, status)))
 }
 
-// skipped reports whether the Kyma opts out.
-func (r *Reconciler) skipped(ctx context.Context, manifest *v1beta2.Manifest) (bool, error) {
+// setAside returns how long a Manifest stays as it is, because its Kyma opts out. It deletes a
+// Manifest without a Kyma, as a restored backup may have.
+func (r *Reconciler) setAside(ctx context.Context, manifest *v1beta2.Manifest) (time.Duration, error) {
 	kyma := &v1beta2.Kyma{}
 	err := r.Client.Get(ctx, kymaOf(manifest), kyma)
-	return v1beta2.Skipped(kyma), client.IgnoreNotFound(err)
+	if apierrors.IsNotFound(err) {
+		err = r.Direct.Get(ctx, kymaOf(manifest), kyma)
+	}
+	switch {
+	case apierrors.IsNotFound(err) && manifest.DeletionTimestamp.IsZero():
+		ctrl.LoggerFrom(ctx).Info("deleting a Manifest without a Kyma", "kyma", kymaOf(manifest).Name)
+		return asidePoll, client.IgnoreNotFound(r.Client.Delete(ctx, manifest))
+	case v1beta2.Skipped(kyma):
+		return asidePoll, nil
+	default:
+		return 0, client.IgnoreNotFound(err)
+	}
 }
 
 // bounded leaves time to report an error after the limit.
@@ -102,11 +113,35 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	awaited, err := r.apply(ctx, there, manifest)
-	if err != nil || awaited != "" {
-		return ctrl.Result{RequeueAfter: retry}, err
+	wanted, err := r.content(ctx, manifest)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kymaOf(manifest).Name))}, nil
+	if wanted == nil {
+		status := manifest.Status
+		status.State, status.Message = v1beta2.Processing, "ModuleTemplate "+manifest.Spec.Template.Name+" has changed or is gone"
+		return r.later(manifest), r.report(ctx, manifest, status)
+	}
+	awaited, err := r.apply(ctx, there, manifest, wanted)
+	if err != nil || awaited != "" {
+		return ctrl.Result{RequeueAfter: backoff(manifest)}, err
+	}
+	return r.later(manifest), nil
+}
+
+// later is the result of a reconcile after which nothing is awaited.
+func (r *Reconciler) later(manifest *v1beta2.Manifest) ctrl.Result {
+	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kymaOf(manifest).Name))}
+}
+
+// backoff returns half of the time for which objects are not ready, at least 1 s and at most 1 min.
+// An event about the status of an object comes before it.
+func backoff(manifest *v1beta2.Manifest) time.Duration {
+	ready := meta.FindStatusCondition(manifest.Status.Conditions, v1beta2.ReadyCondition)
+	if ready == nil {
+		return retry
+	}
+	return max(retry, min(time.Since(ready.LastTransitionTime.Time)/2, asidePoll))
 }
 
 // hold adds the finalizer.
@@ -125,8 +160,11 @@ func (r *Reconciler) release(ctx context.Context, manifest *v1beta2.Manifest) er
 	return client.IgnoreNotFound(r.Client.Patch(ctx, manifest, after(before)))
 }
 
-// report writes the status if it has changed.
+// report writes the status if it has changed, with its summary.
 func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, status v1beta2.ManifestStatus) error {
+	status.State = cmp.Or(status.State, v1beta2.Processing)
+	status.Message, status.ObservedGeneration = skr.Short(status.Message), manifest.Generation
+	status.Conditions = v1beta2.SetReady(status.Conditions, status.State, status.Message, manifest.Generation)
 	if equality.Semantic.DeepEqual(manifest.Status, status) {
 		return nil
 	}
@@ -139,8 +177,8 @@ func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, sta
 	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, manifest, patch))
 }
 
-// after is a patch that conflicts unless it changes that version of the object. So a cache that
-// lags behind loses neither a finalizer nor an entry of the inventory.
+// after is a patch that conflicts unless it changes that version of the object: with a cache that
+// lags behind, neither a finalizer nor an entry of the inventory is lost.
 func after(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }

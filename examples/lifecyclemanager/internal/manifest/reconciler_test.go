@@ -18,6 +18,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -46,6 +47,7 @@ func newWorld(t *testing.T) *world {
 	plane := apiserver.StartT(t, apiserver.Options{
 		Scheme: scheme, CRDPaths: []string{
 			"../../config/crd/operator.kyma-project.io_kymas.yaml", "../../config/crd/operator.kyma-project.io_manifests.yaml",
+			"../../config/crd/operator.kyma-project.io_moduletemplates.yaml",
 		},
 	})
 	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{
@@ -57,6 +59,9 @@ func newWorld(t *testing.T) *world {
 	w.must(w.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1"},
 		Data:       map[string][]byte{skr.KubeconfigKey: kubeconfig},
+	}))
+	w.must(w.Create(t.Context(), &v1beta2.Kyma{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1"}, Spec: v1beta2.KymaSpec{Channel: "regular"},
 	}))
 	return w
 }
@@ -122,6 +127,21 @@ func resources(t *testing.T, objects ...any) (resources []v1beta2.Resource) {
 	return resources
 }
 
+// spec returns that of a Manifest, with a ModuleTemplate of these objects.
+func (w *world) spec(module v1beta2.ModuleName, version v1beta2.Version, objects ...any) v1beta2.ManifestSpec {
+	w.t.Helper()
+	template := &v1beta2.ModuleTemplate{}
+	template.Namespace, template.Name = "default", string(module)+"-"+string(version)
+	_, err := controllerutil.CreateOrUpdate(w.t.Context(), w.Client, template, func() error {
+		template.Spec = v1beta2.ModuleTemplateSpec{Module: module, Version: version, Resources: resources(w.t, objects...)}
+		return nil
+	})
+	w.must(err)
+	return v1beta2.ManifestSpec{Module: module, Version: version, Template: v1beta2.TemplateRef{
+		Name: template.Name, UID: template.UID, Generation: template.Generation,
+	}}
+}
+
 func configMap(name string) map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "default", "name": name},
@@ -154,36 +174,70 @@ func TestManifest(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "m", Labels: map[string]string{v1beta2.KymaLabel: "runtime-1"},
 		},
-		Spec: v1beta2.ManifestSpec{
-			Module: "module", Version: "1", Resources: resources(t, deployment("app", "app"), configMap("old")),
-		},
+		Spec: w.spec("module", "1", deployment("app", "app"), configMap("old")),
 	}))
 
 	if again := w.reconcile().RequeueAfter; again > time.Minute {
-		t.Errorf("the Deployment is not ready, and the next look is in %s", again)
+		t.Errorf("the Deployment is not ready, and the next reconcile is in %s", again)
 	}
 	if state := w.manifest().Status.State; state != v1beta2.Processing {
 		t.Errorf("state %s before the Deployment is ready, want %s", state, v1beta2.Processing)
 	}
 	w.available("app")
 	if again := w.reconcile().RequeueAfter; again != time.Hour {
-		t.Errorf("the next look is in %s, want that of the fleet", again)
+		t.Errorf("the next reconcile is in %s, want that of the fleet", again)
 	}
 	w.wantReady("1", 2)
 
+	w.t.Run("status of an object", func(*testing.T) { w.unavailable() })
 	w.t.Run("drift", func(*testing.T) { w.drift() })
+	w.t.Run("template in change", func(*testing.T) { w.templateInChange() })
 	w.t.Run("foreign object", func(*testing.T) { w.foreign() })
 	w.t.Run("upgrade", func(*testing.T) { w.upgrade() })
 	w.t.Run("delete", func(*testing.T) { w.delete() })
 	w.t.Run("unreachable", func(*testing.T) { w.unreachable() })
 }
 
-func (w *world) wantReady(version string, inventory int) {
+func (w *world) wantReady(version v1beta2.Version, inventory int) {
 	w.t.Helper()
 	status := w.manifest().Status
 	if status.State != v1beta2.Ready || status.Version != version || len(status.Inventory) != inventory {
 		w.t.Errorf("status %+v, want version %s ready with %d objects", status, version, inventory)
 	}
+}
+
+// unavailable wants the state of the module to follow its Deployment, and to be read again soon.
+func (w *world) unavailable() {
+	w.t.Helper()
+	app := &appsv1.Deployment{}
+	w.must(w.Get(w.t.Context(), key("app"), app))
+	app.Status.AvailableReplicas, app.Status.ReadyReplicas = 0, 0
+	app.Status.Conditions[0].Status = corev1.ConditionFalse
+	w.must(w.Status().Update(w.t.Context(), app))
+	if again := w.reconcile().RequeueAfter; again > time.Minute {
+		w.t.Errorf("the next reconcile is in %s", again)
+	}
+	if now := w.manifest().Status; now.State != v1beta2.Processing || !strings.Contains(now.Message, "Deployment app") {
+		w.t.Errorf("status %+v of a Deployment that is not available", now)
+	}
+	w.available("app")
+	w.reconcile()
+	w.wantReady("1", 2)
+}
+
+// templateInChange wants nothing to be applied that the Manifest does not name yet.
+func (w *world) templateInChange() {
+	w.t.Helper()
+	_ = w.spec("module", "1", deployment("app", "app"), configMap("unseen"))
+	w.reconcile()
+	if w.exists(&corev1.ConfigMap{}, "unseen") || w.manifest().Status.State != v1beta2.Processing {
+		w.t.Errorf("status %+v, want the changed ModuleTemplate to wait", w.manifest().Status)
+	}
+	m := w.manifest()
+	m.Spec = w.spec("module", "1", deployment("app", "app"), configMap("old"))
+	w.must(w.Update(w.t.Context(), m))
+	w.reconcile()
+	w.wantReady("1", 2)
 }
 
 func (w *world) drift() {
@@ -230,7 +284,7 @@ func (w *world) upgrade() {
 	w.must(w.Get(w.t.Context(), key("app"), before))
 	renamed := deployment("app", "renamed")
 	m := w.manifest()
-	m.Spec.Version, m.Spec.Resources = "2", resources(w.t, renamed, configMap("new"))
+	m.Spec = w.spec("module", "2", renamed, configMap("new"))
 	w.must(w.Update(w.t.Context(), m))
 	_, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key("m")})
 	if err == nil || !strings.Contains(err.Error(), "Deployment/default/app") {
@@ -244,7 +298,7 @@ func (w *world) upgrade() {
 
 	annotate(renamed, skr.Replace)
 	m = w.manifest()
-	m.Spec.Resources = resources(w.t, renamed, configMap("new"))
+	m.Spec = w.spec("module", "2", renamed, configMap("new"))
 	w.must(w.Update(w.t.Context(), m))
 	w.reconcile()
 	w.available("app")
@@ -263,7 +317,7 @@ func (w *world) delete() {
 	w.must(w.Update(w.t.Context(), held))
 	w.must(w.Delete(w.t.Context(), w.manifest()))
 	if again := w.reconcile().RequeueAfter; again == 0 {
-		w.t.Error("there is no next look, but an object is left")
+		w.t.Error("there is no next reconcile, but an object is left")
 	}
 	if state := w.manifest().Status; state.State != v1beta2.Deleting || state.Message != "waiting for the end of ConfigMap new" {
 		w.t.Errorf("status %+v while an object is left", state)
@@ -285,7 +339,7 @@ func (w *world) unreachable() {
 	w.t.Helper()
 	w.must(w.Create(w.t.Context(), &v1beta2.Manifest{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m", Labels: map[string]string{v1beta2.KymaLabel: "runtime-1"}},
-		Spec:       v1beta2.ManifestSpec{Module: "module", Version: "1", Resources: resources(w.t, configMap("c"))},
+		Spec:       w.spec("module", "1", configMap("c")),
 	}))
 	for _, user := range []string{`{}`, `{"exec": {"command": "/bin/sh", "apiVersion": "client.authentication.k8s.io/v1"}}`} {
 		secret := &corev1.Secret{}

@@ -22,7 +22,7 @@ import (
 // and a runtime that does not answer for GiveUp counts as gone.
 func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
 	awaited, err := r.removeObjects(ctx, manifest)
-	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(manifest, r.giveUp(), err) || err == nil && awaited == "" {
+	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(manifest, r.GiveUp, err) || err == nil && awaited == "" {
 		return ctrl.Result{}, r.release(ctx, manifest)
 	}
 	if err != nil {

@@ -22,6 +22,8 @@ func TestRemoval(t *testing.T) {
 	t.Run("shared objects", func(t *testing.T) { w.sharedObjects(t) })
 	t.Run("the control plane itself", func(t *testing.T) { w.controlPlaneItself(t) })
 	t.Run("the user's settings", func(t *testing.T) { w.usersSettings(t) })
+	t.Run("custom resource policy", func(t *testing.T) { w.customResourcePolicy(t) })
+	t.Run("without a Kyma", func(t *testing.T) { w.withoutKyma(t) })
 	t.Run("opt-out", func(t *testing.T) { w.optOut(t) })
 	t.Run("dead cluster", func(t *testing.T) { w.deadCluster(t) })
 }
@@ -33,7 +35,7 @@ func (w *world) install(name string, objects ...any) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: name, Labels: map[string]string{v1beta2.KymaLabel: "runtime-1"},
 		},
-		Spec: v1beta2.ManifestSpec{Module: v1beta2.ModuleName(name), Version: "1", Resources: resources(w.t, objects...)},
+		Spec: w.spec(v1beta2.ModuleName(name), "1", objects...),
 	}))
 	w.reconcileOne(name)
 }
@@ -171,7 +173,7 @@ func (w *world) controlPlaneItself(t *testing.T) {
 	w.must(w.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "operators-own"}}))
 	w.must(w.Create(t.Context(), &v1beta2.Manifest{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "greedy", Labels: map[string]string{v1beta2.KymaLabel: "runtime-1"}},
-		Spec:       v1beta2.ManifestSpec{Module: "greedy", Version: "1", Resources: resources(t, configMap("operators-own"))},
+		Spec:       w.spec("greedy", "1", configMap("operators-own")),
 	}))
 	if _, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("greedy")}); err == nil {
 		t.Error("an object of the control plane was taken over")
@@ -205,14 +207,79 @@ func (w *world) usersSettings(t *testing.T) {
 	}
 }
 
+// customResourcePolicy creates the custom resource once, deletes it with the module, and ignores it if
+// told so.
+func (w *world) customResourcePolicy(t *testing.T) {
+	t.Helper()
+	setData := func(policy v1beta2.CustomResourcePolicy) v1beta2.TemplateRef {
+		template := &v1beta2.ModuleTemplate{}
+		w.must(w.Get(t.Context(), key("policed-1"), template))
+		template.Spec.Data, template.Spec.CustomResourcePolicy = &resources(t, configMap("data"))[0], policy
+		w.must(w.Update(t.Context(), template))
+		return v1beta2.TemplateRef{Name: template.Name, UID: template.UID, Generation: template.Generation}
+	}
+	for _, policy := range []v1beta2.CustomResourcePolicy{"", v1beta2.CreateAndDelete, v1beta2.Ignore} {
+		created := policy != v1beta2.Ignore
+		w.install("policed", configMap("other"))
+		m := &v1beta2.Manifest{}
+		w.must(w.Get(t.Context(), key("policed"), m))
+		m.Spec.Template = setData(policy)
+		w.must(w.Update(t.Context(), m))
+		w.reconcileOne("policed")
+		stored := &corev1.ConfigMap{}
+		if w.exists(stored, "data") != created {
+			t.Fatalf("policy %q: created is %t", policy, !created)
+		}
+		if created {
+			stored.Data = map[string]string{"users": "setting"}
+			w.must(w.Update(t.Context(), stored))
+			w.reconcileOne("policed")
+			w.must(w.Get(t.Context(), key("data"), stored))
+			if stored.Data["users"] != "setting" {
+				t.Errorf("policy %q: the user's setting was reverted", policy)
+			}
+		}
+		if policy == v1beta2.CreateAndDelete {
+			w.must(w.Delete(t.Context(), stored))
+			w.reconcileOne("policed")
+			if w.exists(stored, "data") {
+				t.Error("a custom resource that the user has deleted was created again")
+			}
+			w.must(w.Get(t.Context(), key("policed"), m))
+			if m.Status.State != v1beta2.Ready {
+				t.Errorf("status %+v without the custom resource", m.Status)
+			}
+		}
+		w.disable("policed")
+		w.untilGone("policed")
+		if w.exists(stored, "data") {
+			t.Errorf("policy %q: the custom resource is left", policy)
+		}
+	}
+}
+
+// withoutKyma wants a Manifest without a Kyma to end with its objects, as after a restored backup.
+func (w *world) withoutKyma(t *testing.T) {
+	t.Helper()
+	w.install("orphan", configMap("orphaned"))
+	kyma := &v1beta2.Kyma{}
+	w.must(w.Get(t.Context(), key("runtime-1"), kyma))
+	w.must(w.Delete(t.Context(), kyma))
+	w.untilGone("orphan")
+	if w.exists(&corev1.ConfigMap{}, "orphaned") {
+		t.Error("the object is left")
+	}
+	kyma.ResourceVersion = ""
+	w.must(w.Create(t.Context(), kyma))
+}
+
 // optOut wants a Kyma with the label to keep its modules.
 func (w *world) optOut(t *testing.T) {
 	t.Helper()
-	kyma := &v1beta2.Kyma{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1", Labels: map[string]string{v1beta2.SkipLabel: "true"}},
-		Spec:       v1beta2.KymaSpec{Channel: "regular"},
-	}
-	w.must(w.Create(t.Context(), kyma))
+	kyma := &v1beta2.Kyma{}
+	w.must(w.Get(t.Context(), key("runtime-1"), kyma))
+	kyma.Labels = map[string]string{v1beta2.SkipLabel: "true"}
+	w.must(w.Update(t.Context(), kyma))
 	w.install("held", configMap("held"))
 	if w.exists(&corev1.ConfigMap{}, "held") {
 		t.Error("a module was installed although the Kyma opts out")

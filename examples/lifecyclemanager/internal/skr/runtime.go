@@ -118,7 +118,7 @@ func (r *Runtime) claim(ctx context.Context, object *unstructured.Unstructured, 
 	case live.Labels[ManagedByLabel] == FieldOwner:
 		return nil
 	case namespace:
-		setAnnotation(object, OnlyCreate, "true")
+		SetAnnotation(object, OnlyCreate, "true")
 		return nil
 	case object.GetAnnotations()[OnlyCreate] == "true":
 		return nil
@@ -185,7 +185,8 @@ func (r *Runtime) resources() *ssa.ResourceManager {
 	return ssa.NewResourceManager(r, poller, ssa.Owner{Field: FieldOwner})
 }
 
-func setAnnotation(object *unstructured.Unstructured, key, value string) {
+// SetAnnotation sets an annotation of an object.
+func SetAnnotation(object *unstructured.Unstructured, key, value string) {
 	annotations := object.GetAnnotations()
 	if annotations == nil {
 		annotations = make(map[string]string)
