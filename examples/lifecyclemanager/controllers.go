@@ -27,14 +27,15 @@ import (
 func addControllers(w *watching) error {
 	kymas := &kyma.Reconciler{
 		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
-		Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter, Events: w.mgr.GetEventRecorder(string(kymaManager)),
+		Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter,
+		Events: w.mgr.GetEventRecorder(string(kymaManager)),
 	}
 	manifests := &manifest.Reconciler{
 		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(), Connect: w.connections.Get,
 		RequeueAfter: w.fleet.RequeueAfter,
 	}
 	changed := builder.WithPredicates(
-		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, agentChanged()))
+		predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, agentChanged()))
 
 	forKymas := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.Kyma{}, changed).
 		Owns(&v1beta2.Manifest{}).
@@ -73,28 +74,24 @@ func agentChanged() predicate.Predicate {
 	return never
 }
 
+type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
+
 // allKymas requests all Kymas, because a changed ModuleTemplate may concern each of them. Each is
 // requested at a random moment within spread.
 func allKymas(kymas client.Reader, spread time.Duration) handler.EventHandler {
-	enqueue := func(ctx context.Context, template client.Object, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+	enqueue := func(ctx context.Context, template client.Object, requests queue) {
 		list := &v1beta2.KymaList{}
 		if err := kymas.List(ctx, list, client.InNamespace(template.GetNamespace())); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "the new catalog waits for the next reconcile of each runtime")
 		}
 		for i := range list.Items {
 			request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])}
-			queue.AddAfter(request, rand.N(spread+1)) //nolint:gosec // Jitter is not a secret.
+			requests.AddAfter(request, rand.N(spread+1)) //nolint:gosec // Jitter is not a secret.
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) {
-			enqueue(ctx, e.Object, queue)
-		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) {
-			enqueue(ctx, e.ObjectNew, queue)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) {
-			enqueue(ctx, e.Object, queue)
-		},
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(ctx, e.Object, q) },
 	}
 }

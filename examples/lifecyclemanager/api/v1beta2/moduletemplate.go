@@ -58,8 +58,8 @@ type ModuleTemplateSpec struct {
 	// +optional
 	Data *Resource `json:"data,omitempty"`
 
-	// CreateAndDelete creates data once, when the module is installed, and deletes it with the module.
-	// Changes by users stay, and an object that a user deletes is not created again. Ignore neither
+	// CreateAndDelete creates data once, with the module, and deletes it with the module. Changes by
+	// users stay, and an object that a user deletes is not created again. Ignore neither
 	// creates nor deletes it. Default: CreateAndDelete.
 	//
 	// +optional
@@ -72,7 +72,7 @@ type ModuleTemplateSpec struct {
 	Resources []Resource `json:"resources,omitempty"`
 }
 
-// CustomResourcePolicy decides what the operator does with the custom resource of a module.
+// CustomResourcePolicy is the policy of the operator for the custom resource of a module.
 //
 // +kubebuilder:validation:Enum=CreateAndDelete;Ignore
 type CustomResourcePolicy string

@@ -70,7 +70,7 @@ func addTemplates(ctx context.Context, there *skr.Runtime, want, have map[string
 	return nil
 }
 
-// entry returns what users choose by, without the objects.
+// entry returns module, version and channels, without the objects.
 func entry(template *v1beta2.ModuleTemplate) v1beta2.ModuleTemplateSpec {
 	return v1beta2.ModuleTemplateSpec{
 		Module: template.Spec.Module, Version: template.Spec.Version, Channels: template.Spec.Channels,

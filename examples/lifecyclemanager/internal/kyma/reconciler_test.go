@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,18 +143,18 @@ func (w *world) testStatus(t *testing.T) {
 // testReady wants Ready to sum up modules and agent, as kstatus and kubectl wait read it.
 func (w *world) testReady(t *testing.T) {
 	t.Helper()
-	for reason, want := range map[string]status.Status{
-		"CertificateFailed": status.InProgressStatus, "Installed": status.CurrentStatus,
+	for reason, want := range map[string]kstatus.Status{
+		"CertificateFailed": kstatus.InProgressStatus, "Installed": kstatus.CurrentStatus,
 	} {
 		installed := metav1.ConditionFalse
-		if want == status.CurrentStatus {
+		if want == kstatus.CurrentStatus {
 			installed = metav1.ConditionTrue
 		}
 		w.setAgent(installed, reason)
 		w.must(w.settle())
 		for _, k := range []*v1beta2.Kyma{w.kyma(), w.user()} {
 			w.wantStatus(t, k, want)
-			if (k.Status.State == v1beta2.Ready) != (want == status.CurrentStatus) {
+			if (k.Status.State == v1beta2.Ready) != (want == kstatus.CurrentStatus) {
 				t.Errorf("state %s with the agent %s", k.Status.State, reason)
 			}
 		}
@@ -162,10 +162,10 @@ func (w *world) testReady(t *testing.T) {
 	w.setAgent(metav1.ConditionTrue, "Installed")
 	w.must(w.settle())
 	for _, m := range w.listManifests() {
-		w.wantStatus(t, &m, status.CurrentStatus)
+		w.wantStatus(t, &m, kstatus.CurrentStatus)
 		m.Spec.Template.Generation++
 		w.must(w.plane.Client.Update(t.Context(), &m))
-		w.wantStatus(t, &m, status.InProgressStatus)
+		w.wantStatus(t, &m, kstatus.InProgressStatus)
 	}
 	w.must(w.settle())
 	if conditions := w.kyma().Status.Conditions; len(conditions) != 2 || len(w.user().Status.Conditions) != 1 {
@@ -174,7 +174,7 @@ func (w *world) testReady(t *testing.T) {
 }
 
 // wantStatus computes that of kstatus.
-func (w *world) wantStatus(t *testing.T, object client.Object, want status.Status) {
+func (w *world) wantStatus(t *testing.T, object client.Object, want kstatus.Status) {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	w.must(err)
@@ -182,7 +182,7 @@ func (w *world) wantStatus(t *testing.T, object client.Object, want status.Statu
 	w.must(err)
 	computed := &unstructured.Unstructured{Object: content}
 	computed.SetGroupVersionKind(gvk)
-	have, err := status.Compute(computed)
+	have, err := kstatus.Compute(computed)
 	w.must(err)
 	if have.Status != want {
 		t.Errorf("kstatus reads %s of %s, want %s", have.Status, gvk.Kind, want)
@@ -195,7 +195,7 @@ func (w *world) wantStatus(t *testing.T, object client.Object, want status.Statu
 		}
 	}
 	observed, _, _ := unstructured.NestedInt64(content, "status", "observedGeneration")
-	if waited := ready == "True" && observed == object.GetGeneration(); waited != (want == status.CurrentStatus) {
+	if waited := ready == "True" && observed == object.GetGeneration(); waited != (want == kstatus.CurrentStatus) {
 		t.Errorf("kubectl wait reads Ready %s, and kstatus %s", ready, want)
 	}
 }

@@ -21,8 +21,8 @@ const (
 )
 
 // syncSpec copies the spec of the Kyma in the runtime, where users edit it, to the control plane. A
-// runtime without a Kyma gets one with the spec of the control plane. An edit in the control plane is
-// undone, with an Event.
+// runtime without a Kyma gets one with the spec of the control plane. An edit in the control plane
+// is undone, with an Event.
 func (r *Reconciler) syncSpec(ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma) (*v1beta2.Kyma, error) {
 	remote := &v1beta2.Kyma{}
 	err := there.Get(ctx, client.ObjectKey{Namespace: skr.Namespace, Name: RemoteName}, remote)

@@ -14,8 +14,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// apply makes the runtime have what is wanted and no others of the inventory. The custom resource is
-// created once. It returns the first thing that is still awaited, empty if there is none.
+// apply makes the runtime have the content and no other objects of the inventory. The custom
+// resource is created once. It returns the first thing that is still awaited, empty if there is
+// none.
 func (r *Reconciler) apply(
 	ctx context.Context, there *skr.Runtime, manifest *v1beta2.Manifest, wanted *content,
 ) (awaited string, err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
 
-// content is what a ModuleTemplate has.
+// content has the objects of a ModuleTemplate.
 type content struct {
 	objects []*unstructured.Unstructured
 	// data is the custom resource, and ignored that which the policy leaves to the user.

@@ -119,7 +119,8 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 	}
 	if wanted == nil {
 		status := manifest.Status
-		status.State, status.Message = v1beta2.Processing, "ModuleTemplate "+manifest.Spec.Template.Name+" has changed or is gone"
+		status.State = v1beta2.Processing
+		status.Message = "ModuleTemplate " + manifest.Spec.Template.Name + " has changed or is gone"
 		return r.later(manifest), r.report(ctx, manifest, status)
 	}
 	awaited, err := r.apply(ctx, there, manifest, wanted)
