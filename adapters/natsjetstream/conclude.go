@@ -1,13 +1,16 @@
 package natsjetstream
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -120,12 +123,34 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 	if !ok || ctx.Err() != nil || whole != nil && whole.Fault == intake.FaultOfReplica {
 		return false
 	}
-	return c.returns.offer(runtime, func() error {
-		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-		defer cancel()
-		_, err := c.conn.RequestMsgWithContext(ctx, answerTo(subject, refusal))
+	return c.returns.offer(runtime, func() error { return c.offer(ctx, runtime, answerTo(subject, refusal)) })
+}
+
+// offer sends a refusal, and waits for its confirmation on a subject that the runtime alone may
+// use. The server answers at once if nothing waits for the refusal.
+func (c *Consumer) offer(ctx context.Context, runtime core.RuntimeID, refusal *nats.Msg) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	inbox := cmp.Or(c.conn.Opts.InboxPrefix, InboxPrefix(reservedRuntime))
+	refusal.Reply = confirmations(inbox, runtime) + "." + rand.Text()
+	confirmed := make(chan *nats.Msg, 1)
+	subscription, err := c.conn.ChanSubscribe(refusal.Reply, confirmed)
+	if err != nil {
 		return err
-	})
+	}
+	defer subscription.Unsubscribe() //nolint:errcheck // It fails when the connection is gone.
+	if err := c.conn.PublishMsg(refusal); err != nil {
+		return err
+	}
+	select {
+	case answer := <-confirmed:
+		if answer.Header.Get("Status") != "" {
+			return nats.ErrNoResponders
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // acknowledge informs the forwarder, if it still waits.

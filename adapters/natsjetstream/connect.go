@@ -41,7 +41,7 @@ func ConnectOptions(runtime core.RuntimeID, keys KeyMaterial) []nats.Option {
 func OperatorConnectOptions(manager core.Manager, keys KeyMaterial) []nats.Option {
 	return append(connectOptions(keys),
 		nats.Name("runtime-watcher operator"),
-		nats.CustomInboxPrefix(inboxRoot+".operator."+string(manager)),
+		nats.CustomInboxPrefix(operatorInbox(manager)),
 	)
 }
 

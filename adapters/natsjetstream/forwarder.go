@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -24,6 +25,8 @@ type Forwarder struct {
 	opts    ForwarderOptions
 	denials denials
 	ids     ids
+	// answered has the subjects on which the operator answered the last message.
+	answered sync.Map
 }
 
 var _ core.Forwarder = (*Forwarder)(nil)
@@ -43,6 +46,8 @@ func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions
 		return nil, errNoConnection
 	case runtime == "":
 		return nil, errNoRuntime
+	case runtime == reservedRuntime:
+		return nil, errReserved
 	case conn.Opts.InboxPrefix != InboxPrefix(runtime):
 		return nil, fmt.Errorf("%w: %q", errInbox, InboxPrefix(runtime))
 	}
@@ -58,6 +63,8 @@ func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions
 // Forward implements [core.Forwarder]. It blocks until the operator has answered, or has not
 // answered within [ForwarderOptions.AnswerWait] after the stream stored the batch. The end of ctx
 // or [ForwarderOptions.Timeout] ends it with an error; the batch may be stored nevertheless.
+// While the operator is away, Forward drops a heartbeat if a message of the runtime waits in the
+// stream.
 func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	if batch.IsEmpty() {
 		return nil
@@ -80,6 +87,12 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
 	defer cancel()
-	m := &message{subject: subject, stream: streamName(manager), request: &encoded, events: len(batch.Events)}
+	m := &message{
+		subject: subject, stream: streamName(manager), request: &encoded, events: len(batch.Events),
+	}
+	if len(batch.Events) == 0 && !batch.Heartbeat.Leaving {
+		_, answered := f.answered.Load(subject)
+		m.replaceable = !answered
+	}
 	return encoded.Result(f.send(ctx, m))
 }

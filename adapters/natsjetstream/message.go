@@ -2,6 +2,7 @@ package natsjetstream
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,6 +19,9 @@ type message struct {
 	request *contract.Request
 	// events is the number of events in the batch.
 	events int
+	// replaceable means that the batch is a heartbeat, another one follows, and the operator did
+	// not answer the last message.
+	replaceable bool
 }
 
 // send sends a message, and remembers its ID while the result is unknown.
@@ -39,7 +43,7 @@ func (f *Forwarder) send(ctx context.Context, m *message) error {
 // exchange stores a message in the stream, and waits for the answer of the operator.
 func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	if f.opts.AnswerWait < 0 {
-		_, err := f.store(ctx, m, "")
+		_, err := f.storeOnce(ctx, m, "")
 		return err
 	}
 	answers := make(chan *nats.Msg, 1) // SubscribeSync would allocate 512 KiB.
@@ -48,11 +52,41 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 		return classify(m.subject, err)
 	}
 	defer subscription.Unsubscribe() //nolint:errcheck // It fails when the connection is gone.
-	duplicate, err := f.store(ctx, m, subscription.Subject)
-	if err != nil || duplicate { // Nothing answers a message that an earlier attempt has stored.
+	answered, err := f.storeOnce(ctx, m, subscription.Subject)
+	if err != nil || !answered {
 		return err
 	}
 	return f.await(ctx, m, answers)
+}
+
+// heartbeatAttempts is the number of attempts to store a heartbeat within AnswerWait.
+const heartbeatAttempts = 3
+
+// storeOnce stores a message, and reports whether the operator will answer it. Nothing answers a
+// message that an earlier attempt has stored. While the operator is away, a heartbeat is stored
+// only if no other message of the runtime waits in the stream, which heartbeats would fill.
+// Messages of another replica of the agent may be gone after a moment.
+func (f *Forwarder) storeOnce(ctx context.Context, m *message, answers string) (answered bool, err error) {
+	for attempt := 1; ; attempt++ {
+		duplicate, err := f.store(ctx, m, answers)
+		switch {
+		case !isOccupied(err):
+			return err == nil && !duplicate, err
+		case attempt == heartbeatAttempts || f.opts.AnswerWait < 0:
+			return false, nil
+		}
+		if err := sleep(ctx, f.opts.AnswerWait/heartbeatAttempts); err != nil {
+			return false, classify(m.subject, err)
+		}
+	}
+}
+
+// isOccupied reports whether the stream refused a message because another one has its subject.
+// Replicated streams of newer servers have a code of their own.
+func isOccupied(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // store publishes a message, and returns when the stream has stored it, or had stored it before.
@@ -64,8 +98,13 @@ func (f *Forwarder) store(ctx context.Context, m *message, answers string) (dupl
 	if answers != "" {
 		msg.Header.Set(headerAnswer, answers)
 	}
-	ack, err := f.stream.PublishMsg(ctx, msg, jetstream.WithMsgID(m.id),
-		jetstream.WithExpectStream(m.stream), jetstream.WithRetryAttempts(0))
+	opts := []jetstream.PublishOpt{
+		jetstream.WithMsgID(m.id), jetstream.WithExpectStream(m.stream), jetstream.WithRetryAttempts(0),
+	}
+	if m.replaceable {
+		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(0))
+	}
+	ack, err := f.stream.PublishMsg(ctx, msg, opts...)
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 		return ack.Duplicate, nil
@@ -85,8 +124,10 @@ func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.
 	case <-ctx.Done():
 		return classify(m.subject, ctx.Err())
 	case <-late.C:
+		f.answered.Delete(m.subject)
 		return nil
 	case msg := <-answers:
+		f.answered.Store(m.subject, true)
 		answer := readAnswer(msg, m.request.Elements())
 		if answer.Status == contract.V3.Status() {
 			return nil

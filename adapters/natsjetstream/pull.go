@@ -39,7 +39,7 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 			return
 		}
 		out.began(ctx, err)
-		sleep(ctx, reopenWait)
+		_ = sleep(ctx, reopenWait)
 	}
 }
 
@@ -49,17 +49,20 @@ func (c *Consumer) waitReady(ctx context.Context, manager core.Manager) bool {
 		if c.intake.Ready(manager) == nil {
 			return true
 		}
-		sleep(ctx, readyInterval)
+		_ = sleep(ctx, readyInterval)
 	}
 	return false
 }
 
-func sleep(ctx context.Context, wait time.Duration) {
+// sleep returns the error of a context that ends first.
+func sleep(ctx context.Context, wait time.Duration) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return nil
 	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -71,7 +74,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	go func() {
 		defer close(watched)
 		for pulling.Err() == nil && c.intake.Ready(out.manager) == nil {
-			sleep(pulling, readyInterval)
+			_ = sleep(pulling, readyInterval)
 		}
 		stop()
 	}()

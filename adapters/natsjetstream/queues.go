@@ -1,7 +1,9 @@
 package natsjetstream
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -89,6 +91,9 @@ func (q *queues) wait() { q.running.Wait() }
 // later.
 func (q *queues) add(msg jetstream.Msg) {
 	runtime, err := parseSubject(msg.Subject())
+	if err == nil && isAcknowledgement(msg) {
+		err = errAcknowledgement
+	}
 	if err != nil {
 		q.terminate(&job{msg: msg, began: time.Now()}, q.manager, reasons.Malformed, err)
 		<-q.slots
@@ -103,6 +108,15 @@ func (q *queues) add(msg jetstream.Msg) {
 		q.running.Go(func() { q.work(runtime, msg) })
 	case queued:
 	}
+}
+
+var errAcknowledgement = errors.New("message is an acknowledgement of the server, which a runtime has directed here")
+
+// isAcknowledgement reports whether a message is no batch, and nothing waits for an answer. A
+// server writes acknowledgements to any subject that a runtime names. They must take no place of
+// the runtime of that subject.
+func isAcknowledgement(msg jetstream.Msg) bool {
+	return len(msg.Headers()) == 0 && !bytes.HasPrefix(bytes.TrimLeft(msg.Data(), " \t\r\n"), []byte("["))
 }
 
 type place int

@@ -1,8 +1,12 @@
 package natsjetstream
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -43,6 +47,52 @@ func StreamConfig(manager core.Manager) jetstream.StreamConfig {
 		DenyDelete:           true,
 		Replicas:             1,
 	}
+}
+
+var (
+	errLoses = errors.New("natsjetstream: the stream may lose messages, want the limits and denials of StreamConfig")
+	errLower = errors.New("a server would remove messages: want no lower MaxMsgsPerSubject, " +
+		"and no MaxBytes below the stored bytes")
+)
+
+// EnsureStream creates a stream, or changes the limits and the replicas of the existing one. Its
+// messages stay: EnsureStream refuses a config with which messages may be lost, a lower
+// MaxMsgsPerSubject, and a MaxBytes below the bytes that are stored. Call it before
+// [Consumer].Start, such as on each release.
+func EnsureStream(ctx context.Context, conn *nats.Conn, config jetstream.StreamConfig) error {
+	if !losesNothing(config) {
+		return fmt.Errorf("%w: %s", errLoses, config.Name)
+	}
+	streams, err := jetstream.New(conn)
+	if err == nil {
+		err = ensure(ctx, streams, config)
+	}
+	if err != nil {
+		return fmt.Errorf("natsjetstream: stream %s: %w", config.Name, err)
+	}
+	return nil
+}
+
+func ensure(ctx context.Context, streams jetstream.JetStream, config jetstream.StreamConfig) error {
+	stream, err := streams.Stream(ctx, config.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		_, err = streams.CreateStream(ctx, config)
+	case err != nil:
+	case removes(config, stream.CachedInfo()):
+		err = errLower
+	default:
+		_, err = streams.UpdateStream(ctx, config)
+	}
+	return err
+}
+
+// removes reports whether a server would remove messages of a stream that gets a config. Limits of
+// 0 and less are none.
+func removes(config jetstream.StreamConfig, from *jetstream.StreamInfo) bool {
+	before := from.Config.MaxMsgsPerSubject
+	fewer := config.MaxMsgsPerSubject > 0 && (before <= 0 || config.MaxMsgsPerSubject < before)
+	return fewer || config.MaxBytes > 0 && uint64(config.MaxBytes) < from.State.Bytes
 }
 
 // losesNothing reports whether a stream keeps each message until it is acknowledged, against any

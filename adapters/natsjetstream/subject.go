@@ -42,5 +42,8 @@ func parseSubject(subject string) (core.RuntimeID, error) {
 	if err != nil || id == "" || token(core.RuntimeID(id)) != parts[2] {
 		return "", fmt.Errorf("subject %.80q names no runtime", subject)
 	}
+	if core.RuntimeID(id) == reservedRuntime {
+		return "", errReserved
+	}
 	return core.RuntimeID(id), nil
 }

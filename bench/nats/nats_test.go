@@ -35,8 +35,8 @@ const manager core.Manager = "my-operator"
 
 func runtimeNumber(n int) core.RuntimeID { return core.RuntimeID(fmt.Sprintf("runtime-%d", n)) }
 
-func users(runtimes int) []lab.BrokerUser {
-	all := []lab.BrokerUser{lab.OperatorUser(manager)}
+func users(runtimes int) []natsjetstream.User {
+	all := []natsjetstream.User{lab.OperatorUser(manager)}
 	for n := range runtimes {
 		all = append(all, lab.RuntimeUser(runtimeNumber(n), manager))
 	}

@@ -35,39 +35,17 @@ func NATSServers(t testing.TB) map[string]string {
 	return servers
 }
 
-// BrokerUser is an entry of the configuration of a NATS server. Name is a SAN of its certificate.
-type BrokerUser struct {
-	Name               string
-	Publish, Subscribe []string
-	Responses          bool
-}
-
-// RuntimeUser lets a runtime publish under its own name to its managers, as docs/nats.md has it.
-func RuntimeUser(runtime core.RuntimeID, managers ...core.Manager) BrokerUser {
-	u := BrokerUser{
-		Name: RuntimeDomain(runtime), Subscribe: []string{natsjetstream.InboxPrefix(runtime) + ".>"}, Responses: true,
-	}
-	for _, manager := range managers {
-		u.Publish = append(u.Publish, natsjetstream.Subject(manager, runtime))
-	}
-	return u
+// RuntimeUser lets a runtime publish under its own name to its managers.
+func RuntimeUser(runtime core.RuntimeID, managers ...core.Manager) natsjetstream.User {
+	return natsjetstream.RuntimeUser(runtime, RuntimeDomain(runtime), managers...)
 }
 
 // RuntimeDomain is the registered domain of a runtime, and a SAN of its certificate.
 func RuntimeDomain(runtime core.RuntimeID) string { return string(runtime) + ".example.com" }
 
 // OperatorUser has the rights of the operator of one manager.
-func OperatorUser(manager core.Manager) BrokerUser {
-	stream := "watch-" + string(manager)
-	return BrokerUser{
-		Name: OperatorDomain(manager),
-		Publish: []string{
-			"$JS.API.STREAM.INFO." + stream, "$JS.API.STREAM.CREATE." + stream,
-			"$JS.API.CONSUMER.*." + stream + ".>", "$JS.API.CONSUMER.MSG.NEXT." + stream + ".>",
-			"$JS.ACK." + stream + ".>", "_INBOX.>",
-		},
-		Subscribe: []string{"_INBOX.operator." + string(manager) + ".>"},
-	}
+func OperatorUser(manager core.Manager) natsjetstream.User {
+	return natsjetstream.OperatorUser(manager, OperatorDomain(manager))
 }
 
 // OperatorDomain is the SAN by which a NATS server identifies the operator of a manager.
@@ -101,9 +79,7 @@ type BrokerOptions struct {
 	CA *testpki.CA
 }
 
-var brokerConfiguration = template.Must(template.New("").Funcs(template.FuncMap{"list": func(items []string) string {
-	return `"` + strings.Join(items, `", "`) + `"`
-}}).Parse(`
+var brokerConfiguration = template.Must(template.New("").Parse(`
 server_name: {{.Node.Name}}
 listen: "{{.Node.Addr}}"
 max_payload: 1MB
@@ -115,13 +91,7 @@ jetstream { store_dir: "{{.Node.Dir}}/store"{{if .Sync}}, sync_interval: always{
   verify_and_map: true
 }{{end}}
 {{template "tls" .Node}}
-authorization { users: [{{range .Users}}
-  { user: "{{.Name}}", permissions: {
-    publish: { allow: [{{list .Publish}}] }
-    subscribe: { allow: [{{list .Subscribe}}] }
-    {{if .Responses}}allow_responses: true{{end}}
-  } }{{end}}
-] }
+{{.Authorization}}
 leafnodes { listen: "{{.Node.Leaf}}", {{template "tls" .Node}} }
 {{if gt (len .Nodes) 1}}cluster {
   name: test
@@ -131,7 +101,7 @@ leafnodes { listen: "{{.Node.Leaf}}", {{template "tls" .Node}} }
 `))
 
 // StartBroker runs NATS servers until the test ends.
-func StartBroker(t testing.TB, opts BrokerOptions, users ...BrokerUser) *Broker {
+func StartBroker(t testing.TB, opts BrokerOptions, users ...natsjetstream.User) *Broker {
 	t.Helper()
 	b := &Broker{T: t, CA: opts.CA}
 	if b.CA == nil {
@@ -144,7 +114,10 @@ func StartBroker(t testing.TB, opts BrokerOptions, users ...BrokerUser) *Broker 
 	for _, n := range b.Nodes {
 		n.WriteKeys(b.CA.PEM(), server)
 		var text strings.Builder
-		data := map[string]any{"Node": n, "Nodes": b.Nodes, "Users": users, "Sync": opts.Sync, "Lenient": opts.Lenient}
+		data := map[string]any{
+			"Node": n, "Nodes": b.Nodes, "Sync": opts.Sync, "Lenient": opts.Lenient,
+			"Authorization": string(Must(natsjetstream.Authorization(users...))),
+		}
 		if err := brokerConfiguration.Execute(&text, data); err != nil {
 			t.Fatal(err)
 		}

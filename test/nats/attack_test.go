@@ -102,6 +102,7 @@ func TestAttacks(t *testing.T) {
 		{"publishes to another manager", natsjetstream.Subject(other, attacker)},
 		{"answers another runtime", natsjetstream.InboxPrefix(victim) + ".x"},
 		{"answers an operator", "_INBOX.operator." + string(manager) + ".x"},
+		{"confirms a refusal of another runtime", "_INBOX.operator." + string(manager) + ".refused." + string(victim) + ".x"},
 		{"deletes the stream", "$JS.API.STREAM.DELETE." + stream},
 		{"purges the stream", "$JS.API.STREAM.PURGE." + stream},
 		{"changes the stream", "$JS.API.STREAM.UPDATE." + stream},

@@ -48,7 +48,13 @@ func documented(t *testing.T, p string, keys map[string][]byte) *lab.BrokerNode 
 		n.Write(name, content)
 		places = append(places, `"`+name+`"`, `"`+n.Dir+"/"+name+`"`)
 	}
-	text := strings.NewReplacer(places...).Replace(block(t, "", "tls {"))
+	text := block(t, "", "tls {")
+	users := lab.Must(natsjetstream.Authorization(
+		lab.RuntimeUser(attacker, manager), natsjetstream.OperatorUser(manager, documentedUser)))
+	if !strings.Contains(text, string(users)) {
+		t.Errorf("docs/platforms/nats.md has other users than\n%s", users)
+	}
+	text = strings.NewReplacer(places...).Replace(text)
 	n.Write("nats.conf", []byte("listen: \""+n.Addr+"\"\n"+text))
 	n.Launch()
 	n.Await()

@@ -48,8 +48,8 @@ func (b *broker) startAgents(runtimes int, opts natsjetstream.ForwarderOptions) 
 
 func runtimeNumber(n int) core.RuntimeID { return core.RuntimeID(fmt.Sprintf("runtime-%d", n)) }
 
-func users(runtimes int) []lab.BrokerUser {
-	all := []lab.BrokerUser{lab.OperatorUser(manager)}
+func users(runtimes int) []natsjetstream.User {
+	all := []natsjetstream.User{lab.OperatorUser(manager)}
 	for n := range runtimes {
 		all = append(all, lab.RuntimeUser(runtimeNumber(n), manager))
 	}
@@ -187,7 +187,7 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 // stream a maximum age. The fleet misses their numbers.
 func TestLostMessagesLeadToResync(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, lab.BrokerOptions{}, append(users(1), lab.BrokerUser{
+	b := newBroker(t, lab.BrokerOptions{}, append(users(1), natsjetstream.User{
 		Name: "admin.example.com", Publish: []string{">"}, Subscribe: []string{">"},
 	})...)
 	op, watched := newOperator(), newFleet()

@@ -29,13 +29,6 @@ leafnodes {
 }
 `
 
-// leafUser may also confirm refusals: allow_responses has no effect for leaf nodes.
-func leafUser(runtime core.RuntimeID) lab.BrokerUser {
-	u := lab.RuntimeUser(runtime, manager)
-	u.Publish = append(u.Publish, "_INBOX.operator."+string(manager)+".>")
-	return u
-}
-
 // leaf starts a leaf node of a runtime, and returns a broker that clients connect to.
 func (b *broker) leaf(p string, runtime core.RuntimeID) *lab.Broker {
 	b.t.Helper()
@@ -57,7 +50,7 @@ func TestLeafNode(t *testing.T) {
 	for name, p := range lab.NATSServers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBroker(t, lab.BrokerOptions{Program: p}, leafUser(attacker), lab.RuntimeUser(victim, manager), lab.OperatorUser(manager))
+			b := newBroker(t, lab.BrokerOptions{Program: p}, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager), lab.OperatorUser(manager))
 			op := newOperator()
 			var handedBack atomic.Int64
 			consume(t, b.Operator(manager), op, natsjetstream.Options{Hooks: natsjetstream.Hooks{

@@ -131,7 +131,7 @@ type broker struct {
 	t testing.TB
 }
 
-func newBroker(t testing.TB, opts lab.BrokerOptions, users ...lab.BrokerUser) *broker {
+func newBroker(t testing.TB, opts lab.BrokerOptions, users ...natsjetstream.User) *broker {
 	t.Helper()
 	return &broker{lab.StartBroker(t, opts, users...), t}
 }

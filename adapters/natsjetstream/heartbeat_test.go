@@ -1,0 +1,114 @@
+package natsjetstream_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// An hour of heartbeats without an operator takes a constant place in the stream, whatever the number
+// of replicas of the agents. It delays no event, and the operator that is back knows its runtimes.
+func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	publish := must(jetstream.New(b.connect()))
+	stream := must(publish.CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
+	const runtimes, hour = 20, 133
+	var replicas [runtimes][2]*natsjetstream.Forwarder
+	for n := range runtimes {
+		for r := range replicas[n] {
+			replicas[n][r] = b.forwarder(core.RuntimeID(fmt.Sprintf("runtime-%d", n)), noAnswer)
+		}
+	}
+	for number := range hour {
+		for n := range runtimes {
+			for _, f := range replicas[n] {
+				mustForward(t, f, heartbeat(uint64(number+1)))
+			}
+		}
+	}
+	state := must(stream.Info(t.Context())).State
+	if state.Msgs != runtimes {
+		t.Errorf("the stream has %d messages, want one for each of %d runtimes", state.Msgs, runtimes)
+	}
+	if all := state.Bytes / runtimes * 10_000; all > 16<<20 {
+		t.Errorf("heartbeats of 10,000 runtimes take %d bytes in an hour, want at most 16 MiB", all)
+	}
+
+	mustForward(t, replicas[0][0], numbered(1, "a"))
+	last := heartbeat(hour + 1)
+	last.Heartbeat.Leaving = true
+	mustForward(t, replicas[0][1], last)
+	if got := must(stream.Info(t.Context())).State.Msgs; got != runtimes+2 {
+		t.Errorf("the stream has %d messages, want an event and the last heartbeat more", got)
+	}
+
+	watched := must(fleet.New(fleet.Options{}))
+	b.consume(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched})
+	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
+	eventually(t, "runtime-1 is fresh again", func() bool {
+		return forward(t, runtime, heartbeat(hour+1)) == nil && watched.Get("runtime-1", manager).State == fleet.Fresh
+	})
+}
+
+// While the operator answers, a message that it does not take holds up no heartbeat.
+func TestHeartbeatBesideAnEventThatWaits(t *testing.T) {
+	t.Parallel()
+	watched := must(fleet.New(fleet.Options{}))
+	s := newScene(t, core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if event.Watched.Name == "bad" {
+			return core.ErrNotReady
+		}
+		return nil
+	}), natsjetstream.Options{Fleet: watched})
+	runtime := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience})
+	mustForward(t, runtime, heartbeat(1))
+	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(1, "bad"))
+	s.awaitFate("delayed not_ready", 1)
+	handled := s.fates.of("enqueued")
+	mustForward(t, runtime, heartbeat(2))
+	if got := s.fates.of("enqueued"); got != handled+1 {
+		t.Errorf("%d messages were enqueued, want the heartbeat", got-handled)
+	}
+}
+
+// The server writes acknowledgements to any subject that a runtime names. They take no place of the
+// runtime of that subject.
+func TestAcknowledgementsTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	held := make(chan struct{})
+	s := newScene(t, core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if event.Watched.Name == "slow" {
+			<-held
+		}
+		return nil
+	}), natsjetstream.Options{RuntimeInFlight: 1})
+	conn := s.connect()
+	publish := must(jetstream.New(conn))
+	publishFrom(t, publish, "runtime-1", numbered(1, "slow"), "")
+	for range 20 {
+		if err := conn.Publish(natsjetstream.Subject(manager, "runtime-1"), []byte(`{"stream":"watch-my-operator","seq":1}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.awaitFate("terminated malformed", 20)
+	publishFrom(t, publish, "runtime-1", numbered(2, "a"), "")
+	close(held)
+	s.awaitHandled(2)
+	if got := s.fates.of("delayed too_fast"); got > 0 {
+		t.Errorf("%d messages are delayed, want none", got)
+	}
+}
+
+func heartbeat(number uint64) core.Batch {
+	batch := beat(1)
+	batch.Heartbeat.Number, batch.Heartbeat.ID = number, fmt.Sprintf("heartbeat-%d", number)
+	return batch
+}

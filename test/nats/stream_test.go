@@ -1,0 +1,140 @@
+package nats_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+)
+
+// A release changes the limits of a stream in use, and its replicas in a cluster. No message is lost.
+func TestReleaseChangesTheStream(t *testing.T) {
+	t.Parallel()
+	for name, p := range lab.NATSServers(t) {
+		for nodes := 1; nodes <= 3; nodes += 2 {
+			t.Run(fmt.Sprintf("%s/%d", name, nodes), func(t *testing.T) {
+				t.Parallel()
+				testReleaseChangesTheStream(t, newBroker(t, lab.BrokerOptions{Program: p, Nodes: nodes}, users(1)...))
+			})
+		}
+	}
+}
+
+func testReleaseChangesTheStream(t *testing.T, b *broker) {
+	t.Helper()
+	conn, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
+	eventually(t, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
+	f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
+	const stored = 20
+	for n := range stored {
+		b.mustForward(f, batchOf(runtimeNumber(0), fmt.Sprintf("object-%d", n)))
+	}
+	changed := config
+	const less = 64 << 20
+	changed.Replicas, changed.MaxMsgsPerSubject, changed.MaxBytes = len(b.Nodes), 2*config.MaxMsgsPerSubject, less
+	eventually(t, "the stream is changed", func() bool { return ensure(t, conn, changed) == nil })
+	info := lab.Must(lab.Must(lab.Must(jetstream.New(conn)).Stream(t.Context(), config.Name)).Info(t.Context()))
+	got := info.Config
+	if got.Replicas != len(b.Nodes) || got.MaxBytes != less || got.MaxMsgsPerSubject != 2*config.MaxMsgsPerSubject {
+		t.Errorf("the stream has %d replicas, %d messages of a runtime and %d bytes", got.Replicas, got.MaxMsgsPerSubject, got.MaxBytes)
+	}
+	aged, fewer, smaller := changed, changed, changed
+	aged.MaxAge, fewer.MaxMsgsPerSubject, smaller.MaxBytes = 1, stored/2, int64(info.State.Bytes/2)
+	for _, config := range []jetstream.StreamConfig{aged, fewer, smaller} {
+		if ensure(t, conn, config) == nil {
+			t.Error("EnsureStream sets a limit with which a server removes messages")
+		}
+	}
+	op := newOperator()
+	consume(t, conn, op, natsjetstream.Options{})
+	eventually(t, "all stored events arrive", func() bool { return op.handled() == stored })
+}
+
+func ensure(t *testing.T, conn *nats.Conn, config jetstream.StreamConfig) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // A request without a leader has no answer.
+	defer cancel()
+	return natsjetstream.EnsureStream(ctx, conn, config)
+}
+
+// mustForward retries while a cluster elects leaders.
+func (b *broker) mustForward(f core.Forwarder, batch core.Batch) {
+	b.t.Helper()
+	eventually(b.t, "the batch is stored", func() bool { return f.Forward(b.t.Context(), manager, batch) == nil })
+}
+
+// Replicated streams have an answer of their own for a heartbeat that finds another message.
+func TestHeartbeatsInACluster(t *testing.T) {
+	t.Parallel()
+	for name, p := range lab.NATSServers(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users(1)...)
+			conn, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
+			config.Replicas = len(b.Nodes)
+			eventually(t, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
+			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
+			for n := range 10 {
+				b.mustForward(f, core.Batch{Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: strconv.Itoa(n), Number: uint64(n + 1)}})
+			}
+			stream := lab.Must(lab.Must(jetstream.New(conn)).Stream(t.Context(), config.Name))
+			if got := lab.Must(stream.Info(t.Context())).State.Msgs; got != 1 {
+				t.Errorf("the stream has %d heartbeats of a runtime, want 1", got)
+			}
+		})
+	}
+}
+
+// A runtime that is named as the operators would get their batches and answers.
+func TestReservedName(t *testing.T) {
+	t.Parallel()
+	if text, err := natsjetstream.Authorization(lab.RuntimeUser("operator", manager)); err == nil {
+		t.Errorf("a configuration is made with a runtime named operator:\n%s", text)
+	}
+	b := newBroker(t, lab.BrokerOptions{}, lab.OperatorUser(manager), natsjetstream.User{
+		Name: lab.RuntimeDomain("operator"), Publish: []string{">"}, Subscribe: []string{"_INBOX.>"},
+	})
+	op := newOperator()
+	consume(t, b.Operator(manager), op, natsjetstream.Options{})
+	conn := lab.Must(b.Dial(b.Certificate("operator"), nats.CustomInboxPrefix(natsjetstream.InboxPrefix("operator"))))
+	defer conn.Close()
+	if _, err := natsjetstream.NewForwarder(conn, "operator", natsjetstream.ForwarderOptions{}); err == nil {
+		t.Error("NewForwarder accepts a runtime named operator")
+	}
+	streams := lab.Must(jetstream.New(conn))
+	body := lab.Must(contract.V3.Encode(ptr(batchOf("operator", "object")))).Body
+	eventually(t, "the message is stored", func() bool {
+		_, err := streams.Publish(t.Context(), natsjetstream.Subject(manager, "operator"), body)
+		return err == nil
+	})
+	stream := lab.Must(lab.Must(jetstream.New(b.Operator(manager))).Stream(t.Context(), "watch-"+string(manager)))
+	eventually(t, "the consumer removes the message", func() bool { return lab.Must(stream.Info(t.Context())).State.Msgs == 0 })
+	if op.handled() > 0 {
+		t.Error("an event of a runtime named operator is delivered")
+	}
+}
+
+// Each name is that of one client, and can be written.
+func TestAuthorizationRefusesNames(t *testing.T) {
+	t.Parallel()
+	good := lab.RuntimeUser(attacker, manager)
+	for _, name := range []string{"", `a"b`, "a b", "ä.example.com", good.Name} {
+		bad := lab.RuntimeUser(victim, manager)
+		bad.Name = name
+		if _, err := natsjetstream.Authorization(good, bad); err == nil {
+			t.Errorf("a user named %q is accepted", name)
+		}
+	}
+	if _, err := natsjetstream.Authorization(good, lab.RuntimeUser(victim, manager)); err != nil {
+		t.Error(err)
+	}
+}
