@@ -6,15 +6,21 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
 	go.uber.org/goleak v1.3.0
-	k8s.io/api v0.37.2 // indirect
-	k8s.io/apimachinery v0.37.2
+	k8s.io/apimachinery v0.36.3
+)
+
+require (
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00
 )
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
-	github.com/go-logr/logr v1.4.4 // indirect
+	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
+	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 	github.com/hashicorp/go-retryablehttp v0.7.8 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
@@ -31,19 +37,13 @@ require (
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
+	k8s.io/api v0.36.3 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
-	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
-	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
+	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
+	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
-	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
-)
-
-require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261122175540-85687d8dde00
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00
+	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 )
 
 replace (

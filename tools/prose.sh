@@ -15,7 +15,7 @@ done < <(git ls-files -z --cached --others --exclude-standard -- "${@:-.}" |
 status=0
 "${VALE:-vale}" --no-global --config=.vale.ini --output=line -- "${files[@]}" || status=1
 # A tab has four columns. A URL, a directive and a marker cannot be broken into lines.
-printf '%s\0' "${files[@]}" | grep -z '\.go$' | xargs -0 -r awk '
+printf '%s\0' "${files[@]}" | { grep -z '\.go$' || :; } | xargs -0 -r awk '
     /^[ \t]*\/\/ .*[^ ][ ][^ ]/ && !/\/\/ \+/ {
         line = $0
         gsub(/\t/, "    ", line)

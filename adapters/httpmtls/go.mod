@@ -6,11 +6,11 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	go.uber.org/goleak v1.3.0
-	k8s.io/apimachinery v0.37.2
+	k8s.io/apimachinery v0.35.0
 )
 
-require github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
-
 require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+
+require github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 
 replace github.com/runtime-watcher/runtime-watcher => ../..

@@ -7,6 +7,8 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+
 require (
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/klauspost/compress v1.20.0 // indirect
@@ -14,9 +16,7 @@ require (
 	github.com/nats-io/nuid v1.0.1 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
-	k8s.io/apimachinery v0.37.2 // indirect
+	k8s.io/apimachinery v0.35.0 // indirect
 )
-
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 
 replace github.com/runtime-watcher/runtime-watcher => ../..

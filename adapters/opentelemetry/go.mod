@@ -9,6 +9,8 @@ require (
 	go.opentelemetry.io/otel/trace v1.47.0
 )
 
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
@@ -18,9 +20,7 @@ require (
 	go.opentelemetry.io/otel/log v1.47.0 // indirect
 	go.opentelemetry.io/otel/metric v1.47.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
-	k8s.io/apimachinery v0.37.2 // indirect
+	k8s.io/apimachinery v0.35.0 // indirect
 )
-
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 
 replace github.com/runtime-watcher/runtime-watcher => ../..

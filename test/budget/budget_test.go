@@ -223,6 +223,29 @@ func TestBans(t *testing.T) {
 	}
 }
 
+// floors are the oldest versions that pass, which make floors tests. A library asks an operator for no newer ones.
+var floors = map[string]string{
+	".":                          "k8s.io/apimachinery v0.35.0",
+	"adapters/prometheus":        "github.com/prometheus/client_golang v1.23.2",
+	"adapters/natsjetstream":     "k8s.io/apimachinery v0.35.0",
+	"adapters/opentelemetry":     "k8s.io/apimachinery v0.35.0",
+	"adapters/controllerruntime": "k8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
+	"controlplane":               "k8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
+}
+
+func TestFloors(t *testing.T) {
+	for module, want := range floors {
+		args := []string{"list", "-m"}
+		for floor := range strings.SplitSeq(want, "\n") {
+			args = append(args, strings.Fields(floor)[0])
+		}
+
+		if got := strings.Join(list(t, module, args...), "\n"); got != want {
+			t.Errorf("%s requires %q, want %q", module, got, want)
+		}
+	}
+}
+
 func matches(pattern, path string) bool {
 	prefix, below := strings.CutSuffix(pattern, "/...")
 
@@ -234,7 +257,13 @@ func matches(pattern, path string) bool {
 func thirdParty(t *testing.T, module, patterns string) []string {
 	t.Helper()
 
-	args := append([]string{"list", "-deps", "-f", "{{with .Module}}{{$.ImportPath}} {{.Path}}{{end}}"}, strings.Fields(patterns)...)
+	return list(t, module, append([]string{"list", "-deps", "-f", "{{with .Module}}{{$.ImportPath}} {{.Path}}{{end}}"}, strings.Fields(patterns)...)...)
+}
+
+// list returns the lines of a go list in a module without the workspace, at least one.
+func list(t *testing.T, module string, args ...string) []string {
+	t.Helper()
+
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = filepath.Join(test.Root(), module)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
@@ -250,7 +279,7 @@ func thirdParty(t *testing.T, module, patterns string) []string {
 
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if lines[0] == "" {
-		t.Fatalf("go %v in %s lists no package, want at least the package itself", args, module)
+		t.Fatalf("go %v in %s lists no package, want at least one", args, module)
 	}
 
 	return lines
