@@ -85,7 +85,7 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	t.Parallel()
 
 	b := newBuilder(t, nil, Options{Keys: Keys{Client: pathsOf(newVolume(t, testpki.Options{}))}})
-	r := &readiness{keys: b.keys, source: func() error { return nil }}
+	r := &readiness{keys: b.keys, proof: &proof{}, source: func() error { return nil }}
 
 	for _, test := range []struct {
 		serving bool
@@ -293,7 +293,7 @@ func TestProblemOfTheSource(t *testing.T) {
 	}
 
 	notReady := errors.New("watch widgets: forbidden")
-	r := &readiness{source: func() error { return notReady }}
+	r := &readiness{proof: &proof{}, source: func() error { return notReady }}
 	r.serving.Store(true)
 	if h := r.health(time.Now()); h.Ready || h.Source != notReady.Error() {
 		t.Errorf("health %+v, want that it is not ready because of its source", h)

@@ -10,10 +10,11 @@ import (
 )
 
 // readiness reports whether the API server should call this agent, and whether its source sees
-// changes. It does not depend on the
-// control plane: an agent that is not called misses changes, and otherwise it keeps them.
+// changes. It does not depend on the control plane: an agent that is not called misses changes, and
+// otherwise it keeps them.
 type readiness struct {
 	keys  keySet
+	proof *proof
 	delay time.Duration
 	// source returns why the source is not ready.
 	source func() error
@@ -29,6 +30,8 @@ type health struct {
 	KeyMaterial []materialHealth `json:"keyMaterial"`
 	// Source is why the source is not ready.
 	Source string `json:"source,omitempty"`
+	// WebhookFailures are the calls of the API server that failed since the start.
+	WebhookFailures int64 `json:"webhookFailures"`
 }
 
 type materialHealth struct {
@@ -65,7 +68,7 @@ func pause(ctx context.Context, d time.Duration) {
 // health returns the state at this moment. An API server does not call a webhook with an expired
 // certificate.
 func (r *readiness) health(now time.Time) health {
-	h := health{Serving: r.serving.Load()}
+	h := health{Serving: r.serving.Load(), WebhookFailures: r.proof.failures.Load()}
 	if err := r.source(); err != nil {
 		h.Source = err.Error()
 	}

@@ -50,7 +50,9 @@ func (b *builder) gatherer() prom.Gatherer {
 
 // addObserving binds the metrics port.
 func (b *builder) addObserving() (err error) {
-	b.ready = &readiness{keys: b.keys, delay: b.opts.StopDelay, source: b.parts.Ready, log: b.log}
+	b.ready = &readiness{
+		keys: b.keys, proof: b.pulse.proof, delay: b.opts.StopDelay, source: b.parts.Ready, log: b.log,
+	}
 
 	scrapes := promhttp.HandlerFor(b.gatherer(), promhttp.HandlerOpts{
 		Registry: b.registry, MaxRequestsInFlight: maxScrapes,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -41,6 +42,11 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 	}
 	if len(args) > 0 && args[0] == commandDebug {
 		return sendDebug(args[1:], stderr)
+	}
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		hint := didYouMean("", args[0], []string{commandCheck, commandDebug, commandWebhookConfiguration})
+		err := &wrongSettings{mistakes: []string{fmt.Sprintf("%.64q: unknown command%s", args[0], hint)}}
+		return errors.Join(err, printTo(stderr, err.Error()+"\n"))
 	}
 	c, err := readSettings(args, env)
 	switch {

@@ -305,6 +305,17 @@ func TestHelpAndVersionGoToStdout(t *testing.T) {
 	}
 }
 
+func TestUnknownCommand(t *testing.T) {
+	t.Parallel()
+
+	var stderr bytes.Buffer
+	err := run(t.Context(), []string{"chek", "--help"}, lookup(nil), io.Discard, &stderr)
+	want := "wrong settings, agent --help lists all:\n  \"chek\": unknown command, did you mean check?\n"
+	if exitCode(err) != exitUsage || stderr.String() != want {
+		t.Errorf("exit code %d and %q, want 2 and %q", exitCode(err), &stderr, want)
+	}
+}
+
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

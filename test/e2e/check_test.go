@@ -12,11 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -293,6 +296,34 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	if more := len(s.operator.Deliveries()) - deliveries; more > 0 {
 		t.Errorf("%d resyncs because of checks, want none", more)
 	}
+
+	env["METRICS_PORT"] = strconv.Itoa(s.agent.MetricsPort)
+	s.checkFindsFault(env, "the caBundle of another", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
+		for n := range stored.Webhooks {
+			stored.Webhooks[n].ClientConfig.CABundle = lab.NewPKI(t).CA.PEM()
+		}
+		return s.runtime.Client.Update(t.Context(), stored)
+	}, `FAIL  webhook +the API server rejects the certificate of the agent; want a caBundle`)
+	s.checkFindsFault(env, "no configuration", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
+		return s.runtime.Client.Delete(t.Context(), stored)
+	}, `FAIL  webhook +the API server calls no agent, and one runs here; want a call; apply the webhook configuration`)
+}
+
+// checkFindsFault breaks the webhook configuration. A check beside an agent must fail with the cause.
+func (s *scene) checkFindsFault(
+	env map[string]string, name string,
+	inject func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error, line string,
+) {
+	s.t.Helper()
+	var stored admissionregistrationv1.ValidatingWebhookConfiguration
+	err := s.runtime.Client.Get(s.t.Context(), client.ObjectKey{Name: "check"}, &stored)
+	if err := errors.Join(err, inject(&stored)); err != nil {
+		s.t.Fatal(err)
+	}
+	lab.Eventually(s.t, 30*time.Second, name+": the check fails with the cause", func() bool {
+		out, code := runCheck(s.t, env)
+		return code == 1 && regexp.MustCompile(`^`+line).MatchString(telling(out, code))
+	})
 }
 
 // checkBefore checks without an agent, as an init container does.

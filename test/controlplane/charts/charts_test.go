@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ const (
 func exampleValues() []string {
 	return []string{
 		"image.repository=agent.example.com/runtime-watcher-agent", "image.tag=v0.0.0",
-		"controlPlane.address=control-plane.example.com:443", "managers={my-operator}", "namespace.create=true",
+		"controlPlane.address=control-plane.example.com:443", "managers={my-operator}",
 	}
 }
 
@@ -135,10 +136,11 @@ func indexVariables(value any) {
 func TestAgentIsThatOfKustomize(t *testing.T) {
 	chart := objects(t, render(t, agent, exampleValues()...))
 	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/example"))
+	delete(base, "Namespace "+namespace) // A release is stored in its namespace, so that a chart cannot create it.
 	if diff := cmp.Diff(base, chart); diff != "" {
 		t.Errorf("objects (-kustomize +chart):\n%s", diff)
 	}
-	if len(base) < 10 {
+	if len(base) < 9 {
 		t.Errorf("only %d objects to compare", len(base))
 	}
 }
@@ -146,13 +148,14 @@ func TestAgentIsThatOfKustomize(t *testing.T) {
 func TestInformerIsThatOfKustomize(t *testing.T) {
 	chart := objects(t, render(t, agent, informerValues(t)...))
 	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/example-informer"))
+	delete(base, "Namespace "+namespace)
 	for _, all := range []map[string]any{chart, base} {
 		parseWatchers(t, all)
 	}
 	if diff := cmp.Diff(base, chart); diff != "" {
 		t.Errorf("objects (-kustomize +chart):\n%s", diff)
 	}
-	if len(base) < 9 {
+	if len(base) < 8 {
 		t.Errorf("only %d objects to compare", len(base))
 	}
 }
@@ -182,28 +185,64 @@ func parseWatchers(t *testing.T, value any) {
 	}
 }
 
-func TestControlPlaneIsThatOfKustomize(t *testing.T) {
-	for copied, origin := range map[string]string{
-		"files/watchers.yaml": "controlplane/config/crd/operator.kyma-project.io_watchers.yaml",
-		"files/role.yaml":     "deploy/controlplane/role.yaml",
-		"files/rules.yaml":    rules,
-	} {
-		if *update {
-			copyFile(t, filepath.Join(controlPlane, copied), origin)
-		}
+// copies returns the files of the charts that are copies. The alerts on the agent are in its chart.
+func copies(t *testing.T) map[string]string {
+	t.Helper()
+	text := string(test.Read(t, rules))
+	head, _, _ := strings.Cut(text, "    - name:")
+	others, ofAgent, found := strings.Cut(text, "    - name: runtime-watcher-agent\n")
+	if !found {
+		t.Fatalf("%s has no group of the agent", rules)
 	}
-	chart := objects(t, render(t, controlPlane, "crd.keep=false", "rules.install=true"))
-	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/controlplane"))
-	maps.Copy(base, objects(t, string(test.Read(t, rules))))
-	if diff := cmp.Diff(base, chart); diff != "" {
-		t.Errorf("go test ./test/controlplane/charts -update copies the files. Objects (-kustomize +chart):\n%s", diff)
+	return map[string]string{
+		controlPlane + "/files/watchers.yaml": string(test.Read(t, "controlplane/config/crd/operator.kyma-project.io_watchers.yaml")),
+		controlPlane + "/files/role.yaml":     string(test.Read(t, "deploy/controlplane/role.yaml")),
+		controlPlane + "/files/rules.yaml":    others,
+		agent + "/files/rules.yaml":           head + "    - name: runtime-watcher-agent\n" + ofAgent,
+		agent + "/files/podmonitor.yaml":      string(test.Read(t, "deploy/observability/podmonitor.yaml")),
 	}
 }
 
-func copyFile(t *testing.T, to, from string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(test.Root(), to), test.Read(t, from), 0o644); err != nil {
-		t.Fatal(err)
+func TestControlPlaneIsThatOfKustomize(t *testing.T) {
+	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/controlplane"))
+	for path, text := range copies(t) {
+		if *update {
+			if err := os.WriteFile(filepath.Join(test.Root(), path), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if string(test.Read(t, path)) != text {
+			t.Errorf("%s is out of date: go test ./test/controlplane/charts -update copies it", path)
+		}
+		if path == controlPlane+"/files/rules.yaml" {
+			maps.Copy(base, objects(t, text))
+		}
+	}
+	chart := objects(t, render(t, controlPlane, "crd.keep=false", "rules.install=true"))
+	if diff := cmp.Diff(base, chart); diff != "" {
+		t.Errorf("objects (-kustomize +chart):\n%s", diff)
+	}
+}
+
+// TestMonitoringOfTheAgent: alerts on the agent name its runtime, and are not in the control plane.
+func TestMonitoringOfTheAgent(t *testing.T) {
+	chart := render(t, agent, append(exampleValues(), "podMonitor.install=true", "podMonitor.labels.release=mine",
+		"rules.install=true", "rules.labels.release=mine", "rules.alertLabels.runtime=runtime-1")...)
+	all := objects(t, chart)
+	monitored := objects(t, string(test.Read(t, "deploy/observability/podmonitor.yaml")))["PodMonitor "+namespace].(map[string]any)
+	monitor, _ := all["PodMonitor "+namespace].(map[string]any)
+	if diff := cmp.Diff(monitored["spec"], monitor["spec"]); diff != "" {
+		t.Errorf("PodMonitor (-deploy/observability +chart):\n%s", diff)
+	}
+	alerts := strings.Count(string(test.Read(t, agent+"/files/rules.yaml")), "alert: RuntimeWatcher")
+	if named := strings.Count(chart, "runtime: runtime-1"); named != alerts || alerts < 15 {
+		t.Errorf("%d of %d alerts have the label of the runtime", named, alerts)
+	}
+	if selected := strings.Count(chart, "release: mine"); selected != 2 || all["PrometheusRule runtime-watcher-agent"] == nil {
+		t.Errorf("%d objects have the label that selects them, want both:\n%s", selected, chart)
+	}
+	if out := render(t, controlPlane, "rules.install=true", "rules.groups={listener}"); strings.Contains(out, "AgentDown") ||
+		strings.Contains(out, "FleetStale") || !strings.Contains(out, "ListenerErrors") {
+		t.Errorf("want the alerts on the listener alone:\n%.2000s", out)
 	}
 }
 
@@ -222,6 +261,11 @@ func TestValues(t *testing.T) {
 		"resources.limits.memory=96Mi":              "memory: 96Mi",
 		"nodeSelector.disk=ssd":                     "disk: ssd",
 		"tolerations[0].key=infra":                  "- key: infra",
+		"affinity.nodeAffinity.a=b":                 "affinity:\n        nodeAffinity:\n          a: b",
+		"labels.team=blue":                          "        sidecar.istio.io/inject: \"false\"\n        team: blue",
+		"annotations.cost=low":                      "      annotations:\n        cost: low",
+		"volumes[0].name=cas":                       "        - name: cas",
+		"volumeMounts[0].mountPath=/cas":            "            - mountPath: /cas",
 		"priorityClassName=system-cluster-critical": "priorityClassName: system-cluster-critical",
 		"canary.ports={16443}":                      "{protocol: TCP, port: 16443}",
 		"canary.enabled=false":                      "automountServiceAccountToken: false\n      enableServiceLinks",
@@ -242,9 +286,8 @@ func TestValues(t *testing.T) {
 			t.Errorf("%s: no %q in\n%s", value, want, out)
 		}
 	}
-	without := render(t, agent, append(exampleValues(), "canary.enabled=false", "namespace.create=false")...)
-	if strings.Contains(without, "canary") || strings.Contains(without, "kind: Namespace") {
-		t.Errorf("canary and namespace are off, and here:\n%s", without)
+	if without := render(t, agent, append(exampleValues(), "canary.enabled=false")...); strings.Contains(without, "canary") {
+		t.Errorf("the canary is off, and here:\n%s", without)
 	}
 	labelled := objects(t, render(t, controlPlane, "rules.install=true", "rules.labels.release=mine"))
 	rule, _ := labelled["PrometheusRule runtime-watcher"].(map[string]any)
@@ -281,6 +324,23 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 	}
 }
 
+// A variable of the chart would be there twice, and the API server keeps the last one.
+func TestVariablesOfTheChartAreRefused(t *testing.T) {
+	for _, values := range [][]string{exampleValues(), informerValues(t)} {
+		deployment := objects(t, render(t, agent, values...))["Deployment runtime-watcher"]
+		text, err := yaml.Marshal(deployment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, list, _ := strings.Cut(string(text), "env:\n")
+		for _, name := range regexp.MustCompile(`(?m)^ +name: ([A-Z_]+)$`).FindAllStringSubmatch(list, -1) {
+			if out, err := template(t, agent, append(values, "env."+name[1]+"=x")...); err == nil || !strings.Contains(out, name[1]) {
+				t.Errorf("env.%s: %v, want a message with the name:\n%.300s", name[1], err, out)
+			}
+		}
+	}
+}
+
 func TestLint(t *testing.T) {
 	for chart, values := range map[string]string{agent: strings.Join(exampleValues(), ","), controlPlane: "crd.keep=true"} {
 		if out, err := helm(t, "lint", "--strict", chart, "--set", values); err != nil {
@@ -305,5 +365,25 @@ func TestServerAccepts(t *testing.T) {
 		if n := strings.Count(out, "serverside-applied"); n != len(objects(t, text)) {
 			t.Errorf("%s: %d objects applied, want %d: %s", name, n, len(objects(t, text)), out)
 		}
+	}
+}
+
+// TestInstallElsewhere installs the agent in a namespace of another name. The notes must name the
+// Service there, or the API server calls nothing, in silence.
+func TestInstallElsewhere(t *testing.T) {
+	plane := apiserver.StartT(t, apiserver.Options{})
+	out, err := helm(t, append([]string{
+		"install", "any", agent, "--namespace", "elsewhere", "--create-namespace",
+		"--kubeconfig", plane.Kubeconfig, "--set",
+	}, strings.Join(exampleValues(), ","))...)
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if !strings.Contains(out, "--service elsewhere/runtime-watcher --canary elsewhere/runtime-watcher-canary |") {
+		t.Errorf("the notes name another Service:\n%s", out)
+	}
+	found := rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "get", "deployments,services,leases", "-n", "elsewhere", "-o", "name")
+	if strings.Count(found, "runtime-watcher") != 3 {
+		t.Errorf("objects %q, want Deployment, Service and Lease", found)
 	}
 }

@@ -1,8 +1,11 @@
 package check
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -13,8 +16,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 )
 
-// canaryTimeout bounds the write of the canary.
-const canaryTimeout = 10 * time.Second
+const (
+	// canaryTimeout bounds the write of the canary, and the question for the agent here.
+	canaryTimeout = 10 * time.Second
+	// maxReady is in bytes. The answer of an agent has less than 2 KiB.
+	maxReady = 16 << 10
+)
 
 // canary writes the Lease as a dry run. That needs the same rights as a write.
 func (c *checker) canary(ctx context.Context) {
@@ -37,25 +44,62 @@ func (c *checker) canary(ctx context.Context) {
 	defer lease.Close()
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
+	before, _ := failuresBeside(ctx, c.opts.MetricsAddress)
 	called, err := lease.Check(ctx)
 	if err != nil {
 		c.fail("canary", unwritten(opts.Lease.String(), err))
 		return
 	}
 	c.ok("canary", "may patch the Lease %s", opts.Lease)
-	c.webhook(called)
+	c.webhook(ctx, called, before)
 }
 
-// webhook reports whether the API server called an agent for the dry run of the canary.
-func (c *checker) webhook(called bool) {
-	if called {
-		c.ok("webhook", "the API server calls an agent")
-		return
+// webhook reports whether the API server called an agent for the dry run of the canary. Without an
+// agent beside this check, as in an init container, no call is expected yet. before is the number of
+// failed calls of that agent before the dry run.
+func (c *checker) webhook(ctx context.Context, called bool, before int64) {
+	failures, runs := before, false
+	if !called {
+		failures, runs = failuresBeside(ctx, c.opts.MetricsAddress)
 	}
-	c.warn("webhook", finding{
-		"the API server calls no agent", "a call, unless no agent runs yet",
-		"apply the webhook configuration with --canary, and check its caBundle and the network policy",
-	})
+	const action = "apply the webhook configuration with --canary, and check its caBundle and the network policy"
+	switch {
+	case called:
+		c.ok("webhook", "the API server calls an agent")
+	case !runs:
+		c.warn("webhook", finding{"the API server calls no agent", "a call, unless no agent runs yet", action})
+	case failures > before:
+		c.fail("webhook", finding{
+			"the API server rejects the certificate of the agent", "a caBundle with the CA of that certificate",
+			"correct the caBundle of the webhook configuration",
+		})
+	default:
+		c.fail("webhook", finding{"the API server calls no agent, and one runs here", "a call", action})
+	}
+}
+
+// failuresBeside asks the agent at the metrics port of this host for the calls of the API server that
+// failed. It reports false without an agent.
+func failuresBeside(ctx context.Context, address string) (failures int64, runs bool) {
+	host, port, _ := net.SplitHostPort(address)
+	target := "http://" + net.JoinHostPort(cmp.Or(host, "localhost"), port) + "/readyz"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
+	if err != nil {
+		return 0, false
+	}
+	answer, err := (&http.Client{Timeout: canaryTimeout}).Do(request)
+	if err != nil {
+		return 0, false
+	}
+	defer answer.Body.Close() // Its error does not change the answer.
+	var ready struct {
+		WebhookFailures *int64 `json:"webhookFailures"`
+	}
+	err = json.NewDecoder(io.LimitReader(answer.Body, maxReady)).Decode(&ready)
+	if err != nil || ready.WebhookFailures == nil {
+		return 0, false
+	}
+	return *ready.WebhookFailures, true
 }
 
 // unwritten returns the finding for a Lease that cannot be patched.

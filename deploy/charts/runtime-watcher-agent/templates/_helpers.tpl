@@ -2,8 +2,15 @@
 {{- define "agent.metadata" -}}
 name: {{ .name }}
 namespace: {{ .root.Release.Namespace }}
-labels:
-  app.kubernetes.io/name: runtime-watcher
+{{ include "agent.common" .root }}
+{{- end }}
+
+{{/* Labels and annotations of all objects and of the pods. Those of the chart win. */}}
+{{- define "agent.common" -}}
+labels: {{- toYaml (merge (dict "app.kubernetes.io/name" "runtime-watcher") .Values.labels) | nindent 2 }}
+{{- with .Values.annotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Whether the agent has a canary: it proves the webhook. */}}
