@@ -81,7 +81,6 @@ require (
 	github.com/peterbourgon/diskv v2.0.1+incompatible // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
-	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
@@ -139,6 +138,7 @@ require (
 )
 
 require (
+	github.com/prometheus/common v0.72.0
 	github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261122175540-85687d8dde00

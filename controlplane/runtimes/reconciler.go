@@ -34,6 +34,7 @@ const conflictPause = time.Second
 
 type reconciler struct {
 	client       client.Client
+	watchers     client.Reader // it knows the Go type of Watchers
 	scheme       *runtime.Scheme
 	prototype    client.Object
 	gvk          schema.GroupVersionKind
@@ -261,7 +262,7 @@ func (r *reconciler) patch(ctx context.Context, object, before client.Object) er
 // of a Watcher reports both.
 func (r *reconciler) contents(ctx context.Context) (contents, error) {
 	list := &v1beta2.WatcherList{}
-	if err := r.client.List(ctx, list); err != nil {
+	if err := r.watchers.List(ctx, list); err != nil {
 		return contents{}, fmt.Errorf("list Watchers: %w", err)
 	}
 	watches, err := watcher.Watches(list.Items)

@@ -559,7 +559,7 @@ func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 	}
 
 	return &reconciler{
-		client: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		client: c, watchers: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
 		},

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownscheme"
 )
 
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
@@ -35,9 +37,9 @@ import (
 // that fail, and for the CA. Each object represents a runtime. The controllers run on the replica
 // that leads. An error names every invalid parameter.
 //
-// The scheme of the manager must have Watchers (v1beta2.AddToScheme), and the kind unless object
-// is metadata or unstructured with its kind set. The operator needs the rights to get, list,
-// watch and patch the kind.
+// The scheme of the manager must have the kind, unless object is metadata or unstructured with its
+// kind set. It needs no Watchers, and may have another Go type for them: Watchers then have a cache
+// of their own. The operator needs the rights to get, list, watch and patch the kind.
 func SetUp(
 	mgr ctrl.Manager, object client.Object, identify Identify, connect Connect,
 	issuer Certificates, installer *installation.Installer, opts Options,
@@ -61,12 +63,17 @@ func SetUp(
 		return fmt.Errorf("runtimes: %w", err)
 	}
 
+	plane, err := ownscheme.Cluster(mgr, v1beta2.AddToScheme, &v1beta2.Watcher{})
+	if err != nil {
+		return fmt.Errorf("runtimes: %w", err)
+	}
+
 	if opts.Recorder == nil {
 		opts.Recorder = mgr.GetEventRecorder(opts.Name)
 	}
 
 	r := &reconciler{
-		client: mgr.GetClient(), scheme: mgr.GetScheme(), prototype: object, gvk: gvk,
+		client: mgr.GetClient(), scheme: mgr.GetScheme(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
 		forgetter: opts.newForgetter(), confirming: make(chan event.GenericEvent, 1),
 	}
@@ -77,7 +84,7 @@ func SetUp(
 
 	r.followFleet()
 
-	return errors.Join(r.setUp(mgr), mgr.Add(r.keepAuthority()))
+	return errors.Join(r.setUp(mgr, plane.GetCache()), mgr.Add(r.keepAuthority()))
 }
 
 // checkService fails if the certificates are not for the Service of the agent, in each runtime.
@@ -98,9 +105,8 @@ func required(what string, given bool) error {
 	return fmt.Errorf("want %s, have none", what)
 }
 
-func (r *reconciler) setUp(mgr ctrl.Manager) error {
-	watched := builder.WithPredicates(
-		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
+func (r *reconciler) setUp(mgr ctrl.Manager, watchers cache.Cache) error {
+	watched := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	relevant := []builder.ForOption{builder.WithPredicates(relevant())}
 
 	if _, ok := r.prototype.(*metav1.PartialObjectMetadata); ok {
@@ -109,7 +115,7 @@ func (r *reconciler) setUp(mgr ctrl.Manager) error {
 
 	err := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name).
 		For(r.prototype, relevant...).
-		Watches(&v1beta2.Watcher{}, r.fanOut(), watched).
+		WatchesRawSource(source.Kind[client.Object](watchers, &v1beta2.Watcher{}, r.fanOut(), watched)).
 		WatchesRawSource(source.Channel(r.confirming, r.fanOut())).
 		WatchesRawSource(r.regular.source()).
 		WithOptions(r.controllerOptions()).

@@ -7,9 +7,9 @@ import (
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -17,6 +17,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownscheme"
 )
 
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch;patch
@@ -35,33 +36,43 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return kinds.AddToScheme(scheme)
 }
 
-// SetUp adds the controller to a manager with a scheme that has the kinds of [AddToScheme]. The
-// controller runs on the replica that leads and needs the rights of deploy/controlplane. An error
-// names every invalid option.
+// SetUp adds the controller to a manager. The controller runs on the replica that leads and needs
+// the rights of deploy/controlplane. An error names every invalid option.
+//
+// The scheme of the manager needs no kind of [AddToScheme], and may have other Go types for them.
+// Then the controller has a client and a cache of its own.
 func SetUp(mgr ctrl.Manager, opts Options) error {
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
 		return fmt.Errorf("watcher controller: %w", err)
 	}
 
-	gateways, err := opts.gatewayCache(mgr)
+	plane, err := ownscheme.Cluster(mgr, AddToScheme, opts.kinds()...)
+	if err != nil {
+		return fmt.Errorf("watcher controller: %w", err)
+	}
+
+	gateways, err := opts.gatewayCache(mgr, plane)
 	if err != nil {
 		return fmt.Errorf("watcher controller: %w", err)
 	}
 
 	r := &reconciler{
-		client: mgr.GetClient(), fresh: mgr.GetAPIReader(), gateways: gateways, events: mgr.GetEventRecorder(opts.Name),
+		client: plane.GetClient(), fresh: plane.GetAPIReader(), gateways: gateways, events: plane.GetEventRecorder(opts.Name),
 		routing: opts.routing(), opts: opts,
 	}
 
 	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
-	relevant := builder.WithPredicates(changed)
-	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).For(&v1beta2.Watcher{}, relevant)
+	watches := func(kind client.Object, to handler.EventHandler, relevant ...predicate.Predicate) source.Source {
+		return source.Kind(plane.GetCache(), kind, to, relevant...)
+	}
+	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).
+		WatchesRawSource(watches(&v1beta2.Watcher{}, &handler.EnqueueRequestForObject{}, changed))
 
 	if r.routing != nil {
 		controller = controller.
-			Watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake)).
-			Watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), relevant).
+			WatchesRawSource(watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake))).
+			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), changed)).
 			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
 
@@ -72,17 +83,26 @@ func SetUp(mgr ctrl.Manager, opts Options) error {
 	return nil
 }
 
-// gatewayCache returns the cache of the manager, or one of the namespaces of the gateways alone.
-func (o Options) gatewayCache(mgr ctrl.Manager) (cache.Cache, error) {
+// kinds returns an object of each kind that the controller reads or writes.
+func (o Options) kinds() []client.Object {
+	kinds := []client.Object{&v1beta2.Watcher{}}
+	if routing := o.routing(); routing != nil {
+		kinds = append(kinds, routing.route(), routing.gateway())
+	}
+	return kinds
+}
+
+// gatewayCache returns the cache of plane, or one of the namespaces of the gateways alone.
+func (o Options) gatewayCache(mgr ctrl.Manager, plane cluster.Cluster) (cache.Cache, error) {
 	if len(o.GatewayNamespaces) == 0 {
-		return mgr.GetCache(), nil
+		return plane.GetCache(), nil
 	}
 	namespaces := make(map[string]cache.Config, len(o.GatewayNamespaces))
 	for _, namespace := range o.GatewayNamespaces {
 		namespaces[namespace] = cache.Config{}
 	}
-	own, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultNamespaces: namespaces,
+	own, err := cache.New(plane.GetConfig(), cache.Options{
+		HTTPClient: plane.GetHTTPClient(), Scheme: plane.GetScheme(), Mapper: plane.GetRESTMapper(), DefaultNamespaces: namespaces,
 	})
 	if err != nil {
 		return nil, err

@@ -11,10 +11,13 @@ import (
 	"sync"
 	"testing"
 
+	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -27,7 +30,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
-const runtimeID = "11111111-2222-3333-4444-555555555555"
+const testRuntime = "11111111-2222-3333-4444-555555555555"
 
 // planeWorld is a control plane of today with our listener in its operator.
 type planeWorld struct {
@@ -58,7 +61,7 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 
 	w.must(w.plane.Client.Create(t.Context(), today.Kymas()))
 	w.must(w.plane.Client.Create(t.Context(), today.Watchers(true)))
-	for _, object := range append(today.Plane(), today.Route(), today.RuntimeKyma("kyma-1", runtimeID)) {
+	for _, object := range append(today.Plane(), today.Route(), today.RuntimeKyma("kyma-1", testRuntime)) {
 		rig.Eventually(t, patience, "the API server knows "+object.GetKind(), func() bool {
 			return w.plane.Client.Create(t.Context(), object.DeepCopy()) == nil
 		})
@@ -81,8 +84,8 @@ func (w *planeWorld) must(err error) {
 	}
 }
 
-// operate runs the operator, and the gateway and sidecar in front of it.
-func (w *planeWorld) operate() {
+// operate runs the operator, and the gateway and sidecar in front of it, until stop is called.
+func (w *planeWorld) operate(dry bool) (stop func()) {
 	w.t.Helper()
 	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
@@ -100,13 +103,17 @@ func (w *planeWorld) operate() {
 	ingress := today.NewIngress(w.plane.Client)
 	ingress.Lead(today.Service, addr)
 
-	rig.Run(w.t, "operator", func(ctx context.Context) error {
-		if err := setUpWithManager(ctx, mgr, settings{addr}, reconciler); err != nil {
+	stopOperator := rig.Run(w.t, "operator", func(ctx context.Context) error {
+		if err := setUpWithManager(ctx, mgr, settings{addr, dry}, reconciler); err != nil {
 			return err
 		}
 		return mgr.Start(ctx)
 	})
-	rig.Run(w.t, "ingress", func(ctx context.Context) error { return ingress.Run(ctx, w.addr) })
+	stopIngress := rig.Run(w.t, "ingress", func(ctx context.Context) error { return ingress.Run(ctx, w.addr) })
+	return func() {
+		stopOperator()
+		stopIngress()
+	}
 }
 
 func (w *planeWorld) reconciles() []string {
@@ -154,11 +161,21 @@ func (w *planeWorld) post(client *http.Client, path string) int {
 // Secret stay, and so do its runtimes.
 func TestListener(t *testing.T) {
 	w := newPlaneWorld(t)
-	w.operate()
 
 	const path = "/v2/lifecycle-manager/event"
 
-	known := w.client(runtimeID, runtimeID+".kyma.example.com")
+	stop := w.operate(true)
+	rig.Eventually(t, patience, "an event of another domain is taken in the dry mode", func() bool {
+		return w.post(w.client(testRuntime, "other.kyma.example.com"), path) == http.StatusOK && len(w.reconciles()) > 0
+	})
+	if text := metricsOf(t); !strings.Contains(text, `code="200"`) {
+		t.Errorf("no answer 200 among the metrics:\n%s", text)
+	}
+	stop()
+	metrics.Registry = prom.NewRegistry() // The next operator is another process.
+	w.operate(false)
+
+	known := w.client(testRuntime, testRuntime+".kyma.example.com")
 	rig.Eventually(t, patience, "an event is accepted", func() bool { return w.post(known, path) == http.StatusOK })
 
 	before := len(w.reconciles())
@@ -175,10 +192,10 @@ func TestListener(t *testing.T) {
 		id, domain, path string
 		want             int
 	}{
-		"another domain":            {runtimeID, "other.kyma.example.com", path, http.StatusForbidden},
+		"another domain":            {testRuntime, "other.kyma.example.com", path, http.StatusForbidden},
 		"an unknown runtime":        {"unknown", "unknown.kyma.example.com", path, http.StatusForbidden},
-		"contract v3, by no route":  {runtimeID, runtimeID + ".kyma.example.com", "/v3/lifecycle-manager/events", http.StatusNotFound},
-		"another manager, no route": {runtimeID, runtimeID + ".kyma.example.com", "/v2/other/event", http.StatusNotFound},
+		"contract v3, by no route":  {testRuntime, testRuntime + ".kyma.example.com", "/v3/lifecycle-manager/events", http.StatusNotFound},
+		"another manager, no route": {testRuntime, testRuntime + ".kyma.example.com", "/v2/other/event", http.StatusNotFound},
 	} {
 		if status := w.post(w.client(test.id, test.domain), test.path); status != test.want {
 			t.Errorf("%s: status %d, want %d", name, status, test.want)
@@ -186,7 +203,8 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestGuide wants the lines of setUpWithManager in the guide, which adds at most 20 lines.
+// TestGuide wants the lines of setUpWithManager in the guide, which adds at most 20 lines. The
+// guide begins with a dry run.
 func TestGuide(t *testing.T) {
 	guide := string(test.Read(t, "docs/platforms/migration.md"))
 
@@ -196,7 +214,7 @@ func TestGuide(t *testing.T) {
 		t.Fatal("docs/platforms/migration.md has no diff")
 	}
 
-	code, added := lines(string(test.Read(t, "test/controlplane/migration/setup_test.go"))), 0
+	code, added := lines(string(test.Read(t, "examples/migration/setup_test.go"))), 0
 	for line := range strings.Lines(diff) {
 		text, plus := strings.CutPrefix(strings.TrimRight(line, "\n"), "+")
 		if !plus {
@@ -204,6 +222,7 @@ func TestGuide(t *testing.T) {
 		}
 
 		added++
+		text = strings.NewReplacer("runtimewatcher.", "", ", true,", ", settings.dry,").Replace(text)
 		if !slices.Contains(code, strings.TrimSpace(text)) {
 			t.Errorf("the guide adds a line that is not in setUpWithManager: %s", text)
 		}
@@ -212,6 +231,24 @@ func TestGuide(t *testing.T) {
 	if added == 0 || added > 20 {
 		t.Errorf("the guide adds %d lines, want 1 to 20", added)
 	}
+}
+
+func metricsOf(t *testing.T) string {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, family := range families {
+		if family.GetName() == "runtime_watcher_listener_requests_total" {
+			_, err = expfmt.MetricFamilyToText(&text, family)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
 }
 
 func lines(text string) (all []string) {

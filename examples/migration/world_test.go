@@ -1,11 +1,9 @@
-// Package migration moves a fleet of today to the parts of this project and back, while objects
-// change in its runtimes. Everything is in the shape of today's clusters: see test/lab/today.
 package migration
 
 import (
 	"context"
 	"errors"
-	"net/netip"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,9 +31,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -249,10 +245,18 @@ type ours struct {
 	set *certificates.Certificates
 }
 
+// scheme is that of the former operator, which has a Go type of its own for Watchers.
+func (o *ours) scheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypeWithName(today.WatcherKind(), &formerWatcher{})
+	o.w.must(errors.Join(clientgoscheme.AddToScheme(scheme), certv1.AddToScheme(scheme)))
+	return scheme
+}
+
 func (o *ours) newManager() ctrl.Manager {
 	o.w.t.Helper()
 	mgr, err := ctrl.NewManager(o.w.rights.config, ctrl.Options{
-		Scheme: o.w.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Scheme: o.scheme(), Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	o.w.must(err)
@@ -266,32 +270,25 @@ func (o *ours) listen() (addr string) {
 	o.stopListener = stop
 	mgr := o.newManager()
 
-	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), today.WatcherKind().GroupVersion().WithKind("Kyma"),
-		controllerruntime.ByLabel(today.RuntimeIDLabel), controllerruntime.RuntimesOptions{})
+	addr = rig.Address(rig.FreePort(w.t))
+	source, err := Events(ctx, mgr, addr, false, keysource.Options{Poll: 200 * time.Millisecond},
+		controllerruntime.ComponentOptions{
+			Listener: listener.Options{Fleet: w.fleet}, Source: controllerruntime.SourceOptions{Handled: w.record.Delivered},
+		})
 	w.must(err)
-
-	source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
-		Elected: mgr.Elected(), Handled: w.record.Delivered,
-	})
 	w.must(ctrl.NewControllerManagedBy(mgr).Named("kyma").WatchesRawSource(source).
 		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 			return reconcile.Result{}, nil
 		})))
-
-	material, err := keysource.NewSecret(mgr.GetAPIReader(), today.GatewaySecret(), keysource.Options{Poll: 200 * time.Millisecond})
-	w.must(err)
-	w.must(mgr.Add(material))
-
-	addr = rig.Address(rig.FreePort(w.t))
-	peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material),
-		listener.PeerOptions{GatewayNames: []string{today.GatewayIdentity}})
-	events, err := listener.New(peers, listener.SANPinning(known), map[core.Manager]core.Handler{today.Manager: source},
-		listener.Options{Addr: addr, Fleet: w.fleet})
-	w.must(err)
 	w.run(ctx, "manager of the listener", mgr.Start)
-	w.run(ctx, "listener", events.Start)
-	w.eventually("our listener is ready", func() bool { return events.Ready() == nil })
+	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && answers(addr) })
 	return addr
+}
+
+// answers reports whether a process listens at an address.
+func answers(addr string) bool {
+	conn, err := net.Dial("tcp", addr)
+	return err == nil && conn.Close() == nil
 }
 
 // watch runs the controller of Watchers.
@@ -305,19 +302,8 @@ func (o *ours) watch() {
 
 // newSet takes over the gateway's Secret of today, and a CA, which may be renewed by its owner.
 func (o *ours) newSet(ca ...types.NamespacedName) *certificates.Certificates {
-	var imported types.NamespacedName
-	if len(ca) > 0 {
-		imported = ca[0]
-	}
-
-	direct, err := client.New(o.w.rights.config, client.Options{Scheme: o.w.scheme})
-	o.w.must(err)
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: today.PlaneNamespace, Name: "watcher"},
-		[]string{today.Host}, certificates.FromFleet(o.w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
-		certificates.Options{
-			ImportCA: imported, AdditionalCAs: ca, ListenerSecret: today.GatewaySecret(), Propagation: propagation,
-			RuntimeNamespace: today.Namespace,
-		})
+	set, err := Certificates(o.newManager(), o.w.fleet, ca, certificates.Options{Propagation: propagation},
+		certificates.FleetOptions{WarmUp: time.Millisecond})
 	o.w.must(err)
 	return set
 }
@@ -342,41 +328,24 @@ func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
 	ctx, stop := context.WithCancel(w.ctx)
 	o.stopRuntimes = stop
 	mgr := o.newManager()
-	installer, err := installation.New(ourImage, today.Host+":443", installation.Options{
-		Namespace: today.Namespace, Replaces: replaces,
-		// Events are counted, so nothing is sent twice.
-		Settings: map[string]string{
-			"HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "2s", "SETTLE": "10ms", "RESEND_AFTER": "0s", "RESEND_RESYNC": "0s",
+	w.must(Agents(mgr, o.set, ourImage, func(client.Object) bool { return o.leave.Load() },
+		installation.Options{
+			Replaces: replaces,
+			// Events are counted, so nothing is sent twice.
+			Settings: map[string]string{
+				"HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "2s", "SETTLE": "10ms", "RESEND_AFTER": "0s", "RESEND_RESYNC": "0s",
+			},
+			// On a busy machine, the default would let writes go by that are counted here.
+			Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
 		},
-		// On a busy machine, the default would let writes go by that are counted here.
-		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
-	})
-	w.must(err)
-
-	object := &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
-	connect := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", kubeconfigOf, runtimes.KubeconfigOptions{})
-	w.must(runtimes.SetUp(mgr, object, o.identify, connect.Connect, o.set, installer,
 		runtimes.Options{Interval: time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet, Report: o.note}))
 	w.run(ctx, "runtimes", mgr.Start)
-}
-
-// kubeconfigOf finds the Secret with the kubeconfig of a Kyma.
-func kubeconfigOf(kyma client.Object) (namespace string, selector client.MatchingLabels) {
-	return kyma.GetNamespace(), client.MatchingLabels{today.KymaNameLabel: kyma.GetName()}
 }
 
 // note keeps the last status of each runtime, for a test that fails.
 func (o *ours) note(_ context.Context, object client.Object, status installation.Status) error {
 	o.states.Store(object.GetName(), status)
 	return nil
-}
-
-func (o *ours) identify(_ context.Context, object client.Object) (runtimes.Identity, error) {
-	return runtimes.Identity{
-		ID: core.RuntimeID(object.GetLabels()[today.RuntimeIDLabel]), Domain: object.GetAnnotations()["skr-domain"],
-		Remove: o.leave.Load(),
-	}, nil
 }
 
 // serveFormer serves the listener of today in plain HTTP, behind the sidecar.

@@ -1,0 +1,47 @@
+// Package ownscheme lets the controllers of this module run in a controller manager with other Go
+// types for their kinds in its scheme, or none.
+package ownscheme
+
+import (
+	"errors"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// Cluster returns mgr, if its scheme has the types of objects. Otherwise it adds a cluster to mgr
+// with the scheme that add makes, and returns it. That one has a cache of its own, of all
+// namespaces.
+func Cluster(
+	mgr manager.Manager, add func(*runtime.Scheme) error, objects ...client.Object,
+) (cluster.Cluster, error) {
+	if hasAll(mgr.GetScheme(), objects) {
+		return mgr, nil
+	}
+	scheme := runtime.NewScheme()
+	if err := add(scheme); err != nil {
+		return nil, err
+	}
+	beside, err := cluster.New(mgr.GetConfig(), func(o *cluster.Options) {
+		o.Scheme, o.HTTPClient, o.Logger = scheme, mgr.GetHTTPClient(), mgr.GetLogger()
+		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil }
+	})
+	if err != nil {
+		return nil, err
+	}
+	return beside, mgr.Add(beside)
+}
+
+func hasAll(scheme *runtime.Scheme, objects []client.Object) bool {
+	var missing error
+	for _, object := range objects {
+		_, _, err := scheme.ObjectKinds(object)
+		missing = errors.Join(missing, err)
+	}
+	return missing == nil
+}
