@@ -55,7 +55,8 @@ type Heartbeat struct {
 	KeyMaterialError string
 	// Canary is the state of the canary.
 	Canary CanaryState
-	// LastReview is the time of the last review of a watched object, zero when there was none.
+	// LastReview is the time of the last review of a watched object by the proved API server. It is
+	// zero when there was none, and when the webhook requests no client certificate.
 	LastReview time.Time
 	// WebhookFailures counts the failed TLS handshakes at the webhook in this epoch.
 	WebhookFailures int64

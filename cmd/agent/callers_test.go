@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -26,7 +28,8 @@ func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 		return p.apiServer(t, must(cluster.Client(name, testpki.Options{}))(t).TLS())
 	}
 
-	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK),
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms",
 		"WEBHOOK_CLIENT_CA="+bundle, "WEBHOOK_CLIENT_NAMES=kube-apiserver,front-proxy-client"))
 
 	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost,
@@ -41,8 +44,10 @@ func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 		t.Errorf("log %v, want the cause untrusted", line)
 	}
 
+	before := time.Now().Truncate(time.Second)
 	s.client = client("front-proxy-client")
-	s.review(t, "demo", false)
+	s.review(t, "ignored", true) // A dry run is a review, but no event.
+	kcp.awaitBeat(t, func(b *core.Heartbeat) bool { return !b.LastReview.Before(before) })
 	s.stop(t)
 }
 

@@ -33,6 +33,16 @@ func TestDropsBeforeTheFirstHeartbeatAreSeen(t *testing.T) {
 	}
 }
 
+// The foreign caBundle is the cause, the lost canary its effect.
+func TestFailedHandshakesExplainALostCanary(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		time.Sleep(interval)
+		r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary, b.WebhookFailures = core.CanaryLost, 2 }))
+		r.wantState(fleet.Degraded, fleet.ReasonWebhookUnreachable)
+	})
+}
+
 // A review after the last heartbeat proves that the API server reaches the webhook again.
 func TestAReviewEndsWebhookUnreachable(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {

@@ -42,10 +42,10 @@ func (p *replica) isProved(opts *Options, now time.Time) bool {
 // trouble returns the reason for which the replica is degraded, "" when it is not.
 func (p *replica) trouble(opts *Options, now time.Time) string {
 	switch {
+	case now.Before(p.unreachable): // It explains a lost canary.
+		return ReasonWebhookUnreachable
 	case p.beat.Canary == core.CanaryLost:
 		return ReasonCanaryLost
-	case now.Before(p.unreachable):
-		return ReasonWebhookUnreachable
 	case p.beat.Canary == core.CanaryFailing:
 		return ReasonCanaryFailing
 	case now.Before(p.dropping):
@@ -72,7 +72,7 @@ func (c certificate) isExpiring(opts *Options, now time.Time) bool {
 // severity has the reasons, worst first.
 func severity() []string {
 	return []string{
-		ReasonCanaryLost, ReasonWebhookUnreachable, ReasonCanaryFailing, ReasonDropping, ReasonPendingTooLong,
+		ReasonWebhookUnreachable, ReasonCanaryLost, ReasonCanaryFailing, ReasonDropping, ReasonPendingTooLong,
 		ReasonKeyMaterial, ReasonConfiguration, ReasonCertificateExpiring,
 	}
 }

@@ -44,8 +44,8 @@ type Options struct {
 	PollUnproved  time.Duration
 	PollOtherwise time.Duration
 
-	// ProofLasts is the time for which a review, or a living canary, proves that the API server
-	// calls the agent. Default: 10 min.
+	// ProofLasts is the time for which a review by a client certificate, or a living canary, proves
+	// that the API server calls the agent. Default: 10 min.
 	ProofLasts time.Duration
 	// PendingTooLong is the age of the oldest pending event above which a runtime is degraded.
 	// Default: 1 min.

@@ -114,7 +114,7 @@ func (p *replica) prove(beat *core.Heartbeat, opts *Options, now time.Time) {
 
 	switch {
 	case p.beat == nil:
-	case !p.proved.Before(p.beatAt):
+	case beat.Canary == core.CanaryAlive, p.proved.After(p.beatAt):
 		p.unreachable = time.Time{}
 	case beat.WebhookFailures > p.beat.WebhookFailures:
 		p.unreachable = now.Add(patience(opts, beat))

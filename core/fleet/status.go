@@ -28,11 +28,11 @@ const (
 
 // The reasons for which a runtime is degraded, worst first.
 const (
+	// ReasonWebhookUnreachable means that TLS handshakes at the webhook fail, and that no proved
+	// call came through since.
+	ReasonWebhookUnreachable = "webhook_unreachable"
 	// ReasonCanaryLost means that the API server does not call the agent for its canary.
 	ReasonCanaryLost = "canary_lost"
-	// ReasonWebhookUnreachable means that TLS handshakes at the webhook fail, and that no call came
-	// through since.
-	ReasonWebhookUnreachable = "webhook_unreachable"
 	// ReasonCanaryFailing means that the write of the canary fails.
 	ReasonCanaryFailing = "canary_failing"
 	// ReasonDropping means that the agent drops events.

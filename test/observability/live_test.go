@@ -76,15 +76,15 @@ func newScene(t *testing.T) *scene {
 			ConnectionDropped: measured.ConnectionDropped,
 		}},
 	})
-	s.agent = rig.StartAgent(t, pki.RuntimeVolume(runtime, domain), operator.Addr, rig.AgentOptions{
-		Env: map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s"},
-	})
-	s.watch(t, pki)
+	canary := rig.NewCanary(t, s.plane, "live")
+	maps.Copy(canary.Env, map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s"})
+	s.agent = rig.StartAgent(t, pki.RuntimeVolume(runtime, domain), operator.Addr, rig.AgentOptions{Env: canary.Env})
+	s.watch(t, pki, canary)
 	return s
 }
 
 // watch makes one write that the agent reviews, and one that passes without an answer.
-func (s *scene) watch(t *testing.T, pki *rig.PKI) {
+func (s *scene) watch(t *testing.T, pki *rig.PKI, canary *rig.Canary) {
 	t.Helper()
 	watched := watch.Watch{
 		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"},
@@ -92,7 +92,9 @@ func (s *scene) watch(t *testing.T, pki *rig.PKI) {
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Selector: watch.Selector{Labels: map[string]string{"watched": "true"}},
 	}
-	rig.Watch(t, s.plane, s.agent, pki.CA.PEM(), watched)
+	rig.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM(),
+		admission.ConfigurationOptions{Canary: canary.Lease}, watched)
+	rig.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
 
 	watched.Selector.Labels = map[string]string{"nowhere": "true"}
 	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM(), admission.ConfigurationOptions{}, watched)

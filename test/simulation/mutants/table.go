@@ -252,6 +252,10 @@ func fleetMutants() []mutant {
 			"case !proved:\n\t\treturn Unproved, \"\"\n", "",
 		},
 		{
+			"agent: the review of a stranger is a proof", "agent/webhook.go",
+			"if b.keys.callers != nil {", "if b.opts.Logger != nil {",
+		},
+		{
 			"fleet: a lost canary does not count (row 26)", judge,
 			"case p.beat.Canary == core.CanaryLost:\n\t\treturn ReasonCanaryLost\n", "",
 		},

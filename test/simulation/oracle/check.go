@@ -262,7 +262,7 @@ func (r Runtime) allows(state string) bool {
 	case r.Canary:
 		return state == "fresh"
 	default:
-		return state == "fresh" || state == "unproved"
+		return state == "unproved"
 	}
 }
 
