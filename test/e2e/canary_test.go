@@ -43,17 +43,14 @@ func newCanaryScene(t *testing.T) *canaryScene {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	s := &canaryScene{fleet: f}
 	s.scene = newClusters(t, lab.OperatorOptions{Listener: listener.Options{Fleet: f}})
 	s.canary = lab.NewCanary(t, s.runtime, "runtime-watcher-canary")
-
 	env := maps.Clone(s.canary.Env)
 	env["MANAGERS"], env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"] = manager, canaryInterval.String(),
 		canaryInterval.String()
 	env["KCP_CONTRACT"] = string(contract.V3)
 	env["RESEND_RESYNC"] = "0s" // They are counted.
-
 	t.Cleanup(s.remove)
 	s.agent = s.startAgent(env, "one")
 	s.replica = s.startAgent(env, "two")
@@ -98,7 +95,6 @@ func (s *canaryScene) canaries() map[core.CanaryState]int {
 func (s *canaryScene) await(what string, canary core.CanaryState, state fleet.State, reason string) {
 	s.t.Helper()
 	began := time.Now()
-
 	lab.Eventually(s.t, 40*time.Second, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary,
 		state, reason), func() bool {
 		status := s.fleet.Get(runtime, manager)
@@ -117,7 +113,6 @@ func (s *canaryScene) beats(more uint64) {
 		}
 		return found
 	}
-
 	before := numbers()
 	lab.Eventually(s.t, 40*time.Second, fmt.Sprintf("%d more heartbeats", more), func() bool {
 		for epoch, number := range numbers() {
@@ -146,7 +141,6 @@ func (s *canaryScene) put(configuration *admissionregistrationv1.ValidatingWebho
 		configuration.ResourceVersion = current.ResourceVersion
 		err = s.runtime.Client.Update(s.t.Context(), configuration)
 	}
-
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -155,24 +149,20 @@ func (s *canaryScene) put(configuration *admissionregistrationv1.ValidatingWebho
 func TestCanary(t *testing.T) {
 	s := newCanaryScene(t)
 	nobody := lab.Address(lab.FreePort(t))
-
 	s.checkRights()
 	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
 	s.put(s.configuration())
 	s.await("with a configuration", core.CanaryAlive, fleet.Fresh, "")
 	s.awaitResyncs(4) // Two of each replica: one at its start, and one when its canary was proved first.
-
 	change := func(change func(*admissionregistrationv1.WebhookClientConfig)) func() {
 		return func() {
 			configuration := s.configuration()
 			for i := range configuration.Webhooks {
 				change(&configuration.Webhooks[i].ClientConfig)
 			}
-
 			s.put(configuration)
 		}
 	}
-
 	for _, fault := range []struct {
 		name   string
 		inject func()
@@ -188,14 +178,12 @@ func TestCanary(t *testing.T) {
 		},
 	} {
 		before := s.resyncs()
-
 		fault.inject()
 		s.await(fault.name, core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
 		s.beats(1)
 		if got := s.resyncs(); got != before {
 			t.Errorf("%s: %d resyncs before anything was mended, want none", fault.name, got-before)
 		}
-
 		s.put(s.configuration())
 		s.await(fault.name+", mended", core.CanaryAlive, fleet.Fresh, "")
 		s.awaitResyncs(before + 2)
@@ -204,11 +192,9 @@ func TestCanary(t *testing.T) {
 			t.Errorf("%s: %d resyncs after it was mended, want one of each replica", fault.name, got)
 		}
 	}
-
 	if states := s.agent.Metric("runtime_watcher_agent_canary_state", `state="alive"`); states != 1 {
 		t.Errorf("metric of the state is %v, want 1", states)
 	}
-
 	if refused := s.agent.Metric("runtime_watcher_agent_admission_refusals_total",
 		`reason="unknown_path"`); refused == 0 {
 		t.Error("no refusal counted for the wrong path")
@@ -222,18 +208,15 @@ func (s *canaryScene) checkRights() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	mine := metav1.ObjectMeta{Namespace: s.canary.Lease.Namespace, Name: s.canary.Lease.Name}
 	others := metav1.ObjectMeta{Namespace: s.canary.Lease.Namespace, Name: "other"}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
 	if err := s.runtime.Client.Create(s.t.Context(), &coordinationv1.Lease{ObjectMeta: others}); err != nil {
 		s.t.Fatal(err)
 	}
-
 	if err := agent.Patch(s.t.Context(), &coordinationv1.Lease{ObjectMeta: mine}, patch); err != nil {
 		s.t.Errorf("its Lease can not be patched: %v", err)
 	}
-
 	for what, err := range map[string]error{
 		"patch another Lease": agent.Patch(s.t.Context(), &coordinationv1.Lease{ObjectMeta: others}, patch),
 		"delete its Lease":    agent.Delete(s.t.Context(), &coordinationv1.Lease{ObjectMeta: mine}),

@@ -106,7 +106,7 @@ func (a *Agent) AwaitReady() {
 	a.t.Helper()
 	Eventually(a.t, 30*time.Second, "the agent is ready", func() bool {
 		if !a.Running() {
-			a.t.Fatalf("the agent ended: %s\n%s", a.cmd.ProcessState, a.Log())
+			a.t.Fatalf("the agent ended: %s\n%s", a.State(), a.Log())
 		}
 		_, err := a.get("/readyz")
 		return err == nil

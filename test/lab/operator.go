@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,18 +36,11 @@ func AddRuntime(t testing.TB, plane *apiserver.ControlPlane, name, domain string
 	return types.NamespacedName{Namespace: Namespace, Name: name}
 }
 
-// Reconcile is one call of the operator's reconciler.
-type Reconcile struct {
-	Request types.NamespacedName
-	Started time.Time
-}
-
-// Operator is a manager with a controller that only a listener triggers. It records its reconciles.
+// Operator is a manager with a controller that only a listener triggers. It records the deliveries.
 type Operator struct {
 	Addr string
 
 	mu         sync.Mutex
-	reconciles []Reconcile
 	deliveries []core.Delivery
 	stop       context.CancelFunc
 	ended      chan error
@@ -61,11 +53,6 @@ type OperatorOptions struct {
 	Addr string
 	// Listener are further choices of the listener.
 	Listener listener.Options
-	// Reconcile is called within each reconcile.
-	Reconcile func(ctx context.Context, request types.NamespacedName)
-	// RequeueAfter is the time until a request is reconciled again without an event. Default:
-	// never.
-	RequeueAfter func(request types.NamespacedName) time.Duration
 }
 
 // StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and
@@ -78,10 +65,8 @@ func StartOperator(t testing.TB, plane *apiserver.ControlPlane, material *keys.M
 	if o.Addr == "" {
 		o.Addr = Address(FreePort(t))
 	}
-
 	ctx, stop := context.WithCancel(context.Background())
 	o.stop = stop
-
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
@@ -89,13 +74,10 @@ func StartOperator(t testing.TB, plane *apiserver.ControlPlane, material *keys.M
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if err := o.setUp(ctx, mgr, material, component, opts); err != nil {
 		t.Fatal(err)
 	}
-
 	go func() { o.ended <- mgr.Start(ctx) }()
-
 	t.Cleanup(o.Stop)
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
 		t.Fatal("the operator's cache does not sync")
@@ -111,9 +93,7 @@ func (o *Operator) setUp(
 	if err != nil {
 		return err
 	}
-
 	opts.Listener.TLS = keys.ServerTLSConfig(material)
-
 	events, source, err := controllerruntime.RegisterListenerComponent(o.Addr, component,
 		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),
 		controllerruntime.EnqueueByRuntime(runtimes),
@@ -127,41 +107,19 @@ func (o *Operator) setUp(
 	if err != nil {
 		return err
 	}
-
 	if err := mgr.Add(events); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named(component).WatchesRawSource(source).
-		Complete(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
-			o.started(r.NamespacedName)
-			if opts.Reconcile != nil {
-				opts.Reconcile(ctx, r.NamespacedName)
-			}
-
-			if opts.RequeueAfter != nil {
-				return reconcile.Result{RequeueAfter: opts.RequeueAfter(r.NamespacedName)}, nil
-			}
+		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 			return reconcile.Result{}, nil
 		}))
-}
-
-func (o *Operator) started(name types.NamespacedName) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.reconciles = append(o.reconciles, Reconcile{name, time.Now()})
 }
 
 func (o *Operator) delivered(d core.Delivery) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.deliveries = append(o.deliveries, d)
-}
-
-// Reconciles returns the reconciles so far.
-func (o *Operator) Reconciles() []Reconcile {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.reconciles)
 }
 
 // Deliveries returns the deliveries of the listener so far.

@@ -41,7 +41,6 @@ func Register(
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	create(t, runtime, configuration)
 }
 

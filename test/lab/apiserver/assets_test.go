@@ -110,7 +110,6 @@ func TestHalfFinishedBuildIsNoBuild(t *testing.T) {
 	if diff := cmp.Diff([]string{".lock"}, entries(t, dir)); diff != "" {
 		t.Error(diff)
 	}
-
 	// The files of a killed process do not disturb the next one.
 	if err := os.MkdirAll(filepath.Join(dir, ".build", "scratch", "old"), 0o755); err != nil {
 		t.Fatal(err)

@@ -60,7 +60,6 @@ func (b *builder) build(ctx context.Context, bin binary) (err error) {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-
 	b.printf("building %s %s from source, once: all of the control plane takes about five minutes", bin.name, version)
 	start := time.Now()
 	stop := b.beat(start, bin.name)

@@ -14,7 +14,6 @@ func StartT(t testing.TB, opts Options) *ControlPlane {
 	t.Helper()
 	// The first call counts. Without any, controller-runtime logs a stack trace.
 	log.SetLogger(logr.Discard())
-
 	c, err := Start(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)

@@ -44,21 +44,17 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	if opts.Dir == "" {
 		opts.Dir = filepath.Join(test.Root(), "bin", "certmanager")
 	}
-
 	if opts.Progress == nil {
 		opts.Progress = os.Stderr
 	}
-
 	version, err := versionOf()
 	if err != nil {
 		return "", err
 	}
-
 	program := filepath.Join(opts.Dir, version, "certmanager")
 	if exists(program) {
 		return program, nil
 	}
-
 	if err := build(ctx, program, opts.Progress); err != nil {
 		return "", fmt.Errorf("build cert-manager's controllers: %w", err)
 	}
@@ -78,15 +74,12 @@ func versionOf() (string, error) {
 		if err != nil {
 			return "", err
 		}
-
 		sum.Write(content)
 	}
-
 	mod, err := buildFiles.ReadFile("build/certmanager.mod")
 	if err != nil {
 		return "", err
 	}
-
 	for line := range strings.Lines(string(mod)) {
 		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == module {
 			return fmt.Sprintf("%s_%s-%s_%.8s", fields[1], runtime.GOOS, runtime.GOARCH, hex.EncodeToString(sum.Sum(nil))), nil
@@ -101,22 +94,18 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-
 	unlock, err := lock(ctx, filepath.Join(dir, ".lock"))
 	if err != nil || exists(program) {
 		return errors.Join(err, unlock())
 	}
 	defer func() { _ = unlock() }() // The system unlocks it, too, when this process ends.
-
 	scratch := filepath.Join(dir, ".build")
 	if err := errors.Join(os.RemoveAll(scratch), prepare(ctx, scratch)); err != nil {
 		return err
 	}
 	defer os.RemoveAll(scratch) // The next build removes the rest after a failure.
-
 	begin := time.Now()
 	say(progress, "building cert-manager's controllers from source, once: this takes two to three minutes")
-
 	out := filepath.Join(scratch, "certmanager")
 	// The file by its name: it is kept from the packages of this repository by its build
 	// constraint.
@@ -124,7 +113,6 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 		"main.go"); err != nil {
 		return err
 	}
-
 	say(progress, "built cert-manager's controllers in "+time.Since(begin).Round(time.Second).String())
 	return os.Rename(out, program)
 }
@@ -135,7 +123,6 @@ func prepare(ctx context.Context, scratch string) error {
 	if err := os.MkdirAll(filepath.Join(scratch, "crds"), 0o755); err != nil {
 		return err
 	}
-
 	for from, to := range map[string]string{
 		"certmanager.mod": "go.mod", "certmanager.sum": "go.sum",
 		"main.go": "main.go",
@@ -144,16 +131,13 @@ func prepare(ctx context.Context, scratch string) error {
 		if err != nil {
 			return err
 		}
-
 		if err := os.WriteFile(filepath.Join(scratch, to), content, 0o644); err != nil {
 			return err
 		}
 	}
-
 	if _, err := command(ctx, scratch, "go", "mod", "download", module); err != nil {
 		return err
 	}
-
 	source, err := command(ctx, scratch, "go", "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
 		return err
@@ -166,13 +150,11 @@ func copyDefinitions(from, to string) error {
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("no custom resource definitions in %s: %w", from, errors.Join(err, fs.ErrNotExist))
 	}
-
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
-
 		if err := os.WriteFile(filepath.Join(to, filepath.Base(file)), content, 0o644); err != nil {
 			return err
 		}
@@ -188,11 +170,8 @@ func command(ctx context.Context, dir, name string, args ...string) (string, err
 	// Interrupted, the go command ends its compilers; killed, it would leave them running.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
-
 	var stderr strings.Builder
-
 	cmd.Stderr = &stderr
-
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", cmd, errors.Join(context.Cause(ctx), err), end(stderr.String()))
@@ -207,7 +186,6 @@ func say(w io.Writer, text string) {
 // end returns the last lines of a text.
 func end(text string) string {
 	const most = 20
-
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
@@ -216,22 +194,18 @@ func end(text string) string {
 // function that is returned is never nil.
 func lock(ctx context.Context, path string) (unlock func() error, err error) {
 	nothing := func() error { return nil }
-
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nothing, err
 	}
-
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return f.Close, nil
 		}
-
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return nothing, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 		}
-
 		select {
 		case <-ctx.Done():
 			return nothing, errors.Join(fmt.Errorf("wait for the lock on %s: %w", path, context.Cause(ctx)), f.Close())

@@ -47,23 +47,19 @@ func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, erro
 	if err != nil {
 		return nil, err
 	}
-
 	if opts.StartTimeout == 0 {
 		opts.StartTimeout = time.Minute
 	}
-
 	ctx, cancel := context.WithTimeoutCause(ctx, opts.StartTimeout, fmt.Errorf("not ready after %s", opts.StartTimeout))
 	defer cancel()
 	p, err := launch(program, kubeconfig, opts)
 	if err != nil {
 		return nil, fmt.Errorf("start cert-manager: %w", err)
 	}
-
 	err = machine.Poll(ctx, func() bool { return p.Said("ready\n") || !p.Running() })
 	if err == nil && p.Running() {
 		return p, nil
 	}
-
 	text := p.Log() // It goes with Stop.
 	p.Stop()
 	return nil, fmt.Errorf("start cert-manager: %w\n%s", err, text)
@@ -76,11 +72,9 @@ func launch(program, kubeconfig string, opts Options) (p *Process, err error) {
 		if err != nil {
 			return nil, err
 		}
-
 		_ = file.Close() // It is empty.
 		p.log, p.temporary = file.Name(), true
 	}
-
 	args := []string{"-kubeconfig=" + kubeconfig, fmt.Sprintf("-v=%t", opts.Verbose)}
 	p.Process, err = machine.Launch(p.log, program, os.Environ(), args)
 	return p, err
@@ -114,7 +108,6 @@ func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	t.Cleanup(func() {
 		p.stop.Do(func() {
 			p.report(t)
@@ -129,7 +122,6 @@ func (p *Process) report(t testing.TB) {
 	if !p.Running() {
 		t.Error("cert-manager has ended by itself")
 	}
-
 	if t.Failed() {
 		t.Logf("log of cert-manager:\n%s", strings.TrimSpace(p.Log()))
 	}

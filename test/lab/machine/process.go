@@ -28,7 +28,6 @@ func Launch(log, path string, env, args []string) (*Process, error) {
 	}
 	// The process has its own handle.
 	defer file.Close()
-
 	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{}), log: log} // Stop ends it.
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = env, file, file, OwnGroup()
 	if err := p.cmd.Start(); err != nil {
@@ -50,6 +49,12 @@ func (p *Process) Running() bool {
 		return true
 	}
 }
+
+// Signal sends a signal. It fails when the process has ended.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// State is that of a process that has ended.
+func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
 
 // Kill ends the process as a crash does.
 func (p *Process) Kill() {

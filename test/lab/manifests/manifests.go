@@ -38,7 +38,6 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 		return []string{filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
 	case watcher.HTTPRoute:
 	}
-
 	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
 	return []string{
 		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
@@ -61,19 +60,16 @@ func Gardener(t testing.TB) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/gardener/cert-management@v0.16.0")
 	cmd.Dir = t.TempDir() // Outside of the workspace.
-
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("download cert-management: %v\n%s", err, out)
 	}
-
 	var module struct {
 		Dir string `json:"Dir"`
 	}
 	if err := json.Unmarshal(out, &module); err != nil {
 		t.Fatal(err)
 	}
-
 	folder := filepath.Join(module.Dir, "pkg", "apis", "cert", "crds")
 	return []string{
 		filepath.Join(folder, "cert.gardener.cloud_certificates.yaml"),

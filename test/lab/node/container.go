@@ -68,15 +68,12 @@ func (p *pod) prepare() error {
 	if err != nil {
 		return err
 	}
-
 	names["localhost"] = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	names[p.state.Name] = p.ip
-
 	var hosts strings.Builder
 	for name, address := range names {
 		fmt.Fprintf(&hosts, "%s %s\n", address, name)
 	}
-
 	err = errors.Join(
 		os.MkdirAll(p.path("/etc"), 0o755),
 		os.Link(p.node.imagePath(p.container().Image), p.path(binary)),
@@ -93,21 +90,17 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 	if at < 0 {
 		return fmt.Errorf("there is no volume %s", mount.Name)
 	}
-
 	if config := p.spec.Volumes[at].ConfigMap; config != nil {
 		return p.mountConfig(mount, config)
 	}
-
 	source := p.spec.Volumes[at].Secret
 	mode, group := corev1.SecretVolumeSourceDefaultMode, int64(-1)
 	if source.DefaultMode != nil {
 		mode = *source.DefaultMode
 	}
-
 	if security := p.spec.SecurityContext; security != nil && security.FSGroup != nil {
 		group, mode = *security.FSGroup, mode|0o440 // As kubelets do for fsGroup.
 	}
-
 	v, err := newVolume(p.path(mount.MountPath), os.FileMode(mode), int(group))
 	v.items = source.Items
 	p.volumes[source.SecretName] = v
@@ -126,7 +119,6 @@ func (p *pod) mountAccount() error {
 	if wanted := p.spec.AutomountServiceAccountToken; wanted != nil && !*wanted {
 		return nil
 	}
-
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.owner.Namespace,
 		Name:      p.spec.ServiceAccountName,
@@ -135,10 +127,8 @@ func (p *pod) mountAccount() error {
 	if err := p.node.plane.Client.SubResource("token").Create(context.Background(), account, request); err != nil {
 		return fmt.Errorf("token: %w", err)
 	}
-
 	token := []byte(request.Status.Token)
 	p.secrets = append(p.secrets, token)
-
 	v, err := newVolume(p.path(accountPath), 0o644, -1)
 	if err == nil {
 		_, err = v.write(map[string][]byte{
@@ -155,36 +145,29 @@ func (p *pod) environment() error {
 	if err != nil {
 		return err
 	}
-
 	fields := map[string]string{
 		"metadata.name": p.state.Name, "metadata.namespace": p.owner.Namespace, "status.podIP": p.ip.String(),
 	}
 	values := map[string]string{
 		"PATH": "/", "HOSTNAME": p.state.Name, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port,
 	}
-
 	for _, pair := range p.node.opts.ImageEnv[p.container().Image] {
 		name, value, _ := strings.Cut(pair, "=")
 		values[name] = value
 	}
-
 	for _, variable := range p.container().Env {
 		value := expand(variable.Value, values)
 		if from := variable.ValueFrom; from != nil {
 			if from.FieldRef == nil || fields[from.FieldRef.FieldPath] == "" {
 				return fmt.Errorf("variable %s: the node does not know the source of its value", variable.Name)
 			}
-
 			value = fields[from.FieldRef.FieldPath]
 		}
-
 		values[variable.Name] = value
 	}
-
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		p.env = append(p.env, name+"="+values[name])
 	}
-
 	for _, arg := range p.container().Args {
 		p.args = append(p.args, expand(arg, values))
 	}
@@ -209,11 +192,9 @@ func (p *pod) credential() *syscall.Credential {
 			credential.Groups = append(credential.Groups, uint32(*s.FSGroup))
 		}
 	}
-
 	if s := p.container().SecurityContext; s != nil {
 		user, group = value(s.RunAsUser, user), value(s.RunAsGroup, group)
 	}
-
 	credential.Uid, credential.Gid = uint32(user), uint32(group)
 	return credential
 }

@@ -19,19 +19,16 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	if deployment.DeletionTimestamp != nil {
 		return nil
 	}
-
 	hash, wanted := templateHash(&deployment.Spec.Template), int(*deployment.Spec.Replicas)
 	current, old := n.podsOf(deployment, hash)
 	switch {
 	case len(current) < wanted && len(current)+len(old) <= wanted:
 		name := fmt.Sprintf("%s-%s-%s", deployment.Name, hash, rand.String(5))
-
 		p, err := n.newPod(client.ObjectKeyFromObject(deployment), name, hash, &deployment.Spec.Template)
 		if err != nil {
 			n.t.Errorf("Deployment %s: %v", deployment.Name, err)
 			return nil
 		}
-
 		n.add(p)
 	case len(current) > wanted:
 		current[0].end()
@@ -82,11 +79,9 @@ func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, hash s
 		UpdatedReplicas: int32(len(current)),
 		ReadyReplicas:   available, AvailableReplicas: available,
 	}
-
 	if equality.Semantic.DeepEqual(deployment.Status, status) {
 		return nil
 	}
-
 	updated := deployment.DeepCopy()
 	updated.Status = status
 	return ignoreRaces(n.plane.Client.Status().Update(ctx, updated))

@@ -31,12 +31,9 @@ func newNetwork(addresses ...netip.Addr) (*network, error) {
 	ready := make(chan error, 1)
 	go func() {
 		defer close(n.ended)
-
 		runtime.LockOSThread()
-
 		leave, err := enterNamespace(addresses)
 		ready <- err
-
 		n.serve()
 		if leave() == nil { // Else the thread must end, as it is in the wrong namespace.
 			runtime.UnlockOSThread()
@@ -99,7 +96,6 @@ func enterNamespace(addresses []netip.Addr) (leave func() error, err error) {
 	if err != nil {
 		return func() error { return nil }, fmt.Errorf("network namespace: %w", err)
 	}
-
 	leave = func() error { return errors.Join(unix.Setns(int(before.Fd()), unix.CLONE_NEWNET), before.Close()) }
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return leave, fmt.Errorf("network namespace: %w", err)
@@ -120,17 +116,14 @@ func furnish(addresses []netip.Addr) error {
 	}); err != nil {
 		return err
 	}
-
 	for n, address := range addresses {
 		alias := fmt.Sprintf("lo:%d", n)
-
 		err := configure(socket, alias, unix.SIOCSIFADDR,
 			func(r *unix.Ifreq) error { return r.SetInet4Addr(address.AsSlice()) })
 		if err == nil { // Not the whole class of the address.
 			err = configure(socket, alias, unix.SIOCSIFNETMASK,
 				func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 255}) })
 		}
-
 		if err != nil {
 			return err
 		}
@@ -143,11 +136,9 @@ func configure(socket int, name string, request uint, fill func(*unix.Ifreq) err
 	if err == nil {
 		err = fill(r)
 	}
-
 	if err == nil {
 		err = unix.IoctlIfreq(socket, request, r)
 	}
-
 	if err != nil {
 		return fmt.Errorf("network namespace: interface %s: %w", name, err)
 	}

@@ -71,17 +71,13 @@ func New(t testing.TB, opts Options) *Node {
 	if err != nil {
 		rig.Missing(t, "pods need network namespaces, for which one must be a superuser: %v", err)
 	}
-
 	trial.close()
-
 	// The path of a socket must be short.
 	dir, err := os.MkdirTemp("", "node-") //nolint:usetesting // That of t.TempDir is too long.
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-
 	n := &Node{t: t, opts: opts, dir: dir}
 	if err := errors.Join(os.Chmod(dir, 0o755), n.pull()); err != nil {
 		t.Fatal(err)
@@ -97,7 +93,6 @@ func (n *Node) pull() error {
 		if err == nil {
 			err = os.WriteFile(n.imagePath(image), text, 0o755)
 		}
-
 		if err != nil {
 			return err
 		}
@@ -134,18 +129,14 @@ func (n *Node) Start(plane *apiserver.ControlPlane) {
 	ctx, stop := context.WithCancel(context.Background())
 	n.plane, n.stop, n.ended = plane, stop, ctx.Done()
 	n.t.Cleanup(n.end)
-
 	egress, err := new(net.ListenConfig).Listen(ctx, "unix", n.socket())
 	if err != nil {
 		n.t.Fatal(err)
 	}
-
 	server := machine.Tunnel(ctx, n.connect)
-
 	n.work.Go(func() { _ = server.Serve(egress) })
 	n.work.Go(func() {
 		n.loop(ctx)
-
 		_ = server.Close()
 	})
 }
@@ -170,7 +161,6 @@ func (n *Node) loop(ctx context.Context) {
 		if err := n.sync(ctx); err != nil && ctx.Err() == nil {
 			n.t.Logf("node: %v", err)
 		}
-
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -189,14 +179,12 @@ func (n *Node) sync(ctx context.Context) error {
 		n.plane.Client.List(ctx, &namespaces)); err != nil {
 		return err
 	}
-
 	n.reap(deployments.Items)
 	for i := range deployments.Items {
 		if err := n.roll(ctx, &deployments.Items[i]); err != nil {
 			return err
 		}
 	}
-
 	if err := n.lead(ctx, services.Items); err != nil {
 		return err
 	}
@@ -227,7 +215,6 @@ func (n *Node) release(ctx context.Context, namespaces []corev1.Namespace) error
 		if namespace.DeletionTimestamp == nil || inhabited {
 			continue
 		}
-
 		namespace.Spec.Finalizers = nil
 		err := n.plane.Client.SubResource("finalize").Update(ctx, namespace) //nolint:misspell // Its name in the API.
 		if err := ignoreRaces(err); err != nil {

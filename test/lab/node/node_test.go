@@ -31,7 +31,6 @@ func TestNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-
 	n := New(t, Options{
 		Images: map[string]string{image: rig.Build(t, "cmd/agent")},
 		Hosts:  map[string]string{address: rig.Address(rig.FreePort(t))},
@@ -39,14 +38,12 @@ func TestNode(t *testing.T) {
 	plane := apiserver.StartT(t, apiserver.Options{APIServerArgs: n.APIServerArgs()})
 	n.Start(plane)
 	install(t, plane)
-
 	pod := readyPods(t, n)[0]
 	confined(t, pod)
 	ownsNothing(t, n, pod)
 	if err := syscall.Kill(pod.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-
 	rig.Eventually(t, patience, "the killed process is started again", func() bool {
 		after := n.Pods(deployment())[0]
 		return after.Name == pod.Name && after.Restarts == 1 && after.Ready && after.Pid != pod.Pid
@@ -61,31 +58,26 @@ func deployment() types.NamespacedName {
 func install(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	pki := rig.NewPKI(t)
-
 	leaf, err := pki.CA.Client("runtime-1", testpki.Options{
 		DNSNames: []string{installation.Name + "." + installation.DefaultNamespace + ".svc"}, Usages: rig.BothUsages(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	secret, err := testpki.Files(leaf, pki.CA)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	watched := watch.Watch{Manager: "tester", Name: types.NamespacedName{Namespace: "default", Name: "tester"}}
 	watched.Resource.Version, watched.Resource.Resource = "v1", "configmaps"
 	runtime := installation.Runtime{
 		ID: "runtime-1", Client: plane.Client, Secret: secret,
 		Watches: []watch.Watch{watched},
 	}
-
 	installer, err := installation.New(image, address, installation.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	rig.Eventually(t, patience, "the agent is installed", func() bool {
 		status, err := installer.Install(t.Context(), runtime)
 		if err != nil {
@@ -117,7 +109,6 @@ func confined(t *testing.T, pod Pod) {
 			t.Errorf("the process has not%s: %v\n%s", want, err, status)
 		}
 	}
-
 	environ, err := os.ReadFile(proc + "environ")
 	for _, want := range []string{
 		"POD_NAME=" + pod.Name, "WEBHOOK_PORT=8443", "KCP_ADDR=" + address,
@@ -127,7 +118,6 @@ func confined(t *testing.T, pod Pod) {
 			t.Errorf("the environment has not %s: %v", want, err)
 		}
 	}
-
 	own, _ := os.Readlink("/proc/thread-self/ns/net")
 	if theirs, err := os.Readlink(proc + "ns/net"); err != nil || theirs == own {
 		t.Errorf("the process is in the network %s, as this one: %v", theirs, err)
@@ -143,12 +133,10 @@ func ownsNothing(t *testing.T, n *Node, pod Pod) {
 		if err != nil {
 			return err
 		}
-
 		info, err := entry.Info()
 		if err != nil {
 			return err
 		}
-
 		stat, _ := info.Sys().(*syscall.Stat_t)
 		mine := stat.Uid == 65532 || stat.Gid == 65532 && info.Mode()&0o020 != 0
 		if mine || info.Mode()&fs.ModeSymlink == 0 && info.Mode()&0o002 != 0 {
@@ -158,7 +146,6 @@ func ownsNothing(t *testing.T, n *Node, pod Pod) {
 	}); err != nil {
 		t.Error(err)
 	}
-
 	key, err := os.Stat(n.running()[0].path("/etc/runtime-watcher/tls/tls.key"))
 	if err != nil || key.Mode() != 0o440 {
 		t.Errorf("the key has mode %v, want 0440: %v", key, err)

@@ -66,25 +66,20 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	if problem := unknown(&template.Spec); problem != "" {
 		return nil, fmt.Errorf("pod %s: the node does not know %s", name, problem)
 	}
-
 	n.made++
-
 	p := &pod{
 		node: n, hash: hash, owner: owner, labels: maps.Clone(template.Labels), spec: *template.Spec.DeepCopy(),
 		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: filepath.Join(n.dir, name),
 		volumes: map[string]*volume{}, configs: map[string]*volume{}, deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name},
 	}
-
 	var err error
 	if p.net, err = newNetwork(p.ip); err != nil {
 		return nil, err
 	}
-
 	if err := p.prepare(); err != nil {
 		p.close()
 		return nil, fmt.Errorf("pod %s: %w", name, err)
 	}
-
 	go p.run()
 	return p, nil
 }
@@ -92,7 +87,6 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 // run runs the pod until it is deleted.
 func (p *pod) run() {
 	defer p.close()
-
 	var (
 		current *process
 		next    time.Time
@@ -107,14 +101,11 @@ func (p *pod) run() {
 			current = p.start()
 		case current != nil && current.ended():
 			p.node.t.Logf("pod %s: its container has ended: %s", p.state.Name, current.cmd.ProcessState)
-
 			current, next, wait = nil, time.Now().Add(wait), min(2*wait, maxRestart)
-
 			p.set(func(s *Pod) { s.Ready, s.Pid, s.Restarts = false, 0, s.Restarts+1 })
 		case current != nil:
 			current.probe()
 		}
-
 		select {
 		case <-p.node.ended:
 			current.stop(0)
@@ -138,18 +129,15 @@ func (p *pod) refresh() bool {
 			complete = complete && v.written != nil // A running container keeps its files.
 			continue
 		}
-
 		files, err := v.of(secret.Data)
 		if err != nil {
 			complete = complete && v.written != nil
 			continue
 		}
-
 		changed, err := v.write(files)
 		if err != nil {
 			p.node.t.Errorf("pod %s: %v", p.state.Name, err)
 		}
-
 		if changed {
 			p.secrets = slices.AppendSeq(p.secrets, maps.Values(secret.Data))
 		}
@@ -166,12 +154,10 @@ func (p *pod) refreshConfigs() bool {
 			complete = complete && v.written != nil // A running container keeps its files.
 			continue
 		}
-
 		files := map[string][]byte{}
 		for name, text := range config.Data {
 			files[name] = []byte(text)
 		}
-
 		if _, err := v.write(files); err != nil {
 			p.node.t.Errorf("pod %s: %v", p.state.Name, err)
 		}
@@ -189,7 +175,6 @@ func (p *pod) close() {
 	for _, way := range p.ways {
 		_ = way.Close()
 	}
-
 	p.net.close()
 	for _, connections := range p.forwards {
 		connections.Wait()
@@ -197,7 +182,6 @@ func (p *pod) close() {
 	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 {
 		rig.KeepsSecrets(p.node.t, string(said), p.secrets...)
 	}
-
 	close(p.done)
 }
 
@@ -247,7 +231,6 @@ func (p *pod) port(name string) (uint16, error) {
 			return uint16(port.ContainerPort), nil
 		}
 	}
-
 	number, err := strconv.ParseUint(name, 10, 16)
 	return uint16(number), err
 }
@@ -267,30 +250,24 @@ func (p *pod) start() *process {
 		return nil
 	}
 	defer log.Close() // The child has its own descriptor.
-
 	cmd := exec.Command(binary, p.args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Chroot: p.dir, Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: p.credential(),
 	}
-
 	// A process inherits the network of the thread that starts it.
 	if err := p.net.inside(cmd.Start); err != nil {
 		p.node.t.Errorf("pod %s: %v", p.state.Name, err)
 		return nil
 	}
-
 	r := &process{
 		pod: p, cmd: cmd, exited: make(chan struct{}),
 		readiness: newCheck(p.container().ReadinessProbe, false), liveness: newCheck(p.container().LivenessProbe, true),
 	}
-
 	go func() {
 		defer close(r.exited)
-
 		_ = cmd.Wait() // ProcessState has the result.
 	}()
-
 	p.set(func(s *Pod) { s.Pid = cmd.Process.Pid })
 	return r
 }
@@ -311,7 +288,6 @@ func (r *process) probe() {
 	r.pod.set(func(s *Pod) { s.Ready = r.readiness.passes })
 	if !r.liveness.passes {
 		r.pod.node.t.Logf("pod %s: killed by its liveness probe", r.pod.state.Name)
-
 		_ = r.cmd.Process.Kill() // It may have ended.
 	}
 }
@@ -321,11 +297,9 @@ func (r *process) stop(grace time.Duration) {
 	if r == nil {
 		return
 	}
-
 	r.pod.set(func(s *Pod) { s.Ready = false })
 	if grace > 0 {
 		_ = r.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
-
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
@@ -335,8 +309,6 @@ func (r *process) stop(grace time.Duration) {
 		case <-r.pod.node.ended:
 		}
 	}
-
 	_ = r.cmd.Process.Kill() // It may have ended.
-
 	<-r.exited
 }

@@ -36,12 +36,10 @@ func (c *check) run(p *pod) {
 	if c.spec == nil || time.Now().Before(c.next) {
 		return
 	}
-
 	c.failures++
 	if err := p.probe(c.spec); err == nil {
 		c.failures, c.passes = 0, true
 	}
-
 	c.passes = c.passes && c.failures < c.spec.FailureThreshold
 	if c.passes {
 		c.next = time.Now().Add(time.Duration(c.spec.PeriodSeconds) * time.Second)
@@ -54,10 +52,8 @@ func (p *pod) probe(spec *corev1.Probe) error {
 	if err != nil {
 		return err
 	}
-
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(spec.TimeoutSeconds)*time.Second)
 	defer cancel()
-
 	address := netip.AddrPortFrom(p.ip, number)
 	transport := &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.net.dial(ctx, address) },
@@ -65,12 +61,10 @@ func (p *pod) probe(spec *corev1.Probe) error {
 		DisableKeepAlives: true,
 	}
 	url := strings.ToLower(string(spec.HTTPGet.Scheme)) + "://" + address.String() + spec.HTTPGet.Path
-
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-
 	answer, err := transport.RoundTrip(request)
 	if err != nil {
 		return err

@@ -37,7 +37,6 @@ func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 		if len(service.Spec.Selector) == 0 {
 			continue
 		}
-
 		pods := n.selected(service)
 		for _, port := range service.Spec.Ports {
 			address := net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(port.Port)))
@@ -47,12 +46,10 @@ func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 				}
 			}
 		}
-
 		if err := ignoreRaces(n.publish(ctx, service, pods)); err != nil {
 			return err
 		}
 	}
-
 	n.mu.Lock()
 	n.routes = routes
 	n.mu.Unlock()
@@ -93,14 +90,12 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 		client.MatchingLabels{discoveryv1.LabelManagedBy: sliceOwner}); err != nil {
 		return err
 	}
-
 	for i := range published.Items {
 		slice := &published.Items[i]
 		if slices.ContainsFunc(services,
 			func(s corev1.Service) bool { return s.Namespace == slice.Namespace && s.Name == slice.Name }) {
 			continue
 		}
-
 		if err := ignoreRaces(n.plane.Client.Delete(ctx, slice)); err != nil {
 			return err
 		}
@@ -117,7 +112,6 @@ func (n *Node) connect(ctx context.Context, service string) (net.Conn, error) {
 	if len(targets) == 0 {
 		return nil, fmt.Errorf("no ready pod for %s", service)
 	}
-
 	chosen := targets[rand.IntN(len(targets))]
 	return chosen.pod.net.dial(ctx, netip.AddrPortFrom(chosen.pod.ip, chosen.port))
 }
@@ -132,12 +126,10 @@ func (p *pod) openWays() (map[string]netip.Addr, error) {
 		if err != nil {
 			return nil, err
 		}
-
 		if !names[host].IsValid() {
 			next = next.Next()
 			names[host] = next
 		}
-
 		if err := p.openWay(net.JoinHostPort(names[host].String(), port), outside); err != nil {
 			return nil, err
 		}
@@ -150,7 +142,6 @@ func (p *pod) openWay(inside, outside string) error {
 	if err != nil {
 		return err
 	}
-
 	p.ways = append(p.ways, way)
 	forwards := &machine.Forwarder{Dial: func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", outside)

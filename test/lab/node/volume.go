@@ -57,7 +57,6 @@ func (v *volume) write(files map[string][]byte) (changed bool, err error) {
 	if v.written != nil && maps.EqualFunc(v.written, files, bytes.Equal) {
 		return false, nil
 	}
-
 	if err := v.replace(files); err != nil {
 		return false, fmt.Errorf("volume: %w", err)
 	}
@@ -67,25 +66,21 @@ func (v *volume) write(files map[string][]byte) (changed bool, err error) {
 // replace goes in the order of a kubelet: the new files, then the swap, then the names.
 func (v *volume) replace(files map[string][]byte) error {
 	before := v.generation
-
 	generation, err := v.fill(files)
 	if err != nil {
 		return err
 	}
-
 	err = errors.Join(os.Symlink(generation, v.path(dataTmpLink)), os.Rename(v.path(dataTmpLink), v.path(dataLink)))
 	for name := range files {
 		if linked := os.Symlink(filepath.Join(dataLink, name), v.path(name)); !os.IsExist(linked) {
 			err = errors.Join(err, linked)
 		}
 	}
-
 	for name := range v.written {
 		if _, kept := files[name]; !kept {
 			err = errors.Join(err, os.Remove(v.path(name)))
 		}
 	}
-
 	v.generation, v.written = generation, maps.Clone(files)
 	if err != nil || before == "" {
 		return err
@@ -100,7 +95,6 @@ func (v *volume) fill(files map[string][]byte) (generation string, err error) {
 	if err != nil {
 		return "", err
 	}
-
 	err = v.own(dir, 0o755)
 	for name, content := range files {
 		path := filepath.Join(dir, name)

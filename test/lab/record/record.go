@@ -78,7 +78,6 @@ func (w *Writer) Write(entry Entry) error {
 	if err != nil {
 		return fmt.Errorf("record: %w", err)
 	}
-
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, err = w.file.Write(append(line, '\n'))
@@ -102,7 +101,6 @@ func (r *Reader) Next() ([]Entry, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
@@ -119,9 +117,7 @@ func (r *Reader) read(from *bufio.Reader) (entries []Entry, err error) {
 		if err != nil {
 			return entries, nil //nolint:nilerr // The end, for now.
 		}
-
 		r.offset += int64(len(line))
-
 		var entry Entry
 		if json.Unmarshal(bytes.TrimSpace(line), &entry) == nil {
 			entries = append(entries, entry)

@@ -52,7 +52,6 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
-
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "certmanager:", err)
 		os.Exit(1)
@@ -64,24 +63,19 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	kubeconfig := flags.String("kubeconfig", "", "of an administrator (`file`)")
 	namespace := flags.String("cluster-resource-namespace", "default", "where the Secrets of cluster issuers are (`name`)")
 	verbose := flags.Bool("v", false, "log what the controllers do")
-
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-
 	logger := logr.Discard()
 	if *verbose {
 		// Not klog.Background: as the logger of klog it would call itself.
 		logger = textlogger.NewLogger(textlogger.NewConfig())
 	}
-
 	klog.SetLogger(logger)
 	ctx = logr.NewContext(ctx, logger)
-
 	if err := applyDefinitions(ctx, *kubeconfig); err != nil {
 		return fmt.Errorf("custom resource definitions: %w", err)
 	}
-
 	return runControllers(ctx, *kubeconfig, *namespace, stdout)
 }
 
@@ -90,68 +84,54 @@ func applyDefinitions(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-
 	clients, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return err
 	}
-
 	crds := clients.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
-
 	files, err := definitions.ReadDir("crds")
 	if err != nil {
 		return err
 	}
-
 	var applied []string
-
 	for _, file := range files {
 		content, err := definitions.ReadFile("crds/" + file.Name())
 		if err != nil {
 			return err
 		}
-
 		crd := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(content, &crd.Object); err != nil {
 			return err
 		}
-
 		if _, err := crds.Apply(ctx, crd.GetName(), crd, metav1.ApplyOptions{
 			FieldManager: "certmanager",
 			Force:        true,
 		}); err != nil {
 			return err
 		}
-
 		applied = append(applied, crd.GetName())
 	}
-
 	return awaitEstablished(ctx, crds, applied)
 }
 
 func awaitEstablished(ctx context.Context, crds dynamic.ResourceInterface, names []string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-
 	for len(names) > 0 {
 		crd, err := crds.Get(ctx, names[0], metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-
 		if established(crd) {
 			names = names[1:]
-
 			continue
 		}
-
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
 		}
 	}
-
 	return nil
 }
 
@@ -163,7 +143,6 @@ func established(crd *unstructured.Unstructured) bool {
 			return true
 		}
 	}
-
 	return false
 }
 
@@ -179,45 +158,36 @@ func runControllers(ctx context.Context, kubeconfig, namespace string, stdout io
 			CertificateRequestMaximumBackoffDuration: 10 * time.Second,
 		},
 	}
-
 	factory, err := controller.NewContextFactory(ctx, opts)
 	if err != nil {
 		return err
 	}
-
 	shared, err := factory.Build()
 	if err != nil {
 		return err
 	}
-
 	var all []controller.Interface
-
 	for name, construct := range controller.Known() {
 		c, err := construct(factory)
 		if err != nil {
 			return fmt.Errorf("controller %s: %w", name, err)
 		}
-
 		all = append(all, c)
 	}
-
 	shared.SharedInformerFactory.Start(ctx.Done())
 	shared.KubeSharedInformerFactory.Start(ctx.Done())
 	shared.HTTP01ResourceMetadataInformersFactory.Start(ctx.Done())
-
 	return serve(ctx, shared, all, stdout)
 }
 
 func serve(ctx context.Context, shared *controller.Context, all []controller.Interface, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-
 	var (
 		group  sync.WaitGroup
 		mu     sync.Mutex
 		failed error
 	)
-
 	for _, c := range all {
 		group.Go(func() {
 			// 5 workers are cert-manager's default.
@@ -229,11 +199,9 @@ func serve(ctx context.Context, shared *controller.Context, all []controller.Int
 			}
 		})
 	}
-
 	shared.SharedInformerFactory.WaitForCacheSync(ctx.Done())
 	shared.KubeSharedInformerFactory.WaitForCacheSync(ctx.Done())
 	fmt.Fprintln(stdout, "ready")
 	group.Wait()
-
 	return failed
 }

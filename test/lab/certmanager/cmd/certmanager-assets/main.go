@@ -16,7 +16,6 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Stdout, os.Stderr)
-
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "certmanager-assets:", err)
@@ -29,7 +28,6 @@ func run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-
 	_, err = fmt.Fprintln(stdout, program)
 	return err
 }
