@@ -102,7 +102,6 @@ func runOperator(ctx context.Context) error {
 	}()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
-
 	mgr, err := o.newManager()
 	if err != nil {
 		return err

@@ -121,7 +121,6 @@ func measure(t *testing.T, w way, servers *apiServers, operator *process, change
 		return servers.all(func(a *apiServer) bool { return a.looks > 0 })
 	})
 	<-time.After(clock.scaled(2 * outbox.Defaults().ResendResync))
-
 	before, gets := operator.used(t), servers.gets.Load()
 	ctx, stop := context.WithTimeout(t.Context(), clock.scaled(*duration))
 	defer stop()
@@ -131,7 +130,6 @@ func measure(t *testing.T, w way, servers *apiServers, operator *process, change
 		name: w.name, gets: hourly(servers.gets.Load() - gets), requests: hourly(after.Requests - before.Requests),
 		processor: hourly(after.Processor - before.Processor),
 	}
-
 	lab.Eventually(t, patience, "the operator has seen all changes", func() bool {
 		return servers.all(func(a *apiServer) bool { return len(a.unseen) == 0 })
 	})

@@ -43,7 +43,7 @@ type scene struct {
 	operatorOptions lab.OperatorOptions
 }
 
-// newScene is a runtime with an agent of contract v3, and with that of its environment beyond the usual.
+// newScene is a runtime with an agent of contract v3. The agent has env beyond the usual environment.
 func newScene(t *testing.T, env map[string]string) *scene {
 	t.Helper()
 	s := newClusters(t, lab.OperatorOptions{})

@@ -74,14 +74,11 @@ func TestAttacks(t *testing.T) {
 	for _, a := range slices.Concat(n.certificates(), n.claims(), n.registrations(), n.headers()) {
 		t.Run(a.name, func(t *testing.T) { n.run(t, a) })
 	}
-
 	n.impersonate(t)
-
 	// One event of its own would have triggered the victim at any time.
 	if slices.Contains(n.at.queue.since(0), owner(victim).String()) {
 		t.Error("the victim was triggered")
 	}
-
 	for _, w := range ways {
 		n.passes(t, w, n.victim, victim)
 	}
@@ -92,18 +89,15 @@ func (n *network) run(t *testing.T, a attack) {
 	if a.prepare != nil {
 		a.prepare(t)
 	}
-
 	if a.claims == "" {
 		a.claims = victim
 	}
-
 	for _, w := range ways {
 		for _, version := range contract.Versions() {
 			for _, http2 := range []bool{false, true} {
 				if http2 && a.http1 {
 					continue
 				}
-
 				m := message{
 					leaf: a.leaf, header: a.header, trailer: a.trailer, version: version, http2: http2,
 					claims: a.claims,
@@ -113,7 +107,6 @@ func (n *network) run(t *testing.T, a attack) {
 				}
 			}
 		}
-
 		n.passes(t, w, n.self, self)
 	}
 }
@@ -125,7 +118,6 @@ func (n *network) passes(t *testing.T, w way, leaf *tls.Certificate, name string
 	if got := n.try(t, w, message{leaf: leaf, version: contract.V3, http2: true, claims: name}); got != passed {
 		t.Errorf("%s: an event of %s is answered %s", w, name, got)
 	}
-
 	if added := n.at.queue.since(before); !slices.Equal(added, []string{owner(name).String()}) {
 		t.Errorf("%s: an event of %s triggers %q", w, name, added)
 	}
@@ -136,7 +128,6 @@ func (n *network) try(t *testing.T, w way, m message) string {
 	t.Helper()
 	queued, counted := n.at.queue.len(), n.listeners[w].len()
 	outcome := n.outcome(t, w, n.send(t, w, m), counted)
-
 	added := n.at.queue.since(queued)
 	if outcome != passed && len(added) > 0 || outcome == passed && len(added) != 1 {
 		t.Errorf("%s: %s, and it triggers %q", w, outcome, added)
@@ -156,14 +147,11 @@ func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
 	case got.page:
 		return strconv.Itoa(got.status) + " by nginx"
 	}
-
 	eventually(t, "the listener has counted the answer", func() bool { return n.listeners[w].len() > counted })
-
 	last := n.listeners[w].last()
 	if last.status != got.status {
 		t.Errorf("%s: answered %d and counted %d", w, got.status, last.status)
 	}
-
 	if last.reason == "" && got.status/100 == 2 {
 		return passed
 	}
@@ -176,13 +164,11 @@ func body(v contract.Version, runtime string) []byte {
 		Watched:    types.NamespacedName{Namespace: "default", Name: "object"},
 		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
 	}
-
 	switch v {
 	case contract.V1:
 		event.Owner = owner(runtime)
 	default:
 	}
-
 	return must(v.Encode(&core.Batch{
 		Source: core.RuntimeID(runtime), Events: []core.Numbered{{WatchEvent: event, ID: "1"}},
 	})).Body
@@ -225,7 +211,6 @@ func (n *network) certificates() []attack {
 	good := testpki.Options{DNSNames: []string{victimDomain}}
 	expired := good
 	expired.NotAfter = time.Now().Add(-time.Minute)
-
 	// A leaf is no CA: the signature of self is worth nothing, although the chain of self is good.
 	byLeaf := issue(&x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: victim}, DNSNames: good.DNSNames,
@@ -347,7 +332,6 @@ func (n *network) impersonate(t *testing.T) {
 			t.Errorf("past nginx, %s: %s, want %s", name, got, untrustedProxy)
 		}
 	}
-
 	forged := xfcc(headerOf(n.victim))
 	forged.Set("X-Forwarded-For", gatewayAddress)
 	forged.Set("Forwarded", "for="+gatewayAddress+";by="+gatewayAddress)

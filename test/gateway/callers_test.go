@@ -26,7 +26,6 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs an API server")
 	}
-
 	// trusted is the bundle of the agent, shown the secret of the API server.
 	trusted := filepath.Join(t.TempDir(), "callers.crt")
 	old, next := must(testpki.NewCA("callers-0", testpki.Options{})),
@@ -36,14 +35,12 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	})
 	shown.write(old, old)
 	writeBundle(t, trusted, old)
-
 	_, certificate, key := shown.volume.Paths()
 	plane := apiserver.StartT(t,
 		apiserver.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
 			lab.AdmissionConfiguration(t,
 				map[string]*clientcmdapi.AuthInfo{"*": {ClientCertificate: certificate, ClientKey: key}}),
 		}}})
-
 	servers := must(testpki.NewCA("servers", testpki.Options{}))
 	agent := startAgent(t, "runtime-1", true, lab.Address(lab.FreePort(t)),
 		map[string]string{"WEBHOOK_CLIENT_CA": trusted}, servers, servers)
@@ -57,9 +54,7 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 		eventually(t, "the agent trusts the new bundle", func() bool { return agent.reloads() > reloads })
 		shown.write(next, next)
 	}
-
 	reconnect(t, plane)
-
 	eventually(t, "a review over a connection with the new certificate", func() bool {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Namespace:    metav1.NamespaceDefault,
@@ -78,7 +73,6 @@ func writeBundle(t *testing.T, path string, cas ...*testpki.CA) {
 	if err := os.WriteFile(path+".next", testpki.Bundle(cas...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := os.Rename(path+".next", path); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +90,6 @@ func reconnect(t *testing.T, plane *apiserver.ControlPlane) {
 	if err := plane.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher"}, configuration); err != nil {
 		t.Fatal(err)
 	}
-
 	config := &configuration.Webhooks[0].ClientConfig
 	config.CABundle = append(config.CABundle, '\n')
 	if err := plane.Client.Update(t.Context(), configuration); err != nil {

@@ -50,7 +50,6 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{},
 	}
 	c.own.write(issuer, trusts...)
-
 	ca, cert, key := c.own.volume.Paths()
 	c.files = must(keys.NewFiles(keys.Paths{CA: ca, Certificate: cert, Key: key},
 		keys.FilesOptions{Poll: 200 * time.Millisecond}))
@@ -59,7 +58,6 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 		c.front, c.back = newSecret(t, swaps, issueServer), newSecret(t, swaps, issueGateway)
 		c.front.write(issuer, trusts...)
 		c.back.write(issuer, trusts...)
-
 		opts := lab.GatewayOptions{Upstream: c.addr}
 		opts.ClientCA, opts.Certificate, opts.Key = c.front.volume.Paths()
 		opts.UpstreamCA, opts.UpstreamCertificate, opts.UpstreamKey = c.back.volume.Paths()
@@ -74,7 +72,6 @@ func (c *controlPlane) peers(behindNginx bool) listener.Peers {
 	if !behindNginx {
 		return listener.FromTLS(listener.PeerOptions{})
 	}
-
 	roots := httpmtlsRoots(c.files)
 	return listener.FromXFCC(listener.ProxyCertificate(roots, gatewayName), roots, listener.PeerOptions{})
 }
@@ -84,7 +81,6 @@ func (c *controlPlane) listen(peers listener.Peers) {
 	c.t.Helper()
 	bound := must(new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0"))
 	c.addr = bound.Addr().String()
-
 	domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string,
 		error,
 	) {
@@ -93,9 +89,7 @@ func (c *controlPlane) listen(peers listener.Peers) {
 	l := must(listener.New(peers, listener.SANPinning(domains),
 		map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
 		listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(c.files)}))
-
 	ctx, stop := context.WithCancel(context.Background())
-
 	var running sync.WaitGroup
 	for _, start := range []func(context.Context) error{c.files.Start, l.Start} {
 		running.Go(func() {
@@ -104,7 +98,6 @@ func (c *controlPlane) listen(peers listener.Peers) {
 			}
 		})
 	}
-
 	c.t.Cleanup(func() {
 		stop()
 		running.Wait()
@@ -145,7 +138,6 @@ func (c *controlPlane) write(issuer *testpki.CA, trusts ...*testpki.CA) {
 	for _, s := range c.secrets() {
 		s.write(issuer, trusts...)
 	}
-
 	if c.nginx != nil {
 		c.nginx.Reload()
 	}
@@ -192,10 +184,8 @@ func startAgent(
 		return ca.Client(id, opts)
 	})
 	a.secret.write(issuer, trusts...)
-
 	all := map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": component, "HEARTBEAT_INTERVAL": "250ms"}
 	maps.Copy(all, env)
-
 	a.Agent = lab.StartAgent(t, a.secret.volume, controlPlane, lab.AgentOptions{Env: all})
 	return a
 }

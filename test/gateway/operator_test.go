@@ -129,7 +129,6 @@ func startOperator(t *testing.T, ca authorities) *operator {
 	o.source = controllerruntime.NewSource(enqueue,
 		controllerruntime.SourceOptions{Elected: o.mgr.Elected()})
 	o.listenAll(t, ca)
-
 	reconciler := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result,
 		error,
 	) {
@@ -139,10 +138,8 @@ func startOperator(t *testing.T, ca authorities) *operator {
 		WithOptions(controller.Options{NewQueue: o.queue.wrap}).Complete(reconciler); err != nil {
 		t.Fatal(err)
 	}
-
 	ended := make(chan error, 1)
 	go func() { ended <- o.mgr.Start(ctx) }()
-
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -161,10 +158,8 @@ func (o *operator) listenAll(t *testing.T, ca authorities) {
 	verified, asked := ca.serverTLS(), ca.serverTLS()
 	verified.ClientAuth, verified.ClientCAs = tls.RequireAndVerifyClientCert, ca.runtimes.Pool()
 	asked.ClientAuth = tls.RequestClientCert
-
 	byCertificate := listener.ProxyCertificate(poolOf(ca.gateways.Pool()), gatewayName)
 	byAddress := listener.ProxyAddresses(netip.MustParsePrefix(gatewayAddress + "/32"))
-
 	o.native = o.listen(t, listener.FromTLS(listener.PeerOptions{}), verified)
 	o.proxyCertificate = o.listen(t, listener.FromXFCC(byCertificate, roots, listener.PeerOptions{}), asked)
 	o.proxyAddress = o.listen(t, listener.FromXFCC(byAddress, roots, listener.PeerOptions{}), nil)
@@ -175,7 +170,6 @@ func (o *operator) listen(t *testing.T, peers listener.Peers, serving *tls.Confi
 	t.Helper()
 	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	a := &answers{addr: bound.Addr().String()}
-
 	const plenty = 1 << 20 // Another test is about shares.
 	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.source},
 		listener.Options{
@@ -200,12 +194,10 @@ func registered(name, domain string) *corev1.ConfigMap {
 func (o *operator) register(t *testing.T, name, domain string) {
 	t.Helper()
 	lab.AddRuntime(t, o.plane, name, domain)
-
 	object := registered(name, domain)
 	if err := o.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 		t.Fatal(err)
 	}
-
 	o.await(t, object, object.ResourceVersion)
 }
 
@@ -216,7 +208,6 @@ func (o *operator) change(t *testing.T, name, domain string) {
 	if err := o.plane.Client.Update(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
-
 	o.await(t, object, object.ResourceVersion)
 }
 
@@ -226,7 +217,6 @@ func (o *operator) remove(t *testing.T, name string) {
 	if err := o.plane.Client.Delete(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
-
 	o.await(t, object, "")
 }
 
@@ -237,7 +227,6 @@ func (o *operator) await(t *testing.T, object *corev1.ConfigMap, version string)
 	lab.Eventually(t, patience, "the operator's cache knows of "+object.Name, func() bool {
 		cached := &metav1.PartialObjectMetadata{}
 		cached.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-
 		err := o.mgr.GetCache().Get(t.Context(), client.ObjectKeyFromObject(object), cached)
 		return cached.ResourceVersion == version && (err == nil || version == "")
 	})
@@ -264,7 +253,6 @@ func (q *countedQueue) Add(r reconcile.Request) {
 	q.mu.Lock()
 	q.added = append(q.added, r.String())
 	q.mu.Unlock()
-
 	q.TypedRateLimitingInterface.Add(r)
 }
 

@@ -26,7 +26,6 @@ func TestRotation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds by nature")
 	}
-
 	for name, behindNginx := range map[string]bool{"natively": false, "through nginx": true} {
 		t.Run(name, func(t *testing.T) { newRotation(t, behindNginx).run(t, *rotates) })
 	}
@@ -73,12 +72,9 @@ func (r *rotation) run(t *testing.T, lasts time.Duration) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), lasts)
 	defer stop()
-
 	agent := r.agent.Pid()
-
 	var writing sync.WaitGroup
 	writing.Go(func() { r.writes.run(ctx) })
-
 	// Special cases come early, so that the short form has all of them.
 	for n := 0; ctx.Err() == nil; n++ {
 		began := time.Now()
@@ -90,16 +86,13 @@ func (r *rotation) run(t *testing.T, lasts time.Duration) {
 		default:
 			r.step()
 		}
-
 		pause(ctx, time.Second-time.Since(began))
 	}
-
 	writing.Wait()
 	r.check(t)
 	if r.agent.Pid() != agent || !strings.Contains(r.agent.ready(), `"ready":true`) {
 		t.Error("the agent did not live through it")
 	}
-
 	t.Logf("%d rotations in %v: %s", r.rotations, lasts, r.writes.summary())
 }
 
@@ -137,7 +130,6 @@ func (r *rotation) agentSkips() {
 		r.controlPlane.write(r.ca(held), r.span(held-1, held+ahead+1)...)
 		r.controlPlane.awaitWritten()
 	}
-
 	r.now = held + 2
 	r.writes.trust(testpki.Bundle(r.span(held-1, r.now+1)...))
 	r.agent.secret.write(r.ca(r.now), r.span(held, r.now+1)...)
@@ -153,7 +145,6 @@ func (r *rotation) controlPlaneSkips() {
 		r.agent.secret.write(r.ca(held), r.span(held-1, held+ahead+1)...)
 		r.awaitAgent()
 	}
-
 	r.now = held + 2
 	r.controlPlane.write(r.ca(r.now), r.span(held, r.now+1)...)
 	r.controlPlane.awaitWritten()
@@ -166,7 +157,6 @@ func (r *rotation) controlPlaneSkips() {
 func (r *rotation) check(t *testing.T) {
 	t.Helper()
 	r.writes.check(t, r.agent.reviewed())
-
 	eventually(t, "every object is handled after its last write",
 		func() bool { return len(r.writes.late(r.controlPlane)) == 0 })
 	eventually(t, "nothing is pending",
@@ -174,7 +164,6 @@ func (r *rotation) check(t *testing.T) {
 	if n := r.agent.Metric("runtime_watcher_agent_events_dropped_total"); n != 0 {
 		t.Errorf("%v events were dropped", n)
 	}
-
 	accepted := r.agent.Metric("runtime_watcher_agent_events_accepted_total")
 	if fates := r.agent.Metric("runtime_watcher_agent_events_delivered_total") +
 		r.agent.Metric("runtime_watcher_agent_events_coalesced_total"); fates != accepted {

@@ -44,13 +44,11 @@ func (s *secret) replace(files map[string][]byte) {
 		}
 		return
 	}
-
 	for name, content := range files {
 		next := filepath.Join(s.dir, name+".next")
 		if err := os.WriteFile(next, content, 0o600); err != nil {
 			s.t.Fatal(err)
 		}
-
 		if err := os.Rename(next, filepath.Join(s.dir, name)); err != nil {
 			s.t.Fatal(err)
 		}

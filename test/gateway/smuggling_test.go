@@ -114,21 +114,17 @@ func TestSmuggling(t *testing.T) {
 			for _, w := range []way{byCertificate, lax} {
 				before := n.at.queue.len()
 				answers := n.write(t, w, s.text(hidden))
-
 				// A hidden request would come before this one, on connections that nginx keeps to
 				// the listener.
 				n.passes(t, w, n.self, self)
-
 				added := n.at.queue.since(before)
 				if slices.Contains(added, owner(victim).String()) {
 					t.Errorf("%s: the victim was triggered: %q", w, added)
 				}
-
 				t.Logf("%s: %s", w, answers)
 			}
 		})
 	}
-
 	n.passes(t, byCertificate, n.victim, victim)
 }
 
@@ -140,26 +136,20 @@ func (n *network) write(t *testing.T, w way, text string) string {
 		MinVersion: tls.VersionTLS13, RootCAs: n.ca.servers.Pool(), ServerName: "localhost",
 		Certificates: []tls.Certificate{*n.self}, NextProtos: []string{"http/1.1"},
 	}}
-
 	conn := must(dialer.DialContext(t.Context(), "tcp", n.fronts[w]))
 	defer conn.Close() // Nothing more is expected.
-
 	// A server that waits for more text has parsed no request.
 	const silence = 150 * time.Millisecond
 	_, _ = io.WriteString(conn, text) // The server may have refused it in the middle.
-
 	var statuses []string
 	for answers := bufio.NewReader(conn); ; {
 		_ = conn.SetReadDeadline(time.Now().Add(silence)) // A TLS connection has deadlines.
-
 		response, err := http.ReadResponse(answers, nil)
 		if err != nil {
 			break
 		}
-
 		_, _ = io.Copy(io.Discard, response.Body)
 		_ = response.Body.Close()
-
 		statuses = append(statuses, strconv.Itoa(response.StatusCode))
 	}
 	return strings.Join(statuses, ", ")

@@ -82,7 +82,6 @@ func newNetwork(t *testing.T) *network {
 	key := must(ca.gateways.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}}))
 	front := volume(t, must(ca.servers.Server("gateway", testpki.Options{})), ca.runtimes)
 	back := volume(t, key, ca.servers)
-
 	var proved lab.GatewayOptions
 	proved.ClientCA, proved.Certificate, proved.Key = front.Paths()
 	near := proved
@@ -91,7 +90,6 @@ func newNetwork(t *testing.T) *network {
 	proved.UpstreamCA, proved.UpstreamCertificate, proved.UpstreamKey = back.Paths()
 	open := proved
 	open.Lax = true
-
 	n := &network{
 		ca: ca, at: at,
 		fronts: map[way]string{
@@ -128,31 +126,25 @@ func (n *network) send(t *testing.T, w way, m message) answer {
 	if w == pastAddress {
 		scheme = "http://"
 	}
-
 	// Trailers need a body in chunks, which has no known length.
 	var text io.Reader = bytes.NewReader(body(m.version, m.claims))
 	if m.trailer != nil {
 		text = io.MultiReader(text)
 	}
-
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-
 	request := must(http.NewRequestWithContext(ctx, http.MethodPost, scheme+n.fronts[w]+m.version.Path(component),
 		text))
 	request.Trailer = m.trailer
 	request.Header.Set("Content-Type", m.version.ContentType())
 	maps.Copy(request.Header, m.header)
-
 	client := n.client(m.leaf, m.http2)
 	defer client.CloseIdleConnections()
-
 	response, err := client.Do(request)
 	if err != nil {
 		return answer{err: err}
 	}
 	defer response.Body.Close()
-
 	_, _ = io.Copy(io.Discard, response.Body) // Only the status counts.
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	return answer{status: response.StatusCode, page: media == "text/html"}

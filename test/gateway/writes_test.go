@@ -51,7 +51,6 @@ func (s *direct) reconnect() {
 	if !pool.AppendCertsFromPEM(s.bundle) {
 		s.t.Fatal("no certificate in the bundle")
 	}
-
 	next := &http.Client{Timeout: patience, Transport: &http.Transport{
 		MaxIdleConnsPerHost: writers,
 		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool},
@@ -82,9 +81,7 @@ func (s *direct) run(ctx context.Context) {
 			}
 		})
 	}
-
 	started := time.Now()
-
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; ctx.Err() == nil; <-tick.C {
@@ -92,7 +89,6 @@ func (s *direct) run(ctx context.Context) {
 			next <- fmt.Sprint("object-", n%objects)
 		}
 	}
-
 	close(next)
 	running.Wait()
 	s.client.Load().CloseIdleConnections()
@@ -102,7 +98,6 @@ func (s *direct) write(object string) {
 	started := time.Now()
 	err := s.review(object)
 	took := time.Since(started)
-
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls++
@@ -110,11 +105,9 @@ func (s *direct) write(object string) {
 	if s.written[object].Before(started) {
 		s.written[object] = started
 	}
-
 	if err == nil {
 		return
 	}
-
 	s.failed++
 	if s.failed <= 3 { // The others are alike.
 		s.t.Errorf("a write failed: %v", err)
@@ -129,34 +122,28 @@ func (s *direct) review(object string) error {
 		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,` +
 		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},` +
 		`"data":{"a":"b"}}}}`
-
 	// The request is not bound to the end of the run, so that it is finished.
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url,
 		strings.NewReader(fmt.Sprintf(review, object)))
 	if err != nil {
 		return err
 	}
-
 	request.Header.Set("Content-Type", "application/json")
-
 	answer, err := s.client.Load().Do(request)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-
 	body, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return err
 	}
-
 	var reply struct {
 		Response struct {
 			UID     string `json:"uid"`
 			Allowed bool   `json:"allowed"`
 		} `json:"response"`
 	}
-
 	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK ||
 		reply.Response.UID != "uid-1" || !reply.Response.Allowed {
 		return fmt.Errorf("answer %d %.200q (%w), want it allowed", answer.StatusCode, body, err)

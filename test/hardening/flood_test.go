@@ -146,7 +146,6 @@ func drip(ctx context.Context, conn net.Conn, text string) error {
 		if _, err := conn.Write([]byte{text[i]}); err != nil {
 			return err
 		}
-
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -160,7 +159,6 @@ func drip(ctx context.Context, conn net.Conn, text string) error {
 func cutOff(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-
 	_, err := io.Copy(io.Discard, conn)
 	return err
 }
@@ -279,7 +277,6 @@ func (h holding) with(o holding) holding {
 // scraper from elsewhere is served.
 func TestMetricsPortUnderFlood(t *testing.T) {
 	s := newScene(t, nil)
-
 	var conns []net.Conn
 	defer func() {
 		for _, conn := range conns {
@@ -291,11 +288,9 @@ func TestMetricsPortUnderFlood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		conns = append(conns, conn)
 		_, _ = io.WriteString(conn, "GET /metrics HTTP/1.1\r\nX: ") // Some are closed by now.
 	}
-
 	lab.Eventually(t, patience, "more than 400 of 500 connections were dropped", func() bool {
 		text, err := lab.Get(t.Context(), "http://"+s.metrics()+"/metrics")
 		return err == nil && lab.Sum(text, "runtime_watcher_agent_connections_dropped_total", `server="metrics"`) > 400
@@ -315,12 +310,10 @@ func TestHandshakesTellNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	file := filepath.Join(t.TempDir(), "callers.crt")
 	if err := os.WriteFile(file, callers.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})
 	for name, config := range map[string]*tls.Config{
 		"no certificate": s.trusting(),
@@ -338,12 +331,10 @@ func TestHandshakesTellNothing(t *testing.T) {
 			_, err = conn.Read(make([]byte, 1))
 			conn.Close()
 		}
-
 		if err == nil || !strings.Contains(err.Error(), "remote error: tls: ") || inside.MatchString(err.Error()) {
 			t.Errorf("%s: %v, want an alert and nothing else", name, err)
 		}
 	}
-
 	// Plain HTTP gets an answer that names the mistake, and nothing else.
 	conn, err := dialFrom(t.Context(), attackers, s.webhook())
 	if err != nil {
@@ -353,7 +344,6 @@ func TestHandshakesTellNothing(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-
 	answer, _ := io.ReadAll(conn)
 	const want = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 	if string(answer) != want {

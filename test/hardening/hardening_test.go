@@ -64,14 +64,12 @@ func newRecorder(t *testing.T, pki *lab.PKI) *recorder {
 func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	body, _ := io.ReadAll(request.Body) // A truncated body fails to decode.
 	batch, _ := contract.V3.Decode(body)
-
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.targets = append(r.targets, request.Method+" "+request.RequestURI)
 	for _, event := range batch.Events {
 		r.names = append(r.names, event.Watched.Name)
 	}
-
 	w.WriteHeader(http.StatusAccepted)
 }
 
@@ -94,10 +92,8 @@ type scene struct {
 func newScene(t *testing.T, env map[string]string) *scene {
 	t.Helper()
 	needsProcesses(t)
-
 	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
 	maps.Copy(all, env)
-
 	s := &scene{t: t, pki: lab.NewPKI(t)}
 	s.recorder = newRecorder(t, s.pki)
 	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(),
@@ -128,7 +124,6 @@ func tlsFrom(ctx context.Context, from, to string, config *tls.Config) (*tls.Con
 	if err != nil {
 		return nil, err
 	}
-
 	encrypted := tls.Client(conn, config)
 	if err := encrypted.HandshakeContext(ctx); err != nil {
 		conn.Close()
@@ -162,15 +157,12 @@ func (s *scene) send(client *http.Client, name string) error {
 	if err != nil {
 		return err
 	}
-
 	request.Header.Set("Content-Type", "application/json")
-
 	answer, err := client.Do(request)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-
 	var review struct {
 		Response struct {
 			Allowed bool `json:"allowed"`
@@ -179,7 +171,6 @@ func (s *scene) send(client *http.Client, name string) error {
 	if err := json.NewDecoder(answer.Body).Decode(&review); err != nil {
 		return err
 	}
-
 	if answer.StatusCode != http.StatusOK || !review.Response.Allowed {
 		return fmt.Errorf("answer %s, allowed: %v", answer.Status, review.Response.Allowed)
 	}
@@ -212,17 +203,14 @@ type usage struct{ files, kilobytes int }
 func usageOf(t *testing.T, pid int) usage {
 	t.Helper()
 	dir := "/proc/" + strconv.Itoa(pid)
-
 	files, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {
 		t.Fatalf("this system has no /proc: %v", err)
 	}
-
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	u := usage{files: len(files)}
 	for line := range strings.Lines(string(status)) {
 		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
@@ -238,12 +226,10 @@ func leafOf(t *testing.T, leaf *testpki.Leaf, err error) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	key, err := leaf.KeyPEM()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	pair, err := tls.X509KeyPair(leaf.CertPEM(), key)
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,6 @@ func TestKeepsSecretsFindsThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	block, _ := pem.Decode(text)
 	for name, log := range map[string]string{
 		"PEM": string(text), "nothing": "", "Base64": strings.Split(string(text), "\n")[1],
@@ -52,7 +51,6 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	pki := lab.NewPKI(t)
 	ca, _, _ := pki.RuntimeVolume(runtimeName, domain).Paths()
 	s := newScene(t, map[string]string{
@@ -75,7 +73,6 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 		}
 	}
 	stranger := lab.Secrets(pki.RuntimeVolume(runtimeName, domain)) // Of a CA that the control plane does not know.
-
 	write(good[0], good[1], good[2][:len(good[2])/2])
 	logged("key material on disk is broken", 1)
 	write(good[0], good[1], stranger[2]) // A key that is not of this certificate.
@@ -85,7 +82,6 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	logged("manager does not take events", 1)
 	logged("canary", 1)
 	write(good...)
-
 	lab.KeepsSecrets(t, s.agent.FullLog(),
 		append(append([][]byte{[]byte("c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ")}, good...), stranger...)...)
 }

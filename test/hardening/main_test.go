@@ -26,7 +26,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(stateAddr) == "" {
 		os.Exit(m.Run())
 	}
-
 	fmt.Fprintln(os.Stderr, runBesieged(os.Getenv(stateAddr)))
 	os.Exit(1)
 }
@@ -47,12 +46,10 @@ type besieged struct {
 func runBesieged(state string) error {
 	files := keys.Paths{CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY")}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-
 	material, err := keys.NewFiles(files, keys.FilesOptions{Logger: log})
 	if err != nil {
 		return err
 	}
-
 	var dropped, handshakes, tooFast atomic.Int64
 	server, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(printBesieged)}, listener.Options{
@@ -72,7 +69,6 @@ func runBesieged(state string) error {
 	if err != nil {
 		return err
 	}
-
 	reports := &http.Server{
 		Addr: state, ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -82,7 +78,6 @@ func runBesieged(state string) error {
 			})
 		}),
 	}
-
 	go func() { _ = reports.ListenAndServe() }() // Until the process is killed.
 	return server.Start(context.Background())
 }

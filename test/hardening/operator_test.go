@@ -26,7 +26,6 @@ func startOperator(t *testing.T, pki *lab.PKI, state string) *operator {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	volume := pki.Volume(leaf)
 	ca, cert, key := volume.Paths()
 	o := &operator{addr: lab.Address(lab.FreePort(t))}
@@ -56,15 +55,12 @@ func (o *operator) send(t *testing.T, client *http.Client, name string) error {
 	if err != nil {
 		return err
 	}
-
 	request.Header.Set("Content-Type", "application/json")
-
 	answer, err := client.Do(request)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-
 	if answer.StatusCode != http.StatusOK {
 		return errors.New(answer.Status)
 	}

@@ -36,16 +36,13 @@ type siege struct {
 func newSiege(t *testing.T) *siege {
 	t.Helper()
 	needsProcesses(t)
-
 	s := &siege{t: t, pki: lab.NewPKI(t), state: lab.Address(lab.FreePort(t))}
 	s.operator = startOperator(t, s.pki, s.state)
-
 	leaf, err := s.pki.CA.Client("loud", testpki.Options{})
 	s.loud = leafOf(t, leaf, err)
 	leaf, err = s.pki.CA.Client(runtimeName, testpki.Options{})
 	s.quiet = leafOf(t, leaf, err)
 	s.hello = helloOf(t, s.client(s.loud))
-
 	lab.Eventually(t, patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
 	return s
 }
@@ -92,9 +89,7 @@ func helloOf(t *testing.T, config *tls.Config) []byte {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
 	go func() { _ = tls.Client(ours, config).HandshakeContext(t.Context()) }() // No answer comes.
-
 	record := make([]byte, 16<<10)
-
 	n, err := theirs.Read(record)
 	if err != nil {
 		t.Fatal(err)
@@ -160,17 +155,14 @@ func TestListenerUnderFlood(t *testing.T) {
 // TestListenerTellsNothing reads the answers to strangers, and to a runtime that makes mistakes.
 func TestListenerTellsNothing(t *testing.T) {
 	s := newSiege(t)
-
 	other, err := testpki.NewCA("elsewhere", testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	leaf, err := other.Client(runtimeName, testpki.Options{})
 	foreign := leafOf(t, leaf, err)
 	old := s.client(s.quiet)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-
 	anyway := s.client(tls.Certificate{})
 	anyway.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &foreign, nil }
 	for name, config := range map[string]*tls.Config{
@@ -182,12 +174,10 @@ func TestListenerTellsNothing(t *testing.T) {
 			_, err = conn.Read(make([]byte, 1))
 			conn.Close()
 		}
-
 		if err == nil || !strings.Contains(err.Error(), "remote error: tls: ") || inside.MatchString(err.Error()) {
 			t.Errorf("%s: %v, want an alert and nothing else", name, err)
 		}
 	}
-
 	for name, text := range map[string]string{
 		"no such path":   "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
 		"no such method": "BREW /v2/widgets/event HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
@@ -201,11 +191,9 @@ func TestListenerTellsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		if _, err := io.WriteString(conn, text); err != nil {
 			t.Fatal(err)
 		}
-
 		answer, _ := io.ReadAll(conn)
 		conn.Close()
 		if !strings.HasPrefix(string(answer), "HTTP/1.1 4") || inside.Match(answer) {

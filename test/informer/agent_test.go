@@ -99,7 +99,6 @@ func TestAgent(t *testing.T) {
 	if agent.Metric("runtime_watcher_agent_informer_last_proof_timestamp_seconds") == 0 {
 		t.Error("no proof is measured")
 	}
-
 	removed := time.Now()
 	remove(t, c, gadgets)
 	lab.Eventually(t, patience, "the runtime is degraded", is(fleet.Degraded, fleet.ReasonConfiguration))

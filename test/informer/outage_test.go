@@ -52,7 +52,6 @@ func TestOutages(t *testing.T) {
 	await := func() {
 		lab.Eventually(t, patience, "an outage is noticed", func() bool { return s.source.Ready() != nil })
 	}
-
 	t.Run("watch cut", func(t *testing.T) {
 		lists := plane.listed()
 		// The watch continues after the last version, so that the deletion of each object is seen.
@@ -121,7 +120,6 @@ func TestDefinitionComesAndGoes(t *testing.T) {
 	}
 	create(t, c, widget("Widget", "d", selected("definition"), 1))
 	s.want("w CREATE Widget d")
-
 	// Twice, as the definition also goes.
 	for round := 1; round <= 2; round++ {
 		gadgets := definition("gadgets", "Gadget")

@@ -31,7 +31,6 @@ func TestRights(t *testing.T) {
 		return func() bool { return strings.Contains(s.source.Problem("m"), part) }
 	}
 	lab.Eventually(t, patience, "the missing right to list is named", names("cannot list resource"))
-
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "informer"},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list"}}},
@@ -45,7 +44,6 @@ func TestRights(t *testing.T) {
 	if s.failed("forbidden") == 0 || s.source.Ready() == nil {
 		t.Errorf("%d failures are counted as forbidden, ready: %v", s.failed("forbidden"), s.source.Ready())
 	}
-
 	role.Rules[0].Verbs = []string{"list", "watch"}
 	if err := c.Update(t.Context(), role); err != nil {
 		t.Fatal(err)

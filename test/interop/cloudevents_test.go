@@ -26,7 +26,6 @@ func batch() core.Batch {
 		WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
 		Operation:  core.OperationUpdate, Field: core.FieldSpec, Generation: 7,
 	}
-
 	return core.Batch{
 		Source: "runtime 1/ü", Epoch: "e",
 		Events: []core.Numbered{
@@ -45,22 +44,18 @@ func TestOfficialSDKReadsOurBatches(t *testing.T) {
 			t.Errorf("event %s is not valid: %v", e.ID(), err)
 		}
 	}
-
 	got := throughSDK(t)
 	if len(got) != 3 {
 		t.Fatalf("%d events, want 3", len(got))
 	}
-
 	changed := got[1]
 	want := map[string]any{
 		"sequence": "00000000000000000002", "epoch": "e",
 		"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
-
 	if diff := cmp.Diff(want, changed.Extensions()); diff != "" {
 		t.Errorf("extensions (-want +got):\n%s", diff)
 	}
-
 	if changed.Type() != "com.github.runtime-watcher.changed" || changed.Subject() != "default/demo" || changed.ID() != "e-kyma-2" ||
 		changed.Source() != "/runtimes/runtime%201%2F%C3%BC" {
 		t.Errorf("event %v", changed)
@@ -71,19 +66,15 @@ func TestOfficialSDKReadsOurBatches(t *testing.T) {
 func throughSDK(t *testing.T) []event.Event {
 	t.Helper()
 	sent := batch()
-
 	body, err := contract.V3.Encode(&sent)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost", bytes.NewReader(body.Body))
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	request.Header.Set("Content-Type", contract.V3.ContentType())
-
 	read, err := cehttp.NewEventsFromHTTPRequest(request)
 	if err != nil {
 		t.Fatal(err)
@@ -96,21 +87,17 @@ func TestWeReadBatchesOfTheOfficialSDK(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if got := request.Header.Get("Content-Type"); got != contract.V3.ContentType() {
 		t.Errorf("content type %s, want %s", got, contract.V3.ContentType())
 	}
-
 	body, err := io.ReadAll(request.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	got, err := contract.V3.Decode(body)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if diff := cmp.Diff(batch(), got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}

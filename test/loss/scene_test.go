@@ -78,16 +78,13 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 ) *scene {
 	t.Helper()
 	s := &scene{t: t, plane: plane, pki: pki, with: with, name: fmt.Sprintf("%s-%d", with.name, schedule.Seed)}
-
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	if err := plane.Client.Create(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
-
 	lab.AddRuntime(t, plane, s.name, s.domain())
 	env := s.newSource()
 	s.startOperators()
-
 	volume := pki.RuntimeVolume(s.name, s.domain())
 	for replica := range schedule.Replicas {
 		if with.naive {
@@ -96,13 +93,11 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 			s.senders = append(s.senders, s.startAgent(volume, env, replica, schedule.MaxKeys))
 		}
 	}
-
 	s.startService()
 	if with.source == sourceAdmission {
 		s.configuration = s.newConfiguration()
 		s.register()
 	}
-
 	s.awaitEvents()
 	return s
 }

@@ -161,7 +161,6 @@ func (w *writer) patch(ctx context.Context, name string, change map[string]any, 
 	if err != nil {
 		return 0, err
 	}
-
 	object := lab.Widget(w.scene, name, nil, 0)
 	err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, text), opts...)
 	return version(object), err

@@ -104,7 +104,6 @@ func TestDocumentedCertificates(t *testing.T) {
 	i.create(&documentedCertificate)
 	bundle, leaf := i.secret("watcher-listener"), i.secret("my-operator-nats-tls")
 	n := documented(t, "", bundle)
-
 	op := newOperator()
 	operator := lab.Must(connectOperator("tls://"+n.Addr, keysOf(leaf, bundle), named))
 	t.Cleanup(operator.Close)
@@ -118,7 +117,6 @@ func TestDocumentedCertificates(t *testing.T) {
 	conn := lab.Must(nats.Connect("tls://"+n.Addr, opts...))
 	t.Cleanup(conn.Close)
 	arrives(t, lab.Must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{AnswerWait: patience})), op)
-
 	if _, err := i.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: victim, Domain: documentedUser}); err == nil {
 		t.Error("a runtime gets a certificate with the name of the operator")
 	}

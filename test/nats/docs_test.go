@@ -25,7 +25,6 @@ func TestDocumentedConfiguration(t *testing.T) {
 			b := &lab.Broker{T: t, CA: ca, Nodes: []*lab.BrokerNode{documented(t, p, map[string][]byte{
 				"ca.crt": ca.PEM(), "tls.crt": server.CertPEM(), "tls.key": lab.Must(server.KeyPEM()),
 			})}}
-
 			op := newOperator()
 			leaf := lab.Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{documentedUser}}))
 			conn := lab.Must(b.Dial(leaf, nats.CustomInboxPrefix("_INBOX.operator.my-operator")))

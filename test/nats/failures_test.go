@@ -165,7 +165,6 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 			stream := lab.Must(lab.Must(jetstream.New(b.Operator(manager))).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
 			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
 			batch := batchOf(runtimeNumber(0), "object")
-
 			b.Nodes[0].Freeze()
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
@@ -197,7 +196,6 @@ func TestLostMessagesLeadToResync(t *testing.T) {
 	agents[0].write("first")
 	b.awaitHandled(op, 10)
 	stop()
-
 	agents[0].write("expired")
 	admin := lab.Must(b.Dial(lab.Must(b.CA.Client("admin", testpki.Options{DNSNames: []string{"admin.example.com"}}))))
 	defer admin.Close()

@@ -68,7 +68,6 @@ func TestLeafNode(t *testing.T) {
 			if op.generation(object{attacker, "object"}) != 1 {
 				t.Error("the event did not arrive")
 			}
-
 			err := f.Forward(t.Context(), manager, batchOf(victim, "forged")) // Its claim is refused.
 			if !errors.Is(err, core.ErrForbidden) {
 				t.Errorf("Forward with a foreign claim = %v, want the refusal of the operator", err)

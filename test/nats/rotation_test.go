@@ -21,7 +21,6 @@ func TestRotation(t *testing.T) {
 	op := newOperator()
 	consume(t, b.Operator(manager), op, natsjetstream.Options{})
 	old, next := b.CA, lab.Must(testpki.NewCA("next", testpki.Options{}))
-
 	type material struct {
 		leaf  tls.Certificate
 		roots *x509.CertPool
@@ -42,7 +41,6 @@ func TestRotation(t *testing.T) {
 		})
 	}
 	forward("with the old CA")
-
 	b.trust(testpki.Bundle(old, next))
 	both := old.Pool()
 	both.AddCert(next.Certificate())
@@ -52,11 +50,9 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	forward("with a certificate of the next CA")
-
 	// Only a certificate of the next CA is accepted from here on.
 	b.trust(next.PEM())
 	forward("with the next CA alone")
-
 	b.serve(lab.Must(next.Server("nats", testpki.Options{})))
 	forward("with a server of the next CA")
 }

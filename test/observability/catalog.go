@@ -66,7 +66,6 @@ func gather(t testing.TB, process string, use func(testing.TB, *prom.Registry)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	for _, family := range families {
 		all = append(all, metric{
 			family.GetName(), strings.ToLower(family.GetType().String()), family.GetHelp(), process, labelsOf(family),
@@ -89,13 +88,11 @@ func useAgent(t testing.TB, registry *prom.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	nowhere := core.ForwarderFunc(func(_ context.Context, _ core.Manager, _ core.Batch) error { return errNowhere })
 	box, err := outbox.New(nowhere, outbox.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	watched, err := prometheus.NewInformer(prometheus.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +103,6 @@ func useAgent(t testing.TB, registry *prom.Registry) {
 	watched.Observed("kyma", "accepted")
 	watched.Failed("kyma", "forbidden")
 	watched.Proved("kyma")
-
 	box.Accept("kyma", core.WatchEvent{Resync: true})
 	measured.ReadOutbox(box)
 	measured.Reviewed("kyma", "accepted", 0)
@@ -134,7 +130,6 @@ func useListener(t testing.TB, registry *prom.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	measured.InFlight(1)
 	measured.Answered("v3", "kyma", http.StatusAccepted, "", 0)
 	measured.HandshakeFailed("untrusted")
@@ -161,11 +156,9 @@ func useFleet(t testing.TB, registry *prom.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if err := prometheus.RegisterFleet(registry, watched, prometheus.FleetOptions{PerRuntime: 1}); err != nil {
 		t.Fatal(err)
 	}
-
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
 	watched.Observe(peer, "kyma", core.Batch{
 		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1},

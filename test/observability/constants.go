@@ -20,7 +20,6 @@ func constants(t testing.TB, file, pattern string) (values []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	names := regexp.MustCompile(pattern)
 	ast.Inspect(parsed, func(node ast.Node) bool {
 		if spec, ok := node.(*ast.ValueSpec); ok && names.MatchString(spec.Names[0].Name) {
@@ -28,7 +27,6 @@ func constants(t testing.TB, file, pattern string) (values []string) {
 		}
 		return true
 	})
-
 	if len(values) == 0 {
 		t.Fatalf("%s has no string constant that matches %s", file, pattern)
 	}

@@ -189,7 +189,6 @@ func (d dashboard) render(t testing.TB) string {
 	for i, p := range d.panels {
 		panels = append(panels, p.render(i))
 	}
-
 	text, err := json.MarshalIndent(object{
 		"uid": "runtime-watcher-" + d.file, "title": d.title, "description": d.description,
 		"tags": []string{"runtime-watcher"}, "schemaVersion": 39, "editable": true, "graphTooltip": 1, "refresh": "30s",
@@ -224,7 +223,6 @@ func (p panel) render(i int) object {
 			"refId": string(rune('A' + n)), "expr": q.expr, "legendFormat": q.legend, "datasource": source(),
 		})
 	}
-
 	custom := object{"lineWidth": 1, "fillOpacity": 10, "showPoints": "never"}
 	if p.stacked {
 		custom["stacking"], custom["fillOpacity"] = object{"mode": "normal"}, 40

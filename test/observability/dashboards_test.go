@@ -11,7 +11,6 @@ func TestDashboards(t *testing.T) {
 		for _, v := range d.variables {
 			exists.check(t, d.file+" variable "+v.name, "sum by ("+v.label+") ("+v.metric+")")
 		}
-
 		for _, p := range d.panels {
 			for _, q := range p.queries {
 				exists.check(t, d.file+" "+p.title, q.expr)

@@ -61,16 +61,13 @@ func (k known) check(t testing.TB, place, expression string) {
 		t.Errorf("%s: %v", place, err)
 		return
 	}
-
 	for _, selector := range parser.ExtractSelectors(parsed) {
 		k.checkSelector(t, place, selector)
 	}
-
 	var names []string // Of the selectors.
 	for _, selector := range parser.ExtractSelectors(parsed) {
 		names = append(names, k.labels[metricOf(selector)]...)
 	}
-
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
 		for _, label := range grouping(node) {
 			if !slices.Contains(names, label) && !slices.Contains(targetLabels(), label) {
@@ -110,7 +107,6 @@ func (k known) checkSelector(t testing.TB, place string, selector []*labels.Matc
 		t.Errorf("%s: no process has the metric %q", place, name)
 		return
 	}
-
 	for _, matcher := range selector {
 		switch {
 		case matcher.Name == labels.MetricName, slices.Contains(targetLabels(), matcher.Name):

@@ -59,7 +59,6 @@ func isWarning(call *ast.CallExpr) bool {
 	if !ok {
 		return false
 	}
-
 	switch method.Sel.Name {
 	case "Warn", "WarnContext", "ErrorContext":
 		return true

@@ -16,8 +16,7 @@ import (
 func TestPodMonitor(t *testing.T) {
 	var monitor struct {
 		metav1.ObjectMeta `json:"metadata"`
-
-		Spec struct {
+		Spec              struct {
 			Selector  metav1.LabelSelector `json:"selector"`
 			Endpoints []struct {
 				Port string `json:"port"`
@@ -25,19 +24,15 @@ func TestPodMonitor(t *testing.T) {
 		} `json:"spec"`
 	}
 	parseYAML(t, folder+"/podmonitor.yaml", &monitor)
-
 	var agent appsv1.Deployment
 	parseYAML(t, "controlplane/config/agent/deployment.yaml", &agent)
-
 	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if !selector.Matches(labels.Set(agent.Spec.Template.Labels)) || monitor.Namespace != agent.Namespace {
 		t.Errorf("selector %s in %s, want the pods of the Deployment in %s", selector, monitor.Namespace, agent.Namespace)
 	}
-
 	ports := agent.Spec.Template.Spec.Containers[0].Ports
 	for _, endpoint := range monitor.Spec.Endpoints {
 		if !slices.ContainsFunc(ports, func(p corev1.ContainerPort) bool { return p.Name == endpoint.Port }) {

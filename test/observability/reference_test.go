@@ -26,7 +26,6 @@ func compare(t *testing.T, file, text string) {
 			t.Fatal(err)
 		}
 	}
-
 	if diff := cmp.Diff(read(t, file), text); diff != "" {
 		t.Errorf("%s is stale, write it by go test ./test/observability -update (-file +generated):\n%s", file, diff)
 	}

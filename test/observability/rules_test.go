@@ -17,7 +17,6 @@ func TestPrometheusRule(t *testing.T) {
 	text, parsed := readRules(t)
 	resource := prometheusRule(text)
 	compare(t, folder+"/prometheusrule.yaml", resource)
-
 	var wrapped struct {
 		Spec rules `json:"spec"`
 	}
@@ -50,7 +49,6 @@ func TestAlertsHaveCases(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, folder+"/rules.test.yaml")), &cases); err != nil {
 		t.Fatal(err)
 	}
-
 	exists, names := newKnown(t), map[string]bool{}
 	for _, test := range cases.Tests {
 		names[test.Name] = true
@@ -58,7 +56,6 @@ func TestAlertsHaveCases(t *testing.T) {
 			exists.check(t, test.Name, input.Series)
 		}
 	}
-
 	_, parsed := readRules(t)
 	for _, rule := range parsed.all() {
 		if !names[rule.Alert+" fires"] || !names[rule.Alert+" silent"] {
@@ -79,7 +76,6 @@ func promtool(t *testing.T, dir string, args ...string) {
 	if err != nil {
 		rig.Missing(t, "needs promtool (Debian: prometheus): %v", err)
 	}
-
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {

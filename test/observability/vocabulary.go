@@ -46,7 +46,6 @@ func newVocabulary(t testing.TB) vocabulary {
 	} {
 		add(t)
 	}
-
 	for key, values := range v.values {
 		slices.Sort(values)
 		v.values[key] = slices.Compact(values)

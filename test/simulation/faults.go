@@ -270,7 +270,6 @@ func (w *world) beginLinkFault(f Fault) func() {
 	return func() {
 		change(false)
 		broken()
-
 		// After dropped bytes, a real TCP connection would not go on.
 		w.network.reset(func(l *link) bool { return l.client == client && f.Kind != LinksSlow })
 	}

@@ -241,7 +241,6 @@ func (d dice) write(p *Plan, at time.Duration, runtime int) Write {
 		At: at, Runtime: runtime, Object: d.IntN(p.Runtimes[runtime].Objects),
 		Kind: kinds[d.weighted(30, 4, 2, 2, 1, 1)], Delay: d.between(time.Millisecond, 50*time.Millisecond),
 	}
-
 	// Contract v1 sends nothing for an object without owner, and no resync before it knows one.
 	if p.Runtimes[runtime].Contract == contract.V1 && (w.Kind == BadOwner || w.Kind == Unreadable) {
 		w.Kind, w.Reject = BadOwner, true

@@ -42,7 +42,6 @@ func TestClusterLogin(t *testing.T) {
 			t.Errorf("%s: answer %d, want %d; challenged: %t", name, answer.StatusCode, test.want, challenged)
 		}
 	}
-
 	tab := openTab(t, url, viewer)
 	tab.await("Live", `document.getElementById('live').textContent === 'Live'`)
 	tab.wantNoProblems()

@@ -33,16 +33,13 @@ metadata: {name: large}
 spec:
   resourceToWatch: {group: example.com, version: v1, resource: gadgets}
   matchConditions: [{name: larger, expression: `+larger+`}]`), admission.ConfigurationOptions{})
-
 	failures := s.conditionErrors()
-
 	s.register(bare, []watch.Watch{{
 		Name: types.NamespacedName{Namespace: "kcp-system", Name: "large"}, Manager: bare,
 		Resource:   admissionResource("example.com", "gadgets"),
 		Conditions: []watch.Condition{{Name: "larger", Expression: larger}},
 	}}, admission.ConfigurationOptions{})
 	s.taken()
-
 	for i, tt := range []struct {
 		spec          string
 		guarded, bare int
@@ -59,26 +56,21 @@ spec:
 	} {
 		create(namespaced("example.com", "gadgets", ""),
 			fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Gadget","metadata":{"name":"size-%d"},%s}`, i, tt.spec))(s)
-
 		events, _ := s.taken()
 		if len(events[guarded]) != tt.guarded || len(events[bare]) != tt.bare {
 			t.Errorf("%s: %d events with a guard and %d without, want %d and %d",
 				tt.spec, len(events[guarded]), len(events[bare]), tt.guarded, tt.bare)
 		}
 	}
-
 	// A condition also decides about scale.
 	patch(namespaced("example.com", "gadgets", "size-0")+"/scale", `{"spec":{"replicas":1}}`)(s)
-
 	if events, _ := s.taken(); len(events[guarded]) != 1 || len(events[bare]) != 0 {
 		t.Errorf("scale: events %v, want one with a guard", events)
 	}
-
 	lost := s.conditionErrors() - failures
 	if want := 6.0; lost != want { // Five creations and one scale, of bare.
 		t.Errorf("%v evaluations failed, want %v", lost, want)
 	}
-
 	t.Logf("without a guard, %v of 10 writes were lost in silence; with a guard, none", lost)
 }
 
@@ -88,7 +80,6 @@ func TestExpensiveConditions(t *testing.T) {
 	s := newScene(t)
 	before := s.conditionErrors()
 	times := func(text, join string) string { return strings.Repeat(text+join, 950/(len(text)+len(join))) + "true" }
-
 	s.register(guarded, watches(t, guarded, fmt.Sprintf(`
 metadata: {name: expensive}
 spec:
@@ -102,19 +93,16 @@ spec:
 		times("!object.spec.s.matches('(a|b)*(a|c)*x')", " && "),
 		"object.spec.few.all(e, "+times("!e.matches('(a|b)*x')", " && ")+")",
 		times("object.spec.huge == oldObject.spec.huge", " && "))), admission.ConfigurationOptions{})
-
 	few := strings.TrimSuffix(strings.Repeat(`"`+strings.Repeat("a", 128)+`",`, 64), ",")
 	create(namespaced("example.com", "gadgets", ""), fmt.Sprintf(
 		`{"apiVersion":"example.com/v1","kind":"Gadget","metadata":{"name":"huge"},"spec":{"c":%q,"s":%q,"huge":%q,"few":[%s]}}`,
 		strings.Repeat("c", 16<<10), strings.Repeat("a", 4<<10), strings.Repeat("a", 1<<20), few))(s)
 	s.taken()
 	patch(namespaced("example.com", "gadgets", "huge"), `{"spec":{"more":1}}`)(s)
-
 	events, _ := s.taken()
 	if diff := cmp.Diff([]string{"UPDATE Gadget.v1.example.com default/huge"}, events[guarded]); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-
 	if failed := s.conditionErrors() - before; failed != 0 {
 		t.Errorf("%v evaluations failed, want none", failed)
 	}
@@ -145,9 +133,7 @@ spec:
   - {name: no-scale, expression: "request.subResource != 'scale'"}
   - {name: not-me, expression: "request.userInfo.username != 'me'"}`), admission.ConfigurationOptions{})
 	s.taken()
-
 	widget := namespaced("example.com", "widgets", "precise")
-
 	for _, step := range []step{
 		{
 			"a selected namespace", create("/api/v1/namespaces/live/configmaps", `{"metadata":{"name":"a"}}`),
@@ -171,7 +157,6 @@ spec:
 		{"scale, excluded by a condition", patch(widget+"/scale", `{"spec":{"replicas":2}}`), nil, ""},
 	} {
 		step.write(s)
-
 		events, _ := s.taken()
 		if diff := cmp.Diff(step.events, events[selected], cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: events (-want +got):\n%s", step.name, diff)
@@ -189,17 +174,14 @@ spec: {resourceToWatch: {group: example.com, version: v1, resource: plants}}
 ---
 metadata: {name: missing}
 spec: {resourceToWatch: {group: missing.example.com, version: v1, resource: missing}}`), admission.ConfigurationOptions{})
-
 	var stored admissionregistrationv1.ValidatingWebhookConfiguration
 	if err := s.plane.Client.Get(t.Context(), types.NamespacedName{Name: string(selected)}, &stored); err != nil {
 		t.Fatal(err)
 	}
-
 	var resources []string
 	for _, webhook := range stored.Webhooks {
 		resources = append(resources, webhook.Rules[0].Resources...)
 	}
-
 	want := []string{"customresourcedefinitions", "missing", "missing/scale", "plants", "plants/scale", "leases", "leases/scale"}
 	if diff := cmp.Diff(want, resources, cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Errorf("resources of the webhooks (-want +got):\n%s", diff)

@@ -52,7 +52,6 @@ spec: {resourceToWatch: {group: example.com, version: v1, resource: finished/sca
 	s.register(selected, watches(t, selected, both), admission.ConfigurationOptions{})
 	s.register(everything, watches(t, everything, doomed), admission.ConfigurationOptions{NoMatchConditions: true})
 	s.taken()
-
 	for _, tt := range []struct {
 		name                 string
 		write                write
@@ -70,7 +69,6 @@ spec: {resourceToWatch: {group: example.com, version: v1, resource: finished/sca
 			t.Errorf("%s: %v, want %d and %d resyncs", tt.name, events, tt.selected, tt.everything)
 		}
 	}
-
 	lab.Eventually(t, time.Minute, "the API server deletes the objects", func() bool {
 		status, _ := s.do("GET", first, plainJSON, "")
 		return status == 404

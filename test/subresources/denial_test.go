@@ -18,10 +18,8 @@ import (
 // does.
 func (s *scene) registerDenial() {
 	s.t.Helper()
-
 	server := httptest.NewTLSServer(http.HandlerFunc(deny))
 	s.t.Cleanup(server.Close)
-
 	s.create(&admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "denial"},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
@@ -41,11 +39,9 @@ func (s *scene) registerDenial() {
 			AdmissionReviewVersions: []string{"v1"},
 		}},
 	})
-
 	lab.Eventually(s.t, time.Minute, "the other webhook denies", func() bool {
 		status, _ := s.do(http.MethodPost, ofCore("configmaps", "")+"?dryRun=All", plainJSON,
 			`{"metadata":{"generateName":"probe-","labels":{"denied":"true"}}}`)
-
 		return status == http.StatusForbidden
 	})
 }
@@ -57,12 +53,10 @@ func deny(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-
 	review.Response = &admissionv1.AdmissionResponse{
 		UID: review.Request.UID, Result: &metav1.Status{Code: http.StatusForbidden, Message: "denied"},
 	}
 	review.Request = nil
-
 	w.Header().Set("Content-Type", plainJSON)
 	_ = json.NewEncoder(w).Encode(review) // A peer that has gone sees no answer.
 }

@@ -92,11 +92,9 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 	}()
 	s.register(everything, watchesOf(everything), admission.ConfigurationOptions{NoMatchConditions: true})
 	s.register(selected, watchesOf(selected), admission.ConfigurationOptions{})
-
 	big := strings.Repeat("x", mib)
 	large := `"data":{"a":"` + big[:mib-100] + `"}`
 	zeros, one := list(mib/2, "0"), list(mib/2, "1")
-
 	// Each write is to an object of its own, made of the first text. Want is how many calls matter.
 	tests := []struct {
 		name   string
@@ -187,35 +185,29 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 		{"status of a Deployment", deployments, deployment, s.merge("status", `{"status":{"replicas":3}}`), 1},
 		{"status of a Deployment as before", deployments, deployment, s.merge("status", `{"status":{}}`), 0},
 	}
-
 	s.taken()
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s.t = t
 			defer func() { s.t = t }()
-
 			name := fmt.Sprintf("object-%d", i)
 			s.createOf(tt.kind, name, tt.object)
 			if accepted, _ := s.compare(); accepted == 0 {
 				t.Fatal("its creation was not selected")
 			}
-
 			if status := tt.write(tt.kind, name); status != http.StatusOK {
 				t.Fatalf("status %d", status)
 			}
-
 			accepted, seen := s.compare()
 			// The API server may ask twice about one write, but then it does so for both.
 			if (accepted > 0) != (tt.want > 0) || accepted < tt.want {
 				t.Errorf("%d were selected, want %d", accepted, tt.want)
 			}
-
 			if seen == 0 {
 				t.Error("the write was not seen")
 			}
 		})
 	}
-
 	s.t = t
 	if n := s.conditionErrors() - failures; n != 0 {
 		t.Errorf("%v conditions could not be evaluated, want none: such a write would be lost", n)
@@ -230,7 +222,6 @@ func (s *scene) checkKnownLimit() {
 	s.createOf(samples, "limit", `"spec":9007199254740993`)
 	s.taken()
 	s.replace("", "", "spec", `9007199254740992.0`)(samples, "limit")
-
 	events, called := s.taken()
 	if len(events[everything]) == 0 || called[selected] != 0 {
 		s.t.Errorf("%q, %v: the known limit is gone, and should go from the documents", events, called)
@@ -273,7 +264,6 @@ func (s *scene) createOf(k kind, name, object string) {
 	if object = withName(object, name); object == "" {
 		s.t.Fatal("no object")
 	}
-
 	status, answer := s.do(http.MethodPost, k.path("", ""), "application/json",
 		fmt.Sprintf(`{"apiVersion":%q,"kind":%q,%s}`, k.apiVersion, k.name, object))
 	if status != http.StatusCreated {

@@ -39,7 +39,6 @@ func request(method, path, contentType, body string) write {
 func refused(method, path, contentType, body string, want int) write {
 	return func(s *scene) {
 		s.t.Helper()
-
 		if status, answer := s.do(method, path, contentType, body); status != want {
 			s.t.Errorf("%s %s: status %d, want %d: %.500s", method, path, status, want, answer)
 		}
@@ -50,7 +49,6 @@ func refused(method, path, contentType, body string, want int) write {
 func all(writes ...write) write {
 	return func(s *scene) {
 		s.t.Helper()
-
 		for _, write := range writes {
 			write(s)
 		}
@@ -61,12 +59,10 @@ func all(writes ...write) write {
 func replace(path, before, after string) write {
 	return func(s *scene) {
 		s.t.Helper()
-
 		_, object := s.do(http.MethodGet, path, plainJSON, "")
 		if !bytes.Contains(object, []byte(before)) {
 			s.t.Fatalf("%s has no %s: %s", path, before, object)
 		}
-
 		s.must(http.MethodPut, path, plainJSON, strings.Replace(string(object), before, after, 1))
 	}
 }

@@ -49,7 +49,6 @@ type scene struct {
 
 func newScene(t testing.TB) *scene {
 	t.Helper()
-
 	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
 	s.plane = lab.SharedAPIServer(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition("widgets", "Widget", apiextensionsv1.NamespaceScoped, true),
@@ -59,7 +58,6 @@ func newScene(t testing.TB) *scene {
 		withoutSubresources(definition("things", "Thing", apiextensionsv1.NamespaceScoped, false)),
 	}})
 	s.api = lab.NewAPI(t, s.plane)
-
 	return s
 }
 
@@ -73,7 +71,6 @@ func definition(
 			SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
 		}
 	}
-
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
@@ -97,42 +94,34 @@ func withoutSubresources(d *apiextensionsv1.CustomResourceDefinition) *apiextens
 // watches returns the watches of Watchers in YAML, for one manager.
 func watches(t testing.TB, manager core.Manager, documents string) []watch.Watch {
 	t.Helper()
-
 	var watchers []v1beta2.Watcher
-
 	for document := range strings.SplitSeq(documents, "\n---\n") {
 		var w v1beta2.Watcher
 		if err := yaml.UnmarshalStrict([]byte(document), &w); err != nil {
 			t.Fatal(err)
 		}
-
 		w.Namespace, w.Spec.Manager = "kcp-system", string(manager)
 		watchers = append(watchers, w)
 	}
-
 	all, err := watcher.Watches(watchers)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return all
 }
 
 // register makes the API server call the handler for watches, and returns when it does.
 func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admission.ConfigurationOptions) {
 	s.t.Helper()
-
 	handler, err := admission.New(core.AcceptorFunc(s.accept), admission.Options{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	opts.Timeout = 30 * time.Second
 	probe := watch.Watch{
 		Name: types.NamespacedName{Namespace: "probe", Name: "probe"}, Manager: manager,
 		Resource: admissionResource("coordination.k8s.io", "leases"),
 	}
-
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.calls.RLock()
 		defer s.calls.RUnlock()
@@ -140,31 +129,26 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 		handler.ServeHTTP(w, r)
 	}))
 	s.t.Cleanup(server.Close)
-
 	configuration, err := admission.WebhookConfiguration(string(manager), admission.Endpoint{
 		URL: server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 	}, append(watches, probe), opts)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	s.create(configuration)
 	lab.Eventually(s.t, time.Minute, "the API server calls for "+string(manager), func() bool {
 		s.must(http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", "application/json",
 			`{"metadata":{"generateName":"probe-"}}`)
 		_, called := s.taken()
-
 		return called[manager] > 0
 	})
 }
 
 func (s *scene) create(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	s.t.Helper()
-
 	if err := s.plane.Client.Create(s.t.Context(), configuration); err != nil {
 		s.t.Fatal(err)
 	}
-
 	s.t.Cleanup(func() {
 		err := s.plane.Client.Delete(context.WithoutCancel(s.t.Context()), configuration)
 		if client.IgnoreNotFound(err) != nil {
@@ -177,23 +161,19 @@ func (s *scene) create(configuration *admissionregistrationv1.ValidatingWebhookC
 func (s *scene) accept(manager core.Manager, event core.WatchEvent) core.Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	if event.Resync {
 		s.events[manager] = append(s.events[manager], "resync")
 		return core.Accepted
 	}
-
 	kind := event.WatchedGVK
 	s.events[manager] = append(s.events[manager], fmt.Sprintf("%s %s.%s.%s %s",
 		event.Operation, kind.Kind, kind.Version, kind.Group, event.Watched))
-
 	return core.Accepted
 }
 
 func (s *scene) count(manager core.Manager) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.called[manager]++
 }
 
@@ -203,14 +183,11 @@ func (s *scene) taken() (events map[core.Manager][]string, called map[core.Manag
 	defer s.calls.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	events, called = s.events, s.called
 	s.events, s.called = map[core.Manager][]string{}, map[core.Manager]int{}
-
 	for _, noted := range events {
 		slices.Sort(noted)
 	}
-
 	return events, called
 }
 
@@ -219,14 +196,12 @@ func (s *scene) taken() (events map[core.Manager][]string, called map[core.Manag
 // date. It is refused while the cache of a new definition fills.
 func (s *scene) updateCaches() {
 	s.t.Helper()
-
 	for _, collection := range []string{
 		ofCore("pods", ""), ofCore("serviceaccounts", ""), ofCore("configmaps", ""), namespaced("apps", "deployments", ""),
 		namespaced("example.com", "widgets", ""), namespaced("example.com", "gadgets", ""), "/apis/example.com/v1/plants",
 	} {
 		lab.Eventually(s.t, time.Minute, "the cache of "+collection+" is full", func() bool {
 			status, _ := s.do(http.MethodGet, collection, plainJSON, "")
-
 			return status == http.StatusOK
 		})
 	}
@@ -235,14 +210,12 @@ func (s *scene) updateCaches() {
 // do sends one request and returns the status and the body of the answer.
 func (s *scene) do(method, path, contentType, body string) (int, []byte) {
 	s.t.Helper()
-
 	return s.api.Do(s.t, method, path, contentType, body)
 }
 
 // must fails the test unless the API server answers with success.
 func (s *scene) must(method, path, contentType, body string) {
 	s.t.Helper()
-
 	if status, answer := s.do(method, path, contentType, body); status >= http.StatusMultipleChoices {
 		s.t.Fatalf("%s %s: status %d: %.500s", method, path, status, answer)
 	}
@@ -251,6 +224,5 @@ func (s *scene) must(method, path, contentType, body string) {
 // conditionErrors returns how many match conditions the API server could not evaluate.
 func (s *scene) conditionErrors() float64 {
 	s.t.Helper()
-
 	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_match_condition_evaluation_errors_total")
 }

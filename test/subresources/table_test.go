@@ -91,38 +91,30 @@ func TestTable(t *testing.T) {
 	s.register(everything, watches(t, everything, watched), admission.ConfigurationOptions{NoMatchConditions: true})
 	s.register(selected, watches(t, selected, watched), admission.ConfigurationOptions{})
 	s.registerDenial()
-
 	var table strings.Builder
 	fmt.Fprintf(&table, "\n%-52s %10s %10s  %s\n", "WRITE", "CALLS", "WITHOUT", "EVENTS")
-
 	for _, step := range steps() {
 		t.Run(step.name, func(t *testing.T) {
 			s.t = t
 			defer func() { s.t = t }()
-
 			s.updateCaches()
 			s.taken()
 			step.write(s)
-
 			events, called := s.taken()
 			for _, manager := range []core.Manager{selected, everything} {
 				if diff := cmp.Diff(step.events, events[manager], cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("events for %s (-want +got):\n%s", manager, diff)
 				}
 			}
-
 			if called[selected] != len(step.events) {
 				t.Errorf("%d calls with match conditions, want %d", called[selected], len(step.events))
 			}
-
 			fmt.Fprintf(&table, "%-52s %10d %10d  %s%s\n", step.name, called[selected], called[everything],
 				strings.Join(events[selected], ", "), step.note)
 		})
 	}
-
 	s.t = t
 	t.Log(table.String())
-
 	if n := s.conditionErrors() - failures; n != 0 {
 		t.Errorf("%v conditions could not be evaluated, want none", n)
 	}
@@ -134,7 +126,6 @@ func steps() []step {
 		namespaced("example.com", "gadgets", "g")
 	plant := "/apis/example.com/v1/plants"
 	changedTo := func(replicas int) string { return fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas) }
-
 	return []step{
 		{
 			"Deployment: create", create(namespaced("apps", "deployments", ""), object("apps/v1", "Deployment", "web", deploymentOf(`"watched":"true"`))),
@@ -195,7 +186,6 @@ func steps() []step {
 			[]string{"UPDATE Deployment.v1.apps default/other"},
 			" (a Scale shows no labels)",
 		},
-
 		{
 			"custom resource: create", create(namespaced("example.com", "widgets", ""), object("example.com/v1", "Widget", "w", `"metadata":{"name":"%s","finalizers":["example.com/f"]},"spec":{"replicas":1}`)),
 			[]string{"CREATE Widget.v1.example.com default/w"},
@@ -224,7 +214,6 @@ func steps() []step {
 		{"cluster-scoped custom resource: spec", patch(plant+"/p", `{"spec":{"a":2}}`), []string{"UPDATE Plant.v1.example.com /p"}, ""},
 		{"cluster-scoped custom resource: status", patch(plant+"/p/status", `{"status":{"a":2}}`), nil, ""},
 		{"cluster-scoped custom resource: delete", remove(plant + "/p"), []string{"DELETE Plant.v1.example.com /p"}, ""},
-
 		{"ConfigMap: create", create(ofCore("configmaps", ""), `{"metadata":{"name":"c"},"data":{"a":"b"}}`), []string{"CREATE ConfigMap.v1. default/c"}, ""},
 		{"ConfigMap: data", patch(ofCore("configmaps", "c"), `{"data":{"a":"c"}}`), []string{"UPDATE ConfigMap.v1. default/c"}, ""},
 		{"ConfigMap: nothing", patch(ofCore("configmaps", "c"), `{"data":{"a":"c"}}`), nil, ""},
@@ -248,7 +237,6 @@ func steps() []step {
 		{"namespaces/finalize", func(s *scene) {
 			request(http.MethodPut, "/api/v1/namespaces/n/finalize", plainJSON, `{"metadata":{"name":"n"},"spec":{"finalizers":[]}}`)(s)
 		}, []string{"UPDATE Namespace.v1. /n"}, ""},
-
 		{"Pod: create", create(ofCore("pods", ""), `{"metadata":{"name":"p"},"spec":`+podSpec+`}`), []string{"CREATE Pod.v1. default/p"}, ""},
 		{
 			"pods/exec", refused(http.MethodPost, ofCore("pods", "p")+"/exec?command=ls", plainJSON, "", http.StatusBadRequest),

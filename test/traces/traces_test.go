@@ -60,7 +60,6 @@ func TestOneTrace(t *testing.T) {
 	name := lab.AddRuntime(t, plane, runtime, domain)
 	exporter := tracetest.NewInMemoryExporter()
 	address, reconciled := startOperator(t, plane, pki.ServerMaterial(), exporter)
-
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -74,13 +73,11 @@ func TestOneTrace(t *testing.T) {
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
 	})
 	<-reconciled // The resync of the start.
-
 	demo := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: "demo", Labels: labels}}
 	if err := plane.Client.Create(t.Context(), demo); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Client.Delete(context.WithoutCancel(t.Context()), demo, &client.DeleteOptions{}) })
-
 	var spans []span
 	lab.Eventually(t, 30*time.Second, "a reconcile with a trace", func() bool {
 		spans = traceOfReconcile(append(agentSpans(t, file), operatorSpans(exporter)...))

@@ -42,7 +42,6 @@ func newExisting(t *testing.T) *existing {
 		ObjectMeta: metav1.ObjectMeta{Namespace: todaysCA.Namespace, Name: "klm-watcher-root"},
 		Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
 	})
-
 	files := e.newCA(todaysCA)
 	e.ca = certificatesOf(t, files["tls.crt"])[0]
 	e.createSecret(todaysGateway, corev1.SecretTypeOpaque, map[string][]byte{
@@ -62,7 +61,6 @@ func (e *existing) newCA(key types.NamespacedName) map[string][]byte {
 			IssuerRef:  cmmeta.IssuerReference{Name: "klm-watcher-root", Kind: "Issuer", Group: "cert-manager.io"},
 		},
 	})
-
 	secret := &corev1.Secret{}
 	rig.Eventually(e.t, patience, "the CA is issued", func() bool {
 		return e.client.Get(e.t.Context(), key, secret) == nil && len(secret.Data["tls.crt"]) > 0
@@ -118,21 +116,17 @@ func TestExistingCAIsImported(t *testing.T) {
 	opts := certificates.Options{ImportCA: todaysCA, ListenerSecret: todaysGateway}
 	set := e.set(opts)
 	bootstrapped(t, set)
-
 	server := certificatesOf(t, e.gateway().Data["tls.crt"])[0]
 	if err := server.CheckSignatureFrom(e.ca); err != nil || server.IsCA {
 		t.Errorf("the server certificate of %q, CA %t, is not signed by the existing CA: %v", server.Subject, server.IsCA, err)
 	}
-
 	if kind, other := e.gateway().Type, e.gateway().Data["temp.ca.crt"]; kind != corev1.SecretTypeOpaque || other == nil {
 		t.Errorf("type %s with %d bytes of another program, want both as before", kind, len(other))
 	}
-
 	leaf := certificatesOf(t, ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret["tls.crt"])[0]
 	if err := leaf.CheckSignatureFrom(e.ca); err != nil {
 		t.Errorf("the client certificate is not signed by the existing CA: %v", err)
 	}
-
 	annotate(t, e.client, set, certificates.AnnotationRotate, "now")
 	rig.Eventually(t, patience, "the second CA signs everything", func() bool {
 		status, err := set.Reconcile(t.Context())
@@ -143,20 +137,16 @@ func TestExistingCAIsImported(t *testing.T) {
 	if !e.trusts(e.ca) {
 		t.Error("the retired CA is not in the bundle, want it until it expires")
 	}
-
 	if err := certificatesOf(t, e.gateway().Data["tls.crt"])[0].CheckSignatureFrom(e.ca); err == nil {
 		t.Error("the server certificate is still of the first CA")
 	}
-
 	e.must(e.client.Get(t.Context(), todaysCA, &corev1.Secret{})) // The original stays.
 }
 
 // Additional CAs come into the bundle and leave it with the option.
 func TestAdditionalCAs(t *testing.T) {
 	e := newExisting(t)
-
 	other := certificatesOf(t, e.newCA(anotherCA)["ca.crt"])[0]
-
 	listed := certificates.Options{
 		ImportCA: todaysCA, ListenerSecret: todaysGateway, AdditionalCAs: []types.NamespacedName{anotherCA},
 	}
@@ -165,18 +155,15 @@ func TestAdditionalCAs(t *testing.T) {
 	if !e.trusts(other) || !e.trusts(e.ca) {
 		t.Error("a CA is not in the bundle")
 	}
-
 	bundle := ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret["ca.crt"]
 	if !bytes.Equal(bundle, e.gateway().Data["ca.crt"]) {
 		t.Error("runtimes have another bundle than the gateway")
 	}
-
 	listed.AdditionalCAs = nil
 	bootstrapped(t, e.set(listed))
 	if e.trusts(other) || !e.trusts(e.ca) {
 		t.Error("want the additional CA to leave the bundle, and the CA that signs to stay")
 	}
-
 	listed.AdditionalCAs = []types.NamespacedName{{Namespace: "istio-system", Name: "missing"}}
 	if _, err := e.set(listed).Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "istio-system/missing") {
 		t.Errorf("error %v, want the name of the Secret", err)
@@ -186,9 +173,7 @@ func TestAdditionalCAs(t *testing.T) {
 // A Secret of a gateway is left alone if its CA is not imported. A change would cut agents off.
 func TestForeignSecretIsLeftAlone(t *testing.T) {
 	e := newExisting(t)
-
 	e.newCA(anotherCA)
-
 	before := e.gateway().ResourceVersion
 	for name, opts := range map[string]certificates.Options{
 		"no import":  {ListenerSecret: todaysGateway},
@@ -202,13 +187,10 @@ func TestForeignSecretIsLeftAlone(t *testing.T) {
 			t.Logf("%s: %v", name, err)
 		}
 	}
-
 	if after := e.gateway().ResourceVersion; after != before {
 		t.Error("the Secret of the gateway was changed")
 	}
-
 	var made certv1.CertificateList
-
 	e.must(e.client.List(t.Context(), &made, client.InNamespace(namespace)))
 	if len(made.Items) > 0 {
 		t.Errorf("%d Certificates were made, the first is %s", len(made.Items), made.Items[0].Name)
@@ -224,7 +206,6 @@ func (e *existing) leaf() types.NamespacedName {
 	e.must(err)
 	files, err := testpki.Files(leaf, ca)
 	e.must(err)
-
 	key := types.NamespacedName{Namespace: "istio-system", Name: "leaf"}
 	e.createSecret(key, corev1.SecretTypeTLS, files)
 	return key

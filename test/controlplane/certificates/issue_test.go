@@ -33,7 +33,6 @@ func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		all = append(all, certificate)
 	}
 	return all
@@ -63,7 +62,6 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data["ca.crt"])
 	for _, usage := range usages {
@@ -74,19 +72,15 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 			t.Errorf("%s: usage %v: %v", id, usage, err)
 		}
 	}
-
 	if len(pair.Leaf.ExtKeyUsage) != len(usages) {
 		t.Errorf("%s: usages %v, want %v", id, pair.Leaf.ExtKeyUsage, usages)
 	}
-
 	if have := pair.Leaf.Subject.CommonName; have != string(id) {
 		t.Errorf("Common Name %q, want %q", have, id)
 	}
-
 	if diff := cmp.Diff(names, pair.Leaf.DNSNames); diff != "" {
 		t.Errorf("%s: DNS names (-want +have):\n%s", id, diff)
 	}
-
 	if key, ok := pair.Leaf.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() || pair.Leaf.IsCA {
 		t.Errorf("%s: key %T, CA %t: want ECDSA P-256, and no CA", id, pair.Leaf.PublicKey, pair.Leaf.IsCA)
 	}
@@ -103,26 +97,21 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 	c := i.start(t)
 	set := newSet(t, c, certificates.Confirmations(everybodyConfirms))
 	bootstrapped(t, set)
-
 	var published corev1.Secret
 	if err := c.Get(t.Context(), set.ListenerSecret(), &published); err != nil {
 		t.Fatal(err)
 	}
-
 	assertIssued(t, published.Data, serverName, []string{serverName}, i.usages(x509.ExtKeyUsageServerAuth)...)
-
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"}}
 	if err := c.Create(t.Context(), owner); err != nil {
 		t.Fatal(err)
 	}
-
 	long := core.RuntimeID(strings.Repeat("x", 64))
 	for _, id := range []core.RuntimeID{"runtime-a", "Odd_ID: 1/2", long} {
 		domain := "a.skr.example"
 		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
 		status := ensured(t, set, r)
 		i.assertRuntime(t, status.Secret, id, domain)
-
 		r.Domain = "moved.skr.example"
 		moved := ensured(t, set, r)
 		i.assertRuntime(t, moved.Secret, id, r.Domain)
@@ -130,19 +119,16 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 			t.Errorf("%s: the certificate did not change with the domain", id)
 		}
 	}
-
 	assertOwned(t, c, i.kind, owner)
 	if err := set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}); err != nil {
 		t.Fatal(err)
 	}
-
 	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
 		ID:     "listener",
 		Domain: serverName,
 	}); !errors.Is(err, certificates.ErrInvalidRuntime) {
 		t.Errorf("the name of the listener as domain: %v, want %v", err, certificates.ErrInvalidRuntime)
 	}
-
 	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
 		ID:     long + "x",
 		Domain: "a.example",
@@ -156,19 +142,15 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 func assertOwned(t *testing.T, c client.Client, kind schema.GroupVersionKind, owner client.Object) {
 	t.Helper()
 	name := client.ObjectKey{Namespace: namespace, Name: "runtime-a-watcher-tls"}
-
 	certificate := &metav1.PartialObjectMetadata{}
 	certificate.SetGroupVersionKind(kind)
-
 	var secret corev1.Secret
 	if err := errors.Join(c.Get(t.Context(), name, certificate), c.Get(t.Context(), name, &secret)); err != nil {
 		t.Fatal(err)
 	}
-
 	if o := certificate.OwnerReferences; len(o) != 1 || o[0].UID != owner.GetUID() {
 		t.Errorf("owners of the certificate: %v, want %s", o, owner.GetName())
 	}
-
 	if o := secret.OwnerReferences; len(o) != 1 || o[0].UID != certificate.UID ||
 		o[0].APIVersion != kind.GroupVersion().String() {
 		t.Errorf("owners of the Secret: %v, want %s", o, certificate.Name)
@@ -181,7 +163,6 @@ func TestOwnPKI(t *testing.T) {
 	c := startPlane(t)
 	rootName := "corporate-root"
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
-
 	for _, object := range []client.Object{
 		&certv1.Issuer{
 			ObjectMeta: meta("root-signer"),
@@ -199,7 +180,6 @@ func TestOwnPKI(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
 		certificates.Confirmations(everybodyConfirms), certificates.Options{
 			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
@@ -210,11 +190,9 @@ func TestOwnPKI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	r := certificates.Runtime{ID: "runtime-a", Domain: "a.skr.example"}
 	bootstrapped(t, set)
 	before := ensured(t, set, r)
-
 	annotate(t, c, set, certificates.AnnotationRotate, "now")
 	rig.Eventually(t, patience, "the CA is rotated", func() bool {
 		status, err := set.Reconcile(t.Context())
@@ -223,13 +201,11 @@ func TestOwnPKI(t *testing.T) {
 		}
 		return stable(2)(status)
 	})
-
 	after := ensured(t, set, r)
 	assertRuntime(t, after.Secret, r.ID, r.Domain)
 	if after.Fingerprint == before.Fingerprint {
 		t.Error("the rotation has not re-issued the certificate")
 	}
-
 	for _, ca := range certificatesOf(t, after.Secret["ca.crt"]) {
 		if ca.Subject.CommonName == rootName || ca.Issuer.CommonName != rootName {
 			t.Errorf("the bundle has %s of %s, want only certificates that the root has signed for us", ca.Subject, ca.Issuer)
@@ -242,21 +218,17 @@ func TestDrift(t *testing.T) {
 	c := startPlane(t)
 	set := newSet(t, c, certificates.Confirmations(everybodyConfirms))
 	bootstrapped(t, set)
-
 	var before corev1.Secret
 	if err := c.Get(t.Context(), set.ListenerSecret(), &before); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := c.Delete(t.Context(), &before); err != nil {
 		t.Fatal(err)
 	}
-
 	rig.Eventually(t, patience, "the listener's Secret is as before", func() bool {
 		if _, err := set.Reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-
 		var after corev1.Secret
 		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before.Data)
 	})

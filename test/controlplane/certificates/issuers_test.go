@@ -65,12 +65,10 @@ func (i issuer) usages(wanted x509.ExtKeyUsage) []x509.ExtKeyUsage {
 func (i issuer) assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, domain string) {
 	t.Helper()
 	assertIssued(t, data, id, []string{domain}, i.usages(x509.ExtKeyUsageClientAuth)...)
-
 	var name core.RuntimeID
 	if i.both {
 		name = id // Or all runtimes would share a key.
 	}
-
 	serving := map[string][]byte{"ca.crt": data["ca.crt"], "tls.crt": data["webhook.crt"], "tls.key": data["webhook.key"]}
 	assertIssued(t, serving, name, serviceNames, i.usages(x509.ExtKeyUsageServerAuth)...)
 }
@@ -80,7 +78,6 @@ func (i issuer) assertRuntime(t *testing.T, data map[string][]byte, id core.Runt
 func startGardener(t testing.TB) client.Client {
 	t.Helper()
 	plane := apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Gardener(t)})
-
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
 		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
@@ -88,13 +85,11 @@ func startGardener(t testing.TB) client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	kind := &unstructured.Unstructured{}
 	kind.SetGroupVersionKind(gardener.GroupVersion().WithKind("Certificate"))
 	if err := ctrl.NewControllerManagedBy(mgr).For(kind).Complete(&certManagement{plane.Client}); err != nil {
 		t.Fatal(err)
 	}
-
 	rig.Run(t, "cert-management", mgr.Start)
 	return gardener.NewClient(plane.Client, gardener.Options{})
 }
@@ -109,20 +104,16 @@ func (m *certManagement) Reconcile(ctx context.Context, request reconcile.Reques
 	if err := m.Get(ctx, request.NamespacedName, certificate); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-
 	ca, err := m.authority(ctx, certificate)
 	if err != nil {
 		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, m.report(ctx, certificate, "Error", err.Error())
 	}
-
 	secret := &corev1.Secret{}
 	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "secretName")
-
 	err = m.Get(ctx, client.ObjectKey{Namespace: request.Namespace, Name: name}, secret)
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
-
 	if wantsNew(certificate, secret) {
 		if err := m.report(ctx, certificate, "Pending", "requested"); err != nil {
 			return reconcile.Result{}, err
@@ -135,20 +126,16 @@ func (m *certManagement) Reconcile(ctx context.Context, request reconcile.Reques
 func (m *certManagement) authority(ctx context.Context, certificate *unstructured.Unstructured) (*tls.Certificate, error) {
 	issuer := &unstructured.Unstructured{}
 	issuer.SetGroupVersionKind(gardener.GroupVersion().WithKind("Issuer"))
-
 	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "issuerRef", "name")
 	if err := m.Get(ctx, client.ObjectKey{Namespace: certificate.GetNamespace(), Name: name}, issuer); err != nil {
 		return nil, err
 	}
-
 	name, _, _ = unstructured.NestedString(issuer.Object, "spec", "ca", "privateKeySecretRef", "name")
 	of, _, _ := unstructured.NestedString(issuer.Object, "spec", "ca", "privateKeySecretRef", "namespace")
 	secret := &corev1.Secret{}
-
 	if err := m.Get(ctx, client.ObjectKey{Namespace: of, Name: name}, secret); err != nil {
 		return nil, err
 	}
-
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	return &pair, err
 }
@@ -159,17 +146,14 @@ func wantsNew(certificate *unstructured.Unstructured, secret *corev1.Secret) boo
 	if block == nil {
 		return true
 	}
-
 	issued, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return true
 	}
-
 	after, _, _ := unstructured.NestedString(certificate.Object, "spec", "ensureRenewedAfter")
 	if since, err := time.Parse(time.RFC3339, after); err == nil && issued.NotBefore.Before(since) {
 		return true
 	}
-
 	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "commonName")
 	names, _, _ := unstructured.NestedStringSlice(certificate.Object, "spec", "dnsNames")
 	return issued.Subject.CommonName != name || fmt.Sprint(issued.DNSNames) != fmt.Sprint(names)
@@ -181,12 +165,10 @@ func (m *certManagement) issue(
 	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "commonName")
 	names, _, _ := unstructured.NestedStringSlice(certificate.Object, "spec", "dnsNames")
 	labels, _, _ := unstructured.NestedStringMap(certificate.Object, "spec", "secretLabels")
-
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: names,
 		NotBefore: time.Now(), NotAfter: time.Now().Add(90 * 24 * time.Hour), BasicConstraintsValid: true,
@@ -196,14 +178,11 @@ func (m *certManagement) issue(
 	if err != nil {
 		return err
 	}
-
 	text, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		return err
 	}
-
 	var issuing bytes.Buffer
-
 	_ = pem.Encode(&issuing, &pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate[0]}) // To memory.
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: certificate.GetNamespace(), Name: secretName, Labels: labels},
@@ -214,7 +193,6 @@ func (m *certManagement) issue(
 			corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}),
 		},
 	}
-
 	if err := m.Create(ctx, secret); !apierrors.IsAlreadyExists(err) {
 		return err
 	}

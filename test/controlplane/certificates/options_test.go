@@ -19,7 +19,6 @@ import (
 // Today's fleet has RSA keys, and some runtimes reach the agent by a tunnel.
 func TestKeysNamesAndLifeAreSet(t *testing.T) {
 	c := startPlane(t)
-
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
 		certificates.Confirmations(everybodyConfirms), certificates.Options{
 			Propagation: propagation, KeyAlgorithm: certv1.RSAKeyAlgorithm, Duration: 48 * time.Hour,
@@ -29,10 +28,8 @@ func TestKeysNamesAndLifeAreSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	bootstrapped(t, set)
 	issued := ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.skr.example"})
-
 	for name, want := range map[string][]string{
 		"tls": {"a.skr.example"},
 		"webhook": {
@@ -44,25 +41,20 @@ func TestKeysNamesAndLifeAreSet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		if diff := cmp.Diff(want, pair.Leaf.DNSNames); diff != "" {
 			t.Errorf("%s: DNS names (-want +have):\n%s", name, diff)
 		}
-
 		if key, ok := pair.Leaf.PublicKey.(*rsa.PublicKey); !ok || key.Size() != 2048/8 {
 			t.Errorf("%s: key %T, want RSA with 2048 bits", name, pair.Leaf.PublicKey)
 		}
-
 		if life := pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore); life != 48*time.Hour {
 			t.Errorf("%s: life %v", name, life)
 		}
 	}
-
 	var all certv1.CertificateList
 	if err := c.List(t.Context(), &all, client.InNamespace(namespace)); err != nil {
 		t.Fatal(err)
 	}
-
 	for i := range all.Items {
 		mine := slices.ContainsFunc(all.Items[i].ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
 			return e.Manager == "me" && e.Operation == metav1.ManagedFieldsOperationApply

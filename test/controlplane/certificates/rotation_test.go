@@ -39,12 +39,10 @@ func rotation(t *testing.T, i issuer) {
 	p := newPeers(t, i.start(t), three...)
 	set := newSet(t, p.client, p.confirmations)
 	before := p.published(set)
-
 	annotate(t, p.client, set, certificates.AnnotationRotate, "first")
 	p.until(set, "the first rotation has its CA", func(s certificates.Status) bool { return s.Generation == 2 })
 	annotate(t, p.client, set, certificates.AnnotationRotate, "second")
 	p.until(set, "both rotations are over", stable(3))
-
 	// One runtime gets its Secret late: the server waits for it.
 	p.frozen = three[2]
 	annotate(t, p.client, set, certificates.AnnotationRotate, "third")
@@ -53,16 +51,13 @@ func rotation(t *testing.T, i issuer) {
 	})
 	p.frozen = ""
 	p.until(set, "the third rotation is over", stable(4))
-
 	after := p.published(set)
 	if bytes.Equal(before[corev1.TLSCertKey], after[corev1.TLSCertKey]) {
 		t.Error("the server certificate is the same")
 	}
-
 	if have := len(certificatesOf(t, after["ca.crt"])); have != 4 {
 		t.Errorf("the bundle has %d CAs, want all 4 until they expire", have)
 	}
-
 	assertOneKey(t, p.client)
 }
 
@@ -86,21 +81,17 @@ func TestLostCA(t *testing.T) {
 	p := newPeers(t, startPlane(t), three...)
 	set := newSet(t, p.client, p.confirmations)
 	lost := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: setName + "-ca-1"}}
-
 	if err := p.client.Delete(t.Context(), lost); err != nil {
 		t.Fatal(err)
 	}
-
 	rig.Eventually(t, patience, "cert-manager has issued another CA", func() bool {
 		return p.client.Get(t.Context(), client.ObjectKeyFromObject(lost), lost) == nil &&
 			len(lost.Data[corev1.TLSCertKey]) > 0
 	})
-
 	// Certificates that are issued meanwhile are of the wrong CA.
 	for _, name := range []string{setName + "-server", "runtime-a-watcher-tls", "runtime-b-webhook-tls"} {
 		issueAgain(t, p.client, name)
 	}
-
 	p.until(set, "another CA signs everything", stable(2))
 	assertOneKey(t, p.client)
 }
@@ -109,18 +100,15 @@ func TestLostCA(t *testing.T) {
 func issueAgain(t *testing.T, c client.Client, name string) {
 	t.Helper()
 	var before corev1.Secret
-
 	key := client.ObjectKey{Namespace: namespace, Name: name}
 	if err := c.Get(t.Context(), key, &before); err != nil {
 		t.Fatal(err)
 	}
-
 	rig.Eventually(t, patience, name+" is to be issued", func() bool {
 		var certificate certv1.Certificate
 		if err := c.Get(t.Context(), key, &certificate); err != nil {
 			t.Fatal(err)
 		}
-
 		certificate.Status.Conditions = append(certificate.Status.Conditions, certv1.CertificateCondition{
 			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
 		})
@@ -143,35 +131,29 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	p.frozen = three[1]
 	server := func() []byte { return p.published(set)[corev1.TLSCertKey] }
 	first := server()
-
 	annotate(t, p.client, set, certificates.AnnotationRotate, "now")
 	status := p.until(set, "only runtime-b is waited for", func(s certificates.Status) bool {
 		return s.Phase == certificates.PhaseConfirming && slices.Equal(s.Waiting, three[1:2])
 	})
 	t.Log(status.Message)
-
 	var issuer certv1.Issuer
 	if err := p.client.Get(t.Context(), set.ClientsIssuer(), &issuer); err != nil {
 		t.Fatal(err)
 	}
-
 	if reported := issuer.Annotations[certificates.AnnotationRotation]; reported != status.Message {
 		t.Errorf("the Issuer reports %q, want %q", reported, status.Message)
 	}
-
 	p.assertEvent(set, recorder, "RotationWaits", "confirm that: runtime-b")
 	p.staysUntilConfirmed(set, three[1:2])
 	if !bytes.Equal(first, server()) {
 		t.Error("the server has another certificate before runtime-b has confirmed the new CA")
 	}
-
 	p.cutOff = three[1]
 	annotate(t, p.client, set, certificates.AnnotationSwitchAnyway, "2")
 	p.until(set, "the rotation goes on without it", stable(2))
 	if bytes.Equal(first, server()) {
 		t.Error("the server has its first certificate after the switch")
 	}
-
 	if p.trusts(p.loaded[p.frozen], p.servers[0], x509.ExtKeyUsageServerAuth) == nil {
 		t.Error("runtime-b trusts the second CA without its bundle: the check of the peers cannot fail")
 	}
@@ -190,12 +172,10 @@ func (p *peers) staysUntilConfirmed(set *certificates.Certificates, waiting []co
 	defer tick.Stop()
 	for range 15 {
 		<-tick.C
-
 		status, err := p.step(set)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-
 		if status.Phase != certificates.PhaseConfirming || !slices.Equal(status.Waiting, waiting) {
 			p.t.Fatalf("got %+v, want it to wait for %v", status, waiting)
 		}
@@ -265,35 +245,28 @@ func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...
 func TestKilledAtEveryStep(t *testing.T) {
 	p := newPeers(t, startPlane(t), three...)
 	annotate(t, p.client, newSet(t, p.client, p.confirmations), certificates.AnnotationRotate, "now")
-
 	const most = 14
-
 	var kills int
 	for round := 0; ; round++ {
 		one := &mortal{Client: p.client}
 		one.left.Store(int64(round % most))
-
 		status, err := p.step(newSet(t, one, p.confirmations))
 		if errors.Is(err, errKilled) {
 			kills++
 			continue
 		}
-
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		// On a busy machine the rotation ends after fewer rounds. The kills then continue after its
 		// end.
 		if stable(2)(status) && kills >= most {
 			break
 		}
-
 		if round > 5000 {
 			t.Fatalf("no end: %+v", status)
 		}
 	}
-
 	t.Logf("killed %d times", kills)
 	p.until(newSet(t, p.client, p.confirmations), "what is left is swept", stable(2))
 	assertOneKey(t, p.client)

@@ -44,7 +44,6 @@ func startPlane(t testing.TB) client.Client {
 	if err := errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known)); err != nil {
 		t.Fatal(err)
 	}
-
 	plane := apiserver.StartT(t, apiserver.Options{Scheme: known})
 	certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
 	return plane.Client
@@ -58,7 +57,6 @@ func newSet(
 	if len(recorder) > 0 {
 		opts.Recorder = recorder[0]
 	}
-
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
 		confirmed, opts)
 	if err != nil {
@@ -84,7 +82,6 @@ func bootstrapped(t testing.TB, set *certificates.Certificates) {
 func ensured(t *testing.T, set *certificates.Certificates, r certificates.Runtime) certificates.RuntimeStatus {
 	t.Helper()
 	var status certificates.RuntimeStatus
-
 	rig.Eventually(t, patience, fmt.Sprintf("runtime %s has a certificate", r.ID), func() bool {
 		var err error
 		if status, err = set.EnsureRuntime(t.Context(), r); err != nil {

@@ -85,14 +85,12 @@ func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) 
 func TestChain(t *testing.T) {
 	w := newWorld(t, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2", "runtime-3")
 	ids := []core.RuntimeID{"runtime-1", "runtime-2", "runtime-3"}
-
 	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, istioGateway)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving, nil)))
 	for _, id := range ids {
 		w.represent(id)
 	}
-
 	w.installed(ids...)
 	w.settled(ids...)
 	for _, id := range ids {
@@ -100,11 +98,8 @@ func TestChain(t *testing.T) {
 		w.onlyFrom(id, w.reaches(id, moving, "first-"+string(id), labels(moving)), moving)
 		w.reaches(id, steady, "steady-"+string(id), labels(steady))
 	}
-
 	w.fleet.Observe(core.Peer{ID: "runtime-1"}, unwatched, core.NewBatch(core.WatchEvent{}), nil)
-
 	flow := []*rig.Flow{w.startFlow("runtime-1"), w.startFlow("runtime-2")}
-
 	w.routeComesBack()
 	w.watcherEdited(ids)
 	w.watcherRenamed(ids)
@@ -113,9 +108,7 @@ func TestChain(t *testing.T) {
 	w.settled("runtime-1", "runtime-2")
 	w.knows("runtime-1", steady, unwatched)
 	w.knows("runtime-2", steady)
-
 	before := []int{flow[0].Count(), flow[1].Count()}
-
 	w.rotation("runtime-1", "runtime-2")
 	for i := range flow {
 		flow[i].Settle(patience, before[i])
@@ -140,20 +133,17 @@ func (w *world) onlyFrom(id core.RuntimeID, name string, manager core.Manager) {
 func (w *world) eventuallyCalls(id core.RuntimeID, want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
-
 	var have []string
 	defer func() {
 		if w.t.Failed() {
 			w.t.Logf("webhooks of %s: %v, want %v", id, have, want)
 		}
 	}()
-
 	w.eventually(fmt.Sprintf("%s has the webhooks %v", id, want), func() bool {
 		have = nil
 		for _, webhook := range w.webhooks(id) {
 			have = append(have, strings.TrimSuffix(webhook.Name, ".operator.kyma-project.io"))
 		}
-
 		slices.Sort(have)
 		return slices.Equal(have, want)
 	})
@@ -162,7 +152,6 @@ func (w *world) eventuallyCalls(id core.RuntimeID, want ...string) {
 func (w *world) webhooks(id core.RuntimeID) []admissionregistrationv1.ValidatingWebhook {
 	w.t.Helper()
 	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
-
 	err := w.runtimes[id].Client.Get(w.t.Context(), types.NamespacedName{Name: installation.Name}, &configuration)
 	if !apierrors.IsNotFound(err) {
 		w.must(err)
@@ -176,7 +165,6 @@ func (w *world) route(name core.Manager) *unstructured.Unstructured {
 		Group: "networking.istio.io", Version: "v1beta1",
 		Kind: "VirtualService",
 	})
-
 	route.SetNamespace(rig.Namespace)
 	route.SetName(string(name))
 	return route
@@ -214,10 +202,8 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 	w.changeWatcher(moving, func(stored *v1beta2.Watcher) {
 		stored.Spec.LabelsToWatch = map[string]v1beta2.LabelValue{"color": "blue"}
 	})
-
 	for _, id := range ids {
 		w.reaches(id, moving, "blue-"+string(id), map[string]string{"color": "blue"})
-
 		// An event for the old label would arrive before the one for the new label. It must not
 		// arrive.
 		w.eventually(string(id)+" forgets the old labels", func() bool {
@@ -230,7 +216,6 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 		})
 		w.write(id, "old-"+string(id), labels(moving))
 		w.reaches(id, moving, "newer-"+string(id), map[string]string{"color": "blue"})
-
 		if w.record.has(rig.Arrival{Runtime: id, Manager: moving, Object: "old-" + string(id)}) {
 			w.t.Errorf("%s still reports the old labels", id)
 		}
@@ -245,13 +230,11 @@ func (w *world) watcherRenamed(ids []core.RuntimeID) {
 	for _, id := range ids {
 		w.speaksTo(id, moving, true)
 	}
-
 	w.changeWatcher(moving, func(stored *v1beta2.Watcher) { stored.Labels[v1beta2.ManagedByLabel] = string(renamed) })
 	w.routeLeads(moving, renamed)
 	for _, id := range ids {
 		w.onlyFrom(id, w.reaches(id, renamed, "renamed-"+string(id), map[string]string{"color": "blue"}), renamed)
 	}
-
 	w.eventually("the agents are replaced", func() bool {
 		return !slices.ContainsFunc(w.pods(ids...), func(p node.Pod) bool {
 			return slices.ContainsFunc(before, func(old node.Pod) bool { return old.Name == p.Name })
@@ -318,11 +301,9 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 	w.eventually(string(id)+" is let go", func() bool {
 		return apierrors.IsNotFound(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(represented), represented))
 	})
-
 	// The removal from a namespace of others does not wait for the end of pods and EndpointSlices.
 	w.eventually("the agents of "+string(id)+" have ended", func() bool { return len(w.pods(id)) == 0 })
 	w.eventually("nothing is left in "+string(id), func() bool { return len(w.left(id)) == 0 })
-
 	w.knows(id)
 	for _, suffix := range []string{"-watcher-tls", "-webhook-tls"} {
 		name := types.NamespacedName{Namespace: rig.Namespace, Name: string(id) + suffix}
@@ -348,26 +329,21 @@ func (w *world) rotation(ids ...core.RuntimeID) {
 	before := w.pods(ids...)
 	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: w.set.ClientsIssuer().Name}}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"now"}}}`, certificates.AnnotationRotate)
-
 	w.must(w.plane.Client.Patch(w.t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)))
-
 	var message string
 	defer func() {
 		if w.t.Failed() {
 			w.t.Logf("rotation: %s", message)
 		}
 	}()
-
 	w.eventually("the second CA signs everything", func() bool {
 		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(issuer), issuer))
 		message = issuer.Annotations[certificates.AnnotationRotation]
 		return message == "CA 2 signs everything"
 	})
-
 	for _, id := range ids {
 		w.reaches(id, steady, "rotated-"+string(id), labels(steady))
 	}
-
 	if after := w.pods(ids...); !slices.EqualFunc(before, after, sameProcess) {
 		w.t.Errorf("the rotation made of the agents %+v: %+v", before, after)
 	}

@@ -27,12 +27,10 @@ func TestRepair(t *testing.T) {
 	settings := soon()
 	settings["CANARY_INTERVAL"] = "1s"
 	w := newDamagedWorld(t, settings)
-
 	w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: installation.Name},
 	}, patience)
 	w.repaired(&appsv1.Deployment{ObjectMeta: w.meta("")}, patience)
-
 	// A look that reads three objects finds nothing.
 	w.repaired(&rbacv1.Role{ObjectMeta: w.meta("-canary")}, patience)
 }
@@ -43,7 +41,6 @@ func TestRepairTime(t *testing.T) {
 	if *repairs == 0 {
 		t.Skip("measures for minutes: -repairs 10")
 	}
-
 	w := newDamagedWorld(t, nil)
 	for n := range *repairs {
 		w.pause(rand.N(30 * time.Second)) // The canary writes and heartbeats come every 30 s.
@@ -98,11 +95,9 @@ func (w *world) repaired(object client.Object, within time.Duration) time.Durati
 	w.must(in.Get(w.t.Context(), key, object))
 	former, begun := object.GetUID(), time.Now()
 	w.must(in.Delete(w.t.Context(), object))
-
 	rig.Eventually(w.t, within, "there is another "+key.Name, func() bool {
 		return in.Get(w.t.Context(), key, object) == nil && object.GetUID() != former
 	})
-
 	took := time.Since(begun)
 	w.fresh()
 	return took

@@ -101,39 +101,31 @@ func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.Run
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
-
 	w.t, w.scheme, w.addr = t, runtime.NewScheme(), rig.Address(rig.FreePort(t))
 	w.runtimes, w.states = map[core.RuntimeID]*member{}, map[core.RuntimeID]installation.Status{}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
-
 	nodes := make([]*node.Node, len(ids)) // First of all, as they may skip the test.
 	for i := range ids {
 		nodes[i] = node.New(t, node.Options{
 			Images: map[string]string{image: rig.Build(t, "cmd/agent")}, Hosts: map[string]string{host + ":443": w.addr},
 		})
 	}
-
 	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 		CRDPaths: manifests.Routes(t, watcher.VirtualService),
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
-
 	for i, id := range ids {
 		m := &member{apiserver.StartT(t, apiserver.Options{APIServerArgs: nodes[i].APIServerArgs()}), nodes[i]}
 		m.node.Start(m.ControlPlane)
 		w.runtimes[id] = m
 	}
-
 	var stop context.CancelFunc
-
 	w.ctx, stop = context.WithCancel(context.Background())
-
 	t.Cleanup(func() {
 		stop()
 		w.work.Wait()
 	})
-
 	w.operate(managers)
 	return w
 }
@@ -161,7 +153,6 @@ func (w *world) operate(managers []core.Manager) {
 	})
 	w.must(err)
 	w.must(watcher.SetUp(mgr, watcher.Options{Routing: watcher.VirtualService}))
-
 	w.fleet, err = fleet.New(fleet.Options{})
 	w.must(err)
 	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
@@ -170,26 +161,21 @@ func (w *world) operate(managers []core.Manager) {
 		certificates.Options{Propagation: propagation})
 	w.must(err)
 	w.must(w.addRuntimes(mgr))
-
 	known, err := controllerruntime.NewRuntimes(w.ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
 	w.must(err)
-
 	handlers := map[core.Manager]core.Handler{}
-
 	for _, manager := range managers {
 		source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
 			Elected: mgr.Elected(), Handled: w.record.Delivered,
 		})
 		handlers[manager] = source
-
 		w.must(ctrl.NewControllerManagedBy(mgr).Named(string(manager)).WatchesRawSource(source).
 			Complete(reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
 				w.record.add(manager, r.Name)
 				return reconcile.Result{}, nil
 			})))
 	}
-
 	w.run(mgr.Start)
 	w.listen(listener.SANPinning(known), handlers)
 }
@@ -212,7 +198,6 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
-
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
 		domain, ok := object.GetAnnotations()[controllerruntime.DomainAnnotation]
 		if !ok {
@@ -229,7 +214,6 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 			Report: func(_ context.Context, object client.Object, status installation.Status) error {
 				w.mu.Lock()
 				defer w.mu.Unlock()
-
 				w.states[core.RuntimeID(object.GetName())] = status
 				return nil
 			},
@@ -282,11 +266,9 @@ func (w *world) installed(ids ...core.RuntimeID) {
 			w.t.Logf("states: %+v", last)
 		}
 	}()
-
 	w.eventually("all agents are installed", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-
 		last = w.states
 		for _, id := range ids {
 			if w.states[id].State != installation.Ready {

@@ -38,7 +38,6 @@ func kubectl(t *testing.T, runtime *apiserver.ControlPlane, args ...string) stri
 func copyManifests(t *testing.T, settings ...string) (folder string) {
 	t.Helper()
 	folder = filepath.Join(t.TempDir(), "my-runtime")
-
 	cmd := exec.CommandContext(t.Context(), "make", append([]string{"manifests", "OUT=" + folder}, settings...)...)
 	cmd.Dir = test.Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -56,7 +55,6 @@ func TestDeploy(t *testing.T) {
 		"-o", "name"); objects != "" {
 		t.Fatalf("a dry run has created %s", objects)
 	}
-
 	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime, example) })
 	t.Run("webhook configuration", func(t *testing.T) { webhookConfigurationIsPrinted(t, runtime) })
 	t.Run("the same as Install", func(t *testing.T) {
@@ -72,19 +70,16 @@ func TestDeployInformer(t *testing.T) {
 	example := copyManifests(t, "SOURCE=informer")
 	accepted(t, runtime, "deploy/example-informer", example)
 	podsAreRestricted(t, runtime, example)
-
 	var deployment appsv1.Deployment
 	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
 		t.Fatal(err)
 	}
-
 	watched := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "watched", Labels: map[string]string{"watched": "true"}},
 		Spec:       deployment.Spec,
 	}
 	watched.Spec.Selector = &metav1.LabelSelector{MatchLabels: deployment.Spec.Template.Labels}
 	watchesWithItsSettings(t, runtime, &deployment, "my-operator\n", watched)
-
 	deployments := watchFor("my-operator")
 	deployments.Resource.Group, deployments.Resource.Resource = "apps", "deployments"
 	installAppliesTheSame(t, runtime, example, installation.SourceInformer, deployments)
@@ -111,24 +106,19 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane
 	if err := os.WriteFile(ca, rig.NewPKI(t).CA.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "webhook-configuration", "--ca-cert", ca,
 		"--manager", "my-operator", "--resource", "apps/v1/deployments", "--canary", "runtime-watcher/runtime-watcher-canary")
-
 	text, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-f", file)
 	if want := "validatingwebhookconfiguration.admissionregistration.k8s.io/runtime-watcher serverside-applied\n"; out != want {
 		t.Errorf("kubectl printed %q, want %q", out, want)
 	}
-
 	kubectl(t, runtime, "delete", "-f", file)
 }
 
@@ -137,12 +127,10 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane
 func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", example)
-
 	var deployment appsv1.Deployment
 	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
 		t.Fatal(err)
 	}
-
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: "judged"},
 		Spec:       deployment.Spec.Template.Spec,
@@ -150,7 +138,6 @@ func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example st
 	if err := runtime.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
 		t.Errorf("a pod of the agent is refused: %v", err)
 	}
-
 	pod.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = new(true)
 	if err := runtime.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
 		t.Error("a pod that may escalate its privileges is accepted: the standard is not enforced, so the test above cannot fail")
@@ -165,22 +152,18 @@ func installAppliesTheSame(
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
 		"-k", example)
-
 	byHand := objects(t, runtime)
-
 	installer, err := installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
 		installation.Options{Source: source})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if _, err := installer.Install(t.Context(), installation.Runtime{
 		ID: "runtime-1", Client: runtime.Client, Watches: []watch.Watch{watched},
 		Secret: newSecretOfOnePair(t, "runtime-1", installation.DefaultNamespace),
 	}); err != nil {
 		t.Fatal(err)
 	}
-
 	installed := objects(t, runtime)
 	delete(installed, "Secret/"+secretName)
 	delete(installed, "ConfigMap/runtime-watcher-managers")
@@ -191,7 +174,6 @@ func installAppliesTheSame(
 			withoutManagers(all["Deployment/"+installation.Name])
 		}
 	}
-
 	if diff := cmp.Diff(byHand, installed); diff != "" {
 		t.Errorf("%s and Install differ (-kubectl +Install):\n%s", example, diff)
 	}
@@ -201,32 +183,26 @@ func installAppliesTheSame(
 func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[string]any {
 	t.Helper()
 	found := map[string]map[string]any{}
-
 	for _, kind := range kinds() {
 		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
 		if err := runtime.Client.List(t.Context(), list, client.InNamespace(installation.DefaultNamespace)); err != nil {
 			t.Fatal(err)
 		}
-
 		for _, item := range list.Items {
 			if item.GetLabels()["app.kubernetes.io/name"] != installation.Name {
 				continue // Every namespace has some of its own.
 			}
-
 			for _, counted := range []string{"managedFields", "resourceVersion", "generation"} {
 				unstructured.RemoveNestedField(item.Object, "metadata", counted)
 			}
-
 			unstructured.RemoveNestedField(item.Object, "metadata", "annotations", "operator.kyma-project.io/installed-by")
 			if len(item.GetAnnotations()) == 0 {
 				unstructured.RemoveNestedField(item.Object, "metadata", "annotations")
 			}
-
 			sortEnv(item.Object)
 			found[item.GetKind()+"/"+item.GetName()] = item.Object
 		}
 	}
-
 	var role rbacv1.ClusterRole
 	if err := runtime.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher-informer"}, &role); err == nil {
 		found["ClusterRole/"+role.Name] = map[string]any{"rules": role.Rules}
@@ -253,12 +229,10 @@ func sortEnv(object map[string]any) {
 	if len(containers) == 0 {
 		return
 	}
-
 	env := containers[0].(map[string]any)["env"].([]any)
 	slices.SortFunc(env, func(a, b any) int {
 		return strings.Compare(a.(map[string]any)["name"].(string), b.(map[string]any)["name"].(string))
 	})
-
 	_ = unstructured.SetNestedSlice(object, containers, "spec", "template", "spec", "containers") // It was there.
 }
 
@@ -285,7 +259,6 @@ func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
 	if err := runtime.Client.Get(t.Context(), key("runtime-watcher-canary"), &role); err != nil {
 		t.Fatal(err)
 	}
-
 	want := []rbacv1.PolicyRule{{
 		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
 		ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
@@ -293,29 +266,23 @@ func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
 	if diff := cmp.Diff(want, role.Rules); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
-
 	config := rest.CopyConfig(runtime.Config)
 	config.Impersonate.UserName = "system:serviceaccount:" + installation.DefaultNamespace + ":" + installation.Name
-
 	agent, err := client.New(config, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"agent"}}`))
 	lease, other := newLease("runtime-watcher-canary"), newLease("other")
 	if err := runtime.Client.Create(t.Context(), other.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := agent.Patch(t.Context(), lease.DeepCopy(), patch); err != nil {
 		t.Errorf("the canary cannot patch its Lease: %v", err)
 	}
-
 	if err := agent.Patch(t.Context(), other, patch); !apierrors.IsForbidden(err) {
 		t.Errorf("the canary patches another Lease: %v", err)
 	}
-
 	if err := agent.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); !apierrors.IsForbidden(err) {
 		t.Errorf("the canary reads its Lease: %v", err)
 	}

@@ -36,7 +36,6 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	w.opts.NoCanary = false
 	w.installed()
 	withWebhook := names(w.versions())
-
 	w.opts.Source = installation.SourceInformer
 	w.runtime.Watches = informerWatches()
 	w.runtime.Secret = withoutServing(t, w.namespace)
@@ -61,13 +60,11 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	watchesWithItsSettings(t, plane, w.deployment(), w.managers(), tenant, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: tenant.Name, Name: "watched", Labels: map[string]string{"informer": "yes"},
 	}})
-
 	before := w.versions()
 	w.install()
 	if diff := cmp.Diff(before, w.versions()); diff != "" {
 		t.Errorf("a second time changes something (-before +after):\n%s", diff)
 	}
-
 	w.opts.Source = installation.SourceAdmission
 	w.runtime.Watches = []watch.Watch{watchFor("first")}
 	w.runtime.Secret = newSecret(t, w.namespace, w.namespace)
@@ -79,7 +76,6 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	if w.role() != nil {
 		t.Error("the rights of the informer are still there")
 	}
-
 	w.opts.Source = installation.SourceInformer
 	w.install()
 	if w.role() == nil {
@@ -112,7 +108,6 @@ func newKeptInformer(t *testing.T, plane *apiserver.ControlPlane, name string, c
 func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKeptInformer(t, plane, "quiet", func(*installation.Options) {})
-
 	if status := k.look(); status.State != installation.Ready || status.Available != 1 {
 		t.Errorf("got %+v, want it ready", status)
 	}
@@ -122,7 +117,6 @@ func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.Contr
 	if diff := cmp.Diff([]string{"ClusterRole", "Deployment"}, k.readSince()); diff != "" {
 		t.Errorf("reads (-want +got):\n%s", diff)
 	}
-
 	role := k.role()
 	want := slices.Clone(role.Rules)
 	role.Rules[0].Verbs = []string{"list"}
@@ -146,7 +140,6 @@ func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.Contr
 	if writes := k.since(); writes != nil {
 		t.Errorf("all is corrected, and written is %v", writes)
 	}
-
 	generation := k.deployment().Generation
 	k.runtime.Watches = []watch.Watch{watchFor("second")}
 	if status := k.look(); !slices.Equal(status.Former, []core.Manager{"first"}) {
@@ -189,7 +182,6 @@ func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPla
 	k := newKeptInformer(t, plane, "informer-names", func(o *installation.Options) {
 		o.Name, o.FieldOwner, o.Owner = "seen", "operator-seen", "seen.example.com"
 	})
-
 	var policy networkingv1.NetworkPolicy
 	k.get("seen-informer", &policy)
 	if app := policy.Spec.PodSelector.MatchLabels["app.kubernetes.io/name"]; app != "seen" {
@@ -207,7 +199,6 @@ func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPla
 		role.Annotations["operator.kyma-project.io/installed-by"] != "seen.example.com" {
 		t.Errorf("got %+v, want the names of the options", role.ObjectMeta)
 	}
-
 	k.uninstall()
 	if k.role() != nil {
 		t.Error("the role is left behind")
@@ -272,23 +263,18 @@ func watchesWithItsSettings(
 	if !*pod.AutomountServiceAccountToken {
 		t.Error("the agent has no token")
 	}
-
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deployment.Namespace, Name: pod.ServiceAccountName}}
-
 	request := &authenticationv1.TokenRequest{}
 	if err := plane.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
 		t.Fatal(err)
 	}
-
 	refuses(t, plane, request.Status.Token, deployment)
-
 	dir := t.TempDir()
 	env := map[string]string{
 		"INFORMER_API_SERVER": plane.Config.Host, "INFORMER_TOKEN_FILE": filepath.Join(dir, "token"),
 		"INFORMER_CA_CERT": filepath.Join(dir, "ca.crt"), "KCP_SERVER_NAME": "localhost",
 		"MANAGERS_FILE": filepath.Join(dir, "managers"),
 	}
-
 	for path, text := range map[string]string{
 		env["INFORMER_TOKEN_FILE"]: request.Status.Token, env["INFORMER_CA_CERT"]: string(plane.Config.CAData),
 		env["MANAGERS_FILE"]: managers,
@@ -297,21 +283,17 @@ func watchesWithItsSettings(
 			t.Fatal(err)
 		}
 	}
-
 	for _, variable := range pod.Containers[0].Env {
 		if slices.Contains([]string{"SOURCE", "WATCHERS", "EXCLUDED_NAMESPACES"}, variable.Name) {
 			env[variable.Name] = strings.ReplaceAll(variable.Value, "$$", "$")
 		}
 	}
-
 	var named []core.Manager
 	for name := range strings.FieldsSeq(managers) {
 		named = append(named, core.Manager(name))
 	}
-
 	pki := rig.NewPKI(t)
 	control := rig.StartPlane(t, pki, rig.PlaneOptions{}, named...)
-
 	agent := rig.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
 		rig.AgentOptions{Env: env})
 	defer agent.Kill()
@@ -320,9 +302,7 @@ func watchesWithItsSettings(
 			t.Fatal(err)
 		}
 	}
-
 	watched := client.ObjectKeyFromObject(objects[len(objects)-1])
-
 	rig.Eventually(t, patience, "a reconcile", func() bool {
 		return len(control.Started(rig.Look{Runtime: "runtime-1", Object: watched})) > 0
 	})
@@ -333,12 +313,10 @@ func refuses(t *testing.T, plane *apiserver.ControlPlane, token string, existing
 	t.Helper()
 	config := rest.AnonymousClientConfig(plane.Config)
 	config.BearerToken = token
-
 	as, err := client.New(config, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	for name, err := range map[string]error{
 		"get a Deployment": as.Get(t.Context(), client.ObjectKeyFromObject(existing), &appsv1.Deployment{}),
 		"list Secrets":     as.List(t.Context(), &corev1.SecretList{}),

@@ -51,7 +51,6 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	w := newWorld(t, plane, "in-order")
 	w.opts.NoCanary = false
-
 	want := []string{
 		"create Namespace ", "create ConfigMap -managers",
 		// At the same time.
@@ -60,53 +59,41 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 		// At the same time.
 		"apply Deployment ", "apply RoleBinding -canary",
 	}
-
 	status, writes := w.install(), w.since()
 	if len(writes) == len(want) {
 		slices.Sort(writes[2:11])
 		slices.Sort(writes[11:])
 	}
-
 	if diff := cmp.Diff(want, writes); diff != "" {
 		t.Errorf("writes (-want +got):\n%s", diff)
 	}
-
 	if diff := cmp.Diff(installation.Status{State: installation.Progressing, Replicas: 2}, status,
 		cmpopts.IgnoreFields(installation.Status{}, "Reason", "Message")); diff != "" {
 		t.Errorf("without a replica (-want +got):\n%s", diff)
 	}
-
 	w.available(1)
 	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Message, "Service") {
 		t.Errorf("got %+v, want it to wait for the Service", status)
 	}
-
 	if hooks := w.webhooks(); hooks != nil {
 		t.Fatalf("the API server calls %v, before the agent answers", hooks)
 	}
-
 	w.endpoint()
 	if status := w.install(); status.State != installation.Ready || status.Available != 1 {
 		t.Errorf("got %+v, want it ready", status)
 	}
-
 	if writes := w.since(); writes[len(writes)-1] != "apply ValidatingWebhookConfiguration " {
 		t.Errorf("the webhook configuration is not the last: %v", writes)
 	}
-
 	if diff := cmp.Diff([]string{"canary", "default.first"}, w.webhooks()); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
-
 	before := w.versions()
-
 	w.install()
 	if diff := cmp.Diff(before, w.versions()); diff != "" {
 		t.Errorf("a second time changes something (-before +after):\n%s", diff)
 	}
-
 	var policy networkingv1.NetworkPolicy
-
 	w.get(installation.Name, &policy)
 	if port := policy.Spec.Egress[1].Ports[0].Port.IntValue(); port != 8443 {
 		t.Errorf("the agent may reach port %d of the control plane, want that of its address", port)
@@ -118,29 +105,23 @@ func aNewSecretRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	w := newWorld(t, plane, "secret")
 	w.installed()
-
 	before := w.deployment().Generation
 	w.runtime.Secret = newSecret(t, "secret", "secret")
 	w.install()
-
 	writes := w.since()
 	configuration, secret := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes,
 		"apply Secret -tls")
 	if configuration < 0 || configuration > secret {
 		t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
 	}
-
 	if diff := cmp.Diff(w.runtime.Secret["ca.crt"], w.configuration().Webhooks[0].ClientConfig.CABundle); diff != "" {
 		t.Errorf("bundle (-want +got):\n%s", diff)
 	}
-
 	var stored corev1.Secret
-
 	w.get(secretName, &stored)
 	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
 		t.Errorf("Secret (-want +got):\n%s", diff)
 	}
-
 	if after := w.deployment().Generation; after != before {
 		t.Errorf("the Deployment was changed: generation %d became %d", before, after)
 	}
@@ -159,16 +140,13 @@ func newSettingsRestart(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	w := newWorld(t, plane, "settings")
 	w.installed()
-
 	before := w.deployment().Spec.Template
 	w.opts.Settings = map[string]string{"MANAGERS": "by-hand", "SETTLE": "2s", "LOG_LEVEL": "$(POD_NAME)"}
 	w.install()
-
 	after, env := w.deployment().Spec.Template, w.environment()
 	if _, set := env["MANAGERS"]; set {
 		t.Error("managers are in the environment, so that a new one restarts the agents")
 	}
-
 	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || w.managers() != "by-hand\nfirst\n" ||
 		env["LOG_LEVEL"] != "$$(POD_NAME)" {
 		t.Errorf("the pods have the environment %v", env)
@@ -182,21 +160,17 @@ func newWatchesWait(t *testing.T, plane *apiserver.ControlPlane) {
 	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.installed()
 	w.available(0)
-
 	w.runtime.Watches = []watch.Watch{watchFor("second"), watchFor("third")}
 	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
 		t.Errorf("former managers: %v, want the first", former)
 	}
-
 	if diff := cmp.Diff([]string{"default.second"}, w.webhooks()); diff != "" {
 		t.Errorf("webhooks while no agent answers (-want +got):\n%s", diff)
 	}
-
 	w.available(2)
 	if former := w.install().Former; len(former) > 0 {
 		t.Errorf("former managers: %v, want them reported once", former)
 	}
-
 	if diff := cmp.Diff([]string{"default.second", "default.third"}, w.webhooks()); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
@@ -208,7 +182,6 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	w := newWorld(t, plane, "by-hand")
 	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.installed()
-
 	configuration := w.configuration()
 	added := *configuration.Webhooks[0].DeepCopy()
 	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io",
@@ -217,12 +190,10 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	if err := w.client.Update(t.Context(), configuration); err != nil {
 		t.Fatal(err)
 	}
-
 	w.runtime.Watches = []watch.Watch{watchFor("second")}
 	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
 		t.Errorf("former managers: %v, want the first", former)
 	}
-
 	if diff := cmp.Diff([]string{"default.by-hand", "default.second"},
 		slices.Sorted(slices.Values(w.webhooks()))); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
@@ -233,21 +204,17 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	w := newWorld(t, plane, "drift")
 	w.installed()
-
 	want := w.configuration().Webhooks
 	configuration := w.configuration()
 	configuration.Webhooks[0].FailurePolicy = new(admissionregistrationv1.Fail)
 	configuration.Webhooks[0].ClientConfig.CABundle = nil
 	configuration.Webhooks[0].TimeoutSeconds = new(int32(30))
-
 	policy := &networkingv1.NetworkPolicy{}
 	w.get(installation.Name, policy)
 	policy.Spec.Ingress = nil
-
 	deployment := w.deployment()
 	deployment.Spec.Replicas = new(int32(0))
 	deployment.Spec.Template.Spec.Containers[0].Image = "another/image"
-
 	secret := &corev1.Secret{}
 	w.get(secretName, secret)
 	if err := errors.Join(w.client.Update(t.Context(), configuration), w.client.Update(t.Context(), policy),
@@ -263,20 +230,16 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	); err != nil {
 		t.Fatal(err)
 	}
-
 	w.install()
-
 	w.get(installation.Name, &corev1.Service{})
 	w.get(installation.Name, policy)
 	w.get(secretName, secret)
 	if diff := cmp.Diff(want, w.configuration().Webhooks); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
-
 	if diff := cmp.Diff(w.runtime.Secret, secret.Data); diff != "" {
 		t.Errorf("Secret (-want +got):\n%s", diff)
 	}
-
 	spec := w.deployment().Spec
 	if len(policy.Spec.Ingress) != 2 || *spec.Replicas != 2 ||
 		spec.Template.Spec.Containers[0].Image != "agent.example.com/agent:v1" {
@@ -292,7 +255,6 @@ func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	if pod := w.deployment().Spec.Template.Spec; *pod.AutomountServiceAccountToken {
 		t.Error("the agent has a token that it does not need")
 	}
-
 	w.opts.NoCanary = false
 	w.install()
 	w.available(1)
@@ -300,7 +262,6 @@ func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	if with := names(w.versions()); len(with) != len(without)+4 {
 		t.Errorf("with the canary there are %v, without %v", with, without)
 	}
-
 	w.opts.NoCanary = true
 	w.install()
 	w.available(1)
@@ -308,7 +269,6 @@ func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	if diff := cmp.Diff(without, names(w.versions())); diff != "" {
 		t.Errorf("objects after the canary is turned off (-before +after):\n%s", diff)
 	}
-
 	if diff := cmp.Diff([]string{"default.first"}, w.webhooks()); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
@@ -318,7 +278,6 @@ func names(versions map[string]string) (all []string) {
 	for name := range versions {
 		all = append(all, name)
 	}
-
 	slices.Sort(all)
 	return all
 }
@@ -330,7 +289,6 @@ func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 	w := newWorld(t, plane, "killed")
 	w.opts.NoCanary = false
 	w.createNamespace()
-
 	var complete int
 	for n := 1; ; n++ {
 		w.fail = n
@@ -341,11 +299,9 @@ func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 			complete = n - 1
 			break
 		}
-
 		if !errors.Is(err, errKilled) || w.webhooks() != nil {
 			t.Fatalf("killed at write %d: %v, webhooks %v", n, err, w.webhooks())
 		}
-
 		w.gone()
 		if n%4 == 0 {
 			_, _ = w.installer().Install(t.Context(), w.runtime)
@@ -353,11 +309,9 @@ func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 			w.gone()
 		}
 	}
-
 	if complete < 10 {
 		t.Errorf("installed with %d writes: those of the objects are more", complete)
 	}
-
 	w.installed()
 	for n := 1; ; n++ {
 		w.fail = n
@@ -367,12 +321,10 @@ func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 		if err == nil {
 			break
 		}
-
 		if n > 1 && w.webhooks() != nil {
 			t.Errorf("killed at write %d: there are webhooks yet: %v", n, w.webhooks())
 		}
 	}
-
 	w.gone()
 }
 
@@ -382,11 +334,9 @@ func (w *world) gone() {
 	if status := w.uninstall(); status.State != installation.Removed {
 		w.t.Errorf("got %+v, want it removed", status)
 	}
-
 	if left := w.versions(); len(left) > 0 {
 		w.t.Errorf("left behind: %v", left)
 	}
-
 	w.since()
 }
 
@@ -396,15 +346,12 @@ func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 	if status := w.uninstall(); status.State != installation.Removed {
 		t.Errorf("without an installation: got %+v", status)
 	}
-
 	w.installed()
-
 	// No controller finalises namespaces here.
 	if status := w.uninstall(); status.State != installation.Progressing ||
 		!strings.Contains(status.Message, "Namespace") {
 		t.Errorf("got %+v, want it to wait for the namespace", status)
 	}
-
 	writes := w.since()
 	order := []string{
 		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ",
@@ -413,24 +360,19 @@ func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 		"delete NetworkPolicy ",
 		"delete ServiceAccount ", "delete ConfigMap -managers", "delete Namespace ",
 	}
-
 	if diff := cmp.Diff(order, writes); diff != "" {
 		t.Errorf("removed objects (-want +got):\n%s", diff)
 	}
-
 	if left := w.versions(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-
 	if status := w.install(); !strings.Contains(status.Message, "Namespace") {
 		t.Errorf("into a namespace that ends: got %+v", status)
 	}
-
 	w.finalise()
 	if status := w.uninstall(); status.State != installation.Removed {
 		t.Errorf("got %+v, want it removed", status)
 	}
-
 	w.runtime.Client = nil
 	if status := w.uninstall(); status.State != installation.Removed {
 		t.Errorf("a runtime that is gone: got %+v", status)
@@ -444,7 +386,6 @@ func (w *world) finalise() {
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.namespace}, namespace); err != nil {
 		w.t.Fatal(err)
 	}
-
 	namespace.Spec.Finalizers = nil
 	ended := w.client.SubResource("finalize") //nolint:misspell // Its name.
 	if err := ended.Update(w.t.Context(), namespace); err != nil {
@@ -458,27 +399,21 @@ func theWebhookGoesFirst(t *testing.T, plane *apiserver.ControlPlane) {
 	w := newWorld(t, plane, "held")
 	w.createNamespace()
 	w.installed()
-
 	configuration := w.configuration()
 	configuration.Finalizers = []string{"example.com/hold"}
-
 	if err := w.client.Update(t.Context(), configuration); err != nil {
 		t.Fatal(err)
 	}
-
 	if status := w.uninstall(); status.State != installation.Progressing ||
 		!strings.Contains(status.Message, "ValidatingWebhookConfiguration") {
 		t.Errorf("got %+v, want it to wait for the webhook configuration", status)
 	}
-
 	w.deployment()
-
 	configuration = w.configuration()
 	configuration.Finalizers = nil
 	if err := w.client.Update(t.Context(), configuration); err != nil {
 		t.Fatal(err)
 	}
-
 	w.gone()
 	if err := w.client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &corev1.Namespace{}); err != nil {
 		t.Errorf("namespace of others: %v", err)
@@ -514,12 +449,10 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			r := w.runtime
 			r.Secret, r.Watches = newSecret(t, "invalid", "invalid"), []watch.Watch{watchFor("first")}
 			change(&r)
-
 			_, err := w.installer().Install(t.Context(), r)
 			if !errors.Is(err, installation.ErrInvalidRuntime) && !errors.Is(err, admission.ErrInvalidConfiguration) {
 				t.Errorf("got %v", err)
 			}
-
 			if writes := w.since(); writes != nil {
 				t.Errorf("written nevertheless: %v", writes)
 			}
@@ -535,7 +468,6 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 	w.opts.ConfigurationName = "skr-webhook"
 	w.createNamespace()
 	w.installed()
-
 	own := newWorld(t, plane, "own-namespace")
 	own.installed()
 	for _, test := range []struct {
@@ -565,7 +497,6 @@ func (w *world) watches(namespace string) bool {
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: namespace}, &stored); err != nil {
 		w.t.Fatal(err)
 	}
-
 	selector, err := metav1.LabelSelectorAsSelector(w.configuration().Webhooks[0].NamespaceSelector)
 	if err != nil {
 		w.t.Fatal(err)
@@ -580,15 +511,12 @@ func oneSecretWithTheKnownKeys(t *testing.T, plane *apiserver.ControlPlane) {
 	if certificate := w.environment()["WEBHOOK_TLS_CERT"]; certificate != "/etc/runtime-watcher/tls/webhook.crt" {
 		t.Errorf("the webhook serves %q, want the serving certificate", certificate)
 	}
-
 	w.runtime.Secret = newSecretOfOnePair(t, "one-pair", "one-pair")
 	w.install()
 	if certificate, set := w.environment()["WEBHOOK_TLS_CERT"]; set {
 		t.Errorf("the webhook serves %q, which the Secret does not have", certificate)
 	}
-
 	var stored corev1.Secret
-
 	w.get(secretName, &stored)
 	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
 		t.Errorf("Secret (-want +got):\n%s", diff)
@@ -600,7 +528,6 @@ func aBrokenImageIsNotReady(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	w := newWorld(t, plane, "broken")
 	w.installed()
-
 	status := appsv1.DeploymentStatus{
 		Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 2, AvailableReplicas: 2,
 		UnavailableReplicas: 1,
@@ -609,7 +536,6 @@ func aBrokenImageIsNotReady(t *testing.T, plane *apiserver.ControlPlane) {
 	if got := w.install(); got.State != installation.Progressing || !strings.Contains(got.Message, "1 of 2") {
 		t.Errorf("with one new replica that does not start: got %+v, want it progressing", got)
 	}
-
 	status.Conditions = []appsv1.DeploymentCondition{{
 		Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
 		Message: "ReplicaSet has timed out progressing.",
@@ -619,9 +545,7 @@ func aBrokenImageIsNotReady(t *testing.T, plane *apiserver.ControlPlane) {
 		got.Available != 2 {
 		t.Errorf("after the deadline: got %+v, want it failed, with the message of the Deployment", got)
 	}
-
 	w.rollout(appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 2, ReadyReplicas: 3, AvailableReplicas: 3})
-
 	if got := w.install(); got.State != installation.Progressing {
 		t.Errorf("with an old replica: got %+v, want it progressing", got)
 	}

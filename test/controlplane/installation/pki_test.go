@@ -24,19 +24,15 @@ func newSecret(t *testing.T, runtime, namespace string) map[string][]byte {
 func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][]byte {
 	t.Helper()
 	ca := newCA(t)
-
 	client, err := ca.Client(runtime, testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	host := cmp.Or(service, installation.Name) + "." + namespace + ".svc"
-
 	serving, err := ca.Server("", testpki.Options{DNSNames: []string{host}})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	secret := files(t, client, ca)
 	pair := files(t, serving, ca)
 	secret["webhook.crt"], secret["webhook.key"] = pair["tls.crt"], pair["tls.key"]
@@ -48,7 +44,6 @@ func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][
 func newSecretOfOnePair(t *testing.T, runtime, namespace string) map[string][]byte {
 	t.Helper()
 	ca := newCA(t)
-
 	leaf, err := ca.Client(runtime, testpki.Options{DNSNames: []string{host(namespace)}, Usages: rig.BothUsages()})
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,6 @@ func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
 		t.Run(name, func(t *testing.T) {
 			r := newRace(t, plane, "race-"+strings.ToLower(strings.ReplaceAll(name, " ", "-")))
 			wins := map[string]int{}
-
 			for range rounds {
 				prepare(r)
 				r.begin()
@@ -50,7 +49,6 @@ func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
 					return
 				}
 			}
-
 			t.Log("wins:", wins)
 		})
 	}
@@ -64,12 +62,10 @@ func newRace(t *testing.T, plane *apiserver.ControlPlane, name string) *race {
 	for _, owner := range []string{"first", "second"} {
 		opts := r.opts
 		opts.Owner, opts.FormerOwners = owner, []string{"former"}
-
 		installer, err := installation.New("agent.example.com/agent:"+owner, owner+".example.com:443", opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		r.installers[owner] = installer
 	}
 	return r
@@ -82,7 +78,6 @@ func (r *race) begin() {
 		running sync.WaitGroup
 		refused atomic.Int32
 	)
-
 	for owner, installer := range r.installers {
 		running.Go(func() {
 			_, err := installer.Install(r.t.Context(), r.runtime)
@@ -94,7 +89,6 @@ func (r *race) begin() {
 			}
 		})
 	}
-
 	running.Wait()
 	if n := refused.Load(); n != 1 {
 		r.t.Errorf("%d of two installers are refused, want 1", n)
@@ -114,17 +108,14 @@ func (r *race) winner() (winner string) {
 			r.t.Errorf("%s: got %v, beside %q", owner, err, winner)
 		}
 	}
-
 	if winner == "" {
 		r.t.Fatal("both installers are refused")
 	}
-
 	r.answer(1)
 	if status, err := r.installers[winner].Install(r.t.Context(), r.runtime); err != nil ||
 		status.State != installation.Ready {
 		r.t.Errorf("%s: got %+v, %v, want it ready", winner, status, err)
 	}
-
 	for _, object := range r.objects() {
 		if owner := object.GetAnnotations()[ownerLabel]; owner != winner {
 			r.t.Errorf("%s %s is of %q, want %q", object.GetKind(), object.GetName(), owner, winner)
@@ -141,7 +132,6 @@ func (r *race) objects() (objects []unstructured.Unstructured) {
 		if err := r.client.List(r.t.Context(), list); err != nil {
 			r.t.Fatal(err)
 		}
-
 		for _, item := range list.Items {
 			ours := item.GetLabels()["app.kubernetes.io/name"] == installation.Name
 			if ours && (item.GetNamespace() == r.namespace || item.GetName() == r.opts.ConfigurationName) {
@@ -162,7 +152,6 @@ func (r *race) setOwner(owner string) {
 		if owner == "" {
 			delete(annotations, ownerLabel)
 		}
-
 		object.SetAnnotations(annotations)
 		if err := r.client.Patch(r.t.Context(), &object, client.MergeFrom(before)); err != nil {
 			r.t.Fatal(err)

@@ -24,34 +24,28 @@ func aFormerAgentIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 			t.Fatal(err)
 		}
 	}
-
 	w.since()
-
 	w.install()
 	if slices.ContainsFunc(w.since(), isDelete) {
 		t.Fatal("a former object was removed before the new agent answers")
 	}
-
 	w.available(1)
 	w.endpoint()
 	if status := w.install(); status.State != installation.Ready {
 		t.Fatalf("got %+v, want it ready", status)
 	}
-
 	writes := w.since()
 	applied := slices.Index(writes, "apply ValidatingWebhookConfiguration ")
 	removed := slices.IndexFunc(writes, isDelete)
 	if applied < 0 || removed < applied || writes[removed] != "delete ValidatingWebhookConfiguration skr-webhook" {
 		t.Errorf("want the former webhook configuration to go after the new one is there, have %v", writes)
 	}
-
 	for _, object := range installation.SKRWebhook(w.namespace) {
 		if err := client.IgnoreNotFound(plane.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object)); err != nil ||
 			object.GetUID() != "" {
 			t.Errorf("%s %s is left: %v", object.GetKind(), object.GetName(), err)
 		}
 	}
-
 	w.install()
 	if slices.ContainsFunc(w.since(), isDelete) {
 		t.Error("objects that are gone are removed again")

@@ -58,11 +58,9 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane)
 	if status := k.look(); status.State != installation.Ready || status.Available != 1 {
 		t.Errorf("got %+v, want it ready", status)
 	}
-
 	if writes := k.since(); writes != nil {
 		t.Errorf("writes without a change: %v", writes)
 	}
-
 	want := []string{"Deployment", "EndpointSliceList", "ValidatingWebhookConfiguration"}
 	if diff := cmp.Diff(want, k.readSince()); diff != "" {
 		t.Errorf("reads (-want +got):\n%s", diff)
@@ -73,37 +71,30 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane)
 func driftIsFoundInTime(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKept(t, plane, "in-time")
-
 	configuration, deployment := k.configuration(), k.deployment()
 	webhooks := configuration.DeepCopy().Webhooks
 	configuration.Webhooks[1].ClientConfig.CABundle = nil
 	deployment.Spec.Template.Spec.Containers[0].Image = "another/image"
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: installation.Name}}
-
 	if err := k.client.Update(t.Context(), configuration); err != nil {
 		t.Fatal(err)
 	}
-
 	k.look()
 	if diff := cmp.Diff(webhooks, k.configuration().Webhooks); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
-
 	if err := k.client.Update(t.Context(), deployment); err != nil {
 		t.Fatal(err)
 	}
-
 	k.look()
 	if image := k.deployment().Spec.Template.Spec.Containers[0].Image; image == "another/image" {
 		t.Error("the agents have another image")
 	}
-
 	k.answer(1)
 	k.look()
 	if err := k.client.Delete(t.Context(), service); err != nil {
 		t.Fatal(err)
 	}
-
 	k.now = k.now.Add(time.Hour)
 	k.look()
 	k.get(installation.Name, service)
@@ -113,25 +104,20 @@ func aNewManagerRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKept(t, plane, "managers")
 	before := k.deployment()
-
 	k.runtime.Watches = append(k.runtime.Watches, watchFor("second"))
 	if status := k.look(); status.State != installation.Ready {
 		t.Errorf("got %+v, want it ready", status)
 	}
-
 	if after := k.deployment(); after.Generation != before.Generation {
 		t.Errorf("the Deployment is changed: %s", cmp.Diff(before.Spec, after.Spec))
 	}
-
 	if managers := k.managers(); managers != "first\nsecond\n" {
 		t.Errorf("managers: %q", managers)
 	}
-
 	if diff := cmp.Diff([]string{"canary", "default.first", "default.second"},
 		slices.Sorted(slices.Values(k.webhooks()))); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
-
 	env, pod := k.environment(), before.Spec.Template.Spec
 	if env["MANAGERS_FILE"] != pod.Containers[0].VolumeMounts[1].MountPath+"/managers" ||
 		pod.Volumes[1].ConfigMap.Name != "runtime-watcher-managers" {
@@ -144,27 +130,22 @@ func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKept(t, plane, "removed")
 	first := k.deployment().Generation
-
 	k.runtime.Watches = []watch.Watch{watchFor("second")}
 	k.look()
-
 	second := k.deployment()
 	if second.Generation == first || k.managers() != "second\n" {
 		t.Errorf("the agents go on with a manager that is gone, and have %q", k.managers())
 	}
-
 	k.answer(1)
 	for range 3 {
 		k.look()
 		k.now = k.now.Add(time.Hour)
 	}
-
 	k.installer = k.world.installer() // Another process, without memory.
 	k.look()
 	if again := k.deployment(); again.Generation != second.Generation {
 		t.Errorf("they are restarted again: %s", cmp.Diff(second.Spec, again.Spec))
 	}
-
 	k.runtime.Watches = []watch.Watch{watchFor("third")}
 	k.look()
 	if again := k.deployment(); again.Generation == second.Generation {
@@ -184,32 +165,26 @@ func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			opts := first.opts
 			opts.Owner = "second"
 			change(&opts)
-
 			second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			r := first.runtime
 			r.Secret = newSecretFor(t, "two", opts.Name, opts.Namespace)
 			r.Watches = []watch.Watch{watchFor("other")}
-
 			for range 2 {
 				if _, err := second.Install(t.Context(), r); !errors.Is(err, installation.ErrOwned) {
 					t.Errorf("got %v, want it refused", err)
 				}
-
 				if status := first.look(); status.State != installation.Ready {
 					t.Errorf("got %+v, want the first one ready", status)
 				}
 			}
-
 			if status, err := second.Uninstall(t.Context(), r); err != nil || status.State != installation.Removed {
 				t.Errorf("uninstall: got %+v, %v, want that nothing is left to remove", status, err)
 			}
 		})
 	}
-
 	if diff := cmp.Diff(before, first.versions()); diff != "" {
 		t.Errorf("the second one has changed (-before +after):\n%s", diff)
 	}
@@ -220,20 +195,16 @@ func aFormerOwnerIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	former := newKept(t, plane, "taken-over")
 	opts := former.opts
 	opts.Owner, opts.FormerOwners = "second", []string{"control-plane.example.com:8443"}
-
 	second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if _, err := second.Install(t.Context(), former.runtime); err != nil {
 		t.Errorf("got %v, want it taken over", err)
 	}
-
 	if _, err := former.installer.Install(t.Context(), former.runtime); !errors.Is(err, installation.ErrOwned) {
 		t.Errorf("the former one: got %v, want it refused", err)
 	}
-
 	if env := former.environment(); env["KCP_ADDR"] != "other.example.com:443" {
 		t.Errorf("the agents send to %s", env["KCP_ADDR"])
 	}
@@ -243,7 +214,6 @@ func aFormerOwnerIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKept(t, plane, "names")
-
 	opts := k.opts
 	opts.Name, opts.SecretName, opts.ConfigurationName, opts.FieldOwner = "my-agent", "my-secret", "my-webhooks", "me"
 	opts.Owner, opts.PriorityClassName = "me", "system-cluster-critical"
@@ -251,26 +221,21 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	opts.Resources = &corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 	}
-
 	installer, err := installation.New("agent.example.com/agent:v1", "", opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	r := k.runtime
 	r.Secret, r.ControlPlane = newSecretFor(t, "names", "my-agent", "names"), "gateway.example.com:9443"
 	if _, err := installer.Install(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-
 	deployment := &appsv1.Deployment{}
 	k.get("my-agent", deployment)
 	k.get("my-secret", &corev1.Secret{})
 	k.get("my-agent-managers", &corev1.ConfigMap{})
-
 	service := &corev1.Service{}
 	k.get("my-agent", service)
-
 	pod := deployment.Spec.Template
 	want := corev1.PodSpec{
 		PriorityClassName: "system-cluster-critical", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
@@ -280,38 +245,31 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 		PriorityClassName: pod.Spec.PriorityClassName, ImagePullSecrets: pod.Spec.ImagePullSecrets,
 		ServiceAccountName: pod.Spec.ServiceAccountName,
 	}
-
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("pod (-want +got):\n%s", diff)
 	}
-
 	if memory := pod.Spec.Containers[0].Resources.Limits.Memory().String(); memory != "128Mi" {
 		t.Errorf("memory limit %s", memory)
 	}
-
 	if diff := cmp.Diff(service.Spec.Selector, pod.Labels, cmp.FilterPath(func(p cmp.Path) bool {
 		return p.String() == "sidecar.istio.io/inject"
 	}, cmp.Ignore())); service.Spec.Selector["app.kubernetes.io/name"] != "my-agent" ||
 		pod.Labels["app.kubernetes.io/name"] != "my-agent" {
 		t.Errorf("the Service selects other pods (-selector +labels):\n%s", diff)
 	}
-
 	for _, variable := range pod.Spec.Containers[0].Env {
 		if variable.Name == "KCP_ADDR" && variable.Value != "gateway.example.com:9443" {
 			t.Errorf("the agents send to %s", variable.Value)
 		}
 	}
-
 	managed := slices.ContainsFunc(deployment.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "me" })
 	if !managed {
 		t.Error("another field owner")
 	}
-
 	if status, err := installer.Uninstall(t.Context(), r); err != nil ||
 		status.State != installation.Progressing && status.State != installation.Removed {
 		t.Errorf("uninstall: got %+v, %v", status, err)
 	}
-
 	if err := k.client.Get(t.Context(), client.ObjectKey{Namespace: "names", Name: installation.Name},
 		&appsv1.Deployment{}); err != nil {
 		t.Errorf("the other installation of the namespace: %v", err)

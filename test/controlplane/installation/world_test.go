@@ -54,12 +54,10 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 		Namespace: name, ConfigurationName: name,
 		NoCanary: true,
 	}}
-
 	reading, err := client.NewWithWatch(plane.Config, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	// Strict: an unknown field is an error.
 	w.client = client.WithFieldValidation(interceptor.NewClient(reading, interceptor.Funcs{
 		Apply: func(ctx context.Context, c client.WithWatch, object apiruntime.ApplyConfiguration,
@@ -69,7 +67,6 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 				GetKind() string
 				GetName() string
 			})
-
 			if err := w.write("apply", applied.GetKind(), applied.GetName()); err != nil {
 				return err
 			}
@@ -108,7 +105,6 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 func (w *world) write(verb, kind, name string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	w.writes = append(w.writes, verb+" "+kind+" "+strings.TrimPrefix(strings.TrimPrefix(name, w.namespace),
 		installation.Name))
 	if len(w.writes) == w.fail {
@@ -120,7 +116,6 @@ func (w *world) write(verb, kind, name string) error {
 func (w *world) read(object apiruntime.Object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	w.reads = append(w.reads, object.GetObjectKind().GroupVersionKind().Kind)
 }
 
@@ -128,10 +123,8 @@ func (w *world) read(object apiruntime.Object) {
 func (w *world) readSince() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	reads := w.reads
 	w.reads = nil
-
 	slices.Sort(reads)
 	return reads
 }
@@ -148,7 +141,6 @@ func (w *world) managers() string {
 func (w *world) since() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	writes := w.writes
 	w.writes = nil
 	return writes
@@ -179,7 +171,6 @@ func (w *world) installed() {
 	if status := w.install(); status.State != installation.Ready {
 		w.t.Fatalf("got %+v, want it ready", status)
 	}
-
 	w.since()
 }
 
@@ -236,7 +227,6 @@ func (w *world) endpoint() {
 	if err := w.client.Create(w.t.Context(), slice); err != nil && !apierrors.IsAlreadyExists(err) {
 		w.t.Fatal(err)
 	}
-
 	w.since()
 }
 
@@ -258,12 +248,10 @@ func (w *world) get(name string, object client.Object) {
 func (w *world) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	w.t.Helper()
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-
 	err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.opts.ConfigurationName}, configuration)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -276,12 +264,10 @@ func (w *world) webhooks() (names []string) {
 	if configuration == nil {
 		return nil
 	}
-
 	for i := range configuration.Webhooks {
 		if *configuration.Webhooks[i].FailurePolicy != admissionregistrationv1.Ignore {
 			w.t.Errorf("webhook %s: failures are not ignored", configuration.Webhooks[i].Name)
 		}
-
 		names = append(names, strings.TrimSuffix(configuration.Webhooks[i].Name, ".operator.kyma-project.io"))
 	}
 	return names
@@ -301,13 +287,11 @@ func (w *world) versions() map[string]string {
 func (w *world) left() map[string]string {
 	w.t.Helper()
 	found := map[string]string{}
-
 	for _, kind := range kinds() {
 		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
 		if err := w.client.List(w.t.Context(), list, client.InNamespace(w.namespace)); err != nil {
 			w.t.Fatal(err)
 		}
-
 		for _, item := range list.Items {
 			if item.GetLabels()["app.kubernetes.io/name"] == installation.Name {
 				found[item.GetKind()+" "+item.GetName()] = item.GetResourceVersion()
@@ -324,6 +308,5 @@ func (w *world) createNamespace() {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}); err != nil {
 		w.t.Fatal(err)
 	}
-
 	w.since()
 }

@@ -53,7 +53,6 @@ func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 		config.Impersonate.UserName = "nobody"
 		return config
 	}
-
 	l.create(t, role)
 	l.create(t, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: role.Namespace, Name: role.Name},
@@ -94,16 +93,13 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 		eventually(t, "the leader is "+want, func() bool { return relay() == want })
 	}
 	is("")
-
 	first := leads(t, config, "192.0.2.1", "first")
 	is("192.0.2.1:8083")
-
 	var slice discoveryv1.EndpointSlice
 	key := client.ObjectKey{Namespace: leaderService.Namespace, Name: leaderService.Name + "-leader"}
 	if err := l.Client.Get(t.Context(), key, &slice); err != nil {
 		t.Fatal(err)
 	}
-
 	yes, no := true, false
 	want := []discoveryv1.Endpoint{{
 		Addresses:  []string{"192.0.2.1"},
@@ -119,7 +115,6 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	if address := unnamed(); address != "" {
 		t.Errorf("a port that the slice does not have leads to %s", address)
 	}
-
 	if err := l.Client.Delete(t.Context(), &slice); err != nil {
 		t.Fatal(err)
 	}
@@ -127,16 +122,13 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 		uid := slice.UID
 		return l.Client.Get(t.Context(), key, &slice) == nil && slice.UID != uid
 	})
-
 	first()
 	is("")
-
 	// A leader that was replaced must not remove its successor.
 	old := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
 		"192.0.2.2", map[string]int32{"relay": 1}, controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour}))
 	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
 	is("192.0.2.2:1")
-
 	last := leads(t, config, "192.0.2.3", "")
 	is("192.0.2.3:8083")
 	stopOld()
@@ -161,7 +153,6 @@ func (l *lab) testReplicas(t *testing.T) {
 	leaf := must(l.ca.Client("my-operator", testpki.Options{DNSNames: []string{"my-operator.kcp-system.svc"}}))
 	material := must(keys.NewMaterial(l.ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
 	mgr := must(manager.New(l.Config, managerOptions()))
-
 	relay, err := setUpReplicas(t.Context(), mgr, "192.0.2.9", "my-operator-0", material, keys.Roots(material))
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +163,6 @@ func (l *lab) testReplicas(t *testing.T) {
 		listener.Options{TLS: keys.ServerTLSConfig(material), Relay: relay}); err != nil {
 		t.Error(err)
 	}
-
 	stop := rig.Run(t, "manager", mgr.Start)
 	eventually(t, "the replica leads", func() bool { return relay.Leader() == "192.0.2.9:8083" })
 	stop()

@@ -45,11 +45,9 @@ func TestManager(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a real API server, and builds it the first time (minutes)")
 	}
-
 	kcp := apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{kymaCRD()}})
 	l := &lab{ControlPlane: kcp, pki: newPKI()}
 	l.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}})
-
 	t.Run("events", l.testEvents)
 	t.Run("refusals", l.testRefusals)
 	t.Run("leader election", func(t *testing.T) {
@@ -90,7 +88,6 @@ func (l *lab) kyma(t *testing.T, name string, domains ...string) *metav1.Partial
 	for _, value := range domains {
 		object.SetAnnotations(domain(value))
 	}
-
 	l.create(t, object)
 	t.Cleanup(func() {
 		if err := client.IgnoreNotFound(l.Client.Delete(context.Background(), object)); err != nil {
@@ -103,10 +100,8 @@ func (l *lab) kyma(t *testing.T, name string, domains ...string) *metav1.Partial
 func (l *lab) testEvents(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
 	l.kyma(t, "skr-2", "skr-2.example.com")
-
 	skr1, skr2 := l.runtime(t, "skr-1", "skr-1.example.com"), l.runtime(t, "skr-2", "skr-2.example.com")
 	o := newOperator(t, l.Config, l.pki, managerOptions())
-
 	// Before the controller manager starts, the cache is not synced: the answer is 503.
 	before := httptest.NewUnstartedServer(o.events)
 	before.TLS = l.serverTLS()
@@ -118,10 +113,8 @@ func (l *lab) testEvents(t *testing.T) {
 			t.Errorf("before the start: status %d, want 503", status)
 		}
 	}
-
 	o.start(t)
 	o.accepted(t, skr1, "kcp-system/skr-1")
-
 	t.Run("each reconciles its runtime", func(t *testing.T) {
 		var got []string
 		for _, send := range []struct {
@@ -131,17 +124,14 @@ func (l *lab) testEvents(t *testing.T) {
 			if status := send.from.post(t, o.addr, send.owner, "a"); status != http.StatusOK {
 				t.Fatalf("status %d, want 200", status)
 			}
-
 			got = append(got, o.next(t))
 		}
-
 		// There is one worker: another reconcile would have come in between.
 		want := []string{"kcp-system/skr-1", "kcp-system/skr-2", "kcp-system/skr-2", "kcp-system/skr-1"}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("reconciled (-want +have):\n%s", diff)
 		}
 	})
-
 	t.Run("duplicates collapse", func(t *testing.T) {
 		// The first occupies the worker, which waits for next. The others can only wait in the queue.
 		for _, watched := range []string{"a", "b", "c", "d", "e", "a"} {
@@ -149,31 +139,25 @@ func (l *lab) testEvents(t *testing.T) {
 				t.Fatalf("status %d, want 200", status)
 			}
 		}
-
 		if status := skr2.post(t, o.addr, "", "a"); status != http.StatusOK {
 			t.Fatalf("status %d, want 200", status)
 		}
-
 		got := map[string]int{}
 		for got["kcp-system/skr-2"] == 0 || got["kcp-system/skr-1"] == 0 {
 			got[o.next(t)]++
 		}
-
 		// The worker may have taken the first request before the others arrived: one or two.
 		if got["kcp-system/skr-1"] > 2 || got["kcp-system/skr-2"] != 1 {
 			t.Errorf("reconciles by runtime: %v, want 1 or 2 for six events of skr-1, 1 for one of skr-2", got)
 		}
 	})
-
 	t.Run("after the stop", func(t *testing.T) {
 		o.stop()
-
 		err := o.source.Handle(t.Context(),
 			core.Delivery{Runtime: "skr-1", Event: core.WatchEvent{Owner: named("kcp-system/skr-1")}})
 		if !errors.Is(err, core.ErrNotReady) {
 			t.Errorf("have %v, want not ready", err)
 		}
-
 		if status := skr1.post(t, before.Listener.Addr().String(), "", "a"); status != http.StatusServiceUnavailable {
 			t.Errorf("status %d, want 503", status)
 		}
@@ -186,12 +170,10 @@ func (l *lab) testRefusals(t *testing.T) {
 	l.kyma(t, "probe", "probe.example.com")
 	good := l.kyma(t, "good", "good.example.com")
 	l.kyma(t, "other", "other.example.com")
-
 	o := newOperator(t, l.Config, l.pki, managerOptions())
 	o.start(t)
 	probe := l.runtime(t, "probe", "probe.example.com")
 	o.accepted(t, probe, "kcp-system/probe")
-
 	sender, stranger := l.runtime(t, "good", "good.example.com"), l.runtime(t, "nobody", "nobody.example.com")
 	thief := l.runtime(t, "good", "thief.example.com")
 	registered := func(t *testing.T, value any) {
@@ -204,7 +186,6 @@ func (l *lab) testRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-
 	for _, tc := range []struct {
 		name   string
 		change func(t *testing.T)
@@ -253,10 +234,8 @@ func (l *lab) testRefusals(t *testing.T) {
 		if tc.change != nil {
 			tc.change(t)
 		}
-
 		l.expect(t, o, tc.name, tc.from, tc.owner, tc.reason, tc.change != nil)
 	}
-
 	// Nothing that was refused is in the queue.
 	o.accepted(t, probe, "kcp-system/probe")
 }
@@ -268,7 +247,6 @@ func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owne
 	if reason != "" {
 		want = http.StatusForbidden
 	}
-
 	eventually(t, name, func() bool {
 		status := from.post(t, o.addr, owner, "a")
 		if status == http.StatusOK {
@@ -276,7 +254,6 @@ func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owne
 				t.Errorf("%s: reconciled %s, want kcp-system/good", name, got)
 			}
 		}
-
 		have := o.reasons.get()
 		if !changed && (status != want || have != reason) {
 			t.Errorf("%s: status %d (%s), want %d (%s)", name, status, have, want, reason)
@@ -291,33 +268,27 @@ func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
 	t.Helper()
 	l.kyma(t, "skr-1", "skr-1.example.com")
 	skr1 := l.runtime(t, "skr-1", "skr-1.example.com")
-
 	opts := managerOptions()
 	opts.Controller.EnableWarmup = &warmUp
 	opts.LeaderElection, opts.LeaderElectionID = true, fmt.Sprintf("operator-%t", warmUp)
 	opts.LeaderElectionNamespace, opts.LeaderElectionReleaseOnCancel = "kcp-system", true
 	lease, renew, retry := 4*time.Second, 3*time.Second, 200*time.Millisecond
 	opts.LeaseDuration, opts.RenewDeadline, opts.RetryPeriod = &lease, &renew, &retry
-
 	first := newOperator(t, l.Config, l.pki, opts)
 	first.start(t)
 	first.accepted(t, skr1, "kcp-system/skr-1")
-
 	second := newOperator(t, l.Config, l.pki, opts)
 	second.start(t)
-
 	eventually(t, "the second replica has all that does not need to lead", func() bool {
 		err := second.source.Handle(t.Context(), core.Delivery{Runtime: "skr-1"})
 		return second.events.Ready() == nil && second.mgr.GetCache().WaitForCacheSync(t.Context()) &&
 			errors.Is(err, core.ErrNotReady) && err.Error() == follower
 	})
-
 	for range 3 {
 		if status := skr1.post(t, second.addr, "", "a"); status != http.StatusServiceUnavailable {
 			t.Errorf("the second replica answers %d, want 503", status)
 		}
 	}
-
 	first.stop()
 	second.accepted(t, skr1, "kcp-system/skr-1")
 }
@@ -325,13 +296,10 @@ func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
 // testOneNamespace has a cache without the namespace that an attacker names.
 func (l *lab) testOneNamespace(t *testing.T) {
 	l.kyma(t, "good", "good.example.com")
-
 	opts := managerOptions()
 	opts.Cache.DefaultNamespaces = map[string]cache.Config{"kcp-system": {}}
-
 	o := newOperator(t, l.Config, l.pki, opts)
 	o.start(t)
-
 	sender := l.runtime(t, "good", "good.example.com")
 	o.accepted(t, sender, "kcp-system/good")
 	l.expect(t, o, "owner in the cache", sender, "kcp-system/good", "", false)
@@ -340,7 +308,6 @@ func (l *lab) testOneNamespace(t *testing.T) {
 
 func (l *lab) testUnknownKind(t *testing.T) {
 	mgr := must(manager.New(l.Config, managerOptions()))
-
 	_, err := controllerruntime.NewRuntimes(t.Context(), mgr.GetCache(),
 		schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Cluster"},
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
@@ -352,23 +319,18 @@ func (l *lab) testUnknownKind(t *testing.T) {
 // testSetUp runs the code in the README.
 func (l *lab) testSetUp(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
-
 	o := &operator{
 		mgr: must(manager.New(l.Config, managerOptions())), addr: rig.Address(rig.FreePort(t)),
 		reconciled: make(chan string),
 	}
-
 	material := must(keys.NewMaterial(l.ca.PEM(), l.server.CertPEM(), must(l.server.KeyPEM())))
 	if err := setUp(t.Context(), o.mgr, o.addr, material, reconcile.Func(o.reconcile)); err != nil {
 		t.Fatal(err)
 	}
-
 	o.start(t)
-
 	// The controller reconciles each object at its start, and again after an event.
 	if got := o.next(t); got != "kcp-system/skr-1" {
 		t.Errorf("reconciled %s first, want kcp-system/skr-1", got)
 	}
-
 	o.accepted(t, l.runtime(t, "skr-1", "skr-1.example.com"), "kcp-system/skr-1")
 }

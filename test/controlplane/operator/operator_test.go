@@ -115,18 +115,14 @@ func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 	t.Helper()
 	version := contract.V2
 	event := core.WatchEvent{Watched: named("default/" + watched), WatchedGVK: kymaKind()}
-
 	if owner != "" {
 		version, event.Owner = contract.V1, named(owner)
 	}
-
 	batch := core.NewBatch(event)
 	body := must(version.Encode(&batch)).Body
-
 	request := must(http.NewRequestWithContext(
 		t.Context(), http.MethodPost, "https://"+addr+version.Path("my-operator"), bytes.NewReader(body)))
 	request.Header.Set("Content-Type", version.ContentType())
-
 	response, err := r.client.Do(request)
 	if err != nil {
 		return 0
@@ -135,7 +131,6 @@ func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		t.Error(err)
 	}
-
 	notReady := response.StatusCode == http.StatusServiceUnavailable
 	if retry := response.Header.Get("Retry-After"); (retry != "") != notReady {
 		t.Errorf("status %d with Retry-After %q", response.StatusCode, retry)
@@ -153,7 +148,6 @@ func (r *reasons) hooks() listener.Hooks {
 	return listener.Hooks{Answered: func(_ string, _ core.Manager, _ int, reason string, _ time.Duration) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-
 		r.last = reason
 	}}
 }
@@ -194,13 +188,10 @@ func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Opt
 	o := &operator{mgr: must(manager.New(config, opts)), reconciled: make(chan string)}
 	runtimes := must(controllerruntime.NewRuntimes(
 		t.Context(), o.mgr.GetCache(), kymaKind(), controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
-
 	var network net.ListenConfig
 	bound := must(network.Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	o.addr = bound.Addr().String()
-
 	var err error
-
 	o.events, o.source, err = controllerruntime.RegisterListenerComponent(o.addr, "my-operator",
 		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),
 		controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(runtimes)),
@@ -208,7 +199,6 @@ func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Opt
 			Listener: listener.Options{Listener: bound, TLS: certs.serverTLS(), Hooks: o.reasons.hooks()},
 			Source:   controllerruntime.SourceOptions{Elected: o.mgr.Elected()},
 		})
-
 	err = errors.Join(err, o.mgr.Add(o.events),
 		builder.ControllerManagedBy(o.mgr).Named("events").WatchesRawSource(o.source).
 			Complete(reconcile.Func(o.reconcile)))
@@ -231,13 +221,10 @@ func (o *operator) start(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-
 	go func() { ended <- o.mgr.Start(ctx) }()
-
 	o.stop = func() {
 		o.stopOnce.Do(func() {
 			cancel()
-
 			// A leader ends with a lost lease.
 			if err := <-ended; err != nil && err.Error() != "leader election lost" {
 				t.Errorf("manager ended with %v", err)
@@ -272,7 +259,6 @@ func (o *operator) accepted(t *testing.T, from *runtime, want string) {
 		status := from.post(t, o.addr, "", "probe")
 		return status == http.StatusOK
 	})
-
 	if got := o.next(t); got != want {
 		t.Errorf("reconciled %s, want %s", got, want)
 	}

@@ -53,50 +53,40 @@ rules:
 func TestHTTPRoutes(t *testing.T) {
 	r := newRoutes(t, watcher.HTTPRoute, watcher.VirtualService)
 	createNamespace(t, r.plane, "istio-system")
-
 	r.newWatcher("kyma", nil)
 	if message := r.await("kyma", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "for=kyma") {
 		t.Errorf("message %q does not name the selector", message)
 	}
-
 	r.applyYAML(tcpGateway)
 	r.await("kyma", v1beta2.StateError, "GatewayWithoutHosts")
-
 	r.applyYAML(httpsGateway)
 	if message := r.await("kyma", v1beta2.StateProcessing, "RoutePending"); !strings.Contains(message,
 		"istio-system/gateway") {
 		t.Errorf("message %q does not name the gateway", message)
 	}
-
 	r.awaitSpec("kyma", wantedHTTPRoute)
 	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionFalse, "NotAllowedByListeners")
 	if message := r.await("kyma", v1beta2.StateError, "RouteRejected"); !strings.Contains(message,
 		"NotAllowedByListeners") {
 		t.Errorf("message %q does not name the reason", message)
 	}
-
 	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionTrue, "Accepted")
 	r.await("kyma", v1beta2.StateReady, "RouteApplied")
 	r.answer("kyma", gatewayv1.RouteConditionResolvedRefs, metav1.ConditionFalse, "RefNotPermitted")
 	r.await("kyma", v1beta2.StateError, "RouteRejected")
-
 	r.edit("kyma", func(route *unstructured.Unstructured) {
 		unstructured.RemoveNestedField(route.Object, "spec", "parentRefs")
 	})
 	r.awaitSpec("kyma", wantedHTTPRoute)
-
 	r.must(r.plane.Client.Delete(t.Context(), r.empty("kyma")))
 	r.awaitSpec("kyma", wantedHTTPRoute)
-
 	r.deleteWatcher("kyma")
 	r.awaitNoRoute("kyma")
-
 	// A route has at most 32 parents.
 	for i := range 33 {
 		r.applyYAML(strings.NewReplacer("name: gateway,", fmt.Sprintf("name: gateway-%d,", i), "for: kyma",
 			"for: many").Replace(httpsGateway))
 	}
-
 	r.newWatcher("many", nil)
 	if message := r.await("many", v1beta2.StateError, "RouteRefused"); !strings.Contains(message, "parentRefs") {
 		t.Errorf("message %q does not name the mistake", message)
@@ -109,7 +99,6 @@ func (r *routes) answer(name string, kind gatewayv1.RouteConditionType, status m
 	rig.Eventually(r.t, patience, "the status of the route can be written", func() bool {
 		route := &gatewayv1.HTTPRoute{}
 		r.must(r.plane.Client.Get(r.t.Context(), types.NamespacedName{Namespace: "default", Name: name}, route))
-
 		route.Status.Parents = []gatewayv1.RouteParentStatus{{
 			ParentRef: route.Spec.ParentRefs[0], ControllerName: "example.com/gateway-controller",
 			Conditions: []metav1.Condition{{
@@ -129,7 +118,6 @@ func TestRoutingChanges(t *testing.T) {
 	r.applyYAML(httpsGateway)
 	r.newWatcher("kyma", nil)
 	r.await("kyma", v1beta2.StateReady, "RouteApplied")
-
 	former := r.empty("kyma")
 	for _, step := range []struct {
 		routing watcher.Routing
@@ -146,11 +134,9 @@ func TestRoutingChanges(t *testing.T) {
 		rig.Eventually(t, patience, "no route of the kind "+former.GetKind()+" is left", func() bool {
 			return r.plane.Client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "kyma"}, former) != nil
 		})
-
 		r.kind = string(watcher.HTTPRoute)
 		former = r.empty("kyma")
 	}
-
 	// Without gateways the status still reports an invalid Watcher.
 	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
 	r.await("no-manager", v1beta2.StateError, "ManagerMissing")

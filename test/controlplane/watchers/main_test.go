@@ -15,7 +15,6 @@ func startControlPlane(t *testing.T, opts apiserver.Options) *apiserver.ControlP
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-
 	opts.CRDs = append(opts.CRDs, manifests.Watchers(t))
 	return apiserver.StartT(t, opts)
 }

@@ -35,11 +35,9 @@ func TestOverlays(t *testing.T) {
 			for _, namespace := range namespaces {
 				createNamespace(t, r.plane, namespace)
 			}
-
 			for _, definition := range grants(t, kind) {
 				rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "-f", definition)
 			}
-
 			rig.Eventually(t, patience, "all kinds are known", func() bool {
 				return strings.Contains(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "api-resources"), r.kind)
 			})
@@ -48,13 +46,11 @@ func TestOverlays(t *testing.T) {
 				"--validate=strict", "-k", path))
 			r.become(path)
 			r.publishesOneSecret(namespaces[0])
-
 			r.opts.GatewayNamespaces = namespaces[:1]
 			r.start()
 			r.applyYAML(elsewhere(kind))
 			r.newWatcher("led", selectsDefault)
 			r.newWatcher("lost", nil)
-
 			r.leads("led", namespaces[0]+"/runtime-watcher")
 			if message := r.await("lost", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "in "+namespaces[0]) {
 				t.Errorf("message %q does not name the namespace", message)
@@ -69,7 +65,6 @@ func grants(t *testing.T, kind watcher.Routing) []string {
 	if kind != watcher.HTTPRoute {
 		return nil
 	}
-
 	dir := filepath.Dir(manifests.Routes(t, kind)[0])
 	return []string{filepath.Join(dir, "gateway.networking.k8s.io_referencegrants.yaml")}
 }
@@ -83,10 +78,8 @@ func (r *routes) become(path string) {
 		if kind := object.GetKind(); kind != "ClusterRoleBinding" && kind != "RoleBinding" {
 			continue
 		}
-
 		subjects := []any{map[string]any{"apiGroup": rbacv1.GroupName, "kind": "User", "name": "controller"}}
 		r.must(unstructured.SetNestedSlice(object.Object, subjects, "subjects"))
-
 		stored := object.DeepCopy()
 		r.must(r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(object), stored))
 		object.SetResourceVersion(stored.GetResourceVersion())
@@ -100,7 +93,6 @@ func (r *routes) publishesOneSecret(namespace string) {
 	r.t.Helper()
 	user, err := client.New(r.user, client.Options{Scheme: r.scheme})
 	r.must(err)
-
 	secret := func(name string) *unstructured.Unstructured {
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
@@ -125,12 +117,9 @@ func selectsDefault(w *v1beta2.Watcher) {
 func (r *routes) leads(name, gateway string) {
 	r.t.Helper()
 	rig.Eventually(r.t, patience, "there is a route for "+name, func() bool { return r.route(name) != nil })
-
 	spec := r.route(name).Object["spec"]
-
 	text, err := yaml.Marshal(spec)
 	r.must(err)
-
 	namespace, base, _ := strings.Cut(gateway, "/")
 	if !strings.Contains(string(text), gateway) &&
 		(!strings.Contains(string(text), "name: "+base) || !strings.Contains(string(text), "namespace: "+namespace)) ||

@@ -55,22 +55,18 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := watcher.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-
 	r := &routes{t: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
 	definitions := manifests.Routes(t, kind)
 	for _, other := range more {
 		definitions = append(definitions, manifests.Routes(t, other)...)
 	}
-
 	r.plane = startControlPlane(t, apiserver.Options{Scheme: scheme, CRDPaths: definitions})
 	r.grant()
 	r.start()
@@ -85,7 +81,6 @@ func (r *routes) grant() {
 	if err := yaml.UnmarshalStrict(test.Read(r.t, "deploy/controlplane/role.yaml"), &role); err != nil {
 		r.t.Fatal(err)
 	}
-
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
@@ -93,7 +88,6 @@ func (r *routes) grant() {
 	}
 	r.must(r.plane.Client.Create(r.t.Context(), &role))
 	r.must(r.plane.Client.Create(r.t.Context(), binding))
-
 	user, err := r.plane.AddUser("controller")
 	r.must(err)
 	r.user = user
@@ -116,10 +110,8 @@ func (r *routes) start() {
 	})
 	r.must(err)
 	r.must(watcher.SetUp(mgr, r.opts))
-
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop, r.ended = stop, make(chan error, 1)
-
 	go func() { r.ended <- mgr.Start(ctx) }()
 }
 
@@ -192,11 +184,9 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 			r.t.Logf("status of %s: %+v", name, last)
 		}
 	}()
-
 	rig.Eventually(r.t, patience, name+" is "+string(state)+" because "+reason, func() bool {
 		w := r.watcher(name)
 		last = w.Status
-
 		c := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionRouteReady)
 		ready := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionReady)
 		if ready == nil || ready.ObservedGeneration != w.Generation {
@@ -206,7 +196,6 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 			c.ObservedGeneration != w.Generation {
 			return false
 		}
-
 		message = c.Message
 		return true
 	})
@@ -233,12 +222,10 @@ func (r *routes) awaitEvent(name, reason, want string) {
 func (r *routes) route(name string) *unstructured.Unstructured {
 	r.t.Helper()
 	route := r.empty(name)
-
 	err := r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(route), route)
 	if client.IgnoreNotFound(err) != nil {
 		r.t.Fatal(err)
 	}
-
 	if err != nil {
 		return nil
 	}
@@ -261,29 +248,23 @@ func (r *routes) empty(name string) *unstructured.Unstructured {
 func (r *routes) awaitSpec(name, want string) {
 	r.t.Helper()
 	var wanted map[string]any
-
 	r.must(yaml.Unmarshal([]byte(want), &wanted))
-
 	var diff string
 	defer func() {
 		if diff != "" {
 			r.t.Logf("route of %s (-want +got):\n%s", name, diff)
 		}
 	}()
-
 	rig.Eventually(r.t, patience, "the route of "+name+" is as it should be", func() bool {
 		diff = "no route"
-
 		route := r.route(name)
 		if route == nil {
 			return false
 		}
-
 		diff = cmp.Diff(asJSON(r.t, wanted), asJSON(r.t, route.Object["spec"]))
 		if diff != "" {
 			return false
 		}
-
 		owner := metav1.GetControllerOf(route)
 		if owner == nil || owner.UID != r.watcher(name).UID {
 			diff = "owner is not the Watcher"
@@ -299,7 +280,6 @@ func asJSON(t *testing.T, value any) (plain any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if err := json.Unmarshal(text, &plain); err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +305,6 @@ func (r *routes) edit(name string, change func(*unstructured.Unstructured)) {
 		if route == nil {
 			return false
 		}
-
 		change(route)
 		return r.plane.Client.Update(r.t.Context(), route, client.FieldOwner("kubectl-edit")) == nil
 	})
@@ -336,7 +315,6 @@ func addLabel(o client.Object, key, value string) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-
 	labels[key] = value
 	o.SetLabels(labels)
 }

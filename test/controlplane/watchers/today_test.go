@@ -23,7 +23,6 @@ func todaysObject(t *testing.T, kind string) *unstructured.Unstructured {
 			return object
 		}
 	}
-
 	t.Fatalf("today's fleet has no %s", kind)
 	return nil
 }
@@ -32,7 +31,6 @@ func todaysObject(t *testing.T, kind string) *unstructured.Unstructured {
 func plainGateway(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	gateway := todaysObject(t, "Gateway")
-
 	servers, _, _ := unstructured.NestedSlice(gateway.Object, "spec", "servers")
 	if err := unstructured.SetNestedSlice(gateway.Object, servers[:1], "spec", "servers"); err != nil {
 		t.Fatal(err)
@@ -64,7 +62,6 @@ func (r todays) hosts() []string {
 		r.must(client.IgnoreNotFound(err))
 		return nil
 	}
-
 	hosts, _, _ := unstructured.NestedStringSlice(route.Object, "spec", "hosts")
 	return hosts
 }
@@ -73,11 +70,9 @@ func TestTodaysWatcherGetsARouteAndCanBeDeleted(t *testing.T) {
 	r := todays{newRoutes(t, watcher.VirtualService)}
 	createNamespace(t, r.plane, today.PlaneNamespace)
 	r.must(apply(t, r.plane, plainGateway(t)))
-
 	w := todaysObject(t, "Watcher")
 	w.SetFinalizers([]string{today.Finalizer, "example.com/foreign"})
 	r.must(r.plane.Client.Create(t.Context(), w))
-
 	rig.Eventually(t, patience, "plain HTTP is routed", func() bool {
 		return len(r.hosts()) == 1 && r.hosts()[0] == today.Host
 	})
@@ -85,10 +80,8 @@ func TestTodaysWatcherGetsARouteAndCanBeDeleted(t *testing.T) {
 		finalizers := r.stored().Finalizers
 		return len(finalizers) == 1 && finalizers[0] == "example.com/foreign"
 	})
-
 	r.must(r.plane.Client.Delete(t.Context(), r.stored()))
 	rig.Eventually(t, patience, "the route ends with the deletion", func() bool { return r.hosts() == nil })
-
 	held := r.stored()
 	held.Finalizers = nil
 	r.must(r.plane.Client.Update(t.Context(), held))
@@ -100,11 +93,9 @@ func TestTodaysWatcherIsLetGoAfterARestart(t *testing.T) {
 	r := todays{newRoutes(t, watcher.VirtualService)}
 	createNamespace(t, r.plane, today.PlaneNamespace)
 	r.end()
-
 	w := todaysObject(t, "Watcher")
 	r.must(r.plane.Client.Create(t.Context(), w))
 	r.must(r.plane.Client.Delete(t.Context(), w))
 	r.start()
-
 	rig.Eventually(t, patience, "the Watcher is gone", func() bool { return r.stored() == nil })
 }

@@ -72,7 +72,6 @@ func TestVirtualServices(t *testing.T) {
 			tt.test(r)
 		})
 	}
-
 	r.t = t
 }
 
@@ -81,13 +80,11 @@ func gatewayAppears(r *routes) {
 	if message := r.await("appears", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "for=appears") {
 		r.t.Errorf("message %q does not name the selector", message)
 	}
-
 	r.awaitEvent("appears", "GatewayNotFound", "for=appears")
 	r.applyYAML(istioGateway("appears", "listener.example.com"))
 	r.await("appears", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("appears", virtualService("appears", "manager-appears", "listener.example.com", events))
 	r.awaitEvent("appears", "RouteApplied", "/v2/manager-appears/")
-
 	r.deleteWatcher("appears")
 	r.awaitNoRoute("appears")
 }
@@ -99,15 +96,12 @@ func hostsChange(r *routes) {
 		"istio-system/gateway-hosts") {
 		r.t.Errorf("message %q does not name the gateway", message)
 	}
-
 	r.awaitEvent("hosts", "GatewayWithoutHosts", "for=hosts")
 	r.applyYAML(istioGateway("hosts", "./b.example.com, a.example.com, '*/a.example.com'"))
 	r.await("hosts", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "a.example.com, b.example.com", events))
-
 	r.applyYAML(istioGateway("hosts", "c.example.com"))
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
-
 	// A route stays when its gateway is gone and there is no other.
 	r.must(r.plane.Client.Delete(r.t.Context(), manifests.Object(r.t, istioGateway("hosts", ""))))
 	r.await("hosts", v1beta2.StateError, "GatewayNotFound")
@@ -116,11 +110,9 @@ func hostsChange(r *routes) {
 
 func editedByHand(r *routes) {
 	want := virtualService("edited", "manager-edited", "a.example.com", events)
-
 	r.applyYAML(istioGateway("edited", "a.example.com"))
 	r.newWatcher("edited", nil)
 	r.awaitSpec("edited", want)
-
 	r.edit("edited", func(route *unstructured.Unstructured) {
 		addLabel(route, "added", "by-hand")
 		_ = unstructured.SetNestedStringSlice(route.Object, []string{"evil.example.com"}, "spec", "hosts")
@@ -130,24 +122,20 @@ func editedByHand(r *routes) {
 	if r.route("edited").GetLabels()["added"] != "by-hand" {
 		r.t.Error("the label of another owner is gone")
 	}
-
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("edited")))
 	r.awaitSpec("edited", want)
 }
 
 func appliedByAnotherOwner(r *routes) {
 	want := virtualService("foreign", "manager-foreign", "a.example.com", events)
-
 	r.applyYAML(istioGateway("foreign", "a.example.com"))
 	r.newWatcher("foreign", nil)
 	r.awaitSpec("foreign", want)
-
 	theirs := r.empty("foreign")
 	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"theirs.example.com"}, "spec", "hosts"))
 	r.must(r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs.DeepCopy()),
 		client.FieldOwner("theirs"), client.ForceOwnership))
 	r.awaitSpec("foreign", want)
-
 	// From now on the other owner gets a conflict.
 	err := r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs),
 		client.FieldOwner("theirs"))
@@ -160,23 +148,18 @@ func watcherChanges(r *routes) {
 	r.applyYAML(istioGateway("changes", "a.example.com"))
 	r.newWatcher("changes", nil)
 	r.awaitSpec("changes", virtualService("changes", "manager-changes", "a.example.com", events))
-
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.Manager = "other" })
 	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", events))
-
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "more" })
 	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", "more.kcp-system.svc.cluster.local"))
 	r.await("changes", v1beta2.StateReady, "RouteApplied")
-
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) {
 		w.Spec.MatchConditions = []v1beta2.MatchCondition{{Name: "large", Expression: "object.spec.size > limit"}}
 	})
-
 	message := r.await("changes", v1beta2.StateWarning, "ConditionInvalid")
 	if !strings.Contains(message, `spec.matchConditions[large].expression: invalid expression: line 1, column 20`) {
 		r.t.Errorf("message %q does not name the place of the mistake", message)
 	}
-
 	r.awaitEvent("changes", "ConditionInvalid", "column 20")
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.MatchConditions[0].Expression = "object.spec.size > 1" })
 	r.await("changes", v1beta2.StateReady, "RouteApplied")
@@ -185,7 +168,6 @@ func watcherChanges(r *routes) {
 func sharedManager(r *routes) {
 	r.applyYAML(istioGateway("one", "a.example.com"))
 	r.applyYAML(istioGateway("two", "a.example.com"))
-
 	shared := func(w *v1beta2.Watcher) { w.Spec.Manager = "shared" }
 	r.newWatcher("one", shared)
 	r.newWatcher("two", shared)
@@ -193,17 +175,13 @@ func sharedManager(r *routes) {
 		r.await(name, v1beta2.StateReady, "RouteApplied")
 		r.awaitSpec(name, virtualService(name, "shared", "a.example.com", events))
 	}
-
 	r.changeWatcher("two", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "elsewhere" })
-
 	if message := r.await("two", v1beta2.StateError, "ManagerShared"); !strings.Contains(message, "default/one") {
 		r.t.Errorf("message %q does not name the older Watcher", message)
 	}
-
 	r.awaitNoRoute("two")
 	r.await("one", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("one", virtualService("one", "shared", "a.example.com", events))
-
 	// Its service gets the events when the older Watcher is gone.
 	r.deleteWatcher("one")
 	r.await("two", v1beta2.StateReady, "RouteApplied")
@@ -214,18 +192,15 @@ func foreignRoute(r *routes) {
 	theirs := r.empty("taken")
 	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"theirs.example.com"}, "spec", "hosts"))
 	r.must(r.plane.Client.Create(r.t.Context(), theirs))
-
 	r.applyYAML(istioGateway("taken", "a.example.com"))
 	r.newWatcher("taken", nil)
 	if message := r.await("taken", v1beta2.StateError, "RouteConflict"); !strings.Contains(message, "default/taken") {
 		r.t.Errorf("message %q does not name the route", message)
 	}
-
 	hosts, _, _ := unstructured.NestedStringSlice(r.route("taken").Object, "spec", "hosts")
 	if strings.Join(hosts, ",") != "theirs.example.com" {
 		r.t.Errorf("the route of another owner has hosts %v", hosts)
 	}
-
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("taken")))
 	r.await("taken", v1beta2.StateReady, "RouteApplied")
 }
@@ -233,15 +208,12 @@ func foreignRoute(r *routes) {
 func noManager(r *routes) {
 	r.applyYAML(istioGateway("no-manager", "a.example.com"))
 	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
-
 	if message := r.await("no-manager", v1beta2.StateError, "ManagerMissing"); !strings.Contains(message,
 		v1beta2.ManagedByLabel) {
 		r.t.Errorf("message %q does not name the label", message)
 	}
-
 	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
 	r.await("no-manager", v1beta2.StateError, "ManagerInvalid")
-
 	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
 	r.await("no-manager", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("no-manager", virtualService("no-manager", "by-label", "a.example.com", events))
@@ -251,13 +223,11 @@ func noManager(r *routes) {
 func fromBefore(r *routes) {
 	r.newWatcher("before", nil)
 	r.await("before", v1beta2.StateError, "GatewayNotFound")
-
 	theirs := r.empty("before")
 	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"old.example.com"}, "spec", "hosts"))
 	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"),
 		v1beta2.GroupVersion().WithKind(v1beta2.Kind))})
 	r.must(r.plane.Client.Create(r.t.Context(), theirs, client.FieldOwner("lifecycle-manager")))
-
 	before := r.watcher("before")
 	before.Status.Conditions = append(before.Status.Conditions,
 		metav1.Condition{
@@ -266,16 +236,13 @@ func fromBefore(r *routes) {
 		},
 		metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()})
 	r.must(r.plane.Client.Status().Update(r.t.Context(), before))
-
 	r.applyYAML(istioGateway("before", "a.example.com"))
 	r.await("before", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("before", virtualService("before", "manager-before", "a.example.com", events))
-
 	var types []string
 	for _, condition := range r.watcher("before").Status.Conditions {
 		types = append(types, condition.Type)
 	}
-
 	if strings.Join(types, ",") != "RouteReady,Ready,Theirs" {
 		r.t.Errorf("conditions %v, want ours and that of another controller", types)
 	}
@@ -283,14 +250,12 @@ func fromBefore(r *routes) {
 
 func restarted(r *routes) {
 	want := virtualService("stays", "manager-stays", "a.example.com", events)
-
 	r.applyYAML(istioGateway("stays", "a.example.com"))
 	r.applyYAML(istioGateway("goes", "a.example.com"))
 	r.newWatcher("stays", nil)
 	r.newWatcher("goes", nil)
 	r.await("stays", v1beta2.StateReady, "RouteApplied")
 	r.await("goes", v1beta2.StateReady, "RouteApplied")
-
 	r.end()
 	r.deleteWatcher("goes")
 	r.edit("stays", func(route *unstructured.Unstructured) {
@@ -298,7 +263,6 @@ func restarted(r *routes) {
 			"http")
 	})
 	r.start()
-
 	r.awaitSpec("stays", want)
 	r.awaitNoRoute("goes")
 }

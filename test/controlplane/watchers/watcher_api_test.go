@@ -75,7 +75,6 @@ spec:
 // TestWatcherAPI tests the validation of Watchers by an API server, without a controller.
 func TestWatcherAPI(t *testing.T) {
 	plane := startControlPlane(t, apiserver.Options{})
-
 	t.Run("wrong", func(t *testing.T) { wrongWatchersAreRefused(t, plane) })
 	t.Run("as today", func(t *testing.T) { watchersOfTodayApplyUnchanged(t, plane) })
 	t.Run("changed", func(t *testing.T) { watchersAreChanged(t, plane) })
@@ -89,7 +88,6 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	for range 65 {
 		many["l"+strings.Repeat("x", len(many)%60)+string(rune('a'+len(many)/60))] = "v"
 	}
-
 	tests := map[string]wrongValue{
 		"port 0":        {"serviceInfo.port", int64(0), says{"spec.serviceInfo.port", "greater than or equal to 1"}},
 		"negative port": {"serviceInfo.port", int64(-1), says{"spec.serviceInfo.port", "greater than or equal to 1"}},
@@ -238,18 +236,15 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		t.Run(name, func(t *testing.T) {
 			wrong := manifests.Object(t, goodWatcher)
 			setField(t, wrong, tt.path, tt.value)
-
 			err := apply(t, plane, wrong)
 			if err == nil {
 				t.Fatal("it was accepted")
 			}
-
 			for _, want := range tt.want {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("the message does not say %q:\n%v", want, err)
 				}
 			}
-
 			t.Log(err)
 		})
 	}
@@ -279,16 +274,13 @@ func setField(t *testing.T, o *unstructured.Unstructured, path string, value any
 	if fields[0] != "metadata" {
 		fields = append([]string{"spec"}, fields...)
 	}
-
 	if path == "" {
 		fields = fields[:1]
 	}
-
 	if value == nil {
 		unstructured.RemoveNestedField(o.Object, fields...)
 		return
 	}
-
 	if err := unstructured.SetNestedField(o.Object, value, fields...); err != nil {
 		t.Fatal(err)
 	}
@@ -297,18 +289,15 @@ func setField(t *testing.T, o *unstructured.Unstructured, path string, value any
 func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	createNamespace(t, plane, "kcp-system")
-
 	files, err := filepath.Glob("testdata/watchers/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no samples: %v", err)
 	}
-
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		for way, write := range map[string]func(*unstructured.Unstructured) error{
 			"applied": func(o *unstructured.Unstructured) error { return apply(t, plane, o) },
 			"created": func(o *unstructured.Unstructured) error {
@@ -322,11 +311,9 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) 
 				if err := write(sample); err != nil {
 					t.Fatal(err)
 				}
-
 				if specOf(t, want).Field == "" {
 					setField(t, want, "field", "spec")
 				}
-
 				if diff := cmp.Diff(specOf(t, want), specOf(t, get(t, plane, want))); diff != "" {
 					t.Errorf("the stored object differs in meaning (-written +stored):\n%s", diff)
 				}
@@ -360,7 +347,6 @@ func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &stored); err != nil {
 		t.Fatal(err)
 	}
-
 	if len(stored.Spec.LabelsToWatch) == 0 {
 		stored.Spec.LabelsToWatch = nil
 	}
@@ -374,11 +360,9 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	if err := apply(t, plane, good.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-
 	if field := specOf(t, get(t, plane, good)).Field; field != "spec" {
 		t.Errorf("field is %q by default, want spec", field)
 	}
-
 	for path, value := range map[string]any{
 		"serviceInfo.port": int64(1), "manager": "other", "field": "status", "resourceToWatch.version": "v1",
 		"labelsToWatch": map[string]any{}, "gateway.selector": map[string]any{"matchLabels": map[string]any{"a": ""}},
@@ -388,20 +372,16 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-
 	precise := manifests.Object(t, preciseWatcher)
 	if err := apply(t, plane, precise.DeepCopy()); err != nil {
 		t.Errorf("a precise Watcher: %v", err)
 	}
-
 	setField(t, precise, "field", "status")
 	if err := apply(t, plane, precise); err == nil || !strings.Contains(err.Error(), "spec.field") {
 		t.Errorf("status of a subresource: %v, want a refusal that names the field", err)
 	}
-
 	stored := get(t, plane, good)
 	setField(t, stored, "gateway.selector", map[string]any{})
-
 	if err := plane.Client.Update(t.Context(), stored); err == nil ||
 		!strings.Contains(err.Error(), "spec.gateway.selector") {
 		t.Errorf("an update that takes the selector away: %v, want a refusal that names it", err)
@@ -414,42 +394,33 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-
 	old := manifests.Watchers(t)
 	loose := &old.Spec.Versions[len(old.Spec.Versions)-1]
 	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
 	plane := apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{old}})
-
 	wrong := manifests.Object(t, goodWatcher)
 	setField(t, wrong, "serviceInfo.port", int64(0))
 	setField(t, wrong, "manager", "Lifecycle_Manager")
 	if err := plane.Client.Create(t.Context(), wrong); err != nil {
 		t.Fatal(err)
 	}
-
 	upgradeDefinition(t, plane)
-
 	wrong = get(t, plane, wrong)
 	wrong.SetLabels(map[string]string{"touched": "true"})
-
 	if err := plane.Client.Update(t.Context(), wrong); err != nil {
 		t.Errorf("the labels of a Watcher with a former mistake cannot be changed: %v", err)
 	}
-
 	if err := unstructured.SetNestedField(wrong.Object, "Error", "status", "state"); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := plane.Client.Status().Update(t.Context(), wrong); err != nil {
 		t.Errorf("the status of a Watcher with a former mistake cannot be written: %v", err)
 	}
-
 	setField(t, wrong, "serviceInfo.port", int64(70000))
 	if err := plane.Client.Update(t.Context(), wrong); err == nil ||
 		!strings.Contains(err.Error(), "spec.serviceInfo.port") {
 		t.Errorf("another wrong port: %v, want a refusal that names it", err)
 	}
-
 	setField(t, wrong, "serviceInfo.port", int64(8082))
 	if err := plane.Client.Update(t.Context(), wrong); err != nil {
 		t.Errorf("one of two former mistakes cannot be corrected: %v", err)
@@ -464,19 +435,15 @@ func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	definition := manifests.Watchers(t)
 	current := &apiextensionsv1.CustomResourceDefinition{}
-
 	if err := crds.Get(t.Context(), client.ObjectKeyFromObject(definition), current); err != nil {
 		t.Fatal(err)
 	}
-
 	current.Spec = definition.Spec
 	if err := crds.Update(t.Context(), current); err != nil {
 		t.Fatal(err)
 	}
-
 	rig.Eventually(t, time.Minute, "the new definition is in force", func() bool {
 		wrong := manifests.Object(t, goodWatcher)
 		wrong.SetName("probe")
@@ -499,37 +466,29 @@ func watchersAreShownInATable(t *testing.T, plane *apiserver.ControlPlane) {
 	if err := apply(t, plane, manifests.Object(t, goodWatcher)); err != nil {
 		t.Fatal(err)
 	}
-
 	requests, err := rest.HTTPClientFor(plane.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 		strings.TrimSuffix(plane.Config.Host, "/")+"/apis/operator.kyma-project.io/v1beta2/namespaces/default/watchers/kyma", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	request.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
-
 	answer, err := requests.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-
 	var table metav1.Table
 	if err := json.NewDecoder(answer.Body).Decode(&table); err != nil {
 		t.Fatal(err)
 	}
-
 	columns := map[string]any{}
-
 	for i, column := range table.ColumnDefinitions {
 		columns[column.Name] = table.Rows[0].Cells[i]
 	}
-
 	for name, want := range map[string]any{
 		"Name": "kyma", "Manager": "lifecycle-manager", "Resource": "kymas", "Field": "spec",
 		"Group": "operator.kyma-project.io", "Service": "klm-events",
@@ -558,7 +517,6 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 		r.must(unstructured.SetNestedField(w.Object, "Unmanaged", "status", "state"))
 		r.must(r.plane.Client.Status().Update(t.Context(), w))
 	}
-
 	upgradeDefinition(t, r.plane)
 	r.start()
 	r.newWatcher("good", nil)
@@ -567,7 +525,6 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 		if message := r.await(name, v1beta2.StateError, "WatchInvalid"); !strings.Contains(message, "spec.serviceInfo.port") {
 			t.Errorf("message %q does not name the field", message)
 		}
-
 		if route := r.route(name); route != nil {
 			t.Errorf("%s has the route %v", name, route.Object["spec"])
 		}
@@ -580,10 +537,8 @@ func (r *routes) downgradeDefinition() {
 	r.t.Helper()
 	crds, err := client.New(r.plane.Config, client.Options{Scheme: crdScheme(r.t)})
 	r.must(err)
-
 	current := &apiextensionsv1.CustomResourceDefinition{}
 	r.must(crds.Get(r.t.Context(), client.ObjectKeyFromObject(manifests.Watchers(r.t)), current))
-
 	loose := *current.Spec.Versions[len(current.Spec.Versions)-1].DeepCopy()
 	loose.Name, loose.Storage, loose.Served = "v1beta2", true, true
 	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
@@ -591,10 +546,8 @@ func (r *routes) downgradeDefinition() {
 	former.Name, former.Storage = "v1beta1", false
 	current.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{former, loose}
 	r.must(crds.Update(r.t.Context(), current))
-
 	current.Status.StoredVersions = []string{"v1beta1", "v1beta2"}
 	r.must(crds.Status().Update(r.t.Context(), current))
-
 	rig.Eventually(r.t, patience, "the loose definition is in force", func() bool {
 		probe := manifests.Object(r.t, goodWatcher)
 		setField(r.t, probe, "serviceInfo.port", int64(0))
