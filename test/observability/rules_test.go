@@ -3,6 +3,8 @@ package observability
 import (
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,6 +62,41 @@ func TestAlertsHaveCases(t *testing.T) {
 	for _, rule := range parsed.all() {
 		if !names[rule.Alert+" fires"] || !names[rule.Alert+" silent"] {
 			t.Errorf("%s has no case in which it fires, or none in which it is silent", rule.Alert)
+		}
+	}
+}
+
+// TestInhibitions fails when a rule of Alertmanager names an alert that does not exist, or compares a
+// label that one of its alerts does not have. The label of the runtime comes from Prometheus.
+func TestInhibitions(t *testing.T) {
+	var inhibit struct {
+		Rules []struct {
+			Source []string `json:"source_matchers"`
+			Target []string `json:"target_matchers"`
+			Equal  []string `json:"equal"`
+		} `json:"inhibit_rules"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, folder+"/inhibit.yaml")), &inhibit); err != nil || len(inhibit.Rules) == 0 {
+		t.Fatalf("%d rules, error %v", len(inhibit.Rules), err)
+	}
+	_, parsed := readRules(t)
+	expressions := map[string]string{}
+	for _, rule := range parsed.all() {
+		expressions[rule.Alert] = rule.Expr
+	}
+	name := regexp.MustCompile(`RuntimeWatcher[A-Za-z]+`)
+	for _, rule := range inhibit.Rules {
+		matchers := strings.Join(slices.Concat(rule.Source, rule.Target), " ")
+		for _, alert := range name.FindAllString(strings.ReplaceAll(matchers, "RuntimeWatcherAgent.+", ""), -1) {
+			expression, found := expressions[alert]
+			if !found {
+				t.Errorf("no alert %s", alert)
+			}
+			for _, label := range rule.Equal {
+				if label != "runtime" && !regexp.MustCompile(`by \([^)]*\b`+label+`\b`).MatchString(expression) {
+					t.Errorf("%s has no label %s", alert, label)
+				}
+			}
 		}
 	}
 }
