@@ -5,6 +5,7 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -37,12 +38,14 @@ func newEvents(
 
 func newReconciles() (*prom.CounterVec, error) { return cause.NewMetric(metrics.Registry) }
 
-// measure adds the metrics of the listener, of the fleet and of the installations to those of the
-// operator.
-func measure(watched *fleet.Fleet, installed func() fleet.Installations) (*prometheus.Listener, error) {
+// measure adds the metrics of the listener, of the fleet, of the installations and of the Kymas to those of
+// the operator.
+func measure(
+	watched *fleet.Fleet, installed func() fleet.Installations, kymas client.Reader,
+) (*prometheus.Listener, error) {
 	opts := prometheus.Options{Managers: []core.Manager{kymaManager, moduleManager}}
 	measured, err := prometheus.NewListener(metrics.Registry, opts)
-	return measured, errors.Join(err,
+	return measured, errors.Join(err, metrics.Registry.Register(states{kymas}),
 		prometheus.RegisterFleet(metrics.Registry, watched, prometheus.FleetOptions{Options: opts}),
 		prometheus.RegisterInstallations(metrics.Registry, installed, prometheus.InstallationsOptions{Options: opts}))
 }

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -84,8 +86,13 @@ func newManager(s settings, pages map[string]http.Handler) (ctrl.Manager, error)
 	if err != nil {
 		return nil, err
 	}
+	// Where the control plane is its own runtime, it also has the Kyma and the catalog of a user.
+	own := cache.ByObject{Namespaces: map[string]cache.Config{s.namespace: {}}}
 	return ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        scheme,
+		Scheme: scheme,
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&v1beta2.Kyma{}: own, &v1beta2.Manifest{}: own, &v1beta2.ModuleTemplate{}: own,
+		}},
 		LeaderElection:                s.leaderElect,
 		LeaderElectionID:              "lifecycle-manager.operator.kyma-project.io",
 		LeaderElectionNamespace:       s.namespace,

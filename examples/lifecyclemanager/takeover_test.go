@@ -33,11 +33,11 @@ func TestTakeover(t *testing.T) {
 		"-agent-setting=RESEND_AFTER=0s", "-agent-setting=RESEND_RESYNC=0s",
 	}})
 	w.deploy("native")
-	w.must(w.ApplyFile(t.Context(), "samples/greeter-1.0.0.yaml"))
+	w.must(w.ApplyFile(t.Context(), "samples/keda-1.0.0.yaml"))
 	w.must(w.Register(t.Context(), "runtime-1", nil))
-	w.eventually("the user enables a module", func() bool { return w.setModules(v1beta2.Module{Name: "greeter"}) == nil })
+	w.eventually("the user enables a module", func() bool { return w.setModules(v1beta2.Module{Name: "keda"}) == nil })
 	w.eventually("the module is installed, and the runtime is watched", func() bool {
-		return w.findGreeter() == nil && w.isFresh() && w.isInstalled() && w.hasMetrics(
+		return w.findManager() == nil && w.isFresh() && w.isInstalled() && w.hasMetrics(
 			`runtime_watcher_installation_runtimes{reason="",state="Ready"} 1`,
 			`runtime_watcher_fleet_events_pending{manager="lifecycle-manager"} 0`,
 		)
@@ -60,7 +60,7 @@ func TestTakeover(t *testing.T) {
 		counts, err := w.Reconciles(ctx)
 		return err == nil && counts[[2]string{string(kymaManager), "event"}] > 0
 	})
-	w.poll(ctx, "the module is removed", func() bool { return apierrors.IsNotFound(w.findGreeter()) })
+	w.poll(ctx, "the module is removed", func() bool { return apierrors.IsNotFound(w.findManager()) })
 	t.Logf("the event has led to a reconcile, and the module is removed, after %s", time.Since(began).Round(time.Millisecond))
 }
 
@@ -84,10 +84,10 @@ func (w *world) setModules(modules ...v1beta2.Module) error {
 	return there.Patch(w.t.Context(), remote, client.MergeFrom(before))
 }
 
-// findGreeter returns nil if the Deployment of the module is in the runtime.
-func (w *world) findGreeter() error {
+// findManager returns nil if the Deployment of the module is in the runtime.
+func (w *world) findManager() error {
 	w.t.Helper()
-	key := client.ObjectKey{Namespace: "greeter", Name: "greeter"}
+	key := client.ObjectKey{Namespace: "keda", Name: "keda-manager"}
 	return w.Runtimes["runtime-1"].Get(w.t.Context(), key, &appsv1.Deployment{})
 }
 

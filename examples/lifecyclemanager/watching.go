@@ -107,7 +107,7 @@ func (w *watching) install(direct client.Client, set *certificates.Certificates)
 
 // listen takes the events of both controllers.
 func (w *watching) listen(secret types.NamespacedName) error {
-	measured, err := measure(w.fleet, w.overview.Installations)
+	measured, err := measure(w.fleet, w.overview.Installations, w.mgr.GetClient())
 	if err != nil {
 		return err
 	}

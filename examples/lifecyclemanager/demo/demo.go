@@ -44,6 +44,8 @@ type settings struct {
 	slack int
 	// faults plays another story, in which the operator is killed in each line.
 	faults bool
+	// serve waits for the user instead of a story.
+	serve bool
 }
 
 // play prepares the lab, plays the story, and ends everything. The logs of a failure stay.
@@ -55,7 +57,7 @@ func (d *demo) play(ctx context.Context) (err error) {
 	}
 	d.Lab, err = lab.New(lab.Options{
 		Scheme: scheme, Runtimes: []string{first, second}, Replicas: d.replicas(), OperatorArgs: d.operatorArgs(),
-		Progress: func(line string) { d.printf("                ... %s\n", line) },
+		Progress: func(line string) { d.printf("... %s\n  %-13s ", line, "") },
 	})
 	if err != nil {
 		return err
@@ -70,6 +72,9 @@ func (d *demo) play(ctx context.Context) (err error) {
 	d.printf("Lifecycle manager: a meta operator that runs on events, with two runtimes\n\n")
 	if err := d.prepare(ctx); err != nil {
 		return err
+	}
+	if d.serve {
+		return d.wait(ctx)
 	}
 	if err := d.playLines(ctx); err != nil {
 		return err
@@ -115,35 +120,48 @@ func (d *demo) prepare(ctx context.Context) error {
 	}
 	for _, stage := range stages {
 		began := time.Now()
+		d.printf("  %-13s ", stage.name)
 		limited, cancel := context.WithTimeoutCause(ctx, stage.limit, errors.New("too slow"))
 		err := stage.do(limited)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("%s: %w", stage.name, err)
 		}
-		d.printf("  %-13s %-66s %6s\n", stage.name, stage.result, seconds(time.Since(began)))
+		d.printf("%-66s %6s\n", stage.result, seconds(time.Since(began)))
 	}
 	return nil
 }
 
 // playLines plays the story, and fails at the first effect that does not come in time.
 func (d *demo) playLines(ctx context.Context) error {
-	d.printf("\n"+lineFormat, "WHAT HAPPENS", "EFFECT", "AFTER")
+	d.printf("\n"+happensFormat+effectFormat, "WHAT HAPPENS", "EFFECT", "AFTER")
 	lines := d.story()
 	if d.faults {
 		lines = d.storyOfFaults()
 	}
 	for _, l := range lines {
+		d.printf(happensFormat, l.happens)
 		took, err := d.play1(ctx, l)
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", l.happens, l.effect, err)
 		}
-		d.printf(lineFormat, l.happens, l.effect, fmt.Sprintf("%.2f s", took.Seconds()))
+		d.printf(effectFormat, l.effect, fmt.Sprintf("%.2f s", took.Seconds()))
 	}
 	return nil
 }
 
-const lineFormat = "  %-38s %-41s %6s\n"
+const happensFormat, effectFormat = "  %-38s ", "%-41s %6s\n"
+
+// wait prints the paths of kubeconfigs, and waits for the end.
+func (d *demo) wait(ctx context.Context) error {
+	d.printf("\n")
+	for name, id := range map[string]string{"KCP": lab.ControlPlane, "SKR": first} {
+		d.printf("  export %s=%s\n", name, d.Runtimes[id].Kubeconfig())
+	}
+	d.printf("  # Continue with examples/lifecyclemanager/GUIDE.md. Ctrl-C ends all.\n")
+	<-ctx.Done()
+	return nil
+}
 
 func (d *demo) printf(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format, args...) }
 

@@ -12,6 +12,7 @@ import (
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,7 +27,7 @@ import (
 func (d *demo) storyOfFaults() []line {
 	return slices.Concat(d.installation(), []line{
 		{"a user deletes the webhook", "there again when the operator starts", d.deleteWebhook, d.isWatched, later},
-		{"runtime-2 is cut, greeter is 3.0.0", "its Kyma says so", d.cutAndRelease, d.isIn(v1beta2.Error), later},
+		{"runtime-2 is cut, keda is 3.0.0", "its Kyma says so", d.cutAndRelease, d.isIn(v1beta2.Error), later},
 		{"runtime-2 is back", "rolled out", d.restore, d.runs("3.0.0"), later},
 		{"the certificate of runtime-2 rotates", "its agents use the new one", d.rotate, d.hasRotated, later},
 		{"a user edits the Deployment", "corrected", d.edit, d.runs("3.0.0"), soon},
@@ -60,7 +61,7 @@ func (d *demo) isWatched(ctx context.Context) bool {
 
 func (d *demo) cutAndRelease(ctx context.Context) error {
 	d.Runtimes[second].Cut()
-	return d.ApplyFile(ctx, "samples/greeter-3.0.0.yaml")
+	return d.ApplyFile(ctx, "samples/keda-3.0.0.yaml")
 }
 
 func (d *demo) cutAndDelete(ctx context.Context) error {
@@ -124,8 +125,8 @@ func hasOlder(f lab.Freshness, than time.Time) bool {
 // enableByTwo applies one module for each of two users.
 func (d *demo) enableByTwo(ctx context.Context) error {
 	return errors.Join(
-		d.applyModule(ctx, "first-user", map[string]any{"name": "greeter"}),
-		d.applyModule(ctx, "second-user", map[string]any{"name": "parrot", "channel": "fast"}))
+		d.applyModule(ctx, "first-user", map[string]any{"name": "keda"}),
+		d.applyModule(ctx, "second-user", map[string]any{"name": "logger", "channel": "fast"}))
 }
 
 func (d *demo) applyModule(ctx context.Context, user string, module map[string]any) error {
@@ -138,9 +139,6 @@ func (d *demo) applyModule(ctx context.Context, user string, module map[string]a
 }
 
 func (d *demo) runsBoth(ctx context.Context) bool {
-	key := client.ObjectKey{Namespace: "parrot", Name: "parrot"}
-	parrot := &unstructured.Unstructured{}
-	parrot.SetAPIVersion("apps/v1")
-	parrot.SetKind("Deployment")
-	return d.runs("3.0.0")(ctx) && d.Runtimes[second].Get(ctx, key, parrot) == nil
+	key := client.ObjectKey{Namespace: "logger", Name: "logger"}
+	return d.runs("3.0.0")(ctx) && d.Runtimes[second].Get(ctx, key, &appsv1.Deployment{}) == nil
 }

@@ -51,6 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	d := &demo{out: stdout}
 	flags.IntVar(&d.slack, "slack", 1, "`factor` for the time that each effect may take, for a busy machine")
 	flags.BoolVar(&d.faults, "faults", false, "play a story of faults, in which the operator is killed in each line")
+	flags.BoolVar(&d.serve, "serve", false, "play no story: print kubeconfigs, and run until Ctrl-C")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return err

@@ -81,7 +81,7 @@ func TestReadme(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, l := range new(demo).story() {
-		if text := fmt.Sprintf(lineFormat, l.happens, l.effect, ""); !bytes.Contains(readme, []byte(strings.TrimRight(text, " \n"))) {
+		if text := fmt.Sprintf(happensFormat+effectFormat, l.happens, l.effect, ""); !bytes.Contains(readme, []byte(strings.TrimRight(text, " \n"))) {
 			t.Errorf("no such line in the README: %s", text)
 		}
 	}

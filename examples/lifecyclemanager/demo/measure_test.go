@@ -120,7 +120,7 @@ func (d *measurement) registerAll(ctx context.Context) error {
 		}
 	}
 	for _, id := range d.ids {
-		if err := machine.Poll(ctx, func() bool { return d.enableIn(ctx, id) == nil }); err != nil {
+		if err := machine.Poll(ctx, func() bool { return d.setModules(ctx, id, lm.Module{Name: "keda"}) == nil }); err != nil {
 			return err
 		}
 	}
@@ -129,32 +129,11 @@ func (d *measurement) registerAll(ctx context.Context) error {
 	})
 }
 
-func (d *measurement) enableIn(ctx context.Context, id string) error {
-	kyma := &lm.Kyma{}
-	if err := d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma); err != nil {
-		return err
-	}
-	kyma.Spec.Modules = []lm.Module{{Name: "greeter"}}
-	return d.Runtimes[id].Update(ctx, kyma)
-}
-
-const image = "greeter.example/greeter:1.0.0"
-
 // correct reports whether the Deployment of a runtime is that of the module.
 func (d *measurement) correct(ctx context.Context, id string) bool {
 	deployment := &appsv1.Deployment{}
-	err := d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "greeter", Name: "greeter"}, deployment)
-	return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == image
-}
-
-func (d *measurement) editIn(ctx context.Context, id string) error {
-	deployment := &appsv1.Deployment{}
-	if err := d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "greeter", Name: "greeter"}, deployment); err != nil {
-		return err
-	}
-	before := deployment.DeepCopy()
-	deployment.Spec.Template.Spec.Containers[0].Image = "elsewhere.example/edited"
-	return d.Runtimes[id].Patch(ctx, deployment, client.MergeFrom(before))
+	err := d.Runtimes[id].Get(ctx, manager, deployment)
+	return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+"1.0.0"
 }
 
 // result is the cost of one way in an hour, and the delays from the edits to the corrections.

@@ -10,13 +10,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
-// deploy applies config/native, as `kubectl apply -k` does.
+// deploy applies config/native and the Watcher of the module, as `kubectl apply -k` does.
 func (d *demo) deploy(ctx context.Context) error {
 	objects, err := lab.Kustomize("native")
 	if err != nil {
 		return err
 	}
-	return d.Deploy(ctx, objects)
+	if err := d.Deploy(ctx, objects); err != nil {
+		return err
+	}
+	return d.ApplyFile(ctx, "samples/keda-watcher.yaml")
 }
 
 // register registers both runtimes, and waits for their agents. The users of the second one see

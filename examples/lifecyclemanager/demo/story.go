@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	planeruntimes "github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
@@ -36,12 +40,21 @@ const (
 // story returns the lines in their order. Each needs those before it.
 func (d *demo) story() []line {
 	return slices.Concat(d.installation(), []line{
+		{"its manager cannot start", "the user reads: keda is Processing", d.breakManager, d.userReadsProcessing, 2 * time.Second},
+		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.mendManager, d.userReads("2.0.0"), 3 * time.Second},
+		{"a user pins keda 1.0.0", "refused, and the user reads the reason", d.pin, d.isRefused, soon},
+		{"the user takes that back", "the user reads: keda 2.0.0 Ready", d.enable, d.userReads("2.0.0"), soon},
 		{"a user deletes the webhook", "there again, and runtime-2 is fresh", d.deleteWebhook, d.isRepaired, later},
 		{"the same, after an opt-out of repairs", "runtime-2 is degraded (canary_lost)", d.optOut, d.isDegraded, later},
 		{"the opt-out ends", "runtime-2 is fresh", d.optIn, d.isFresh, later},
 		{"a user edits the Deployment", "corrected", d.edit, d.runs("2.0.0"), soon},
-		{"a user disables greeter", "its objects are gone", d.disable, d.isGone, 3 * time.Second},
+		{"a user disables keda", "its objects are gone, the Keda first", d.disable, d.isGone, later},
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deleteKyma, d.isClean, later},
+		{"the control plane is its own runtime", "it lists the modules", d.registerLocal, d.localHasCatalog, later},
+		{"a user enables keda there", "keda is Ready there", d.enableLocal, d.localIsReady, later},
+		{"the Kyma of that runtime is deleted", "keda is gone, and other Kymas stay", d.deleteLocal, d.localIsGone, later},
+		{"runtime-1 dies, its Kyma is deleted", "the Kyma names the cause", d.killFirst, d.firstNamesCause, later},
+		{"its kubeconfig is deleted", "the Kyma is gone", d.forgetFirst, d.firstIsGone, later},
 	})
 }
 
@@ -49,11 +62,13 @@ func (d *demo) story() []line {
 func (d *demo) installation() []line {
 	return []line{
 		{"an administrator adds two modules", "each runtime lists those it may see", d.addModules, d.hasCatalog, soon},
-		{"a user enables greeter in runtime-2", "its objects are there", d.enable, d.runs("1.0.0"), soon},
-		{"", "the user reads: greeter 1.0.0 Ready", nothing, d.userReads("1.0.0"), 3 * time.Second},
+		{"a user enables keda in runtime-2", "its objects are there", d.enable, d.runs("1.0.0"), soon},
+		{"", "the user reads: keda 1.0.0 Ready", nothing, d.userReads("1.0.0"), later},
+		{"a user sets the log level in its Keda", "its manager applies it", d.setLevel, d.hasLevel, soon},
 		{"a user edits its Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
 		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runs("1.0.0"), soon},
-		{"the channel gets greeter 2.0.0", "rolled out, and its ConfigMap is pruned", d.upgrade, d.isUpgraded, soon},
+		{"the channel gets keda 2.0.0", "rolled out, and a ConfigMap is pruned", d.upgrade, d.isUpgraded, 2 * time.Second},
+		{"", "the user's log level is kept", nothing, d.hasLevel, soon},
 	}
 }
 
@@ -77,18 +92,18 @@ func nothing(context.Context) error { return nil }
 
 func (d *demo) addModules(ctx context.Context) error {
 	return errors.Join(
-		d.ApplyFile(ctx, "samples/greeter-1.0.0.yaml"), d.ApplyFile(ctx, "samples/parrot-0.1.0.yaml"))
+		d.ApplyFile(ctx, "samples/keda-1.0.0.yaml"), d.ApplyFile(ctx, "samples/logger-0.1.0.yaml"))
 }
 
 func (d *demo) hasCatalog(ctx context.Context) bool {
-	return slices.Equal(d.catalog(ctx, first), []string{"greeter-1.0.0"}) &&
-		slices.Equal(d.catalog(ctx, second), []string{"greeter-1.0.0", "parrot-0.1.0"})
+	return slices.Equal(d.catalog(ctx, first), []string{"keda-1.0.0"}) &&
+		slices.Equal(d.catalog(ctx, second), []string{"keda-1.0.0", "logger-0.1.0"})
 }
 
 // catalog returns the names of the ModuleTemplates in a runtime.
 func (d *demo) catalog(ctx context.Context, id string) (names []string) {
 	list := &v1beta2.ModuleTemplateList{}
-	_ = d.Runtimes[id].List(ctx, list) // An error counts as an empty catalog.
+	_ = d.Runtimes[id].List(ctx, list, client.InNamespace("kyma-system")) // An error counts as an empty catalog.
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
@@ -96,57 +111,109 @@ func (d *demo) catalog(ctx context.Context, id string) (names []string) {
 }
 
 // userKyma returns the Kyma that users edit.
-func (d *demo) userKyma(ctx context.Context) (*v1beta2.Kyma, error) {
+func (d *demo) userKyma(ctx context.Context, id string) (*v1beta2.Kyma, error) {
 	kyma := &v1beta2.Kyma{}
-	return kyma, d.Runtimes[second].Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
+	return kyma, d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
 }
 
-func (d *demo) setModules(ctx context.Context, modules ...v1beta2.Module) error {
-	kyma, err := d.userKyma(ctx)
+func (d *demo) setModules(ctx context.Context, id string, modules ...v1beta2.Module) error {
+	kyma, err := d.userKyma(ctx, id)
 	if err != nil {
 		return err
 	}
 	before := kyma.DeepCopy()
 	kyma.Spec.Modules = modules
-	return d.Runtimes[second].Patch(ctx, kyma, client.MergeFrom(before))
+	return d.Runtimes[id].Patch(ctx, kyma, client.MergeFrom(before))
 }
 
 func (d *demo) enable(ctx context.Context) error {
-	return d.setModules(ctx, v1beta2.Module{Name: "greeter"})
+	return d.setModules(ctx, second, v1beta2.Module{Name: "keda"})
 }
 
-func (d *demo) disable(ctx context.Context) error { return d.setModules(ctx) }
+func (d *demo) pin(ctx context.Context) error {
+	return d.setModules(ctx, second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
+}
+
+func (d *demo) isRefused(ctx context.Context) bool {
+	kyma, err := d.userKyma(ctx, second)
+	return err == nil && kyma.Status.State == v1beta2.Error && kyma.Status.Modules[0].Version == "2.0.0" &&
+		strings.Contains(kyma.Status.Modules[0].Message, "older")
+}
+
+func (d *demo) disable(ctx context.Context) error { return d.setModules(ctx, second) }
 
 // userReads returns a function that reports whether a user reads that the version is ready.
 func (d *demo) userReads(version v1beta2.Version) func(context.Context) bool {
-	want := []v1beta2.ModuleStatus{{Name: "greeter", Version: version, State: v1beta2.Ready}}
+	want := []v1beta2.ModuleStatus{{Name: "keda", Version: version, State: v1beta2.Ready}}
 	return func(ctx context.Context) bool {
-		kyma, err := d.userKyma(ctx)
+		kyma, err := d.userKyma(ctx, second)
 		return err == nil && kyma.Status.State == v1beta2.Ready && slices.Equal(kyma.Status.Modules, want)
 	}
 }
 
+func (d *demo) userReadsProcessing(ctx context.Context) bool {
+	kyma, err := d.userKyma(ctx, second)
+	return err == nil && kyma.Status.State == v1beta2.Processing && strings.Contains(kyma.Status.Modules[0].Message, "keda-manager")
+}
+
+func (d *demo) breakManager(context.Context) error {
+	d.Runtimes[second].Break(true)
+	return nil
+}
+
+func (d *demo) mendManager(context.Context) error {
+	d.Runtimes[second].Break(false)
+	return nil
+}
+
+var keda = client.ObjectKey{Namespace: "keda", Name: "default"}
+
+// setLevel edits the custom resource of the module.
+func (d *demo) setLevel(ctx context.Context) error {
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"logLevel": "debug"}}`))
+	custom := &unstructured.Unstructured{}
+	custom.SetAPIVersion("keda.example.com/v1")
+	custom.SetKind("Keda")
+	custom.SetNamespace(keda.Namespace)
+	custom.SetName(keda.Name)
+	return d.Runtimes[second].Patch(ctx, custom, patch)
+}
+
+// hasLevel reports whether the manager has applied the user's setting.
+func (d *demo) hasLevel(ctx context.Context) bool {
+	settings := &corev1.ConfigMap{}
+	err := d.Runtimes[second].Get(ctx, keda, settings)
+	return err == nil && settings.Data["logLevel"] == "debug"
+}
+
+var manager = client.ObjectKey{Namespace: "keda", Name: "keda-manager"}
+
 // deployment returns that of the module.
 func (d *demo) deployment(ctx context.Context) (*appsv1.Deployment, error) {
 	deployment := &appsv1.Deployment{}
-	return deployment, d.Runtimes[second].Get(ctx, client.ObjectKey{Namespace: "greeter", Name: "greeter"}, deployment)
+	return deployment, d.Runtimes[second].Get(ctx, manager, deployment)
 }
+
+const imageName = "keda.example.com/keda-manager:"
 
 // runs returns a function that reports whether the Deployment is that of a version.
 func (d *demo) runs(version string) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		deployment, err := d.deployment(ctx)
-		return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == "greeter.example/greeter:"+version
+		return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+version
 	}
 }
 
-func (d *demo) edit(ctx context.Context) error {
-	deployment, err := d.deployment(ctx)
-	if err != nil {
+func (d *demo) edit(ctx context.Context) error { return d.editIn(ctx, second) }
+
+func (d *demo) editIn(ctx context.Context, id string) error {
+	deployment := &appsv1.Deployment{}
+	if err := d.Runtimes[id].Get(ctx, manager, deployment); err != nil {
 		return err
 	}
-	deployment.Spec.Template.Spec.Containers[0].Image = "elsewhere.example/greeter:edited"
-	return d.Runtimes[second].Update(ctx, deployment)
+	before := deployment.DeepCopy()
+	deployment.Spec.Template.Spec.Containers[0].Image = "elsewhere.example.com/edited"
+	return d.Runtimes[id].Patch(ctx, deployment, client.MergeFrom(before))
 }
 
 func (d *demo) deleteDeployment(ctx context.Context) error {
@@ -158,11 +225,11 @@ func (d *demo) deleteDeployment(ctx context.Context) error {
 }
 
 func (d *demo) upgrade(ctx context.Context) error {
-	return d.ApplyFile(ctx, "samples/greeter-2.0.0.yaml")
+	return d.ApplyFile(ctx, "samples/keda-2.0.0.yaml")
 }
 
 func (d *demo) isUpgraded(ctx context.Context) bool {
-	err := d.Runtimes[second].Get(ctx, client.ObjectKey{Namespace: "greeter", Name: "greeting"}, &corev1.ConfigMap{})
+	err := d.Runtimes[second].Get(ctx, client.ObjectKey{Namespace: "keda", Name: "keda-defaults"}, &corev1.ConfigMap{})
 	return apierrors.IsNotFound(err) && d.runs("2.0.0")(ctx)
 }
 
@@ -221,20 +288,24 @@ func (d *demo) changeKyma(ctx context.Context, change func(*v1beta2.Kyma)) error
 
 func (d *demo) isGone(ctx context.Context) bool {
 	_, err := d.deployment(ctx)
-	kyma, kymaErr := d.userKyma(ctx)
+	kyma, kymaErr := d.userKyma(ctx, second)
 	return apierrors.IsNotFound(err) && kymaErr == nil && len(kyma.Status.Modules) == 0
 }
 
-func (d *demo) deleteKyma(ctx context.Context) error {
-	kyma := &v1beta2.Kyma{}
-	kyma.Namespace, kyma.Name = "kcp-system", second
-	return d.Plane.Delete(ctx, kyma)
+func (d *demo) deleteKyma(ctx context.Context) error { return d.Plane.Delete(ctx, kymaOf(second)) }
+
+func kymaOf(id string) *v1beta2.Kyma {
+	return &v1beta2.Kyma{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: id}}
+}
+
+// hasNoKyma reports whether the control plane has no longer a Kyma of a runtime.
+func (d *demo) hasNoKyma(ctx context.Context, id string) bool {
+	kyma := kymaOf(id)
+	return apierrors.IsNotFound(d.Plane.Get(ctx, client.ObjectKeyFromObject(kyma), kyma))
 }
 
 func (d *demo) isClean(ctx context.Context) bool {
-	kyma := &v1beta2.Kyma{}
-	err := d.Plane.Get(ctx, client.ObjectKey{Namespace: "kcp-system", Name: second}, kyma)
-	return apierrors.IsNotFound(err) && len(d.left(ctx)) == 0
+	return d.hasNoKyma(ctx, second) && len(d.left(ctx)) == 0
 }
 
 // left returns the objects of the second runtime that were not there before.

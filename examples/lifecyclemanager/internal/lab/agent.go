@@ -142,7 +142,7 @@ func (n *node) startAgent(ctx context.Context, deployment *appsv1.Deployment, ha
 	n.started++
 	env["POD_NAME"] = fmt.Sprintf("%s-%d", installation.Name, n.started)
 	env["STOP_DELAY"], env["SHUTDOWN_TIMEOUT"] = "0s", "1s" // The demo ends soon.
-	a.Process, err = machine.Launch(n.log(n.name+"-agent.log"), n.program, list(env), nil)
+	a.Process, err = machine.Launch(n.log(n.name+"-agent.log"), n.programs.agent, list(env), nil)
 	if err != nil {
 		return err
 	}

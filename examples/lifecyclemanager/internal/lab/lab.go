@@ -1,7 +1,7 @@
 // Package lab runs a control plane and its runtimes on one machine, for the demo and the tests of
 // this example. API servers, cert-manager's controllers, agents and the operator are real. The lab
 // stands in for machines and networks only: it starts the processes of Deployments, and leads
-// connections to them. The pods of modules do not run, and are reported as available.
+// connections to them.
 package lab
 
 import (
@@ -67,7 +67,11 @@ type Runtime struct {
 
 	id    string
 	plane *apiserver.ControlPlane
+	node  *node
 }
+
+// ControlPlane is the id of the control plane as its own runtime.
+const ControlPlane = "control-plane"
 
 // New returns a lab in which nothing runs.
 func New(opts Options) (*Lab, error) {
@@ -110,16 +114,18 @@ const atOnce = 3
 // StartAPIServers starts the API servers of the control plane and of the runtimes.
 func (l *Lab) StartAPIServers(ctx context.Context) error {
 	var starting sync.WaitGroup
-	errs := make([]error, len(l.opts.Runtimes)+1)
-	runtimes := make([]*Runtime, len(l.opts.Runtimes))
-	starting.Go(func() {
-		l.plane, errs[len(runtimes)] = l.startAPIServer(ctx, "control-plane", nil, l.opts.CRDPaths...)
-	})
+	ids := append([]string{ControlPlane}, l.opts.Runtimes...)
+	errs := make([]error, len(ids))
+	runtimes := make([]*Runtime, len(ids))
 	slots := make(chan struct{}, atOnce)
-	for i, id := range l.opts.Runtimes {
+	for i, id := range ids {
+		var crds []string
+		if id == ControlPlane {
+			crds = l.opts.CRDPaths
+		}
 		starting.Go(func() {
 			slots <- struct{}{}
-			runtimes[i], errs[i] = l.startRuntime(ctx, id)
+			runtimes[i], errs[i] = l.startRuntime(ctx, id, crds)
 			<-slots
 		})
 	}
@@ -127,7 +133,7 @@ func (l *Lab) StartAPIServers(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	l.Plane = l.plane.Client
+	l.plane, l.Plane = runtimes[0].plane, runtimes[0].Client
 	for _, r := range runtimes {
 		l.Runtimes[r.id] = r
 	}
@@ -152,17 +158,17 @@ func (l *Lab) startAPIServer(
 	return plane, nil
 }
 
-func (l *Lab) startRuntime(ctx context.Context, id string) (*Runtime, error) {
+func (l *Lab) startRuntime(ctx context.Context, id string, crds []string) (*Runtime, error) {
 	n := newNode(filepath.Join(l.Dir, id), l.log, id)
 	args, err := n.apiServerArgs()
 	if err != nil {
 		return nil, err
 	}
-	plane, err := l.startAPIServer(ctx, id, args)
+	plane, err := l.startAPIServer(ctx, id, args, crds...)
 	if err != nil {
 		return nil, err
 	}
-	stop, err := n.start(plane, l.programs.agent)
+	stop, err := n.start(plane, l.programs)
 	if err != nil {
 		return nil, err
 	}
@@ -175,5 +181,5 @@ func (l *Lab) startRuntime(ctx context.Context, id string) (*Runtime, error) {
 		way.Cut()
 		return nil
 	})
-	return &Runtime{Client: plane.Client, id: id, plane: plane, Link: way}, nil
+	return &Runtime{Client: plane.Client, id: id, plane: plane, node: n, Link: way}, nil
 }

@@ -10,9 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -29,14 +31,17 @@ import (
 // interval is the time between two looks of a node at its cluster.
 const interval = 100 * time.Millisecond
 
-// node stands in for the machines of a runtime. It runs the agents of the agent's Deployment, and
-// reports all other Deployments as available.
+// node stands in for the machines of a runtime. It runs the agents and the managers of
+// modules, and reports all other Deployments as available.
 type node struct {
 	name, dir string
 	log       func(name string) string
 	cluster   *apiserver.ControlPlane
-	program   string
+	programs  programs
 	work      sync.WaitGroup
+	// modules are the managers of modules, by name, and broken ends them.
+	modules map[string]*module
+	broken  atomic.Bool
 	// volumes are those of all agents, by name, and started is the number of agents so far.
 	volumes map[string]*mounted
 	started int
@@ -46,7 +51,7 @@ type node struct {
 }
 
 func newNode(dir string, log func(string) string, name string) *node {
-	return &node{name: name, dir: dir, log: log, volumes: make(map[string]*mounted)}
+	return &node{name: name, dir: dir, log: log, volumes: make(map[string]*mounted), modules: make(map[string]*module)}
 }
 
 // apiServerArgs returns the flags by which an API server reaches the agents.
@@ -68,8 +73,8 @@ func (n *node) apiServerArgs() (map[string][]string, error) {
 func (n *node) socket() string { return filepath.Join(n.dir, "egress.sock") }
 
 // start starts the node. stop ends it with its agents.
-func (n *node) start(cluster *apiserver.ControlPlane, program string) (stop func() error, err error) {
-	n.cluster, n.program = cluster, program
+func (n *node) start(cluster *apiserver.ControlPlane, programs programs) (stop func() error, err error) {
+	n.cluster, n.programs = cluster, programs
 	ctx, cancel := context.WithCancel(context.Background())
 	socket, err := new(net.ListenConfig).Listen(ctx, "unix", n.socket())
 	if err != nil {
@@ -84,6 +89,7 @@ func (n *node) start(cluster *apiserver.ControlPlane, program string) (stop func
 		err := server.Close()
 		n.work.Wait()
 		n.stopAgents()
+		n.dropModules(nil)
 		return err
 	}, nil
 }
@@ -133,13 +139,14 @@ func (n *node) sync(ctx context.Context) error {
 			ofAgent = &list.Items[i]
 		}
 	}
+	n.dropModules(list.Items)
 	errs := []error{n.keepAgents(ctx, ofAgent), n.release(ctx)}
 	for i := range list.Items {
-		available := *list.Items[i].Spec.Replicas
-		if &list.Items[i] == ofAgent {
-			available = int32(len(n.ready())) //nolint:gosec // A handful.
+		available, err := int32(len(n.ready())), error(nil) //nolint:gosec // A handful.
+		if &list.Items[i] != ofAgent {
+			available, err = n.keepModule(&list.Items[i])
 		}
-		errs = append(errs, n.report(ctx, &list.Items[i], available))
+		errs = append(errs, err, n.report(ctx, &list.Items[i], available))
 	}
 	return errors.Join(errs...)
 }
@@ -185,7 +192,7 @@ func (n *node) publish(ctx context.Context, ready int) error {
 	return ignoreRaces(err)
 }
 
-// release lets namespaces end. The objects in them stay, so that a test finds them.
+// release lets namespaces end. Their objects stay, except Leases, so that a test finds them.
 func (n *node) release(ctx context.Context) error {
 	list := &corev1.NamespaceList{}
 	if err := n.cluster.Client.List(ctx, list); err != nil {
@@ -195,6 +202,10 @@ func (n *node) release(ctx context.Context) error {
 		namespace := &list.Items[i]
 		if namespace.DeletionTimestamp == nil {
 			continue
+		}
+		inside := client.InNamespace(namespace.Name) // The Lease of a manager belongs to no module.
+		if err := n.cluster.Client.DeleteAllOf(ctx, &coordinationv1.Lease{}, inside); err != nil {
+			return err
 		}
 		namespace.Spec.Finalizers = nil
 		err := n.cluster.Client.SubResource("finalize").Update(ctx, namespace) //nolint:misspell // Its name in the API.

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager" //nolint:depguard // Not released.
@@ -62,7 +61,8 @@ func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) 
 	if deployment == nil {
 		return errors.New("there is no Deployment of the operator")
 	}
-	if err := l.impersonate(deployment); err != nil {
+	account := deployment.Spec.Template.Spec.ServiceAccountName
+	if err := impersonate(l.plane.Kubeconfig, l.operatorKubeconfig(), deployment.Namespace, account); err != nil {
 		return err
 	}
 	for i := range l.opts.Replicas {
@@ -81,20 +81,6 @@ func (l *Lab) Apply(ctx context.Context, cluster client.Client, object *unstruct
 }
 
 func (l *Lab) operatorKubeconfig() string { return filepath.Join(l.Dir, "operator.kubeconfig") }
-
-// impersonate writes a kubeconfig with the rights of the operator's service account.
-func (l *Lab) impersonate(deployment *appsv1.Deployment) error {
-	config, err := clientcmd.LoadFromFile(l.plane.Kubeconfig)
-	if err != nil {
-		return err
-	}
-	for _, user := range config.AuthInfos {
-		user.Impersonate = fmt.Sprintf("system:serviceaccount:%s:%s",
-			deployment.Namespace, deployment.Spec.Template.Spec.ServiceAccountName)
-		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
-	}
-	return clientcmd.WriteToFile(*config, l.operatorKubeconfig())
-}
 
 // addOperator adds a replica, which does not run yet. The last value of a flag wins.
 func (l *Lab) addOperator(ctx context.Context, number int, args []string) (err error) {

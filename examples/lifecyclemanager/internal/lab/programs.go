@@ -11,7 +11,7 @@ import (
 )
 
 // programs are paths of programs.
-type programs struct{ agent, operator string }
+type programs struct{ agent, operator, manager string }
 
 // Build builds missing or outdated programs. The first build of the API server takes minutes.
 func (l *Lab) Build(ctx context.Context) error {
@@ -19,10 +19,11 @@ func (l *Lab) Build(ctx context.Context) error {
 	if _, err := apiserver.Assets(ctx, apiserver.AssetsOptions{Progress: lines}); err != nil {
 		return err
 	}
-	var errs [3]error
+	var errs [4]error
 	l.programs.agent, errs[0] = machine.Build(ctx, "cmd/agent", "lifecyclemanager", l.Dir)
 	l.programs.operator, errs[1] = machine.Build(ctx, "examples/lifecyclemanager", "lifecyclemanager", l.Dir)
-	_, errs[2] = certmanager.Assets(ctx, certmanager.AssetsOptions{Progress: lines})
+	l.programs.manager, errs[2] = machine.Build(ctx, "examples/lifecyclemanager/module", "lifecyclemanager", l.Dir)
+	_, errs[3] = certmanager.Assets(ctx, certmanager.AssetsOptions{Progress: lines})
 	return errors.Join(errs[:]...)
 }
 

@@ -1,12 +1,22 @@
 package skr_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,7 +36,7 @@ users: [{name: u, user: {token: t}}]
 type secrets struct {
 	client.Reader
 
-	version string
+	version, kubeconfig string
 }
 
 // Get implements [client.Reader].
@@ -36,7 +46,7 @@ func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Obj
 	}
 	secret, _ := object.(*corev1.Secret)
 	secret.Namespace, secret.Name, secret.ResourceVersion = key.Namespace, key.Name, s.version
-	secret.Data = map[string][]byte{skr.KubeconfigKey: []byte(kubeconfig)}
+	secret.Data = map[string][]byte{skr.KubeconfigKey: []byte(cmp.Or(s.kubeconfig, kubeconfig))}
 	return nil
 }
 
@@ -70,5 +80,56 @@ func TestConnections(t *testing.T) {
 	stored.version = "2"
 	if get("runtime-1") == second {
 		t.Error("a runtime that was gone is still prepared")
+	}
+}
+
+// TestDiscoveryIsBounded lets a runtime claim many API groups.
+func TestDiscoveryIsBounded(t *testing.T) {
+	groups := 0
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+		for i := range groups {
+			version := metav1.GroupVersionForDiscovery{GroupVersion: fmt.Sprintf("g%d.example.com/v1", i), Version: "v1"}
+			list.Groups = append(list.Groups, metav1.APIGroup{
+				Name: fmt.Sprintf("g%d.example.com", i), Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version,
+			})
+		}
+		var answer any = list
+		switch request.URL.Path {
+		case "/api":
+			answer = metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
+		case "/apis/g1.example.com/v1":
+			answer = metav1.APIResourceList{GroupVersion: "g1.example.com/v1", APIResources: []metav1.APIResource{
+				{Name: "kedas", Kind: "Keda", Namespaced: true},
+			}}
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	defer server.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	for groups = range map[int]string{10: "some", 10_000: "many"} {
+		stored := &secrets{version: "1", kubeconfig: fmt.Sprintf(`{"current-context": "x", "users": [{"name": "u", "user": {"token": "t"}}],
+			"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+			"clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %q}}]}`,
+			server.URL, base64.StdEncoding.EncodeToString(ca))}
+		there, err := skr.NewConnections(stored, runtime.NewScheme()).Get(t.Context(), client.ObjectKey{Name: "runtime-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = there.RESTMapper().RESTMapping(schema.GroupKind{Group: "g1.example.com", Kind: "Keda"})
+		if (err == nil) != (groups == 10) {
+			t.Errorf("%d groups: error %v", groups, err)
+		}
+	}
+}
+
+func TestShort(t *testing.T) {
+	cause := errors.New(strings.Repeat("é", 10_000))
+	if err := skr.ShortError(cause); !errors.Is(err, cause) || len(err.Error()) > 1100 || !utf8.ValidString(err.Error()) {
+		t.Errorf("error of %d bytes, want it cut and wrapped", len(err.Error()))
+	}
+	if skr.ShortError(nil) != nil || skr.Short("text") != "text" {
+		t.Error("a short text is changed")
 	}
 }
