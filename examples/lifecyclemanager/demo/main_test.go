@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // asProgram makes the test binary the program itself.
@@ -71,6 +74,53 @@ func TestInterrupt(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("files %v are left: %v", left, err)
+	}
+}
+
+// TestGuide runs each command of the guide, in its order, while the demo serves.
+func TestGuide(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs real API servers, which -short leaves out")
+	}
+	guide, err := os.ReadFile("../GUIDE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	out, printed := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{"-serve", "-slack=20"}, printed, os.Stderr)
+		_ = printed.Close()
+	}()
+	env := append(os.Environ(), "PATH="+assets+":"+os.Getenv("PATH"))
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.Contains(lines.Text(), "GUIDE.md") {
+		if variable, ok := strings.CutPrefix(lines.Text(), "  export "); ok {
+			env = append(env, variable)
+		}
+	}
+	blocks := strings.Split(string(guide), "```sh\n")[1:]
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		shell := exec.CommandContext(ctx, "bash", "-euxo", "pipefail", "-c", block)
+		shell.Env, shell.Dir = env, "../../.."
+		if said, err := shell.CombinedOutput(); err != nil {
+			t.Errorf("%v:\n%s", err, said)
+			break
+		}
+	}
+	if len(blocks) < 5 {
+		t.Errorf("the guide has %d blocks of commands", len(blocks))
+	}
+	stop()
+	_, _ = io.Copy(io.Discard, out) // It ends with the demo.
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
