@@ -50,11 +50,11 @@ func TestStates(t *testing.T) {
 	have := make(map[string]float64)
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
-			name := family.GetName()
+			name := []string{family.GetName()}
 			for _, label := range metric.GetLabel() {
-				name += " " + label.GetValue()
+				name = append(name, label.GetValue())
 			}
-			have[name] = metric.GetGauge().GetValue()
+			have[strings.Join(name, " ")] = metric.GetGauge().GetValue()
 		}
 	}
 	if diff := cmp.Diff(map[string]float64{

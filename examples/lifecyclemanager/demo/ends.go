@@ -20,7 +20,8 @@ func (d *demo) registerLocal(ctx context.Context) error {
 }
 
 func (d *demo) localHasCatalog(ctx context.Context) bool {
-	return slices.Equal(d.catalog(ctx, lab.ControlPlane), []string{"keda-1.0.0", "keda-2.0.0"})
+	_, err := d.userKyma(ctx, lab.ControlPlane)
+	return err == nil && slices.Equal(d.catalog(ctx, lab.ControlPlane), []string{"keda-1.0.0", "keda-2.0.0"})
 }
 
 func (d *demo) enableLocal(ctx context.Context) error {

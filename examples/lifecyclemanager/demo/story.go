@@ -32,16 +32,17 @@ type line struct {
 }
 
 const (
-	// soon is for effects of events.
-	soon  = time.Second
-	later = 15 * time.Second
+	// soon is for effects of events, and prompt for those that need several reconciles.
+	soon   = time.Second
+	prompt = 2 * time.Second
+	later  = 15 * time.Second
 )
 
 // story returns the lines in their order. Each needs those before it.
 func (d *demo) story() []line {
 	return slices.Concat(d.installation(), []line{
-		{"its manager cannot start", "the user reads: keda is Processing", d.breakManager, d.userReadsProcessing, 2 * time.Second},
-		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.mendManager, d.userReads("2.0.0"), 3 * time.Second},
+		{"its manager cannot start", "the user reads: keda is Processing", d.breakManager, d.readsProcessing, prompt},
+		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.mendManager, d.userReads("2.0.0"), prompt},
 		{"a user pins keda 1.0.0", "refused, and the user reads the reason", d.pin, d.isRefused, soon},
 		{"the user takes that back", "the user reads: keda 2.0.0 Ready", d.enable, d.userReads("2.0.0"), soon},
 		{"a user deletes the webhook", "there again, and runtime-2 is fresh", d.deleteWebhook, d.isRepaired, later},
@@ -52,7 +53,7 @@ func (d *demo) story() []line {
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deleteKyma, d.isClean, later},
 		{"the control plane is its own runtime", "it lists the modules", d.registerLocal, d.localHasCatalog, later},
 		{"a user enables keda there", "keda is Ready there", d.enableLocal, d.localIsReady, later},
-		{"the Kyma of that runtime is deleted", "keda is gone, and other Kymas stay", d.deleteLocal, d.localIsGone, later},
+		{"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay", d.deleteLocal, d.localIsGone, later},
 		{"runtime-1 dies, its Kyma is deleted", "the Kyma names the cause", d.killFirst, d.firstNamesCause, later},
 		{"its kubeconfig is deleted", "the Kyma is gone", d.forgetFirst, d.firstIsGone, later},
 	})
@@ -67,7 +68,7 @@ func (d *demo) installation() []line {
 		{"a user sets the log level in its Keda", "its manager applies it", d.setLevel, d.hasLevel, soon},
 		{"a user edits its Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
 		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runs("1.0.0"), soon},
-		{"the channel gets keda 2.0.0", "rolled out, and a ConfigMap is pruned", d.upgrade, d.isUpgraded, 2 * time.Second},
+		{"the channel gets keda 2.0.0", "rolled out, and a ConfigMap is pruned", d.upgrade, d.isUpgraded, prompt},
 		{"", "the user's log level is kept", nothing, d.hasLevel, soon},
 	}
 }
@@ -151,9 +152,10 @@ func (d *demo) userReads(version v1beta2.Version) func(context.Context) bool {
 	}
 }
 
-func (d *demo) userReadsProcessing(ctx context.Context) bool {
+func (d *demo) readsProcessing(ctx context.Context) bool {
 	kyma, err := d.userKyma(ctx, second)
-	return err == nil && kyma.Status.State == v1beta2.Processing && strings.Contains(kyma.Status.Modules[0].Message, "keda-manager")
+	return err == nil && kyma.Status.State == v1beta2.Processing &&
+		strings.Contains(kyma.Status.Modules[0].Message, "keda-manager")
 }
 
 func (d *demo) breakManager(context.Context) error {
