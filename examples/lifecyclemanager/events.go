@@ -38,8 +38,8 @@ func newEvents(
 
 func newReconciles() (*prom.CounterVec, error) { return cause.NewMetric(metrics.Registry) }
 
-// measure adds the metrics of the listener, of the fleet, of the installations and of the Kymas to those of
-// the operator.
+// measure adds the metrics of the listener, of the fleet, of the installations and of the Kymas to
+// those of the operator.
 func measure(
 	watched *fleet.Fleet, installed func() fleet.Installations, kymas client.Reader,
 ) (*prometheus.Listener, error) {

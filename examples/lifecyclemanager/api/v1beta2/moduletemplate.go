@@ -58,9 +58,9 @@ type ModuleTemplateSpec struct {
 	// +optional
 	Data *Resource `json:"data,omitempty"`
 
-	// CreateAndDelete creates data once, with the module, and deletes it with the module. Changes by
-	// users stay, and an object that a user deletes is not created again. Ignore neither
-	// creates nor deletes it. Default: CreateAndDelete.
+	// CreateAndDelete creates data once, and deletes it with the module. Changes by users stay, and
+	// an object that a user deletes is not created again. Ignore neither creates nor deletes it.
+	// Default: CreateAndDelete.
 	//
 	// +optional
 	CustomResourcePolicy CustomResourcePolicy `json:"customResourcePolicy,omitempty"`

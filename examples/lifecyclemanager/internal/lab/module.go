@@ -23,8 +23,8 @@ type module struct {
 	image string
 }
 
-// Break ends the managers of the modules, until they are mended. Their Deployments are not available
-// meanwhile.
+// Break ends the managers of the modules, or starts them again. Meanwhile their Deployments are not
+// available.
 func (r *Runtime) Break(broken bool) { r.node.broken.Store(broken) }
 
 // keepModule runs the manager of a module, and returns the number of available replicas.
@@ -54,7 +54,7 @@ func (n *node) keepModule(deployment *appsv1.Deployment) (available int32, err e
 	return 0, err // It is available in the next round, if it has not ended.
 }
 
-// dropModules ends the managers whose Deployments are gone.
+// dropModules ends the managers without a Deployment.
 func (n *node) dropModules(deployments []appsv1.Deployment) {
 	wanted := make(map[string]bool)
 	for i := range deployments {

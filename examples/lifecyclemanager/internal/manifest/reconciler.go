@@ -178,8 +178,8 @@ func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, sta
 	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, manifest, patch))
 }
 
-// after is a patch that conflicts unless it changes that version of the object: with a cache that
-// lags behind, neither a finalizer nor an entry of the inventory is lost.
+// after is a patch that conflicts unless it changes that version of the object. Therefore a stale
+// cache loses neither a finalizer nor an entry of the inventory.
 func after(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
