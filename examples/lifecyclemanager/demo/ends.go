@@ -37,8 +37,8 @@ func (d *demo) deleteLocal(ctx context.Context) error {
 	return d.Plane.Delete(ctx, kymaOf(lab.ControlPlane))
 }
 
-// localIsGone reports whether module and Kyma of the control plane are gone, and the Kyma of another
-// runtime and the operator are there.
+// localIsGone reports whether module and Kyma of the control plane are gone, and the operator and
+// the Kyma of another runtime are there.
 func (d *demo) localIsGone(ctx context.Context) bool {
 	operator := &appsv1.Deployment{}
 	operator.Namespace, operator.Name = "kcp-system", "lifecycle-manager"
