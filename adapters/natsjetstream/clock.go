@@ -40,19 +40,19 @@ func (c *clock) age(stored time.Time) time.Duration {
 
 // sync measures the clock of a stream, and waits at most clockTimeout. It asks at most once in
 // clockInterval, also after a failure. Without an answer, the last measurement stays, and sync
-// returns the error.
-func (c *clock) sync(ctx context.Context, stream jetstream.Stream) error {
+// returns the error. The info is nil without a measurement.
+func (c *clock) sync(ctx context.Context, stream jetstream.Stream) (info *jetstream.StreamInfo, err error) {
 	began := c.now()
 	if !c.ask(began) {
-		return nil
+		return nil, nil //nolint:nilnil // No measurement is due.
 	}
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
-	info, err := stream.Info(ctx)
-	if err == nil {
-		c.learn(began, info)
+	if info, err = stream.Info(ctx); err != nil {
+		return nil, err
 	}
-	return err
+	c.learn(began, info)
+	return info, nil
 }
 
 // ask reports whether a request is due, and notes it.

@@ -34,13 +34,13 @@ func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		stream, clock := &remote{ahead: time.Hour}, newClock(time.Now)
-		_ = clock.sync(t.Context(), stream)
+		_, _ = clock.sync(t.Context(), stream)
 		stream.silent = true
 		time.Sleep(clockInterval)
 
 		began := time.Now()
 		for range 5 {
-			_ = clock.sync(t.Context(), stream)
+			_, _ = clock.sync(t.Context(), stream)
 		}
 		if waited := time.Since(began); waited != clockTimeout || stream.asked != 2 {
 			t.Errorf("five rounds wait %v for %d measurements, want %v for 1", waited, stream.asked-1, clockTimeout)
@@ -51,7 +51,7 @@ func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
 
 		time.Sleep(clockInterval)
 		stream.silent, stream.ahead = false, -time.Hour
-		_ = clock.sync(t.Context(), stream)
+		_, _ = clock.sync(t.Context(), stream)
 		if age := clock.age(stream.now()); age != 0 {
 			t.Errorf("after the next measurement, a new message is %v old, want 0", age)
 		}

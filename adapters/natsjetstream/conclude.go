@@ -57,6 +57,9 @@ func newJob(msg jetstream.Msg, clock *clock) *job {
 
 // process handles one message, and settles it with the stream.
 func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job) {
+	if j.attempts > 1 {
+		c.opts.Hooks.Redelivered(manager)
+	}
 	account := intake.Account{Name: string(runtime)}
 	if tooFast := c.intake.Enter(account, int64(len(j.msg.Data()))); tooFast != nil {
 		c.conclude(runtime, manager, j, result{tooFast, tooFast.Fault}, c.handBack(ctx, runtime, j, tooFast))

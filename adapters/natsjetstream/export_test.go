@@ -40,4 +40,4 @@ type Clock struct{ *clock }
 func NewClock(now func() time.Time) Clock { return Clock{newClock(now)} }
 
 func (c Clock) Age(stored time.Time) time.Duration                { return c.age(stored) }
-func (c Clock) Sync(ctx context.Context, stream jetstream.Stream) { _ = c.sync(ctx, stream) }
+func (c Clock) Sync(ctx context.Context, stream jetstream.Stream) { _, _ = c.sync(ctx, stream) }

@@ -95,6 +95,12 @@ type Hooks struct {
 	// event is enqueued. Both may be metric labels, provided that the reasons of verifiers and
 	// handlers are.
 	Concluded func(manager core.Manager, fate, reason string, took time.Duration)
+	// Backlog is called each minute by the replica that takes the messages of a manager. It gets
+	// their number in the stream, the part of the bytes of the stream that is in use (0 to 1), and
+	// the age of the oldest message. All are 0 when the replica stops to take messages.
+	Backlog func(manager core.Manager, messages uint64, filled float64, oldest time.Duration)
+	// Redelivered is called for each message that the stream delivers again.
+	Redelivered func(manager core.Manager)
 }
 
 func (o Options) withDefaults() Options {
@@ -111,6 +117,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Hooks.Concluded == nil {
 		o.Hooks.Concluded = func(core.Manager, string, string, time.Duration) {}
+	}
+	if o.Hooks.Backlog == nil {
+		o.Hooks.Backlog = func(core.Manager, uint64, float64, time.Duration) {}
+	}
+	if o.Hooks.Redelivered == nil {
+		o.Hooks.Redelivered = func(core.Manager) {}
 	}
 	return o
 }

@@ -94,12 +94,14 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	if err != nil {
 		return err
 	}
+	c.reportBacklog(out.manager, clock, stream.CachedInfo())
+	defer c.opts.Hooks.Backlog(out.manager, 0, 0, 0) // Another replica takes the messages.
 	queues := c.newQueues(ctx, out.manager, clock)
 	defer queues.wait()
 	stopExtending := queues.extendEach(c.ackWait / extensions)
 	defer stopExtending()
 	for {
-		c.measure(ctx, clock, stream)
+		c.measure(ctx, out.manager, clock, stream)
 		room, err := queues.reserve(ctx)
 		if err != nil {
 			return err
@@ -114,14 +116,30 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 // extensions is the number of times that a message is extended within ackWait.
 const extensions = 4
 
-// measure measures the clock of a stream, and logs why it cannot, at most once a minute.
-func (c *Consumer) measure(ctx context.Context, clock *clock, stream jetstream.Stream) {
-	err := clock.sync(ctx, stream)
+// measure measures the clock and the backlog of a stream, and logs why it cannot, at most once a
+// minute.
+func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream) {
+	info, err := clock.sync(ctx, stream)
+	if info != nil {
+		c.reportBacklog(manager, clock, info)
+	}
 	if err == nil || ctx.Err() != nil || !c.lines.allow("clock", time.Now()) {
 		return
 	}
 	c.opts.Logger.WarnContext(ctx, "the stream does not return its time, so the age of messages drifts",
 		slog.Any("error", err))
+}
+
+func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetstream.StreamInfo) {
+	var oldest time.Duration
+	if info.State.Msgs > 0 {
+		oldest = max(clock.age(info.State.FirstTime), 0)
+	}
+	filled := 0.0
+	if limit := info.Config.MaxBytes; limit > 0 {
+		filled = float64(info.State.Bytes) / float64(limit)
+	}
+	c.opts.Hooks.Backlog(manager, info.State.Msgs, filled, oldest)
 }
 
 // open returns the stream of a manager and its durable consumer. It creates those that are missing.

@@ -9,11 +9,12 @@ import (
 )
 
 // Consumer has the metrics of a consumer of messages, such as that of adapters/natsjetstream. Its
-// method is a hook for it. It returns at once and may be called concurrently.
+// methods are hooks for it. They return at once and may be called concurrently.
 type Consumer struct {
-	managers  *managers
-	messages  *prom.CounterVec
-	durations *prom.HistogramVec
+	managers              *managers
+	messages, redelivered *prom.CounterVec
+	durations             *prom.HistogramVec
+	backlog, filled, age  *prom.GaugeVec
 
 	fates, reasons vocabulary
 }
@@ -32,8 +33,16 @@ func NewConsumer(reg prom.Registerer, opts Options) (*Consumer, error) {
 			labelManager, labelFate, labelReason),
 		durations: f.histograms("message_duration_seconds",
 			"Time to handle one delivery of a message, by fate.", requestBuckets(), labelFate),
+		redelivered: f.counters("redelivered_messages_total",
+			"Deliveries of messages that the stream had delivered before.", labelManager),
+		backlog: f.gauges("backlog_messages",
+			"Messages in the stream, 0 at a replica that takes none.", labelManager),
+		filled: f.gauges("backlog_ratio",
+			"Part of the bytes of the stream that is in use. A full stream refuses events.", labelManager),
+		age: f.gauges("backlog_age_seconds",
+			"Age of the oldest message in the stream, 0 without one.", labelManager),
 	}
-	if err := (collectors{c.messages, c.durations}).register(reg); err != nil {
+	if err := (collectors{c.messages, c.durations, c.redelivered, c.backlog, c.filled, c.age}).register(reg); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -45,4 +54,17 @@ func (c *Consumer) Concluded(manager core.Manager, fate, reason string, took tim
 	fate = c.fates.value(fate)
 	c.durations.WithLabelValues(fate).Observe(took.Seconds())
 	c.messages.WithLabelValues(c.managers.value(manager), fate, c.reasons.value(reason)).Inc()
+}
+
+// Backlog sets the backlog in the stream of a manager.
+func (c *Consumer) Backlog(manager core.Manager, messages uint64, filled float64, oldest time.Duration) {
+	name := c.managers.value(manager)
+	c.backlog.WithLabelValues(name).Set(float64(messages))
+	c.filled.WithLabelValues(name).Set(filled)
+	c.age.WithLabelValues(name).Set(oldest.Seconds())
+}
+
+// Redelivered counts a message that the stream delivers again.
+func (c *Consumer) Redelivered(manager core.Manager) {
+	c.redelivered.WithLabelValues(c.managers.value(manager)).Inc()
 }

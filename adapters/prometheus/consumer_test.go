@@ -33,8 +33,14 @@ func TestConsumerCountsMessages(t *testing.T) {
 	for i := range 100 {
 		consumer.Concluded("kyma", "delayed", fmt.Sprintf("reason-%d", i), time.Millisecond)
 	}
+	consumer.Backlog("kyma", 12, 0.5, time.Minute)
+	consumer.Redelivered("kyma")
 	text := scrape(t, reg)
 	for _, want := range []string{
+		`runtime_watcher_consumer_backlog_messages{manager="kyma"} 12`,
+		`runtime_watcher_consumer_backlog_ratio{manager="kyma"} 0.5`,
+		`runtime_watcher_consumer_backlog_age_seconds{manager="kyma"} 60`,
+		`runtime_watcher_consumer_redelivered_messages_total{manager="kyma"} 1`,
 		`runtime_watcher_consumer_messages_total{fate="enqueued",manager="kyma",reason=""} 2`,
 		`runtime_watcher_consumer_messages_total{fate="terminated",manager="kyma",reason="forbidden"} 1`,
 		`runtime_watcher_consumer_messages_total{fate="delayed",manager="_other",reason="not_ready"} 1`,

@@ -81,7 +81,7 @@ func (l load) String() string { return fmt.Sprintf("events=%d/runtimes=%d", l.ev
 // them, 0 for none.
 type transport struct {
 	name string
-	make func(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int)
+	make func(b testing.TB, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int)
 }
 
 func transports() []transport {
@@ -165,8 +165,8 @@ func (c *counter) Handle(context.Context, core.Delivery) error {
 
 func overNATS(
 	fsync bool, opts natsjetstream.ForwarderOptions,
-) func(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
-	return func(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
+) func(b testing.TB, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
+	return func(b testing.TB, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
 		b.Helper()
 		broker := lab.StartBroker(b, lab.BrokerOptions{Sync: fsync}, users(runtimes)...)
 		consume(b, broker.Operator(manager), op)
@@ -177,7 +177,13 @@ func overNATS(
 	}
 }
 
-func overHTTP(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
+func overHTTP(b testing.TB, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
+	b.Helper()
+	// The shares of a runtime are larger than the load.
+	return listenTo(b, runtimes, op, listener.Options{RuntimeRate: 1e9, RuntimeBurst: 1e9}), 0
+}
+
+func listenTo(b testing.TB, runtimes int, op core.Handler, opts listener.Options) (forwarders []core.Forwarder) {
 	b.Helper()
 	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
 	material := func(leaf *testpki.Leaf) *keys.Material {
@@ -185,10 +191,9 @@ func overHTTP(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Fo
 	}
 	server := material(lab.Must(ca.Server("operator", testpki.Options{})))
 	socket := lab.Must(net.Listen("tcp", "127.0.0.1:0"))
-	// The shares of a runtime are larger than the load.
+	opts.Listener, opts.TLS = socket, keys.ServerTLSConfig(server)
 	l := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(server), listener.PeerOptions{}), pinning(),
-		map[core.Manager]core.Handler{manager: op},
-		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(server), RuntimeRate: 1e9, RuntimeBurst: 1e9}))
+		map[core.Manager]core.Handler{manager: op}, opts))
 	lab.Run(b, "listener", l.Start)
 	for n := range runtimes {
 		id := runtimeNumber(n)
@@ -197,7 +202,7 @@ func overHTTP(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Fo
 		b.Cleanup(func() { _ = f.Close() })
 		forwarders = append(forwarders, f)
 	}
-	return forwarders, 0
+	return forwarders
 }
 
 func processorTime() time.Duration {

@@ -145,8 +145,12 @@ func useConsumer(t testing.TB, registry *prom.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hooks := natsjetstream.Hooks{Concluded: measured.Concluded}
+	hooks := natsjetstream.Hooks{
+		Concluded: measured.Concluded, Backlog: measured.Backlog, Redelivered: measured.Redelivered,
+	}
 	hooks.Concluded("kyma", "terminated", "malformed", 0)
+	hooks.Backlog("kyma", 0, 0, 0)
+	hooks.Redelivered("kyma")
 }
 
 // useFleet touches every metric of a fleet.

@@ -1,0 +1,192 @@
+package nats
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+)
+
+const (
+	quietRuntimes, loudRuntimes, hostileRuntimes = 16, 4, 16
+	// phase is how long quiet runtimes are measured without and with neighbours, rounds times.
+	phase  = 2 * time.Second
+	rounds = 8
+	// Each quiet runtime sends an event in each interval. Each neighbour sends a batch in each.
+	quietInterval, loudInterval = 50 * time.Millisecond, 20 * time.Millisecond
+	loudEvents                  = 300
+)
+
+// noises counts the batches of neighbours that were answered.
+var noises atomic.Int64
+
+// neighbour sends a batch again and again, until ctx ends.
+type neighbour func(ctx context.Context, n int, batch core.Batch)
+
+// TestNeighbours compares the latency of runtimes with a few events beside four loud ones, and beside
+// sixteen with refused batches that never confirm a refusal. Phases without and with neighbours
+// alternate, so that both have the same share of a noisy machine. Those without use another operator,
+// because a stream keeps what neighbours sent before. HTTP is measured beside NATS.
+//
+// The number of batches of neighbours that were answered is the control of the attack.
+func TestNeighbours(t *testing.T) {
+	for _, kind := range []struct {
+		name          string
+		count, events int
+		claim         core.RuntimeID
+	}{{"loud", loudRuntimes, loudEvents, ""}, {"hostile", hostileRuntimes, 1, "other"}} {
+		for _, transport := range []string{"http2", "nats"} {
+			t.Run(kind.name+"/"+transport, func(t *testing.T) {
+				quiet, _ := ends(t, transport)
+				noisy, noise := ends(t, transport)
+				var alone, beside []time.Duration
+				noises.Store(0)
+				for range rounds {
+					alone = append(alone, measure(t, quiet)...)
+					stop := start(kind.count, func(ctx context.Context, n int) { noise(ctx, n, batch(n, kind.events, kind.claim)) })
+					beside = append(beside, measure(t, noisy)...)
+					stop()
+				}
+				a50, a99 := percentiles(alone)
+				b50, b99 := percentiles(beside)
+				t.Logf("%d calls alone: p50 %v, p99 %v; beside %d %s runtimes: p50 %v, p99 %v; ratios %.2f and %.2f; %d batches of neighbours",
+					len(alone), a50, a99, kind.count, kind.name, b50, b99, b50.Seconds()/a50.Seconds(), b99.Seconds()/a99.Seconds(), noises.Load())
+				if noises.Load() < rounds*int64(kind.count) {
+					t.Error("the batches of the neighbours do not arrive")
+				}
+			})
+		}
+	}
+}
+
+// ends starts an operator with the default shares. It returns the forwarders of all runtimes, and how
+// a neighbour sends a batch.
+func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbour) {
+	t.Helper()
+	const all = quietRuntimes + hostileRuntimes
+	if transport == "http2" {
+		over = listenTo(t, all, &counter{}, listener.Options{})
+		connect(t, over)
+		return over, forwarding(over)
+	}
+	b := lab.StartBroker(t, lab.BrokerOptions{}, users(all)...)
+	consume(t, b.Operator(manager), &counter{})
+	for n := range all {
+		over = append(over, b.Forwarder(runtimeNumber(n), natsjetstream.ForwarderOptions{AnswerWait: time.Minute, Timeout: time.Minute}))
+	}
+	connect(t, over)
+	return over, publishing(b)
+}
+
+func connect(t *testing.T, over []core.Forwarder) {
+	t.Helper()
+	for n, f := range over {
+		lab.Eventually(t, time.Minute, "the first batch is sent", func() bool {
+			return f.Forward(t.Context(), manager, batchOf(runtimeNumber(n), "object")) == nil
+		})
+	}
+}
+
+// measure returns the latencies of calls of the quiet runtimes.
+func measure(t *testing.T, over []core.Forwarder) []time.Duration {
+	t.Helper()
+	took := make([][]time.Duration, quietRuntimes)
+	ctx, cancel := context.WithTimeout(t.Context(), phase)
+	defer cancel()
+	var all sync.WaitGroup
+	for n := range quietRuntimes {
+		all.Go(func() {
+			each(ctx, quietInterval, func() {
+				started := time.Now()
+				if err := over[n].Forward(t.Context(), manager, batchOf(runtimeNumber(n), "object")); err != nil {
+					t.Error(err)
+				}
+				took[n] = append(took[n], time.Since(started))
+			})
+		})
+	}
+	all.Wait()
+	return slices.Concat(took...)
+}
+
+func percentiles(took []time.Duration) (p50, p99 time.Duration) {
+	slices.Sort(took)
+	return took[len(took)/2], took[len(took)*99/100]
+}
+
+func each(ctx context.Context, interval time.Duration, act func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			act()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func start(count int, noise func(ctx context.Context, n int)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for n := range count {
+		all.Go(func() { noise(ctx, quietRuntimes+n) })
+	}
+	return func() { cancel(); all.Wait() }
+}
+
+// batch returns the batch of a neighbour. A claim of another runtime is refused.
+func batch(n, events int, claim core.RuntimeID) core.Batch {
+	names := make([]string, events)
+	for i := range names {
+		names[i] = fmt.Sprintf("object-%d", i)
+	}
+	return batchOf(cmp.Or(claim, runtimeNumber(n)), names...)
+}
+
+func forwarding(over []core.Forwarder) neighbour {
+	return func(ctx context.Context, n int, batch core.Batch) {
+		each(ctx, loudInterval, func() {
+			err := over[n].Forward(ctx, manager, batch)
+			if err == nil || errors.Is(err, core.ErrForbidden) || core.Reason(err) == "too_fast" {
+				noises.Add(1)
+			}
+		})
+	}
+}
+
+// publishing stores batches in the stream. The neighbour gets all refusals, and confirms none.
+func publishing(b *lab.Broker) neighbour {
+	return func(ctx context.Context, n int, batch core.Batch) {
+		id := runtimeNumber(n)
+		conn := lab.Must(b.Dial(b.Certificate(id), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(id))))
+		defer conn.Close()
+		stream := lab.Must(jetstream.New(conn))
+		msg := nats.NewMsg(natsjetstream.Subject(manager, id))
+		msg.Data = lab.Must(contract.V3.Encode(&batch)).Body
+		msg.Header.Set("Watch-Answer", natsjetstream.InboxPrefix(id)+".deaf")
+		lab.Must(conn.SubscribeSync(msg.Header.Get("Watch-Answer")))
+		each(ctx, loudInterval, func() {
+			_, err := stream.PublishMsg(ctx, msg)
+			var full *jetstream.APIError
+			if err == nil || errors.As(err, &full) { // The stream refuses those beyond 256.
+				noises.Add(1)
+			}
+		})
+	}
+}
