@@ -1,6 +1,6 @@
 # An alternative to `make image`, which needs no engine and gives the same digest twice.
 # A test holds that both build the agent with the same flags.
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+FROM --platform=$BUILDPLATFORM golang:1.26.8-bookworm@sha256:9fdc884aacc3bec89b20ffc69f4bb369c78210e3e4f600387b5128b12c199f81 AS build
 ARG TARGETOS TARGETARCH VERSION=dev
 WORKDIR /src
 COPY . .

@@ -93,6 +93,11 @@ LIBRARIES := $(filter-out bench cmd/% examples test tools,$(MODULES))
 floors: ## Test the modules that operators import with the oldest versions of Kubernetes' libraries that they require
 	@failed=; for m in $(LIBRARIES); do (cd "$$m" && GOWORK=off $(GO) test -short -timeout 15m $(TESTFLAGS) ./...) || failed=1; done; [ -z "$$failed" ]
 
+# CI asks for the Kubernetes versions that runtimes have.
+.PHONY: kubernetes
+kubernetes: ## Test the agent with real API servers of a version that is downloaded: ENVTEST_VERSION=1.34.x
+	@$(WITH_API_SERVER) $(GO) test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./test/e2e ./test/subresources ./test/informer
+
 # Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
 chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), RESEND_AFTER (3s), ARGS='-source informer' or ARGS='-transport nats'
