@@ -56,8 +56,8 @@ func (w *world) prepare(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	// Without a fresh index, git fails for files with a new time and the same content. A changed file
-	// is no failure here, and git reports it by its exit code.
+	// Without a fresh index, git fails for files with a new time and the same content. The exit
+	// code reports a changed file, which is no failure here.
 	_, _ = modules.Git(ctx, root, "update-index", "-q", "--refresh")
 	stash, err := modules.Git(ctx, root, append(identity, "stash", "create")...)
 	if err != nil {
