@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -77,7 +78,8 @@ func (w *world) forward() {
 
 	w.ingress.Lead(today.Service, w.ours.listen())
 	w.everywhereArrives("listener")
-	w.steps.Done("step 2:  our listener in the operator, contract v2")
+	w.refused(w.members[2])
+	w.steps.Done("step 2:  our listener in the operator, contract v2; the events of a wrong skr-domain wait")
 
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
 	w.stored("v1beta1", "v1beta2")
@@ -99,11 +101,16 @@ func (w *world) forward() {
 	w.everywhereArrives("certificates")
 	w.steps.Done("step 4:  our certificates, with the imported CA and the gateway's Secret")
 
+	wake := w.hibernate(w.members[1])
 	w.ours.keepRuntimes(nil)
+	for _, awake := range []*member{w.members[0], w.members[2]} {
+		w.configurationsOf(awake, installation.Name, today.Name)
+	}
+	wake()
 	w.bothConfigurations()
 	w.everywhereArrives("both")
 	w.fresh()
-	w.steps.Done("step 5:  our agents beside those of today, with both webhook configurations")
+	w.steps.Done("step 5:  our agents beside those of today, with both webhook configurations, at last in a hibernated runtime")
 
 	w.operator.Set(func(d *today.Duties) { d.Image = "" })
 	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
@@ -438,10 +445,57 @@ func (m *member) configurations(t *testing.T) (names []string) {
 func (w *world) configurationsAre(names ...string) {
 	w.t.Helper()
 	for _, m := range w.members {
-		w.eventually(fmt.Sprintf("%s has the webhook configurations %v", m.kyma, names), func() bool {
-			return slices.Equal(m.configurations(w.t), names)
-		})
+		w.configurationsOf(m, names...)
 	}
+}
+
+func (w *world) configurationsOf(m *member, names ...string) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%s has the webhook configurations %v", m.kyma, names), func() bool {
+		return slices.Equal(m.configurations(w.t), names)
+	})
+}
+
+// refused gives a runtime a wrong domain for a while. Its events wait, and those of others do not.
+func (w *world) refused(m *member) {
+	w.t.Helper()
+	w.domain(m, "other.kyma.example.com")
+	var name string
+	n := 0
+	w.eventually("our listener refuses "+m.kyma, func() bool {
+		object := today.WatchedKyma(m.kyma, fmt.Sprintf("refused-%d-%d", w.steps.Len(), n))
+		name = object.GetName()
+		n++
+		w.must(m.Client.Create(w.t.Context(), object))
+		text, err := m.node.Get(w.t.Context(), types.NamespacedName{Namespace: today.Namespace, Name: today.Name}, "metrics-port", "/metrics")
+		return err == nil && strings.Contains(string(text), `result="forbidden"`) && w.record.Count(arrival(m.id, name)) == 0
+	})
+	w.domain(m, m.id+".kyma.example.com")
+	w.eventually("the events that waited arrive", func() bool { return w.record.Count(arrival(m.id, name)) > 0 })
+}
+
+func (w *world) domain(m *member, domain string) {
+	w.t.Helper()
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
+	object.SetNamespace(today.PlaneNamespace)
+	object.SetName(m.kyma)
+	patch := fmt.Sprintf(`{"metadata": {"annotations": {"skr-domain": %q}}}`, domain)
+	w.must(w.plane.Client.Patch(w.t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// hibernate puts an API server that does not answer into the kubeconfig of a runtime, until wake.
+func (w *world) hibernate(m *member) (wake func()) {
+	w.t.Helper()
+	set := func(host string) {
+		secret := &corev1.Secret{}
+		key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma}
+		w.must(w.plane.Client.Get(w.t.Context(), key, secret))
+		secret.Data["config"] = bytes.ReplaceAll(m.rights.kubeconfig(w.t), []byte(m.rights.config.Host), []byte(host))
+		w.must(w.plane.Client.Update(w.t.Context(), secret))
+	}
+	set("https://" + rig.Address(rig.FreePort(w.t)))
+	return func() { set(m.rights.config.Host) }
 }
 
 func (w *world) bothConfigurations() {
