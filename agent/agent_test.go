@@ -25,11 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()
-
 		if err != nil {
 			tb.Fatal(err)
 		}
-
 		return value
 	}
 }
@@ -41,52 +39,41 @@ func jsonLog(w io.Writer, level slog.Level) *slog.Logger {
 // newVolume has a certificate with the options, its key and its CA.
 func newVolume(tb testing.TB, opts testpki.Options) *testpki.Volume {
 	tb.Helper()
-
 	ca := must(testpki.NewCA("watcher-ca", testpki.Options{}))(tb)
 	volume := testpki.NewVolume(tb.TempDir())
-
 	if err := volume.Write(must(testpki.Files(must(ca.Server("runtime-1", opts))(tb), ca))(tb)); err != nil {
 		tb.Fatal(err)
 	}
-
 	return volume
 }
 
 func pathsOf(volume *testpki.Volume) keys.Paths {
 	ca, cert, key := volume.Paths()
-
 	return keys.Paths{CA: ca, Certificate: cert, Key: key}
 }
 
 // newBuilder returns a builder with metrics and keys.
 func newBuilder(tb testing.TB, log *slog.Logger, opts Options) *builder {
 	tb.Helper()
-
 	opts.Logger = log
 	opts = opts.withDefaults()
 	b := &builder{ctx: tb.Context(), opts: opts, log: opts.Logger}
-
 	if err := b.addManagers(); err != nil {
 		tb.Fatal(err)
 	}
-
 	if err := b.addMetrics(); err != nil {
 		tb.Fatal(err)
 	}
-
 	if err := b.addKeys(); err != nil {
 		tb.Fatal(err)
 	}
-
 	return b
 }
 
 func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	t.Parallel()
-
 	b := newBuilder(t, nil, Options{Keys: Keys{Client: pathsOf(newVolume(t, testpki.Options{}))}})
 	r := &readiness{keys: b.keys, proof: &proof{}, source: func() error { return nil }}
-
 	for _, test := range []struct {
 		serving bool
 		now     time.Time
@@ -97,7 +84,6 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 		{true, time.Now().Add(100 * 24 * time.Hour), false},
 	} {
 		r.serving.Store(test.serving)
-
 		if got := r.health(test.now).Ready; got != test.want {
 			t.Errorf("%+v: ready is %t", test, got)
 		}
@@ -106,7 +92,6 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
-
 	volume := newVolume(t, testpki.Options{})
 	b := newBuilder(t, nil, Options{
 		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd", Keys: Keys{Client: pathsOf(volume)},
@@ -115,33 +100,26 @@ func TestHeartbeat(t *testing.T) {
 	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: &agentCanary{}}
 	p.problem = func(core.Manager) string { return "managers: broken" }
 	reviewed := time.Now()
-
 	proof.proved("widgets", reviewed)
 	proof.failures.Add(3)
-
 	material := b.keys.client.Status().Material
 	want := core.Heartbeat{
 		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd", CertificateFingerprint: material.Fingerprint,
 		CertificateExpiry: material.NotAfter, CAFingerprints: material.RootFingerprints,
 		LastReview: reviewed, WebhookFailures: 3, ConfigError: "managers: broken",
 	}
-
 	if diff := cmp.Diff(want, p.heartbeat("widgets")); diff != "" || len(want.CAFingerprints) != 1 {
 		t.Errorf("heartbeat (-want +got):\n%s", diff)
 	}
-
 	if got := p.heartbeat("gadgets").LastReview; !got.IsZero() {
 		t.Errorf("last review of another manager is %v, want none", got)
 	}
-
 	if err := os.Remove(volume.Path("tls.key")); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := b.keys.client.material.(*keys.Files).Reload(); err == nil {
 		t.Fatal("want an error without a key")
 	}
-
 	if got := p.heartbeat("widgets").KeyMaterialError; !strings.Contains(got, "tls.key") {
 		t.Errorf("key material error %q, want the file", got)
 	}
@@ -149,10 +127,8 @@ func TestHeartbeat(t *testing.T) {
 
 func TestNewNamesWrongOptions(t *testing.T) {
 	t.Parallel()
-
 	source := func(context.Context, *Inbox) error { return nil }
 	transport := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
-
 	for want, test := range map[string]struct {
 		parts Parts
 		opts  Options
@@ -170,15 +146,12 @@ func TestNewNamesWrongOptions(t *testing.T) {
 		if test.opts.Keys == (Keys{}) && test.parts.Transport == nil && want != "Keys.Client" {
 			test.opts.Keys.Client = pathsOf(newVolume(t, testpki.Options{}))
 		}
-
 		if test.opts.ControlPlane.Address == "" {
 			test.opts.ControlPlane.Address = "kcp.example.com"
 		}
-
 		if test.opts.MetricsAddress == "" {
 			test.opts.MetricsAddress = "127.0.0.1:0"
 		}
-
 		if _, err := New(t.Context(), test.parts, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
@@ -188,16 +161,12 @@ func TestNewNamesWrongOptions(t *testing.T) {
 // Strangers invent managers. The real one proves itself again with its next review.
 func TestProofIsBounded(t *testing.T) {
 	t.Parallel()
-
 	p := &proof{last: map[core.Manager]time.Time{}}
 	now := time.Now()
-
 	for i := range 10 * MaxManagers {
 		p.proved(core.Manager("guess-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)), now.Add(time.Duration(i)))
 	}
-
 	p.proved("widgets", now.Add(time.Hour))
-
 	if n := len(p.last); n != MaxManagers || p.of("widgets").IsZero() {
 		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.of("widgets"), MaxManagers)
 	}
@@ -205,12 +174,10 @@ func TestProofIsBounded(t *testing.T) {
 
 func TestEpochs(t *testing.T) {
 	t.Parallel()
-
 	one, other := newEpoch(), newEpoch()
 	if len(one) != 32 || one == other {
 		t.Errorf("epochs %s and %s, want two of 32 digits", one, other)
 	}
-
 	for version, want := range map[contract.Version]bool{contract.V1: false, contract.V2: false, "v3": true} {
 		if version.Numbered() != want {
 			t.Errorf("contract %s is numbered: %t", version, !want)
@@ -221,9 +188,7 @@ func TestEpochs(t *testing.T) {
 // The step back of a wall clock must not silence the warning.
 func TestWarningsOfAContractUseTheMonotonicClock(t *testing.T) {
 	t.Parallel()
-
 	l, now := &contractLog{}, time.Now()
-
 	for _, step := range []struct {
 		after time.Duration
 		want  bool
@@ -232,7 +197,6 @@ func TestWarningsOfAContractUseTheMonotonicClock(t *testing.T) {
 			t.Errorf("after %v: %t, want %t", step.after, got, step.want)
 		}
 	}
-
 	if !strings.Contains(l.next.String(), "m=") {
 		t.Errorf("the next warning is due at %v, want a time of the monotonic clock", l.next)
 	}
@@ -240,20 +204,15 @@ func TestWarningsOfAContractUseTheMonotonicClock(t *testing.T) {
 
 func TestWithoutDebug(t *testing.T) {
 	t.Parallel()
-
 	var out strings.Builder
-
 	log := withoutDebug(jsonLog(&out, slog.LevelDebug)).With(slog.Int("a", 1)).WithGroup("g")
 	log.Debug("unwanted")
 	log.Info("wanted")
-
 	if got := out.String(); strings.Contains(got, "unwanted") || !strings.Contains(got, `"wanted"`) {
 		t.Errorf("log %s, want the info line only", got)
 	}
-
 	out.Reset()
 	withoutDebug(jsonLog(&out, slog.LevelError)).Info("unwanted")
-
 	if out.Len() > 0 {
 		t.Errorf("log %s, want the level of the handler below", &out)
 	}
@@ -291,7 +250,6 @@ func TestProblemOfTheSource(t *testing.T) {
 	if err := <-ended; err != nil || got["widgets"] != problem["widgets"] || got["gadgets"] != "" {
 		t.Errorf("%v, problems %q in heartbeats, want that of widgets", err, got)
 	}
-
 	notReady := errors.New("watch widgets: forbidden")
 	r := &readiness{proof: &proof{}, source: func() error { return notReady }}
 	r.serving.Store(true)

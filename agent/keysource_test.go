@@ -21,11 +21,9 @@ func (f sourceFunc) Material() (*keys.Material, error) { return f() }
 // The last good material of a source stays in use, and each failure is reported once.
 func TestKeySourceIsFollowed(t *testing.T) {
 	t.Parallel()
-
 	synctest.Test(t, func(t *testing.T) {
 		older, newer := &keys.Material{Fingerprint: "older"}, &keys.Material{Fingerprint: "newer"}
 		material, problem := older, error(nil)
-
 		var (
 			mu    sync.Mutex // of the source and the calls
 			calls []string
@@ -35,7 +33,6 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			defer mu.Unlock()
 			calls = append(calls, name)
 		}
-
 		f, err := follow(sourceFunc(func() (*keys.Material, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -44,12 +41,9 @@ func TestKeySourceIsFollowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-
 		go func() { ended <- f.Start(ctx) }()
-
 		for _, step := range []struct {
 			material *keys.Material
 			err      error
@@ -67,10 +61,8 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			material, problem = step.material, step.err
 			calls = nil
 			mu.Unlock()
-
 			time.Sleep(keysPoll)
 			synctest.Wait()
-
 			status := f.Status()
 			mu.Lock()
 			have := calls
@@ -78,14 +70,11 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			if diff := cmp.Diff(step.calls, have); diff != "" || status.Material.Fingerprint != step.want {
 				t.Errorf("%+v: material %s, calls (-want +have):\n%s", step, status.Material.Fingerprint, diff)
 			}
-
 			if !errors.Is(status.Err, step.err) {
 				t.Errorf("error %v, want %v", status.Err, step.err)
 			}
 		}
-
 		stop()
-
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -94,10 +83,8 @@ func TestKeySourceIsFollowed(t *testing.T) {
 
 func TestKeySourceMustBeginWithMaterial(t *testing.T) {
 	t.Parallel()
-
 	missing := errors.New("missing")
 	parts := Parts{ClientKeys: sourceFunc(func() (*keys.Material, error) { return nil, missing })}
-
 	if _, err := New(t.Context(), parts, Options{}); !errors.Is(err, missing) {
 		t.Errorf("error %v, want %v", err, missing)
 	}

@@ -22,22 +22,18 @@ import (
 // mistake.
 func TestManagersOfAFileChange(t *testing.T) {
 	t.Parallel()
-
 	path := filepath.Join(t.TempDir(), "managers")
 	write := func(text string) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-
 	write("widgets\n")
-
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			out     strings.Builder
 			resyncs []core.Manager
 		)
-
 		b := &builder{
 			parts: Parts{}.withDefaults(), log: jsonLog(&out, 0),
 			opts: Options{Managers: []core.Manager{"fixed"}, ManagersFile: path},
@@ -45,23 +41,17 @@ func TestManagersOfAFileChange(t *testing.T) {
 		if err := b.addManagers(); err != nil {
 			t.Fatal(err)
 		}
-
 		broken := false
 		b.managers.broken = func(now bool) { broken = now }
-
 		acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 			if event.Resync {
 				resyncs = append(resyncs, manager)
 			}
-
 			return core.Accepted
 		})
-
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-
 		go func() { ended <- b.managers.component(acceptor, contract.V3).start(ctx) }()
-
 		for _, step := range []struct {
 			text    string
 			want    []core.Manager
@@ -75,37 +65,29 @@ func TestManagersOfAFileChange(t *testing.T) {
 			{"widgets\n# again\nwidgets\n", []core.Manager{"fixed", "widgets", "gadgets"}, nil},
 		} {
 			resyncs = nil
-
 			write(step.text)
 			time.Sleep(2 * managersPoll)
 			synctest.Wait()
-
 			if diff := cmp.Diff(step.want, b.managers.all()); diff != "" {
 				t.Errorf("%q: managers (-want +got):\n%s", step.text, diff)
 			}
-
 			if !slices.Equal(step.resyncs, resyncs) {
 				t.Errorf("%q: resyncs for %v, want %v", step.text, resyncs, step.resyncs)
 			}
-
 			wrong := strings.HasPrefix(step.text, "Not")
 			if broken != wrong || strings.Contains(b.managers.problem(), "Not A Manager") != wrong {
 				t.Errorf("%q: broken is %t with problem %q, want %t", step.text, broken, b.managers.problem(), wrong)
 			}
-
 			for _, manager := range step.want {
 				if b.managers.serves("stranger") || !b.managers.serves(manager) {
 					t.Errorf("%q: want that %s is served, and no stranger", step.text, manager)
 				}
 			}
 		}
-
 		stop()
-
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-
 		for message, want := range map[string]int{
 			"the last good list stays in use": 1, "file with managers is sound again": 1,
 			`no longer lists managers: they stay known until the agent restarts","managers":["widgets"]`: 1,
@@ -122,13 +104,11 @@ func TestManagersOfAFileChange(t *testing.T) {
 // the control plane.
 func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	t.Parallel()
-
 	names := func(prefix string) string {
 		var text strings.Builder
 		for i := range 60 {
 			fmt.Fprintf(&text, "%s-%d\n", prefix, i)
 		}
-
 		return text.String()
 	}
 	path := filepath.Join(t.TempDir(), "managers")
@@ -137,31 +117,22 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-
 	var out strings.Builder
-
 	b := &builder{parts: Parts{}.withDefaults(), log: jsonLog(&out, 0), opts: Options{ManagersFile: path}}
-
 	write(names("older"))
-
 	if err := b.addManagers(); err != nil {
 		t.Fatal(err)
 	}
-
 	acceptor := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
-
 	write(names("newer"))
 	b.managers.reload(acceptor, contract.V3)
 	b.managers.reload(acceptor, contract.V3)
-
 	if n := len(b.managers.all()); n != MaxManagers || !b.managers.serves("newer-39") || b.managers.serves("newer-40") {
 		t.Errorf("%d managers are known, want %d, with 40 of the new ones", n, MaxManagers)
 	}
-
 	if got := b.managers.problem(); !strings.Contains(got, "newer-40") || strings.Contains(got, "newer-39") {
 		t.Errorf("problem %q, want the managers without a place", got)
 	}
-
 	if n := strings.Count(out.String(), "have no place"); n != 1 {
 		t.Errorf("managers without a place are logged %d times, want once:\n%s", n, &out)
 	}
@@ -169,7 +140,6 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 
 func TestWithoutAListAllManagersAreServed(t *testing.T) {
 	t.Parallel()
-
 	b := &builder{}
 	if err := b.addManagers(); err != nil || !b.managers.serves("any") {
 		t.Errorf("%v, and a manager is not served", err)
@@ -178,7 +148,6 @@ func TestWithoutAListAllManagersAreServed(t *testing.T) {
 
 func TestBrokenManagersFiles(t *testing.T) {
 	t.Parallel()
-
 	for text, want := range map[string]string{
 		"a\nB/c\nd_e\n":               "B/c",
 		strings.Repeat("a", 64<<10+1): "bytes, want at most",
@@ -188,7 +157,6 @@ func TestBrokenManagersFiles(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-
 		m := &managerList{fixed: []core.Manager{"fixed"}, path: path}
 		if _, err := m.read(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%.20q: error %v, want the path and %q", text, err, want)
@@ -201,6 +169,5 @@ func manyManagers(n int) string {
 	for i := range n {
 		text.WriteString("m" + strings.Repeat("x", i%50) + string(rune('a'+i/50)) + "\n")
 	}
-
 	return text.String()
 }

@@ -12,9 +12,7 @@ import (
 
 func TestStalls(t *testing.T) {
 	t.Parallel()
-
 	const busy = longestStall - time.Millisecond
-
 	tests := []struct {
 		name    string
 		ticks   []time.Duration // between one and the next
@@ -44,19 +42,15 @@ func TestStalls(t *testing.T) {
 			[]time.Duration{2 * time.Second, 32 * time.Second},
 		},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			began := time.Now()
 			now := began
-
 			var (
 				stalls  int
 				resyncs []time.Duration
 			)
-
 			w := &missedWatch{
 				now:     time.Now,
 				stalled: func() { stalls++ },
@@ -64,12 +58,10 @@ func TestStalls(t *testing.T) {
 				log:     slog.New(slog.DiscardHandler),
 				last:    began,
 			}
-
 			for _, after := range test.ticks {
 				now = now.Add(after)
 				w.look(t.Context(), now)
 			}
-
 			if diff := cmp.Diff(test.resyncs, resyncs); diff != "" || stalls != test.stalls {
 				t.Errorf("%d stalls, want %d; resyncs (-want +have):\n%s", stalls, test.stalls, diff)
 			}
@@ -80,16 +72,13 @@ func TestStalls(t *testing.T) {
 // An agent that runs is no stall, for however long.
 func TestAgentThatRunsDoesNotStall(t *testing.T) {
 	t.Parallel()
-
 	synctest.Test(t, func(t *testing.T) {
 		w := &missedWatch{
 			now:     time.Now,
 			stalled: func() { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
 		}
 		c := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
-
 		time.Sleep(time.Hour) // It costs no time.
-
 		if err := c.stop(); err != nil {
 			t.Error(err)
 		}
@@ -99,17 +88,14 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 // A resync that is due later is requested before the agent ends.
 func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 	t.Parallel()
-
 	resyncs := 0
 	w := &missedWatch{
 		now:     time.Now,
 		stalled: func() {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler),
 		missed: missed{stalls: 1}, next: time.Now().Add(missedPace),
 	}
-
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-
 	if err := w.start(ctx); err != nil || resyncs != 1 {
 		t.Errorf("%d resyncs (%v), want 1", resyncs, err)
 	}
@@ -119,30 +105,23 @@ func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 // the last of them.
 func TestClosedConnectionsArePaced(t *testing.T) {
 	t.Parallel()
-
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-
 		var resyncs []time.Duration
-
 		w := &missedWatch{
 			now:     time.Now,
 			stalled: func() { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
 			log: slog.New(slog.DiscardHandler),
 		}
 		c := component{"missed", w.start}.run(t.Context(), make(chan struct{}, 1))
-
 		for range 100 {
 			w.report()
 			time.Sleep(missedPace / 60)
 		}
-
 		time.Sleep(time.Hour)
-
 		if err := c.stop(); err != nil {
 			t.Error(err)
 		}
-
 		want := []time.Duration{missedTick, missedTick + missedPace, missedTick + 2*missedPace}
 		if diff := cmp.Diff(want, resyncs); diff != "" {
 			t.Errorf("resyncs (-want +have):\n%s", diff)

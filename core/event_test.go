@@ -12,13 +12,11 @@ import (
 
 func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 	t.Parallel()
-
 	base := core.WatchEvent{
 		Owner:      types.NamespacedName{Namespace: "a", Name: "b"},
 		Watched:    types.NamespacedName{Namespace: "c", Name: "d"},
 		WatchedGVK: schema.GroupVersionKind{Group: "e", Version: "f", Kind: "g"},
 	}
-
 	tests := map[string]struct {
 		change func(e *core.WatchEvent)
 		same   bool
@@ -33,11 +31,9 @@ func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 		"time":       {func(e *core.WatchEvent) { e.Time = time.Unix(1, 0) }, true},
 		"trace":      {func(e *core.WatchEvent) { e.TraceParent = "x" }, true},
 	}
-
 	for name, tt := range tests {
 		other := base
 		tt.change(&other)
-
 		if got := base.Key() == other.Key(); got != tt.same {
 			t.Errorf("another %s: equal keys = %v, want %v", name, got, tt.same)
 		}
@@ -46,7 +42,6 @@ func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 
 func TestKindWord(t *testing.T) {
 	t.Parallel()
-
 	for want, event := range map[string]core.WatchEvent{"changed": {}, "resync": {Resync: true}} {
 		if got := event.KindWord(); got != want {
 			t.Errorf("KindWord of %+v = %q, want %q", event, got, want)
@@ -56,13 +51,10 @@ func TestKindWord(t *testing.T) {
 
 func TestNewBatchHasNoNumbers(t *testing.T) {
 	t.Parallel()
-
 	batch := core.NewBatch(core.WatchEvent{Generation: 1}, core.WatchEvent{Resync: true})
-
 	if len(batch.Events) != 2 || batch.Events[0].Generation != 1 || !batch.Events[1].Resync {
 		t.Errorf("NewBatch has the events %+v", batch.Events)
 	}
-
 	if batch.Source != "" || batch.Epoch != "" || batch.Heartbeat != nil ||
 		batch.Events[0].Sequence != 0 || batch.Events[0].ID != "" {
 		t.Errorf("NewBatch = %+v, want a batch without numbers", batch)
@@ -71,7 +63,6 @@ func TestNewBatchHasNoNumbers(t *testing.T) {
 
 func TestIsEmpty(t *testing.T) {
 	t.Parallel()
-
 	for name, tt := range map[string]struct {
 		batch core.Batch
 		want  bool

@@ -37,7 +37,6 @@ func prefixed(members string) string {
 	if members == "" {
 		return ""
 	}
-
 	return "," + members
 }
 
@@ -75,7 +74,6 @@ const absent = `null`
 
 func change(t *testing.T, operation core.Operation, subresource, before, after string) *core.Change {
 	t.Helper()
-
 	return &core.Change{Operation: operation, Subresource: subresource, Old: decode(t, before), New: decode(t, after)}
 }
 
@@ -99,7 +97,6 @@ type filterTest struct {
 
 func TestComparingFilters(t *testing.T) {
 	t.Parallel()
-
 	for _, tests := range [][]filterTest{
 		lifecycleTests(), specTests(), selectionTests(), contentTests(), statusTests(), subresourceTests(), otherTests(),
 		doubtTests(),
@@ -112,18 +109,14 @@ func TestComparingFilters(t *testing.T) {
 
 func (tt *filterTest) check(t *testing.T) {
 	t.Helper()
-
 	c := change(t, tt.operation, tt.subresource, tt.before, tt.after)
 	got := verdicts{core.SpecChanged(c), core.StatusChanged(c)}
-
 	if got != tt.want {
 		t.Errorf("verdicts are %+v, want %+v", got, tt.want)
 	}
-
 	if got, want := core.Changed(c), tt.want.spec || tt.want.status; got != want {
 		t.Errorf("Changed = %v, want %v", got, want)
 	}
-
 	c.DryRun = true
 	if core.Changed(c) {
 		t.Error("a dry run counts as changed")
@@ -133,7 +126,6 @@ func (tt *filterTest) check(t *testing.T) {
 // The beginning and the end of an object.
 func lifecycleTests() []filterTest {
 	always, never := verdicts{true, true}, verdicts{}
-
 	return []filterTest{
 		{"create", create, "", absent, base, always},
 		{"create without spec", create, "", absent, config, always},
@@ -152,7 +144,6 @@ func lifecycleTests() []filterTest {
 // The main resource: the spec.
 func specTests() []filterTest {
 	never, spec := verdicts{}, verdicts{spec: true}
-
 	return []filterTest{
 		{"nothing", update, "", base, base, never},
 		{"spec", update, "", base, otherSpec, verdicts{spec: true}},
@@ -171,7 +162,6 @@ func specTests() []filterTest {
 // owner.
 func selectionTests() []filterTest {
 	never, counts := verdicts{}, verdicts{spec: true}
-
 	return []filterTest{
 		{"labels appear", update, "", base, otherLabels, counts},
 		{"labels go", update, "", otherLabels, base, counts},
@@ -190,7 +180,6 @@ func selectionTests() []filterTest {
 // The main resource without spec: everything but bookkeeping.
 func contentTests() []filterTest {
 	counts, never := verdicts{spec: true}, verdicts{}
-
 	return []filterTest{
 		{"config: nothing", update, "", config, config, never},
 		{"config: data", update, "", config, configData, counts},
@@ -208,7 +197,6 @@ func contentTests() []filterTest {
 // The status subresource.
 func statusTests() []filterTest {
 	never, status := verdicts{}, verdicts{status: true}
-
 	return []filterTest{
 		{"status", update, "status", base, otherStatus, status},
 		{"status: nothing", update, "status", base, base, never},
@@ -224,7 +212,6 @@ func statusTests() []filterTest {
 // Subresources other than the status, which a filter sees only if the watch names them.
 func subresourceTests() []filterTest {
 	never, counts := verdicts{}, verdicts{spec: true}
-
 	return []filterTest{
 		{"scale", update, "scale", base, otherSpec, counts},
 		{"scale as before", update, "scale", base, base, never},
@@ -245,7 +232,6 @@ func subresourceTests() []filterTest {
 // Writes that never count.
 func otherTests() []filterTest {
 	never := verdicts{}
-
 	return []filterTest{
 		{"connect", connect, "", absent, base, never},
 		{"connect to the status", connect, "status", base, otherStatus, never},
@@ -256,7 +242,6 @@ func otherTests() []filterTest {
 // In doubt a write counts.
 func doubtTests() []filterTest {
 	always := verdicts{true, true}
-
 	return []filterTest{
 		{"update without the state before", update, "", absent, base, always},
 		{"update without the state after", update, "", base, absent, always},
@@ -268,23 +253,18 @@ func doubtTests() []filterTest {
 // Foreign objects must not make a decision slow: a quadratic comparison of these takes minutes.
 func TestDecisionsAreLinear(t *testing.T) {
 	t.Parallel()
-
 	wide := func(last string) string {
 		var b strings.Builder
 		for i := range 100_000 {
 			fmt.Fprintf(&b, `"%d":1,`, i)
 		}
-
 		return `{"metadata":{"labels":{` + b.String() + `"l":"1"}},"data":{` + b.String() + `"last":` + last + `}}`
 	}
-
 	start := time.Now()
 	c := change(t, update, "", wide("1"), wide("2"))
-
 	if !core.Changed(c) {
 		t.Error("the change does not count")
 	}
-
 	if took := time.Since(start); took > 3*time.Minute { // Seconds on an idle machine.
 		t.Errorf("took %v", took)
 	}
@@ -296,11 +276,9 @@ func FuzzFilters(f *testing.F) {
 	f.Add("UPDATE", "", []byte(config), []byte(configData))
 	f.Add("UPDATE", "", []byte(owned), []byte(otherLabels))
 	f.Add("DELETE", "", []byte(oneFinalizer), []byte(absent))
-
 	f.Fuzz(func(t *testing.T, operation, subresource string, before, after []byte) {
 		o, errOld := core.DecodeObject(before)
 		n, errNew := core.DecodeObject(after)
-
 		if errOld == nil && errNew == nil {
 			checkFilterLaws(t, &core.Change{
 				Operation: core.Operation(operation), Subresource: subresource, Old: o, New: n,
@@ -311,24 +289,19 @@ func FuzzFilters(f *testing.F) {
 
 func checkFilterLaws(t *testing.T, c *core.Change) {
 	t.Helper()
-
 	if core.Changed(c) && c.Subresource != "" && c.Subresource != "status" {
 		t.Errorf("%q of subresource %q counts", c.Operation, c.Subresource)
 	}
-
 	o, n := c.Old, c.New
 	if o == nil || n == nil {
 		return
 	}
-
 	unchanged := core.Change{Operation: update, Subresource: c.Subresource, Old: n, New: n}
 	if core.Changed(&unchanged) {
 		t.Errorf("%+v counts as changed against itself", n)
 	}
-
 	// The opposite write changes the same, except at the ends of an object's life.
 	back := core.Change{Operation: update, Subresource: c.Subresource, Old: n, New: o}
-
 	lives := o.Deleting == n.Deleting && (o.Finalizers == 0) == (n.Finalizers == 0)
 	if lives && c.Operation == update && core.Changed(c) != core.Changed(&back) {
 		t.Errorf("%+v counts: %v, and back: %v", c, core.Changed(c), core.Changed(&back))

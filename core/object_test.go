@@ -30,18 +30,15 @@ const deployment = `{
 
 func decode(t *testing.T, text string) *core.Object {
 	t.Helper()
-
 	o, err := core.DecodeObject([]byte(text))
 	if err != nil {
 		t.Fatalf("DecodeObject(%s) = %v", text, err)
 	}
-
 	return o
 }
 
 func TestDecodeObject(t *testing.T) {
 	t.Parallel()
-
 	o := decode(t, deployment)
 	want := &core.Object{
 		GVK:        schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
@@ -50,11 +47,9 @@ func TestDecodeObject(t *testing.T) {
 		Deleting:   true,
 		Finalizers: 2,
 	}
-
 	if diff := cmp.Diff(want, o, cmpopts.IgnoreUnexported(core.Object{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-
 	for field, want := range map[string]string{
 		"spec": `{"replicas": 1}`, "more": `[1]`, "status": "", "absent": "", "kind": "", "metadata": "",
 	} {
@@ -62,7 +57,6 @@ func TestDecodeObject(t *testing.T) {
 			t.Errorf("Field(%s) = %q, want %q", field, got, want)
 		}
 	}
-
 	checkText(t, "label app", o.Label, "app", "web", true)
 	checkText(t, "label empty", o.Label, "empty", "", true)
 	checkText(t, "escaped label", o.Label, `quote"d`, "ä", true)
@@ -73,7 +67,6 @@ func TestDecodeObject(t *testing.T) {
 
 func checkText(t *testing.T, name string, get func(string) (string, bool), key, want string, wantOK bool) {
 	t.Helper()
-
 	if got, ok := get(key); got != want || ok != wantOK {
 		t.Errorf("%s = %q, %v, want %q, %v", name, got, ok, want, wantOK)
 	}
@@ -81,19 +74,15 @@ func checkText(t *testing.T, name string, get func(string) (string, bool), key, 
 
 func TestAbsentObject(t *testing.T) {
 	t.Parallel()
-
 	o, err := core.DecodeObject([]byte(" null "))
 	if o != nil || err != nil {
 		t.Errorf("DecodeObject(null) = %v, %v, want nil, nil", o, err)
 	}
-
 	if o.Field("spec") != nil {
 		t.Error("a nil object has a spec")
 	}
-
 	checkText(t, "label", o.Label, "a", "", false)
 	checkText(t, "annotation", o.Annotation, "a", "", false)
-
 	if decode(t, "{}") == nil {
 		t.Error("DecodeObject({}) = nil, want an object without anything")
 	}
@@ -101,7 +90,6 @@ func TestAbsentObject(t *testing.T) {
 
 func TestDecodeObjectPrefix(t *testing.T) {
 	t.Parallel()
-
 	for text, rest := range map[string]string{
 		deployment + `,"oldObject":null`: `,"oldObject":null`,
 		` null , 1`:                      ` , 1`,
@@ -112,12 +100,10 @@ func TestDecodeObjectPrefix(t *testing.T) {
 		if err != nil || text[n:] != rest {
 			t.Errorf("DecodeObjectPrefix(%s) = %d, %v, want the rest %q", text, n, err, rest)
 		}
-
 		if isNull := strings.HasPrefix(text, " null"); (o == nil) != isNull {
 			t.Errorf("DecodeObjectPrefix(%s) = %+v", text, o)
 		}
 	}
-
 	o, n, err := core.DecodeObjectPrefix([]byte(`{"kind":7}`))
 	if !errors.Is(err, core.ErrInvalidObject) || o != nil || n != 0 {
 		t.Errorf("DecodeObjectPrefix = %v, %d, %v, want ErrInvalidObject", o, n, err)
@@ -126,25 +112,19 @@ func TestDecodeObjectPrefix(t *testing.T) {
 
 func TestNewObject(t *testing.T) {
 	t.Parallel()
-
 	var content map[string]any
 	if err := json.Unmarshal([]byte(deployment), &content); err != nil {
 		t.Fatal(err)
 	}
-
 	o, err := core.NewObject(content)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	clear(content["metadata"].(map[string]any)["labels"].(map[string]any))
-
 	if diff := cmp.Diff(decode(t, deployment), o, cmpopts.IgnoreUnexported(core.Object{})); diff != "" {
 		t.Errorf("from a map (-from bytes +from map):\n%s", diff)
 	}
-
 	checkText(t, "label app", o.Label, "app", "web", true)
-
 	for name, content := range map[string]map[string]any{
 		"not JSON":      {"spec": func() {}},
 		"not an object": {"metadata": 7},
@@ -154,7 +134,6 @@ func TestNewObject(t *testing.T) {
 			t.Errorf("%s: NewObject = %v, %v, want ErrInvalidObject", name, o, err)
 		}
 	}
-
 	if o, err := core.NewObject(nil); err != nil || o != nil {
 		t.Errorf("NewObject(nil) = %v, %v, want no object", o, err)
 	}
@@ -165,17 +144,13 @@ func wideContent(members int) map[string]any {
 	for i := range members {
 		content[fmt.Sprint("m", i)] = i
 	}
-
 	return content
 }
 
 func TestMembersAreBounded(t *testing.T) {
 	t.Parallel()
-
 	const most = 256
-
 	members := func(n int) string { return strings.Repeat(`"":0,`, n-1) + `"last":0` }
-
 	for name, text := range map[string]string{
 		"top level": `{%s}`, "metadata": `{"metadata":{%s}}`, "metadata twice": `{"metadata":{"a":0},"metadata":{%s}}`,
 	} {
@@ -184,7 +159,6 @@ func TestMembersAreBounded(t *testing.T) {
 			t.Errorf("%s: DecodeObject of 257 members = %v, want ErrInvalidObject", name, err)
 		}
 	}
-
 	for _, text := range []string{
 		`{` + members(most) + `,"metadata":{` + members(most) + `}}`,
 		`{"spec":{` + members(10*most) + `},"metadata":{"labels":{` + members(10*most) + `}}}`,
@@ -200,7 +174,6 @@ func TestObjectsTakeLittleMemory(t *testing.T) {
 		size = 8 << 20
 		most = 1 << 20
 	)
-
 	for name, text := range map[string]string{
 		"top level":      `{%s"kind":"A"}`,
 		"metadata":       `{"metadata":{%s"name":"a"}}`,
@@ -210,7 +183,6 @@ func TestObjectsTakeLittleMemory(t *testing.T) {
 		"managed fields": `{"metadata":{"managedFields":{%s"a":0}}}`,
 	} {
 		raw := fmt.Appendf(nil, text, strings.Repeat(`"":0,`, size/len(`"":0,`)))
-
 		got := allocated(func() {
 			o, err := core.DecodeObject(raw)
 			if err == nil {
@@ -227,17 +199,14 @@ func TestObjectsTakeLittleMemory(t *testing.T) {
 // allocated returns how many bytes work allocates, freed ones included.
 func allocated(work func()) uint64 {
 	var before, after runtime.MemStats
-
 	runtime.ReadMemStats(&before)
 	work()
 	runtime.ReadMemStats(&after)
-
 	return after.TotalAlloc - before.TotalAlloc
 }
 
 func TestDecodeObjectRefuses(t *testing.T) {
 	t.Parallel()
-
 	for text, want := range map[string]string{
 		``:                                   "the text ends at byte 0",
 		`[]`:                                 "want '{' at byte 0",
@@ -253,7 +222,6 @@ func TestDecodeObjectRefuses(t *testing.T) {
 		`{"spec":` + strings.Repeat("[", 20): "the text ends",
 	} {
 		o, err := core.DecodeObject([]byte(text))
-
 		switch {
 		case o != nil || !errors.Is(err, core.ErrInvalidObject):
 			t.Errorf("DecodeObject(%s) = %v, %v, want ErrInvalidObject", text, o, err)
@@ -265,18 +233,14 @@ func TestDecodeObjectRefuses(t *testing.T) {
 
 func TestNullsAndRepeatedNames(t *testing.T) {
 	t.Parallel()
-
 	type object = core.Object
-
 	noLabel := func(o *object) bool {
 		_, found := o.Label("a")
-
 		return !found
 	}
 	named := func(name string) func(o *object) bool {
 		return func(o *object) bool { return o.Name.String() == name }
 	}
-
 	tests := []struct {
 		name, text string
 		check      func(o *object) bool
@@ -306,7 +270,6 @@ func TestNullsAndRepeatedNames(t *testing.T) {
 		{"number as label", `{"metadata":{"labels":{"a":1}}}`, noLabel},
 		{"labels that are no map", `{"metadata":{"labels":["a"]}}`, noLabel},
 	}
-
 	for _, tt := range tests {
 		if o := decode(t, tt.text); !tt.check(o) {
 			t.Errorf("%s: %s is read as %+v", tt.name, tt.text, o)
@@ -341,7 +304,6 @@ func FuzzDecodeObject(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-
 	f.Fuzz(func(t *testing.T, text []byte) {
 		o, err := core.DecodeObject(text)
 		if err != nil {
@@ -351,14 +313,12 @@ func FuzzDecodeObject(f *testing.F) {
 		} else if !json.Valid(text) {
 			t.Fatalf("%q is no JSON, but decoded", text)
 		}
-
 		// encoding/json takes names in any case, Kubernetes does not. Its maps do not show repeated
 		// names.
 		var want reference
 		if json.Unmarshal(text, &want) != nil || oddNames(text) {
 			return
 		}
-
 		checkReference(t, text, o, err, &want)
 	})
 }
@@ -373,10 +333,8 @@ func oddNames(text []byte) (odd bool) {
 		folded := strings.ToLower(strings.ToUpper(name)) // The long s and the Kelvin sign, too.
 		odd = odd || seen[folded] || folded != name && known(folded) || oddNames(raw)
 		seen[folded] = true
-
 		return err
 	})
-
 	return odd
 }
 
@@ -385,29 +343,23 @@ func known(name string) bool {
 		"apiversion", "kind", "metadata", "spec", "status", "name", "namespace", "generation", "deletiontimestamp",
 		"finalizers", "labels", "annotations",
 	}
-
 	return slices.Contains(names, name)
 }
 
 func checkReference(t *testing.T, text []byte, o *core.Object, err error, want *reference) {
 	t.Helper()
-
 	if err != nil && strings.Contains(err.Error(), "more than 256 members") {
 		return
 	}
-
 	if err != nil {
 		t.Fatalf("%q: %v, but encoding/json reads it", text, err)
 	}
-
 	if o == nil {
 		if strings.TrimSpace(string(text)) != "null" {
 			t.Fatalf("%q is read as an absent object", text)
 		}
-
 		return
 	}
-
 	m := want.Metadata
 	expected := &core.Object{
 		GVK:        schema.FromAPIVersionAndKind(want.APIVersion, want.Kind),
@@ -416,19 +368,15 @@ func checkReference(t *testing.T, text []byte, o *core.Object, err error, want *
 		Deleting:   m.DeletionTimestamp != nil,
 		Finalizers: len(m.Finalizers),
 	}
-
 	if diff := cmp.Diff(expected, o, cmpopts.IgnoreUnexported(core.Object{})); diff != "" {
 		t.Fatalf("%q is read otherwise than by encoding/json (-want +got):\n%s", text, diff)
 	}
-
 	if (o.Field("spec") != nil) != (want.Spec != nil) || (o.Field("status") != nil) != (want.Status != nil) {
 		t.Fatalf("%q has the spec %s and the status %s", text, o.Field("spec"), o.Field("status"))
 	}
-
 	for key, value := range m.Labels {
 		checkText(t, "label", o.Label, key, value, true)
 	}
-
 	for key, value := range m.Annotations {
 		checkText(t, "annotation", o.Annotation, key, value, true)
 	}

@@ -13,7 +13,6 @@ import (
 
 func TestParseOwner(t *testing.T) {
 	t.Parallel()
-
 	for value, want := range map[string]types.NamespacedName{
 		"kcp-system/kyma-1":             {Namespace: "kcp-system", Name: "kyma-1"},
 		"a/b.c":                         {Namespace: "a", Name: "b.c"},
@@ -23,14 +22,12 @@ func TestParseOwner(t *testing.T) {
 			t.Errorf("ParseOwner(%.40q) = %v, %v, want %v", value, got, err, want)
 		}
 	}
-
 	for _, value := range []string{
 		"", "/", "kyma-1", "/kyma-1", "kcp-system/", "a/b/c", "kcp-system/Kyma", "kcp.system/kyma", "kcp system/kyma",
 		"a/b..c", "a/.b", "a/b.", "a/b.-c", "n/" + strings.Repeat("a", 254), strings.Repeat("n", 64) + "/a",
 		"kcp-system/kyma\n", "kcp-system/" + strings.Repeat("x", 1<<20),
 	} {
 		got, err := core.ParseOwner(value)
-
 		switch {
 		case !errors.Is(err, core.ErrInvalidOwner) || got != types.NamespacedName{}:
 			t.Errorf("ParseOwner(%.40q) = %v, %v, want ErrInvalidOwner", value, got, err)
@@ -42,12 +39,10 @@ func TestParseOwner(t *testing.T) {
 
 func TestChangeOwner(t *testing.T) {
 	t.Parallel()
-
 	annotated := func(value string) string {
 		return fmt.Sprintf(`{"metadata":{"annotations":{"operator.kyma-project.io/owned-by":%s}}}`, value)
 	}
 	kyma := types.NamespacedName{Namespace: "kcp", Name: "kyma"}
-
 	tests := map[string]struct {
 		before, after string
 		want          types.NamespacedName
@@ -64,7 +59,6 @@ func TestChangeOwner(t *testing.T) {
 		"malformed":               {absent, annotated(`"kyma"`), types.NamespacedName{}, core.ErrInvalidOwner},
 		"empty":                   {absent, annotated(`""`), types.NamespacedName{}, core.ErrInvalidOwner},
 	}
-
 	for name, tt := range tests {
 		got, err := change(t, update, "", tt.before, tt.after).Owner()
 		if got != tt.want || !errors.Is(err, tt.err) {
@@ -77,7 +71,6 @@ func FuzzParseOwner(f *testing.F) {
 	for _, seed := range []string{"a/b", "a/b.c", "", "/", "a//b", "A/b", "a/-b"} {
 		f.Add(seed)
 	}
-
 	f.Fuzz(func(t *testing.T, value string) {
 		owner, err := core.ParseOwner(value)
 		if err == nil && (owner.String() != value || owner.Namespace == "" || owner.Name == "") {

@@ -16,9 +16,7 @@ func BenchmarkFilesReload(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-
 	write()
-
 	caPath, cert, key := volume.Paths()
 	files := must(keys.NewFiles(keys.Paths{CA: caPath, Certificate: cert, Key: key}, keys.FilesOptions{}))
 	reload := func() {
@@ -26,17 +24,14 @@ func BenchmarkFilesReload(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-
 	b.Run("unchanged", func(b *testing.B) {
 		b.ReportAllocs()
-
 		for b.Loop() {
 			reload()
 		}
 	})
 	b.Run("changed", func(b *testing.B) {
 		b.ReportAllocs()
-
 		for b.Loop() {
 			b.StopTimer()
 			write()

@@ -8,11 +8,9 @@ import (
 // TestGenerationsNeverMix reads a CA and a certificate while both are replaced.
 func TestGenerationsNeverMix(t *testing.T) {
 	t.Parallel()
-
 	of := func(ca, cert string) snapshot { return snapshot{ca: []byte(ca), cert: []byte(cert), key: []byte(cert)} }
 	old, mixed, next := of("old", "old"), of("old", "new"), of("new", "new")
 	gone := errors.New("gone")
-
 	for name, tc := range map[string]struct {
 		readings []any // the last of them for ever
 		want     snapshot
@@ -32,19 +30,15 @@ func TestGenerationsNeverMix(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			count := 0
 			got, err := settled(func() (snapshot, error) {
 				reading := tc.readings[min(count, len(tc.readings)-1)]
 				count++
-
 				if files, ok := reading.(snapshot); ok {
 					return files, nil
 				}
-
 				return snapshot{}, gone
 			})
-
 			if !got.equal(tc.want) || !errors.Is(err, tc.err) {
 				t.Errorf("have %s, %v; want %s, %v", got, err, tc.want, tc.err)
 			}

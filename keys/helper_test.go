@@ -22,7 +22,6 @@ func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-
 	return value
 }
 
@@ -34,9 +33,7 @@ type pki struct {
 
 func newPKI(t testing.TB) pki {
 	t.Helper()
-
 	ca := must(testpki.NewCA("test", testpki.Options{}))
-
 	return pki{
 		ca:     ca,
 		client: material(t, must(ca.Client(runtime1, testpki.Options{})), ca),
@@ -46,7 +43,6 @@ func newPKI(t testing.TB) pki {
 
 func material(t testing.TB, leaf *testpki.Leaf, cas ...*testpki.CA) *keys.Material {
 	t.Helper()
-
 	return must(keys.NewMaterial(testpki.Bundle(cas...), leaf.CertPEM(), must(leaf.KeyPEM())))
 }
 

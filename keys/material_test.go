@@ -14,27 +14,22 @@ import (
 
 func TestNewMaterial(t *testing.T) {
 	t.Parallel()
-
 	ca, other := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{}))
 	intermediate := must(ca.Intermediate("intermediate", testpki.Options{}))
 	leaf := must(intermediate.Client(runtime1, testpki.Options{}))
-
 	got := material(t, leaf, ca, other)
 	if len(got.RootFingerprints) != 2 || got.RootFingerprints[0] == got.RootFingerprints[1] ||
 		len(got.Fingerprint) != 64 {
 		t.Errorf("fingerprints %v and %q, want two different of the CAs, and one of the leaf",
 			got.RootFingerprints, got.Fingerprint)
 	}
-
 	if !got.NotAfter.Equal(leaf.Certificate().NotAfter) || !got.NotBefore.Equal(leaf.Certificate().NotBefore) ||
 		!got.RootsNotAfter.Equal(other.Certificate().NotAfter) {
 		t.Error("the validity is not that of the certificates")
 	}
-
 	if len(got.Certificate.Certificate) != 2 || !got.Certificate.Leaf.Equal(leaf.Certificate()) {
 		t.Error("the chain is not leaf and intermediate")
 	}
-
 	if same := must(got.Material()); same != got {
 		t.Error("a material is a source of itself")
 	}
@@ -42,7 +37,6 @@ func TestNewMaterial(t *testing.T) {
 
 func TestNewMaterialRefuses(t *testing.T) {
 	t.Parallel()
-
 	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	oldCA := must(testpki.NewCA("old", testpki.Options{NotAfter: past}))
@@ -51,7 +45,6 @@ func TestNewMaterialRefuses(t *testing.T) {
 	early := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
 	cas, cert, key := ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())
 	garbage := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("garbage")})
-
 	for name, tc := range map[string]struct {
 		ca, cert, key []byte
 		file, problem string
@@ -74,20 +67,16 @@ func TestNewMaterialRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			_, err := keys.NewMaterial(tc.ca, tc.cert, tc.key)
-
 			got, ok := errors.AsType[*keys.MaterialError](err)
 			if !ok || got.File != tc.file || got.Problem != tc.problem {
 				t.Errorf("have %v, want that %s is %s", err, tc.file, tc.problem)
 			}
-
 			if ok && (!strings.Contains(err.Error(), tc.file) || got.Reason() != tc.problem) {
 				t.Errorf("%v does not name file and problem", err)
 			}
 		})
 	}
-
 	for name, files := range map[string][3][]byte{
 		"nothing": {}, "certificate without key": {cas, cert, nil}, "key without certificate": {cas, nil, key},
 	} {
@@ -99,10 +88,8 @@ func TestNewMaterialRefuses(t *testing.T) {
 
 func TestExpiredCABesideAValidOneIsHarmless(t *testing.T) {
 	t.Parallel()
-
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	old := must(testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
-
 	for _, bundle := range [][]byte{
 		testpki.Bundle(ca, old), testpki.Bundle(old, ca), append([]byte("# a comment\n"), ca.PEM()...),
 	} {
@@ -118,13 +105,11 @@ func FuzzNewMaterial(f *testing.F) {
 	f.Add(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM()))
 	f.Add(ca.PEM(), []byte(nil), []byte(nil))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN "), []byte("x"))
-
 	f.Fuzz(func(t *testing.T, ca, cert, key []byte) {
 		got, err := keys.NewMaterial(ca, cert, key)
 		if (got == nil) == (err == nil) {
 			t.Fatalf("have %v and %v, want one of them", got, err)
 		}
-
 		if err == nil && got.Certificate != nil && got.Certificate.Leaf == nil {
 			t.Error("a certificate without its leaf")
 		}

@@ -16,49 +16,36 @@ import (
 // server, or the error of the end that refused.
 func handshake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
-
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer listener.Close()
-
 	type outcome struct {
 		state tls.ConnectionState
 		err   error
 	}
-
 	result := make(chan outcome, 1)
-
 	go func() {
 		raw, err := listener.Accept()
 		if err != nil {
 			result <- outcome{err: err}
-
 			return
 		}
-
 		conn := tls.Server(raw, server)
 		defer conn.Close()
-
 		_ = conn.SetDeadline(time.Now().Add(patience))
-
 		if err = conn.Handshake(); err == nil {
 			_, err = conn.Write([]byte{1})
 		}
-
 		result <- outcome{conn.ConnectionState(), err}
 		_, _ = conn.Read(make([]byte, 1))
 	}()
-
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-
 	conn, clientErr := (&tls.Dialer{Config: client}).DialContext(ctx, "tcp", listener.Addr().String())
 	if clientErr == nil {
 		_, clientErr = conn.Read(make([]byte, 1))
 		_ = conn.Close()
 	}
-
 	got := <-result
-
 	return got.state, errors.Join(got.err, clientErr)
 }
 
@@ -68,18 +55,14 @@ func client(source keys.Source) *tls.Config {
 
 func TestHandshake(t *testing.T) {
 	t.Parallel()
-
 	ends, strangers := newPKI(t), newPKI(t)
 	past := time.Now().Add(-time.Minute)
-
 	// NewMaterial would refuse this material.
 	withLeaf := func(leaf *testpki.Leaf) *keys.Material {
 		certificate := leaf.TLS()
-
 		return &keys.Material{Certificate: &certificate, Roots: ends.ca.Pool()}
 	}
 	intermediate := must(ends.ca.Intermediate("intermediate", testpki.Options{}))
-
 	anonymous := &tls.Config{RootCAs: ends.ca.Pool(), ServerName: "localhost"}
 	issued := func(ca *testpki.CA, opts testpki.Options) *keys.Material {
 		return withLeaf(must(ca.Client("a", opts)))
@@ -96,7 +79,6 @@ func TestHandshake(t *testing.T) {
 	bundle := must(keys.NewMaterial(ends.ca.PEM(), nil, nil))
 	certificate := &keys.Material{Certificate: ends.server.Certificate}
 	server, webhook := keys.ServerTLSConfig, keys.WebhookTLSConfig
-
 	for name, tc := range map[string]struct {
 		server, client *tls.Config
 		refused        bool
@@ -130,12 +112,10 @@ func TestHandshake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			state, err := handshake(t, tc.server, tc.client)
 			if (err != nil) != tc.refused {
 				t.Errorf("refused: %v, want refused: %v", err, tc.refused)
 			}
-
 			if err == nil && state.Version != tls.VersionTLS13 {
 				t.Errorf("version %x, want TLS 1.3", state.Version)
 			}
@@ -145,9 +125,7 @@ func TestHandshake(t *testing.T) {
 
 func TestClientTLSConfigNeedsBoth(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
-
 	for name, source := range map[string]*keys.Material{
 		"nothing": nil, "no certificate": {Roots: ends.client.Roots}, "no CA": {Certificate: ends.client.Certificate},
 	} {
@@ -159,21 +137,16 @@ func TestClientTLSConfigNeedsBoth(t *testing.T) {
 
 func TestServerUsesNewMaterial(t *testing.T) {
 	t.Parallel()
-
 	first, second := newPKI(t), newPKI(t)
 	source := &switchSource{}
 	source.set(first.server)
-
 	server := keys.ServerTLSConfig(source)
-
 	expect := func(name string, ends pki, refused bool) {
 		t.Helper()
-
 		if _, err := handshake(t, server, client(ends.client)); (err != nil) != refused {
 			t.Errorf("%s: refused: %v, want refused: %v", name, err, refused)
 		}
 	}
-
 	expect("before", first, false)
 	expect("before", second, true)
 	source.set(second.server)
@@ -183,24 +156,19 @@ func TestServerUsesNewMaterial(t *testing.T) {
 
 func TestResumedSessionIsCheckedAgain(t *testing.T) {
 	t.Parallel()
-
 	first, second := newPKI(t), newPKI(t)
 	source := &switchSource{}
 	source.set(first.server)
-
 	server := keys.ServerTLSConfig(source)
 	config := client(first.client) // keeps its sessions
-
 	for _, resumed := range []bool{false, true} {
 		state, err := handshake(t, server, config)
 		if err != nil || state.DidResume != resumed {
 			t.Fatalf("resumed: %v, want %v: %v", state.DidResume, resumed, err)
 		}
 	}
-
 	// The same serving certificate, but another client CA.
 	source.set(&keys.Material{Certificate: first.server.Certificate, Roots: second.server.Roots})
-
 	if _, err := handshake(t, server, config); err == nil {
 		t.Error("a session of a CA that is trusted no more was resumed")
 	}
@@ -208,16 +176,12 @@ func TestResumedSessionIsCheckedAgain(t *testing.T) {
 
 func TestServerNegotiatesNextProtos(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
-
 	for _, protocols := range [][]string{{"h2", "http/1.1"}, {"http/1.1"}} {
 		server := keys.ServerTLSConfig(ends.server)
 		server.NextProtos = protocols
-
 		config := client(ends.client)
 		config.NextProtos = []string{"h2", "http/1.1"}
-
 		state, err := handshake(t, server, config)
 		if err != nil || state.NegotiatedProtocol != protocols[0] {
 			t.Errorf("negotiated %q, want %q: %v", state.NegotiatedProtocol, protocols[0], err)

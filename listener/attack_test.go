@@ -25,7 +25,6 @@ type pki struct {
 
 func newPKI(t *testing.T) *pki {
 	t.Helper()
-
 	p := &pki{clients: newAuthority(t, "runtimes"), other: newAuthority(t, "runtimes"), servers: newAuthority(t, "servers")}
 	p.good = p.clients.client(t, "runtime-a", dnsNames("a.example"))
 	p.expired = p.clients.client(t, "runtime-a", expired)
@@ -34,14 +33,12 @@ func newPKI(t *testing.T) *pki {
 	p.anonymous = p.clients.client(t, "")
 	p.self = selfSigned(t, "runtime-a")
 	p.stranger = p.other.client(t, "runtime-a")
-
 	return p
 }
 
 // Native mTLS, where the listener verifies chains itself: every attack gets an answer and a reason.
 func TestAttacksOnTLS(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	tests := []struct {
 		name   string
@@ -57,28 +54,21 @@ func TestAttacksOnTLS(t *testing.T) {
 		{"without identity", p.anonymous, listener.ReasonNoIdentity},
 		{"the good one", p.good, ""},
 	}
-
 	for _, http2 := range []bool{false, true} {
 		for _, test := range tests {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
-
 				var record recorder
-
 				run := start(t, listener.FromTLSWithRoots(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 					listener.Options{TLS: serverConfig(t, p.servers, tls.RequestClientCert, p.clients), Hooks: record.hooks()})
-
 				var certs []tls.Certificate
 				if test.cert != nil {
 					certs = append(certs, test.cert.pair())
 				}
-
 				// A header that says otherwise is worth nothing here.
 				header := http.Header{listener.HeaderXFCC: {p.good.header()}}
 				response, _ := mustSend(t, newClient(t, p.servers, http2, certs...), run.url+"/v2/lifecycle/event", bodyV2, header)
-
 				checkAttack(t, &record, response.StatusCode, test.reason)
-
 				if want := 1 + btoi(http2); response.ProtoMajor != want {
 					t.Errorf("HTTP/%d, want %d", response.ProtoMajor, want)
 				}
@@ -90,45 +80,35 @@ func TestAttacksOnTLS(t *testing.T) {
 // Native mTLS, where the handshake verifies: attackers do not get an answer at all.
 func TestAttacksOnHandshake(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
-
 	var record recorder
-
 	attackers := []*leaf{p.self, p.expired, p.notYet, p.stranger, p.serverOnly}
 	failed := make(chan string, 2*len(attackers))
 	hooks := record.hooks()
 	hooks.HandshakeFailed = func(cause string) { failed <- cause }
 	run := start(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: hooks})
-
 	for i, attacker := range attackers {
 		response, _, err := send(t, newClient(t, p.servers, true, attacker.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
 		if err == nil {
 			t.Errorf("attacker %d got answer %d, want none", i, response.StatusCode)
 		}
 	}
-
 	if _, _, err := send(t, newClient(t, p.servers, true), run.url+"/v2/lifecycle/event", bodyV2, nil); err == nil {
 		t.Error("got an answer without certificate")
 	}
-
 	response, _ := mustSend(t, newClient(t, p.servers, true, p.good.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
 	checkAttack(t, &record, response.StatusCode, "")
-
 	causes := make(map[string]int)
 	for range len(attackers) + 1 {
 		causes[<-failed]++ // The server notices after the client: the test hangs if it does not.
 	}
-
 	if diff := cmp.Diff(map[string]int{"untrusted": len(attackers), "no_certificate": 1}, causes); diff != "" {
 		t.Errorf("causes of failed handshakes (-want +have):\n%s", diff)
 	}
-
 	if more := len(failed); more > 0 {
 		t.Errorf("%d failed handshakes too many were counted", more)
 	}
-
 	response, _ = mustSend(t, newClient(t, p.servers, true, p.anonymous.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
 	checkAttack(t, &record, response.StatusCode, listener.ReasonNoIdentity)
 }
@@ -136,7 +116,6 @@ func TestAttacksOnHandshake(t *testing.T) {
 // Attacks with the header, by a client at the address of the gateway.
 func TestAttacksOnHeader(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	intermediate := p.clients.intermediate(t, "runtimes below")
 	below := intermediate.client(t, "runtime-a")
@@ -145,7 +124,6 @@ func TestAttacksOnHeader(t *testing.T) {
 	smuggled := `Hash=` + fingerprint(p.self.cert) + `;Cert="` + escapedPEM(p.self.cert) +
 		`";Subject="CN=x\",Cert=\"` + escapedPEM(p.good.cert) + `\"";URI=`
 	pem := escapedPEM(p.good.cert)
-
 	tests := []struct {
 		name   string
 		lines  []string
@@ -157,7 +135,6 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"appended in a line of its own", []string{p.self.header(), good}, "several_elements"},
 		{"with intermediate certificates", []string{`Cert="` + escapedPEM(below.cert) + `";Chain="` + escapedPEM(below.cert, intermediate.cert) + `"`}, ""},
 		{"with SANs", []string{withURI.header()}, ""},
-
 		{"no header", nil, "no_certificate"},
 		{"no certificate in it", []string{"Hash=" + fingerprint(p.good.cert)}, "no_certificate"},
 		{"empty", []string{""}, "malformed_header"},
@@ -182,13 +159,10 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"33 KiB", []string{`Subject="` + strings.Repeat("x", 33<<10) + `",` + good}, "header_too_large"},
 		{"33 KiB in lines", append(repeat(`Subject="`+strings.Repeat("x", 11<<10)+`"`, 3), good), "header_too_large"},
 	}
-
 	var record recorder
-
 	run := start(t, listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.0/8")), p.clients.roots(), listener.PeerOptions{}),
 		listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()})
 	client := newClient(t, nil, false)
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, http.Header{listener.HeaderXFCC: test.lines})
@@ -200,7 +174,6 @@ func TestAttacksOnHeader(t *testing.T) {
 // Past the gateway: the header is right, its sender is not.
 func TestAttacksPastGateway(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	gateways := newAuthority(t, "control plane")
 	gateway := gateways.client(t, "gateway", dnsNames("gateway.istio-system.svc"))
@@ -210,7 +183,6 @@ func TestAttacksPastGateway(t *testing.T) {
 	byCertificate := listener.ProxyCertificate(gateways.roots(), "Gateway.istio-system.svc.", "spiffe://cluster/gateway")
 	elsewhere := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("::/0"))
 	here := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.1/32"))
-
 	tests := []struct {
 		name   string
 		proxy  listener.Proxy
@@ -230,27 +202,21 @@ func TestAttacksPastGateway(t *testing.T) {
 		{"no address", listener.ProxyAddresses(), nil, "untrusted_proxy"},
 		{"everyone", listener.InsecureAnyProxy(), nil, ""},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			var (
 				record recorder
 				certs  []tls.Certificate
 			)
-
 			if test.sender != nil {
 				certs = append(certs, test.sender.pair())
 			}
-
 			run := start(t, listener.FromXFCC(test.proxy, p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 				listener.Options{TLS: serverConfig(t, p.servers, tls.RequestClientCert, gateways), Hooks: record.hooks()})
 			response, body := mustSend(t, newClient(t, p.servers, true, certs...), run.url+"/v2/lifecycle/event", bodyV2,
 				http.Header{listener.HeaderXFCC: {p.good.header()}})
-
 			checkAttack(t, &record, response.StatusCode, test.reason)
-
 			if test.reason != "" && body != "{\"reason\":\"unauthenticated\"}\n" {
 				t.Errorf("a stranger gets %q", body)
 			}
@@ -261,7 +227,6 @@ func TestAttacksPastGateway(t *testing.T) {
 // A sidecar appends an element about its own client.
 func TestAttacksPastSidecar(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	sidecar := func(uri string) string { return `,By=spiffe://cluster/operator;Hash=12ab;Subject="";URI=` + uri }
 	tests := []struct {
@@ -277,16 +242,12 @@ func TestAttacksPastSidecar(t *testing.T) {
 		{"without the element of the sidecar", p.good.header(), "untrusted_proxy"},
 		{"a good one in front", p.good.header() + "," + p.self.header() + sidecar("spiffe://cluster/gateway"), "untrusted_chain"},
 	}
-
 	peers := listener.FromXFCC(listener.InsecureAnyProxy(), p.clients.roots(),
 		listener.PeerOptions{GatewayNames: []string{"spiffe://cluster/gateway"}})
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			var record recorder
-
 			r := post("/v2/lifecycle/event", bodyV2)
 			r.Header.Set(listener.HeaderXFCC, test.header)
 			w := serve(newListener(t, peers, listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()}), r)
@@ -298,7 +259,6 @@ func TestAttacksPastSidecar(t *testing.T) {
 // A handshake that is configured not to verify is refused.
 func TestUnverifiedHandshake(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	peers := listener.FromTLS(listener.PeerOptions{})
 	state := func(certs, chain []*x509.Certificate) *tls.ConnectionState {
@@ -306,11 +266,9 @@ func TestUnverifiedHandshake(t *testing.T) {
 		if chain != nil {
 			s.VerifiedChains = [][]*x509.Certificate{chain}
 		}
-
 		return s
 	}
 	of := func(l *leaf) []*x509.Certificate { return []*x509.Certificate{l.cert, p.clients.cert} }
-
 	tests := []struct {
 		name   string
 		state  *tls.ConnectionState
@@ -323,14 +281,11 @@ func TestUnverifiedHandshake(t *testing.T) {
 		{"not yet valid", state(of(p.notYet), of(p.notYet)), "not_yet_valid"},
 		{"for servers only", state(of(p.serverOnly), of(p.serverOnly)), "wrong_key_usage"},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			r := post("/v2/lifecycle/event", bodyV2)
 			r.TLS = test.state
-
 			if _, err := peers.Peer(r); core.Reason(err) != test.reason {
 				t.Errorf("error %v, want the reason %s", err, test.reason)
 			}
@@ -341,36 +296,29 @@ func TestUnverifiedHandshake(t *testing.T) {
 // checkAttack expects 401 where there is a reason.
 func checkAttack(t *testing.T, record *recorder, status int, reason string) {
 	t.Helper()
-
 	want := http.StatusOK
 	if reason != "" {
 		want = http.StatusUnauthorized
 	}
-
 	checkAnswer(t, record, status, want, reason)
 }
 
 // checkAnswer expects that the attack was counted, and that it enqueued nothing.
 func checkAnswer(t *testing.T, record *recorder, status, want int, reason string) {
 	t.Helper()
-
 	if status != want {
 		t.Errorf("status %d, want %d", status, want)
 	}
-
 	deliveries, answers := record.taken()
 	if len(answers) != 1 {
 		t.Fatalf("answers %+v were counted, want one", answers)
 	}
-
 	if diff := cmp.Diff([]any{want, reason}, []any{answers[0].Status, answers[0].Reason}); diff != "" {
 		t.Errorf("status and reason that were counted (-want +have):\n%s", diff)
 	}
-
 	if taken := want == http.StatusOK; taken != (len(deliveries) == 1) {
 		t.Errorf("deliveries %+v with status %d", deliveries, status)
 	}
-
 	for _, delivery := range deliveries {
 		if delivery.Runtime != "runtime-a" {
 			t.Errorf("delivery of %q, want runtime-a", delivery.Runtime)
@@ -383,7 +331,6 @@ func repeat(line string, count int) []string {
 	for range count {
 		lines = append(lines, line)
 	}
-
 	return lines
 }
 
@@ -391,6 +338,5 @@ func btoi(b bool) int {
 	if b {
 		return 1
 	}
-
 	return 0
 }

@@ -34,21 +34,17 @@ type fleetPKI struct {
 
 func newFleetPKI(tb testing.TB) fleetPKI {
 	tb.Helper()
-
 	return fleetPKI{tb, newAuthority(tb, "ca")}
 }
 
 func (p fleetPKI) start(handler core.Handler, opts listener.Options) *running {
 	p.tb.Helper()
-
 	opts.TLS = serverConfig(p.tb, p.ca, tls.RequireAndVerifyClientCert, p.ca)
-
 	return start(p.tb, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), handler, opts)
 }
 
 func (p fleetPKI) client(runtime core.RuntimeID) *http.Client {
 	p.tb.Helper()
-
 	return newClient(p.tb, p.ca, true, p.ca.client(p.tb, string(runtime)).pair())
 }
 
@@ -61,21 +57,17 @@ type reply struct {
 
 func (r *running) sendBatch(tb testing.TB, client *http.Client, parts ...core.Batch) reply {
 	tb.Helper()
-
 	return r.sendBody(tb, client, contract.V3.ContentType(), bytes.NewReader(encode(tb, parts...)))
 }
 
 // encode returns the body of a request with all parts in one batch.
 func encode(tb testing.TB, parts ...core.Batch) []byte {
 	tb.Helper()
-
 	batch := join(parts...)
-
 	request, err := contract.V3.Encode(&batch)
 	if err != nil || request.Failed != nil {
 		tb.Fatal(err, request.Failed)
 	}
-
 	return request.Body
 }
 
@@ -86,42 +78,34 @@ func join(parts ...core.Batch) core.Batch {
 		batch.Events = append(batch.Events, part.Events...)
 		batch.Heartbeat = cmp.Or(part.Heartbeat, batch.Heartbeat)
 	}
-
 	return batch
 }
 
 func (r *running) sendBody(tb testing.TB, client *http.Client, mediaType string, body io.Reader) reply {
 	tb.Helper()
-
 	request, err := http.NewRequestWithContext(tb.Context(), http.MethodPost, r.url+contract.V3.Path(manager), body)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	request.Header.Set("Content-Type", mediaType)
-
 	response, err := client.Do(request)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	defer response.Body.Close()
-
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return reply{response.StatusCode, response.Header, string(text)}
 }
 
 func (r reply) want(tb testing.TB, status int, reason string) {
 	tb.Helper()
-
 	body := ""
 	if reason != "" {
 		body = fmt.Sprintf("{\"reason\":%q}\n", reason)
 	}
-
 	if r.status != status || r.body != body {
 		tb.Errorf("answer %d %q, want %d %q", r.status, r.body, status, body)
 	}
@@ -134,7 +118,6 @@ func change(runtime core.RuntimeID, sequence uint64) core.Batch {
 		Watched:    types.NamespacedName{Namespace: "kyma-system", Name: name},
 		WatchedGVK: schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"},
 	}
-
 	return core.Batch{
 		Source: runtime, Epoch: "e", Events: []core.Numbered{{WatchEvent: event, ID: name, Sequence: sequence}},
 	}
@@ -145,7 +128,6 @@ func changes(runtime core.RuntimeID, count int) core.Batch {
 	for i := range parts {
 		parts[i] = change(runtime, uint64(i+1))
 	}
-
 	return join(parts...)
 }
 
@@ -158,40 +140,31 @@ func names(deliveries []core.Delivery) (names []string) {
 			names = append(names, d.Event.Watched.Name)
 		}
 	}
-
 	return names
 }
 
 func TestBatchIsDelivered(t *testing.T) {
 	t.Parallel()
-
 	var record recorder
-
 	pki := newFleetPKI(t)
 	run := pki.start(&record, listener.Options{Hooks: record.hooks()})
 	batch := changes(runtimeA, 100)
 	run.sendBatch(t, pki.client(runtimeA), batch).want(t, http.StatusAccepted, "")
-
 	deliveries, answers := record.taken()
 	have := make([]core.WatchEvent, len(deliveries))
 	want := make([]core.WatchEvent, len(batch.Events))
-
 	for i := range want {
 		want[i] = batch.Events[i].WatchEvent
 	}
-
 	for i, d := range deliveries {
 		if d.Runtime != runtimeA || d.Manager != manager || d.Received.IsZero() {
 			t.Fatalf("delivery of %q for %q at %v", d.Runtime, d.Manager, d.Received)
 		}
-
 		have[i] = d.Event
 	}
-
 	if diff := gocmp.Diff(want, have); diff != "" {
 		t.Errorf("events (-want +have):\n%s", diff)
 	}
-
 	if diff := gocmp.Diff([]answered{{"v3", manager, 202, ""}}, answers); diff != "" {
 		t.Errorf("answers to the hook (-want +have):\n%s", diff)
 	}
@@ -199,9 +172,7 @@ func TestBatchIsDelivered(t *testing.T) {
 
 func TestBatchNamesRefusedEvents(t *testing.T) {
 	t.Parallel()
-
 	var record recorder
-
 	pki := newFleetPKI(t)
 	run := pki.start(core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
 		switch d.Event.Watched.Name {
@@ -213,17 +184,14 @@ func TestBatchNamesRefusedEvents(t *testing.T) {
 			return record.Handle(ctx, d)
 		}
 	}), listener.Options{Hooks: record.hooks()})
-
 	run.sendBatch(t, pki.client(runtimeA), changes(runtimeA, 5)).wantPartial(t, 5, map[int]contract.Refusal{
 		1: {Status: http.StatusServiceUnavailable, Reason: "other", RetryAfter: 2 * time.Second},
 		3: {Status: http.StatusServiceUnavailable, Reason: reasons.Panic},
 	})
-
 	deliveries, answers := record.taken()
 	if diff := gocmp.Diff([]string{"1", "3", "5"}, names(deliveries)); diff != "" {
 		t.Errorf("deliveries (-want +have):\n%s", diff)
 	}
-
 	if diff := gocmp.Diff([]answered{{"v3", manager, 422, reasons.Partial}}, answers); diff != "" {
 		t.Errorf("answers to the hook (-want +have):\n%s", diff)
 	}
@@ -232,11 +200,9 @@ func TestBatchNamesRefusedEvents(t *testing.T) {
 // wantPartial expects that an answer to so many elements names the refused ones.
 func (r reply) wantPartial(tb testing.TB, elements int, want map[int]contract.Refusal) {
 	tb.Helper()
-
 	if r.status != http.StatusUnprocessableEntity || r.header.Get("Retry-After") != "" {
 		tb.Errorf("answer %d with Retry-After %q, want 422 without", r.status, r.header.Get("Retry-After"))
 	}
-
 	have := contract.DecodeAnswer(r.status, []byte(r.body), elements)
 	if diff := gocmp.Diff(want, have.Failed); diff != "" || have.Reason != reasons.Partial {
 		tb.Errorf("reason %q, want partial; refused elements (-want +have):\n%s", have.Reason, diff)
@@ -245,7 +211,6 @@ func (r reply) wantPartial(tb testing.TB, elements int, want map[int]contract.Re
 
 func TestBatchIsRefused(t *testing.T) {
 	t.Parallel()
-
 	var (
 		record recorder
 		pki    = newFleetPKI(t)
@@ -253,7 +218,6 @@ func TestBatchIsRefused(t *testing.T) {
 		client = pki.client(runtimeA)
 		blank  = strings.Repeat(" ", contract.V3.MaxBody()+1)
 	)
-
 	tests := []struct {
 		name, mediaType string
 		body            io.Reader
@@ -268,13 +232,11 @@ func TestBatchIsRefused(t *testing.T) {
 		{"too large, announced", contract.V3.ContentType(), strings.NewReader(blank), 413, reasons.TooLarge},
 		{"too large, not announced", contract.V3.ContentType(), io.MultiReader(strings.NewReader(blank)), 413, reasons.TooLarge},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			run.sendBody(t, client, test.mediaType, test.body).want(t, test.status, test.reason)
 		})
 	}
-
 	if deliveries, _ := record.taken(); deliveries != nil {
 		t.Errorf("delivered %v", names(deliveries))
 	}
@@ -291,45 +253,35 @@ func heartbeat(runtime core.RuntimeID, sequence uint64) core.Batch {
 // ownResync is a batch with a resync that the runtime itself asks for.
 func ownResync(runtime core.RuntimeID) core.Batch {
 	event := core.Numbered{WatchEvent: core.WatchEvent{Resync: true, TraceParent: "own"}, ID: "own", Sequence: 1}
-
 	return core.Batch{Source: runtime, Epoch: "e", Events: []core.Numbered{event}}
 }
 
 func newFleet(tb testing.TB, opts fleet.Options) *fleet.Fleet {
 	tb.Helper()
-
 	f, err := fleet.New(opts)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return f
 }
 
 func TestHeartbeatIsForTheFleet(t *testing.T) {
 	t.Parallel()
-
 	var record recorder
-
 	pki := newFleetPKI(t)
 	watched := newFleet(t, fleet.Options{})
 	run := pki.start(&record, listener.Options{Fleet: watched})
 	client := pki.client(runtimeA)
-
 	run.sendBatch(t, client, heartbeat(runtimeB, 0)).want(t, http.StatusForbidden, reasons.SourceMismatch)
-
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB} {
 		if s := watched.Get(runtime, manager); s.State != fleet.Unknown || !s.LastSeen.IsZero() {
 			t.Errorf("%s is %s after a heartbeat that was refused, want unknown and never observed", runtime, s.State)
 		}
 	}
-
 	run.sendBatch(t, client, ownResync(runtimeA), heartbeat(runtimeA, 1)).want(t, http.StatusAccepted, "")
-
 	if s := watched.Get(runtimeA, manager); s.State != fleet.Fresh || len(s.Replicas) != 1 {
 		t.Errorf("state %s with %d replicas, want fresh with 1", s.State, len(s.Replicas))
 	}
-
 	deliveries, _ := record.taken()
 	if diff := gocmp.Diff([]string{"resync"}, names(deliveries)); diff != "" {
 		t.Errorf("deliveries (-want +have):\n%s", diff)
@@ -338,29 +290,23 @@ func TestHeartbeatIsForTheFleet(t *testing.T) {
 
 func TestGapLeadsToOneResync(t *testing.T) {
 	t.Parallel()
-
 	asked := make(chan core.RuntimeID, 16)
 	handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 		if d.Event.Resync && d.Event.TraceParent != "own" {
 			asked <- d.Runtime
 		}
-
 		return nil
 	})
-
 	pki := newFleetPKI(t)
 	run := pki.start(handler, listener.Options{Fleet: newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})})
-
 	gap := func(runtime core.RuntimeID) {
 		client := pki.client(runtime)
 		run.sendBatch(t, client, ownResync(runtime), change(runtime, 2)).want(t, http.StatusAccepted, "")
 		run.sendBatch(t, client, change(runtime, 4), change(runtime, 6)).want(t, http.StatusAccepted, "")
 	}
-
 	// The resync of the next runtime shows that no second one comes for this one.
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB, "runtime-c"} {
 		gap(runtime)
-
 		if have := <-asked; have != runtime {
 			t.Fatalf("resync of %s, want one of %s", have, runtime)
 		}

@@ -31,7 +31,6 @@ func BenchmarkServeHTTP(b *testing.B) {
 		{"connection", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})},
 		{"header", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})},
 	}
-
 	for _, source := range sources {
 		b.Run(source.name, func(b *testing.B) {
 			l := newListener(b, source.peers, listener.InsecureAllowAll(), core.HandlerFunc(ignore), plenty())
@@ -39,14 +38,11 @@ func BenchmarkServeHTTP(b *testing.B) {
 			body := strings.NewReader(bodyV2)
 			r.Body = io.NopCloser(body)
 			w := &discard{header: http.Header{}}
-
 			b.ReportAllocs()
-
 			for b.Loop() {
 				body.Reset(bodyV2)
 				l.ServeHTTP(w, r)
 			}
-
 			if w.status != http.StatusOK {
 				b.Fatalf("answer %d", w.status)
 			}
@@ -58,9 +54,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 func BenchmarkPeer(b *testing.B) {
 	ca := newAuthority(b, "ca")
 	r := requestOf(ca, ca.client(b, "runtime-a"))
-
 	b.ReportAllocs()
-
 	for b.Loop() {
 		source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{CacheSize: 1})
 		if _, err := source.Peer(r); err != nil {
@@ -76,7 +70,6 @@ func BenchmarkServer(b *testing.B) {
 	cert := ca.client(b, "runtime-a")
 	mtls := serverConfig(b, ca, tls.RequireAndVerifyClientCert, ca)
 	byHeader := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
-
 	b.Run("header, HTTP/1.1", func(b *testing.B) {
 		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), plenty())
 		benchmarkServer(b, run, newClient(b, nil, false), cert.header())
@@ -99,21 +92,16 @@ func plenty() listener.Options {
 
 func with(opts listener.Options, config *tls.Config) listener.Options {
 	opts.TLS = config
-
 	return opts
 }
 
 func benchmarkServer(b *testing.B, run *running, client *http.Client, header string) {
 	b.Helper()
-
 	if transport, ok := client.Transport.(*http.Transport); ok {
 		transport.MaxIdleConnsPerHost = 64
 	}
-
 	b.ReportAllocs()
-
 	before := processorTime()
-
 	b.SetParallelism(16)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -121,7 +109,6 @@ func benchmarkServer(b *testing.B, run *running, client *http.Client, header str
 			if header != "" {
 				headers.Set(listener.HeaderXFCC, header)
 			}
-
 			if response, text := mustSend(b, client, run.url+"/v2/lifecycle/event", bodyV2, headers); response.StatusCode != http.StatusOK {
 				b.Errorf("answer %d %s", response.StatusCode, text)
 			}
@@ -143,7 +130,6 @@ func processorTime() time.Duration {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
 		panic(err)
 	}
-
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
@@ -151,29 +137,22 @@ func processorTime() time.Duration {
 // than the client.
 func benchmarkRaw(b *testing.B, run *running, header string) {
 	b.Helper()
-
 	request := []byte("POST /v2/lifecycle/event HTTP/1.1\r\nHost: operator\r\nContent-Type: application/json\r\n" +
 		listener.HeaderXFCC + ": " + header + "\r\nContent-Length: " + strconv.Itoa(len(bodyV2)) + "\r\n\r\n" + bodyV2)
-
 	b.ReportAllocs()
-
 	before := processorTime()
-
 	b.SetParallelism(16)
 	b.RunParallel(func(pb *testing.PB) {
 		conn, err := net.Dial("tcp", run.address())
 		if err != nil {
 			b.Error(err)
-
 			return
 		}
 		defer conn.Close()
-
 		reader := bufio.NewReader(conn)
 		for pb.Next() {
 			if err := exchangeRaw(conn, reader, request); err != nil {
 				b.Error(err)
-
 				return
 			}
 		}
@@ -186,22 +165,18 @@ func exchangeRaw(conn net.Conn, reader *bufio.Reader, request []byte) error {
 	if _, err := conn.Write(request); err != nil {
 		return err
 	}
-
 	status, err := reader.ReadSlice('\n')
 	if err != nil {
 		return err
 	}
-
 	if !bytes.HasPrefix(status, []byte("HTTP/1.1 200 ")) {
 		return fmt.Errorf("answer %s", status)
 	}
-
 	for line := status; len(line) > len("\r\n"); {
 		if line, err = reader.ReadSlice('\n'); err != nil {
 			return err
 		}
 	}
-
 	return nil
 }
 

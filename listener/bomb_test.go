@@ -18,29 +18,23 @@ import (
 // name and one key, so that each may have signed each other one.
 func bomb(t *testing.T, length int) []*x509.Certificate {
 	t.Helper()
-
 	ca := newAuthority(t, "bomb")
 	certs := []*x509.Certificate{ca.client(t, string(runtimeA)).cert}
-
 	for len(certs) < length {
 		template := caTemplate("bomb")
 		template.SerialNumber = serial(t)
 		certs = append(certs, sign(t, template, ca.cert, ca.key, ca.key))
 	}
-
 	return certs
 }
 
 // A sender cannot have one certificate verified again and again.
 func TestBadChainsAreVerifiedOnce(t *testing.T) {
 	t.Parallel()
-
 	const again = 100
-
 	ca := newAuthority(t, "ca")
 	certs := bomb(t, 10)
 	everywhere := listener.ProxyAddresses(netip.MustParsePrefix("0.0.0.0/0"))
-
 	for name, peers := range map[string]listener.Peers{
 		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(everywhere, ca.roots(), listener.PeerOptions{}),
@@ -51,23 +45,18 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 			r := post("/v2/lifecycle/event", bodyV2)
 			r.Header.Set(listener.HeaderXFCC, `Chain="`+escapedPEM(certs...)+`"`)
 			r.TLS = &tls.ConnectionState{PeerCertificates: certs}
-
 			verify := func() time.Duration {
 				began := time.Now()
-
 				if _, err := peers.Peer(r); err == nil {
 					t.Error("the chain was accepted")
 				}
-
 				return time.Since(began)
 			}
-
 			// The shortest one, as the machine may have no time for some.
 			first, shortest := verify(), time.Hour
 			for range again {
 				shortest = min(shortest, verify())
 			}
-
 			if shortest > first/5 {
 				t.Errorf("later requests take %v, the first one %v: the chain is verified again", shortest, first)
 			}
@@ -77,23 +66,17 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 
 func TestLongChainsAreNotVerified(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
-
 	for length, reason := range map[int]string{10: "", 11: "untrusted_chain"} {
 		t.Run(strconv.Itoa(length), func(t *testing.T) {
 			t.Parallel()
-
 			issuer, chain := ca, []*x509.Certificate{}
-
 			for range length - 1 {
 				issuer = issuer.intermediate(t, "below "+strconv.Itoa(len(chain)))
 				chain = append(chain, issuer.cert)
 			}
-
 			r := requestOf(ca, issuer.client(t, string(runtimeA)))
 			r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, chain...)
-
 			expectReason(t, "chain", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), r, reason)
 		})
 	}
@@ -103,7 +86,6 @@ func TestLongChainsAreNotVerified(t *testing.T) {
 // request.
 func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 	t.Parallel()
-
 	ca, servers := newAuthority(t, "ca"), newAuthority(t, "servers")
 	plain := serverConfig(t, servers, tls.RequestClientCert, ca)
 	inner := plain.Clone()
@@ -112,22 +94,17 @@ func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 	reloaded.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return inner, nil }
 	unchanged := plain.Clone()
 	unchanged.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }
-
 	for name, config := range map[string]*tls.Config{
 		"config": plain, "config that is reloaded": reloaded, "config that stays": unchanged,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			var verified atomic.Int64
-
 			roots := ca.pool()
 			run := start(t, listener.FromTLSWithRoots(func() *x509.CertPool {
 				verified.Add(1)
-
 				return roots
 			}, listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
-
 			dial(t, run, servers, ca.client(t, string(runtimeA)).pair())
 			eventually(t, func() bool { return verified.Load() > 0 })
 		})
@@ -137,27 +114,22 @@ func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 // Reloaded configurations do not cost the sessions that clients resume.
 func TestSessionsAreResumed(t *testing.T) {
 	t.Parallel()
-
 	ca, servers := newAuthority(t, "ca"), newAuthority(t, "servers")
 	config := serverConfig(t, servers, tls.RequestClientCert, ca)
 	inner := config.Clone()
 	inner.NextProtos = []string{"h2", "http/1.1"}
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return inner, nil }
-
 	run := start(t, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{TLS: config})
 	pair, sessions := ca.client(t, string(runtimeA)).pair(), tls.NewLRUClientSessionCache(1)
-
 	for n := range 2 {
 		client := newClient(t, servers, true, pair)
 		transport, _ := client.Transport.(*http.Transport)
 		transport.TLSClientConfig.ClientSessionCache = sessions
-
 		response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
 		if response.StatusCode != http.StatusOK || response.TLS.DidResume != (n > 0) {
 			t.Errorf("connection %d: answer %d, resumed: %v", n, response.StatusCode, response.TLS.DidResume)
 		}
-
 		client.CloseIdleConnections()
 	}
 }
@@ -165,14 +137,11 @@ func TestSessionsAreResumed(t *testing.T) {
 // dial does the handshake, and sends nothing.
 func dial(t *testing.T, run *running, servers *authority, pair tls.Certificate) {
 	t.Helper()
-
 	conn, err := net.Dial("tcp", run.address())
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	t.Cleanup(func() { conn.Close() })
-
 	client := tls.Client(conn, &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: servers.pool(), ServerName: "127.0.0.1",
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },

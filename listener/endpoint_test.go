@@ -26,7 +26,6 @@ import (
 
 func TestEventsAreDelivered(t *testing.T) {
 	t.Parallel()
-
 	received := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	event := core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
@@ -34,7 +33,6 @@ func TestEventsAreDelivered(t *testing.T) {
 	}
 	owned := event
 	owned.Owner = types.NamespacedName{Namespace: "kcp-system", Name: "runtime-a"}
-
 	tests := []struct {
 		contract, body string
 		want           core.WatchEvent
@@ -44,29 +42,22 @@ func TestEventsAreDelivered(t *testing.T) {
 		// An agent that still sends an owner: contract v2 ignores it.
 		{"v2", bodyV1, event},
 	}
-
 	for _, test := range tests {
 		t.Run(test.contract, func(t *testing.T) {
 			t.Parallel()
-
 			var record recorder
-
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{
 				Now: func() time.Time { return received }, Hooks: record.hooks(),
 			})
-
 			w := serve(l, post("/"+test.contract+"/lifecycle/event", test.body))
 			if w.Code != http.StatusOK || w.Body.Len() != 0 {
 				t.Errorf("answer %d with body %q, want 200 without", w.Code, w.Body)
 			}
-
 			deliveries, answers := record.taken()
 			want := []core.Delivery{{Runtime: "runtime-a", Manager: manager, Event: test.want, Received: received}}
-
 			if diff := cmp.Diff(want, deliveries); diff != "" {
 				t.Errorf("deliveries (-want +have):\n%s", diff)
 			}
-
 			if diff := cmp.Diff([]answered{{test.contract, manager, 200, ""}}, answers); diff != "" {
 				t.Errorf("answers (-want +have):\n%s", diff)
 			}
@@ -94,9 +85,7 @@ type answerCase struct {
 
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-
 	const target = "/v2/lifecycle/event"
-
 	var (
 		good     = func() *http.Request { return post(target, bodyV2) }
 		stranger = func(*http.Request) (core.Peer, error) {
@@ -108,7 +97,6 @@ func TestAnswers(t *testing.T) {
 		refuse    = func(err error) core.HandlerFunc { return func(context.Context, core.Delivery) error { return err } }
 		errInside = errors.New("inside")
 	)
-
 	tests := []answerCase{
 		{name: "taken", request: good, want: answered{"v2", manager, 200, ""}},
 		{
@@ -116,7 +104,6 @@ func TestAnswers(t *testing.T) {
 			request: func() *http.Request { return withType(good(), "Application/JSON; charset=utf-8") },
 			want:    answered{"v2", manager, 200, ""},
 		},
-
 		{name: "not JSON", request: func() *http.Request { return post(target, "{") }, want: answered{"v2", manager, 400, "malformed"}},
 		{name: "empty", request: func() *http.Request { return post(target, "") }, want: answered{"v2", manager, 400, "malformed"}},
 		{name: "nothing watched", request: func() *http.Request { return post(target, "{}") }, want: answered{"v2", manager, 400, "malformed"}},
@@ -125,7 +112,6 @@ func TestAnswers(t *testing.T) {
 			request: func() *http.Request { return post("/v1/lifecycle/event", bodyV2) },
 			want:    answered{"v1", manager, 400, "malformed"},
 		},
-
 		{
 			name:    "too large, announced",
 			request: func() *http.Request { return post(target, strings.Repeat(" ", 16<<10+1)) },
@@ -146,14 +132,12 @@ func TestAnswers(t *testing.T) {
 			request: func() *http.Request { return broken(good()) },
 			want:    answered{"v2", manager, 503, "unreadable_body"},
 		},
-
 		{name: "no media type", request: func() *http.Request { return withType(good(), "") }, want: answered{"v2", manager, 415, "unsupported_media_type"}},
 		{
 			name:    "wrong media type",
 			request: func() *http.Request { return withType(good(), "text/plain") },
 			want:    answered{"v2", manager, 415, "unsupported_media_type"},
 		},
-
 		{
 			name: "stranger", request: good, peers: stranger,
 			want: answered{"v2", "", 401, "unauthenticated"},
@@ -188,7 +172,6 @@ func TestAnswers(t *testing.T) {
 			verify: func(context.Context, core.Peer, *core.WatchEvent) error { panic("inside") },
 			want:   answered{"v2", manager, 500, "panic"}, event: true,
 		},
-
 		{name: "handler that is not ready", request: good, handle: refuse(core.ErrNotReady), want: answered{"v2", manager, 503, "not_ready"}, closes: true},
 		{name: "handler that is broken", request: good, handle: refuse(errInside), want: answered{"v2", manager, 500, "other"}, event: true},
 		{
@@ -212,12 +195,10 @@ func TestAnswers(t *testing.T) {
 			name: "handler that takes too long", request: good,
 			handle: func(ctx context.Context, _ core.Delivery) error {
 				<-ctx.Done()
-
 				return ctx.Err()
 			},
 			want: answered{"v2", manager, 500, "timeout"}, event: true,
 		},
-
 		{
 			name:    "GET",
 			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, target, http.NoBody) },
@@ -247,7 +228,6 @@ func TestAnswers(t *testing.T) {
 			request: func() *http.Request { return post("/v2/lifecyclé/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"},
 		},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -258,56 +238,44 @@ func TestAnswers(t *testing.T) {
 
 func (c *answerCase) run(t *testing.T) {
 	t.Helper()
-
 	var (
 		record   recorder
 		peers    = listener.PeersFunc(known)
 		verifier = listener.InsecureAllowAll()
 		handler  = core.Handler(&record)
 	)
-
 	if c.peers != nil {
 		peers = listener.PeersFunc(c.peers)
 	}
-
 	if c.verify != nil {
 		verifier = c.verify
 	}
-
 	if c.handle != nil {
 		handler = c.handle
 	}
-
 	l := newListener(t, peers, verifier, handler, listener.Options{Hooks: record.hooks(), HandleTimeout: 20 * time.Millisecond})
 	w := serve(l, c.request())
-
 	deliveries, answers := record.taken()
 	if diff := cmp.Diff([]answered{c.want}, answers); diff != "" {
 		t.Errorf("answers to the hook (-want +have):\n%s", diff)
 	}
-
 	if w.Code != c.want.Status {
 		t.Errorf("status %d, want %d", w.Code, c.want.Status)
 	}
-
 	if taken := c.want.Status == http.StatusOK; taken != (len(deliveries) == 1) {
 		t.Errorf("%d deliveries with status %d", len(deliveries), w.Code)
 	}
-
 	c.checkBody(t, w)
 	c.checkHeaders(t, w.Header())
 }
 
 func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 	t.Helper()
-
 	sent := c.sent
 	if sent == "" {
 		sent = c.want.Reason
 	}
-
 	want := ""
-
 	switch {
 	case c.event && c.after != "":
 		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q,"retryAfter":%s}]}`, sent, sent, c.after) + "\n"
@@ -316,7 +284,6 @@ func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 	case sent != "":
 		want = fmt.Sprintf("{\"reason\":%q}\n", sent)
 	}
-
 	if have := w.Body.String(); have != want {
 		t.Errorf("body %q, want %q", have, want)
 	}
@@ -324,9 +291,7 @@ func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 
 func (c *answerCase) checkHeaders(t *testing.T, header http.Header) {
 	t.Helper()
-
 	after, err := strconv.Atoi(header.Get("Retry-After"))
-
 	switch {
 	case c.want.Status != http.StatusServiceUnavailable:
 		if header.Get("Retry-After") != "" {
@@ -339,11 +304,9 @@ func (c *answerCase) checkHeaders(t *testing.T, header http.Header) {
 	case err != nil || after < 1 || after > 3:
 		t.Errorf("Retry-After %q, want 1 to 3", header.Get("Retry-After"))
 	}
-
 	if closes := header.Get("Connection") == "close"; closes != c.closes {
 		t.Errorf("closes the connection: %v, want %v", closes, c.closes)
 	}
-
 	if c.want.Status == http.StatusMethodNotAllowed && header.Get("Allow") != http.MethodPost {
 		t.Errorf("Allow %q, want POST", header.Get("Allow"))
 	}
@@ -357,19 +320,16 @@ func (e waitError) RetryAfter() time.Duration { return time.Duration(e) }
 
 func withType(r *http.Request, mediaType string) *http.Request {
 	r.Header.Set("Content-Type", mediaType)
-
 	return r
 }
 
 func unannounced(r *http.Request) *http.Request {
 	r.ContentLength = -1
-
 	return r
 }
 
 func broken(r *http.Request) *http.Request {
 	r.Body = io.NopCloser(io.MultiReader(strings.NewReader(bodyV2[:10]), errReader{}))
-
 	return r
 }
 
@@ -380,64 +340,50 @@ func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 // A handler that blocks costs its slots, and nothing else.
 func TestBlockedHandler(t *testing.T) {
 	t.Parallel()
-
 	const slots, flood = 4, 500
-
 	var (
 		record recorder
 		free   = make(chan struct{})
 		inside = make(chan struct{}, slots)
 		group  sync.WaitGroup
 	)
-
 	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
 		inside <- struct{}{}
 		<-free // Without a look at its context: the worst that there is.
-
 		return nil
 	})
-
 	inFlight := &gauge{}
 	hooks := record.hooks()
 	hooks.InFlight = inFlight.add
 	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler,
 		listener.Options{MaxInFlight: slots, RuntimeBurst: 2 * flood, RuntimeRate: 2 * flood, Hooks: hooks})
 	client := newClient(t, nil, false)
-
 	for range slots {
 		group.Go(func() { mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil) })
 	}
-
 	for range slots {
 		<-inside
 	}
-
 	before := runtime.NumGoroutine()
-
 	for range flood {
 		response, body := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
 		if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" {
 			t.Fatalf("answer %d %q, want 503 with Retry-After", response.StatusCode, body)
 		}
 	}
-
 	// Other tests run beside this one; a goroutine for each request would stand out.
 	if after := runtime.NumGoroutine(); after-before > flood/2 {
 		t.Errorf("%d goroutines after %d refused requests, %d before", after, flood, before)
 	}
-
 	if now, _ := inFlight.read(); now != slots {
 		t.Errorf("%d in flight, want %d", now, slots)
 	}
-
 	close(free)
 	group.Wait()
-
 	response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d when there is room again, want 200", response.StatusCode)
 	}
-
 	if now, most := inFlight.read(); now != 0 || most != slots {
 		t.Errorf("%d in flight, %d at most, want 0 and %d", now, most, slots)
 	}
@@ -452,7 +398,6 @@ type gauge struct {
 func (g *gauge) add(delta int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-
 	g.now += delta
 	g.most = max(g.most, g.now)
 }
@@ -460,21 +405,16 @@ func (g *gauge) add(delta int) {
 func (g *gauge) read() (now, most int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-
 	return g.now, g.most
 }
 
 func TestLogs(t *testing.T) {
 	t.Parallel()
-
 	var text bytes.Buffer
-
 	logger := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	panics := core.HandlerFunc(func(context.Context, core.Delivery) error { panic("the cause") })
 	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), panics, listener.Options{Logger: logger})
-
 	serve(l, post("/v2/lifecycle/event", bodyV2))
-
 	for _, want := range []string{"level=ERROR", "the cause", "endpoint_test.go", "level=DEBUG", "reason=panic", "runtime=runtime-a"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("log has no %q:\n%s", want, &text)

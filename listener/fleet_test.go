@@ -24,12 +24,10 @@ import (
 
 func TestFleetHandler(t *testing.T) {
 	t.Parallel()
-
 	watched := newFleet(t, fleet.Options{})
 	watched.Observe(core.Peer{ID: runtimeA}, manager, heartbeat(runtimeA, 1), nil)
 	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
 	watched.Observe(core.Peer{ID: runtimeB}, manager, change(runtimeB, 1), nil)
-
 	handler := statuspage.Authenticated(statuspage.FleetHandler(watched))
 	tests := []struct {
 		query string
@@ -42,16 +40,13 @@ func TestFleetHandler(t *testing.T) {
 		{"?runtime=runtime-a&state=unknown&manager=other", []string{"runtime-a other unknown"}},
 		{"?state=stale", []string{}},
 	}
-
 	for _, test := range tests {
 		t.Run(test.query, func(t *testing.T) {
 			t.Parallel()
-
 			w := serve(handler, httptest.NewRequest(http.MethodGet, "/"+test.query, http.NoBody))
 			if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
 				t.Fatalf("answer %d of type %q, want 200 of JSON", w.Code, w.Header().Get("Content-Type"))
 			}
-
 			var view struct {
 				Counts   []map[string]any `json:"counts"`
 				Runtimes []struct {
@@ -63,16 +58,13 @@ func TestFleetHandler(t *testing.T) {
 			if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
 				t.Fatal(err)
 			}
-
 			have := []string{}
 			for _, s := range view.Runtimes {
 				have = append(have, s.Runtime+" "+s.Manager+" "+s.State)
 			}
-
 			if diff := cmp.Diff(test.want, have); diff != "" {
 				t.Errorf("runtimes (-want +have):\n%s", diff)
 			}
-
 			counts := []map[string]any{
 				{"manager": "lifecycle", "state": "fresh", "count": 1.0},
 				{"manager": "lifecycle", "state": "unknown", "count": 1.0},
@@ -83,7 +75,6 @@ func TestFleetHandler(t *testing.T) {
 			}
 		})
 	}
-
 	if w := serve(handler, post("/", "{}")); w.Code != http.StatusMethodNotAllowed {
 		t.Errorf("answer %d to POST, want 405", w.Code)
 	}
@@ -92,13 +83,11 @@ func TestFleetHandler(t *testing.T) {
 // Durations are readable, and no text of a runtime breaks the JSON.
 func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	t.Parallel()
-
 	watched := newFleet(t, fleet.Options{})
 	event := heartbeat(runtimeA, 7)
 	event.Heartbeat.Interval, event.Heartbeat.OldestPending = 30*time.Second, 90*time.Second
 	event.Heartbeat.KeyMaterialError = "\"},\xff<script>"
 	watched.Observe(core.Peer{ID: runtimeA}, manager, event, nil)
-
 	var view struct {
 		Runtimes []struct {
 			Reason   string `json:"reason"`
@@ -108,12 +97,10 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 			} `json:"replicas"`
 		} `json:"runtimes"`
 	}
-
 	w := serve(statuspage.Authenticated(statuspage.FleetHandler(watched)), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
 		t.Fatal(err)
 	}
-
 	beat := view.Runtimes[0].Replicas[0].Heartbeat
 	if view.Runtimes[0].Reason != fleet.ReasonPendingTooLong || view.Runtimes[0].Replicas[0].Sequence != 7 ||
 		beat["interval"] != "30s" || beat["oldestPending"] != "1m30s" || beat["keyMaterialError"] != "\"},\ufffd<script>" {
@@ -123,7 +110,6 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 
 func TestFleetHandlerWithoutRuntimes(t *testing.T) {
 	t.Parallel()
-
 	handler := statuspage.Authenticated(statuspage.FleetHandler(newFleet(t, fleet.Options{})))
 	w := serve(handler, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	if have, want := w.Body.String(), `{"counts":[],"runtimes":[]}`+"\n"; have != want {
@@ -134,18 +120,14 @@ func TestFleetHandlerWithoutRuntimes(t *testing.T) {
 // A panic of a handler ends neither the process nor the resync.
 func TestResyncSurvivesAPanic(t *testing.T) {
 	t.Parallel()
-
 	asked := make(chan struct{}, 16)
 	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
 		asked <- struct{}{}
-
 		if len(asked) == 1 {
 			panic("inside")
 		}
-
 		return nil
 	})
-
 	resynced := make(chan string, 1)
 	watched := newFleet(t, fleet.Options{
 		ResyncJitter: time.Nanosecond,
@@ -153,7 +135,6 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	})
 	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
-
 	if cause := <-resynced; cause != "new_epoch" || len(asked) != 2 {
 		t.Errorf("resync because of %s after %d attempts, want %s after 2", cause, len(asked), "new_epoch")
 	}
@@ -162,26 +143,20 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 // Listeners for different managers may feed one fleet: each gets the resyncs of its manager.
 func TestListenersShareAFleet(t *testing.T) {
 	t.Parallel()
-
 	resynced := make(chan core.Manager, 16)
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
-
 	for _, name := range []core.Manager{manager, "other"} {
 		handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 			if d.Manager != name {
 				t.Errorf("resync for %s was handed to %s", d.Manager, name)
 			}
-
 			resynced <- d.Manager
-
 			return nil
 		})
 		untilTheEnd(t, newListenerFor(t, name, handler, listener.Options{Fleet: watched}))
 	}
-
 	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
-
 	if first, second := <-resynced, <-resynced; first == second {
 		t.Errorf("two resyncs for %s, want one for each manager", first)
 	}
@@ -190,31 +165,24 @@ func TestListenersShareAFleet(t *testing.T) {
 // newListenerFor serves plain HTTP for one manager, once it is started.
 func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts listener.Options) *listener.Listener {
 	t.Helper()
-
 	opts.Listener = listen(t)
-
 	l, err := listener.New(listener.PeersFunc(known), listener.InsecureAllowAll(), map[core.Manager]core.Handler{name: handler}, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return l
 }
 
 func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	t.Parallel()
-
 	var record recorder
-
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
 	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 	eventually(t, func() bool {
 		resyncs, _ := record.taken()
-
 		return len(resyncs) > 0
 	})
-
 	second := newListenerFor(t, manager, &recorder{}, listener.Options{Fleet: watched})
 	if err := second.Start(t.Context()); !errors.Is(err, fleet.ErrManagerTaken) {
 		t.Errorf("Start returned %v, want %v", err, fleet.ErrManagerTaken)
@@ -224,7 +192,6 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 // The fleet observes a runtime, which stays fresh, while the listener refuses all events for load.
 func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 	t.Parallel()
-
 	var (
 		inside  = make(chan struct{})
 		free    = make(chan struct{})
@@ -233,32 +200,23 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 		watched = newFleet(t, fleet.Options{})
 		pki     = newFleetPKI(t)
 	)
-
 	run := pki.start(core.HandlerFunc(func(context.Context, core.Delivery) error {
 		inside <- struct{}{}
 		<-free
-
 		return nil
 	}), listener.Options{Fleet: watched, MaxInFlight: 1, Hooks: record.hooks()})
-
 	a, b := pki.client(runtimeA), pki.client(runtimeB)
-
 	group.Go(func() { run.sendBatch(t, a, change(runtimeA, 1)).want(t, http.StatusAccepted, "") })
 	<-inside
-
 	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, reasons.Busy)
-
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.LastSeen.IsZero() || len(s.Replicas) != 1 {
 		t.Errorf("a runtime whose event was refused for load is %+v, want it observed", s)
 	}
-
 	run.sendBatch(t, b, heartbeat(runtimeB, 1)).want(t, http.StatusAccepted, "")
 	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, reasons.Busy)
-
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Fresh || s.Replicas[0].Sequence != 2 {
 		t.Errorf("a runtime whose heartbeats come under load is %+v, want it fresh", s)
 	}
-
 	close(free)
 	group.Wait()
 }
@@ -266,44 +224,32 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 // A resync that was refused for load does not replace a resync of the fleet.
 func TestRefusedResyncReplacesNone(t *testing.T) {
 	t.Parallel()
-
 	inside, free := make(chan struct{}), make(chan struct{})
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
 	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
 		inside <- struct{}{}
 		<-free
-
 		return nil
 	})
 	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched, MaxInFlight: 1})
-
 	var group sync.WaitGroup
-
 	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
 	<-inside
-
 	if w := serve(l, batchFrom(t, runtimeB, ownResync(runtimeB))); w.Code != http.StatusServiceUnavailable {
 		t.Fatalf("the resync was answered %d, want 503", w.Code)
 	}
-
 	close(free)
 	group.Wait()
-
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-
 	resynced := make(chan core.RuntimeID, 8)
-
 	group.Go(func() {
 		_ = watched.Start(ctx, map[core.Manager]core.Handler{manager: core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 			resynced <- d.Runtime
-
 			return nil
 		})})
 	})
-
 	timeout := time.After(10 * time.Second)
-
 	for looked := core.RuntimeID(""); looked != runtimeB; {
 		select {
 		case looked = <-resynced:
@@ -311,7 +257,6 @@ func TestRefusedResyncReplacesNone(t *testing.T) {
 			t.Fatalf("no resync of %s, but its own was refused", runtimeB)
 		}
 	}
-
 	cancel()
 	group.Wait()
 }
@@ -319,39 +264,31 @@ func TestRefusedResyncReplacesNone(t *testing.T) {
 // The fleet does not observe a runtime that is not verified, also under load.
 func TestStrangersAreNotObserved(t *testing.T) {
 	t.Parallel()
-
 	watched := newFleet(t, fleet.Options{})
 	inside, free := make(chan struct{}), make(chan struct{})
 	verifier := core.VerifierFunc(func(_ context.Context, p core.Peer, _ *core.WatchEvent) error {
 		if p.ID != runtimeA {
 			return listener.Forbidden(listener.ReasonSANMismatch, "not pinned")
 		}
-
 		return nil
 	})
 	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
 		inside <- struct{}{}
 		<-free
-
 		return nil
 	})
 	l := newListener(t, listener.PeersFunc(named), verifier, handler, listener.Options{Fleet: watched, MaxInFlight: 1})
-
 	var group sync.WaitGroup
-
 	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
 	<-inside
-
 	for _, batch := range []core.Batch{heartbeat(runtimeB, 1), join(change(runtimeB, 1), heartbeat(runtimeB, 1))} {
 		if w := serve(l, batchFrom(t, runtimeB, batch)); w.Code == http.StatusAccepted {
 			t.Errorf("a stranger's %d events were taken", len(batch.Events))
 		}
 	}
-
 	if s := watched.Get(runtimeB, manager); !s.LastSeen.IsZero() {
 		t.Errorf("a stranger was observed: %+v", s)
 	}
-
 	close(free)
 	group.Wait()
 }
@@ -363,11 +300,9 @@ func named(r *http.Request) (core.Peer, error) {
 
 func batchFrom(t *testing.T, runtime core.RuntimeID, parts ...core.Batch) *http.Request {
 	t.Helper()
-
 	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(encode(t, parts...)))
 	r.Header.Set("Content-Type", contract.V3.ContentType())
 	r.Header.Set("Runtime", string(runtime))
-
 	return r
 }
 
@@ -382,7 +317,6 @@ func (e *electable) Ready() error {
 	if e.leads {
 		return nil
 	}
-
 	return fmt.Errorf("%w: another replica leads", core.ErrNotReady)
 }
 
@@ -390,26 +324,20 @@ func (e *electable) Ready() error {
 // silent.
 func TestHeartbeatsLookForTheLeader(t *testing.T) {
 	t.Parallel()
-
 	watched := newFleet(t, fleet.Options{})
 	handler := &electable{}
 	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
-
 	w := serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 1)))
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Connection") != "close" {
 		t.Errorf("answer %d with Connection %q, want 503 with close", w.Code, w.Header().Get("Connection"))
 	}
-
 	if s := watched.Get(runtimeA, manager); !s.LastSeen.IsZero() {
 		t.Errorf("a replica that does not lead has observed %+v", s)
 	}
-
 	handler.leads = true
-
 	if w := serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 2))); w.Code != http.StatusAccepted {
 		t.Errorf("answer %d of the leader, want 202", w.Code)
 	}
-
 	if s := watched.Get(runtimeA, manager); s.State != fleet.Fresh {
 		t.Errorf("the leader finds the runtime %s, want fresh", s.State)
 	}

@@ -34,7 +34,6 @@ func (n *network) Accept() (net.Conn, error) {
 
 func (n *network) Close() error {
 	n.once.Do(func() { close(n.closed) })
-
 	return nil
 }
 
@@ -43,12 +42,9 @@ func (n *network) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 
 // dial connects from an address.
 func (n *network) dial(t *testing.T, address string) net.Conn {
 	t.Helper()
-
 	near, far := net.Pipe()
 	t.Cleanup(func() { near.Close() })
-
 	n.incoming <- &addressed{far, &net.TCPAddr{IP: net.ParseIP(address), Port: 1}}
-
 	return near
 }
 
@@ -72,9 +68,7 @@ func (w *work) do(took time.Duration) {
 	w.inside++
 	w.most = max(w.most, w.inside)
 	w.mu.Unlock()
-
 	time.Sleep(took)
-
 	w.mu.Lock()
 	w.inside--
 	w.mu.Unlock()
@@ -83,7 +77,6 @@ func (w *work) do(took time.Duration) {
 // begin sends the first message of a handshake and leaves it at that.
 func begin(t *testing.T, conn net.Conn) {
 	t.Helper()
-
 	go func() {
 		client := tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true})
 		_ = client.HandshakeContext(t.Context()) // Without a certificate it fails, or later.
@@ -94,57 +87,45 @@ func begin(t *testing.T, conn net.Conn) {
 // waits.
 func TestHandshakesAreFair(t *testing.T) {
 	t.Parallel()
-
 	const (
 		silent, flood = 100, 300
 		took          = 10 * time.Millisecond
 		slots         = 2
 	)
-
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{incoming: make(chan net.Conn), closed: make(chan struct{})}
 		ca, handshakes := newAuthority(t, "ca"), new(work)
 		config := serverConfig(t, ca, tls.RequireAndVerifyClientCert, ca)
 		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			handshakes.do(took)
-
 			return nil, nil
 		}
 		untilTheEnd(t, newListener(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
 			listener.Options{Listener: n, TLS: config, MaxHandshakes: slots}))
-
 		for range silent {
 			n.dial(t, "10.0.0.1")
 		}
-
 		for range flood {
 			begin(t, n.dial(t, "10.0.0.1"))
 		}
-
 		synctest.Wait()
-
 		// HTTP/1.1, because both ends of HTTP/2 begin with a write, and pipes have no buffer.
 		client := newClient(t, ca, false, ca.client(t, string(runtimeA)).pair())
 		transport, _ := client.Transport.(*http.Transport)
 		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
 			return n.dial(t, "10.0.0.2"), nil
 		}
-
 		began := time.Now()
 		response, _ := mustSend(t, client, "https://127.0.0.1/v2/lifecycle/event", bodyV2, nil)
 		waited := time.Since(began)
-
 		transport.CloseIdleConnections()
-
 		// It waits before each of its messages. All handshakes together take 1.5 s.
 		if response.StatusCode != http.StatusOK || waited > 10*took {
 			t.Errorf("a runtime of another address is answered %d after %v, want 200 within %v",
 				response.StatusCode, waited, 10*took)
 		}
-
 		handshakes.mu.Lock()
 		defer handshakes.mu.Unlock()
-
 		if handshakes.most != slots {
 			t.Errorf("%d handshakes at once, want %d", handshakes.most, slots)
 		}
@@ -155,11 +136,8 @@ func TestHandshakesAreFair(t *testing.T) {
 // it comes back.
 func TestFailedHandshakesAreLogged(t *testing.T) {
 	t.Parallel()
-
 	const attempts = 3
-
 	var log bytes.Buffer
-
 	ca := newAuthority(t, "ca")
 	failed := make(chan string, attempts)
 	l := newListener(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{}, listener.Options{
@@ -169,39 +147,29 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-
 	go func() { ended <- l.Start(ctx) }()
-
 	eventually(t, func() bool { return l.Ready() == nil })
-
 	for range attempts {
 		if _, _, err := send(t, newClient(t, ca, false), "https://"+l.Addr().String()+"/v2/lifecycle/event", bodyV2, nil); err == nil {
 			t.Error("a stranger was answered")
 		}
-
 		if cause := <-failed; cause != "no_certificate" {
 			t.Errorf("cause %q, want no_certificate", cause)
 		}
 	}
-
 	stop()
-
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-
 	var warnings []string
-
 	for line := range strings.Lines(log.String()) {
 		if strings.Contains(line, "level=WARN") {
 			warnings = append(warnings, line)
 		}
 	}
-
 	if len(warnings) != 1 {
 		t.Fatalf("warnings %q, want one", warnings)
 	}
-
 	for _, want := range []string{"TLS handshake failed", "cause=no_certificate", "remote=127.0.0.1:", "error="} {
 		if !strings.Contains(warnings[0], want) {
 			t.Errorf("no %q in %s", want, warnings[0])

@@ -47,9 +47,7 @@ type answered struct {
 func (r *recorder) Handle(_ context.Context, d core.Delivery) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.deliveries = append(r.deliveries, d)
-
 	return nil
 }
 
@@ -58,7 +56,6 @@ func (r *recorder) hooks() listener.Hooks {
 		Answered: func(contract string, manager core.Manager, status int, reason string, _ time.Duration) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-
 			r.answers = append(r.answers, answered{contract, manager, status, reason})
 		},
 	}
@@ -68,10 +65,8 @@ func (r *recorder) hooks() listener.Hooks {
 func (r *recorder) taken() ([]core.Delivery, []answered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	deliveries, answers := r.deliveries, r.answers
 	r.deliveries, r.answers = nil, nil
-
 	return deliveries, answers
 }
 
@@ -86,26 +81,22 @@ func newListener(
 	tb testing.TB, peers listener.Peers, verifier core.Verifier, handler core.Handler, opts listener.Options,
 ) *listener.Listener {
 	tb.Helper()
-
 	l, err := listener.New(peers, verifier, handlers(handler), opts)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return l
 }
 
 func post(target, body string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
-
 	return r
 }
 
 func serve(handler http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
-
 	return w
 }
 
@@ -123,30 +114,22 @@ func start(
 	tb testing.TB, peers listener.Peers, verifier core.Verifier, handler core.Handler, opts listener.Options,
 ) *running {
 	tb.Helper()
-
 	bound := listen(tb)
 	opts.Listener = bound
 	run := &running{Listener: newListener(tb, peers, verifier, handler, opts), url: "http://", done: make(chan error, 1)}
-
 	if opts.TLS != nil {
 		run.url = "https://"
 	}
-
 	run.url += bound.Addr().String()
-
 	ctx, cancel := context.WithCancel(context.Background())
 	run.stop = cancel
-
 	go func() { run.done <- run.Start(ctx) }()
-
 	tb.Cleanup(func() {
 		cancel()
-
 		if err, ended := <-run.done; ended && err != nil {
 			tb.Errorf("Start returned %v", err)
 		}
 	})
-
 	return run
 }
 
@@ -154,22 +137,17 @@ func start(
 func (r *running) stopped() error {
 	err := <-r.done
 	close(r.done)
-
 	return err
 }
 
 // untilTheEnd runs a listener until the test ends.
 func untilTheEnd(tb testing.TB, l *listener.Listener) {
 	tb.Helper()
-
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-
 	go func() { done <- l.Start(ctx) }()
-
 	tb.Cleanup(func() {
 		cancel()
-
 		if err := <-done; err != nil {
 			tb.Errorf("Start returned %v", err)
 		}
@@ -178,18 +156,15 @@ func untilTheEnd(tb testing.TB, l *listener.Listener) {
 
 func listen(tb testing.TB) net.Listener {
 	tb.Helper()
-
 	bound, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return bound
 }
 
 func serverConfig(tb testing.TB, ca *authority, auth tls.ClientAuthType, clients *authority) *tls.Config {
 	tb.Helper()
-
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{ca.server(tb).pair()},
@@ -201,11 +176,9 @@ func serverConfig(tb testing.TB, ca *authority, auth tls.ClientAuthType, clients
 // newClient returns a client that shows certs, with connections of its own.
 func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificate) *http.Client {
 	tb.Helper()
-
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
-
 	transport := &http.Transport{Protocols: &protocols}
 	if ca != nil {
 		transport.TLSClientConfig = &tls.Config{
@@ -216,58 +189,46 @@ func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificat
 				if len(certs) == 0 {
 					return &tls.Certificate{}, nil
 				}
-
 				return &certs[0], nil
 			},
 		}
 	}
-
 	tb.Cleanup(transport.CloseIdleConnections)
-
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
 // send posts and returns the answer with its body read.
 func send(tb testing.TB, client *http.Client, url, body string, header http.Header) (*http.Response, string, error) {
 	tb.Helper()
-
 	r, err := http.NewRequestWithContext(tb.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	if header != nil {
 		r.Header = header
 	}
-
 	r.Header.Set("Content-Type", "application/json")
-
 	response, err := client.Do(r)
 	if err != nil {
 		return nil, "", err
 	}
 	defer response.Body.Close()
-
 	text, err := io.ReadAll(response.Body)
-
 	return response, string(text), err
 }
 
 func mustSend(tb testing.TB, client *http.Client, url, body string, header http.Header) (*http.Response, string) {
 	tb.Helper()
-
 	response, text, err := send(tb, client, url, body, header)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return response, text
 }
 
 // eventually waits until met reports true, for as long as the test may run.
 func eventually(tb testing.TB, met func() bool) {
 	tb.Helper()
-
 	for tick := time.NewTicker(time.Millisecond); !met(); {
 		select {
 		case <-tick.C:

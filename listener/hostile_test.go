@@ -23,26 +23,21 @@ func largest(source core.RuntimeID, epoch int) core.Batch {
 		ID: "id", Number: 1, Interval: time.Hour, Instance: long(epoch), Version: long(1), CertificateFingerprint: long(2),
 		KeyMaterialError: long(3), ConfigHash: long(4), Canary: core.CanaryAlive, Dropped: map[string]int64{},
 	}
-
 	for n := range 64 {
 		beat.CAFingerprints = append(beat.CAFingerprints, long(n))
 		beat.Dropped[fmt.Sprintf("%064d", n)] = 1
 	}
-
 	return core.Batch{Source: source, Epoch: long(epoch), Heartbeat: beat}
 }
 
 // withQuery adds a query that fills the header. The path shares the memory of the request line.
 func withQuery(t *testing.T, r *http.Request) *http.Request {
 	t.Helper()
-
 	parsed, err := url.ParseRequestURI(r.URL.Path + "?" + strings.Repeat("q", 60<<10))
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	r.URL = parsed
-
 	return r
 }
 
@@ -50,11 +45,9 @@ func withQuery(t *testing.T, r *http.Request) *http.Request {
 // it measures the memory of the process.
 func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
 	const hostile, epochs, most = 32, 24, 64 << 10
-
 	watched := newFleet(t, fleet.Options{})
 	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{}, listener.Options{Fleet: watched})
 	before := heap()
-
 	for n := range hostile {
 		id := core.RuntimeID(fmt.Sprintf("hostile-%d", n))
 		for epoch := range epochs {
@@ -63,14 +56,11 @@ func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
 			}
 		}
 	}
-
 	each := (heap() - before) / hostile
 	t.Logf("%d bytes for each hostile runtime", each)
-
 	if each > most {
 		t.Errorf("a hostile runtime takes %d bytes, want at most %d", each, most)
 	}
-
 	runtime.KeepAlive(watched)
 	runtime.KeepAlive(l)
 }
@@ -78,35 +68,27 @@ func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
 func heap() int64 {
 	runtime.GC()
 	runtime.GC() // The first one moves pools to where the second one empties them.
-
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
-
 	return int64(stats.HeapAlloc)
 }
 
 // A runtime that changes its freshness with each heartbeat does not fill the log.
 func TestHostileRuntimeWritesFewLines(t *testing.T) {
 	t.Parallel()
-
 	const flips, most = 1000, 60
-
 	var log bytes.Buffer
-
 	watched := newFleet(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{Fleet: watched, RuntimeRate: flips, RuntimeBurst: 10 * flips, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-
 	for n := range flips {
 		batch := heartbeat(runtimeA, 1)
 		batch.Heartbeat.Number = uint64(n + 1)
 		batch.Heartbeat.OldestPending = time.Duration(n%2) * time.Hour
-
 		if w := serve(l, batchFrom(t, runtimeA, batch)); w.Code != http.StatusAccepted {
 			t.Fatalf("heartbeat %d is answered %d", n, w.Code)
 		}
 	}
-
 	if lines := strings.Count(log.String(), "\n"); lines == 0 || lines > most {
 		t.Errorf("%d lines for %d changes, want 1 to %d", lines, flips, most)
 	}

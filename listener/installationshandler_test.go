@@ -34,9 +34,7 @@ func installations() fleet.Installations {
 
 func TestInstallationsHandler(t *testing.T) {
 	t.Parallel()
-
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
-
 	for query, want := range map[string]struct {
 		total    int
 		problems []string
@@ -56,7 +54,6 @@ func TestInstallationsHandler(t *testing.T) {
 	} {
 		t.Run(query, func(t *testing.T) {
 			t.Parallel()
-
 			var view struct {
 				Total    int `json:"total"`
 				Problems []struct {
@@ -67,17 +64,14 @@ func TestInstallationsHandler(t *testing.T) {
 					Object  string `json:"object"`
 				} `json:"problems"`
 			}
-
 			answer := serve(handler, httptest.NewRequest(http.MethodGet, "/"+query, http.NoBody))
 			if err := json.Unmarshal(answer.Body.Bytes(), &view); err != nil {
 				t.Fatalf("answer %d: %v", answer.Code, err)
 			}
-
 			var have []string
 			for _, p := range view.Problems {
 				have = append(have, strings.Join([]string{p.Runtime, p.Problem, p.Manager, p.Reason, p.Object}, " "))
 			}
-
 			if diff := cmp.Diff(want.problems, have); diff != "" || view.Total != want.total {
 				t.Errorf("total %d, want %d; problems (-want +have):\n%s", view.Total, want.total, diff)
 			}
@@ -87,21 +81,17 @@ func TestInstallationsHandler(t *testing.T) {
 
 func TestInstallationsHandlerShowsAHundredAtOnce(t *testing.T) {
 	t.Parallel()
-
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(func() (all fleet.Installations) {
 		all.Phase = "Confirming"
 		for n := range 10_000 {
 			all.Waiting = append(all.Waiting, core.RuntimeID(strconv.Itoa(n)))
 		}
-
 		return all
 	}))
-
 	var view struct {
 		Total    int        `json:"total"`
 		Problems []struct{} `json:"problems"`
 	}
-
 	answer := serve(handler, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	if err := json.Unmarshal(answer.Body.Bytes(), &view); err != nil || view.Total != 10_000 || len(view.Problems) != 100 {
 		t.Errorf("%d of %d problems, %v", len(view.Problems), view.Total, err)
@@ -110,7 +100,6 @@ func TestInstallationsHandlerShowsAHundredAtOnce(t *testing.T) {
 
 func TestInstallationsHandlerRefuses(t *testing.T) {
 	t.Parallel()
-
 	open := statuspage.InstallationsHandler(installations)
 	unknown := statuspage.InstallationsHandler(func() fleet.Installations { return fleet.Installations{} })
 	handler := statuspage.Authenticated(open)
@@ -126,11 +115,9 @@ func TestInstallationsHandlerRefuses(t *testing.T) {
 		"an unknown problem":          {handler, http.MethodGet, "?problem=waiting", http.StatusBadRequest},
 		"no number":                   {handler, http.MethodGet, "?limit=-1", http.StatusBadRequest},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			answer := serve(test.handler, httptest.NewRequest(test.method, "/"+test.query, http.NoBody))
 			if answer.Code != test.want {
 				t.Errorf("answer %d, want %d", answer.Code, test.want)
@@ -142,31 +129,24 @@ func TestInstallationsHandlerRefuses(t *testing.T) {
 // The document shows the answer for these installations.
 func TestInstallationsHandlerIsDocumented(t *testing.T) {
 	t.Parallel()
-
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-
 	text, err := os.ReadFile("../docs/reference/fleet-api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	shown := regexp.MustCompile("(?s)<!-- names: installations -->\n```json\n(.*?)```").FindSubmatch(text)
 	if shown == nil {
 		t.Fatal("docs/reference/fleet-api.md shows no answer")
 	}
-
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
 	answer := serve(handler, httptest.NewRequest(http.MethodGet, "/?limit=4&offset=2", http.NoBody))
-
 	var want, have any
 	if err := json.Unmarshal(shown[1], &want); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := json.Unmarshal(answer.Body.Bytes(), &have); err != nil {
 		t.Fatal(err)
 	}
-
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("answer (-document +handler):\n%s", diff)
 	}

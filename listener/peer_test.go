@@ -22,7 +22,6 @@ import (
 
 func TestPeer(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	cert := ca.client(t, "runtime-a", dnsNames("a.example"), uri(t, "spiffe://trust/a"), func(c *x509.Certificate) {
 		c.IPAddresses = []net.IP{net.IPv4(192, 0, 2, 1), net.ParseIP("2001:db8::1")}
@@ -37,23 +36,19 @@ func TestPeer(t *testing.T) {
 		NotBefore:   cert.cert.NotBefore,
 		NotAfter:    cert.cert.NotAfter,
 	}
-
 	sources := map[string]listener.Peers{
 		"handshake":  listener.FromTLS(listener.PeerOptions{}),
 		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
 	}
-
 	for name, source := range sources {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			for range 2 { // The second comes from the cache.
 				have, err := source.Peer(requestOf(ca, cert))
 				if err != nil {
 					t.Fatal(err)
 				}
-
 				if diff := cmp.Diff(want, have, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 					t.Errorf("peer (-want +have):\n%s", diff)
 				}
@@ -70,25 +65,20 @@ func requestOf(ca *authority, cert *leaf) *http.Request {
 		PeerCertificates: []*x509.Certificate{cert.cert},
 		VerifiedChains:   [][]*x509.Certificate{{cert.cert, ca.cert}},
 	}
-
 	return r
 }
 
 // A remembered certificate is good only while it is valid and leads to the CA bundle.
 func TestCachedPeer(t *testing.T) {
 	t.Parallel()
-
 	ca, next := newAuthority(t, "ca"), newAuthority(t, "next")
 	cert := ca.client(t, "runtime-a")
-
 	type world struct {
 		roots *x509.CertPool
 		now   time.Time
 	}
-
 	both := ca.pool()
 	both.AddCert(next.cert)
-
 	steps := []struct {
 		name   string
 		world  world
@@ -107,35 +97,28 @@ func TestCachedPeer(t *testing.T) {
 		{"clock goes back", world{ca.pool(), cert.cert.NotBefore.Add(-time.Second)}, "not_yet_valid", "not_yet_valid"},
 		{"good again", world{ca.pool(), time.Now()}, "", ""},
 	}
-
 	var current atomic.Pointer[world]
-
 	roots := func() *x509.CertPool { return current.Load().roots }
 	opts := listener.PeerOptions{Now: func() time.Time { return current.Load().now }}
 	handshake := listener.FromTLS(opts)
 	checked := []listener.Peers{
 		listener.FromTLSWithRoots(roots, opts), listener.FromXFCC(listener.InsecureAnyProxy(), roots, opts),
 	}
-
 	for _, step := range steps {
 		current.Store(&step.world)
-
 		for _, source := range checked {
 			expectReason(t, step.name, source, requestOf(ca, cert), step.reason)
 		}
-
 		expectReason(t, step.name, handshake, requestOf(ca, cert), step.handshake)
 	}
 }
 
 func expectReason(t *testing.T, step string, source listener.Peers, r *http.Request, want string) {
 	t.Helper()
-
 	have := ""
 	if _, err := source.Peer(r); err != nil {
 		have = core.Reason(err)
 	}
-
 	if have != want {
 		t.Errorf("%s, %T: reason %q, want %q", step, source, have, want)
 	}
@@ -145,41 +128,32 @@ func expectReason(t *testing.T, step string, source listener.Peers, r *http.Requ
 // connection.
 func TestRootsChangeUnderConnection(t *testing.T) {
 	t.Parallel()
-
 	ca, servers := newAuthority(t, "ca"), newAuthority(t, "servers")
-
 	var (
 		record recorder
 		pool   atomic.Pointer[x509.CertPool]
 	)
-
 	pool.Store(ca.pool())
-
 	run := start(t, listener.FromTLSWithRoots(pool.Load, listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, servers, tls.RequestClientCert, ca), Hooks: record.hooks()})
 	client := newClient(t, servers, true, ca.client(t, "runtime-a").pair())
-
 	response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
 	checkAttack(t, &record, response.StatusCode, "")
 	pool.Store(servers.pool())
-
 	response, _ = mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
 	checkAttack(t, &record, response.StatusCode, "untrusted_chain")
 	pool.Store(nil)
-
 	response, _ = mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
 	checkAnswer(t, &record, response.StatusCode, http.StatusServiceUnavailable, "not_ready")
 }
 
 func TestIdentity(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	long := strings.Repeat("a", 2049)
 	fixed := func(id core.RuntimeID, err error) listener.IdentityFunc {
 		return func(*x509.Certificate) (core.RuntimeID, error) { return id, err }
 	}
-
 	tests := []struct {
 		name     string
 		cert     *leaf
@@ -197,7 +171,6 @@ func TestIdentity(t *testing.T) {
 		{"as long as allowed", ca.client(t, "a"), fixed(core.RuntimeID(long[1:]), nil), core.RuntimeID(long[1:])},
 		{"not UTF-8", ca.client(t, "a"), fixed("a\xff", nil), ""},
 		{"function that fails", ca.client(t, "a"), fixed("a", errors.New("no")), ""},
-
 		{"SPIFFE ID", ca.client(t, "", uri(t, "spiffe://trust/ns/a")), listener.SPIFFE, "spiffe://trust/ns/a"},
 		{"no URI", ca.client(t, "a"), listener.SPIFFE, ""},
 		{"two URIs", ca.client(t, "", uri(t, "spiffe://trust/a"), uri(t, "spiffe://trust/b")), listener.SPIFFE, ""},
@@ -208,18 +181,14 @@ func TestIdentity(t *testing.T) {
 		{"port", ca.client(t, "", uri(t, "spiffe://trust:1/a")), listener.SPIFFE, ""},
 		{"user", ca.client(t, "", uri(t, "spiffe://me@trust/a")), listener.SPIFFE, ""},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			source := listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{Identity: test.identity})
 			peer, err := source.Peer(requestOf(ca, test.cert))
-
 			if peer.ID != test.want || (err == nil) != (test.want != "") {
 				t.Errorf("runtime %q, error %v, want %q", peer.ID, err, test.want)
 			}
-
 			if err != nil && core.Reason(err) != listener.ReasonNoIdentity {
 				t.Errorf("reason %q, want %q", core.Reason(err), listener.ReasonNoIdentity)
 			}
@@ -231,7 +200,6 @@ func TestIdentity(t *testing.T) {
 // one that says "any".
 func TestKeyUsage(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	usages := map[string]struct {
 		usage   []x509.ExtKeyUsage
@@ -245,18 +213,15 @@ func TestKeyUsage(t *testing.T) {
 		"code signing":      {[]x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}, nil, "wrong_key_usage"},
 		"unknown":           {nil, []int{1, 2, 3}, "wrong_key_usage"},
 	}
-
 	for name, test := range usages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			cert := ca.client(t, "runtime-a", func(c *x509.Certificate) {
 				c.ExtKeyUsage = test.usage
 				if test.unknown != nil {
 					c.UnknownExtKeyUsage = append(c.UnknownExtKeyUsage, test.unknown)
 				}
 			})
-
 			expectReason(t, name, listener.FromTLS(listener.PeerOptions{}), requestOf(ca, cert), test.want)
 			expectReason(t, name, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), requestOf(ca, cert), test.want)
 		})
@@ -266,18 +231,14 @@ func TestKeyUsage(t *testing.T) {
 // A verdict about a certificate holds for the chain that it was verified with only.
 func TestChainIsPartOfTheKey(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	below := ca.intermediate(t, "below")
 	cert := below.client(t, "runtime-a")
 	source := listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})
-
 	r := requestOf(ca, cert)
 	expectReason(t, "leaf alone", source, r, "untrusted_chain")
-
 	r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, below.cert)
 	expectReason(t, "with its chain", source, r, "")
-
 	r.TLS.PeerCertificates = r.TLS.PeerCertificates[:1]
 	expectReason(t, "leaf alone again", source, r, "untrusted_chain")
 }
@@ -287,18 +248,15 @@ func FuzzFromXFCC(f *testing.F) {
 	ca := newAuthority(f, "ca")
 	source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 	self := selfSigned(f, "runtime-a")
-
 	for _, seed := range []string{
 		"", self.header(), self.header() + "," + self.header(), `Subject="Cert=\"x\"";Cert="` + escapedPEM(self.cert),
 		"Chain=" + escapedPEM(self.cert, ca.cert), "Chain=" + escapedPEM(ca.cert), ca.client(f, "a", expired).header(),
 	} {
 		f.Add(seed)
 	}
-
 	f.Fuzz(func(t *testing.T, header string) {
 		r := post("/v2/lifecycle/event", bodyV2)
 		r.Header[listener.HeaderXFCC] = strings.Split(header, "\n")
-
 		if peer, err := source.Peer(r); err == nil && !isCA(header, ca) {
 			t.Errorf("peer %+v", peer)
 		} else if err != nil && !errors.Is(err, core.ErrUnauthenticated) {
@@ -310,6 +268,5 @@ func FuzzFromXFCC(f *testing.F) {
 // isCA reports whether a header holds the CA's own certificate, which is good for all uses.
 func isCA(header string, ca *authority) bool {
 	text, _ := url.PathUnescape(header)
-
 	return strings.Contains(text, string(encodePEM(ca.cert)))
 }

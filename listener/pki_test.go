@@ -36,26 +36,21 @@ type leaf struct {
 
 func newAuthority(tb testing.TB, name string) *authority {
 	tb.Helper()
-
 	template := caTemplate(name)
 	key := newKey(tb)
-
 	return &authority{cert: sign(tb, template, template, key, key), key: key}
 }
 
 // intermediate returns a CA below a.
 func (a *authority) intermediate(tb testing.TB, name string) *authority {
 	tb.Helper()
-
 	key := newKey(tb)
-
 	return &authority{cert: sign(tb, caTemplate(name), a.cert, key, a.key), key: key}
 }
 
 // client issues a certificate for a runtime; edits change the good template.
 func (a *authority) client(tb testing.TB, name string, edits ...func(*x509.Certificate)) *leaf {
 	tb.Helper()
-
 	template := &x509.Certificate{
 		SerialNumber: serial(tb),
 		Subject:      pkix.Name{CommonName: name},
@@ -67,16 +62,13 @@ func (a *authority) client(tb testing.TB, name string, edits ...func(*x509.Certi
 	for _, edit := range edits {
 		edit(template)
 	}
-
 	key := newKey(tb)
-
 	return &leaf{cert: sign(tb, template, a.cert, key, a.key), key: key}
 }
 
 // server issues a certificate for 127.0.0.1.
 func (a *authority) server(tb testing.TB) *leaf {
 	tb.Helper()
-
 	return a.client(tb, "listener", serverOnly, func(c *x509.Certificate) {
 		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	})
@@ -85,13 +77,11 @@ func (a *authority) server(tb testing.TB) *leaf {
 func (a *authority) pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
-
 	return pool
 }
 
 func (a *authority) roots() listener.RootsFunc {
 	pool := a.pool()
-
 	return func() *x509.CertPool { return pool }
 }
 
@@ -103,7 +93,6 @@ func (l *leaf) pair(chain ...*authority) tls.Certificate {
 	for _, other := range l.others {
 		pair.Certificate = append(pair.Certificate, other.cert.Raw)
 	}
-
 	return pair
 }
 
@@ -114,11 +103,9 @@ func (l *leaf) header() string {
 
 func selfSigned(tb testing.TB, name string) *leaf {
 	tb.Helper()
-
 	template := caTemplate(name)
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	key := newKey(tb)
-
 	return &leaf{cert: sign(tb, template, template, key, key), key: key}
 }
 
@@ -138,12 +125,10 @@ func dnsNames(names ...string) func(*x509.Certificate) {
 
 func uri(tb testing.TB, text string) func(*x509.Certificate) {
 	tb.Helper()
-
 	parsed, err := url.Parse(text)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return func(c *x509.Certificate) { c.URIs = append(c.URIs, parsed) }
 }
 
@@ -156,13 +141,11 @@ func encodePEM(certs ...*x509.Certificate) []byte {
 	for _, cert := range certs {
 		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})...)
 	}
-
 	return text
 }
 
 func fingerprint(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
-
 	return hex.EncodeToString(sum[:])
 }
 
@@ -180,38 +163,31 @@ func caTemplate(name string) *x509.Certificate {
 
 func sign(tb testing.TB, template, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) *x509.Certificate {
 	tb.Helper()
-
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return cert
 }
 
 func newKey(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
-
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return key
 }
 
 func serial(tb testing.TB) *big.Int {
 	tb.Helper()
-
 	number, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return number
 }

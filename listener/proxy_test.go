@@ -11,9 +11,7 @@ import (
 
 func TestProxyAddresses(t *testing.T) {
 	t.Parallel()
-
 	proxy := listener.ProxyAddresses(netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fe80::/64"))
-
 	for remote, want := range map[string]bool{
 		"10.1.2.3:80":          true,
 		"[::ffff:10.1.2.3]:80": true,
@@ -32,7 +30,6 @@ func TestProxyAddresses(t *testing.T) {
 		// Headers with the address of the client are ignored.
 		r.Header.Set("X-Forwarded-For", "10.1.2.3")
 		r.Header.Set("X-Real-Ip", "10.1.2.3")
-
 		if err := proxy(r); (err == nil) != want {
 			t.Errorf("%q: error %v, want it accepted: %v", remote, err, want)
 		}
@@ -42,10 +39,8 @@ func TestProxyAddresses(t *testing.T) {
 // Without a CA bundle the gateway is not known yet, and is no stranger.
 func TestProxyIsNotReady(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	cert := ca.client(t, "gateway", dnsNames("gateway"))
 	byCertificate := listener.ProxyCertificate(func() *x509.CertPool { return nil }, "gateway")
-
 	expectReason(t, "proxy", listener.FromXFCC(byCertificate, ca.roots(), listener.PeerOptions{}), requestOf(ca, cert), core.Reason(core.ErrNotReady))
 }

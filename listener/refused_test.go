@@ -22,7 +22,6 @@ func refuseChanges(change, resync error) core.VerifierFunc {
 		if event.Resync {
 			return resync
 		}
-
 		return change
 	}
 }
@@ -30,7 +29,6 @@ func refuseChanges(change, resync error) core.VerifierFunc {
 // Also when all events are refused for themselves, each is named: the others of the runtime go on.
 func TestAllRefusedEventsAreNamed(t *testing.T) {
 	t.Parallel()
-
 	missing := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
 	broken := errors.New("inside")
 	tests := []struct {
@@ -60,15 +58,12 @@ func TestAllRefusedEventsAreNamed(t *testing.T) {
 			contract.Refusal{Status: http.StatusServiceUnavailable, Reason: "other", RetryAfter: 5 * time.Minute},
 		},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return test.handle })
 			l := newListener(t, listener.PeersFunc(named), test.verify, handler, listener.Options{})
 			w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 2)))
-
 			reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 2, map[int]contract.Refusal{0: test.want, 1: test.want})
 		})
 	}
@@ -77,17 +72,14 @@ func TestAllRefusedEventsAreNamed(t *testing.T) {
 // A panic of the verifier in judging the sender costs no event its own answer.
 func TestPanicInJudgingTheSender(t *testing.T) {
 	t.Parallel()
-
 	verify := core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
 		if event.Resync {
 			panic("inside")
 		}
-
 		return listener.Forbidden(listener.ReasonOwnerMissing, "inside")
 	})
 	l := newListener(t, listener.PeersFunc(named), verify, &recorder{}, listener.Options{})
 	w := serve(l, batchFrom(t, runtimeA, change(runtimeA, 1)))
-
 	reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 1, map[int]contract.Refusal{
 		0: {Status: http.StatusForbidden, Reason: listener.ReasonOwnerMissing},
 	})
@@ -96,7 +88,6 @@ func TestPanicInJudgingTheSender(t *testing.T) {
 // A failure that belongs to the sender or to this replica is the answer to the request.
 func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 	t.Parallel()
-
 	stranger := listener.Forbidden(listener.ReasonSANMismatch, "inside")
 	revoked := listener.Unauthenticated("revoked", "inside")
 	notLeading := func(n string) error { return fmt.Errorf("%w: %w", named503(n), core.ErrNotReady) }
@@ -113,17 +104,13 @@ func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 		{"verifier that is not ready", refuseChanges(core.ErrNotReady, core.ErrNotReady), nil, 503, reasons.NotReady, false},
 		{"handler that is not ready", listener.InsecureAllowAll(), notLeading, 503, "first_1", true},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error { return test.handle(d.Event.Watched.Name) })
 			l := newListener(t, listener.PeersFunc(named), test.verify, handler, listener.Options{})
 			w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 20)))
-
 			reply{w.Code, w.Header(), w.Body.String()}.want(t, test.status, test.reason)
-
 			if closes := w.Header().Get("Connection") == "close"; closes != test.closes {
 				t.Errorf("closes the connection: %v, want %v", closes, test.closes)
 			}
@@ -139,19 +126,16 @@ func (readyHandler) Ready() error { return nil }
 // One object that the operator does not know yet must not hold up all others.
 func TestEventThatIsNotReadyBelongsToItself(t *testing.T) {
 	t.Parallel()
-
 	cold := fmt.Errorf("%w: not in the cache", core.ErrNotReady)
 	handler := readyHandler{func(_ context.Context, d core.Delivery) error {
 		if d.Event.Watched.Name == "2" {
 			return cold
 		}
-
 		return nil
 	}}
 	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{})
 	w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 5)))
 	answer := contract.DecodeAnswer(w.Code, w.Body.Bytes(), 5)
-
 	if len(answer.Failed) != 1 || answer.Reason != reasons.Partial || w.Header().Get("Connection") == "close" {
 		t.Errorf("answer %d %s, want one refused event of five on a connection that stays open", w.Code, w.Body)
 	}
@@ -168,7 +152,6 @@ func (n named503) Reason() string { return "first_" + string(n) }
 // the verifier refuses.
 func TestFleetObservesRefusedEvents(t *testing.T) {
 	t.Parallel()
-
 	refused := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
 	panics := core.HandlerFunc(func(context.Context, core.Delivery) error { panic("inside") })
 	tests := []struct {
@@ -183,18 +166,14 @@ func TestFleetObservesRefusedEvents(t *testing.T) {
 		{"everything is refused", refuseChanges(refused, refused), &recorder{}, false, false},
 		{"the handler panics", listener.InsecureAllowAll(), panics, true, true},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			watched := newFleet(t, fleet.Options{})
 			l := newListener(t, listener.PeersFunc(named), test.verify, test.handler, listener.Options{Fleet: watched})
 			serve(l, batchFrom(t, runtimeA, change(runtimeA, 1), heartbeat(runtimeA, 1)))
-
 			s := watched.Get(runtimeA, manager)
 			beats := len(s.Replicas) == 1 && s.Replicas[0].Heartbeat != nil
-
 			if heard := !s.LastSeen.IsZero(); heard != test.heard || beats != test.heartbeat {
 				t.Errorf("observed: %v, with heartbeat: %v, want %v and %v", heard, beats, test.heard, test.heartbeat)
 			}
@@ -206,22 +185,18 @@ func TestFleetObservesRefusedEvents(t *testing.T) {
 // show a gap.
 func TestFleetObservesAnEventForWhichTheVerifierPanics(t *testing.T) {
 	t.Parallel()
-
 	verify := core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
 		if !event.Resync {
 			panic("inside")
 		}
-
 		return nil
 	})
 	watched := newFleet(t, fleet.Options{})
 	l := newListener(t, listener.PeersFunc(named), verify, &recorder{}, listener.Options{Fleet: watched})
 	w := serve(l, batchFrom(t, runtimeA, change(runtimeA, 7)))
-
 	reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 1, map[int]contract.Refusal{
 		0: {Status: http.StatusServiceUnavailable, Reason: reasons.Panic},
 	})
-
 	if s := watched.Get(runtimeA, manager); len(s.Replicas) != 1 || s.Replicas[0].Sequence != 7 {
 		t.Errorf("status %+v, want a replica with sequence 7", s)
 	}
@@ -236,7 +211,6 @@ func (followerHandler) Ready() error { return core.ErrNotReady }
 // number, and the next heartbeat would show a gap.
 func TestFollowerRefusesNoSingleEvent(t *testing.T) {
 	t.Parallel()
-
 	forbidden := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
 	for name, test := range map[string]struct {
 		verify core.Verifier
@@ -248,14 +222,11 @@ func TestFollowerRefusesNoSingleEvent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			watched := newFleet(t, fleet.Options{})
 			handler := followerHandler{func(context.Context, core.Delivery) error { return core.ErrNotReady }}
 			l := newListener(t, listener.PeersFunc(named), test.verify, handler, listener.Options{Fleet: watched})
 			w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 2)))
-
 			reply{w.Code, w.Header(), w.Body.String()}.want(t, test.status, test.reason)
-
 			if s := watched.Get(runtimeA, manager); !s.LastSeen.IsZero() {
 				t.Errorf("status %+v, want no observation", s)
 			}

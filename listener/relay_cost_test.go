@@ -20,14 +20,11 @@ import (
 // A body that does not arrive has no slot, so that it does not cost other runtimes their requests.
 func TestSlowBodyHasNoSlotOfTheRelay(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	r.options.MaxInFlight = 1
 	r.start(t, native, true)
 	standby := r.start(t, native, false)
-
 	r.beginBody(t, standby.address(), r.runtime(t, runtimeA))
-
 	response, body := r.post(t, standby.address(), r.runtime(t, runtimeB), contract.V2, bodyV2, nil)
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d %s while another runtime sends no body, want 200", response.StatusCode, body)
@@ -37,7 +34,6 @@ func TestSlowBodyHasNoSlotOfTheRelay(t *testing.T) {
 // beginBody sends a request without its body, and returns when the receiver reads that.
 func (r *replicas) beginBody(tb testing.TB, address string, shown *leaf) {
 	tb.Helper()
-
 	config := r.client(shown)
 	config.ServerName = "127.0.0.1"
 	conn, err := (&tls.Dialer{Config: config}).DialContext(tb.Context(), "tcp", address)
@@ -45,7 +41,6 @@ func (r *replicas) beginBody(tb testing.TB, address string, shown *leaf) {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
-
 	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: kcp\r\nContent-Type: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
 		contract.V2.Path(manager), contract.V2.ContentType(), len(bodyV2)); err != nil {
 		tb.Fatal(err)
@@ -60,7 +55,6 @@ func (r *replicas) beginBody(tb testing.TB, address string, shown *leaf) {
 // smaller with each attempt.
 func TestRelayWaitsForAnswersInPart(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	r.options.HandleTimeout = 200 * time.Millisecond
 	r.before = func(ctx context.Context, d core.Delivery) error {
@@ -73,7 +67,6 @@ func TestRelayWaitsForAnswersInPart(t *testing.T) {
 	leader, standby := r.start(t, native, true), r.start(t, native, false)
 	a := r.runtime(t, runtimeA)
 	batch := string(encode(t, join(change(runtimeA, 1), change(runtimeA, 2))))
-
 	direct, directBody := r.post(t, leader.address(), a, contract.V3, batch, nil)
 	relayed, relayedBody := r.post(t, standby.address(), a, contract.V3, batch, nil)
 	if relayed.StatusCode != direct.StatusCode || relayedBody != directBody {
@@ -84,7 +77,6 @@ func TestRelayWaitsForAnswersInPart(t *testing.T) {
 // A runtime that gives up its requests costs the replicas no handshakes with each other.
 func TestGivenUpRequestKeepsTheConnectionToTheLeader(t *testing.T) {
 	t.Parallel()
-
 	inside, free := make(chan struct{}), make(chan struct{})
 	r := newReplicas(t)
 	r.before = func(context.Context, core.Delivery) error {
@@ -96,7 +88,6 @@ func TestGivenUpRequestKeepsTheConnectionToTheLeader(t *testing.T) {
 	transport := &http.Transport{TLSClientConfig: r.client(r.runtime(t, runtimeA))}
 	transport.TLSClientConfig.ServerName = ""
 	t.Cleanup(transport.CloseIdleConnections)
-
 	const attempts = 3
 	for range attempts {
 		ctx, giveUp := context.WithCancel(t.Context())
@@ -123,7 +114,6 @@ func TestGivenUpRequestKeepsTheConnectionToTheLeader(t *testing.T) {
 			return len(answers) == 1
 		})
 	}
-
 	if have := r.accepted.Load(); have != 1 {
 		t.Errorf("%d connections between replicas for %d requests, want 1", have, attempts)
 	}
@@ -135,12 +125,10 @@ func TestGivenUpRequestKeepsTheConnectionToTheLeader(t *testing.T) {
 // The configuration of an operator may offer HTTP/2, which a relay does not speak.
 func TestRelayOffersItsOwnProtocol(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	r.protocols = []string{"h2", "http/1.1"}
 	r.start(t, native, true)
 	standby := r.start(t, native, false)
-
 	response, body := r.post(t, standby.address(), r.runtime(t, runtimeA), contract.V2, bodyV2, nil)
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d %s, want 200", response.StatusCode, body)
@@ -152,11 +140,9 @@ func TestRelayOffersItsOwnProtocol(t *testing.T) {
 // the replicas a handshake.
 func TestRelayAsksToWaitInAnElection(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	standby := r.start(t, native, false)
 	r.leader.Store(&r.start(t, native, false).relay)
-
 	for range 3 {
 		response, body := r.post(t, standby.address(), r.runtime(t, runtimeA), contract.V2, bodyV2, nil)
 		wait := response.Header.Get("Retry-After")
@@ -173,7 +159,6 @@ func TestRelayAsksToWaitInAnElection(t *testing.T) {
 // stand for its own.
 func TestRelayOfLargeChains(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	leader, standby := r.start(t, native, true), r.start(t, native, false)
 	large := func(c *x509.Certificate) {
@@ -186,7 +171,6 @@ func TestRelayOfLargeChains(t *testing.T) {
 	a.others = []*leaf{useless, useless, useless}
 	tooLarge := r.ca.client(t, string(runtimeA), dnsNames("a.example"), large)
 	tooLarge.others = []*leaf{b}
-
 	for _, test := range []struct {
 		name  string
 		shown *leaf
@@ -209,7 +193,6 @@ func TestRelayOfLargeChains(t *testing.T) {
 // many events as it takes.
 func TestRelayedHeartbeatsAreObservedUnderLoad(t *testing.T) {
 	t.Parallel()
-
 	inside, free := make(chan struct{}), make(chan struct{})
 	r := newReplicas(t)
 	r.options.MaxInFlight = 1
@@ -220,14 +203,12 @@ func TestRelayedHeartbeatsAreObservedUnderLoad(t *testing.T) {
 	}
 	leader, standby := r.start(t, native, true), r.start(t, native, false)
 	a, b := r.runtime(t, runtimeA), r.runtime(t, runtimeB)
-
 	var sending sync.WaitGroup
 	sending.Go(func() { r.post(t, standby.address(), a, contract.V3, string(encode(t, change(runtimeA, 1))), nil) })
 	<-inside
 	response, body := r.post(t, standby.address(), b, contract.V3, string(encode(t, heartbeat(runtimeB, 1))), nil)
 	close(free)
 	sending.Wait()
-
 	if response.StatusCode != http.StatusAccepted {
 		t.Errorf("answer %d %s to a heartbeat, want 202", response.StatusCode, body)
 	}

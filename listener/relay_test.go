@@ -47,7 +47,6 @@ func (r *replica) Handle(ctx context.Context, d core.Delivery) error {
 			return err
 		}
 	}
-
 	return r.electable.Handle(ctx, d)
 }
 
@@ -71,16 +70,13 @@ type replicas struct {
 
 func newReplicas(tb testing.TB) *replicas {
 	tb.Helper()
-
 	ca := newAuthority(tb, "all")
-
 	return &replicas{ca: ca, own: ca.client(tb, "my-operator", bothUsages, dnsNames(replicaName), onLoopback)}
 }
 
 // start starts a replica.
 func (r *replicas) start(tb testing.TB, peers func(r *replicas) listener.Peers, leads bool) *replica {
 	tb.Helper()
-
 	bound := listen(tb)
 	own := &replica{
 		electable: &electable{leads: leads}, watched: newFleet(tb, fleet.Options{}), relay: bound.Addr().String(),
@@ -91,11 +87,9 @@ func (r *replicas) start(tb testing.TB, peers func(r *replicas) listener.Peers, 
 	opts.TLS = serverConfig(tb, r.ca, tls.RequireAnyClientCert, r.ca)
 	opts.Relay = r.configure(bound)
 	own.running = start(tb, peers(r), listener.SANPinning(listener.DomainsFunc(domainOf)), own, opts)
-
 	if leads {
 		r.leader.Store(&own.relay)
 	}
-
 	return own
 }
 
@@ -111,10 +105,8 @@ func (r *replicas) configure(bound net.Listener) *listener.Relay {
 			if r.wrong != nil {
 				shown = r.wrong
 			}
-
 			config := r.client(shown)
 			config.NextProtos = r.protocols
-
 			return config, nil
 		},
 		Peers: listener.FromXFCC(listener.ProxyCertificate(r.ca.roots(), replicaName), r.ca.roots(), listener.PeerOptions{}),
@@ -122,7 +114,6 @@ func (r *replicas) configure(bound net.Listener) *listener.Relay {
 			if address := r.leader.Load(); address != nil {
 				return *address
 			}
-
 			return ""
 		},
 	}
@@ -166,7 +157,6 @@ func gateway(r *replicas) listener.Peers {
 // runtime returns a certificate of the runtime.
 func (r *replicas) runtime(tb testing.TB, id core.RuntimeID) *leaf {
 	tb.Helper()
-
 	return r.ca.client(tb, string(id), dnsNames(strings.TrimPrefix(string(id), "runtime-")+".example"))
 }
 
@@ -175,7 +165,6 @@ func (r *replicas) post(
 	tb testing.TB, address string, shown *leaf, version contract.Version, body string, header http.Header,
 ) (*http.Response, string) {
 	tb.Helper()
-
 	request, err := http.NewRequestWithContext(
 		tb.Context(), http.MethodPost, "https://"+address+version.Path(manager), strings.NewReader(body))
 	if err != nil {
@@ -185,7 +174,6 @@ func (r *replicas) post(
 		request.Header = header.Clone()
 	}
 	request.Header.Set("Content-Type", version.ContentType())
-
 	transport := &http.Transport{TLSClientConfig: r.client(shown)}
 	transport.TLSClientConfig.ServerName = ""
 	defer transport.CloseIdleConnections()
@@ -204,7 +192,6 @@ func (r *replicas) post(
 // A replica that does not lead hands each request to the leader, which answers for itself.
 func TestRelay(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	leader, standby := r.start(t, native, true), r.start(t, native, false)
 	a := r.runtime(t, runtimeA)
@@ -223,7 +210,6 @@ func TestRelay(t *testing.T) {
 		{"too large", contract.V2, strings.Repeat(" ", 1<<20), 413, reasons.TooLarge},
 		{"claim of another runtime", contract.V3, string(encode(t, change(runtimeB, 1))), 403, reasons.SourceMismatch},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			direct, directBody := r.post(t, leader.address(), a, test.version, test.body, nil)
@@ -231,7 +217,6 @@ func TestRelay(t *testing.T) {
 			relayed, relayedBody := r.post(t, standby.address(), a, test.version, test.body, nil)
 			alsoDelivered, atLeader := leader.taken()
 			here, answers := standby.taken()
-
 			if relayed.StatusCode != test.want || direct.StatusCode != test.want || relayedBody != directBody {
 				t.Errorf("relayed %d %q, direct %d %q, want %d from both",
 					relayed.StatusCode, relayedBody, direct.StatusCode, directBody, test.want)
@@ -244,7 +229,6 @@ func TestRelay(t *testing.T) {
 			}
 		})
 	}
-
 	if s := leader.watched.Get(runtimeA, manager); s.State != fleet.Fresh {
 		t.Errorf("the leader finds the runtime %s, want fresh", s.State)
 	}
@@ -256,18 +240,15 @@ func TestRelay(t *testing.T) {
 // The share of a runtime is one, on whatever replicas its requests arrive.
 func TestRelayedRequestsShareOneLimit(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	r.options.RuntimeRate, r.options.RuntimeBurst = 0.001, 4
 	leader, standby := r.start(t, native, true), r.start(t, native, false)
 	a := r.runtime(t, runtimeA)
-
 	var statuses []int
 	for _, to := range []*replica{leader, standby, leader, standby, r.start(t, native, false)} {
 		response, _ := r.post(t, to.address(), a, contract.V3, string(encode(t, change(runtimeA, 1))), nil)
 		statuses = append(statuses, response.StatusCode)
 	}
-
 	if want := []int{202, 202, 202, 429, 429}; !cmp.Equal(want, statuses) {
 		t.Errorf("answers %v, want %v", statuses, want)
 	}
@@ -276,7 +257,6 @@ func TestRelayedRequestsShareOneLimit(t *testing.T) {
 // Without a leader that answers, the replica answers as one that does not relay.
 func TestRelayWithoutLeader(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	standby := r.start(t, native, false)
 	a := r.runtime(t, runtimeA)
@@ -284,7 +264,6 @@ func TestRelayWithoutLeader(t *testing.T) {
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
-
 	stranger := r.start(t, native, true)
 	tests := []struct {
 		name, leader string
@@ -295,12 +274,10 @@ func TestRelayWithoutLeader(t *testing.T) {
 		{"itself, which does not lead", standby.relay, nil},
 		{"one that does not accept the replica", stranger.relay, r.ca.client(t, "my-operator", dnsNames("other.svc"))},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			r.leader.Store(&test.leader)
 			r.wrong = test.wrong
-
 			response, body := r.post(t, standby.address(), a, contract.V2, bodyV2, nil)
 			if response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, reasons.NotReady) {
 				t.Errorf("answer %d %s, want 503 not_ready", response.StatusCode, body)
@@ -312,7 +289,6 @@ func TestRelayWithoutLeader(t *testing.T) {
 // An election costs runtimes no handshakes. A replica that never reaches the leader loses them.
 func TestRelayKeepsConnectionsInAnElection(t *testing.T) {
 	t.Parallel()
-
 	var now atomic.Int64
 	r := newReplicas(t)
 	began := time.Now()
@@ -323,7 +299,6 @@ func TestRelayKeepsConnectionsInAnElection(t *testing.T) {
 		response, _ := r.post(t, standby.address(), a, contract.V2, bodyV2, nil)
 		return response.Close
 	}
-
 	for _, step := range []struct {
 		after time.Duration
 		want  bool
@@ -333,7 +308,6 @@ func TestRelayKeepsConnectionsInAnElection(t *testing.T) {
 			t.Errorf("%v after the last answer of a leader: closes %v, want %v", time.Duration(now.Load()), !step.want, step.want)
 		}
 	}
-
 	leader := r.start(t, native, true)
 	if closes() {
 		t.Error("a relayed request closes the connection")
@@ -350,13 +324,11 @@ func TestRelayKeepsConnectionsInAnElection(t *testing.T) {
 // Two replicas that take each other for the leader end after one relay.
 func TestRelayDoesNotLoop(t *testing.T) {
 	t.Parallel()
-
 	r, back := newReplicas(t), newReplicas(t)
 	back.ca, back.own = r.ca, r.own
 	one, two := r.start(t, native, false), back.start(t, native, false)
 	r.leader.Store(&two.relay)
 	back.leader.Store(&one.relay)
-
 	response, body := r.post(t, one.address(), r.runtime(t, runtimeA), contract.V2, bodyV2, nil)
 	if response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, reasons.NotReady) {
 		t.Errorf("answer %d %s, want 503 not_ready", response.StatusCode, body)
@@ -371,7 +343,6 @@ func TestRelayDoesNotLoop(t *testing.T) {
 // Only replicas can relay, and only for a runtime with a certificate that the leader trusts.
 func TestAttacksOnRelay(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	leader, standby := r.start(t, native, true), r.start(t, native, false)
 	behind := r.start(t, gateway, false)
@@ -418,7 +389,6 @@ func TestAttacksOnRelay(t *testing.T) {
 		{"a runtime as a gateway", behind.address(), a, forRuntimes(b), ""},
 		{"a gateway, relayed", behind.address(), r.ca.client(t, "gateway", dnsNames("gateway")), forRuntimes(b), "runtime-b"},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			response, text := r.post(t, test.to, test.shown, contract.V2, bodyV2, test.header)
@@ -440,7 +410,6 @@ func TestAttacksOnRelay(t *testing.T) {
 
 func TestRelayOptions(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	whole := func() *listener.Relay { return r.configure(nil) }
 	tests := []struct {
@@ -462,11 +431,9 @@ func TestRelayOptions(t *testing.T) {
 			return relay
 		}(), "proxy is nil"},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			_, err := listener.New(test.peers, listener.InsecureAllowAll(), handlers(&electable{}), listener.Options{Relay: test.relay})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("New returns %v, want an error with %q", err, test.want)
@@ -478,16 +445,13 @@ func TestRelayOptions(t *testing.T) {
 // A gateway sends the next request to another replica, so that a runtime may send it at once.
 func TestNotLeadingBehindAGateway(t *testing.T) {
 	t.Parallel()
-
 	r := newReplicas(t)
 	peers := listener.FromXFCC(listener.InsecureAnyProxy(), r.ca.roots(), listener.PeerOptions{})
 	follower := &replica{electable: &electable{}}
 	l := newListener(t, peers, listener.InsecureAllowAll(), follower, listener.Options{})
-
 	request := post(contract.V2.Path(manager), bodyV2)
 	request.Header.Set(listener.HeaderXFCC, r.runtime(t, runtimeA).header())
 	answer := serve(l, request).Result()
-
 	wait, closes := answer.Header.Get("Retry-After"), answer.Header.Get("Connection")
 	if answer.StatusCode != http.StatusServiceUnavailable || wait != "" || closes != "close" {
 		t.Errorf("answer %d, Retry-After %q, Connection %q, want 503 with close and without a wait", answer.StatusCode, wait, closes)

@@ -28,12 +28,10 @@ var _ interface {
 
 func TestNewNamesAllThatIsWrong(t *testing.T) {
 	t.Parallel()
-
 	good := listener.PeersFunc(known)
 	verifier, handler := listener.InsecureAllowAll(), core.Handler(&recorder{})
 	everyone := listener.InsecureAnyProxy()
 	roots := newAuthority(t, "ca").roots()
-
 	tests := []struct {
 		name     string
 		peers    listener.Peers
@@ -87,16 +85,13 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			nil,
 		},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			_, err := listener.New(test.peers, test.verifier, test.handlers, test.opts)
 			if (err == nil) != (test.want == nil) {
 				t.Fatalf("error %v, want one: %v", err, test.want != nil)
 			}
-
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("error has no %q: %v", want, err)
@@ -144,10 +139,8 @@ func TestRefusalsAreLogged(t *testing.T) {
 
 func TestStartReturnsErrors(t *testing.T) {
 	t.Parallel()
-
 	taken := listen(t)
 	t.Cleanup(func() { taken.Close() })
-
 	tests := []struct {
 		name  string
 		peers listener.Peers
@@ -163,20 +156,16 @@ func TestStartReturnsErrors(t *testing.T) {
 			"server ended",
 		},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			l := newListener(t, test.peers, listener.InsecureAllowAll(), &recorder{}, test.opts)
 			if err := l.Start(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
-
 			if err := l.Ready(); !errors.Is(err, core.ErrNotReady) {
 				t.Errorf("Ready returns %v after a start that failed, want %v", err, core.ErrNotReady)
 			}
-
 			if err := l.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "started before") {
 				t.Errorf("second start returns %v", err)
 			}
@@ -186,32 +175,23 @@ func TestStartReturnsErrors(t *testing.T) {
 
 func TestLife(t *testing.T) {
 	t.Parallel()
-
 	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{Addr: "127.0.0.1:0"})
 	if l.Ready() == nil || l.Addr() != nil || l.NeedLeaderElection() {
 		t.Errorf("before: ready %v, address %v, needs leader election %v", l.Ready(), l.Addr(), l.NeedLeaderElection())
 	}
-
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-
 	go func() { done <- l.Start(ctx) }()
-
 	client := newClient(t, nil, false)
-
 	eventually(t, func() bool { return l.Ready() == nil })
-
 	response, _ := mustSend(t, client, "http://"+l.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d, want 200", response.StatusCode)
 	}
-
 	stop()
-
 	if err := <-done; err != nil {
 		t.Errorf("Start returned %v, want nil", err)
 	}
-
 	if err := l.Ready(); !errors.Is(err, core.ErrNotReady) {
 		t.Errorf("after: Ready returns %v, want %v", err, core.ErrNotReady)
 	}
@@ -228,19 +208,15 @@ type blocked struct {
 
 func newBlocked(t *testing.T, timeout time.Duration, stubborn bool) *blocked {
 	t.Helper()
-
 	ca := newAuthority(t, "ca")
 	b := &blocked{free: make(chan struct{}), answer: make(chan int, 1)}
 	inside := make(chan struct{})
 	handler := core.HandlerFunc(func(ctx context.Context, _ core.Delivery) error {
 		inside <- struct{}{}
-
 		if stubborn {
 			<-b.free
-
 			return nil
 		}
-
 		select {
 		case <-b.free:
 			return nil
@@ -252,43 +228,32 @@ func newBlocked(t *testing.T, timeout time.Duration, stubborn bool) *blocked {
 		TLS: serverConfig(t, ca, tls.NoClientCert, ca), ShutdownTimeout: timeout, HandleTimeout: time.Minute,
 	})
 	b.client = newClient(t, ca, true)
-
 	go func() {
 		response, _, err := send(t, b.client, b.url+"/v2/lifecycle/event", bodyV2, nil)
 		if err != nil {
 			b.answer <- 0
-
 			return
 		}
-
 		b.answer <- response.StatusCode
 	}()
-
 	<-inside
-
 	return b
 }
 
 func TestShutdownWaitsForRequests(t *testing.T) {
 	t.Parallel()
-
 	b := newBlocked(t, time.Minute, false)
 	b.stop()
-
 	eventually(t, func() bool { return strings.Contains(fmt.Sprint(b.Ready()), "shutting down") })
-
 	// A request that still gets here, on a connection that was open.
 	w := serve(b, post("/v2/lifecycle/event", bodyV2))
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || w.Header().Get("Connection") != "close" {
 		t.Errorf("answer %d with %v, want 503, to come back on another connection", w.Code, w.Header())
 	}
-
 	close(b.free)
-
 	if status := <-b.answer; status != http.StatusOK {
 		t.Errorf("request in flight was answered %d, want 200", status)
 	}
-
 	if err := b.stopped(); err != nil {
 		t.Errorf("Start returned %v, want nil", err)
 	}
@@ -296,14 +261,11 @@ func TestShutdownWaitsForRequests(t *testing.T) {
 
 func TestShutdownTellsRequestsToGiveUp(t *testing.T) {
 	t.Parallel()
-
 	b := newBlocked(t, time.Millisecond, false)
 	b.stop()
-
 	if status := <-b.answer; status != http.StatusServiceUnavailable {
 		t.Errorf("request in flight was answered %d, want 503", status)
 	}
-
 	if err := b.stopped(); err != nil {
 		t.Errorf("Start returned %v, want nil", err)
 	}
@@ -311,30 +273,24 @@ func TestShutdownTellsRequestsToGiveUp(t *testing.T) {
 
 func TestShutdownCutsOffRequests(t *testing.T) {
 	t.Parallel()
-
 	b := newBlocked(t, time.Millisecond, true)
 	b.stop()
-
 	if err := b.stopped(); err == nil || !strings.Contains(err.Error(), "cut off") {
 		t.Errorf("Start returned %v, want that requests were cut off", err)
 	}
-
 	if status := <-b.answer; status != 0 {
 		t.Errorf("request in flight was answered %d, want none", status)
 	}
-
 	close(b.free)
 }
 
 // A sender that must connect again loses its connection, on each protocol. A gateway keeps its own.
 func TestWhoseConnectionEnds(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	ready := core.Handler(&recorder{})
 	waits := core.HandlerFunc(func(context.Context, core.Delivery) error { return core.ErrNotReady })
 	none := listener.ProxyAddresses()
-
 	tests := []struct {
 		name    string
 		peers   listener.Peers
@@ -351,20 +307,16 @@ func TestWhoseConnectionEnds(t *testing.T) {
 			http.StatusUnauthorized, false,
 		},
 	}
-
 	for _, test := range tests {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, HTTP/%d", test.name, 1+btoi(http2)), func(t *testing.T) {
 				t.Parallel()
-
 				counted := &countingListener{Listener: listen(t)}
 				l := newListener(t, test.peers, listener.InsecureAllowAll(), test.handler,
 					listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.RequestClientCert, ca)})
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan error, 1)
-
 				go func() { done <- l.Start(ctx) }()
-
 				client := newClient(t, ca, http2)
 				for range 3 {
 					response, _ := mustSend(t, client, "https://"+counted.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
@@ -372,13 +324,10 @@ func TestWhoseConnectionEnds(t *testing.T) {
 						t.Errorf("answer %d, want %d", response.StatusCode, test.status)
 					}
 				}
-
 				stop()
-
 				if err := <-done; err != nil {
 					t.Error(err)
 				}
-
 				// A client of HTTP/2 may send on a connection that is ending, and repeats that on another.
 				have := counted.read()
 				if test.ends && have < 3 || !test.ends && have != 1 {
@@ -403,29 +352,23 @@ func (l *countingListener) Accept() (net.Conn, error) {
 		l.count++
 		l.mu.Unlock()
 	}
-
 	return conn, err
 }
 
 func (l *countingListener) read() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return l.count
 }
 
 // Without TLS, a gateway may speak HTTP/2 with prior knowledge.
 func TestUnencryptedHTTP2(t *testing.T) {
 	t.Parallel()
-
 	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{})
-
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
-
 	transport := &http.Transport{Protocols: &protocols}
 	t.Cleanup(transport.CloseIdleConnections)
-
 	response, _ := mustSend(t, &http.Client{Transport: transport}, run.url+"/v2/lifecycle/event", bodyV2, nil)
 	if response.StatusCode != http.StatusOK || response.ProtoMajor != 2 {
 		t.Errorf("answer %d by HTTP/%d, want 200 by HTTP/2", response.StatusCode, response.ProtoMajor)
@@ -434,18 +377,15 @@ func TestUnencryptedHTTP2(t *testing.T) {
 
 func TestOldTLSIsRefused(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	config := serverConfig(t, ca, tls.NoClientCert, ca)
 	config.MinVersion = 0
 	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
-
 	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ca.pool(), MaxVersion: tls.VersionTLS12}}
 	if conn, err := dialer.DialContext(t.Context(), "tcp", run.address()); err == nil {
 		conn.Close()
 		t.Error("TLS 1.2 was accepted")
 	}
-
 	if config.MinVersion != 0 {
 		t.Error("the config of the caller was changed")
 	}
@@ -454,7 +394,6 @@ func TestOldTLSIsRefused(t *testing.T) {
 // A slow request, or a header without end, costs one connection for a limited time.
 func TestSlowAndEndless(t *testing.T) {
 	t.Parallel()
-
 	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{ReadTimeout: 50 * time.Millisecond})
 	tests := []struct{ name, text, want string }{
@@ -467,28 +406,22 @@ func TestSlowAndEndless(t *testing.T) {
 		{"every server's options", "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 404 "},
 		{"a tunnel", "CONNECT other:443 HTTP/1.1\r\nHost: other:443\r\n\r\n", "HTTP/1.1 404 "},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			var dialer net.Dialer
-
 			conn, err := dialer.DialContext(t.Context(), "tcp", run.address())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-
 			if _, err := io.WriteString(conn, test.text); err != nil {
 				t.Fatal(err)
 			}
-
 			line, err := bufio.NewReader(conn).ReadString('\n')
 			if err != nil && !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
-
 			if !strings.HasPrefix(line, test.want) || (test.want == "" && line != "") {
 				t.Errorf("answer %q, want %q", line, test.want)
 			}
@@ -500,43 +433,33 @@ func TestSlowAndEndless(t *testing.T) {
 // that comes back by another.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
-
 	var dropped sync.Map
-
 	counted := &countingListener{Listener: listen(t)}
 	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{
 		Listener: counted, MaxConnections: 2, Hooks: listener.Hooks{ConnectionDropped: func(reason string) { dropped.Store(reason, true) }},
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-
 	go func() { done <- l.Start(ctx) }()
-
 	url := "http://" + counted.Addr().String() + "/v2/lifecycle/event"
 	first, second, third := newClient(t, nil, false), newClient(t, nil, false), newClient(t, nil, false)
-
 	for i, client := range []*http.Client{first, second, third, second, first} {
 		response, _, err := send(t, client, url, bodyV2, nil)
 		if err != nil { // Its connection gave way while the request was sent.
 			response, _ = mustSend(t, client, url, bodyV2, nil)
 		}
-
 		if response.StatusCode != http.StatusOK {
 			t.Errorf("request %d is answered %d, want 200", i, response.StatusCode)
 		}
 	}
-
 	// The first has to come back, and so has the second if its answer arrived before its end.
 	if have := counted.read(); have < 4 || have > 5 {
 		t.Errorf("%d connections were accepted, want 4 or 5", have)
 	}
-
 	if _, ok := dropped.Load("displaced"); !ok {
 		t.Error("the hook did not hear of it")
 	}
-
 	stop()
-
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

@@ -20,12 +20,10 @@ const envoyElement = `By=spiffe://cluster.local/ns/kcp-system/sa/operator;` +
 // gateway.
 func TestEnvoySidecar(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	gateway := ca.client(t, string(runtimeA)).header()
 	sidecar := netip.MustParsePrefix("127.0.0.6/32")
 	named := []string{"spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"}
-
 	tests := []struct {
 		name    string
 		header  []string
@@ -41,29 +39,23 @@ func TestEnvoySidecar(t *testing.T) {
 		{"gateway that appends", []string{gateway + "," + gateway}, nil, "several_elements", true},
 		{"another pod, with the option", []string{gateway + ",By=spiffe://x;Hash=1;Subject=\"\";URI=spiffe://x"}, named, "untrusted_proxy", true},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			peers := listener.FromXFCC(listener.ProxyAddresses(sidecar), ca.roots(), listener.PeerOptions{GatewayNames: test.gateway})
 			r := post("/v2/lifecycle/event", bodyV2)
 			r.RemoteAddr = "127.0.0.6:40001"
 			r.Header[listener.HeaderXFCC] = test.header
-
 			peer, err := peers.Peer(r)
 			if test.reason == "" {
 				if err != nil || peer.ID != runtimeA {
 					t.Errorf("peer %q, error %v, want %q", peer.ID, err, runtimeA)
 				}
-
 				return
 			}
-
 			if core.Reason(err) != test.reason {
 				t.Errorf("reason %q of %v, want %q", core.Reason(err), err, test.reason)
 			}
-
 			if names := err != nil && strings.Contains(err.Error(), "GatewayNames"); names != test.names {
 				t.Errorf("the error names GatewayNames: %v, want %v: %v", names, test.names, err)
 			}
@@ -74,12 +66,10 @@ func TestEnvoySidecar(t *testing.T) {
 // Deployed test clients escape the certificate as a query, with a plus for each space.
 func TestPlusForSpace(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t, "ca")
 	peers := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 	r := post("/v2/lifecycle/event", bodyV2)
 	r.Header = http.Header{listener.HeaderXFCC: {"Cert=" + url.QueryEscape(string(encodePEM(ca.client(t, string(runtimeA)).cert)))}}
-
 	if peer, err := peers.Peer(r); err != nil || peer.ID != runtimeA {
 		t.Errorf("peer %q, error %v, want %q", peer.ID, err, runtimeA)
 	}

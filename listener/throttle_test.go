@@ -27,7 +27,6 @@ func (c *handClock) add(d time.Duration) { c.since.Add(int64(d)) }
 
 func TestFloodCostsOnlyItsRuntime(t *testing.T) {
 	t.Parallel()
-
 	var (
 		record recorder
 		clock  handClock
@@ -36,38 +35,29 @@ func TestFloodCostsOnlyItsRuntime(t *testing.T) {
 		a, b   = pki.client(runtimeA), pki.client(runtimeB)
 		url    = run.url + "/v2/lifecycle/event"
 	)
-
 	const fit = 9 // The bytes cost a little, too.
-
 	for n := range 20 {
 		response, body := mustSend(t, a, url, bodyV2, nil)
-
 		want, after := http.StatusOK, ""
 		if n >= fit {
 			want, after = http.StatusServiceUnavailable, "1"
 		}
-
 		if response.StatusCode != want || response.Header.Get("Retry-After") != after {
 			t.Fatalf("request %d: answer %d %q with Retry-After %q, want %d with %q",
 				n, response.StatusCode, body, response.Header.Get("Retry-After"), want, after)
 		}
 	}
-
 	if response, _ := mustSend(t, b, url, bodyV2, nil); response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d to another runtime, want 200", response.StatusCode)
 	}
-
 	deliveries, answers := record.taken()
 	if len(deliveries) != fit+1 {
 		t.Errorf("%d deliveries, want %d", len(deliveries), fit+1)
 	}
-
 	if last := answers[fit]; last != (answered{"v2", "", http.StatusServiceUnavailable, reasons.TooFast}) {
 		t.Errorf("the hook got %v", last)
 	}
-
 	clock.add(time.Minute)
-
 	if response, _ := mustSend(t, a, url, bodyV2, nil); response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d after a minute, want 200", response.StatusCode)
 	}
@@ -76,25 +66,19 @@ func TestFloodCostsOnlyItsRuntime(t *testing.T) {
 // Many small requests must not be the dear way to send much.
 func TestLargeBodiesCostMore(t *testing.T) {
 	t.Parallel()
-
 	for name, body := range map[string]func() io.Reader{
 		"announced":     func() io.Reader { return strings.NewReader(strings.Repeat(" ", contract.V3.MaxBody())) },
 		"not announced": func() io.Reader { return io.MultiReader(strings.NewReader("[")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			var clock handClock
-
 			pki := newFleetPKI(t)
 			run := pki.start(&recorder{}, listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: clock.now})
 			client := pki.client(runtimeA)
-
 			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, reasons.Malformed)
-
 			have := run.sendBody(t, client, contract.V3.ContentType(), body())
 			have.want(t, http.StatusTooManyRequests, reasons.TooFast)
-
 			// 17 tokens of 20 are gone, and 17 are needed.
 			if after := have.header.Get("Retry-After"); after != "14" {
 				t.Errorf("Retry-After %q, want 14", after)
@@ -105,43 +89,34 @@ func TestLargeBodiesCostMore(t *testing.T) {
 
 func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	t.Parallel()
-
 	var (
 		inside = make(chan struct{})
 		free   = make(chan struct{})
 		group  sync.WaitGroup
 		pki    = newFleetPKI(t)
 	)
-
 	run := pki.start(core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 		if d.Runtime == runtimeA {
 			inside <- struct{}{}
 			<-free
 		}
-
 		return nil
 	}), listener.Options{RuntimeInFlight: 2})
 	a, b := pki.client(runtimeA), pki.client(runtimeB)
-
 	for n := range uint64(2) {
 		group.Go(func() { run.sendBatch(t, a, change(runtimeA, n+1)).want(t, http.StatusAccepted, "") })
 	}
-
 	for range 2 {
 		<-inside
 	}
-
 	have := run.sendBatch(t, a, change(runtimeA, 3))
 	have.want(t, http.StatusTooManyRequests, reasons.TooFast)
-
 	if after := have.header.Get("Retry-After"); after != "1" {
 		t.Errorf("Retry-After %q, want 1", after)
 	}
-
 	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusAccepted, "")
 	close(free)
 	group.Wait()
-
 	go func() { <-inside }()
 	run.sendBatch(t, a, change(runtimeA, 3)).want(t, http.StatusAccepted, "")
 }
@@ -149,25 +124,19 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 // Deployed agents of v1 and v2 give up an event on 429, and try again on 503.
 func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 	t.Parallel()
-
 	for contractName, want := range map[string]int{
 		"v1": http.StatusServiceUnavailable, "v2": http.StatusServiceUnavailable, "v3": http.StatusTooManyRequests,
 	} {
 		t.Run(contractName, func(t *testing.T) {
 			t.Parallel()
-
 			var clock handClock
-
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: clock.now})
 			body, target := bodyV1, "/"+contractName+"/lifecycle/event"
-
 			if contractName == "v3" {
 				target += "s"
 			}
-
 			serve(l, post(target, body))
-
 			w := serve(l, post(target, body))
 			if w.Code != want || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), reasons.TooFast) {
 				t.Errorf("answer %d %s with Retry-After %q, want %d with one", w.Code, w.Body, w.Header().Get("Retry-After"), want)
@@ -179,29 +148,23 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 // A runtime gets no more events to the handler by sending them in batches.
 func TestEventsOfABatchAreCharged(t *testing.T) {
 	t.Parallel()
-
 	const rate, burst, each, seconds = 200, 400, 100, 10
-
 	var (
 		record recorder
 		clock  handClock
 	)
-
 	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &record,
 		listener.Options{RuntimeRate: rate, RuntimeBurst: burst, Now: clock.now})
 	batch := changes(runtimeA, each)
-
 	for range 100 * seconds {
 		serve(l, batchFrom(t, runtimeA, batch))
 		clock.add(time.Second / 100)
 	}
-
 	// One batch may bring the share into debt.
 	deliveries, _ := record.taken()
 	if n := len(deliveries); n > burst+each+rate*seconds || n < rate*seconds {
 		t.Errorf("%d events were handled in %d s, want %d a second after a burst of %d", n, seconds, rate, burst)
 	}
-
 	if w := serve(l, batchFrom(t, runtimeB, change(runtimeB, 1))); w.Code != http.StatusAccepted {
 		t.Errorf("answer %d to another runtime, want 202", w.Code)
 	}
@@ -211,29 +174,23 @@ func TestEventsOfABatchAreCharged(t *testing.T) {
 // gets everything through.
 func TestLargeBatchesGetThrough(t *testing.T) {
 	t.Parallel()
-
 	var (
 		record recorder
 		clock  handClock
 	)
-
 	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &record,
 		listener.Options{RuntimeRate: 0.5, RuntimeBurst: 2, Now: clock.now})
-
 	for n := range 3 {
 		w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 20)))
 		if w.Code == http.StatusTooManyRequests {
 			wait, _ := strconv.Atoi(w.Header().Get("Retry-After"))
 			clock.add(time.Duration(wait) * time.Second)
-
 			w = serve(l, batchFrom(t, runtimeA, changes(runtimeA, 20)))
 		}
-
 		if w.Code != http.StatusAccepted {
 			t.Fatalf("batch %d is answered %d with Retry-After %s after the wait", n, w.Code, w.Header().Get("Retry-After"))
 		}
 	}
-
 	if deliveries, _ := record.taken(); len(deliveries) != 60 {
 		t.Errorf("%d events were delivered, want 60", len(deliveries))
 	}
@@ -242,9 +199,7 @@ func TestLargeBatchesGetThrough(t *testing.T) {
 // Requests for no contract cost as much as others.
 func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 	t.Parallel()
-
 	const burst = 10
-
 	requests := map[string]func() *http.Request{
 		"path": func() *http.Request { return httptest.NewRequest(http.MethodGet, "/x", http.NoBody) },
 		"path that is not clean": func() *http.Request {
@@ -260,32 +215,24 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 			return core.Peer{}, core.ErrNotReady
 		},
 	}
-
 	for name, request := range requests {
 		for sender, peers := range senders {
 			t.Run(name+" of a "+sender, func(t *testing.T) {
 				t.Parallel()
-
 				var clock handClock
-
 				l := newListener(t, listener.PeersFunc(peers), listener.InsecureAllowAll(), &recorder{},
 					listener.Options{RuntimeRate: 1, RuntimeBurst: burst, Now: clock.now})
-
 				for n := range burst {
 					if w := serve(l, request()); w.Code == http.StatusTooManyRequests {
 						t.Fatalf("request %d of %d is answered 429", n, burst)
 					}
 				}
-
 				serve(l, request()) // A stranger may go into debt.
-
 				if w := serve(l, request()); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
 					t.Errorf("answer %d beyond the share, want 429 with Retry-After", w.Code)
 				}
-
 				other := request()
 				other.RemoteAddr = "192.0.2.200:1"
-
 				if w := serve(l, other); sender != "runtime" && w.Code == http.StatusTooManyRequests {
 					t.Error("a stranger at another address is answered 429")
 				}
@@ -298,30 +245,24 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 // runtime follow each other.
 func TestFloodOnManyConnections(t *testing.T) {
 	t.Parallel()
-
 	const (
 		connections = 32
 		during      = 3 * time.Second
 	)
-
 	pki := newFleetPKI(t)
 	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 1})
 	cert := pki.ca.client(t, string(runtimeA)).pair()
 	clients := make([]*http.Client, connections)
-
 	for i := range clients {
 		clients[i] = newClient(t, pki.ca, true, cert)
 		mustSend(t, clients[i], run.url+"/x", "", nil) // Requests that find no connection dial one each.
 	}
-
 	ctx, stop := context.WithTimeout(t.Context(), during)
 	defer stop()
-
 	var (
 		group   sync.WaitGroup
 		answers atomic.Int64
 	)
-
 	for _, client := range clients {
 		// Many requests at once on each connection: HTTP/2 delivers them with one read.
 		for range 20 {
@@ -336,9 +277,7 @@ func TestFloodOnManyConnections(t *testing.T) {
 			})
 		}
 	}
-
 	group.Wait()
-
 	// 100 a second, and one read of each connection before its first pause.
 	if n, most := answers.Load(), int64(during/time.Second*100+connections*40); n > most {
 		t.Errorf("%d requests beyond the share were answered in %v, want at most %d", n, during, most)
@@ -349,28 +288,21 @@ func TestFloodOnManyConnections(t *testing.T) {
 // other.
 func TestFloodIsReadSlowly(t *testing.T) {
 	t.Parallel()
-
 	var clock handClock
-
 	pki := newFleetPKI(t)
 	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 2, Now: clock.now})
 	a, url := pki.client(runtimeA), run.url+"/v2/lifecycle/event"
-
 	mustSend(t, a, url, bodyV2, nil)
-
 	const (
 		refused = 4
 		pause   = 500 * time.Millisecond // at least
 	)
-
 	began := time.Now()
-
 	for range refused {
 		if response, _ := mustSend(t, a, url, bodyV2, nil); response.StatusCode != http.StatusServiceUnavailable {
 			t.Fatalf("answer %d, want 503", response.StatusCode)
 		}
 	}
-
 	// Only the first is read at once.
 	if took := time.Since(began); took < (refused-2)*pause {
 		t.Errorf("%d requests beyond the share took %v, want at least %v", refused, took, (refused-2)*pause)

@@ -31,16 +31,13 @@ func discard(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted 
 // is last in the spec.
 func sizedWidget(size, replicas int) string {
 	var items, managed strings.Builder
-
 	for i := 0; items.Len() < size-size/10; i++ {
 		fmt.Fprintf(&items, `{"name":"container-%d","image":"example.org/team/image:1.%d","args":["--flag=\"value\"","--level=info"],`+
 			`"ports":[{"containerPort":%d,"protocol":"TCP"}],"resources":{"limits":{"cpu":"100m","memory":"128Mi"}},"tty":false},`, i, i, i)
 	}
-
 	for i := 0; managed.Len() < size/10; i++ {
 		fmt.Fprintf(&managed, `"k:{\"name\":\"container-%d\"}":{".":{},"f:image":{},"f:name":{}},`, i)
 	}
-
 	return widget(`"labels":{"app":"widget","operator.kyma-project.io/watched-by":"kyma"},`+
 		`"annotations":{"operator.kyma-project.io/owned-by":"kcp-system/kyma"},`+
 		`"managedFields":[{"manager":"kubectl","operation":"Update","fieldsV1":{`+managed.String()+`"f:spec":{}}}]`,
@@ -49,12 +46,10 @@ func sizedWidget(size, replicas int) string {
 
 func benchReview(b *testing.B, size int, changed bool) []byte {
 	b.Helper()
-
 	after := 1
 	if changed {
 		after = 2
 	}
-
 	return update(b, sizedWidget(size, 1), sizedWidget(size, after))
 }
 
@@ -72,7 +67,6 @@ func BenchmarkReview(b *testing.B) {
 			if changed {
 				name = size.name + "/changed"
 			}
-
 			b.Run(name, func(b *testing.B) {
 				h := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
 				benchmarkHandler(b, h, benchReview(b, size.size, changed))
@@ -83,21 +77,16 @@ func BenchmarkReview(b *testing.B) {
 
 func benchmarkHandler(b *testing.B, h http.Handler, review []byte) {
 	b.Helper()
-
 	body := bytes.NewReader(review)
 	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", body)
 	r.Header.Set("Content-Type", "application/json")
-
 	w := &nullWriter{header: http.Header{}}
-
 	b.SetBytes(int64(len(review)))
 	b.ReportAllocs()
-
 	for b.Loop() {
 		body.Reset(review)
 		h.ServeHTTP(w, r)
 	}
-
 	if w.code != http.StatusOK {
 		b.Fatalf("answered %d", w.code)
 	}
@@ -119,13 +108,10 @@ func bareHandler(w http.ResponseWriter, r *http.Request) {
 			UID types.UID `json:"uid"`
 		} `json:"request"`
 	}
-
 	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
-
 		return
 	}
-
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true}}`,
 		review.Request.UID)
@@ -137,13 +123,10 @@ func floorHandler(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
-
 		return
 	}
-
 	_, behind, _ := bytes.Cut(body, []byte(`"uid":"`))
 	uid, _, _ := bytes.Cut(behind, []byte(`"`))
-
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true}}`, uid)
 }
@@ -153,11 +136,9 @@ func floorHandler(w http.ResponseWriter, r *http.Request) {
 // cannot reach the floor.
 func BenchmarkReviewsTLS(b *testing.B) {
 	ours := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
-
 	for _, protocol := range []string{"HTTP1.1", "HTTP2"} {
 		for _, size := range sizes[:2] {
 			review := benchReview(b, size.size, true)
-
 			b.Run(protocol+"/"+size.name+"/bare", func(b *testing.B) {
 				benchmarkTLS(b, protocol == "HTTP2", http.HandlerFunc(bareHandler), review)
 			})
@@ -175,19 +156,15 @@ const writers = 16
 
 func benchmarkTLS(b *testing.B, http2 bool, h http.Handler, review []byte) {
 	b.Helper()
-
 	server := httptest.NewUnstartedServer(h)
 	server.EnableHTTP2 = http2
 	server.StartTLS()
 	b.Cleanup(server.Close)
-
 	client := server.Client()
 	if transport, ok := client.Transport.(*http.Transport); ok {
 		transport.MaxIdleConnsPerHost = writers
 	}
-
 	var failed atomic.Int64
-
 	b.SetBytes(int64(len(review)))
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -198,7 +175,6 @@ func benchmarkTLS(b *testing.B, http2 bool, h http.Handler, review []byte) {
 	})
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "reviews/s")
-
 	if n := failed.Load(); n > 0 {
 		b.Fatalf("%d of %d reviews failed", n, b.N)
 	}
@@ -207,21 +183,16 @@ func benchmarkTLS(b *testing.B, http2 bool, h http.Handler, review []byte) {
 // runWriters calls write n times, from 16 goroutines.
 func runWriters(n int, write func()) {
 	var left atomic.Int64
-
 	left.Store(int64(n))
-
 	done := make(chan struct{})
-
 	for range writers {
 		go func() {
 			for left.Add(-1) >= 0 {
 				write()
 			}
-
 			done <- struct{}{}
 		}()
 	}
-
 	for range writers {
 		<-done
 	}
@@ -233,15 +204,12 @@ func postOver(client *http.Client, url string, review []byte, http2 bool) error 
 		return err
 	}
 	defer response.Body.Close()
-
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		return err
 	}
-
 	if response.StatusCode != http.StatusOK || (response.ProtoMajor == 2) != http2 {
 		return fmt.Errorf("answered %s over %s", response.Status, response.Proto)
 	}
-
 	return nil
 }
 
@@ -251,20 +219,17 @@ func postOver(client *http.Client, url string, review []byte, http2 bool) error 
 // its thread, which other processes do not extend.
 func BenchmarkReviewLatency(b *testing.B) {
 	review := benchReview(b, 1<<20, true)
-
 	for _, way := range []string{"handler", "HTTP1.1", "HTTP2"} {
 		b.Run("1MiB/"+way, func(b *testing.B) {
 			times := &latencies{}
 			h := newHandler(b, core.AcceptorFunc(discard), admission.Options{
 				Now: time.Now, Hooks: admission.Hooks{Reviewed: times.add},
 			})
-
 			if way == "handler" {
 				benchmarkHandler(b, measured(b, h), review)
 			} else {
 				benchmarkOneWriter(b, way == "HTTP2", h, review)
 			}
-
 			times.report(b, "ms")
 		})
 	}
@@ -274,14 +239,11 @@ func BenchmarkReviewLatency(b *testing.B) {
 func measured(b *testing.B, h http.Handler) http.Handler {
 	b.Helper()
 	runtime.LockOSThread()
-
 	times := &latencies{}
-
 	b.Cleanup(func() {
 		times.report(b, "cpu-ms")
 		runtime.UnlockOSThread()
 	})
-
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		before := threadTime()
 		h.ServeHTTP(w, r)
@@ -294,20 +256,17 @@ func threadTime() time.Duration {
 	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &used); err != nil {
 		panic(err)
 	}
-
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 func benchmarkOneWriter(b *testing.B, http2 bool, h http.Handler, review []byte) {
 	b.Helper()
-
 	server := httptest.NewUnstartedServer(h)
 	server.EnableHTTP2 = http2
 	server.StartTLS()
 	b.Cleanup(server.Close)
 	b.SetBytes(int64(len(review)))
 	b.ReportAllocs()
-
 	for b.Loop() {
 		if err := postOver(server.Client(), server.URL+"/validate/kyma", review, http2); err != nil {
 			b.Fatal(err)
@@ -324,7 +283,6 @@ type latencies struct {
 func (l *latencies) add(_ core.Manager, _ string, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	l.took = append(l.took, took)
 }
 
@@ -333,9 +291,7 @@ func (l *latencies) report(b *testing.B, unit string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	slices.Sort(l.took)
-
 	const whole = 1000
-
 	for name, per := range map[string]int{"p50-": 500, "p99-": 990} {
 		b.ReportMetric(float64(l.took[len(l.took)*per/whole].Microseconds())/whole, name+unit)
 	}

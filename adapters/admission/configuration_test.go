@@ -32,10 +32,8 @@ func bundleOf(server *httptest.Server) []byte {
 
 func testBundle(t testing.TB) []byte {
 	t.Helper()
-
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
-
 	return bundleOf(server)
 }
 
@@ -59,16 +57,13 @@ func moduleWatch() watch.Watch {
 
 func TestWebhookConfiguration(t *testing.T) {
 	t.Parallel()
-
 	bundle := testBundle(t)
 	endpoint := admission.Endpoint{URL: "https://127.0.0.1:8443", CABundle: bundle}
-
 	got, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kymaWatch(), moduleWatch()},
 		admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}, NoMatchConditions: true})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
-
 	webhook := func(
 		name, url, group, version, resource string, labels map[string]string,
 	) admissionregistrationv1.ValidatingWebhook {
@@ -118,7 +113,6 @@ func TestWebhookConfiguration(t *testing.T) {
 			definitions,
 		},
 	}
-
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
@@ -126,9 +120,7 @@ func TestWebhookConfiguration(t *testing.T) {
 
 func TestWebhookConfigurationOfACanary(t *testing.T) {
 	t.Parallel()
-
 	bundle := testBundle(t)
-
 	configuration, err := admission.WebhookConfiguration("watcher", admission.Endpoint{
 		URL:      "https://127.0.0.1:8443",
 		CABundle: bundle,
@@ -139,7 +131,6 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
-
 	want := admissionregistrationv1.ValidatingWebhook{
 		Name: "canary.operator.kyma-project.io",
 		ClientConfig: admissionregistrationv1.WebhookClientConfig{
@@ -172,16 +163,13 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 
 func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 	t.Parallel()
-
 	var watches []watch.Watch
-
 	for i := range 20 {
 		w := kymaWatch()
 		w.Name.Name = fmt.Sprintf("watch-%02d", i)
 		w.Selector.Labels = map[string]string{"a": "1", "b": "2", "c": "3"}
 		watches = append(watches, w)
 	}
-
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
 	build := func() string {
 		configuration, err := admission.WebhookConfiguration("watcher", endpoint, watches,
@@ -189,14 +177,10 @@ func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 		if err != nil {
 			t.Fatalf("WebhookConfiguration: %v", err)
 		}
-
 		return string(marshal(t, configuration))
 	}
-
 	want := build()
-
 	slices.Reverse(watches)
-
 	if got := build(); got != want {
 		t.Errorf("another order of watches gives\n%s, want\n%s", got, want)
 	}
@@ -204,31 +188,26 @@ func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 
 func TestWebhookConfigurationForAService(t *testing.T) {
 	t.Parallel()
-
 	for port, want := range map[int32]int32{0: 443, 8443: 8443} {
 		endpoint := admission.Endpoint{
 			Service:     types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
 			ServicePort: port,
 			CABundle:    testBundle(t),
 		}
-
 		configuration, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kymaWatch()},
 			admission.ConfigurationOptions{Timeout: 5 * time.Second})
 		if err != nil {
 			t.Fatalf("WebhookConfiguration: %v", err)
 		}
-
 		wantConfig := admissionregistrationv1.WebhookClientConfig{
 			Service: &admissionregistrationv1.ServiceReference{
 				Namespace: "kyma-system", Name: "agent", Path: new("/validate/lifecycle-manager"), Port: &want,
 			},
 			CABundle: endpoint.CABundle,
 		}
-
 		if diff := cmp.Diff(wantConfig, configuration.Webhooks[0].ClientConfig); diff != "" {
 			t.Errorf("client configuration (-want +got):\n%s", diff)
 		}
-
 		if timeout := *configuration.Webhooks[0].TimeoutSeconds; timeout != 5 {
 			t.Errorf("timeout %d s, want 5", timeout)
 		}
@@ -243,9 +222,7 @@ func excluding(namespaces ...string) *metav1.LabelSelector {
 
 func TestExcludedNamespaces(t *testing.T) {
 	t.Parallel()
-
 	service := types.NamespacedName{Namespace: "agent-system", Name: "agent"}
-
 	tests := map[string]struct {
 		endpoint admission.Endpoint
 		excluded []string
@@ -261,19 +238,15 @@ func TestExcludedNamespaces(t *testing.T) {
 		},
 		"kube-system only": {admission.Endpoint{Service: service}, []string{"kube-system"}, excluding("kube-system")},
 	}
-
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			tt.endpoint.CABundle = testBundle(t)
-
 			configuration, err := admission.WebhookConfiguration("watcher", tt.endpoint, []watch.Watch{kymaWatch()},
 				admission.ConfigurationOptions{ExcludedNamespaces: tt.excluded})
 			if err != nil {
 				t.Fatalf("WebhookConfiguration: %v", err)
 			}
-
 			if diff := cmp.Diff(tt.want, configuration.Webhooks[0].NamespaceSelector); diff != "" {
 				t.Errorf("namespace selector (-want +got):\n%s", diff)
 			}
@@ -285,20 +258,17 @@ func TestExcludedNamespaces(t *testing.T) {
 // API server.
 func TestMatchConditions(t *testing.T) {
 	t.Parallel()
-
 	configuration, err := admission.WebhookConfiguration("watcher",
 		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)},
 		[]watch.Watch{kymaWatch(), moduleWatch()}, admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
-
 	for i, field := range []string{".status", ".spec"} {
 		conditions := configuration.Webhooks[i].MatchConditions
 		if len(conditions) != 2 || conditions[0].Name != "persisted" || conditions[1].Name != "changed" {
 			t.Fatalf("webhook %d has conditions %v, want persisted and changed", i, conditions)
 		}
-
 		if !strings.Contains(conditions[1].Expression, "object"+field) {
 			t.Errorf("webhook %d does not compare %s: %s", i, field, conditions[1].Expression)
 		}
@@ -309,11 +279,8 @@ func TestMatchConditions(t *testing.T) {
 // server.
 func TestSubresources(t *testing.T) {
 	t.Parallel()
-
 	type webhook struct{ name, resource, path string }
-
 	const own, scale = "a.b.operator.kyma-project.io", "a.b.scale.kyma-project.io"
-
 	definitions := webhook{
 		"m.definitions.kyma-project.io", "customresourcedefinitions", "/validate/m/custom.resource.definition",
 	}
@@ -322,7 +289,6 @@ func TestSubresources(t *testing.T) {
 		return schema.GroupVersionResource{Version: "v1", Resource: resource}
 	}
 	widgets := schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "widgets"}
-
 	tests := map[string]struct {
 		watch watch.Watch
 		want  []webhook
@@ -344,30 +310,24 @@ func TestSubresources(t *testing.T) {
 			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m/my.widget"}, definitions,
 		}},
 	}
-
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			tt.watch.Name, tt.watch.Manager = types.NamespacedName{Namespace: "a", Name: "b"}, "m"
-
 			configuration, err := admission.WebhookConfiguration("watcher",
 				admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []watch.Watch{tt.watch},
 				admission.ConfigurationOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			var got []webhook
 			for _, w := range configuration.Webhooks {
 				path := strings.TrimPrefix(*w.ClientConfig.URL, "https://agent")
 				got = append(got, webhook{w.Name, w.Rules[0].Resources[0], path})
-
 				if manager, ok := admission.ManagerOf(path); manager != "m" || !ok {
 					t.Errorf("ManagerOf(%s) = %q, %t", path, manager, ok)
 				}
 			}
-
 			if diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(webhook{})); diff != "" {
 				t.Errorf("webhooks (-want +got):\n%s", diff)
 			}
@@ -378,7 +338,6 @@ func TestSubresources(t *testing.T) {
 // TestPreciseWatch checks selectors and conditions of a watch, beside those of the configuration.
 func TestPreciseWatch(t *testing.T) {
 	t.Parallel()
-
 	inTest := metav1.LabelSelectorRequirement{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"test"}}
 	required := []watch.Requirement{{Key: "stage", Operator: "In", Values: []string{"test"}}}
 	precise := kymaWatch()
@@ -386,31 +345,26 @@ func TestPreciseWatch(t *testing.T) {
 	precise.NamespaceSelector = watch.Selector{Labels: map[string]string{"a": "b"}, Requirements: required}
 	precise.Conditions = []watch.Condition{{Name: "mine", Expression: "true"}}
 	conditions := []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "true"}}
-
 	configuration, err := admission.WebhookConfiguration("watcher",
 		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []watch.Watch{precise},
 		admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	namespaces := excluding("kube-system")
 	namespaces.MatchLabels = map[string]string{"a": "b"}
 	namespaces.MatchExpressions = append([]metav1.LabelSelectorRequirement{inTest}, namespaces.MatchExpressions...)
 	objects := &metav1.LabelSelector{
 		MatchLabels: precise.Selector.Labels, MatchExpressions: []metav1.LabelSelectorRequirement{inTest},
 	}
-
 	for i, want := range []*metav1.LabelSelector{objects, {}} { // The second webhook is that of scale.
 		webhook := configuration.Webhooks[i]
 		if diff := cmp.Diff(want, webhook.ObjectSelector); diff != "" {
 			t.Errorf("%s: object selector (-want +got):\n%s", webhook.Name, diff)
 		}
-
 		if diff := cmp.Diff(namespaces, webhook.NamespaceSelector); diff != "" {
 			t.Errorf("%s: namespace selector (-want +got):\n%s", webhook.Name, diff)
 		}
-
 		if diff := cmp.Diff(conditions, webhook.MatchConditions[2:]); diff != "" {
 			t.Errorf("%s: conditions (-want +got):\n%s", webhook.Name, diff)
 		}
@@ -419,7 +373,6 @@ func TestPreciseWatch(t *testing.T) {
 
 func TestWebhookConfigurationHasEachFieldOfAWatch(t *testing.T) {
 	t.Parallel()
-
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
 	build := func(w watch.Watch) *admissionregistrationv1.ValidatingWebhookConfiguration {
 		configuration, err := (&input{"watcher", endpoint, []watch.Watch{w}, admission.ConfigurationOptions{}}).build()
@@ -438,19 +391,15 @@ func TestWebhookConfigurationHasEachFieldOfAWatch(t *testing.T) {
 
 func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	t.Parallel()
-
 	kyma := kymaWatch()
 	endpoint := admission.Endpoint{URL: "https://agent/", CABundle: testBundle(t)}
 	opts := admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}}
-
 	configuration, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kyma}, opts)
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
-
 	before := string(marshal(t, configuration))
 	kyma.Selector.Labels["more"], opts.Labels["more"], endpoint.CABundle[0] = "x", "x", 'x'
-
 	if after := string(marshal(t, configuration)); after != before {
 		t.Errorf("changed with its input to\n%s, want\n%s", after, before)
 	}
@@ -458,15 +407,12 @@ func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 
 func TestWebhookConfigurationRefuses(t *testing.T) {
 	t.Parallel()
-
 	bundle := testBundle(t)
 	private := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: []byte{1}})
 	broken := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{1}})
-
 	endpoint := func(change func(*admission.Endpoint)) func(*input) {
 		return func(in *input) { change(&in.endpoint) }
 	}
-
 	tests := []struct {
 		want   string
 		change func(*input)
@@ -503,11 +449,9 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 		{`invalid watch "kcp-system/kyma": resource "*"`, func(in *input) { in.watches[0].Resource.Resource = "*" }},
 		{"have it twice", func(in *input) { in.watches = append(in.watches, in.watches[0]) }},
 	}
-
 	for _, tt := range tests {
 		t.Run(tt.want, func(t *testing.T) {
 			t.Parallel()
-
 			in := &input{
 				name:     "watcher",
 				endpoint: admission.Endpoint{URL: "https://agent", CABundle: bundle},
@@ -516,18 +460,14 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			if _, err := in.build(); err != nil {
 				t.Fatalf("the unchanged input: %v", err)
 			}
-
 			tt.change(in)
-
 			configuration, err := in.build()
 			if configuration != nil || !errors.Is(err, admission.ErrInvalidConfiguration) {
 				t.Fatalf("WebhookConfiguration = %v, %v, want ErrInvalidConfiguration", configuration, err)
 			}
-
 			if !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %q, want it to say %q", err, tt.want)
 			}
-
 			if strings.Contains(err.Error(), "secret") {
 				t.Errorf("error %q has a password in it", err)
 			}
@@ -548,16 +488,13 @@ func (in *input) build() (*admissionregistrationv1.ValidatingWebhookConfiguratio
 
 func TestWebhookConfigurationNamesAllProblemsAtOnce(t *testing.T) {
 	t.Parallel()
-
 	bad := kymaWatch()
 	bad.Manager, bad.Field = "", "data"
-
 	_, err := admission.WebhookConfiguration("", admission.Endpoint{}, []watch.Watch{bad},
 		admission.ConfigurationOptions{})
 	if err == nil {
 		t.Fatal("all of it was taken")
 	}
-
 	for _, want := range []string{
 		`name ""`, "have neither", "CA bundle", `watch "kcp-system/kyma": manager`,
 		`"data"`,
@@ -570,7 +507,6 @@ func TestWebhookConfigurationNamesAllProblemsAtOnce(t *testing.T) {
 
 func TestWebhookConfigurationWithoutWatches(t *testing.T) {
 	t.Parallel()
-
 	configuration, err := admission.WebhookConfiguration("watcher",
 		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, nil, admission.ConfigurationOptions{})
 	if err != nil || len(configuration.Webhooks) != 0 {
@@ -581,11 +517,9 @@ func TestWebhookConfigurationWithoutWatches(t *testing.T) {
 // The handler serves the URL of the configuration, over TLS with the CAs of the configuration.
 func TestConfiguredPathIsServed(t *testing.T) {
 	t.Parallel()
-
 	got := newInbox()
 	server := httptest.NewTLSServer(newHandler(t, got, admission.Options{}))
 	t.Cleanup(server.Close)
-
 	configuration, err := admission.WebhookConfiguration("watcher",
 		admission.Endpoint{
 			URL:      server.URL,
@@ -594,12 +528,10 @@ func TestConfiguredPathIsServed(t *testing.T) {
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
-
 	review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
 	if err := postOver(server.Client(), *configuration.Webhooks[0].ClientConfig.URL, review, false); err != nil {
 		t.Fatalf("post: %v", err)
 	}
-
 	if diff := cmp.Diff([]core.Manager{"lifecycle-manager"}, got.managers); diff != "" {
 		t.Errorf("managers (-want +got):\n%s", diff)
 	}
@@ -607,7 +539,6 @@ func TestConfiguredPathIsServed(t *testing.T) {
 
 func TestConfigurationSurvivesJSON(t *testing.T) {
 	t.Parallel()
-
 	configuration, err := admission.WebhookConfiguration("watcher",
 		admission.Endpoint{
 			URL:      "https://agent",
@@ -616,12 +547,10 @@ func TestConfigurationSurvivesJSON(t *testing.T) {
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
-
 	var back admissionregistrationv1.ValidatingWebhookConfiguration
 	if err := json.Unmarshal(marshal(t, configuration), &back); err != nil {
 		t.Fatalf("Unmarshal: %v", err)
 	}
-
 	if diff := cmp.Diff(configuration, &back); diff != "" {
 		t.Errorf("after a round trip (-want +got):\n%s", diff)
 	}

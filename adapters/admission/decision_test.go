@@ -22,7 +22,6 @@ var widgetKind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Ki
 // TestReviews has the reviews that API servers send, with their decisions and events.
 func TestReviews(t *testing.T) {
 	t.Parallel()
-
 	one := types.NamespacedName{Namespace: "default", Name: "one"}
 	event := func(operation core.Operation, generation int64) *core.WatchEvent {
 		return &core.WatchEvent{
@@ -30,7 +29,6 @@ func TestReviews(t *testing.T) {
 			Generation: generation, Time: noon,
 		}
 	}
-
 	tests := []struct {
 		name     string
 		review   []byte
@@ -220,23 +218,18 @@ func TestReviews(t *testing.T) {
 			admission.Unchanged, nil,
 		},
 	}
-
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{})
-
 			if decision := decisionOf(t, post(h, "/validate/kyma", tt.review), testUID); decision != tt.decision {
 				t.Errorf("decision %q, want %q", decision, tt.decision)
 			}
-
 			var want []core.WatchEvent
 			if tt.event != nil {
 				want = []core.WatchEvent{*tt.event}
 			}
-
 			if diff := cmp.Diff(want, got.events); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
@@ -246,7 +239,6 @@ func TestReviews(t *testing.T) {
 
 func TestOutcomesAreDecisions(t *testing.T) {
 	t.Parallel()
-
 	for outcome, want := range map[core.Outcome]admission.Decision{
 		core.Accepted:  admission.Accepted,
 		core.Coalesced: "coalesced",
@@ -255,7 +247,6 @@ func TestOutcomesAreDecisions(t *testing.T) {
 	} {
 		got := &inbox{outcome: outcome}
 		review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
-
 		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID)
 		if have != want {
 			t.Errorf("outcome %q answered as %q, want %q", outcome, have, want)
@@ -265,7 +256,6 @@ func TestOutcomesAreDecisions(t *testing.T) {
 
 func TestEachManagerCanHaveItsFilter(t *testing.T) {
 	t.Parallel()
-
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{
 		Filter: func(*core.Change) bool { return false },
@@ -276,14 +266,12 @@ func TestEachManagerCanHaveItsFilter(t *testing.T) {
 			},
 		},
 	})
-
 	create := func(labels string) []byte {
 		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 			q.Operation = admissionv1.Create
 			q.Object = raw(widget(`"labels":{` + labels + `}`))
 		})
 	}
-
 	for _, tt := range []struct {
 		path string
 		body []byte
@@ -297,7 +285,6 @@ func TestEachManagerCanHaveItsFilter(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.path, have, tt.want)
 		}
 	}
-
 	if diff := cmp.Diff([]core.Manager{"labelled"}, got.managers); diff != "" {
 		t.Errorf("managers (-want +got):\n%s", diff)
 	}
@@ -307,18 +294,15 @@ func everything(*core.Change) bool { return true }
 
 func TestDryRunNeverReachesTheFilter(t *testing.T) {
 	t.Parallel()
-
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{Filter: everything})
 	review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Delete
 		q.DryRun = new(true)
 	})
-
 	if decision := decisionOf(t, post(h, "/validate/kyma", review), testUID); decision != admission.DryRun {
 		t.Errorf("decision %q, want %q", decision, admission.DryRun)
 	}
-
 	if len(got.events) > 0 {
 		t.Errorf("a dry run sent %v", got.events)
 	}
@@ -340,7 +324,6 @@ func scaled(before, after int) func(q *admissionv1.AdmissionRequest) {
 // The path of a subresource has the kind of the resource, because the review has another one.
 func TestKindInThePath(t *testing.T) {
 	t.Parallel()
-
 	apps := metav1.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"}
 	scale := reviewOf(t, func(q *admissionv1.AdmissionRequest) { scaled(1, 2)(q); q.Resource = apps })
 	status := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -348,10 +331,8 @@ func TestKindInThePath(t *testing.T) {
 		q.Resource, q.SubResource = apps, "status"
 		q.OldObject, q.Object = raw(widget("", `"status":1`)), raw(widget("", `"status":2`))
 	})
-
 	stateful := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}
 	foreign := schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
-
 	for name, tt := range map[string]struct {
 		segment string
 		review  []byte
@@ -365,9 +346,7 @@ func TestKindInThePath(t *testing.T) {
 		handler := newHandler(t, got, admission.Options{})
 		request := httptest.NewRequest(http.MethodPost, admission.Path("kyma")+tt.segment, bytes.NewReader(tt.review))
 		request.Header.Set("Content-Type", "application/json")
-
 		handler.ServeHTTP(httptest.NewRecorder(), request)
-
 		if len(got.events) != 1 || got.events[0].WatchedGVK != tt.want || got.events[0].Watched.Name != "one" {
 			t.Errorf("%s: events %+v, want one of %s", name, got.events, tt.want)
 		}
@@ -378,7 +357,6 @@ func TestKindInThePath(t *testing.T) {
 // the definitions themselves are watched.
 func TestDeletedDefinition(t *testing.T) {
 	t.Parallel()
-
 	const path = "/validate/kyma/custom.resource.definition"
 	for _, tt := range []struct {
 		path      string

@@ -46,19 +46,15 @@ func FuzzReview(f *testing.F) {
 	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"` + "\xff" + `","operation":"DELETE","name":"` + "\xff" + `"}}`))
 	f.Add([]byte(strings.Repeat(`{"request":`, 100)))
 	f.Add([]byte("null"))
-
 	f.Fuzz(func(t *testing.T, body []byte) {
 		got := newInbox()
 		h := newHandler(t, got, admission.Options{Hooks: admission.Hooks{
 			Panicked: func(place string) { t.Errorf("panic in %s", place) },
 		}})
-
 		w := post(h, "/validate/kyma", body)
-
 		switch w.Code {
 		case http.StatusOK:
 			readAnswer(t, w.Body.Bytes())
-
 			if !json.Valid(body) {
 				t.Errorf("%q is not JSON, and was answered %s", body, w.Body)
 			}
@@ -67,7 +63,6 @@ func FuzzReview(f *testing.F) {
 		default:
 			t.Errorf("answered %d %s, want 200 or 400", w.Code, w.Body)
 		}
-
 		for _, event := range got.events {
 			if event.Resync != (w.Code != http.StatusOK) || !event.Resync && event.Watched.Name == "" {
 				t.Errorf("answered %d, and sent %+v", w.Code, event)
@@ -85,20 +80,16 @@ func FuzzManagerSegment(f *testing.F) {
 	} {
 		f.Add(path)
 	}
-
 	f.Fuzz(func(t *testing.T, path string) {
 		r, err := http.NewRequest(http.MethodPost, path, strings.NewReader(
 			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":"DELETE","name":"a"}}`))
 		if err != nil {
 			t.Skip("no URL")
 		}
-
 		r.RequestURI = path
 		r.Header.Set("Content-Type", "application/json")
-
 		got := newInbox()
 		w := serve(newHandler(t, got, admission.Options{}), r)
-
 		switch w.Code {
 		case http.StatusOK:
 			if len(got.managers) != 1 || !isLabel(string(got.managers[0])) {

@@ -30,34 +30,26 @@ import (
 // statusOf checks a refusal, and returns its message.
 func statusOf(t testing.TB, code int, header http.Header, body []byte) string {
 	t.Helper()
-
 	var status metav1.Status
-
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
-
 	if err := decoder.Decode(&status); err != nil {
 		t.Fatalf("answer %q: %v, want a Status", body, err)
 	}
-
 	if status.Kind != "Status" || status.APIVersion != "v1" || status.Status != metav1.StatusFailure ||
 		int(status.Code) != code || status.Reason == "" || status.Message == "" {
 		t.Errorf("answered %s, want a complete v1 Status of %d", body, code)
 	}
-
 	if contentType := header.Get("Content-Type"); contentType != "application/json" {
 		t.Errorf("Content-Type %q, want application/json", contentType)
 	}
-
 	return status.Message
 }
 
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-
 	good := string(update(t, widget("", `"spec":1`), widget("", `"spec":2`)))
 	truncated := good[:len(good)/2]
-
 	tests := []struct {
 		name        string
 		method      string
@@ -130,13 +122,10 @@ func TestRefusals(t *testing.T) {
 		{"an unknown manager", "POST", "/validate/stranger", "application/json", good, 404, "manager", `"stranger"`},
 		{"a manager that is no label", "POST", "/validate/Kyma", "application/json", good, 400, "manager", "DNS-1123"},
 	}
-
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-
 			var refused []string
-
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{
 				MaxBody:  4096,
@@ -148,29 +137,22 @@ func TestRefusals(t *testing.T) {
 					Reviewed: func(core.Manager, string, time.Duration) { t.Error("counted as reviewed") },
 				},
 			})
-
 			r := httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.body))
 			r.Header.Set("Content-Type", tt.contentType)
-
 			w := serve(h, r)
-
 			if w.Code != tt.code {
 				t.Fatalf("answered %d %s, want %d", w.Code, w.Body, tt.code)
 			}
-
 			message := statusOf(t, w.Code, w.Header(), w.Body.Bytes())
 			if !strings.Contains(message, tt.message) || len(message) > 400 {
 				t.Errorf("message %q, want a short one with %q", message, tt.message)
 			}
-
 			if tt.code == http.StatusMethodNotAllowed && w.Header().Get("Allow") != "POST" {
 				t.Errorf("Allow %q, want POST", w.Header().Get("Allow"))
 			}
-
 			if diff := cmp.Diff([]string{fmt.Sprint(tt.code, " ", tt.reason)}, refused); diff != "" {
 				t.Errorf("refused (-want +got):\n%s", diff)
 			}
-
 			// A resync replaces a change that could not be read.
 			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" ||
 				tt.reason == "unsupported_version"
@@ -184,7 +166,6 @@ func TestRefusals(t *testing.T) {
 // TestReviewThatBreaksOff: the API server allows the write, so a resync must be accepted.
 func TestReviewThatBreaksOff(t *testing.T) {
 	t.Parallel()
-
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{})
 	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`),
@@ -192,7 +173,6 @@ func TestReviewThatBreaksOff(t *testing.T) {
 			return 0, io.ErrUnexpectedEOF
 		})))
 	r.Header.Set("Content-Type", "application/json")
-
 	if w := serve(h, r); w.Code != http.StatusBadRequest || !got.resyncs() {
 		t.Errorf("answer %d, and a resync: %v, want 400 and one", w.Code, got.resyncs())
 	}
@@ -201,13 +181,10 @@ func TestReviewThatBreaksOff(t *testing.T) {
 // TestRawPaths sends request lines that no client library sends.
 func TestRawPaths(t *testing.T) {
 	t.Parallel()
-
 	got := newInbox()
 	server := httptest.NewServer(newHandler(t, got, admission.Options{}))
 	t.Cleanup(server.Close)
-
 	body := string(update(t, widget("", `"spec":1`), widget("", `"spec":2`)))
-
 	for target, want := range map[string]int{
 		"/validate/kyma":                          200,
 		"/validate/kyma?timeout=2s":               200,
@@ -241,17 +218,14 @@ func TestRawPaths(t *testing.T) {
 		code, header, answer := rawPost(t, server.Listener.Addr().String(), target, body)
 		if code != want {
 			t.Errorf("POST %.60q answered %d %s, want %d", target, code, answer, want)
-
 			continue
 		}
-
 		if code != http.StatusOK {
 			if message := statusOf(t, code, header, answer); len(message) > 300 {
 				t.Errorf("POST %.60q: %d bytes of message, want a short one", target, len(message))
 			}
 		}
 	}
-
 	for _, manager := range got.managers {
 		if manager != "kyma" {
 			t.Errorf("an event for %q, want kyma only", manager)
@@ -261,40 +235,33 @@ func TestRawPaths(t *testing.T) {
 
 func rawPost(t *testing.T, addr, target, body string) (int, http.Header, []byte) {
 	t.Helper()
-
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatalf("Dial: %v", err)
 	}
 	defer conn.Close()
-
 	if _, err := fmt.Fprintf(conn,
 		"POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json; charset=utf-8\r\n"+
 			"Content-Length: %d\r\nConnection: close\r\n\r\n%s", target, len(body), body); err != nil {
 		t.Fatalf("write: %v", err)
 	}
-
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatalf("POST %.60q: %v", target, err)
 	}
 	defer response.Body.Close()
-
 	answer, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatalf("POST %.60q: %v", target, err)
 	}
-
 	return response.StatusCode, response.Header, answer
 }
 
 func TestBodyLimit(t *testing.T) {
 	t.Parallel()
-
 	review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
 	limit := len(review) + 100
 	h := newHandler(t, newInbox(), admission.Options{MaxBody: int64(limit)})
-
 	for _, tt := range []struct {
 		name   string
 		size   int
@@ -309,14 +276,11 @@ func TestBodyLimit(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-
 			body := append(bytes.Clone(review), bytes.Repeat([]byte(" "), max(tt.size-len(review), 0))...)
 			r := httptest.NewRequest(http.MethodPost, "/validate/kyma", bytes.NewReader(body))
 			r.Header.Set("Content-Type", "application/json")
 			r.ContentLength = tt.length
-
 			w := serve(h, r)
-
 			if w.Code != tt.want {
 				t.Errorf("answered %d %s, want %d", w.Code, w.Body, tt.want)
 			}
@@ -326,13 +290,10 @@ func TestBodyLimit(t *testing.T) {
 
 func TestCompressedBodyIsRefused(t *testing.T) {
 	t.Parallel()
-
 	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", strings.NewReader("\x1f\x8b"))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Content-Encoding", "gzip")
-
 	w := serve(newHandler(t, newInbox(), admission.Options{}), r)
-
 	if w.Code != http.StatusUnsupportedMediaType {
 		t.Errorf("answered %d %s, want 415", w.Code, w.Body)
 	}
@@ -340,17 +301,13 @@ func TestCompressedBodyIsRefused(t *testing.T) {
 
 func TestBodyThatBreaksOff(t *testing.T) {
 	t.Parallel()
-
 	r := httptest.NewRequest(http.MethodPost, "/validate/kyma",
 		io.MultiReader(strings.NewReader(`{"kind":`), failingReader{}))
 	r.Header.Set("Content-Type", "application/json")
-
 	w := serve(newHandler(t, newInbox(), admission.Options{}), r)
-
 	if w.Code != http.StatusBadRequest {
 		t.Fatalf("answered %d %s, want 400", w.Code, w.Body)
 	}
-
 	if message := statusOf(t, w.Code, w.Header(), w.Body.Bytes()); strings.Contains(message, "secret") {
 		t.Errorf("message %q says something about the inside", message)
 	}
@@ -363,12 +320,9 @@ func (failingReader) Read([]byte) (int, error) { return 0, errors.New("secret de
 // An event must not keep a slice of a buffer, because the next request reuses the buffer.
 func TestEventsKeepNothingOfTheBody(t *testing.T) {
 	t.Parallel()
-
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{})
-
 	var want []core.WatchEvent
-
 	for i := range 50 {
 		name := fmt.Sprintf("object-%02d", i)
 		kind := metav1.GroupVersionKind{
@@ -376,23 +330,19 @@ func TestEventsKeepNothingOfTheBody(t *testing.T) {
 			Kind: fmt.Sprintf("Kind%02d", i),
 		}
 		owner := types.NamespacedName{Namespace: fmt.Sprintf("space-%02d", i), Name: fmt.Sprintf("owner-%02d", i)}
-
 		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 			q.Operation = admissionv1.Create
 			q.Kind = kind
 			q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","annotations":{%q:%q}}}`,
 				name, core.OwnerAnnotation, owner.String()))
 		})
-
 		decisionOf(t, post(h, "/validate/kyma", review), testUID)
-
 		want = append(want, core.WatchEvent{
 			Owner: owner, Watched: types.NamespacedName{Namespace: "default", Name: name},
 			WatchedGVK: widgetKind, Operation: core.OperationCreate, Field: core.FieldSpec, Time: noon,
 		})
 		want[i].WatchedGVK.Group, want[i].WatchedGVK.Version, want[i].WatchedGVK.Kind = kind.Group, kind.Version, kind.Kind
 	}
-
 	if diff := cmp.Diff(want, got.events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
@@ -401,9 +351,7 @@ func TestEventsKeepNothingOfTheBody(t *testing.T) {
 // Long names must not fill the outbox with large keys.
 func TestNamesAreBounded(t *testing.T) {
 	t.Parallel()
-
 	long := strings.Repeat("x", 3000)
-
 	for _, change := range []func(*admissionv1.AdmissionRequest){
 		func(q *admissionv1.AdmissionRequest) { q.Name = long },
 		func(q *admissionv1.AdmissionRequest) { q.Namespace = long },
@@ -416,12 +364,10 @@ func TestNamesAreBounded(t *testing.T) {
 			q.Operation = admissionv1.Delete
 			change(q)
 		})
-
 		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID)
 		if have != "no_name" {
 			t.Errorf("decision %q, want %q", have, "no_name")
 		}
-
 		if len(got.events) > 0 {
 			t.Error("an event of more than 3000 bytes")
 		}
@@ -430,9 +376,7 @@ func TestNamesAreBounded(t *testing.T) {
 
 func TestUnusualUIDsAreEchoed(t *testing.T) {
 	t.Parallel()
-
 	h := newHandler(t, newInbox(), admission.Options{})
-
 	for _, uid := range []types.UID{`a"b\c`, "<script>", "\u2028ü\x00", "a/b:c", types.UID(strings.Repeat("u", 5000))} {
 		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 			q.UID = uid
@@ -444,10 +388,8 @@ func TestUnusualUIDsAreEchoed(t *testing.T) {
 
 func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 	t.Parallel()
-
 	boom := func() { panic("boom") }
 	accept := core.Accepted
-
 	tests := []struct {
 		name     string
 		accept   func()
@@ -485,19 +427,15 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 			admission.Accepted, "hooks",
 		},
 	}
-
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-
 			var (
 				places []string
 				log    bytes.Buffer
 			)
-
 			tt.opts.Hooks.Panicked = func(place string) { places = append(places, place) }
 			tt.opts.Logger = slog.New(slog.NewJSONHandler(&log, nil))
-
 			resyncs := 0
 			h := newHandler(t, core.AcceptorFunc(func(_ core.Manager, event core.WatchEvent) core.Outcome {
 				if event.Resync {
@@ -505,28 +443,22 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 				} else {
 					tt.accept()
 				}
-
 				return accept
 			}), tt.opts)
-
 			review := update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))
 			if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != tt.decision {
 				t.Errorf("decision %q, want %q", have, tt.decision)
 			}
-
 			if diff := cmp.Diff([]string{tt.place}, places); diff != "" {
 				t.Errorf("places (-want +got):\n%s", diff)
 			}
-
 			if (resyncs == 1) != (tt.decision == "failed") {
 				t.Errorf("%d resyncs, want one for a change that was not decided, and none otherwise", resyncs)
 			}
-
 			if text := log.String(); !strings.Contains(text, `"stack":"goroutine`) ||
 				!strings.Contains(text, `"cause":"boom"`) {
 				t.Errorf("log %s, want the cause and the stack", text)
 			}
-
 			if strings.Contains(log.String(), "confidential") {
 				t.Errorf("log %s has the object in it", log.String())
 			}
@@ -545,9 +477,7 @@ func boomOn(n int) func(int) {
 
 func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 	t.Parallel()
-
 	var refused, places []string
-
 	accepted := newInbox()
 	h := newHandler(t, accepted, admission.Options{Hooks: admission.Hooks{
 		Panicked: func(place string) { places = append(places, place) },
@@ -555,24 +485,18 @@ func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 			refused = append(refused, fmt.Sprint(status, " ", reason))
 		},
 	}})
-
 	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", panickingReader{})
 	r.Header.Set("Content-Type", "application/json")
-
 	w := serve(h, r)
-
 	if w.Code != http.StatusInternalServerError {
 		t.Fatalf("answered %d %s, want 500", w.Code, w.Body)
 	}
-
 	if message := statusOf(t, w.Code, w.Header(), w.Body.Bytes()); strings.Contains(message, "boom") {
 		t.Errorf("message %q says something about the inside", message)
 	}
-
 	if diff := cmp.Diff([]string{"500 internal", "request"}, append(refused, places...)); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
-
 	if !accepted.resyncs() {
 		t.Error("no resync stands in for the change that was not read, want one")
 	}
@@ -592,13 +516,11 @@ func (b brokenLog) WithGroup(string) slog.Handler           { return b }
 
 func TestBrokenLogDoesNotReachTheAPIServer(t *testing.T) {
 	t.Parallel()
-
 	h := newHandler(t, newInbox(), admission.Options{
 		RequireOwner: true,
 		Filter:       func(*core.Change) bool { panic("boom") },
 		Logger:       slog.New(brokenLog{}),
 	})
-
 	review := update(t, widget(""), widget(""))
 	if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != "no_owner" {
 		t.Errorf("decision %q, want %q", have, "no_owner")
@@ -612,7 +534,6 @@ func (stalledLog) Enabled(_ context.Context, level slog.Level) bool { return lev
 
 func (s stalledLog) Handle(context.Context, slog.Record) error {
 	<-s.released
-
 	return nil
 }
 
@@ -621,30 +542,24 @@ func (s stalledLog) WithGroup(string) slog.Handler      { return s }
 
 func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 	t.Parallel()
-
 	for name, path := range map[string]string{
 		"an object without owner": "/validate/kyma",
 		"an unknown manager":      "/validate/nobody",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			released := make(chan struct{})
 			server := httptest.NewServer(newHandler(t, newInbox(), admission.Options{
 				RequireOwner: true, Managers: []core.Manager{"kyma"}, Logger: slog.New(stalledLog{released: released}),
 			}))
-
 			defer server.Close()
 			defer close(released)
-
 			review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
 			client := http.Client{Timeout: 5 * time.Second}
-
 			answer, err := client.Post(server.URL+path, "application/json", bytes.NewReader(review))
 			if err != nil {
 				t.Fatalf("no answer while the log is stalled: %v", err)
 			}
-
 			_ = answer.Body.Close()
 		})
 	}
@@ -652,14 +567,11 @@ func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 
 func TestHooksOfAReview(t *testing.T) {
 	t.Parallel()
-
 	var told []string
-
 	clock := noon
 	h := newHandler(t, core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome {
 		clock = clock.Add(time.Millisecond)
 		told = append(told, "accept")
-
 		return core.Coalesced
 	}), admission.Options{
 		Now: func() time.Time { return clock },
@@ -670,10 +582,8 @@ func TestHooksOfAReview(t *testing.T) {
 			},
 		},
 	})
-
 	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":2`))), testUID)
 	post(h, "/elsewhere", nil)
-
 	want := []string{"in flight 1", "accept", "in flight -1", "kyma coalesced 1ms", "in flight 1", "in flight -1"}
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
@@ -682,9 +592,7 @@ func TestHooksOfAReview(t *testing.T) {
 
 func TestForeignRequestsCannotFloodTheLog(t *testing.T) {
 	t.Parallel()
-
 	var log bytes.Buffer
-
 	clock := noon
 	h := newHandler(t, newInbox(), admission.Options{
 		RequireOwner: true,
@@ -692,27 +600,21 @@ func TestForeignRequestsCannotFloodTheLog(t *testing.T) {
 		Logger:       slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	ownerless := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
-
 	flood := func() (lines int) {
 		log.Reset()
-
 		for range 100 {
 			post(h, "/elsewhere", nil)
 			post(h, "/validate/kyma", ownerless)
 		}
-
 		return strings.Count(log.String(), "\n")
 	}
-
 	if lines := flood(); lines != 2 {
 		t.Errorf("%d lines, want one for each kind of warning:\n%s", lines, log.String())
 	}
-
 	clock = clock.Add(59 * time.Second)
 	if lines := flood(); lines != 0 {
 		t.Errorf("%d lines within the minute, want none:\n%s", lines, log.String())
 	}
-
 	clock = clock.Add(time.Second)
 	if lines := flood(); lines != 2 || strings.Count(log.String(), "suppressed=199") != 2 {
 		t.Errorf("%d lines after a minute, want two that say how many were suppressed:\n%s", lines, log.String())
@@ -721,19 +623,15 @@ func TestForeignRequestsCannotFloodTheLog(t *testing.T) {
 
 func TestOneDebugLineForEachReview(t *testing.T) {
 	t.Parallel()
-
 	var log bytes.Buffer
-
 	h := newHandler(t, newInbox(), admission.Options{
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))),
 		testUID)
-
 	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "decision=accepted") {
 		t.Errorf("log %q, want one line with the decision", log.String())
 	}
-
 	if strings.Contains(log.String(), "confidential") {
 		t.Errorf("log %q has the object in it", log.String())
 	}
@@ -742,20 +640,16 @@ func TestOneDebugLineForEachReview(t *testing.T) {
 // TestManyAtOnce is for the race detector. It also finds buffers that two requests share.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-
 	const writers, writes = 8, 50
-
 	var (
 		inFlight, reviewed atomic.Int64
 		group              sync.WaitGroup
 	)
-
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{Hooks: admission.Hooks{
 		InFlight: func(delta int) { inFlight.Add(int64(delta)) },
 		Reviewed: func(core.Manager, string, time.Duration) { reviewed.Add(1) },
 	}})
-
 	for writer := range writers {
 		group.Go(func() {
 			for i := range writes {
@@ -766,21 +660,17 @@ func TestManyAtOnce(t *testing.T) {
 					q.Operation = admissionv1.Create
 					q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q},"spec":%q}`, name, strings.Repeat(name, i*10)))
 				})
-
 				if w := post(h, "/validate/kyma", review); !strings.Contains(w.Body.String(), `"`+string(uid)+`"`) {
 					t.Errorf("%s answered with %s", uid, w.Body)
 				}
 			}
 		})
 	}
-
 	group.Wait()
-
 	names := make(map[string]bool)
 	for _, event := range got.events {
 		names[event.Watched.Name] = true
 	}
-
 	if len(names) != writers*writes || inFlight.Load() != 0 || reviewed.Load() != writers*writes {
 		t.Errorf("%d names, %d in flight, %d reviewed, want %d, 0, %d",
 			len(names), inFlight.Load(), reviewed.Load(), writers*writes, writers*writes)
@@ -789,11 +679,9 @@ func TestManyAtOnce(t *testing.T) {
 
 func TestNewNamesAllProblems(t *testing.T) {
 	t.Parallel()
-
 	if _, err := admission.New(nil, admission.Options{}); err == nil {
 		t.Error("a nil acceptor was taken")
 	}
-
 	_, err := admission.New(newInbox(), admission.Options{
 		MaxBody: -1, MaxBodies: -1,
 		Managers: []core.Manager{"kyma", "Bad"},
@@ -802,7 +690,6 @@ func TestNewNamesAllProblems(t *testing.T) {
 	if err == nil {
 		t.Fatal("wrong options were taken")
 	}
-
 	for _, want := range []string{
 		"MaxBody:", "MaxBodies:", `Managers: manager`, `"Bad"`, `Filters: manager`,
 		`"nil-filter"`,
@@ -811,7 +698,6 @@ func TestNewNamesAllProblems(t *testing.T) {
 			t.Errorf("error %q does not name %s", err, want)
 		}
 	}
-
 	if !errors.Is(err, core.ErrInvalidManager) {
 		t.Errorf("error %q does not wrap ErrInvalidManager", err)
 	}

@@ -37,10 +37,8 @@ type inbox struct {
 func (i *inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-
 	i.managers = append(i.managers, manager)
 	i.events = append(i.events, event)
-
 	return i.outcome
 }
 
@@ -48,7 +46,6 @@ func (i *inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome
 func (i *inbox) resyncs() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-
 	return slices.ContainsFunc(i.events, func(e core.WatchEvent) bool { return e.Resync })
 }
 
@@ -56,23 +53,19 @@ func newInbox() *inbox { return &inbox{outcome: core.Accepted} }
 
 func newHandler(t testing.TB, acceptor core.Acceptor, opts admission.Options) *admission.Handler {
 	t.Helper()
-
 	if opts.Now == nil {
 		opts.Now = func() time.Time { return noon }
 	}
-
 	h, err := admission.New(acceptor, opts)
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
-
 	return h
 }
 
 // reviewOf returns a review with all fields that an API server sets.
 func reviewOf(t testing.TB, change func(*admissionv1.AdmissionRequest)) []byte {
 	t.Helper()
-
 	request := &admissionv1.AdmissionRequest{
 		UID:             testUID,
 		Kind:            metav1.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"},
@@ -88,7 +81,6 @@ func reviewOf(t testing.TB, change func(*admissionv1.AdmissionRequest)) []byte {
 		DryRun: new(false),
 	}
 	change(request)
-
 	return marshal(t, &admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
 		Request:  request,
@@ -97,7 +89,6 @@ func reviewOf(t testing.TB, change func(*admissionv1.AdmissionRequest)) []byte {
 
 func update(t testing.TB, before, after string) []byte {
 	t.Helper()
-
 	return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Update
 		q.OldObject = raw(before)
@@ -113,7 +104,6 @@ func widget(metadata string, fields ...string) string {
 	if metadata != "" {
 		text += "," + metadata
 	}
-
 	return strings.Join(append([]string{text + "}"}, fields...), ",") + "}"
 }
 
@@ -121,68 +111,54 @@ func raw(text string) runtime.RawExtension { return runtime.RawExtension{Raw: []
 
 func marshal(t testing.TB, value any) []byte {
 	t.Helper()
-
 	text, err := json.Marshal(value)
 	if err != nil {
 		t.Fatalf("Marshal: %v", err)
 	}
-
 	return text
 }
 
 func post(h http.Handler, path string, body []byte) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
-
 	return serve(h, r)
 }
 
 func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-
 	return w
 }
 
 // decisionOf checks an answer, and returns its decision.
 func decisionOf(t testing.TB, w *httptest.ResponseRecorder, uid types.UID) admission.Decision {
 	t.Helper()
-
 	if w.Code != http.StatusOK {
 		t.Fatalf("answered %d %s, want 200", w.Code, w.Body)
 	}
-
 	review := readAnswer(t, w.Body.Bytes())
-
 	word, _, found := strings.Cut(review.Response.Result.Message, ":")
 	if !found || len(review.Response.Result.Message) > 120 {
 		t.Errorf("message %q, want a short one that begins with the decision", review.Response.Result.Message)
 	}
-
 	if review.Response.UID != uid {
 		t.Errorf("uid %q, want %q", review.Response.UID, uid)
 	}
-
 	if contentType := w.Header().Get("Content-Type"); contentType != "application/json" {
 		t.Errorf("Content-Type %q, want application/json", contentType)
 	}
-
 	return admission.Decision(word)
 }
 
 // readAnswer fails if a field of an answer is missing or unknown.
 func readAnswer(t testing.TB, body []byte) *admissionv1.AdmissionReview {
 	t.Helper()
-
 	var review admissionv1.AdmissionReview
-
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
-
 	if err := decoder.Decode(&review); err != nil {
 		t.Fatalf("answer %s: %v", body, err)
 	}
-
 	switch {
 	case review.APIVersion != "admission.k8s.io/v1" || review.Kind != "AdmissionReview":
 		t.Fatalf("answered %s %s, want admission.k8s.io/v1 AdmissionReview", review.APIVersion, review.Kind)
@@ -191,6 +167,5 @@ func readAnswer(t testing.TB, body []byte) *admissionv1.AdmissionReview {
 	case !review.Response.Allowed:
 		t.Fatalf("denied: %s", body)
 	}
-
 	return &review
 }

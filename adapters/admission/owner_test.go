@@ -14,12 +14,10 @@ import (
 
 func TestOwnerOfTheEvent(t *testing.T) {
 	t.Parallel()
-
 	annotated := func(value string) string {
 		return widget(fmt.Sprintf(`"annotations":{"operator.kyma-project.io/owned-by":%s}`, value))
 	}
 	kyma := types.NamespacedName{Namespace: "kcp", Name: "kyma"}
-
 	tests := []struct {
 		name          string
 		before, after string // JSON objects, absent when empty
@@ -44,13 +42,10 @@ func TestOwnerOfTheEvent(t *testing.T) {
 		{"no string, required", "", annotated(`7`), true, "no_owner", types.NamespacedName{}, "missing"},
 		{"annotations no map", "", widget(`"annotations":[]`), true, "no_owner", types.NamespacedName{}, "missing"},
 	}
-
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-
 			var problems []string
-
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{
 				Filter:       everything,
@@ -59,25 +54,20 @@ func TestOwnerOfTheEvent(t *testing.T) {
 					problems = append(problems, string(manager)+" "+problem)
 				}},
 			})
-
 			have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID)
 			if have != tt.decision {
 				t.Errorf("decision %q, want %q", have, tt.decision)
 			}
-
 			if tt.decision == admission.Accepted && (len(got.events) != 1 || got.events[0].Owner != tt.owner) {
 				t.Errorf("events %v, want one with owner %v", got.events, tt.owner)
 			}
-
 			if tt.decision == "no_owner" && len(got.events) > 0 {
 				t.Errorf("events %v, want none", got.events)
 			}
-
 			var want []string
 			if tt.problem != "" {
 				want = []string{"kyma " + tt.problem}
 			}
-
 			if diff := cmp.Diff(want, problems); diff != "" {
 				t.Errorf("owner problems (-want +got):\n%s", diff)
 			}
@@ -88,7 +78,6 @@ func TestOwnerOfTheEvent(t *testing.T) {
 // change returns the review of an object with two states. "" means that it did not exist.
 func change(t *testing.T, before, after string) []byte {
 	t.Helper()
-
 	switch {
 	case before == "":
 		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -107,12 +96,10 @@ func change(t *testing.T, before, after string) []byte {
 
 func TestOwnerOfIrrelevantChangeIsNoProblem(t *testing.T) {
 	t.Parallel()
-
 	h := newHandler(t, newInbox(), admission.Options{
 		RequireOwner: true,
 		Hooks:        admission.Hooks{OwnerProblem: func(core.Manager, string) { t.Error("asked for the owner") }},
 	})
-
 	have := decisionOf(t, post(h, "/validate/kyma", update(t, widget(""), widget(""))), testUID)
 	if have != admission.Unchanged {
 		t.Errorf("decision %q, want %q", have, admission.Unchanged)

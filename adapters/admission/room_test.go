@@ -20,9 +20,7 @@ import (
 // padded returns a review of that many bytes.
 func padded(t *testing.T, size int) []byte {
 	t.Helper()
-
 	review := update(t, widget("", `"spec":{"a":1}`), widget("", `"spec":{"a":2}`))
-
 	return append(review, bytes.Repeat([]byte(" "), size-len(review))...)
 }
 
@@ -33,13 +31,11 @@ func slow(ctx context.Context, from string, whole []byte, part int, rest <-chan 
 		io.MultiReader(bytes.NewReader(whole[:part]),
 			readerFunc(func([]byte) (int, error) {
 				<-rest
-
 				return 0, io.EOF
 			}), bytes.NewReader(whole[part:])))
 	r.ContentLength = int64(len(whole))
 	r.RemoteAddr = net.JoinHostPort(from, "4711")
 	r.Header.Set("Content-Type", "application/json")
-
 	return r
 }
 
@@ -52,18 +48,14 @@ const apiServer, stranger = "10.0.0.1", "10.0.0.66"
 // Room is charged for bytes that have arrived. An origin gets four fifths of the bytes that others leave.
 func TestRoomForBodies(t *testing.T) {
 	t.Parallel()
-
 	const kb, total = 1 << 10, 400 << 10
-
 	const seen, unread = "accepted", "unread"
-
 	type held struct {
 		from         string
 		size, part   int
 		freed        time.Duration
 		bodiesOfThis int
 	}
-
 	tests := []struct {
 		name  string
 		held  []held
@@ -85,50 +77,40 @@ func TestRoomForBodies(t *testing.T) {
 			300 * kb, seen, 100 * time.Millisecond,
 		},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				inbox := newInbox()
 				h := newHandler(t, inbox, admission.Options{MaxBody: total, MaxBodies: total})
-
 				var holders sync.WaitGroup
-
 				for _, held := range test.held {
 					rest := make(chan struct{})
 					time.AfterFunc(held.freed, func() { close(rest) })
-
 					for range held.bodiesOfThis {
 						holders.Go(func() {
 							h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), held.from, padded(t, held.size),
 								held.part, rest))
 						})
 					}
-
 					synctest.Wait()
 				}
-
 				started := time.Now()
 				w := httptest.NewRecorder()
 				done := make(chan struct{})
 				close(done)
 				h.ServeHTTP(w, slow(t.Context(), apiServer, padded(t, test.size), test.size/2, done))
-
 				if answer := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(answer, `"allowed":true`) ||
 					!strings.Contains(answer, `"message":"`+test.want+`:`) ||
 					!strings.Contains(answer, `"uid":"`+string(testUID)+`"`) {
 					t.Errorf("answer %d %s, want %s allowed, and %s", w.Code, answer, testUID, test.want)
 				}
-
 				if took := time.Since(started); took != test.after {
 					t.Errorf("answered after %v, want %v", took, test.after)
 				}
-
 				if test.want == unread && !inbox.resyncs() {
 					t.Error("no resync stands in for the change that was not read")
 				}
-
 				holders.Wait()
 			})
 		})
@@ -140,34 +122,26 @@ func TestSeveralStrangersLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const largest = 8 << 20
-
 		h := newHandler(t, newInbox(), admission.Options{MaxBody: largest, MaxBodies: largest + largest/4})
 		rest := make(chan struct{})
 		whole := padded(t, largest)
-
 		var holders sync.WaitGroup
-
 		for _, from := range []string{stranger, "10.0.0.67"} {
 			for _, part := range []int{largest - 1, 3 << 19, 1 << 20, 250 << 10, 30 << 10, 1 << 10} {
 				for range 10 {
 					holders.Go(func() { h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), from, whole, part, rest)) })
 				}
-
 				time.Sleep(time.Second) // Those that found no room have given up.
 			}
 		}
-
 		started := time.Now()
 		done := make(chan struct{})
 		close(done)
-
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, slow(t.Context(), apiServer, padded(t, 100<<10), 50<<10, done))
-
 		if took := time.Since(started); took != 0 || !strings.Contains(w.Body.String(), `"message":"accepted:`) {
 			t.Errorf("answer %s after %v, want an accepted change at once", w.Body, took)
 		}
-
 		close(rest)
 		holders.Wait()
 	})
@@ -176,25 +150,19 @@ func TestSeveralStrangersLeaveRoom(t *testing.T) {
 // A write is committed after its answer, so a reconcile before it would read the former object.
 func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 	t.Parallel()
-
 	body := "no review"
 	w := httptest.NewRecorder()
 	accepted := false
-
 	h := newHandler(t, core.AcceptorFunc(func(_ core.Manager, event core.WatchEvent) core.Outcome {
 		accepted = event.Resync
-
 		if w.Body.Len() == 0 || !w.Flushed {
 			t.Errorf("accepted %+v before the answer was sent", event)
 		}
-
 		return core.Accepted
 	}), admission.Options{})
-
 	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	h.ServeHTTP(w, r)
-
 	if !accepted {
 		t.Error("no resync stands in for a review that cannot be parsed")
 	}
@@ -203,18 +171,14 @@ func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 // An API server that has given up continues with the write, so its event must be accepted.
 func TestAbandonedReviewCounts(t *testing.T) {
 	t.Parallel()
-
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-
 	whole := make(chan struct{})
 	close(whole)
-
 	for name, size := range map[string]int{"small": 4 << 10, "large": 100 << 10} {
 		inbox := newInbox()
 		h := newHandler(t, inbox, admission.Options{})
 		h.ServeHTTP(httptest.NewRecorder(), slow(gone, apiServer, padded(t, size), size/2, whole))
-
 		if len(inbox.events) != 1 || inbox.events[0].Resync {
 			t.Errorf("%s: events %v, want the change", name, inbox.events)
 		}
@@ -229,26 +193,20 @@ func TestDisconnectedClientWaitsForNoRoom(t *testing.T) {
 		h := newHandler(t, inbox, admission.Options{MaxBody: 400 << 10, MaxBodies: 400 << 10})
 		ctx, cancel := context.WithCancel(t.Context())
 		rest, ended := make(chan struct{}), make(chan struct{})
-
 		go func() {
 			h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), apiServer, padded(t, 400<<10), 399<<10, rest))
 			close(ended)
 		}()
-
 		synctest.Wait()
 		cancel()
-
 		started := time.Now()
 		h.ServeHTTP(httptest.NewRecorder(), slow(ctx, apiServer, padded(t, 100<<10), 50<<10, rest))
-
 		if took := time.Since(started); took != 0 {
 			t.Errorf("waited for %v", took)
 		}
-
 		if !inbox.resyncs() {
 			t.Error("no resync for a review that was not read")
 		}
-
 		close(rest)
 		<-ended
 	})

@@ -14,11 +14,8 @@ import (
 // A list of managers may change while reviews come.
 func TestServesDecidesForEachReview(t *testing.T) {
 	t.Parallel()
-
 	var served atomic.Bool
-
 	acceptor := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
-
 	handler, err := admission.New(acceptor, admission.Options{
 		Managers: []core.Manager{"other"}, // Serves decides in its place.
 		Serves:   func(manager core.Manager) bool { return manager == "widgets" && served.Load() },
@@ -26,7 +23,6 @@ func TestServesDecidesForEachReview(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	for _, test := range []struct {
 		served  bool
 		manager string
@@ -38,13 +34,10 @@ func TestServesDecidesForEachReview(t *testing.T) {
 		{false, "widgets", http.StatusNotFound},
 	} {
 		served.Store(test.served)
-
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/validate/"+test.manager, strings.NewReader("{}"))
 		request.Header.Set("Content-Type", "application/json")
-
 		response := httptest.NewRecorder()
 		handler.ServeHTTP(response, request)
-
 		if response.Code != test.want {
 			t.Errorf("%+v: status %d", test, response.Code)
 		}

@@ -15,9 +15,7 @@ import (
 
 func TestRegisterListenerComponentRefuses(t *testing.T) {
 	t.Parallel()
-
 	peers, verify := listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll()
-
 	for name, tc := range map[string]struct {
 		component string
 		peers     listener.Peers
@@ -51,13 +49,11 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			events, source, err := controllerruntime.RegisterListenerComponent(
 				":8082", tc.component, tc.peers, tc.verify, tc.mapFunc, tc.opts)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("have %v, want an error that says %q", err, tc.want)
 			}
-
 			if events != nil || source != nil {
 				t.Error("have a listener or a source beside the error")
 			}
@@ -67,15 +63,12 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 
 func TestLogger(t *testing.T) {
 	t.Parallel()
-
 	var lines bytes.Buffer
-
 	sink := funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{Verbosity: 4})
 	logger := controllerruntime.Logger(sink).With("manager", "operator")
 	logger.Error("broken", "runtime", "skr-1")
 	logger.Debug("handled")
 	logger.Log(t.Context(), slog.LevelDebug-1, "too much")
-
 	want := `"msg"="broken" "error"=null "manager"="operator" "runtime"="skr-1"` + "\n" +
 		`"level"=4 "msg"="handled" "manager"="operator"` + "\n"
 	if got := lines.String(); got != want {

@@ -16,7 +16,6 @@ import (
 // of kyma "N".
 func pinned() []*metav1.PartialObjectMetadata {
 	label := func(runtime string) map[string]string { return map[string]string{"runtime-id": runtime} }
-
 	return []*metav1.PartialObjectMetadata{
 		kyma("good", domain("good.example.com"), label("skr-good")),
 		kyma("other", domain("other.example.com"), label("skr-other")),
@@ -38,11 +37,9 @@ func pinned() []*metav1.PartialObjectMetadata {
 
 func TestDomain(t *testing.T) {
 	t.Parallel()
-
 	for name, namespaces := range map[string]bool{"one cache": false, "a cache of several namespaces": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			fake := newFakeCache(t, pinned()...)
 			fake.namespaces = namespaces
 			testDomain(t, newRuntimes(t, fake, controllerruntime.ByLabel("runtime-id")))
@@ -52,9 +49,7 @@ func TestDomain(t *testing.T) {
 
 func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 	t.Helper()
-
 	none := types.NamespacedName{}
-
 	for name, tc := range map[string]struct {
 		runtime core.RuntimeID
 		owner   types.NamespacedName
@@ -100,20 +95,16 @@ func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			got, err := runtimes.Domain(t.Context(), tc.runtime, &core.WatchEvent{Owner: tc.owner})
 			if got != tc.domain {
 				t.Errorf("have domain %q, want %q", got, tc.domain)
 			}
-
 			if tc.reason == "" {
 				if err != nil {
 					t.Errorf("have %v, want no error", err)
 				}
-
 				return
 			}
-
 			if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != tc.reason {
 				t.Errorf("have %v (%s), want it forbidden (%s)", err, core.Reason(err), tc.reason)
 			}
@@ -123,15 +114,12 @@ func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 
 func TestDomainAnnotationOption(t *testing.T) {
 	t.Parallel()
-
 	fake := newFakeCache(t, kyma("skr-1", map[string]string{"host": "skr-1.example.com"}, nil))
-
 	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{DomainAnnotation: "host"})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if got, err := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{}); err != nil || got != "skr-1.example.com" {
 		t.Errorf("have %q, %v, want the domain of the annotation", got, err)
 	}

@@ -46,14 +46,12 @@ var errFake = errors.New("fake failure")
 
 func newFakeCache(t testing.TB, objects ...*metav1.PartialObjectMetadata) *fakeCache {
 	t.Helper()
-
 	fake := &fakeCache{store: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})}
 	for _, object := range objects {
 		if err := fake.store.Add(object); err != nil {
 			t.Fatal(err)
 		}
 	}
-
 	return fake
 }
 
@@ -67,19 +65,15 @@ func (f *fakeCache) GetInformer(
 	for _, set := range opts {
 		set(&options)
 	}
-
 	if options.BlockUntilSynced == nil || *options.BlockUntilSynced {
 		return nil, fmt.Errorf("%w: waits for the cache", errFake)
 	}
-
 	if _, ok := object.(*metav1.PartialObjectMetadata); !ok {
 		return nil, fmt.Errorf("%w: %T holds more than metadata", errFake, object)
 	}
-
 	if f.namespaces {
 		return f, f.unknown
 	}
-
 	return indexedInformer{f}, f.unknown
 }
 
@@ -93,21 +87,17 @@ func (f *fakeCache) List(_ context.Context, list client.ObjectList, opts ...clie
 	if f.cold.Load() {
 		return fmt.Errorf("%w: a real cache would wait now", errFake)
 	}
-
 	if f.broken != nil {
 		return f.broken
 	}
-
 	options := client.ListOptions{}
 	options.ApplyOptions(opts)
 	by := options.FieldSelector.Requirements()[0]
-
 	objects, err := f.store.ByIndex(by.Field, by.Value)
 	for _, object := range objects {
 		items := &list.(*metav1.PartialObjectMetadataList).Items
 		*items = append(*items, *object.(*metav1.PartialObjectMetadata))
 	}
-
 	return err
 }
 
@@ -117,7 +107,6 @@ func kyma(name string, annotations, labels map[string]string) *metav1.PartialObj
 	object.SetGroupVersionKind(kymaKind())
 	object.Namespace, object.Name = "kcp-system", name
 	object.Annotations, object.Labels = annotations, labels
-
 	return object
 }
 
@@ -127,12 +116,10 @@ func domain(value string) map[string]string {
 
 func newRuntimes(t testing.TB, fake *fakeCache, identify controllerruntime.IdentifyFunc) *controllerruntime.Runtimes {
 	t.Helper()
-
 	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify,
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return runtimes
 }

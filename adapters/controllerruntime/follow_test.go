@@ -20,7 +20,6 @@ func beating(fleetOf *fleet.Fleet, runtime core.RuntimeID, manager core.Manager,
 	if leaving {
 		beat.Number = 2
 	}
-
 	fleetOf.Observe(core.Peer{ID: runtime}, manager, core.Batch{Epoch: "e", Heartbeat: beat}, nil)
 }
 
@@ -35,47 +34,36 @@ func TestFollowEnqueuesRuntimesThatAreNotFresh(t *testing.T) {
 			return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[core.RuntimeID]())
 		},
 	}
-
 	for name, newQueue := range queues {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				watched := must(fleet.New(fleet.Options{PollOtherwise: time.Minute}))
 				source := controllerruntime.NewSource(byRuntime, controllerruntime.SourceOptions{})
 				source.Follow(watched, "my-operator")
-
 				// Without a controller, nothing is enqueued.
 				beating(watched, "early", "my-operator", false)
 				beating(watched, "early", "my-operator", true)
-
 				queue := newQueue()
 				defer queue.ShutDown()
-
 				if err := source.Start(t.Context(), queue); err != nil {
 					t.Fatal(err)
 				}
-
 				beating(watched, "other", "another", false)
 				beating(watched, "other", "another", true)
 				beating(watched, "bad", "my-operator", false)
 				beating(watched, "bad", "my-operator", true)
 				beating(watched, "skr-1", "my-operator", false)
-
 				time.Sleep(time.Hour)
 				synctest.Wait()
-
 				if n := queue.Len(); n != 0 {
 					t.Fatalf("%d requests while the runtime is fresh, want none", n)
 				}
-
 				beating(watched, "skr-1", "my-operator", true)
-
 				began := time.Now()
 				request, _ := queue.Get()
-
 				if took := time.Since(began); request != "skr-1" || took > 66*time.Second {
 					t.Errorf("%s was enqueued after %v, want skr-1 within a minute", request, took)
 				}
-
 				queue.Done(request)
 			})
 		})
@@ -88,6 +76,5 @@ func byRuntime(_ context.Context, d core.Delivery) ([]core.RuntimeID, error) {
 	if d.Runtime == "bad" {
 		return nil, errBad
 	}
-
 	return []core.RuntimeID{d.Runtime}, nil
 }

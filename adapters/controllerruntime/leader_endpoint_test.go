@@ -37,7 +37,6 @@ func (a *answersOfServer) Apply(_ context.Context, object runtime.ApplyConfigura
 // operator that leads.
 func TestLeaderEndpointOutlastsRefusals(t *testing.T) {
 	t.Parallel()
-
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, "my-operator-leader", nil)
 	synctest.Test(t, func(t *testing.T) {
 		server := &answersOfServer{answers: []error{nil, forbidden, nil}}

@@ -12,6 +12,5 @@ func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-
 	return value
 }

@@ -22,14 +22,12 @@ func owner(name string) types.NamespacedName {
 
 func TestMapFuncs(t *testing.T) {
 	t.Parallel()
-
 	label := func(runtime string) map[string]string { return map[string]string{"runtime-id": runtime} }
 	runtimes := newRuntimes(t, newFakeCache(t,
 		kyma("one", nil, label("skr-1")), kyma("two", nil, label("skr-2")), kyma("three", nil, label("skr-2")),
 		kyma("none", nil, nil),
 	), controllerruntime.ByLabel("runtime-id"))
 	byRuntime := controllerruntime.EnqueueByRuntime(runtimes)
-
 	for name, tc := range map[string]struct {
 		mapFunc controllerruntime.MapFunc[reconcile.Request]
 		runtime core.RuntimeID
@@ -58,25 +56,19 @@ func TestMapFuncs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			d := core.Delivery{Runtime: tc.runtime, Event: core.WatchEvent{Owner: tc.owner}}
-
 			requests, err := tc.mapFunc(t.Context(), d)
 			if (err != nil) != tc.refuse {
 				t.Errorf("have error %v, want one: %v", err, tc.refuse)
 			}
-
 			var got []string
 			for _, request := range requests {
 				if request.Namespace != "kcp-system" {
 					t.Errorf("namespace %q, want kcp-system", request.Namespace)
 				}
-
 				got = append(got, request.Name)
 			}
-
 			slices.Sort(got)
-
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("requests (-want +have):\n%s", diff)
 			}
@@ -87,7 +79,6 @@ func TestMapFuncs(t *testing.T) {
 // A cache that is not synced would block the sender, and one that has stopped is outdated.
 func TestRuntimesNotReady(t *testing.T) {
 	t.Parallel()
-
 	for name, set := range map[string]func(*fakeCache){
 		"not synced": func(f *fakeCache) { f.cold.Store(true) },
 		"stopped":    func(f *fakeCache) { f.stopped.Store(true) },
@@ -95,21 +86,17 @@ func TestRuntimesNotReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			fake := newFakeCache(t, kyma("skr-1", domain("skr-1.example.com"), nil))
 			fake.namespaces = name == "broken"
 			runtimes := newRuntimes(t, fake, controllerruntime.ByName)
 			set(fake)
-
 			_, errObjects := runtimes.Objects(t.Context(), "skr-1")
 			_, errDomain := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{})
 			_, errMap := controllerruntime.EnqueueByRuntime(runtimes)(t.Context(), core.Delivery{Runtime: "skr-1"})
-
 			for _, err := range []error{errObjects, errDomain, errMap} {
 				if !errors.Is(err, core.ErrNotReady) || errors.Is(err, core.ErrForbidden) {
 					t.Errorf("have %v, want not ready", err)
 				}
-
 				if asked := errors.Is(err, errFake); asked != (name == "broken") {
 					t.Errorf("have %v, want the cache to be asked: %v", err, name == "broken")
 				}
@@ -120,38 +107,31 @@ func TestRuntimesNotReady(t *testing.T) {
 
 func TestNewRuntimesRefuses(t *testing.T) {
 	t.Parallel()
-
 	var opts controllerruntime.RuntimesOptions
-
 	for name, try := range map[string]func() error{
 		"want a cache": func() error {
 			_, err := controllerruntime.NewRuntimes(t.Context(), nil, kymaKind(), controllerruntime.ByName, opts)
-
 			return err
 		},
 		"a kind with version": func() error {
 			_, err := controllerruntime.NewRuntimes(
 				t.Context(), newFakeCache(t), schema.GroupVersionKind{Kind: "Kyma"}, controllerruntime.ByName, opts)
-
 			return err
 		},
 		"an identify function": func() error {
 			_, err := controllerruntime.NewRuntimes(t.Context(), newFakeCache(t), kymaKind(), nil, opts)
-
 			return err
 		},
 		"watch the runtimes of kind": func() error {
 			fake := newFakeCache(t)
 			fake.unknown = errFake
 			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
-
 			return err
 		},
 		"index the runtimes of kind": func() error {
 			fake := newFakeCache(t)
 			newRuntimes(t, fake, controllerruntime.ByName)
 			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
-
 			return err
 		},
 		`index the runtimes of kind "operator.kyma-project.io`: func() error {
@@ -159,7 +139,6 @@ func TestNewRuntimesRefuses(t *testing.T) {
 			fake.namespaces = true
 			newRuntimes(t, fake, controllerruntime.ByName)
 			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
-
 			return err
 		},
 	} {
@@ -172,7 +151,6 @@ func TestNewRuntimesRefuses(t *testing.T) {
 func BenchmarkEnqueueByRuntime(b *testing.B) {
 	fake := newFakeCache(b)
 	runtimes := newRuntimes(b, fake, controllerruntime.ByName)
-
 	deliveries := make([]core.Delivery, 10_000)
 	for i := range deliveries {
 		deliveries[i].Runtime = core.RuntimeID(fmt.Sprintf("skr-%d", i))
@@ -181,12 +159,9 @@ func BenchmarkEnqueueByRuntime(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-
 	mapFunc := controllerruntime.EnqueueByRuntime(runtimes)
-
 	b.Run("map", func(b *testing.B) {
 		b.ReportAllocs()
-
 		for i := range b.N {
 			if requests, err := mapFunc(b.Context(), deliveries[i%len(deliveries)]); err != nil || len(requests) != 1 {
 				b.Fatal(requests, err)
@@ -195,7 +170,6 @@ func BenchmarkEnqueueByRuntime(b *testing.B) {
 	})
 	b.Run("domain", func(b *testing.B) {
 		b.ReportAllocs()
-
 		for i := range b.N {
 			d := &deliveries[i%len(deliveries)]
 			if _, err := runtimes.Domain(b.Context(), d.Runtime, &d.Event); err != nil {

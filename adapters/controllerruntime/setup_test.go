@@ -91,7 +91,6 @@ func TestSetUpListener(t *testing.T) {
 	if err := source.Start(ctx, queue); err != nil {
 		t.Fatal(err)
 	}
-
 	pair := must(tls.X509KeyPair(stranger.CertPEM(), must(stranger.KeyPEM())))
 	sender := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13,

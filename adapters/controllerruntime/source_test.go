@@ -35,16 +35,13 @@ func byWatched(_ context.Context, d core.Delivery) ([]string, error) {
 func delivery(runtime, watched string) core.Delivery {
 	d := core.Delivery{Runtime: core.RuntimeID(runtime), Manager: "operator"}
 	d.Event.Watched.Name = watched
-
 	return d
 }
 
 func newQueue(t testing.TB) workqueue.TypedRateLimitingInterface[string] {
 	t.Helper()
-
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
 	t.Cleanup(queue.ShutDown)
-
 	return queue
 }
 
@@ -52,36 +49,29 @@ func started[request comparable](
 	t testing.TB, source *controllerruntime.Source[request], queue workqueue.TypedRateLimitingInterface[request],
 ) context.CancelFunc {
 	t.Helper()
-
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-
 	if err := source.Start(ctx, queue); err != nil {
 		t.Fatal(err)
 	}
-
 	return cancel
 }
 
 // drain returns all requests in the queue.
 func drain(queue workqueue.TypedRateLimitingInterface[string]) []string {
 	got := []string{}
-
 	for range queue.Len() {
 		item, _ := queue.Get()
 		got = append(got, item)
 		queue.Done(item)
 	}
-
 	return got
 }
 
 func TestSourceEnqueues(t *testing.T) {
 	t.Parallel()
-
 	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
 	started(t, source, queue)
-
 	for _, d := range []core.Delivery{
 		delivery("skr-1", "a"), delivery("skr-2", "a"), delivery("skr-1", "a"), delivery("skr-1", "b"),
 		delivery("skr-1", "a"),
@@ -90,7 +80,6 @@ func TestSourceEnqueues(t *testing.T) {
 			t.Errorf("have %v, want the delivery to be acknowledged", err)
 		}
 	}
-
 	// Equal requests collapse.
 	if diff := cmp.Diff([]string{"skr-1:a", "skr-2:a", "skr-1:b"}, drain(queue)); diff != "" {
 		t.Errorf("in the queue (-want +have):\n%s", diff)
@@ -99,10 +88,8 @@ func TestSourceEnqueues(t *testing.T) {
 
 func TestSourceNotReady(t *testing.T) {
 	t.Parallel()
-
 	leads, follows := make(chan struct{}), make(chan struct{})
 	close(leads)
-
 	for name, tc := range map[string]struct {
 		opts  controllerruntime.SourceOptions
 		setUp func(*testing.T, *stringSource, stringQueue)
@@ -158,23 +145,18 @@ func TestSourceNotReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			source, queue := controllerruntime.NewSource(byWatched, tc.opts), newQueue(t)
 			tc.setUp(t, source, queue)
-
 			err := source.Handle(t.Context(), delivery("skr-1", "a"))
 			if tc.want == "" {
 				if err != nil || queue.Len() != 1 {
 					t.Errorf("have %v and %d requests, want one request", err, queue.Len())
 				}
-
 				return
 			}
-
 			if err == nil || err.Error() != tc.want || !errors.Is(err, core.ErrNotReady) || core.IsPermanent(err) {
 				t.Errorf("have %v, want a temporary %q", err, tc.want)
 			}
-
 			if queue.Len() != 0 {
 				t.Errorf("%d requests in the queue, want none", queue.Len())
 			}
@@ -185,15 +167,12 @@ func TestSourceNotReady(t *testing.T) {
 // A queue drops requests after its end, so their events must not be acknowledged.
 func TestSourceStopsMeanwhile(t *testing.T) {
 	t.Parallel()
-
 	queue := newQueue(t)
 	source := controllerruntime.NewSource(func(context.Context, core.Delivery) ([]string, error) {
 		queue.ShutDown()
-
 		return []string{"a"}, nil
 	}, controllerruntime.SourceOptions{})
 	started(t, source, queue)
-
 	if err := source.Handle(t.Context(), delivery("skr-1", "a")); !errors.Is(err, core.ErrNotReady) {
 		t.Errorf("have %v, want not ready", err)
 	}
@@ -201,9 +180,7 @@ func TestSourceStopsMeanwhile(t *testing.T) {
 
 func TestSourceMapFunc(t *testing.T) {
 	t.Parallel()
-
 	errBroken := errors.New("broken")
-
 	for name, tc := range map[string]struct {
 		mapFunc  controllerruntime.MapFunc[string]
 		requests []string
@@ -236,40 +213,32 @@ func TestSourceMapFunc(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			queue, told, logged := newQueue(t), handled{}, bytes.Buffer{}
 			source := controllerruntime.NewSource(tc.mapFunc, controllerruntime.SourceOptions{
 				Handled: told.add,
 				Logger:  slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			})
 			started(t, source, queue)
-
 			err := source.Handle(t.Context(), delivery("skr-1", "a"))
 			if tc.is != nil && !errors.Is(err, tc.is) {
 				t.Errorf("have error %v, want %v", err, tc.is)
 			}
-
 			if (err == nil) != (tc.reason == "") || err != nil && core.Reason(err) != tc.reason {
 				t.Errorf("have error %v, want one: %q", err, tc.reason)
 			}
-
 			if core.IsPermanent(err) {
 				t.Errorf("%v must not make a sender drop the event", err)
 			}
-
 			if diff := cmp.Diff(append([]string{}, tc.requests...), drain(queue)); diff != "" {
 				t.Errorf("in the queue (-want +have):\n%s", diff)
 			}
-
 			if diff := cmp.Diff(handled{fmt.Sprintf("skr-1 %d %v", len(tc.requests), err)}, told); diff != "" {
 				t.Errorf("calls of the hook (-want +have):\n%s", diff)
 			}
-
 			if !strings.Contains(logged.String(),
 				`msg="handled a delivery" runtime=skr-1 manager=operator kind=changed`) {
 				t.Errorf("logged %q, want the delivery", &logged)
 			}
-
 			if panicked := name == "panic"; strings.Contains(logged.String(), `panic="oh no" stack=`) != panicked {
 				t.Errorf("logged %q, want a panic: %v", &logged, panicked)
 			}
@@ -286,15 +255,12 @@ func (h *handled) add(d core.Delivery, requests int, err error) {
 
 func TestSourceServesOneController(t *testing.T) {
 	t.Parallel()
-
 	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
 	started(t, source, queue)
-
 	if err := source.Start(t.Context(), newQueue(t)); err == nil ||
 		!strings.Contains(err.Error(), "make one for each controller") {
 		t.Errorf("have %v, want the second controller to be refused", err)
 	}
-
 	if err := source.Handle(t.Context(), delivery("skr-1", "a")); err != nil || queue.Len() != 1 {
 		t.Errorf("have %v and %d requests, want the first controller to be served", err, queue.Len())
 	}
@@ -302,7 +268,6 @@ func TestSourceServesOneController(t *testing.T) {
 
 func TestSourceWithoutMapFunc(t *testing.T) {
 	t.Parallel()
-
 	source := controllerruntime.NewSource[string](nil, controllerruntime.SourceOptions{})
 	if err := source.Start(t.Context(), newQueue(t)); err == nil || !strings.Contains(err.Error(), "map function") {
 		t.Errorf("have %v, want the missing argument in the error", err)
@@ -311,38 +276,29 @@ func TestSourceWithoutMapFunc(t *testing.T) {
 
 func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	t.Parallel()
-
 	queue := priorityqueue.New[string](t.Name())
 	t.Cleanup(queue.ShutDown)
-
 	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
 	started[string](t, source, queue)
-
 	low := handler.LowPriority
 	queue.AddWithOpts(priorityqueue.AddOpts{Priority: &low}, "skr-1:listed", "skr-1:changed")
-
 	resync := delivery("skr-2", "")
 	resync.Event.Resync = true
-
 	for _, d := range []core.Delivery{resync, delivery("skr-1", "changed"), delivery("skr-1", "new")} {
 		if err := source.Handle(t.Context(), d); err != nil {
 			t.Error(err)
 		}
 	}
-
 	type ranked struct {
 		Item     string
 		Priority int
 	}
-
 	var got []ranked
-
 	for range queue.Len() {
 		item, priority, _ := queue.GetWithPriority()
 		got = append(got, ranked{item, priority})
 		queue.Done(item)
 	}
-
 	want := []ranked{{"skr-1:changed", 0}, {"skr-1:new", 0}, {"skr-1:listed", low}, {"skr-2:", low}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("order of the queue (-want +have):\n%s", diff)
@@ -423,18 +379,14 @@ func TestAResyncIsReconciledOnce(t *testing.T) {
 // Every delivery that is acknowledged while a controller stops is in its queue.
 func TestSourceConcurrently(t *testing.T) {
 	t.Parallel()
-
 	const senders, each = 8, 200
-
 	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
 	queue := newQueue(t)
-
 	var (
 		group sync.WaitGroup
 		mu    sync.Mutex
 		acked = map[string]bool{}
 	)
-
 	for sender := range senders {
 		group.Go(func() {
 			for i := range each {
@@ -444,26 +396,21 @@ func TestSourceConcurrently(t *testing.T) {
 					acked[fmt.Sprintf("%d:%d", sender, i)] = true
 					mu.Unlock()
 				}
-
 				if sender == 0 && i == each/4 {
 					if err := source.Start(t.Context(), queue); err != nil {
 						t.Error(err)
 					}
 				}
-
 				if sender == 0 && i == each*3/4 {
 					queue.ShutDown()
 				}
 			}
 		})
 	}
-
 	group.Wait()
-
 	for _, request := range drain(queue) {
 		delete(acked, request)
 	}
-
 	if len(acked) > 0 {
 		t.Errorf("acknowledged, but not in the queue: %v", acked)
 	}
@@ -474,20 +421,16 @@ func BenchmarkSourceHandle(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			queue := priorityqueue.New[string](b.Name())
 			defer queue.ShutDown()
-
 			source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]string, error) {
 				return []string{string(d.Runtime)}, nil
 			}, controllerruntime.SourceOptions{})
 			started[string](b, source, queue)
-
 			deliveries := make([]core.Delivery, runtimes)
 			for i := range deliveries {
 				deliveries[i] = delivery(fmt.Sprintf("skr-%d", i), "a")
 			}
-
 			b.ReportAllocs()
 			b.ResetTimer()
-
 			for i := range b.N {
 				if err := source.Handle(b.Context(), deliveries[i%runtimes]); err != nil {
 					b.Fatal(err)

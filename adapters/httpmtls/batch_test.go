@@ -32,25 +32,19 @@ type batchEnd struct {
 
 func (b *batchEnd) note(t *testing.T, r *http.Request) core.Batch {
 	t.Helper()
-
 	batch, err := contract.V3.Decode(must(io.ReadAll(r.Body)))
 	if err != nil {
 		t.Error(err)
 	}
-
 	b.mu.Lock()
 	defer b.mu.Unlock()
-
 	b.sizes = append(b.sizes, len(batch.Events))
 	b.sources[batch.Source] = true
-
 	for i := range batch.Events {
 		b.ids[batch.Events[i].ID] = true
 		b.sequence = append(b.sequence, batch.Events[i].Sequence)
 	}
-
 	b.heartbeats = append(b.heartbeats, batch.Heartbeat != nil)
-
 	return batch
 }
 
@@ -58,14 +52,11 @@ func newBatchForwarder(
 	t *testing.T, opts httpmtls.Options, answer func(w http.ResponseWriter, batch core.Batch),
 ) (*httpmtls.Forwarder, *batchEnd) {
 	t.Helper()
-
 	noted := &batchEnd{sources: make(map[core.RuntimeID]bool), ids: make(map[string]bool)}
 	keys := newPKI(t)
 	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) { answer(w, noted.note(t, r)) })
 	forwarder := must(httpmtls.NewForwarder(keys.client, end.address(), contract.V3, opts))
-
 	t.Cleanup(func() { _ = forwarder.Close() })
-
 	return forwarder, noted
 }
 
@@ -77,32 +68,26 @@ func many(n int, name string) core.Batch {
 			Sequence:   uint64(i + 1),
 		})
 	}
-
 	return batch
 }
 
 func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 	t.Parallel()
-
 	for identity, want := range map[core.RuntimeID]core.RuntimeID{"": "skr-1", "spiffe://a/b": "spiffe://a/b"} {
 		forwarder, noted := newBatchForwarder(t, httpmtls.Options{Identity: identity},
 			func(w http.ResponseWriter, _ core.Batch) {
 				w.WriteHeader(http.StatusAccepted)
 			})
-
 		batch := many(3, "object")
 		if err := forwarder.Forward(t.Context(), manager, batch); err != nil {
 			t.Fatal(err)
 		}
-
 		if diff := cmp.Diff(map[core.RuntimeID]bool{want: true}, noted.sources); diff != "" {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
-
 		if diff := cmp.Diff([]int{3}, noted.sizes); diff != "" || len(noted.ids) != 3 {
 			t.Errorf("%d different ids in batches (-want +got):\n%s", len(noted.ids), diff)
 		}
-
 		if batch.Source != "" || batch.Events[0].ID != "" {
 			t.Error("the caller's batch was changed")
 		}
@@ -113,46 +98,36 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 // next one. A heartbeat has the last number, so it must not overtake them.
 func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 	t.Parallel()
-
 	forwarder, noted := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, _ core.Batch) {
 		w.WriteHeader(http.StatusAccepted)
 	})
-
 	rest := many(500, strings.Repeat("x", 240))
 	rest.Heartbeat = &core.Heartbeat{ID: "heartbeat", Number: 1, Sequence: 500}
-
 	for len(rest.Events) > 0 {
 		err := forwarder.Forward(t.Context(), manager, rest)
 		unsent, _ := errors.AsType[core.EventErrors](err)
 		first := len(rest.Events)
-
 		for i, err := range unsent {
 			if !errors.Is(err, core.ErrNotSent) || core.IsPermanent(err) {
 				t.Fatalf("event %d: %v, want that it was not sent", i, err)
 			}
-
 			first = min(first, i)
 		}
-
 		rest.Events = rest.Events[first:]
 	}
-
 	want := make([]uint64, 500)
 	for i := range want {
 		want[i] = uint64(i + 1)
 	}
-
 	if diff := cmp.Diff(want, noted.sequence); diff != "" {
 		t.Errorf("numbers that arrived (-want +got):\n%s", diff)
 	}
-
 	for i, beat := range noted.heartbeats {
 		if last := i == len(noted.heartbeats)-1; beat != last {
 			t.Errorf("batch %d of %d has a heartbeat: %v, want it behind the last event", i+1, len(noted.heartbeats),
 				beat)
 		}
 	}
-
 	if len(noted.sizes) < 2 {
 		t.Errorf("batches of %v, want more than one: the events do not fit into one request", noted.sizes)
 	}
@@ -161,13 +136,11 @@ func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 // partial is an answer that names refused elements.
 func partial(failed map[int]contract.Refusal) ([]byte, error) {
 	answer := contract.Partial(failed)
-
 	return answer.Body()
 }
 
 func TestAnswerNamesRefusedEvents(t *testing.T) {
 	t.Parallel()
-
 	forwarder, _ := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, _ core.Batch) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 		_, _ = w.Write(must(partial(map[int]contract.Refusal{
@@ -176,12 +149,10 @@ func TestAnswerNamesRefusedEvents(t *testing.T) {
 			3: {Status: http.StatusBadRequest, Reason: "malformed"},
 		})))
 	})
-
 	partial, ok := errors.AsType[core.EventErrors](forwarder.Forward(t.Context(), manager, many(5, "object")))
 	if !ok || len(partial) != 3 {
 		t.Fatalf("failures %v, want 3 of 5", partial)
 	}
-
 	for index, want := range map[int]struct {
 		reason    string
 		after     time.Duration
@@ -202,12 +173,10 @@ func TestAnswerNamesRefusedEvents(t *testing.T) {
 
 func TestAnswerWithUnknownIndexCountsForAll(t *testing.T) {
 	t.Parallel()
-
 	forwarder, _ := newBatchForwarder(t, httpmtls.Options{Retries: -1}, func(w http.ResponseWriter, _ core.Batch) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 		_, _ = w.Write(must(partial(map[int]contract.Refusal{7: {Status: http.StatusBadRequest}})))
 	})
-
 	err := forwarder.Forward(t.Context(), manager, many(5, "object"))
 	if _, ok := errors.AsType[core.EventErrors](err); ok || core.IsPermanent(err) || core.Reason(err) != "client_error" {
 		t.Errorf("error %v, want one for the whole batch", err)

@@ -17,20 +17,16 @@ func BenchmarkForward(b *testing.B) {
 				end := newFarEnd(b, keys.server, accept)
 				forwarder := newForwarder(b, keys.client, end.address(),
 					httpmtls.Options{Protocol: protocol, InFlight: inFlight})
-
 				b.ReportAllocs()
 				b.SetParallelism(inFlight)
-
 				if inFlight == 1 {
 					for b.Loop() {
 						if err := forward(b, forwarder, event("object")); err != nil {
 							b.Fatal(err)
 						}
 					}
-
 					return
 				}
-
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
 						if err := forward(b, forwarder, event("object")); err != nil {

@@ -15,7 +15,6 @@ import (
 
 func TestForwarderConformance(t *testing.T) {
 	t.Parallel()
-
 	for _, version := range contract.Versions() {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
@@ -23,7 +22,6 @@ func TestForwarderConformance(t *testing.T) {
 				t.Helper()
 				coretest.TestForwarder(t, func(t *testing.T, far *coretest.Recorder) coretest.ForwarderHarness {
 					t.Helper()
-
 					return conformanceHarness(t, version, protocol, far)
 				}, conformanceOptions(version))
 			})
@@ -35,19 +33,15 @@ func conformanceHarness(
 	t *testing.T, version contract.Version, protocol httpmtls.Protocol, far *coretest.Recorder,
 ) coretest.ForwarderHarness {
 	t.Helper()
-
 	keys := newPKI(t)
 	end := newFarEnd(t, keys.server, contractHandler(version, far))
-
 	// The suite expects the Retry-After of the far end only.
 	forwarder, err := httpmtls.NewForwarder(keys.client, end.address(), version,
 		httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	t.Cleanup(func() { _ = forwarder.Close() })
-
 	return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
 		_ = end.Listener.Close()
 		end.CloseClientConnections()
@@ -56,13 +50,11 @@ func conformanceHarness(
 
 func conformanceOptions(version contract.Version) coretest.ForwarderOptions {
 	unsendable := event("object")
-
 	if version.NeedsOwner() {
 		unsendable.Owner.Name = ""
 	} else {
 		unsendable.Watched.Name = ""
 	}
-
 	return coretest.ForwarderOptions{
 		WithoutOwner:   version == contract.V2,
 		WithoutNumbers: !version.Numbered(),
@@ -75,43 +67,32 @@ func conformanceOptions(version contract.Version) coretest.ForwarderOptions {
 func contractHandler(version contract.Version, far *coretest.Recorder) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body := must(io.ReadAll(r.Body))
-
 		var to core.Manager
-
 		for _, candidate := range []core.Manager{"manager-a", "manager-b"} {
 			if r.URL.Path == version.Path(candidate) {
 				to = candidate
 			}
 		}
-
 		batch, err := version.Decode(body)
 		if err == nil {
 			err = far.Forward(r.Context(), to, batch)
 		}
-
 		// An answer could arrive before the caller notices that its context has ended.
 		if r.Context().Err() != nil {
 			panic(http.ErrAbortHandler)
 		}
-
 		if partial, ok := errors.AsType[core.EventErrors](err); ok {
 			refuseSome(w, partial)
-
 			return
 		}
-
 		if err == nil {
 			w.WriteHeader(version.Status())
-
 			return
 		}
-
 		if after := core.RetryAfter(err); after > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())))
 		}
-
 		answer := contract.Answer{Refusal: contract.Refusal{Status: statusFor(err), Reason: core.Reason(err)}}
-
 		w.WriteHeader(answer.Status)
 		_, _ = w.Write(must(answer.Body()))
 	}
@@ -126,7 +107,6 @@ func refuseSome(w http.ResponseWriter, partial core.EventErrors) {
 			RetryAfter: core.RetryAfter(err),
 		}
 	}
-
 	answer := contract.Partial(failures)
 	w.WriteHeader(answer.Status)
 	_, _ = w.Write(must(answer.Body()))

@@ -43,26 +43,21 @@ type end struct {
 func (e *end) Forward(_ context.Context, _ core.Manager, batch core.Batch) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-
 	for i := range batch.Events {
 		e.names = append(e.names, batch.Events[i].Watched.Name)
 	}
-
 	if batch.Heartbeat != nil {
 		e.beats++
 	}
-
 	if e.answer == nil {
 		return nil
 	}
-
 	return e.answer(batch)
 }
 
 func (e *end) set(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-
 	e.answer = func(core.Batch) error { return err }
 }
 
@@ -70,11 +65,9 @@ func (e *end) set(err error) {
 func (e *end) seen() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-
 	names := e.names
 	e.names = nil
 	slices.Sort(names)
-
 	return names
 }
 
@@ -86,13 +79,11 @@ func TestFallback(t *testing.T) {
 			unknown       int
 			inUse         []bool
 		)
-
 		forwarder := must(httpmtls.NewFallback(&newest, &older, httpmtls.FallbackOptions{
 			RetryNewest: time.Minute,
 			Unknown:     func(core.Manager, error) { unknown++ },
 			InUse:       func(_ core.Manager, older bool) { inUse = append(inUse, older) },
 		}))
-
 		for i, step := range []struct {
 			name          string
 			newest, older error
@@ -128,16 +119,13 @@ func TestFallback(t *testing.T) {
 			time.Sleep(step.wait)
 			newest.set(step.newest)
 			older.set(step.older)
-
 			if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"), event("b"))); !errors.Is(err,
 				step.want) {
 				t.Errorf("step %d, %s: %v, want %v", i, step.name, err, step.want)
 			}
-
 			if asked := []bool{newest.seen() != nil, older.seen() != nil}; !slices.Equal(asked, step.asked) {
 				t.Errorf("step %d, %s: newest and older were asked: %v, want %v", i, step.name, asked, step.asked)
 			}
-
 			if unknown != step.unknown || !slices.Equal(inUse, step.inUse) {
 				t.Errorf("step %d, %s: %d times unknown, in use %v, want %d and %v", i, step.name, unknown, inUse,
 					step.unknown, step.inUse)
@@ -150,14 +138,11 @@ func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
 	newest, unknown := &end{}, 0
 	forwarder := must(httpmtls.NewFallback(newest, nil,
 		httpmtls.FallbackOptions{Unknown: func(core.Manager, error) { unknown++ }}))
-
 	newest.set(unknownContract)
-
 	if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"))); !errors.Is(err, unknownContract) ||
 		core.IsPermanent(err) {
 		t.Errorf("error %v, want that of the newest contract, and that it may be tried again", err)
 	}
-
 	if unknown != 1 {
 		t.Errorf("Unknown was called %d times, want once", unknown)
 	}
@@ -166,7 +151,6 @@ func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
 // Events that were not accepted are named, even if others were.
 func TestOlderContractLosesNothing(t *testing.T) {
 	refused := &httpmtls.Error{}
-
 	for name, test := range map[string]struct {
 		answer func(event core.WatchEvent, n int) error
 		want   map[int]error // by event
@@ -178,7 +162,6 @@ func TestOlderContractLosesNothing(t *testing.T) {
 				if e.Watched.Name == "7" {
 					return core.EventErrors{0: refused}
 				}
-
 				return nil
 			},
 			want: map[int]error{7: refused},
@@ -191,7 +174,6 @@ func TestOlderContractLosesNothing(t *testing.T) {
 				if n >= 10 {
 					return down
 				}
-
 				return nil
 			},
 		},
@@ -199,61 +181,48 @@ func TestOlderContractLosesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			newest := &end{}
 			newest.set(unknownContract)
-
 			var (
 				mu    sync.Mutex
 				n     int
 				taken = make(map[string]bool)
 			)
-
 			older := core.ForwarderFunc(func(_ context.Context, _ core.Manager, batch core.Batch) error {
 				mu.Lock()
 				defer mu.Unlock()
-
 				if batch.Heartbeat != nil {
 					t.Error("the older contract got a heartbeat")
 				}
-
 				var err error
 				if test.answer != nil {
 					err = test.answer(batch.Events[0].WatchEvent, n)
 				}
-
 				n++
-
 				if err == nil {
 					taken[batch.Events[0].Watched.Name] = true
 				}
-
 				return err
 			})
 			forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
-
 			batch := core.Batch{Heartbeat: &core.Heartbeat{}}
 			for i := range 30 {
 				batch.Events = append(batch.Events, core.Numbered{WatchEvent: event(strconv.Itoa(i))})
 			}
-
 			err := forwarder.Forward(t.Context(), manager, batch)
 			if test.whole != nil {
 				if !errors.Is(err, test.whole) {
 					t.Errorf("error %v, want %v", err, test.whole)
 				}
-
 				return
 			}
-
 			some, ok := errors.AsType[core.EventErrors](err)
 			if err != nil && !ok {
 				t.Fatalf("error %v, want one for each event that was not taken", err)
 			}
-
 			for i := range batch.Events {
 				if failed := some[i] != nil; failed == taken[batch.Events[i].Watched.Name] {
 					t.Errorf("event %d: failed %v, taken %v, want one of them", i, failed, !failed)
 				}
 			}
-
 			for i, want := range test.want {
 				if !errors.Is(some[i], want) {
 					t.Errorf("event %d: %v, want %v", i, some[i], want)
@@ -268,15 +237,11 @@ func TestOlderContractLosesNothing(t *testing.T) {
 func TestForeign404MayBeAnUnknownManager(t *testing.T) {
 	keys := newPKI(t)
 	far := newFarEnd(t, keys.server, http.NotFound)
-
 	newest := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V3, httpmtls.Options{}))
 	defer newest.Close()
-
 	older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
 	defer older.Close()
-
 	forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
-
 	if err := forward(t, forwarder, event("a")); !errors.Is(err, core.ErrUnknownManager) {
 		t.Errorf("have %v, want one that is ErrUnknownManager", err)
 	}
@@ -291,26 +256,20 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 		}
 	})
-
 	newest := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V3, httpmtls.Options{Identity: "a"}))
 	defer newest.Close()
-
 	older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
 	defer older.Close()
-
 	forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
 	beat := core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{ID: "heartbeat", Number: 1}}
-
 	err := forwarder.Forward(t.Context(), manager, beat)
 	if core.RetryAfter(newest.Forward(t.Context(), manager, beat)) == 0 {
 		t.Fatalf("a foreign 403 asks for no wait, so the test proves nothing: %v", err)
 	}
-
 	// An error of the heartbeat alone delays no event.
 	if failed, ok := errors.AsType[core.EventErrors](err); !ok || core.Reason(failed[0]) != reasons.UnknownContract {
 		t.Errorf("have %v, want that the heartbeat alone failed with an unknown contract", err)
 	}
-
 	if err := forward(t, forwarder, event("a")); err != nil {
 		t.Errorf("the first event: %v", err)
 	}
@@ -341,9 +300,7 @@ func TestUnknownContractAndUnknownManager(t *testing.T) {
 				_, _ = w.Write([]byte(test.body))
 			})
 			forwarder := must(httpmtls.NewForwarder(keys.client, far.address(), test.version, httpmtls.Options{}))
-
 			defer forwarder.Close()
-
 			if diff := cmp.Diff(test.want, failureOf(t, forward(t, forwarder, event("a"))).Reason()); diff != "" {
 				t.Errorf("reason (-want +got):\n%s", diff)
 			}
@@ -355,7 +312,6 @@ func TestUnknownContractAndUnknownManager(t *testing.T) {
 // known, and the event waits alone instead of the manager.
 func TestRefusedEventProvesTheOlderContract(t *testing.T) {
 	keys := newPKI(t)
-
 	for name, test := range map[string]struct {
 		body string
 		want string // reason
@@ -372,9 +328,7 @@ func TestRefusedEventProvesTheOlderContract(t *testing.T) {
 			newest.set(unknownContract)
 			older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
 			defer older.Close()
-
 			forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
-
 			err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a")))
 			if some, ok := errors.AsType[core.EventErrors](err); ok {
 				err = some[0]
@@ -397,22 +351,17 @@ func TestRefusedHeartbeatDelaysNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		newest, older := &end{}, &end{}
 		newest.set(slow{unknownContract})
-
 		agent := must(outbox.New(must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{})),
 			outbox.Options{Epoch: "e", Managers: []core.Manager{manager}, Resend: []time.Duration{}}))
 		ctx, stop := context.WithCancel(t.Context())
-
 		var running sync.WaitGroup
 		running.Go(func() { _ = agent.Start(ctx) })
-
 		time.Sleep(time.Minute)
 		agent.Accept(manager, event("a"))
 		time.Sleep(time.Second)
-
 		if diff := cmp.Diff([]string{"a"}, older.seen()); diff != "" {
 			t.Errorf("events at the older contract after a second (-want +got):\n%s", diff)
 		}
-
 		stop()
 		running.Wait()
 	})

@@ -25,60 +25,46 @@ import (
 // silentListener accepts connections and sends nothing.
 func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
 	t.Helper()
-
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	signal := make(chan struct{}, 100)
 	done := make(chan struct{})
-
 	go func() {
 		defer close(done)
-
 		var conns []net.Conn
-
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				break
 			}
-
 			conns = append(conns, conn)
 			signal <- struct{}{}
 		}
-
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
 	}()
-
 	t.Cleanup(func() {
 		_ = listener.Close()
 		<-done
 	})
-
 	return listener.Addr().String(), signal
 }
 
 func TestTransportFailures(t *testing.T) {
 	t.Parallel()
-
 	ends, strangers := newPKI(t), newPKI(t)
-
 	closed := must(net.Listen("tcp", "127.0.0.1:0"))
 	_ = closed.Close()
-
 	plain := httptest.NewServer(http.HandlerFunc(accept))
 	t.Cleanup(plain.Close)
-
 	old := httptest.NewUnstartedServer(http.HandlerFunc(accept))
 	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*ends.server.Certificate}}
 	old.Config.ErrorLog = newFarEnd(t, ends.server, accept).Config.ErrorLog
 	old.StartTLS()
 	t.Cleanup(old.Close)
-
 	silent, _ := silentListener(t)
 	otherClients := &keys.Material{Certificate: ends.server.Certificate, Roots: strangers.server.Roots}
 	other := must(ends.ca.Server("kcp", testpki.Options{DNSNames: []string{"elsewhere"}}))
-
 	for name, tc := range map[string]struct {
 		address string
 		opts    httpmtls.Options
@@ -124,10 +110,8 @@ func TestTransportFailures(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 				t.Helper()
-
 				opts := tc.opts
 				opts.Protocol, opts.RetryWait = protocol, time.Millisecond
-
 				forwarder := newForwarder(t, ends.client, tc.address, opts)
 				err := forward(t, forwarder, event("object"))
 				// With TLS 1.3, a server refuses a client after the handshake. The transport of HTTP/2 may
@@ -139,7 +123,6 @@ func TestTransportFailures(t *testing.T) {
 					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.Reason(err), core.IsPermanent(err),
 						err, tc.reason)
 				}
-
 				if _, ok := errors.AsType[core.EventErrors](err); ok {
 					t.Errorf("%v blames the event", err)
 				}
@@ -150,48 +133,38 @@ func TestTransportFailures(t *testing.T) {
 
 func TestCancelWhile(t *testing.T) {
 	t.Parallel()
-
 	for name, reach := range map[string]func(t *testing.T, ends pki) (opts httpmtls.Options, address string, reached <-chan struct{}){
 		"there is no connection": func(*testing.T, pki) (httpmtls.Options, string, <-chan struct{}) {
 			reached := make(chan struct{}, 10)
-
 			return httpmtls.Options{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				reached <- struct{}{}
-
 				// net/http continues a dial for the next request. The timeout of the dialer ends it.
 				ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 				defer cancel()
 				<-ctx.Done()
-
 				return nil, ctx.Err()
 			}}, "kcp:443", reached
 		},
 		"in the handshake": func(t *testing.T, _ pki) (httpmtls.Options, string, <-chan struct{}) {
 			t.Helper()
-
 			address, accepted := silentListener(t)
-
 			return httpmtls.Options{}, address, accepted
 		},
 		"waiting for headers": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
 			t.Helper()
-
 			reached := make(chan struct{}, 10)
 			end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				reached <- struct{}{}
 				<-r.Context().Done()
 			})
-
 			return httpmtls.Options{}, end.address(), reached
 		},
 		"reading the body": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
 			t.Helper()
-
 			reached := make(chan struct{}, 10)
 			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
-
 				w.WriteHeader(http.StatusInternalServerError)
 				_, _ = io.WriteString(w, "half")
 				_ = http.NewResponseController(w).Flush()
@@ -200,15 +173,12 @@ func TestCancelWhile(t *testing.T) {
 				// A return would complete the answer, which may arrive before the connection is closed.
 				panic(http.ErrAbortHandler)
 			})
-
 			return httpmtls.Options{}, end.address(), reached
 		},
 		"waiting for a retry": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
 			t.Helper()
-
 			reached := make(chan struct{}, 10)
 			end := newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable))
-
 			return httpmtls.Options{
 				RetryWait: time.Second, Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }},
 			}, end.address(), reached
@@ -218,24 +188,18 @@ func TestCancelWhile(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 				t.Helper()
-
 				ends := newPKI(t)
 				opts, address, reached := reach(t, ends)
 				opts.Protocol = protocol
-
 				if opts.Timeout == 0 {
 					opts.Timeout = time.Minute
 				}
-
 				forwarder := newForwarder(t, ends.client, address, opts)
 				ctx, cancel := context.WithCancel(t.Context())
 				result := make(chan error, 1)
-
 				go func() { result <- forwarder.Forward(ctx, manager, core.NewBatch(event("object"))) }()
-
 				receive(t, reached)
 				cancel()
-
 				if err := receive(t, result); !errors.Is(err, context.Canceled) || core.IsPermanent(err) {
 					t.Errorf("have %v, want that it was cancelled", err)
 				}
@@ -246,7 +210,6 @@ func TestCancelWhile(t *testing.T) {
 
 func TestCancelWhileWaitingForOthers(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
 	reached, proceed := make(chan struct{}), make(chan struct{})
 	end := newFarEnd(t, ends.server, func(http.ResponseWriter, *http.Request) {
@@ -255,20 +218,14 @@ func TestCancelWhileWaitingForOthers(t *testing.T) {
 	})
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{InFlight: 1})
 	first := make(chan error, 1)
-
 	go func() { first <- forward(t, forwarder, event("first")) }()
-
 	receive(t, reached)
-
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-
 	if err := forwarder.Forward(ctx, manager, core.NewBatch(event("second"))); !errors.Is(err, context.Canceled) {
 		t.Errorf("have %v, want that it was cancelled", err)
 	}
-
 	close(proceed)
-
 	if err := receive(t, first); err != nil {
 		t.Error(err)
 	}
@@ -278,18 +235,15 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
-
 			w.WriteHeader(http.StatusOK)
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
 		forwarder := newForwarder(t, ends.client, end.address(),
 			httpmtls.Options{Protocol: protocol, Timeout: 2 * time.Second})
-
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Errorf("have %v, want nil: it was acknowledged", err)
 		}
@@ -300,13 +254,10 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
-
 			w.WriteHeader(http.StatusNotFound)
-
 			for r.Context().Err() == nil {
 				if _, err := w.Write(make([]byte, 8<<10)); err != nil {
 					return
@@ -314,7 +265,6 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 			}
 		})
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: protocol})
-
 		failure := failureOf(t, forward(t, forwarder, event("object")))
 		if failure.Status != http.StatusNotFound || len(failure.Body) != 1<<10 {
 			t.Errorf("status %d with %d bytes, want 404 with 1 KiB", failure.Status, len(failure.Body))
@@ -342,21 +292,16 @@ func (h *hole) dial(ctx context.Context, network, address string) (net.Conn, err
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
-
 	holed := &holeConn{Conn: conn, closed: make(chan struct{})}
-
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	h.conns = append(h.conns, holed)
-
 	return holed, nil
 }
 
 func (h *hole) swallow() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	for _, conn := range h.conns {
 		conn.swallows.Store(true)
 	}
@@ -365,12 +310,10 @@ func (h *hole) swallow() {
 func (h *hole) cut() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
 	for _, conn := range h.conns {
 		_ = conn.Conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Conn.Close()
 	}
-
 	h.conns = nil
 }
 
@@ -378,7 +321,6 @@ func (c *holeConn) Write(p []byte) (int, error) {
 	if c.swallows.Load() {
 		return len(p), nil
 	}
-
 	return c.Conn.Write(p)
 }
 
@@ -386,16 +328,13 @@ func (c *holeConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.swallows.Load() {
 		<-c.closed
-
 		return 0, net.ErrClosed
 	}
-
 	return n, err
 }
 
 func (c *holeConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
-
 	return c.Conn.Close()
 }
 
@@ -403,27 +342,21 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		opts := unhurried(protocol)
 		opts.DialContext = network.dial
-
 		// Each protocol has one way to detect it. The rest is time for a request on a busy machine.
 		if protocol == httpmtls.HTTP1 {
 			opts.Timeout = 3 * time.Second
 		} else {
 			opts.PingAfter, opts.PingTimeout = 100*time.Millisecond, 2*time.Second
 		}
-
 		forwarder := newForwarder(t, ends.client, end.address(), opts)
-
 		if err := forward(t, forwarder, event("before")); err != nil {
 			t.Fatal(err)
 		}
-
 		network.swallow()
-
 		// HTTP/1.1 detects it by the timeout of the request. Pings are faster, so a retry may succeed.
 		if err := forward(t, forwarder, event("lost")); err == nil && protocol == httpmtls.HTTP1 {
 			t.Error("want a timeout")
@@ -432,7 +365,6 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 		} else if protocol == httpmtls.HTTP2 && errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: the pings did not notice", err)
 		}
-
 		if err := forward(t, forwarder, event("after")); err != nil {
 			t.Errorf("the dead connection is still in use: %v", err)
 		}
@@ -444,29 +376,23 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
 			Protocol: protocol, Timeout: time.Second, PingAfter: time.Hour, DialContext: network.dial,
 		})
-
 		if err := forward(t, forwarder, event("before")); err != nil {
 			t.Fatal(err)
 		}
-
 		network.swallow()
-
 		if err := forward(t, forwarder, event("lost")); err == nil {
 			t.Error("want a timeout")
 		}
-
 		// On a busy machine, a handshake may take longer than the timeout.
 		err := forward(t, forwarder, event("after"))
 		for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); {
 			err = forward(t, forwarder, event("after"))
 		}
-
 		if err != nil {
 			t.Errorf("the dead connection is still in use: %v", err)
 		}
@@ -476,25 +402,20 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 // The server closes an idle connection at the moment of the next request.
 func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	t.Parallel()
-
 	var requests atomic.Int64
-
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 		if requests.Add(1) == 2 {
 			panic(http.ErrAbortHandler)
 		}
-
 		accept(w, r)
 	})
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: httpmtls.HTTP1, Retries: -1})
-
 	for range 2 {
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Error(err)
 		}
 	}
-
 	if requests.Load() != 3 {
 		t.Errorf("%d requests, want 3: the second of them once more", requests.Load())
 	}
@@ -506,57 +427,44 @@ func TestCutsUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
 			Protocol: protocol, RetryWait: time.Millisecond, DialContext: network.dial,
 		})
-
 		var (
 			group            sync.WaitGroup
 			failed, answered atomic.Int64
 		)
-
 		const workers, each, cuts = 32, 20, 20
-
 		for range workers {
 			group.Go(func() {
 				for range each {
 					err := forward(t, forwarder, event("object"))
 					answered.Add(1)
-
 					if err == nil {
 						continue
 					}
-
 					failed.Add(1)
-
 					if reason := core.Reason(err); reason == "timeout" {
 						t.Errorf("a request hung: %v", err)
 					}
 				}
 			})
 		}
-
 		for cut := range cuts {
 			for answered.Load() < int64(cut*workers*each/cuts) && !t.Failed() {
 				_ = forward(t, forwarder, event("pace"))
 			}
-
 			network.cut()
 		}
-
 		group.Wait()
-
 		if err := forward(t, forwarder, event("after")); err != nil {
 			t.Errorf("after the cuts: %v", err)
 		}
-
 		if n := end.connections.Load(); n < 2 {
 			t.Errorf("%d connections, want a new one after a cut", n)
 		}
-
 		t.Logf("%d of %d requests failed over %d connections", failed.Load(), answered.Load(), end.connections.Load())
 	})
 }

@@ -30,29 +30,24 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		var major atomic.Int64
-
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			major.Store(int64(r.ProtoMajor))
 			accept(w, r)
 		})
 		forwarder := newForwarder(t, ends.client, end.address(), unhurried(protocol))
-
 		for i := range 1000 {
 			if err := forward(t, forwarder, event(fmt.Sprint("object-", i))); err != nil {
 				t.Fatal(err)
 			}
 		}
-
 		// With HTTP/1.1, net/http closes a connection if the answer arrives 50 ms before its writing
 		// goroutine runs, which happens on busy machines.
 		limit := map[httpmtls.Protocol]int64{httpmtls.HTTP2: 1, httpmtls.HTTP1: 10}[protocol]
 		if n := end.connections.Load(); n > limit {
 			t.Errorf("1000 events took %d connections, want at most %d", n, limit)
 		}
-
 		if want := map[httpmtls.Protocol]int64{httpmtls.HTTP2: 2, httpmtls.HTTP1: 1}[protocol]; major.Load() != want {
 			t.Errorf("spoke HTTP/%d, want HTTP/%d", major.Load(), want)
 		}
@@ -63,11 +58,9 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), unhurried(protocol))
-
 		var group sync.WaitGroup
 		for i := range 400 {
 			group.Go(func() {
@@ -76,9 +69,7 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 				}
 			})
 		}
-
 		group.Wait()
-
 		// The far end may notice the end of a connection after the next one has begun.
 		limit := map[httpmtls.Protocol]int{
 			httpmtls.HTTP2: 1, httpmtls.HTTP1: 2 * 8,
@@ -93,24 +84,20 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
-
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, strings.Repeat("x", 32<<10))
 		})
 		forwarder := newForwarder(t, ends.client, end.address(),
 			httpmtls.Options{Protocol: protocol, RetryWait: time.Millisecond})
-
 		for range 10 {
 			failure := failureOf(t, forward(t, forwarder, event("object")))
 			if failure.Status != http.StatusServiceUnavailable || len(failure.Body) != 1<<10 {
 				t.Fatalf("status %d with %d bytes of its body, want 503 with 1 KiB", failure.Status, len(failure.Body))
 			}
 		}
-
 		if n := end.connections.Load(); n != 1 {
 			t.Errorf("30 refusals took %d connections, want 1", n)
 		}
@@ -119,11 +106,9 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 
 func TestRequest(t *testing.T) {
 	t.Parallel()
-
 	for _, version := range contract.Versions() {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
-
 			got := make(chan string, 1)
 			ends := newPKI(t)
 			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
@@ -136,15 +121,12 @@ func TestRequest(t *testing.T) {
 					r.TLS.PeerCertificates[0].Subject.CommonName, " ",
 					batch.Events[0].Watched.Name, err)
 			})
-
 			forwarder := must(httpmtls.NewForwarder(ends.client, "https://"+end.address()+"/", version,
 				httpmtls.Options{UserAgent: "agent/1"}))
 			defer forwarder.Close()
-
 			if err := forward(t, forwarder, event("object")); err != nil {
 				t.Fatal(err)
 			}
-
 			want := fmt.Sprintf("POST %s %s agent/1 [] true skr-1 object<nil>", version.Path(manager),
 				version.ContentType())
 			if diff := cmp.Diff(want, <-got); diff != "" {
@@ -156,11 +138,9 @@ func TestRequest(t *testing.T) {
 
 func TestInvalidManagerReachesNoURL(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) })
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
-
 	for _, name := range []core.Manager{
 		"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b",
 		core.Manager(strings.Repeat("a", 300)),
@@ -170,7 +150,6 @@ func TestInvalidManagerReachesNoURL(t *testing.T) {
 			t.Errorf("manager %q: %v, want a permanent error that is ErrInvalidManager", name, err)
 		}
 	}
-
 	if n := end.connections.Load(); n != 0 {
 		t.Errorf("%d connections, want none", n)
 	}
@@ -178,7 +157,6 @@ func TestInvalidManagerReachesNoURL(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-
 	type answer struct {
 		Permanent  bool
 		OneEvent   bool
@@ -186,10 +164,8 @@ func TestAnswers(t *testing.T) {
 		RetryAfter time.Duration
 		Requests   int64
 	}
-
 	date := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	html := http.Header{"Content-Type": {"text/html; charset=utf-8"}}
-
 	for name, tc := range map[string]struct {
 		status int
 		header http.Header
@@ -253,24 +229,18 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			var requests atomic.Int64
-
 			ends := newPKI(t)
 			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 				requests.Add(1)
-
 				maps.Copy(w.Header(), tc.header)
-
 				w.WriteHeader(tc.status)
 				_, _ = io.WriteString(w, "because of "+r.URL.Path)
 			})
-
 			err := forward(t, newForwarder(t, ends.client, end.address(),
 				httpmtls.Options{RetryWait: time.Millisecond}), event("object"))
 			some, oneEvent := errors.AsType[core.EventErrors](err)
 			failure := failureOf(t, err)
-
 			got := answer{
 				core.IsPermanent(failure), oneEvent, core.Reason(failure), core.RetryAfter(failure),
 				requests.Load(),
@@ -278,15 +248,12 @@ func TestAnswers(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%v: %s", err, diff)
 			}
-
 			if oneEvent && len(some) != 1 {
 				t.Errorf("%d events named, want 1", len(some))
 			}
-
 			if tc.is != nil && !errors.Is(failure, tc.is) {
 				t.Errorf("%v is not %v", failure, tc.is)
 			}
-
 			if failure.Status != tc.status || failure.Method != http.MethodPost ||
 				failure.URL != end.URL+"/v2/lifecycle-manager/event" ||
 				failure.Body != "because of /v2/lifecycle-manager/event" {
@@ -298,10 +265,8 @@ func TestAnswers(t *testing.T) {
 
 func TestRefusedRetryAfterOption(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, answerWith(http.StatusForbidden))
-
 	for option, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, -1: 0} {
 		err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{RefusedRetryAfter: option}),
 			event("object"))
@@ -315,7 +280,6 @@ func TestRefusedRetryAfterOption(t *testing.T) {
 // their order.
 func TestSingleEventContractSendsTheFirst(t *testing.T) {
 	t.Parallel()
-
 	for status, want := range map[int]map[int]string{
 		http.StatusOK:         {1: "not_sent", 2: "not_sent"},
 		http.StatusBadRequest: {0: "malformed", 1: "not_sent", 2: "not_sent"},
@@ -324,18 +288,14 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 	} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
-
 			var requests atomic.Int64
-
 			ends := newPKI(t)
 			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, _ *http.Request) {
 				requests.Add(1)
 				w.WriteHeader(status)
 			})
-
 			err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("a"), event("b"),
 				event("c"))
-
 			var got map[int]string
 			if some, ok := errors.AsType[core.EventErrors](err); ok {
 				got = make(map[int]string, len(some))
@@ -343,7 +303,6 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 					got[i] = core.Reason(failure)
 				}
 			}
-
 			if diff := cmp.Diff(want, got); diff != "" || err == nil || requests.Load() != 1 {
 				t.Errorf("error %v after %d requests (-want +got):\n%s", err, requests.Load(), diff)
 			}
@@ -353,11 +312,9 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 
 func TestUnsendableEventIsNotSent(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, accept)
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
-
 	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
 		failure := failureOf(t, forward(t, forwarder, e))
 		if !core.IsPermanent(failure) || core.Reason(failure) != "unsendable" ||
@@ -365,7 +322,6 @@ func TestUnsendableEventIsNotSent(t *testing.T) {
 			t.Errorf("have %v, want a permanent error that is ErrMalformed", failure)
 		}
 	}
-
 	if n := end.connections.Load(); n != 0 {
 		t.Errorf("%d connections, want none", n)
 	}
@@ -374,25 +330,18 @@ func TestUnsendableEventIsNotSent(t *testing.T) {
 // A batch without a claim is the sender's fault and not that of its events, which are kept.
 func TestBatchWithoutIdentityIsKept(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, accept)
 	source := &switchSource{}
 	source.set(ends.client)
-
 	forwarder := must(httpmtls.NewForwarder(source, end.address(), contract.V3, httpmtls.Options{}))
-
 	defer forwarder.Close()
-
 	source.set(nil)
-
 	failure := failureOf(t, forward(t, forwarder, event("a")))
 	if core.IsPermanent(failure) || core.Reason(failure) != "material" {
 		t.Errorf("have %v with reason %s, want an error that passes, with reason material", failure, core.Reason(failure))
 	}
-
 	source.set(ends.client)
-
 	if err := forward(t, forwarder, event("a")); err != nil {
 		t.Errorf("with key material again: %v", err)
 	}
@@ -400,20 +349,16 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 
 func TestRetriesEndWithDeadline(t *testing.T) {
 	t.Parallel()
-
 	var retried atomic.Int64
-
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable))
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
 		RetryWait: time.Hour, Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
 	})
-
 	failure := failureOf(t, forward(t, forwarder, event("object")))
 	if failure.Status != http.StatusServiceUnavailable {
 		t.Errorf("have %v, want the 503 rather than the wait", failure)
 	}
-
 	if retried.Load() != 0 {
 		t.Error("a retry that cannot end in time must not begin")
 	}
@@ -421,22 +366,18 @@ func TestRetriesEndWithDeadline(t *testing.T) {
 
 func TestShortRetrySucceeds(t *testing.T) {
 	t.Parallel()
-
 	for _, first := range []int{http.StatusBadGateway, http.StatusServiceUnavailable, 0} {
 		t.Run(strconv.Itoa(first), func(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 				t.Helper()
-
 				var (
 					requests atomic.Int64
 					retried  = make(chan int, 10)
 				)
-
 				ends := newPKI(t)
 				end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 					_ = must(io.ReadAll(r.Body))
-
 					switch {
 					case requests.Add(1) > 1:
 					case first == 0:
@@ -449,11 +390,9 @@ func TestShortRetrySucceeds(t *testing.T) {
 					Protocol: protocol, RetryWait: time.Millisecond,
 					Hooks: httpmtls.Hooks{Retried: func(status int) { retried <- status }},
 				})
-
 				if err := forward(t, forwarder, event("object")); err != nil {
 					t.Fatal(err)
 				}
-
 				if status := <-retried; status != first || len(retried) != 0 {
 					t.Errorf("retried after %d and %d more, want once after %d", status, len(retried), first)
 				}
@@ -464,13 +403,11 @@ func TestShortRetrySucceeds(t *testing.T) {
 
 func TestRedirectIsNotFollowed(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
 	elsewhere := newFarEnd(t, ends.server, func(http.ResponseWriter, *http.Request) { t.Error("followed") })
 	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere.URL, http.StatusPermanentRedirect)
 	})
-
 	err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("object"))
 	if core.Reason(err) != "redirect" || core.IsPermanent(err) {
 		t.Errorf("have %v, want a redirect that is an error", err)
@@ -480,19 +417,14 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 func TestProxyOnlyIfConfigured(t *testing.T) {
 	proxy := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer proxy.Close()
-
 	t.Setenv("HTTPS_PROXY", "http://"+proxy.Addr().String())
 	t.Setenv("https_proxy", "http://"+proxy.Addr().String())
-
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, accept)
-
 	if err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("object")); err != nil {
 		t.Errorf("without the option: %v", err)
 	}
-
 	asked := errors.New("asked")
-
 	err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{
 		Retries: -1, Proxy: func(*http.Request) (*url.URL, error) { return nil, asked },
 	}), event("object"))
@@ -505,23 +437,18 @@ func TestClosed(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
-
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: protocol})
-
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Fatal(err)
 		}
-
 		for range 2 {
 			if err := forwarder.Close(); err != nil {
 				t.Fatal(err)
 			}
 		}
-
 		end.awaitOpen(t, 0)
-
 		if err := forward(t, forwarder, event("object")); core.Reason(err) != "closed" || core.IsPermanent(err) {
 			t.Errorf("have %v, want that it is closed", err)
 		}
@@ -530,10 +457,8 @@ func TestClosed(t *testing.T) {
 
 func TestNewForwarderRefuses(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
 	bundle := must(keys.NewMaterial(ends.ca.PEM(), nil, nil))
-
 	for name, tc := range map[string]struct {
 		source  keys.Source
 		address string
@@ -558,14 +483,12 @@ func TestNewForwarderRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			_, err := httpmtls.NewForwarder(tc.source, tc.address, tc.version, tc.opts)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("have %v, want an error with %q", err, tc.want)
 			}
 		})
 	}
-
 	for _, address := range []string{
 		"kcp", "kcp:443", "https://kcp", "https://kcp:8443/", "192.0.2.1:443",
 		"[2001:db8::1]:443",
@@ -578,15 +501,11 @@ func TestNewForwarderRefuses(t *testing.T) {
 
 func TestSourceThatFailsLater(t *testing.T) {
 	t.Parallel()
-
 	ends := newPKI(t)
 	source := &switchSource{}
 	source.set(ends.client)
-
 	forwarder := newForwarder(t, source, "127.0.0.1:1", httpmtls.Options{})
-
 	source.set(nil)
-
 	if err := forward(t, forwarder, event("object")); core.Reason(err) != "material" || core.IsPermanent(err) {
 		t.Errorf("have %v, want that there is no key material", err)
 	}
@@ -605,16 +524,13 @@ func ExampleForwarder() {
 	ca := must(testpki.NewCA("example", testpki.Options{}))
 	leaf := must(ca.Client("skr-1", testpki.Options{}))
 	ends := must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
-
 	forwarder, err := httpmtls.NewForwarder(ends, "kcp.invalid:443", contract.V2, httpmtls.Options{})
 	if err != nil {
 		panic(err)
 	}
 	defer forwarder.Close()
-
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-
 	err = forwarder.Forward(ctx, "lifecycle-manager", core.NewBatch(event("object")))
 	fmt.Println("reason:", core.Reason(err), "permanent:", core.IsPermanent(err))
 	// Output: reason: canceled permanent: false
@@ -624,7 +540,6 @@ func ExampleForwarder() {
 // without a body is one for contracts v1 and v2, whatever its 2xx.
 func TestPageIsNoAcknowledgement(t *testing.T) {
 	t.Parallel()
-
 	page := func(status int, flush bool) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)

@@ -38,7 +38,6 @@ func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-
 	return value
 }
 
@@ -50,9 +49,7 @@ type pki struct {
 
 func newPKI(t testing.TB) pki {
 	t.Helper()
-
 	ca := must(testpki.NewCA("test", testpki.Options{}))
-
 	return pki{
 		ca:     ca,
 		client: material(t, must(ca.Client(runtime1, testpki.Options{})), ca),
@@ -62,7 +59,6 @@ func newPKI(t testing.TB) pki {
 
 func material(t testing.TB, leaf *testpki.Leaf, cas ...*testpki.CA) *keys.Material {
 	t.Helper()
-
 	return must(keys.NewMaterial(testpki.Bundle(cas...), leaf.CertPEM(), must(leaf.KeyPEM())))
 }
 
@@ -89,7 +85,6 @@ type farEnd struct {
 // newFarEnd serves handler over TLS with a client certificate of source's CAs.
 func newFarEnd(t testing.TB, source keys.Source, handler http.HandlerFunc) *farEnd {
 	t.Helper()
-
 	end := &farEnd{open: map[net.Conn]struct{}{}, changed: make(chan struct{})}
 	end.Server = httptest.NewUnstartedServer(handler)
 	end.EnableHTTP2 = true
@@ -98,14 +93,12 @@ func newFarEnd(t testing.TB, source keys.Source, handler http.HandlerFunc) *farE
 	end.Config.ConnState = end.state
 	end.StartTLS()
 	t.Cleanup(end.Close)
-
 	return end
 }
 
 func (e *farEnd) state(conn net.Conn, state http.ConnState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-
 	switch state {
 	case http.StateNew:
 		e.connections.Add(1)
@@ -123,30 +116,24 @@ func (e *farEnd) state(conn net.Conn, state http.ConnState) {
 func (e *farEnd) mostOpen() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-
 	return e.most
 }
 
 // awaitOpen fails t if the number of open connections is not reached soon.
 func (e *farEnd) awaitOpen(t *testing.T, want int) {
 	t.Helper()
-
 	timeout := time.After(patience)
-
 	for {
 		e.mu.Lock()
 		open, changed := len(e.open), e.changed
 		e.mu.Unlock()
-
 		if open == want {
 			return
 		}
-
 		select {
 		case <-changed:
 		case <-timeout:
 			t.Errorf("%d connections stay open, want %d", open, want)
-
 			return
 		}
 	}
@@ -157,20 +144,16 @@ func (e *farEnd) address() string { return e.Listener.Addr().String() }
 // newForwarder returns a forwarder that is closed after the test.
 func newForwarder(t testing.TB, source keys.Source, address string, opts httpmtls.Options) *httpmtls.Forwarder {
 	t.Helper()
-
 	forwarder, err := httpmtls.NewForwarder(source, address, contract.V2, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	t.Cleanup(func() { _ = forwarder.Close() })
-
 	return forwarder
 }
 
 func accept(writer http.ResponseWriter, request *http.Request) {
 	_, _ = io.Copy(io.Discard, request.Body)
-
 	if strings.HasPrefix(request.URL.Path, "/v3/") {
 		writer.WriteHeader(http.StatusAccepted)
 	}
@@ -178,10 +161,8 @@ func accept(writer http.ResponseWriter, request *http.Request) {
 
 func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) error {
 	t.Helper()
-
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-
 	return forwarder.Forward(ctx, manager, core.NewBatch(events...))
 }
 
@@ -195,22 +176,18 @@ func unhurried(protocol httpmtls.Protocol) httpmtls.Options {
 // failureOf returns the typed error of the only event that was sent.
 func failureOf(t testing.TB, err error) *httpmtls.Error {
 	t.Helper()
-
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
 		err = some[0]
 	}
-
 	failure, ok := errors.AsType[*httpmtls.Error](err)
 	if !ok {
 		t.Fatalf("have %v (%T), want an *httpmtls.Error", err, err)
 	}
-
 	return failure
 }
 
 func eachProtocol(t *testing.T, test func(t *testing.T, protocol httpmtls.Protocol)) {
 	t.Helper()
-
 	for _, protocol := range protocols {
 		t.Run(string(protocol), func(t *testing.T) {
 			t.Parallel()

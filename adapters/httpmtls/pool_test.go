@@ -11,12 +11,9 @@ import (
 // A metric of connections has the same results as the error of the request that needed one.
 func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 	t.Parallel()
-
 	closed := must(net.Listen("tcp", "127.0.0.1:0"))
 	_ = closed.Close()
-
 	keys := newPKI(t)
-
 	for address, want := range map[string]string{
 		closed.Addr().String():                      "dial",
 		newFarEnd(t, keys.server, accept).address(): "",
@@ -25,17 +22,14 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 		connected := func(err error) {
 			if err == nil {
 				reasons <- ""
-
 				return
 			}
-
 			reasons <- core.Reason(err)
 		}
 		forwarder := newForwarder(t, keys.client, address, httpmtls.Options{
 			Retries: -1, Hooks: httpmtls.Hooks{Connected: connected},
 		})
 		_ = forward(t, forwarder, event("object"))
-
 		if got := receive(t, reasons); got != want {
 			t.Errorf("connection to %s: reason %q, want %q", address, got, want)
 		}

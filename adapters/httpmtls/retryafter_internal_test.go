@@ -8,9 +8,7 @@ import (
 
 func TestParseRetryAfter(t *testing.T) {
 	t.Parallel()
-
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-
 	for value, want := range map[string]time.Duration{
 		"":                               0,
 		"0":                              0,
@@ -34,7 +32,6 @@ func TestParseRetryAfter(t *testing.T) {
 			t.Errorf("Retry-After %q: have %v, want %v", value, got, want)
 		}
 	}
-
 	skewed := http.Header{"Date": {"Fri, 02 Jan 2026 05:00:00 GMT"}, "Retry-After": {"Fri, 02 Jan 2026 05:00:20 GMT"}}
 	if got := parseRetryAfter(skewed, now, time.Hour); got != 20*time.Second {
 		t.Errorf("with a clock that differs: have %v, want 20 s", got)
@@ -48,7 +45,6 @@ func FuzzParseRetryAfter(f *testing.F) {
 		f.Add(seed, "")
 		f.Add(seed, "Fri, 02 Jan 2026 03:04:05 GMT")
 	}
-
 	f.Fuzz(func(t *testing.T, value, date string) {
 		got := parseRetryAfter(http.Header{"Retry-After": {value}, "Date": {date}}, time.Unix(0, 0), time.Minute)
 		if got < 0 || got > time.Minute {

@@ -37,7 +37,6 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 			run(t, consumer)
 			s.awaitStream(manager)
 			step.Store(int64(clock.step))
-
 			mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), beat(1, "a"))
 			if got := watched.Get("runtime-1", manager).State; got != fleet.Fresh {
 				t.Errorf("the runtime is %s after its heartbeat, want fresh", got)
@@ -146,7 +145,6 @@ func TestEachStreamHasItsOwnClock(t *testing.T) {
 	run(t, consumer)
 	b.awaitStream(manager)
 	b.awaitStream(second)
-
 	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
 	for m, want := range map[core.Manager]fleet.State{manager: fleet.Fresh, second: fleet.Unknown} {
 		if err := runtime.Forward(t.Context(), m, beat(1, "a")); err != nil {

@@ -147,7 +147,6 @@ func TestStreamKeepsEventsOfAnOperatorThatIsAway(t *testing.T) {
 	stop := b.consume(allowAll(), first, natsjetstream.Options{})
 	b.awaitStream(manager)
 	stop()
-
 	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 50 * time.Millisecond})
 	mustForward(t, runtime, numbered(1, "a"))
 	b.kill() // A stream is on disk.
@@ -155,7 +154,6 @@ func TestStreamKeepsEventsOfAnOperatorThatIsAway(t *testing.T) {
 	eventually(t, "the forwarder is connected", func() bool {
 		return forward(t, runtime, numbered(2, "b")) == nil
 	})
-
 	s := &scene{broker: b, handler: &coretest.Recorder{}}
 	b.consume(allowAll(), s.handler, natsjetstream.Options{})
 	s.awaitHandled(2)
@@ -182,7 +180,6 @@ func TestFullStream(t *testing.T) {
 	b.consume(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Stream: small})()
 	b.consume(allowAll(), notReady{}, natsjetstream.Options{Stream: small})
 	must(must(jetstream.New(b.connect())).CreateOrUpdateStream(t.Context(), small(manager)))
-
 	loud := b.forwarder("runtime-1", noAnswer)
 	mustForward(t, loud, numbered(1, "a"))
 	err := forward(t, loud, numbered(2, "b"))
@@ -231,7 +228,6 @@ func TestLeadershipMoves(t *testing.T) {
 	}
 	b.awaitStream(manager)
 	runtime := b.forwarder("runtime-1", noAnswer)
-
 	const events = 200
 	began := time.Now()
 	for i := range events {
@@ -369,7 +365,6 @@ func TestRefusedEventWithoutForwarderLeadsToResync(t *testing.T) {
 	watched := must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
 	s := newScene(t, refuse("bad", core.ErrForbidden), natsjetstream.Options{Fleet: watched, GiveUpAfter: time.Millisecond})
 	runtime := s.forwarder("runtime-1", noAnswer)
-
 	mustForward(t, runtime, numbered(1, "good"))
 	s.awaitResyncs(1) // That of the new epoch.
 	mustForward(t, runtime, numbered(2, "other", "bad"))
@@ -663,7 +658,6 @@ func TestSharedFleet(t *testing.T) {
 	s := newScene(t, allowAll(), natsjetstream.Options{Fleet: watched})
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	s.awaitResyncs(1) // So the first consumer delivers them.
-
 	handlers := map[core.Manager]core.Handler{manager: &coretest.Recorder{}}
 	second := must(natsjetstream.NewConsumer(s.connect(), allowAll(), handlers, natsjetstream.Options{Fleet: watched}))
 	if err := second.Start(t.Context()); !errors.Is(err, fleet.ErrManagerTaken) {
@@ -672,7 +666,6 @@ func TestSharedFleet(t *testing.T) {
 	if err := second.Start(t.Context()); err == nil {
 		t.Error("the second Start returns nil")
 	}
-
 	shared := must(natsjetstream.NewConsumer(s.connect(), allowAll(), handlers,
 		natsjetstream.Options{Fleet: watched, SharedFleet: true}))
 	if err := shared.Ready(); !errors.Is(err, core.ErrNotReady) {

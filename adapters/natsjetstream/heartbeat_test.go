@@ -41,7 +41,6 @@ func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 	if all := state.Bytes / runtimes * 10_000; all > 16<<20 {
 		t.Errorf("heartbeats of 10,000 runtimes take %d bytes in an hour, want at most 16 MiB", all)
 	}
-
 	mustForward(t, replicas[0][0], numbered(1, "a"))
 	last := heartbeat(hour + 1)
 	last.Heartbeat.Leaving = true
@@ -49,7 +48,6 @@ func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 	if got := must(stream.Info(t.Context())).State.Msgs; got != runtimes+2 {
 		t.Errorf("the stream has %d messages, want an event and the last heartbeat more", got)
 	}
-
 	watched := must(fleet.New(fleet.Options{}))
 	b.consume(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched})
 	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{})

@@ -17,18 +17,14 @@ import (
 func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
 	box := newOutbox(t, agent, discard, outbox.Options{})
-
 	box.Accept("guess-0", core.WatchEvent{})
 	gatherFates(t, reg)
-
 	for i := range 10 {
 		box.Accept(core.Manager(fmt.Sprintf("guess-%d", i+1)), core.WatchEvent{})
 	}
-
 	box.Accept("known", core.WatchEvent{})
 	box.Accept("Not A Label\xff", core.WatchEvent{})
 	agent.Reviewed("guess-7", "accepted", time.Microsecond)
-
 	want := map[string]fates{
 		"known":   {accepted: 1, pending: 1},
 		"guess-0": {accepted: 1, pending: 1},
@@ -37,7 +33,6 @@ func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
 	if diff := cmp.Diff(want, gatherFates(t, reg), cmp.AllowUnexported(fates{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-
 	if text := scrape(t, reg); !strings.Contains(text, `reviews_total{decision="accepted",manager="_other"} 1`) {
 		t.Errorf("no review of another manager in\n%s", text)
 	}
@@ -45,7 +40,6 @@ func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
 
 func TestForeignWordsAreBounded(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
-
 	for i := range 1000 {
 		word := fmt.Sprintf("word_%d", i)
 		agent.Reviewed("kyma", word, time.Microsecond)
@@ -56,18 +50,14 @@ func TestForeignWordsAreBounded(t *testing.T) {
 		agent.KeyMaterial(word).Reloaded(time.Unix(1, 0))
 		agent.KeyMaterial("client").Refused(word)
 	}
-
 	agent.Refused(http.StatusBadRequest, "\xff", time.Microsecond)
 	agent.Refused(http.StatusBadRequest, strings.Repeat("a", 65), time.Microsecond)
-
 	// 64 words, "other", and those that exist from the start.
 	const want = 64 + 1 + 2
-
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	for _, family := range families {
 		if n := len(family.GetMetric()); n > want {
 			t.Errorf("%s has %d series, want at most %d", family.GetName(), n, want)
@@ -77,11 +67,9 @@ func TestForeignWordsAreBounded(t *testing.T) {
 
 func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
-
 	agent.Attempted("kyma", 4, time.Millisecond,
 		fmt.Errorf("batch: %w", core.EventErrors{0: refusal("malformed"), 3: errBroken, 4: core.ErrNotSent}))
 	agent.Attempted("kyma", 2, time.Millisecond, errBroken)
-
 	text := scrape(t, reg)
 	for _, want := range []string{
 		`forward_events_total{manager="kyma",result="ok"} 2`,
@@ -95,7 +83,6 @@ func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
 	}
-
 	if strings.Contains(text, "not_sent") || strings.Contains(text, "last_success") {
 		t.Errorf("the heartbeat is counted, or a failure is a success:\n%s", text)
 	}
@@ -103,16 +90,12 @@ func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
 
 func TestExpiresIsRemovedByTheZeroTime(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
-
 	material := agent.KeyMaterial("client")
 	material.Reloaded(time.Unix(5, 0))
-
 	if !strings.Contains(scrape(t, reg), `certificate_expiry_timestamp_seconds{use="client"} 5`) {
 		t.Fatal("expiry is not exposed")
 	}
-
 	material.Reloaded(time.Time{})
-
 	if strings.Contains(scrape(t, reg), "certificate_expiry_timestamp_seconds") {
 		t.Error("expiry is still exposed")
 	}

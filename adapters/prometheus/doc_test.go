@@ -19,20 +19,14 @@ import (
 func TestDocListsEveryMetric(t *testing.T) {
 	agent, agentReg := newAgent(t, prometheus.Options{})
 	useAgent(t, agent)
-
 	listener, listenerReg := newListener(t, prometheus.Options{})
 	useListener(listener)
-
 	consumer, consumerReg := newConsumer(t, prometheus.Options{})
 	consumer.Concluded("kyma", "enqueued", "", 0)
-
 	fleetReg := fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 10})
-
 	installationReg := installationRegistry(t)
-
 	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, consumerReg), rows(t, fleetReg), rows(t, installationReg))
 	slices.Sort(exposed)
-
 	if diff := cmp.Diff(documented(t), exposed); diff != "" {
 		t.Errorf("doc.go and what is exposed differ (-doc +exposed):\n%s", diff)
 	}
@@ -40,40 +34,31 @@ func TestDocListsEveryMetric(t *testing.T) {
 
 func documented(t *testing.T) []string {
 	t.Helper()
-
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	row := regexp.MustCompile(`(?m)^//\t(runtime_watcher_\w+)(?:\{([\w,]+)\})? +(\w+) +\S`)
-
 	var found []string
-
 	for _, match := range row.FindAllStringSubmatch(string(doc), -1) {
 		labels := strings.Split(match[2], ",")
 		slices.Sort(labels)
 		found = append(found, match[1]+"{"+strings.Join(labels, ",")+"} "+match[3])
 	}
-
 	slices.Sort(found)
-
 	return found
 }
 
 func rows(t *testing.T, reg *prom.Registry) []string {
 	t.Helper()
-
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	found := make([]string, 0, len(families))
 	for _, family := range families {
 		found = append(found, family.GetName()+"{"+labelNames(family)+"} "+strings.ToLower(family.GetType().String()))
 	}
-
 	return found
 }
 
@@ -82,6 +67,5 @@ func labelNames(family *dto.MetricFamily) string {
 	for _, label := range family.GetMetric()[0].GetLabel() {
 		names = append(names, label.GetName())
 	}
-
 	return strings.Join(names, ",")
 }

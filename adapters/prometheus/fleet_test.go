@@ -19,22 +19,18 @@ import (
 
 func newFleet(t testing.TB, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
-
 	f, err := fleet.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return f
 }
 
 // useFleet has runtimes in several states, and one too many.
 func useFleet(t *testing.T) *fleet.Fleet {
 	t.Helper()
-
 	f := newFleet(t, fleet.Options{MaxStatuses: 3})
 	expiry := time.Unix(4_000_000_000, 0)
-
 	f.Observe(peer("fresh", expiry), "kyma", core.Batch{
 		Epoch:  "e",
 		Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, Sequence: 1}},
@@ -51,7 +47,6 @@ func useFleet(t *testing.T) *fleet.Fleet {
 		Heartbeat: beat(core.Heartbeat{Leaving: true, Sequence: 1}),
 	}, nil)
 	f.Observe(peer("beyond", time.Time{}), "kyma", core.NewBatch(core.WatchEvent{}), nil)
-
 	return f
 }
 
@@ -59,18 +54,15 @@ func peer(id core.RuntimeID, expiry time.Time) core.Peer { return core.Peer{ID: 
 
 func beat(b core.Heartbeat) *core.Heartbeat {
 	b.Number, b.Interval = 1, 30*time.Second
-
 	return &b
 }
 
 func fleetRegistry(t testing.TB, f *fleet.Fleet, opts prometheus.FleetOptions) *prom.Registry {
 	t.Helper()
-
 	reg := prom.NewPedanticRegistry()
 	if err := prometheus.RegisterFleet(reg, f, opts); err != nil {
 		t.Fatal(err)
 	}
-
 	return reg
 }
 
@@ -81,14 +73,12 @@ func values(text string) (lines []string) {
 			lines = append(lines, strings.TrimPrefix(line, "runtime_watcher_fleet_"))
 		}
 	}
-
 	return lines
 }
 
 func TestFleet(t *testing.T) {
 	reg := fleetRegistry(t, useFleet(t), prometheus.FleetOptions{})
 	text := scrape(t, reg)
-
 	want := []string{
 		`events_pending{manager="kyma"} 3`,
 		`first_certificate_expiry_timestamp_seconds{manager="kyma"} 4e+09`,
@@ -102,15 +92,12 @@ func TestFleet(t *testing.T) {
 	if diff := cmp.Diff(want, values(text)); diff != "" {
 		t.Errorf("exposed, without zeros (-want +got):\n%s", diff)
 	}
-
 	if n := strings.Count(text, "\nruntime_watcher_fleet_runtimes{"); n != len(fleet.Conditions()) {
 		t.Errorf("%d series of runtimes, want %d: all states from the start", n, len(fleet.Conditions()))
 	}
-
 	if strings.Contains(text, `runtime="`) {
 		t.Error("single runtimes are exposed without PerRuntime")
 	}
-
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v %v", problems, err)
 	}
@@ -118,7 +105,6 @@ func TestFleet(t *testing.T) {
 
 func TestFleetOfConfiguredManagersIsThereFromTheStart(t *testing.T) {
 	opts := prometheus.FleetOptions{Options: prometheus.Options{Managers: []core.Manager{"kyma"}}}
-
 	text := scrape(t, fleetRegistry(t, newFleet(t, fleet.Options{}), opts))
 	for _, want := range []string{
 		`runtimes{manager="kyma",reason="",state="stale"} 0`, `resyncs_total{cause="gap",manager="kyma"} 0`,
@@ -131,7 +117,6 @@ func TestFleetOfConfiguredManagersIsThereFromTheStart(t *testing.T) {
 
 func TestFleetPerRuntime(t *testing.T) {
 	text := scrape(t, fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 2}))
-
 	// "loses" and "silent" are worth a look, "fresh" is not.
 	want := []string{
 		`runtime_oldest_event_pending_seconds{manager="kyma",runtime="loses"} 1`,
@@ -139,15 +124,12 @@ func TestFleetPerRuntime(t *testing.T) {
 		`runtime_state{manager="kyma",reason="",runtime="silent",state="stale"} 1`,
 		`runtime_state{manager="kyma",reason="canary_lost",runtime="loses",state="degraded"} 1`,
 	}
-
 	var got []string
-
 	for _, line := range regexp.MustCompile(`(?m)^runtime_watcher_fleet_(runtime_.*)$`).FindAllStringSubmatch(text, -1) {
 		if !strings.Contains(line[1], "heard") {
 			got = append(got, line[1])
 		}
 	}
-
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series of single runtimes (-want +got):\n%s", diff)
 	}
@@ -159,12 +141,9 @@ func TestFleetManagersAreBounded(t *testing.T) {
 		f.Observe(peer("runtime", time.Time{}), core.Manager(fmt.Sprintf("manager-%d", n)),
 			core.NewBatch(core.WatchEvent{}), nil)
 	}
-
 	f.Observe(peer("runtime", time.Time{}), "Not A Label\xff", core.NewBatch(core.WatchEvent{}), nil)
-
 	opts := prometheus.FleetOptions{Options: prometheus.Options{Managers: []core.Manager{"zz"}, MaxManagers: 3}}
 	text := scrape(t, fleetRegistry(t, f, opts))
-
 	n := strings.Count(text, "\nruntime_watcher_fleet_events_pending{")
 	if n != 3 || !strings.Contains(text, `manager="zz"`) {
 		t.Errorf("%d managers are exposed, want 3 with the one that is configured", n)
@@ -173,7 +152,6 @@ func TestFleetManagersAreBounded(t *testing.T) {
 
 func TestRegisterFleetRefuses(t *testing.T) {
 	f := newFleet(t, fleet.Options{})
-
 	for name, err := range map[string]error{
 		"no registerer":  prometheus.RegisterFleet(nil, f, prometheus.FleetOptions{}),
 		"no fleet":       prometheus.RegisterFleet(prom.NewRegistry(), nil, prometheus.FleetOptions{}),
@@ -183,9 +161,7 @@ func TestRegisterFleetRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, want one about options", name, err)
 		}
 	}
-
 	reg := fleetRegistry(t, f, prometheus.FleetOptions{})
-
 	var duplicate prom.AlreadyRegisteredError
 	if err := prometheus.RegisterFleet(reg, f, prometheus.FleetOptions{}); !errors.As(err, &duplicate) {
 		t.Errorf("second time: got %v, want AlreadyRegisteredError", err)
@@ -198,17 +174,14 @@ func ExampleRegisterFleet() {
 	if err != nil {
 		panic(err)
 	}
-
 	reg := prom.NewRegistry()
 	if err := prometheus.RegisterFleet(reg, watched, prometheus.FleetOptions{}); err != nil {
 		panic(err)
 	}
-
 	// A listener with listener.Options{Fleet: watched} does this.
 	watched.Observe(core.Peer{ID: "runtime-1"}, "kyma", core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{
 		Number: 1, Interval: 30 * time.Second, Pending: 7, OldestPending: 90 * time.Second,
 	}}, nil)
-
 	printMetrics(reg, "runtime_watcher_fleet_runtimes")
 	printMetrics(reg, "runtime_watcher_fleet_oldest")
 	// Output:

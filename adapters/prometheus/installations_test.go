@@ -24,21 +24,17 @@ func installations() fleet.Installations {
 
 func installationRegistry(t *testing.T) *prom.Registry {
 	t.Helper()
-
 	reg := prom.NewPedanticRegistry()
 	if err := prometheus.RegisterInstallations(reg, installations,
 		prometheus.InstallationsOptions{PerRuntime: 1}); err != nil {
 		t.Fatal(err)
 	}
-
 	return reg
 }
 
 func TestInstallations(t *testing.T) {
 	t.Parallel()
-
 	reg, read := installationRegistry(t), installations
-
 	const want = `
 # HELP runtime_watcher_installation_ca_phase 1 for the phase of the CA's rotation.
 # TYPE runtime_watcher_installation_ca_phase gauge
@@ -69,7 +65,6 @@ runtime_watcher_installation_runtimes{reason="Unreachable",state="Failed"} 1
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}
-
 	for name, err := range map[string]error{
 		"no registerer": prometheus.RegisterInstallations(nil, read, prometheus.InstallationsOptions{}),
 		"no function":   prometheus.RegisterInstallations(prom.NewRegistry(), nil, prometheus.InstallationsOptions{}),

@@ -56,39 +56,31 @@ func (r refusal) Reason() string { return string(r) }
 
 func newAgent(t testing.TB, opts prometheus.Options) (*prometheus.Agent, *prom.Registry) {
 	t.Helper()
-
 	reg := prom.NewPedanticRegistry()
-
 	agent, err := prometheus.NewAgent(reg, opts)
 	if err != nil {
 		t.Fatalf("NewAgent: %v", err)
 	}
-
 	return agent, reg
 }
 
 func newListener(t *testing.T, opts prometheus.Options) (*prometheus.Listener, *prom.Registry) {
 	t.Helper()
-
 	reg := prom.NewPedanticRegistry()
-
 	listener, err := prometheus.NewListener(reg, opts)
 	if err != nil {
 		t.Fatalf("NewListener: %v", err)
 	}
-
 	return listener, reg
 }
 
 // useAgent touches every metric of an agent.
 func useAgent(t *testing.T, agent *prometheus.Agent) {
 	t.Helper()
-
 	box := newOutbox(t, agent, discard, outbox.Options{MaxKeys: 2})
 	for _, object := range []string{"a", "a", "b", "c"} {
 		box.Accept("kyma", core.WatchEvent{Watched: types.NamespacedName{Name: object}})
 	}
-
 	agent.InFlight(+1)
 	agent.Reviewed("kyma", "accepted", 40*time.Microsecond)
 	agent.Reviewed("kyma", "unchanged", 300*time.Microsecond)
@@ -134,18 +126,14 @@ func TestExposition(t *testing.T) {
 	for name, exposed := range map[string]func(*testing.T) *prom.Registry{
 		"agent.prom": func(t *testing.T) *prom.Registry {
 			t.Helper()
-
 			agent, reg := newAgent(t, prometheus.Options{Managers: []core.Manager{"lifecycle"}})
 			useAgent(t, agent)
-
 			return reg
 		},
 		"listener.prom": func(t *testing.T) *prom.Registry {
 			t.Helper()
-
 			listener, reg := newListener(t, prometheus.Options{})
 			useListener(listener)
-
 			return reg
 		},
 	} {
@@ -158,20 +146,16 @@ func TestExposition(t *testing.T) {
 
 func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
-
 	golden := filepath.Join("testdata", name)
-
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-
 	want, err := os.ReadFile(golden)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
 		t.Errorf("exposition differs (-want +got), run with -update to accept:\n%s", diff)
 	}
@@ -180,31 +164,25 @@ func compareGolden(t *testing.T, name, got string) {
 // scrape returns what a Prometheus server would get.
 func scrape(t *testing.T, reg *prom.Registry) string {
 	t.Helper()
-
 	response := httptest.NewRecorder()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(response, request)
-
 	if response.Code != http.StatusOK {
 		t.Fatalf("scrape answered %d: %s", response.Code, response.Body)
 	}
-
 	return response.Body.String()
 }
 
 func TestConventions(t *testing.T) {
 	agent, agentReg := newAgent(t, prometheus.Options{})
 	useAgent(t, agent)
-
 	listener, listenerReg := newListener(t, prometheus.Options{})
 	useListener(listener)
-
 	for name, reg := range map[string]*prom.Registry{"agent": agentReg, "listener": listenerReg} {
 		problems, err := testutil.GatherAndLint(reg)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-
 		for _, problem := range problems {
 			t.Errorf("%s: %s: %s", name, problem.Metric, problem.Text)
 		}
@@ -215,16 +193,13 @@ func TestConstructorsRefuse(t *testing.T) {
 	constructors := map[string]func(prom.Registerer, prometheus.Options) error{
 		"agent": func(reg prom.Registerer, opts prometheus.Options) error {
 			_, err := prometheus.NewAgent(reg, opts)
-
 			return err
 		},
 		"listener": func(reg prom.Registerer, opts prometheus.Options) error {
 			_, err := prometheus.NewListener(reg, opts)
-
 			return err
 		},
 	}
-
 	cases := map[string]struct {
 		reg  prom.Registerer
 		opts prometheus.Options
@@ -238,7 +213,6 @@ func TestConstructorsRefuse(t *testing.T) {
 		"invalid manager": {prom.NewRegistry(), prometheus.Options{Managers: []core.Manager{"A/b"}}, `"A/b"`},
 		"manager twice":   {prom.NewRegistry(), prometheus.Options{Managers: []core.Manager{"a", "a"}}, "named twice"},
 	}
-
 	for component, construct := range constructors {
 		for name, c := range cases {
 			t.Run(component+"/"+name, func(t *testing.T) {
@@ -253,27 +227,21 @@ func TestConstructorsRefuse(t *testing.T) {
 
 func TestRegisteringTwiceFailsAndLeavesTheFirst(t *testing.T) {
 	reg := prom.NewPedanticRegistry()
-
 	agent, err := prometheus.NewAgent(reg, prometheus.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if _, err = prometheus.NewListener(reg, prometheus.Options{}); err != nil {
 		t.Fatalf("agent and listener do not fit one registry: %v", err)
 	}
-
 	var duplicate prom.AlreadyRegisteredError
 	if again, err := prometheus.NewAgent(reg, prometheus.Options{}); !errors.As(err, &duplicate) || again != nil {
 		t.Errorf("second agent: got %v and %v, want nil and AlreadyRegisteredError", again, err)
 	}
-
 	if again, err := prometheus.NewListener(reg, prometheus.Options{}); !errors.As(err, &duplicate) || again != nil {
 		t.Errorf("second listener: got %v and %v, want nil and AlreadyRegisteredError", again, err)
 	}
-
 	agent.InFlight(+1)
-
 	if !strings.Contains(scrape(t, reg), "runtime_watcher_agent_admission_in_flight 1\n") {
 		t.Error("the first agent is not exposed any more")
 	}
@@ -282,11 +250,9 @@ func TestRegisteringTwiceFailsAndLeavesTheFirst(t *testing.T) {
 func TestRegistrationIsAllOrNothing(t *testing.T) {
 	reg := prom.NewPedanticRegistry()
 	reg.MustRegister(prom.NewGauge(prom.GaugeOpts{Name: "runtime_watcher_agent_admission_in_flight", Help: "Taken."}))
-
 	if _, err := prometheus.NewAgent(reg, prometheus.Options{}); err == nil {
 		t.Fatal("got no error for a name that is taken")
 	}
-
 	if count, err := testutil.GatherAndCount(reg); err != nil || count != 1 {
 		t.Errorf("got %d series and %v, want the one that was there", count, err)
 	}

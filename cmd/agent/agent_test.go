@@ -27,38 +27,30 @@ import (
 // count returns the sum of a metric over its series in a scrape.
 func count(tb testing.TB, scrape, metric string) (sum float64) {
 	tb.Helper()
-
 	for _, match := range regexp.MustCompile(`(?m)^`+metric+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(scrape, -1) {
 		sum += must(strconv.ParseFloat(match[1], 64))(tb)
 	}
-
 	return sum
 }
 
 func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 	t.Parallel()
-
 	owner := types.NamespacedName{Namespace: "kcp-system", Name: "kyma-1"}
-
 	for version, owner := range map[contract.Version]types.NamespacedName{
 		contract.V1: owner, contract.V2: {}, contract.V3: owner,
 	} {
 		for _, protocol := range []string{"http1", "http2"} {
 			t.Run(string(version)+" "+protocol, func(t *testing.T) {
 				t.Parallel()
-
 				p := newPKI(t)
 				kcp := newControlPlane(t, p, http.StatusOK)
 				s := start(t, p, env(p, kcp, "KCP_CONTRACT="+string(version)), "--kcp-protocol="+protocol)
-
 				if got := s.review(t, "ignored", true); !strings.HasPrefix(got, "dry_run") {
 					t.Errorf("decision %q on a dry run, want dry_run", got)
 				}
-
 				if got := s.review(t, "demo", false); !strings.HasPrefix(got, "accepted") {
 					t.Errorf("decision %q, want accepted", got)
 				}
-
 				want := received{version.Path("widgets"), "runtime-1", []core.Numbered{{WatchEvent: core.WatchEvent{
 					Owner: owner, Watched: types.NamespacedName{Namespace: "default", Name: "demo"},
 					WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
@@ -68,14 +60,12 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 					cmpopts.IgnoreFields(core.Numbered{}, "ID", "Sequence")); diff != "" {
 					t.Errorf("received (-want +got):\n%s", diff)
 				}
-
 				// With the resync, which comes first.
 				if diff := cmp.Diff(map[string]any{
 					"accepted": 2.0, "delivered": 2.0, "coalesced": 0.0, "dropped": 0.0, "pending": 0.0,
 				}, s.stop(t)); diff != "" {
 					t.Errorf("fates of events (-want +got):\n%s", diff)
 				}
-
 				if n := len(kcp.received); n > 0 {
 					t.Errorf("%d more events arrived, want none of the dry run", n)
 				}
@@ -86,55 +76,41 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 
 func TestMetricsAddUp(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "MANAGERS=widgets,gadgets"))
-
 	for i := range 20 {
 		s.review(t, "demo-"+strconv.Itoa(i%5), false)
 	}
-
 	s.review(t, "ignored", true)
-
 	if status, _ := s.get(t, "https://"+s.webhook+"/validate/"); status != http.StatusNotFound {
 		t.Errorf("status %d of an unknown path, want 404", status)
 	}
-
 	const prefix = "runtime_watcher_agent_"
-
 	deadline := time.Now().Add(patience)
-
 	for {
 		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
-
 		accepted := count(t, scrape, prefix+"events_accepted_total")
 		delivered := count(t, scrape, prefix+"events_delivered_total")
 		coalesced, pending := count(t, scrape, prefix+"events_coalesced_total"), count(t, scrape, prefix+"events_pending")
-
 		// With a resync for each of the two managers.
 		if accepted != 22 || accepted != delivered+coalesced+pending {
 			t.Fatalf("accepted %v = delivered %v + coalesced %v + pending %v", accepted, delivered, coalesced, pending)
 		}
-
 		// A refusal is counted after its answer.
 		if pending == 0 && count(t, scrape, prefix+"admission_refusals_total") == 1 {
 			checkScrape(t, scrape)
-
 			break
 		}
-
 		if time.Now().After(deadline) {
 			t.Fatalf("still pending, or no refusal is counted:\n%s", scrape)
 		}
 	}
-
 	s.stop(t)
 }
 
 func checkScrape(t *testing.T, scrape string) {
 	t.Helper()
-
 	for metric, want := range map[string]float64{
 		`runtime_watcher_agent_admission_reviews_total\{decision="dry_run",manager="widgets"\}`: 1,
 		`runtime_watcher_agent_events_accepted_total\{manager="gadgets"\}`:                      1,
@@ -144,7 +120,6 @@ func checkScrape(t *testing.T, scrape string) {
 			t.Errorf("%s is %v, want %v", metric, got, want)
 		}
 	}
-
 	for _, metric := range []string{
 		"go_goroutines", "process_open_fds", "runtime_watcher_agent_forward_duration_seconds_count",
 		`runtime_watcher_agent_certificate_expiry_timestamp_seconds\{use="client"\}`,
@@ -159,10 +134,8 @@ func checkScrape(t *testing.T, scrape string) {
 
 func TestPortsServeWhatIsTheirsOnly(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
-
 	for url, want := range map[string]int{
 		"http://" + s.metrics + "/healthz":           http.StatusOK,
 		"http://" + s.metrics + "/readyz":            http.StatusOK,
@@ -178,150 +151,117 @@ func TestPortsServeWhatIsTheirsOnly(t *testing.T) {
 			t.Errorf("%s: status %d, want %d", url, got, want)
 		}
 	}
-
 	status, _ := do(t, s.client, http.MethodPost, "http://"+s.metrics+"/readyz", "{}")
 	if status != http.StatusMethodNotAllowed {
 		t.Errorf("POST /readyz: status %d, want 405", status)
 	}
-
 	s.stop(t)
 }
 
 func TestWebhookSpeaksTLS13AndHTTP1Only(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
-
 	old := &tls.Config{RootCAs: p.ca.Pool(), MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}
 	if conn, err := (&tls.Dialer{Config: old}).DialContext(t.Context(), "tcp", s.webhook); err == nil {
 		t.Error("TLS 1.2 was accepted")
-
 		_ = conn.Close() // The test has failed.
 	}
-
 	offer := &tls.Config{RootCAs: p.ca.Pool(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}}
-
 	conn, err := tls.Dial("tcp", s.webhook, offer)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if got := conn.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
 		t.Errorf("protocol %q, want http/1.1", got)
 	}
-
 	if err := conn.Close(); err != nil {
 		t.Error(err)
 	}
-
 	s.stop(t)
 }
 
 func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 	t.Parallel()
-
 	p, cluster := newPKI(t), newPKI(t)
 	_, cert, key := cluster.volume.Paths()
 	callers := must(testpki.NewCA("api-server-ca", testpki.Options{}))(t)
 	callerFile := t.TempDir() + "/ca.crt"
-
 	if err := os.WriteFile(callerFile, callers.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "WEBHOOK_TLS_CERT="+cert, "WEBHOOK_TLS_KEY="+key, "WEBHOOK_CLIENT_CA="+callerFile))
-
 	// Its own certificate is of another CA.
 	s.client = cluster.apiServer(t, must(callers.Client("api-server", testpki.Options{}))(t).TLS())
 	s.review(t, "demo", false)
-
 	if got := kcp.next(t).runner; got != "runtime-1" {
 		t.Errorf("event of %q, want runtime-1", got)
 	}
-
 	for name, certificates := range map[string][]tls.Certificate{
 		"without certificate": nil,
 		"certificate of another CA": {must(must(testpki.NewCA("other", testpki.Options{}))(t).
 			Client("api-server", testpki.Options{}))(t).TLS()},
 	} {
 		stranger := cluster.apiServer(t, certificates...)
-
 		request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.webhook+"/validate/widgets",
 			strings.NewReader(reviewBody("demo", false))))(t)
 		if response, err := stranger.Do(request); err == nil {
 			t.Errorf("%s: status %d, want no connection", name, response.StatusCode)
-
 			_ = response.Body.Close() // The test has failed.
 		}
 	}
-
 	type set struct {
 		Use string `json:"use"`
 	}
-
 	var h struct {
 		Ready       bool  `json:"ready"`
 		Serving     bool  `json:"serving"`
 		KeyMaterial []set `json:"keyMaterial"`
 	}
-
 	_, body := s.get(t, "http://"+s.metrics+"/readyz")
 	if err := json.Unmarshal([]byte(body), &h); err != nil {
 		t.Fatal(err)
 	}
-
 	want := []set{{"client"}, {"server"}, {"webhook_ca"}}
 	if diff := cmp.Diff(want, h.KeyMaterial); diff != "" || !h.Ready || !h.Serving {
 		t.Errorf("readyz is %s (-want +got):\n%s", body, diff)
 	}
-
 	s.stop(t)
 }
 
 func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp))
-
 	half := map[string][]byte{"ca.crt": p.ca.PEM(), "tls.crt": []byte("half"), "tls.key": nil}
 	if err := p.volume.Write(half); err != nil {
 		t.Fatal(err)
 	}
-
 	s.log.wait(t, "key material on disk is broken, the last good one stays in use", 1)
-
 	status, body := s.get(t, "http://"+s.metrics+"/readyz")
 	if status != http.StatusOK || !strings.Contains(body, `"problem":"keys: key material `) {
 		t.Errorf("readyz is %d %s, want 200 and the problem", status, body)
 	}
-
 	s.review(t, "demo", false)
 	kcp.next(t)
-
 	p.write(t, p.leaf(t, "runtime-2"))
 	s.log.wait(t, "key material reloaded", 1)
 	s.client.CloseIdleConnections()
 	s.review(t, "demo", false)
-
 	if got := kcp.next(t).runner; got != "runtime-2" {
 		t.Errorf("event of %q, want runtime-2", got)
 	}
-
 	if _, body = s.get(t, "http://"+s.metrics+"/readyz"); strings.Contains(body, `"problem"`) {
 		t.Errorf("readyz is %s, want no problem any more", body)
 	}
-
 	_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
 	for _, use := range []string{"client", "server"} {
 		if n := count(t, scrape, `runtime_watcher_agent_certificate_reloads_total\{use="`+use+`"\}`); n != 1 {
 			t.Errorf("%v reloads of the %s certificate, want 1", n, use)
 		}
 	}
-
 	s.stop(t)
 }
 
@@ -329,26 +269,21 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 // once.
 func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	later := time.Now().Add(100 * 24 * time.Hour) // When the certificate has expired.
 	kcp.clock.Store(&later)
 	s := start(t, p, env(p, kcp))
-
 	s.review(t, "demo", false)
-
 	wait, _ := s.log.wait(t, "manager does not take events, they are kept and sent again", 1)[0]["wait"].(string)
 	if refused := must(time.ParseDuration(wait))(t); refused < patience/2 {
 		t.Fatalf("the next attempt is in %v, want one that this test does not wait for", refused)
 	}
-
 	leaf := must(p.ca.Server("runtime-2", testpki.Options{
 		NotAfter: later.Add(time.Hour), Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}))(t)
 	p.write(t, leaf)
 	s.log.wait(t, "key material reloaded", 1)
-
 	select {
 	case got := <-kcp.received:
 		if got.runner != "runtime-2" {
@@ -357,23 +292,18 @@ func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	case <-time.After(patience / 3):
 		t.Error("the event waits on, though the certificate is another")
 	}
-
 	s.stop(t)
 }
 
 func TestWhatIsPendingIsDeliveredBeforeTheEnd(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "SETTLE=300ms"))
-
 	s.review(t, "demo", false)
-
 	if events := s.stop(t); events["delivered"] != 2.0 {
 		t.Errorf("fates %v, want the event and a resync delivered", events)
 	}
-
 	if len(kcp.received) != 1 {
 		t.Error("the event did not arrive")
 	}
@@ -381,18 +311,13 @@ func TestWhatIsPendingIsDeliveredBeforeTheEnd(t *testing.T) {
 
 func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	s := start(t, p, env(p, newControlPlane(t, p, http.StatusServiceUnavailable), "SHUTDOWN_TIMEOUT=400ms"))
-
 	s.review(t, "demo", false)
-
 	begun := time.Now()
-
 	if events := s.stop(t); events["dropped"] != 2.0 || events["pending"] != 0.0 {
 		t.Errorf("fates %v, want the event and a resync dropped, and none pending", events)
 	}
-
 	if took := time.Since(begun); took > patience/2 {
 		t.Errorf("the end took %v, want about 200ms", took)
 	}
@@ -400,28 +325,21 @@ func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
 
 func TestStillAnswersWhileOthersLearnThatItStops(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "STOP_DELAY=3s"))
-
 	if status, _ := s.get(t, "http://"+s.metrics+"/readyz"); status != http.StatusOK {
 		t.Errorf("readyz is %d, want 200", status)
 	}
-
 	s.signal()
 	s.log.wait(t, "agent stops", 1)
-
 	if status, body := s.get(t, "http://"+s.metrics+"/readyz"); status != http.StatusServiceUnavailable {
 		t.Errorf("readyz is %d %s, want 503", status, body)
 	}
-
 	if status, _ := s.get(t, "http://"+s.metrics+"/healthz"); status != http.StatusOK {
 		t.Errorf("healthz is %d, want 200", status)
 	}
-
 	s.review(t, "demo", false)
-
 	if events := s.stop(t); events["delivered"] != 2.0 {
 		t.Errorf("fates %v, want the event and a resync delivered", events)
 	}
@@ -429,23 +347,18 @@ func TestStillAnswersWhileOthersLearnThatItStops(t *testing.T) {
 
 func TestOneDebugLineForEachEvent(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "LOG_LEVEL=debug"))
-
 	s.review(t, "demo", false)
 	kcp.next(t)
 	s.stop(t)
-
 	var lines []map[string]any
-
 	for _, line := range s.log.snapshot() {
 		if line["level"] == "DEBUG" {
 			lines = append(lines, line)
 		}
 	}
-
 	if len(lines) != 1 {
 		t.Errorf("%d debug lines, want 1: %v", len(lines), lines)
 	}
@@ -453,12 +366,10 @@ func TestOneDebugLineForEachEvent(t *testing.T) {
 
 func TestSettingsAreLogged(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "INSTANCE=pod-1"))
 	s.stop(t)
-
 	settings, _ := s.log.wait(t, "agent starts", 1)[0]["settings"].(map[string]any)
 	for name, want := range map[string]any{
 		"kcp_addr": kcp.address(), "settle": "1ms", "forward_timeout": "10s", "instance": "pod-1", "managers": nil,
@@ -467,7 +378,6 @@ func TestSettingsAreLogged(t *testing.T) {
 			t.Errorf("%s is logged as %v, want %v", name, settings[name], want)
 		}
 	}
-
 	for _, line := range s.log.snapshot() {
 		if message, _ := line["msg"].(string); strings.HasPrefix(message, "NO JSON") {
 			t.Error(message)
@@ -477,22 +387,17 @@ func TestSettingsAreLogged(t *testing.T) {
 
 func TestFailuresEndWithAReason(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
-
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	t.Cleanup(func() { _ = taken.Close() })
-
 	_, port, err := net.SplitHostPort(taken.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	for name, test := range map[string]struct {
 		env  []string
 		want []string
@@ -510,14 +415,11 @@ func TestFailuresEndWithAReason(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			book := newLogBook()
-
 			err := run(t.Context(), nil, lookup(env(p, kcp, test.env...)), nil, book)
 			if exitCode(err) != 1 {
 				t.Errorf("exit code %d of %v, want 1", exitCode(err), err)
 			}
-
 			line := book.wait(t, "agent failed", 1)[0]
 			for _, want := range test.want {
 				if message, _ := line["error"].(string); !strings.Contains(message, want) {
@@ -530,7 +432,6 @@ func TestFailuresEndWithAReason(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-
 	for want, err := range map[int]error{0: nil, 1: errors.New("x"), 2: errSettings} {
 		if got := exitCode(err); got != want {
 			t.Errorf("exit code %d of %v, want %d", got, err, want)

@@ -10,11 +10,9 @@ import (
 // The metrics of kyma-project/runtime-watcher, with all of their series from the start.
 func TestMetricAliases(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "MANAGERS=gadgets,*"))
-
 	for metric, want := range map[string]float64{
 		"watcher_admission_request_total": 0, "watcher_admission_request_error_total": 0, "watcher_fips_mode": 0,
 		`watcher_failed_kcp_total\{error_reason="failed-request"\}`:              0,
@@ -29,88 +27,69 @@ func TestMetricAliases(t *testing.T) {
 			t.Errorf("%s is %v at the start, want %v", metric, n, want)
 		}
 	}
-
 	s.review(t, "demo", false) // The list of managers is open for widgets.
 	// A resync for each of both managers, and the event.
 	s.awaits(t, map[string]float64{"watcher_admission_request_total": 1, "watcher_kcp_requests_total": 3})
-
 	if status, _ := do(t, s.client, http.MethodPost, "https://"+s.webhook+"/validate/widgets", "{"); status == http.StatusOK {
 		t.Error("a broken review was accepted")
 	}
-
 	s.get(t, "https://"+s.webhook+"/elsewhere") // It is outside of /validate/.
 	s.awaits(t, map[string]float64{
 		"watcher_admission_request_total": 2, "watcher_admission_request_error_total": 1,
 	})
-
 	_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
 	if mean := count(t, scrape, `watcher_request_duration`); mean < 1e-4 || mean > 1 {
 		t.Errorf("mean duration %v s, want at least 0.0001 s, which has no exponent", mean)
 	}
-
 	s.stop(t)
 }
 
 func TestMetricAliasesCountFailures(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusServiceUnavailable)
 	s := start(t, p, env(p, kcp, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "SHUTDOWN_TIMEOUT=100ms"))
 	s.review(t, "demo", false)
-
 	deadline := time.Now().Add(patience)
-
 	for {
 		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
 		sent, failed := count(t, scrape, "watcher_kcp_requests_total"), count(t, scrape, "watcher_failed_kcp_total")
-
 		if sent > 0 && failed >= sent {
 			break
 		}
-
 		if time.Now().After(deadline) {
 			t.Fatalf("%v failures of %v requests, want one for each", failed, sent)
 		}
 	}
-
 	s.stop(t)
 }
 
 // Without the setting there is no series of another prefix.
 func TestNoMetricAliasesByDefault(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
-
 	if _, scrape := s.get(t, "http://"+s.metrics+"/metrics"); strings.Contains(scrape, "\nwatcher_") {
 		t.Error("an alias is there without METRICS_ALIASES")
 	}
-
 	s.stop(t)
 }
 
 // awaits polls metrics until they have these values.
 func (s *started) awaits(t *testing.T, want map[string]float64) {
 	t.Helper()
-
 	deadline := time.Now().Add(patience)
-
 	for {
 		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
 		var wrong []string
-
 		for metric, value := range want {
 			if got := count(t, scrape, metric); got != value {
 				wrong = append(wrong, metric)
 			}
 		}
-
 		if wrong == nil {
 			return
 		}
-
 		if time.Now().After(deadline) {
 			t.Fatalf("wrong: %s in\n%s", wrong, scrape)
 		}

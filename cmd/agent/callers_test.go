@@ -15,35 +15,27 @@ import (
 // A CA of the whole cluster signs the certificates of kubelets, too.
 func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	cluster := must(testpki.NewCA("cluster-ca", testpki.Options{}))(t)
 	bundle := filepath.Join(t.TempDir(), "ca.crt")
-
 	if err := os.WriteFile(bundle, cluster.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	client := func(name string) *http.Client {
 		return p.apiServer(t, must(cluster.Client(name, testpki.Options{}))(t).TLS())
 	}
-
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms",
 		"WEBHOOK_CLIENT_CA="+bundle, "WEBHOOK_CLIENT_NAMES=kube-apiserver,front-proxy-client"))
-
 	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost,
 		"https://"+s.webhook+"/validate/widgets", strings.NewReader(reviewBody("demo", false))))(t)
 	if response, err := client("system:node:worker-1").Do(request); err == nil {
 		t.Errorf("status %d for a kubelet, want no connection", response.StatusCode)
-
 		_ = response.Body.Close() // The test has failed.
 	}
-
 	if line := s.log.wait(t, "TLS handshake failed", 1)[0]; line["cause"] != "untrusted" {
 		t.Errorf("log %v, want the cause untrusted", line)
 	}
-
 	before := time.Now().Truncate(time.Second)
 	s.client = client("front-proxy-client")
 	s.review(t, "ignored", true) // A dry run is a review, but no event.
@@ -54,38 +46,29 @@ func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 // Invented managers must not take the room of the real one.
 func TestOtherManagersGet404(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	file := filepath.Join(t.TempDir(), "managers")
-
 	if err := os.WriteFile(file, []byte("# of a ConfigMap\n\nwidgets\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	for name, setting := range map[string]string{"setting": "MANAGERS=gadgets,widgets", "file": "MANAGERS_FILE=" + file} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			kcp := newControlPlane(t, p, http.StatusOK)
 			s := start(t, p, env(p, kcp, setting, "KCP_CONTRACT=v3"))
-
 			for range 2 {
 				status, body := do(t, s.client, http.MethodPost, "https://"+s.webhook+"/validate/invented", reviewBody("x", false))
 				if status != http.StatusNotFound {
 					t.Errorf("status %d %s for an invented manager, want 404", status, body)
 				}
 			}
-
 			s.review(t, "demo", false)
-
 			if got := kcp.next(t).path; got != "/v3/widgets/events" {
 				t.Errorf("event came to %s, want /v3/widgets/events", got)
 			}
-
 			if _, scrape := s.get(t, "http://"+s.metrics+"/metrics"); strings.Contains(scrape, "invented") {
 				t.Error("an invented manager has metrics")
 			}
-
 			s.stop(t)
 		})
 	}
@@ -94,23 +77,18 @@ func TestOtherManagersGet404(t *testing.T) {
 // A pod that is replaced gets no review to learn its managers from.
 func TestManagersOfAFileGetAResyncAtStart(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	file := filepath.Join(t.TempDir(), "managers")
-
 	if err := os.WriteFile(file, []byte("widgets\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	s := start(t, p, env(p, kcp, "MANAGERS_FILE="+file))
 	kcp.nextResync(t)
 	s.stop(t)
-
 	if err := os.WriteFile(file, []byte("Not A Manager\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	err := run(t.Context(), nil, lookup(env(p, kcp, "MANAGERS_FILE="+file)), nil, newLogBook())
 	if err == nil || !strings.Contains(err.Error(), "Not A Manager") || !strings.Contains(err.Error(), file) {
 		t.Errorf("ended with %v, want the file and its mistake", err)
@@ -120,7 +98,6 @@ func TestManagersOfAFileGetAResyncAtStart(t *testing.T) {
 // The control plane and the metrics of the agent name the fault, and its end.
 func TestABrokenManagersFileIsReported(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	file := filepath.Join(t.TempDir(), "managers")
@@ -129,11 +106,8 @@ func TestABrokenManagersFileIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-
 	write("widgets\n")
-
 	s := start(t, p, env(p, kcp, "MANAGERS_FILE="+file, "HEARTBEAT_INTERVAL=1s"))
-
 	for _, step := range []struct {
 		text, message, fault string
 		broken               float64
@@ -143,12 +117,10 @@ func TestABrokenManagersFileIsReported(t *testing.T) {
 	} {
 		write(step.text)
 		s.log.wait(t, step.message, 1)
-
 		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
 		if got := count(t, scrape, "runtime_watcher_agent_managers_file_broken"); got != step.broken {
 			t.Errorf("%q: the metric is %v, want %v", step.text, got, step.broken)
 		}
-
 		for kcp.drain(); ; {
 			fault := (<-kcp.beats).ConfigError
 			if (fault == "") == (step.fault == "") && strings.Contains(fault, step.fault) {
@@ -156,7 +128,6 @@ func TestABrokenManagersFileIsReported(t *testing.T) {
 			}
 		}
 	}
-
 	s.stop(t)
 }
 

@@ -11,10 +11,8 @@ import (
 
 func TestCheckCommand(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
-
 	for name, test := range map[string]struct {
 		args []string
 		code int
@@ -32,14 +30,11 @@ func TestCheckCommand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			var out bytes.Buffer
-
 			err := run(t.Context(), append([]string{"check"}, test.args...), lookup(env(p, kcp)), &out, &bytes.Buffer{})
 			if code := exitCode(err); code != test.code {
 				t.Errorf("exit code %d (%v), want %d", code, err, test.code)
 			}
-
 			for _, want := range test.want {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("no %q in the output:\n%s", want, &out)
@@ -52,23 +47,18 @@ func TestCheckCommand(t *testing.T) {
 // A control plane that never answers must not keep an init container for ever.
 func TestCheckIsBounded(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	closed := make(chan struct{})
 	kcp.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-closed })
 	t.Cleanup(func() { close(closed) }) // Before the server is closed.
-
 	var out bytes.Buffer
-
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-
 	args := []string{"check", "--managers=widgets", "--forward-timeout=1h", "--canary-lease=a/b"}
 	if err := run(ctx, args, lookup(env(p, kcp)), &out, &bytes.Buffer{}); exitCode(err) != exitFailure {
 		t.Errorf("error %v, want a failure", err)
 	}
-
 	for _, want := range []string{"FAIL  heartbeat             no answer", "skip  canary                no time is left"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in the output:\n%s", want, &out)
@@ -79,15 +69,12 @@ func TestCheckIsBounded(t *testing.T) {
 // The sender of the check must be known from its heartbeat.
 func TestHeartbeatOfACheckLeaves(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
-
 	err := run(t.Context(), []string{"check", "--managers=widgets", "--instance=agent-0"}, lookup(env(p, kcp)), &bytes.Buffer{}, &bytes.Buffer{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	beat := <-kcp.beats
 	if !beat.Leaving || beat.Sequence != 0 || beat.Number != 1 || beat.Instance != "agent-0/check" {
 		t.Errorf("heartbeat %+v, want the first and last one of an epoch without events", beat)
@@ -96,7 +83,6 @@ func TestHeartbeatOfACheckLeaves(t *testing.T) {
 
 func TestCheckReportsThatItCannotPrint(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	err := run(t.Context(), []string{"check"}, lookup(env(p, newControlPlane(t, p, http.StatusOK))), brokenWriter{}, &bytes.Buffer{})
 	if err == nil {

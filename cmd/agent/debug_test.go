@@ -29,7 +29,6 @@ func TestDebug(t *testing.T) {
 	running.Go(func() { debugOnSignal(ctx, level, log, time.Second) })
 	defer running.Wait()
 	defer stop()
-
 	// A signal that comes too early is sent again, and does not end this process.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGUSR1)

@@ -33,11 +33,9 @@ const patience = 30 * time.Second
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()
-
 		if err != nil {
 			tb.Fatal(err)
 		}
-
 		return value
 	}
 }
@@ -52,16 +50,13 @@ type pki struct {
 // as today's secrets have it.
 func newPKI(tb testing.TB) pki {
 	tb.Helper()
-
 	p := pki{must(testpki.NewCA("watcher-ca", testpki.Options{}))(tb), testpki.NewVolume(tb.TempDir())}
 	p.write(tb, p.leaf(tb, "runtime-1"))
-
 	return p
 }
 
 func (p pki) leaf(tb testing.TB, name string) *testpki.Leaf {
 	tb.Helper()
-
 	return must(p.ca.Server(name, testpki.Options{
 		Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}))(tb)
@@ -69,7 +64,6 @@ func (p pki) leaf(tb testing.TB, name string) *testpki.Leaf {
 
 func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
 	tb.Helper()
-
 	if err := p.volume.Write(must(testpki.Files(leaf, p.ca))(tb)); err != nil {
 		tb.Fatal(err)
 	}
@@ -95,11 +89,9 @@ type controlPlane struct {
 
 func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	tb.Helper()
-
 	leaf := must(p.ca.Server("control-plane", testpki.Options{}))(tb)
 	key := must(leaf.KeyPEM())(tb)
 	material := must(keys.NewMaterial(p.ca.PEM(), leaf.CertPEM(), key))(tb)
-
 	kcp := &controlPlane{received: make(chan received, 1000), resyncs: make(chan string, 1000), status: status}
 	kcp.beats = make(chan *core.Heartbeat, 1000)
 	kcp.Server = httptest.NewUnstartedServer(kcp)
@@ -107,46 +99,35 @@ func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	kcp.EnableHTTP2 = true
 	kcp.StartTLS()
 	tb.Cleanup(kcp.Close)
-
 	return kcp
 }
 
 func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body) // A truncated body fails to decode.
 	version := contract.Version(strings.Split(r.URL.Path, "/")[1])
-
 	batch, err := version.Decode(body)
 	if err != nil || r.TLS.Version != tls.VersionTLS13 {
 		http.Error(w, fmt.Sprint(err), http.StatusBadRequest)
-
 		return
 	}
-
 	if now := kcp.clock.Load(); now != nil && now.After(r.TLS.PeerCertificates[0].NotAfter) {
 		w.WriteHeader(http.StatusUnauthorized)
-
 		return
 	}
-
 	if kcp.status != http.StatusOK {
 		w.WriteHeader(kcp.status)
-
 		return
 	}
-
 	w.WriteHeader(version.Status())
-
 	if kcp.resyncs != nil && bytes.Contains(body, []byte(`resync"`)) {
 		kcp.resyncs <- r.URL.Path
 	}
-
 	if batch.Heartbeat != nil && kcp.beats != nil {
 		select {
 		case kcp.beats <- batch.Heartbeat:
 		default: // No test reads them.
 		}
 	}
-
 	changes := slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return e.Resync })
 	if kcp.received != nil && len(changes) > 0 {
 		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, changes}
@@ -155,13 +136,11 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (kcp *controlPlane) next(tb testing.TB) received {
 	tb.Helper()
-
 	select {
 	case r := <-kcp.received:
 		return r
 	case <-time.After(patience):
 		tb.Fatal("nothing arrived at the control plane")
-
 		return received{}
 	}
 }
@@ -172,7 +151,6 @@ func (kcp *controlPlane) address() string { return strings.TrimPrefix(kcp.URL, "
 // env is the variables of an agent that finds free ports.
 func env(p pki, kcp *controlPlane, more ...string) []string {
 	ca, cert, key := p.volume.Paths()
-
 	return append([]string{
 		"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 		"KCP_ADDR=" + kcp.address(), "SETTLE=1ms", "RESEND_AFTER=0s", "GOMEMLIMIT=off",
@@ -195,28 +173,21 @@ func newLogBook() *logBook { return &logBook{more: make(chan struct{})} }
 func (b *logBook) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-
 	b.rest = append(b.rest, p...)
-
 	for {
 		text, rest, whole := bytes.Cut(b.rest, []byte("\n"))
 		if !whole {
 			break
 		}
-
 		b.rest = rest
-
 		var line map[string]any
 		if err := json.Unmarshal(text, &line); err != nil {
 			line = map[string]any{"msg": "NO JSON: " + string(text)}
 		}
-
 		b.lines = append(b.lines, line)
 	}
-
 	close(b.more)
 	b.more = make(chan struct{})
-
 	return len(p), nil
 }
 
@@ -224,35 +195,29 @@ func (b *logBook) Write(p []byte) (int, error) {
 func (b *logBook) all(message string) (found []map[string]any, more <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-
 	for _, line := range b.lines {
 		if line["msg"] == message {
 			found = append(found, line)
 		}
 	}
-
 	return found, b.more
 }
 
 func (b *logBook) snapshot() []map[string]any {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-
 	return slices.Clone(b.lines)
 }
 
 // wait returns the first n lines with that message.
 func (b *logBook) wait(tb testing.TB, message string, n int) []map[string]any {
 	tb.Helper()
-
 	timeout := time.After(patience)
-
 	for {
 		found, more := b.all(message)
 		if len(found) >= n {
 			return found[:n]
 		}
-
 		select {
 		case <-more:
 		case <-timeout:
@@ -264,20 +229,17 @@ func (b *logBook) wait(tb testing.TB, message string, n int) []map[string]any {
 // addresses waits until both servers listen.
 func (b *logBook) addresses(tb testing.TB) (webhook, metrics string) {
 	tb.Helper()
-
 	for _, line := range b.wait(tb, "listening", 2) {
 		_, port, _ := strings.Cut(fmt.Sprint(line["address"]), "]:")
 		if port == "" {
 			_, port, _ = strings.Cut(fmt.Sprint(line["address"]), ":")
 		}
-
 		if line["server"] == "webhook" {
 			webhook = "127.0.0.1:" + port
 		} else {
 			metrics = "127.0.0.1:" + port
 		}
 	}
-
 	return webhook, metrics
 }
 
@@ -292,75 +254,59 @@ type started struct {
 
 func start(tb testing.TB, p pki, env []string, args ...string) *started {
 	tb.Helper()
-
 	ctx, signal := context.WithCancel(tb.Context())
 	s := &started{log: newLogBook(), signal: signal, ended: make(chan error, 1), client: p.apiServer(tb)}
-
 	go func() { s.ended <- run(ctx, args, lookup(env), io.Discard, s.log) }()
-
 	s.webhook, s.metrics = s.log.addresses(tb)
-
 	return s
 }
 
 // stop stops the agent and returns its last log line about events.
 func (s *started) stop(tb testing.TB) map[string]any {
 	tb.Helper()
-
 	s.client.CloseIdleConnections()
 	s.signal()
-
 	if err := <-s.ended; err != nil {
 		tb.Errorf("agent ended with %v, want nil", err)
 	}
-
 	events, ok := s.log.wait(tb, "agent stopped", 1)[0]["events"].(map[string]any)
 	if !ok {
 		tb.Fatal("no summary of events in the log")
 	}
-
 	return events
 }
 
 // apiServer is the client of an API server, with its client certificates if it has any.
 func (p pki) apiServer(tb testing.TB, certificates ...tls.Certificate) *http.Client {
 	tb.Helper()
-
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: certificates},
 	}
 	tb.Cleanup(transport.CloseIdleConnections)
-
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
 // get returns status and body of an answer.
 func (s *started) get(tb testing.TB, url string) (int, string) {
 	tb.Helper()
-
 	return do(tb, s.client, http.MethodGet, url, "")
 }
 
 func do(tb testing.TB, client *http.Client, method, url, body string) (int, string) {
 	tb.Helper()
-
 	request := must(http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body)))(tb)
 	request.Header.Set("Content-Type", "application/json")
-
 	response, err := client.Do(request)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	answer, err := io.ReadAll(response.Body)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	if err := response.Body.Close(); err != nil {
 		tb.Fatal(err)
 	}
-
 	return response.StatusCode, string(answer)
 }
 
@@ -368,15 +314,12 @@ func do(tb testing.TB, client *http.Client, method, url, body string) (int, stri
 // answer.
 func (s *started) review(tb testing.TB, name string, dryRun bool) string {
 	tb.Helper()
-
 	return review(tb, s.client, s.webhook, name, dryRun)
 }
 
 func review(tb testing.TB, client *http.Client, webhook, name string, dryRun bool) string {
 	tb.Helper()
-
 	status, body := do(tb, client, http.MethodPost, "https://"+webhook+"/validate/widgets", reviewBody(name, dryRun))
-
 	var answer struct {
 		Response struct {
 			UID     string `json:"uid"`
@@ -386,15 +329,12 @@ func review(tb testing.TB, client *http.Client, webhook, name string, dryRun boo
 			} `json:"status"`
 		} `json:"response"`
 	}
-
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
 		tb.Fatalf("answer %d %s: %v, want a review", status, body, err)
 	}
-
 	if !answer.Response.Allowed || answer.Response.UID != "uid-1" {
 		tb.Fatalf("answer %s, want uid-1 allowed", body)
 	}
-
 	return answer.Response.Status.Message
 }
 

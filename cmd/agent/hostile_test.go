@@ -25,7 +25,6 @@ type attack func(ctx context.Context, conn net.Conn)
 func halfSent(path string, announced, sent int) attack {
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 		path, announced)
-
 	return func(_ context.Context, conn net.Conn) {
 		_, _ = io.WriteString(conn, head+strings.Repeat(" ", sent))
 		_, _ = io.Copy(io.Discard, conn)
@@ -41,17 +40,14 @@ func largeHeader(_ context.Context, conn net.Conn) {
 // manyMembers sends whole reviews that become large objects in memory.
 func manyMembers(ctx context.Context, conn net.Conn) {
 	const size = 8 << 20
-
 	begin := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",` +
 		`"kind":{"version":"v1","kind":"ConfigMap"},"name":"x","object":{"metadata":{`
 	body := begin + strings.Repeat(`"":0,`, (size-len(begin))/5-10) + `"":0}}}}`
-
 	for ctx.Err() == nil {
 		if _, err := fmt.Fprintf(conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\n"+
 			"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 			return
 		}
-
 		if _, err := conn.Read(make([]byte, 16<<10)); err != nil {
 			return
 		}
@@ -61,7 +57,6 @@ func manyMembers(ctx context.Context, conn net.Conn) {
 // oneOf attacks in another way on each connection.
 func oneOf(attacks ...attack) attack {
 	var next atomic.Int64
-
 	return func(ctx context.Context, conn net.Conn) { attacks[int(next.Add(1))%len(attacks)](ctx, conn) }
 }
 
@@ -69,12 +64,10 @@ func oneOf(attacks ...attack) attack {
 // 4).
 func helloHalfSent(_ context.Context, conn net.Conn) {
 	const record = 1 << 14
-
 	message := append([]byte{1, 0, 0xff, 0xff}, make([]byte, 1<<16)...)
 	for begin := 0; begin < 60<<10; begin += record {
 		_, _ = conn.Write(append([]byte{22, 3, 1, record >> 8, record & 0xff}, message[begin:begin+record]...))
 	}
-
 	_, _ = io.Copy(io.Discard, conn)
 }
 
@@ -83,9 +76,7 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 	if testing.Short() || runtime.GOOS != "linux" {
 		t.Skip("builds a binary, attacks it for a while, and reads /proc")
 	}
-
 	path := binary(t)
-
 	for name, test := range map[string]struct {
 		connections int
 		plain       bool
@@ -113,42 +104,32 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 // assailed returns the peak of the resident memory of a new agent under an attack, in MiB.
 func assailed(t *testing.T, path string, connections int, plain bool, attack attack) (peak float64) {
 	t.Helper()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	ca, cert, key := p.volume.Paths()
-
 	agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0",
 		"CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key, "KCP_ADDR="+kcp.address(),
 		"CANARY_LEASE=kyma-system/canary", "CANARY_API_SERVER=https://127.0.0.1:1",
 		"CANARY_CA_CERT="+ca, "CANARY_TOKEN_FILE="+ca)
 	webhook, _ := agent.log.addresses(t)
-
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-
 	var (
 		strangers sync.WaitGroup
 		written   atomic.Int64
 	)
-
 	for range connections {
 		strangers.Go(func() { assail(ctx, p, webhook, plain, attack, &written) })
 	}
-
 	awaitAttack(t, &written)
 	stop()
 	strangers.Wait()
-
 	peak = residentPeak(t, agent.Process.Pid)
 	t.Logf("%.1f MiB after %d bytes", peak, written.Load())
-
 	if err := agent.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-
 	_ = agent.Wait() // It was killed.
-
 	return peak
 }
 
@@ -156,19 +137,15 @@ func assailed(t *testing.T, path string, connections int, plain bool, attack att
 // is not attacked.
 func awaitAttack(t *testing.T, written *atomic.Int64) {
 	t.Helper()
-
 	const least, enough, patience = 3 * time.Second, 1 << 20, time.Minute
-
 	tick := time.NewTicker(least)
 	defer tick.Stop()
-
 	for began := time.Now(); time.Since(began) < patience; {
 		<-tick.C
 		if written.Load() >= enough {
 			return
 		}
 	}
-
 	t.Fatalf("the agent took %d bytes within %s, want %d: the attack does not arrive", written.Load(), patience, enough)
 }
 
@@ -182,34 +159,28 @@ type counted struct {
 func (c counted) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.written.Add(int64(n))
-
 	return n, err
 }
 
 // assail attacks until ctx ends, on a new connection when the last one was closed.
 func assail(ctx context.Context, p pki, address string, plain bool, attack attack, written *atomic.Int64) {
 	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool()}
-
 	for ctx.Err() == nil {
 		var (
 			conn net.Conn
 			err  error
 		)
-
 		if plain {
 			conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		} else {
 			conn, err = (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
 		}
-
 		if err != nil {
 			continue
 		}
-
 		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 		attack(ctx, counted{conn, written})
 		stop()
-
 		_ = conn.Close() // The attack is over.
 	}
 }

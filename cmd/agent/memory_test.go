@@ -8,9 +8,7 @@ import (
 // The collector works harder from half of the memory on that the container can spare.
 func TestSoftMemoryLimitFollowsTheContainer(t *testing.T) {
 	t.Parallel()
-
 	const v1, v2 = "memory/memory.limit_in_bytes", "memory.max"
-
 	for name, test := range map[string]struct {
 		file, text string
 		want       int64

@@ -18,16 +18,13 @@ import (
 // binary builds the agent as `make build` does, with more environment for the Go command.
 func binary(tb testing.TB, env ...string) string {
 	tb.Helper()
-
 	path := filepath.Join(tb.TempDir(), "agent")
 	cmd := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", "-s -w -X main.version=v1.2.3", "-o", path, ".")
 	cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0"), env...)
-
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("%v: %v\n%s", cmd.Args, err, out)
 	}
-
 	return path
 }
 
@@ -41,25 +38,20 @@ type process struct {
 // patient returns a context that ends before a test that hangs.
 func patient(t *testing.T) context.Context {
 	t.Helper()
-
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
-
 	return ctx
 }
 
 // startProcess starts an agent. The end of ctx kills it.
 func startProcess(ctx context.Context, tb testing.TB, path string, env ...string) process {
 	tb.Helper()
-
 	p := process{exec.CommandContext(ctx, path), newLogBook()}
 	p.Env = env
 	p.Stderr = p.log
-
 	if err := p.Start(); err != nil {
 		tb.Fatal(err)
 	}
-
 	return p
 }
 
@@ -67,9 +59,7 @@ func TestProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a binary")
 	}
-
 	path := binary(t)
-
 	t.Run("stops on SIGTERM, with today's settings only", func(t *testing.T) {
 		p := newPKI(t)
 		kcp := newControlPlane(t, p, http.StatusOK)
@@ -77,37 +67,29 @@ func TestProcess(t *testing.T) {
 		agent := startProcess(patient(t), t, path,
 			"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
 			"KCP_ADDR="+kcp.address())
-
 		serves(t, p, kcp, agent)
 	})
-
 	t.Run("a second signal ends it at once", func(t *testing.T) {
 		p := newPKI(t)
 		agent := startProcess(patient(t), t, path, env(p, newControlPlane(t, p, http.StatusOK), "STOP_DELAY=1h")...)
 		agent.log.addresses(t)
-
 		if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-
 		agent.log.wait(t, "agent stops", 1)
-
 		if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-
 		if err := agent.Wait(); err == nil || err.Error() != "exit status 1" {
 			t.Errorf("ended with %v, want exit status 1", err)
 		}
 	})
-
 	t.Run("version", func(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), path, "--version").Output()
 		if want := "agent v1.2.3 " + runtime.Version(); err != nil || !strings.HasPrefix(string(out), want) {
 			t.Errorf("printed %q, %v, want %s", out, err, want)
 		}
 	})
-
 	t.Run("wrong settings", func(t *testing.T) {
 		for _, arg := range []string{"--what", "---x", "--", "--=1", "-", "stray"} {
 			if stderr := exitsWithUsage(t, path, arg); !strings.Contains(stderr, "KCP_ADDR") {
@@ -115,18 +97,15 @@ func TestProcess(t *testing.T) {
 			}
 		}
 	})
-
 	t.Run("static", func(t *testing.T) {
 		if runtime.GOOS != "linux" {
 			t.Skip("linux only")
 		}
-
 		file, err := elf.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer file.Close()
-
 		for _, program := range file.Progs {
 			if program.Type == elf.PT_INTERP || program.Type == elf.PT_DYNAMIC {
 				t.Errorf("the binary has a %v segment: it is not static", program.Type)
@@ -139,41 +118,31 @@ func TestProcess(t *testing.T) {
 // wants exit code 2.
 func exitsWithUsage(t *testing.T, path, arg string) string {
 	t.Helper()
-
 	var stderr bytes.Buffer
-
 	cmd := exec.CommandContext(patient(t), path, arg)
 	cmd.Stderr, cmd.Env = &stderr, []string{}
-
 	var exit *exec.ExitError
 	if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage {
 		t.Errorf("%s: ended with %v, want exit code 2", arg, err)
 	}
-
 	return stderr.String()
 }
 
 // serves sends one review through an agent, waits for its event, and stops the agent gracefully.
 func serves(t *testing.T, p pki, kcp *controlPlane, agent process) {
 	t.Helper()
-
 	webhook, _ := agent.log.addresses(t)
 	client := p.apiServer(t)
-
 	if got := review(t, client, webhook, "demo", false); !strings.HasPrefix(got, "accepted") {
 		t.Errorf("decision %q, want accepted", got)
 	}
-
 	if got := kcp.next(t).path; got != "/v3/widgets/events" {
 		t.Errorf("event came to %s, want /v3/widgets/events", got)
 	}
-
 	client.CloseIdleConnections()
-
 	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := agent.Wait(); err != nil {
 		t.Errorf("ended with %v, want exit code 0", err)
 	}
@@ -183,15 +152,12 @@ func TestFIPS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the cryptography of the standard library anew")
 	}
-
 	path := binary(t, "GOFIPS140=v1.0.0")
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
-
 	out, err := exec.CommandContext(t.Context(), path, "--version").Output()
 	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), "fips140=v1.0.0") {
 		t.Errorf("printed %q, %v, want fips140=v1.0.0", out, err)
 	}
-
 	serves(t, p, kcp, startProcess(patient(t), t, path, env(p, kcp, "GODEBUG=fips140=only")...))
 }

@@ -17,7 +17,6 @@ import (
 // awaitBeat waits for a heartbeat that matches.
 func (kcp *controlPlane) awaitBeat(tb testing.TB, match func(*core.Heartbeat) bool) {
 	tb.Helper()
-
 	for deadline := time.After(patience); ; {
 		select {
 		case beat := <-kcp.beats:
@@ -33,50 +32,36 @@ func (kcp *controlPlane) awaitBeat(tb testing.TB, match func(*core.Heartbeat) bo
 // A pod kept its runtime fresh by one review in 10 min, although the API server called nothing.
 func TestHeartbeatsReportFailedHandshakesAndNoReviewOfAStranger(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms"))
-
 	kcp.awaitBeat(t, func(b *core.Heartbeat) bool { return b.LastReview.IsZero() && b.WebhookFailures == 0 })
-
 	var failures int64
-
 	s.review(t, "ignored", true) // Any pod can send one.
-
 	// A scanner of ports is no evidence.
 	scanner := must((&net.Dialer{}).DialContext(t.Context(), "tcp", s.webhook))(t)
 	if _, err := scanner.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-
 	s.log.wait(t, "TLS handshake failed", 1)
-
 	_ = scanner.Close() // It was answered.
-
 	// An API server with an old caBundle.
 	stranger := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: newPKI(t).ca.Pool()}}
 	if conn, err := stranger.DialContext(t.Context(), "tcp", s.webhook); err == nil {
 		_ = conn.Close()
 		t.Fatal("the client accepts a certificate of another CA")
 	}
-
 	s.log.wait(t, "TLS handshake failed", 2)
-
 	for len(kcp.beats) > 0 {
 		<-kcp.beats
 	}
-
 	var proof time.Time
-
 	for range 3 {
 		kcp.awaitBeat(t, func(b *core.Heartbeat) bool { failures, proof = b.WebhookFailures, b.LastReview; return true })
 	}
-
 	if failures != 1 || !proof.IsZero() {
 		t.Errorf("heartbeats report %d failed handshakes, proof %v, want that of the API server only, and no proof", failures, proof)
 	}
-
 	s.stop(t)
 }
 
@@ -84,7 +69,6 @@ func TestHeartbeatsReportFailedHandshakesAndNoReviewOfAStranger(t *testing.T) {
 // write.
 func TestACertificateThatCannotServeIsLogged(t *testing.T) {
 	t.Parallel()
-
 	for name, test := range map[string]struct {
 		opts testpki.Options
 		want string // empty: no warning
@@ -97,13 +81,11 @@ func TestACertificateThatCannotServeIsLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			p := newPKI(t)
 			p.write(t, must(p.ca.Server("runtime-1", test.opts))(t))
 			s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
 			lines, _ := s.log.all("API servers reject the certificate of the webhook")
 			s.stop(t)
-
 			if got := fmt.Sprint(lines); (len(lines) > 0) != (test.want != "") || !strings.Contains(got, test.want) {
 				t.Errorf("log %v, want %q", lines, test.want)
 			}

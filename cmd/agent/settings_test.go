@@ -69,7 +69,6 @@ const watcherText = `{"kind": "Watcher", "metadata": {"name": "demo"}, "spec": {
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
-
 	for name, test := range map[string]struct {
 		env, args []string
 		want      func(*config)
@@ -171,17 +170,13 @@ func TestSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			env := slices.Concat([]string{"POD_NAME=pod-1", "HOSTNAME=host-1"}, minimal, test.env)
-
 			got, err := readSettings(test.args, lookup(env))
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			want := defaults()
 			test.want(&want)
-
 			got.getenv, got.effective, got.warnings = nil, nil, nil
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{}, canarySettings{}, managerSetting{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -192,12 +187,10 @@ func TestSettings(t *testing.T) {
 
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
-
 	var many strings.Builder
 	for i := range agent.MaxManagers {
 		fmt.Fprintf(&many, "m%d,", i)
 	}
-
 	for pair, want := range map[string]string{
 		"METRICS_PORT=8443":               "want two ports",
 		"KCP_ADDR=":                       "KCP_ADDR: missing, set it or --kcp-addr to a host:port",
@@ -246,12 +239,10 @@ func TestWrongSettings(t *testing.T) {
 	} {
 		t.Run(pair, func(t *testing.T) {
 			t.Parallel()
-
 			_, err := readSettings(nil, lookup(append(minimal, pair)))
 			if !errors.Is(err, errSettings) || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want one of settings with %s", err, want)
 			}
-
 			if err != nil && strings.Contains(err.Error(), "secret") {
 				t.Errorf("the error shows a password: %v", err)
 			}
@@ -261,18 +252,14 @@ func TestWrongSettings(t *testing.T) {
 
 func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 	t.Parallel()
-
 	var stdout, stderr bytes.Buffer
-
 	err := run(t.Context(), []string{"--unknown=1", "--webhook-port=x", "stray", "--also-unknown", "--settle"},
 		lookup([]string{
 			"KCP_CONTRACT=v9", "LOG_LEVEL=loud", "MANAGERS=B,C", "TLS_KEY=/none", "WEBHOOK_TLS_CERT=/none", "KCP_ADR=kcp",
 		}), &stdout, &stderr)
-
 	if got := exitCode(err); got != 2 {
 		t.Errorf("exit code %d, want 2", got)
 	}
-
 	for _, want := range []string{
 		"-unknown", "-also-unknown", "-settle", `"stray"`, "--webhook-port: ", "KCP_CONTRACT: ", "LOG_LEVEL: ", `"B"`, `"C"`,
 		"KCP_ADDR: missing", "CA_CERT: missing", "TLS_CERT: missing", "TLS_KEY: open /none", "WEBHOOK_TLS_CERT: open /none",
@@ -282,7 +269,6 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 			t.Errorf("nothing about %s in:\n%s", want, &stderr)
 		}
 	}
-
 	if stdout.Len() > 0 {
 		t.Errorf("%q on stdout, want nothing", &stdout)
 	}
@@ -290,16 +276,13 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 
 func TestHelpAndVersionGoToStdout(t *testing.T) {
 	t.Parallel()
-
 	for arg, want := range map[string]string{"--version": "agent ", "--help": "--kcp-addr", "-h": "--kcp-addr"} {
 		var stdout, stderr bytes.Buffer
-
 		err := run(t.Context(), []string{"--settle=wrong", arg}, lookup(nil), &stdout, &stderr)
 		if err != nil || stderr.Len() > 0 || !strings.Contains(stdout.String(), want) {
 			t.Errorf("%s: error %v, stdout %q, stderr %q, want %q", arg, err, &stdout, &stderr, want)
 		}
 	}
-
 	if err := run(t.Context(), []string{"--help"}, lookup(nil), brokenWriter{}, io.Discard); exitCode(err) != 1 {
 		t.Errorf("exit code %d of %v for a broken pipe, want 1", exitCode(err), err)
 	}
@@ -307,7 +290,6 @@ func TestHelpAndVersionGoToStdout(t *testing.T) {
 
 func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
-
 	var stderr bytes.Buffer
 	err := run(t.Context(), []string{"chek", "--help"}, lookup(nil), io.Discard, &stderr)
 	want := "wrong settings, agent --help lists all:\n  \"chek\": unknown command, did you mean check?\n"
@@ -322,7 +304,6 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestOneMistakeIsReportedOnce(t *testing.T) {
 	t.Parallel()
-
 	for pair, others := range map[string][]string{
 		"WEBHOOK_TLS_CERT=/none":  {"WEBHOOK_TLS_KEY=" + anyFile},
 		"WEBHOOK_CLIENT_CA=/none": {"WEBHOOK_CLIENT_NAMES=a"},
@@ -338,7 +319,6 @@ func TestOneMistakeIsReportedOnce(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	t.Parallel()
-
 	for name, test := range map[string]struct {
 		env, args []string
 		want      []string
@@ -389,7 +369,6 @@ func TestWarnings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			got := must(readSettings(test.args, lookup(append(slices.Clone(minimal), test.env...))))(t).warnings
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -400,44 +379,35 @@ func TestWarnings(t *testing.T) {
 
 func TestFlagsOfAFormerAgentStartThisOne(t *testing.T) {
 	t.Parallel()
-
 	p := newPKI(t)
 	settings := env(p, newControlPlane(t, p, http.StatusOK), "TLS_CALLBACK=true")
 	s := start(t, p, settings, "--development", "--zap-encoder", "json")
-
 	for _, line := range s.log.wait(t, "doubtful setting", 2) {
 		if warning, _ := line["warning"].(string); line["level"] != "WARN" || !strings.Contains(warning, "former agent") {
 			t.Errorf("line %v, want a warning about a flag of a former agent", line)
 		}
 	}
-
 	s.stop(t)
 }
 
 func TestEverySettingIsInHelp(t *testing.T) {
 	t.Parallel()
-
 	text := help()
 	seen := map[string]bool{}
-
 	for _, s := range settings(new(config)) {
 		if !strings.Contains(text, "--"+s.flag()+", "+s.env+" ") || seen[s.env] {
 			t.Errorf("%s is not in the help, or twice", s.env)
 		}
-
 		seen[s.env] = true
-
 		if s.required && s.fallback != "" {
 			t.Errorf("%s is required and has a default", s.env)
 		}
-
 		if s.fallback != "" {
 			if err := s.set(s.fallback); err != nil {
 				t.Errorf("default of %s: %v", s.env, err)
 			}
 		}
 	}
-
 	for line := range strings.Lines(text) {
 		if len(line) > helpWidth+1 {
 			t.Errorf("line of %d columns, want at most %d: %s", len(line), helpWidth, line)
@@ -448,20 +418,15 @@ func TestEverySettingIsInHelp(t *testing.T) {
 // Run with -update after a change of a setting.
 func TestSettingsInDocs(t *testing.T) {
 	t.Parallel()
-
 	const path = "../../docs/reference/agent.md"
-
 	text := string(must(os.ReadFile(path))(t))
 	before, rest, begins := strings.Cut(text, "<!-- settings: begin.")
 	comment, rest, _ := strings.Cut(rest, "\n")
 	_, after, ends := strings.Cut(rest, "<!-- settings: end -->")
-
 	if !begins || !ends {
 		t.Fatalf("%s has no place for the settings", path)
 	}
-
 	fresh := before + "<!-- settings: begin." + comment + "\n\n" + markdown() + "<!-- settings: end -->" + after
-
 	if *update {
 		if err := os.WriteFile(path, []byte(fresh), 0o600); err != nil {
 			t.Fatal(err)
@@ -473,21 +438,16 @@ func TestSettingsInDocs(t *testing.T) {
 
 func TestHashIsThatOfTheConfiguration(t *testing.T) {
 	t.Parallel()
-
 	hash := func(env ...string) string {
 		c := must(readSettings(nil, lookup(append(minimal, env...))))(t)
-
 		return c.hash()
 	}
-
 	if one, other := hash("INSTANCE=one"), hash("INSTANCE=other"); one != other || len(one) != 16 {
 		t.Errorf("hashes of two replicas are %s and %s, want one of 16 digits", one, other)
 	}
-
 	if hash() != hash("SETTLE=100ms") {
 		t.Error("a default that is written down changed the hash")
 	}
-
 	if hash() == hash("SETTLE=101ms") {
 		t.Error("another setting did not change the hash")
 	}

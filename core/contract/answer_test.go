@@ -15,30 +15,25 @@ import (
 
 func body(t *testing.T, answer contract.Answer) []byte {
 	t.Helper()
-
 	text, err := answer.Body()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return text
 }
 
 func TestPartialAnswer(t *testing.T) {
 	t.Parallel()
-
 	want := contract.Partial(map[int]contract.Refusal{
 		0: {Status: 503, Reason: "not_ready", RetryAfter: 2 * time.Second},
 		7: {Status: 403, Reason: "san_mismatch"},
 	})
 	text := body(t, want)
-
 	const wire = `{"reason":"partial","failed":[` +
 		`{"index":0,"status":503,"reason":"not_ready","retryAfter":2},{"index":7,"status":403,"reason":"san_mismatch"}]}`
 	if diff := cmp.Diff(wire+"\n", string(text)); want.Status != 422 || diff != "" {
 		t.Errorf("status %d, body (-want +got):\n%s", want.Status, diff)
 	}
-
 	if diff := cmp.Diff(want, contract.DecodeAnswer(422, text, 8)); diff != "" {
 		t.Errorf("decoded (-want +got):\n%s", diff)
 	}
@@ -46,9 +41,7 @@ func TestPartialAnswer(t *testing.T) {
 
 func TestAnswerForAll(t *testing.T) {
 	t.Parallel()
-
 	want := contract.Answer{Refusal: contract.Refusal{Status: 429, Reason: reasons.TooFast}}
-
 	got := contract.DecodeAnswer(429, body(t, want), 3)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("decoded (-want +got):\n%s", diff)
@@ -58,7 +51,6 @@ func TestAnswerForAll(t *testing.T) {
 // An answer that names no element of the request is for all of it.
 func TestDecodeAnswerOfOthers(t *testing.T) {
 	t.Parallel()
-
 	for name, tt := range map[string]struct{ body, reason string }{
 		"empty":        {"", ""},
 		"plain":        {`{"reason":"busy"}`, "busy"},
@@ -76,7 +68,6 @@ func TestDecodeAnswerOfOthers(t *testing.T) {
 
 func TestSeconds(t *testing.T) {
 	t.Parallel()
-
 	for wait, want := range map[time.Duration]int64{
 		0: 0, 1: 1, time.Second: 1, time.Second + 1: 2, 90 * time.Second: 90,
 	} {
@@ -100,9 +91,7 @@ func FuzzAnswer(f *testing.F) {
 
 func TestInterpret(t *testing.T) {
 	t.Parallel()
-
 	type meaning = contract.Meaning
-
 	var (
 		unknown         = meaning{Reason: "unknown_contract", Cause: core.ErrUnknownManager}
 		unknownRefused  = meaning{Reason: "unknown_contract", Cause: core.ErrForbidden, Slow: true}
@@ -120,7 +109,6 @@ func TestInterpret(t *testing.T) {
 		serverError     = meaning{Reason: "server_error"}
 		gatewayError    = meaning{Reason: "server_error", Cause: core.ErrNotReady}
 	)
-
 	for _, tt := range []struct {
 		status int
 		reason string
@@ -150,7 +138,6 @@ func TestInterpret(t *testing.T) {
 	} {
 		refusal := contract.Refusal{Status: tt.status, Reason: tt.reason}
 		name := fmt.Sprintf("%d %q, page %v", tt.status, tt.reason, tt.page)
-
 		checkMeaning(t, "v1 "+name, contract.V1.Interpret(refusal, tt.page), tt.single)
 		checkMeaning(t, "v2 "+name, contract.V2.Interpret(refusal, tt.page), tt.single)
 		checkMeaning(t, "v3 "+name, contract.V3.Interpret(refusal, tt.page), tt.batch)
@@ -159,10 +146,8 @@ func TestInterpret(t *testing.T) {
 
 func checkMeaning(t *testing.T, name string, got, want contract.Meaning) {
 	t.Helper()
-
 	sameCause := errors.Is(got.Cause, want.Cause)
 	got.Cause = want.Cause
-
 	if !sameCause || got != want {
 		t.Errorf("%s means %+v, want %+v", name, got, want)
 	}

@@ -17,11 +17,9 @@ import (
 
 func TestBatchTraits(t *testing.T) {
 	t.Parallel()
-
 	v := contract.V3
 	got := fmt.Sprint(v.Path("kyma"), " ", v.ContentType(), " ",
 		v.Status(), v.MaxEvents(), v.MaxBody(), v.NeedsOwner(), v.Numbered())
-
 	if want := "/v3/kyma/events application/cloudevents-batch+json 202 500 262144 false true"; got != want {
 		t.Errorf("v3 has the traits %s, want %s", got, want)
 	}
@@ -30,7 +28,6 @@ func TestBatchTraits(t *testing.T) {
 // oneEvent returns a batch of one event with an attribute or datum replaced.
 func oneEvent(t *testing.T, change func(event, data map[string]any)) []byte {
 	t.Helper()
-
 	data := map[string]any{
 		"watched":    map[string]any{"namespace": "default", "name": "demo"},
 		"watchedGvk": map[string]any{"group": "", "version": "v1", "kind": "ConfigMap"},
@@ -39,23 +36,19 @@ func oneEvent(t *testing.T, change func(event, data map[string]any)) []byte {
 		"specversion": "1.0", "id": "1", "source": "/runtimes/a", "type": "com.github.runtime-watcher.changed", "data": data,
 	}
 	change(event, data)
-
 	text, err := json.Marshal([]any{event})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return text
 }
 
 func TestLeastEventIsTaken(t *testing.T) {
 	t.Parallel()
-
 	got, err := contract.V3.Decode(oneEvent(t, func(event, _ map[string]any) { event["myextension"] = 7 }))
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	want := core.Batch{Source: "a", Events: []core.Numbered{{ID: "1", WatchEvent: core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},
 		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
@@ -67,18 +60,14 @@ func TestLeastEventIsTaken(t *testing.T) {
 
 func TestDataMayComeInBase64(t *testing.T) {
 	t.Parallel()
-
 	body := oneEvent(t, func(event, data map[string]any) {
 		text, err := json.Marshal(data)
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		delete(event, "data")
-
 		event["data_base64"] = text // encoding/json writes bytes in base64.
 	})
-
 	got, err := contract.V3.Decode(body)
 	if err != nil || got.Events[0].Watched.Name != "demo" {
 		t.Errorf("decoded %v, %v, want the object demo", got, err)
@@ -87,9 +76,7 @@ func TestDataMayComeInBase64(t *testing.T) {
 
 func TestMalformedBatches(t *testing.T) {
 	t.Parallel()
-
 	long := strings.Repeat("x", 600)
-
 	for want, change := range map[string]func(event, data map[string]any){
 		"specversion is \"0.3\"":      func(e, _ map[string]any) { e["specversion"] = "0.3" },
 		"attribute id is missing":     func(e, _ map[string]any) { e["id"] = "" },
@@ -116,7 +103,6 @@ func TestMalformedBatches(t *testing.T) {
 		},
 	} {
 		_, err := contract.V3.Decode(oneEvent(t, change))
-
 		switch {
 		case !errors.Is(err, contract.ErrMalformed):
 			t.Errorf("error %v, want ErrMalformed: %q", err, want)
@@ -124,7 +110,6 @@ func TestMalformedBatches(t *testing.T) {
 			t.Errorf("error %v, want one that names event 0 and %q", err, want)
 		}
 	}
-
 	for name, body := range map[string]string{
 		"empty":    "",
 		"no array": "{}",
@@ -141,13 +126,11 @@ func TestMalformedBatches(t *testing.T) {
 // A batch claims one source and one epoch, and its heartbeat is the last element.
 func TestBatchesAreOfOneSender(t *testing.T) {
 	t.Parallel()
-
 	element := func(id, source, epoch, kind string) string {
 		return fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/runtimes/%s","epoch":%q,"type":%q}`,
 			id, source, epoch, kind)
 	}
 	first := element("1", "a", "e", "com.github.runtime-watcher.resync")
-
 	for name, tt := range map[string]struct {
 		second string
 		ok     bool
@@ -170,9 +153,7 @@ func TestBatchesAreOfOneSender(t *testing.T) {
 func FuzzBatch(f *testing.F) {
 	batch := sampleBatch()
 	f.Add(encode(f, contract.V3, batch))
-
 	const start = `[{"specversion":"1.0","id":"1","source":"/runtimes/a","type":"com.github.runtime-watcher.`
-
 	f.Add([]byte(start + `resync"}]`))
 	f.Add([]byte(start + `heartbeat","data":{"intervalMs":-1}}]`))
 	f.Add([]byte(start + `resync","time":"9999-12-31T23:59:59-23:00"}]`))
@@ -181,14 +162,11 @@ func FuzzBatch(f *testing.F) {
 		if err != nil {
 			return
 		}
-
 		request, err := contract.V3.Encode(&batch)
 		if err != nil {
 			t.Fatalf("a decoded batch cannot be encoded: %v: %+v", err, batch)
 		}
-
 		checkRequest(t, &batch, &request)
-
 		// An escape of ours may be longer than the text, so that a body is cut.
 		for i, err := range request.Failed {
 			if !errors.Is(err, core.ErrNotSent) {
@@ -201,22 +179,18 @@ func FuzzBatch(f *testing.F) {
 func BenchmarkBatch(b *testing.B) {
 	batch := manyEvents(500, 0)
 	body := encode(b, contract.V3, batch)
-
 	b.Run("encode", func(b *testing.B) {
 		b.ReportAllocs()
 		b.SetBytes(int64(len(body)))
-
 		for b.Loop() {
 			if _, err := contract.V3.Encode(&batch); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
-
 	b.Run("decode", func(b *testing.B) {
 		b.ReportAllocs()
 		b.SetBytes(int64(len(body)))
-
 		for b.Loop() {
 			if _, err := contract.V3.Decode(body); err != nil {
 				b.Fatal(err)

@@ -23,33 +23,26 @@ type example struct{ name, language, text string }
 
 func document(t *testing.T) string {
 	t.Helper()
-
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-
 	text, err := os.ReadFile("../../docs/reference/contract-v3.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return string(text)
 }
 
 func examples(t *testing.T, language string) map[string]string {
 	t.Helper()
-
 	blocks := regexp.MustCompile("(?s)<!-- example: ([^\n]+) -->\n```(\\w+)\n(.*?)```\n").FindAllStringSubmatch(document(t), -1)
 	if fences := strings.Count(document(t), "```\n"); fences != len(blocks) {
 		t.Fatalf("docs/reference/contract-v3.md has %d blocks, of which %d are examples that a test replays", fences, len(blocks))
 	}
-
 	found := make(map[string]string)
-
 	for _, block := range blocks {
 		if e := (example{block[1], block[2], block[3]}); e.language == language {
 			found[e.name] = e.text
 		}
 	}
-
 	return found
 }
 
@@ -66,7 +59,6 @@ func wantBatches() map[string]core.Batch {
 	full.Operation, full.Field, full.Generation = core.OperationUpdate, core.FieldSpec, 7
 	full.Time = time.Date(2026, 11, 21, 3, 27, 0, 5e8, time.UTC)
 	full.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
 	return map[string]core.Batch{
 		"changed": numbered("4e3dbb281e4d424e", core.Numbered{Sequence: 7, ID: "4e3dbb281e4d424e-kyma-7", WatchEvent: full}),
 		"smallest": {Source: "runtime/1", Events: []core.Numbered{{ID: "1", WatchEvent: core.WatchEvent{
@@ -135,31 +127,24 @@ func versionOf(name string) contract.Version {
 	if v, err := contract.ParseVersion(version); err == nil {
 		return v
 	}
-
 	return contract.V3
 }
 
 func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 	t.Parallel()
-
 	shown := examples(t, "json")
 	for name, want := range wantBatches() {
 		v := versionOf(name)
-
 		got, err := v.Decode([]byte(shown[name]))
 		if err != nil {
 			t.Errorf("%s is refused: %v", name, err)
-
 			continue
 		}
-
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
-
 		checkEncoding(t, name, v, got)
 	}
-
 	if want := len(wantBatches()) + len(wantFaults()); len(shown) != want {
 		t.Errorf("docs/reference/contract-v3.md has %d examples of batches, of which %d are checked", len(shown), want)
 	}
@@ -168,12 +153,10 @@ func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 // checkEncoding holds that this end sends the shown batch, whole.
 func checkEncoding(t *testing.T, name string, v contract.Version, batch core.Batch) {
 	t.Helper()
-
 	request, err := v.Encode(&batch)
 	if err != nil || len(request.Failed) > 0 {
 		t.Fatalf("%s: encoded again with %v and %v", name, err, request.Failed)
 	}
-
 	again, err := v.Decode(request.Body)
 	if diff := cmp.Diff(batch, again); err != nil || diff != "" {
 		t.Errorf("%s: encoded and decoded again: %v\n%s", name, err, diff)
@@ -182,7 +165,6 @@ func checkEncoding(t *testing.T, name string, v contract.Version, batch core.Bat
 
 func TestDocumentedFaultsAreRefused(t *testing.T) {
 	t.Parallel()
-
 	shown := examples(t, "json")
 	for name, want := range wantFaults() {
 		if _, err := contract.V3.Decode([]byte(shown[name])); err == nil || !strings.Contains(err.Error(), want) {
@@ -225,21 +207,17 @@ func wantAnswers() map[string]meant {
 
 func TestDocumentedAnswersMeanWhatIsSaid(t *testing.T) {
 	t.Parallel()
-
 	shown := examples(t, "http")
 	for name, want := range wantAnswers() {
 		got, ok := interpret(t, name, shown[name])
 		if !ok {
 			t.Errorf("%s: want a status line, headers and a body, have %q", name, shown[name])
-
 			continue
 		}
-
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(meant{}), cmpopts.EquateErrors()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-
 	if len(shown) != len(wantAnswers()) {
 		t.Errorf("docs/reference/contract-v3.md has %d answers, of which %d are checked", len(shown), len(wantAnswers()))
 	}
@@ -248,51 +226,40 @@ func TestDocumentedAnswersMeanWhatIsSaid(t *testing.T) {
 // interpret reads an answer as a sender does.
 func interpret(t *testing.T, name, text string) (m meant, ok bool) {
 	t.Helper()
-
 	head, body, ok := strings.Cut(text, "\n\n")
 	if !ok {
 		return meant{}, false
 	}
-
 	status := number(t, regexp.MustCompile(`^HTTP/1\.1 (\d+) `).FindStringSubmatch(head))
 	elements := number(t, regexp.MustCompile(`elements (\d+)$`).FindStringSubmatch(name))
-
 	answer := contract.DecodeAnswer(status, []byte(body), elements)
 	if len(answer.Failed) == 0 {
 		m.whole = contract.V3.Interpret(answer.Refusal, strings.Contains(head, "text/html"))
-
 		return m, true
 	}
-
 	m.byIndex = make(map[int]contract.Meaning)
-
 	for index, refusal := range answer.Failed {
 		m.byIndex[index] = contract.V3.Interpret(refusal, false)
 		m.wait = max(m.wait, refusal.RetryAfter)
 	}
-
 	return m, true
 }
 
 func number(t *testing.T, match []string) int {
 	t.Helper()
-
 	if match == nil {
 		t.Fatal("no number")
 	}
-
 	n, err := strconv.Atoi(match[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return n
 }
 
 // The document names every path, bound, type, member of a heartbeat and reason that is in the code.
 func TestDocumentIsComplete(t *testing.T) {
 	t.Parallel()
-
 	text := document(t)
 	want := []string{
 		"com.github.runtime-watcher.changed", "com.github.runtime-watcher.resync", "com.github.runtime-watcher.heartbeat",
@@ -301,26 +268,21 @@ func TestDocumentIsComplete(t *testing.T) {
 		reasons.ShuttingDown, reasons.TooFast, reasons.Partial, reasons.Panic,
 		strconv.Itoa(contract.V3.MaxEvents()) + " elements",
 	}
-
 	for _, v := range contract.Versions() {
 		path := strings.Replace(v.Path("manager"), "manager", "<manager>", 1)
 		want = append(want, path, v.ContentType(), strconv.Itoa(v.MaxBody())+" bytes", strconv.Itoa(v.Status()))
 	}
-
 	beat := documentedHeartbeat()
 	beat.Leaving = true
-
 	request, err := contract.V3.Encode(&core.Batch{Source: "runtime-1", Epoch: "e", Heartbeat: beat})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	for _, member := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(string(request.Body), -1) {
 		if member[1] != "overflow" {
 			want = append(want, "| `"+member[1]+"`")
 		}
 	}
-
 	for _, name := range want {
 		if !strings.Contains(text, name) {
 			t.Errorf("docs/reference/contract-v3.md does not name %s", name)

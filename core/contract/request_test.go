@@ -20,7 +20,6 @@ import (
 // manyEvents returns a batch of numbered events, each with that many bytes more than it needs.
 func manyEvents(count, extra int) core.Batch {
 	batch := core.Batch{Source: "runtime-1", Epoch: "4f2a"}
-
 	for n := range count {
 		event := fullEvent(time.Unix(1_700_000_000, 0).UTC())
 		event.TraceParent = ""
@@ -29,7 +28,6 @@ func manyEvents(count, extra int) core.Batch {
 			WatchEvent: event, Sequence: uint64(n + 1), ID: fmt.Sprint("4f2a-kyma-", n+1),
 		})
 	}
-
 	return batch
 }
 
@@ -37,33 +35,25 @@ func manyEvents(count, extra int) core.Batch {
 // that it names as sent, and accounts for all others.
 func checkRequest(t *testing.T, batch *core.Batch, request *contract.Request) {
 	t.Helper()
-
 	if len(request.Body) > contract.V3.MaxBody() {
 		t.Fatalf("the body has %d bytes, want at most %d", len(request.Body), contract.V3.MaxBody())
 	}
-
 	checkAccounts(t, batch, request)
-
 	if request.Body == nil {
 		return
 	}
-
 	checkBytes(t, batch, request)
-
 	sent := core.Batch{Source: batch.Source, Epoch: batch.Epoch}
 	for _, i := range request.Sent {
 		sent.Events = append(sent.Events, batch.Events[i])
 	}
-
 	got, err := contract.V3.Decode(request.Body)
 	if err != nil {
 		t.Fatalf("Decode refuses what Encode returned: %v", err)
 	}
-
 	if (got.Heartbeat != nil) != request.Heartbeat {
 		t.Fatalf("the body has a heartbeat: %v, want %v", got.Heartbeat != nil, request.Heartbeat)
 	}
-
 	got.Heartbeat = nil
 	if diff := cmp.Diff(sent, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("the body carries other events than are named (-named +carried):\n%s", diff)
@@ -74,21 +64,17 @@ func checkRequest(t *testing.T, batch *core.Batch, request *contract.Request) {
 // that are not sent are malformed.
 func checkAccounts(t *testing.T, batch *core.Batch, request *contract.Request) {
 	t.Helper()
-
 	elements := len(batch.Events)
 	if batch.Heartbeat != nil {
 		elements++
 	}
-
 	sent := slices.Clone(request.Sent)
 	if request.Heartbeat {
 		sent = append(sent, len(batch.Events))
 	}
-
 	if !slices.IsSorted(sent) || len(slices.Compact(slices.Clone(sent))) != len(sent) {
 		t.Fatalf("sent %v, want an order without repetition", sent)
 	}
-
 	for i := range elements {
 		if failed := request.Failed[i]; slices.Contains(sent, i) != (failed == nil) {
 			t.Fatalf("element %d is sent: %v, and fails with %v", i, slices.Contains(sent, i), failed)
@@ -96,7 +82,6 @@ func checkAccounts(t *testing.T, batch *core.Batch, request *contract.Request) {
 			t.Fatalf("element %d is not sent, but element %d is", i, sent[len(sent)-1])
 		}
 	}
-
 	if len(request.Failed)+len(sent) != elements {
 		t.Fatalf("%d elements sent and %d failed, want %d together", len(sent), len(request.Failed), elements)
 	}
@@ -105,28 +90,21 @@ func checkAccounts(t *testing.T, batch *core.Batch, request *contract.Request) {
 // Full batches of real events are larger than a body may be.
 func TestEncodeCutsByBytes(t *testing.T) {
 	t.Parallel()
-
 	batch := manyEvents(500, 240)
 	batch.Heartbeat = fullHeartbeat(time.Unix(1_700_000_000, 0))
-
 	total, requests := len(batch.Events), 0
-
 	for ; !batch.IsEmpty(); requests++ {
 		request, err := contract.V3.Encode(&batch)
 		if err != nil || len(request.Sent) == 0 && !request.Heartbeat {
 			t.Fatalf("request %d: Encode = %v, and sends nothing", requests, err)
 		}
-
 		checkRequest(t, &batch, &request)
-
 		if len(request.Failed) > 0 && len(request.Body) < contract.V3.MaxBody()*9/10 {
 			t.Errorf("request %d is cut at %d bytes, want it nearly full", requests, len(request.Body))
 		}
-
 		total -= len(request.Sent)
 		batch = rest(&batch, &request)
 	}
-
 	if total != 0 || requests < 2 || requests > 3 {
 		t.Errorf("%d events are left after %d requests, want none after 2 or 3", total, requests)
 	}
@@ -135,48 +113,37 @@ func TestEncodeCutsByBytes(t *testing.T) {
 // rest returns the elements of a batch that were not sent.
 func rest(batch *core.Batch, request *contract.Request) core.Batch {
 	next := core.Batch{Source: batch.Source, Epoch: batch.Epoch}
-
 	for i := range batch.Events {
 		if errors.Is(request.Failed[i], core.ErrNotSent) {
 			next.Events = append(next.Events, batch.Events[i])
 		}
 	}
-
 	if !request.Heartbeat {
 		next.Heartbeat = batch.Heartbeat
 	}
-
 	return next
 }
 
 func TestEncodeCutsByEvents(t *testing.T) {
 	t.Parallel()
-
 	batch := manyEvents(500, 0)
 	batch.Heartbeat = fullHeartbeat(time.Unix(1_700_000_000, 0))
-
 	request, err := contract.V3.Encode(&batch)
 	if err != nil || len(request.Sent) != 500 || !errors.Is(request.Failed[500], core.ErrNotSent) {
 		t.Errorf("Encode sends %d events, %v, heartbeat %v", len(request.Sent), err, request.Failed[500])
 	}
-
 	checkRequest(t, &batch, &request)
-
 	batch = manyEvents(501, 0)
-
 	request, err = contract.V3.Encode(&batch)
 	if err != nil || len(request.Sent) != 500 || !errors.Is(request.Failed[500], core.ErrNotSent) {
 		t.Errorf("Encode sends %d events, %v, the last %v", len(request.Sent), err, request.Failed[500])
 	}
-
 	checkRequest(t, &batch, &request)
 }
 
 func TestUnsendableEvents(t *testing.T) {
 	t.Parallel()
-
 	long := strings.Repeat("x", 600)
-
 	for name, change := range map[string]func(*core.Numbered){
 		"no id":          func(e *core.Numbered) { e.ID = "" },
 		"long id":        func(e *core.Numbered) { e.ID = long },
@@ -189,30 +156,24 @@ func TestUnsendableEvents(t *testing.T) {
 		batch := manyEvents(3, 0)
 		batch.Heartbeat = fullHeartbeat(time.Unix(1_700_000_000, 0))
 		change(&batch.Events[1])
-
 		request, err := contract.V3.Encode(&batch)
 		if err != nil || !slices.Equal(request.Sent, []int{0, 2}) {
 			t.Fatalf("%s: Encode = %+v, %v, want the events 0 and 2", name, request, err)
 		}
-
 		if failed := request.Failed[1]; !errors.Is(failed, contract.ErrMalformed) || !core.IsPermanent(failed) {
 			t.Errorf("%s: event 1 fails with %v, want ErrMalformed", name, failed)
 		}
-
 		// The numbers of the heartbeat include those of the event: a receiver would see a gap.
 		if !errors.Is(request.Failed[3], core.ErrNotSent) {
 			t.Errorf("%s: the heartbeat fails with %v, want ErrNotSent", name, request.Failed[3])
 		}
-
 		checkRequest(t, &batch, &request)
 	}
 }
 
 func TestUnsendableClaims(t *testing.T) {
 	t.Parallel()
-
 	long := strings.Repeat("x", 600)
-
 	for name, change := range map[string]func(*core.Batch){
 		"no source":       func(b *core.Batch) { b.Source = "" },
 		"long source":     func(b *core.Batch) { b.Source = core.RuntimeID(long) },
@@ -222,7 +183,6 @@ func TestUnsendableClaims(t *testing.T) {
 	} {
 		batch := manyEvents(1, 0)
 		change(&batch)
-
 		if request, err := contract.V3.Encode(&batch); !errors.Is(err, contract.ErrMalformed) || request.Body != nil {
 			t.Errorf("%s: Encode = %+v, %v, want ErrMalformed", name, request, err)
 		}
@@ -232,7 +192,6 @@ func TestUnsendableClaims(t *testing.T) {
 // Times and traces are informative: an event does not fail for them.
 func TestOddTimesAndTracesAreLeftOut(t *testing.T) {
 	t.Parallel()
-
 	for name, change := range map[string]func(*core.Numbered){
 		"year 10000":      func(e *core.Numbered) { e.Time = time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC) },
 		"before Christ":   func(e *core.Numbered) { e.Time = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC) },
@@ -243,9 +202,7 @@ func TestOddTimesAndTracesAreLeftOut(t *testing.T) {
 		batch.Events[0].Time = time.Time{}
 		want := manyEvents(1, 0)
 		want.Events[0].Time = time.Time{}
-
 		change(&batch.Events[0])
-
 		got, err := contract.V3.Decode(encode(t, contract.V3, batch))
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
@@ -256,38 +213,31 @@ func TestOddTimesAndTracesAreLeftOut(t *testing.T) {
 // A heartbeat beyond the bounds is cut: without it the runtime would stay unknown.
 func TestHeartbeatsAreCut(t *testing.T) {
 	t.Parallel()
-
 	long := strings.Repeat("ä", 10_000)
 	beat := fullHeartbeat(time.Unix(1_700_000_000, 0).UTC())
 	beat.KeyMaterialError, beat.Version, beat.Canary = long, "\xff1.2.3", core.CanaryState(long)
 	beat.CertificateExpiry = time.Date(99_999, 1, 1, 0, 0, 0, 0, time.UTC)
 	beat.CAFingerprints = slices.Repeat([]string{strings.Repeat("a", 64)}, 100)
 	beat.Dropped = map[string]int64{long: 3, "\xff": 4, "other": 5}
-
 	for n := range 100 {
 		beat.Dropped[fmt.Sprint("reason_", n)] = 1
 	}
-
 	got, err := contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat}))
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	h := got.Heartbeat
 	if h.KeyMaterialError != long[:512] || h.Version != "1.2.3" || !h.CertificateExpiry.IsZero() ||
 		len(h.CAFingerprints) != 64 {
 		t.Errorf("the heartbeat is cut to %+v", h)
 	}
-
 	var sum int64
 	for _, n := range h.Dropped {
 		sum += n
 	}
-
 	if len(h.Dropped) > 32 || sum != 112 || h.Dropped["reason_0"] != 1 {
 		t.Errorf("%d reasons with %d drops, want at most 32 with 112", len(h.Dropped), sum)
 	}
-
 	if len(beat.Dropped) != 103 || len(beat.CAFingerprints) != 100 {
 		t.Error("Encode changed the heartbeat")
 	}
@@ -298,24 +248,19 @@ func FuzzEncode(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seed)
 	}
-
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		batch := randomBatch(random)
-
 		request, err := contract.V3.Encode(&batch)
 		if batch.IsEmpty() {
 			if !errors.Is(err, contract.ErrMalformed) {
 				t.Fatalf("Encode of an empty batch = %v", err)
 			}
-
 			return
 		}
-
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		checkRequest(t, &batch, &request)
 	})
 }
@@ -327,11 +272,9 @@ func randomBatch(random *rand.Rand) core.Batch {
 			spoil(random, &batch.Events[i])
 		}
 	}
-
 	if random.IntN(2) == 0 {
 		batch.Heartbeat = randomHeartbeat(random)
 	}
-
 	return batch
 }
 
@@ -369,20 +312,16 @@ func randomHeartbeat(random *rand.Rand) *core.Heartbeat {
 		ConfigHash:             randomText(random),
 		Dropped:                map[string]int64{},
 	}
-
 	for i := range beat.CAFingerprints {
 		beat.CAFingerprints[i] = randomText(random)
 	}
-
 	for range random.IntN(100) {
 		beat.Dropped[randomText(random)] = random.Int64()
 	}
-
 	return beat
 }
 
 func randomText(random *rand.Rand) string {
 	part := []string{"", "x", "<", "ä", "\xff", "\"", "\x00", "\u2028"}[random.IntN(8)]
-
 	return strings.Repeat(part, random.IntN(1000))
 }

@@ -30,7 +30,6 @@ func sample() core.WatchEvent {
 
 func withoutOwner(e core.WatchEvent) core.WatchEvent {
 	e.Owner = types.NamespacedName{}
-
 	return e
 }
 
@@ -47,20 +46,16 @@ type deployed struct {
 
 func TestDeployedConsumersReadWhatWeSend(t *testing.T) {
 	t.Parallel()
-
 	for _, version := range []contract.Version{contract.V1, contract.V2} {
 		body := encode(t, version, core.NewBatch(sample()))
-
 		var got deployed
 		if err := json.Unmarshal(body, &got); err != nil {
 			t.Fatal(err)
 		}
-
 		want := toDeployed(sample())
 		if !version.NeedsOwner() {
 			want.Owner = types.NamespacedName{}
 		}
-
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", version, diff)
 		}
@@ -71,18 +66,15 @@ func toDeployed(e core.WatchEvent) deployed {
 	d := deployed{Owner: e.Owner, Watched: e.Watched}
 	kind := &d.WatchedGvk
 	kind.Group, kind.Version, kind.Kind = e.WatchedGVK.Group, e.WatchedGVK.Version, e.WatchedGVK.Kind
-
 	return d
 }
 
 func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 	t.Parallel()
-
 	sent, err := json.Marshal(toDeployed(sample()))
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	lower := strings.NewReplacer("Namespace", "namespace", "Name", "name", "watchedGvk", "watchedgvk")
 	upper := strings.NewReplacer("owner", "OWNER", "watched", "WATCHED", "group", "GROUP")
 	bodies := map[string]string{
@@ -93,12 +85,10 @@ func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 		"more":       strings.Replace(string(sent), "{", `{"operation":"UPDATE","more":[{"a":null}],`, 1),
 		"more below": strings.Replace(string(sent), `{"Namespace"`, `{"UID":7,"Namespace"`, 1),
 	}
-
 	for name, body := range bodies {
 		checkDecoded(t, name, contract.V1, body, sample())
 		checkDecoded(t, name, contract.V2, body, withoutOwner(sample()))
 	}
-
 	// In v2 the owner is an unknown field of any type.
 	for _, odd := range []string{`null`, `"kcp-system/runtime-1"`, `7`, `[]`, `{"Name":7}`} {
 		body := strings.Replace(string(golden(t, "v2.json")), "{", `{"owner":`+odd+`,`, 1)
@@ -108,7 +98,6 @@ func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 
 func checkDecoded(t *testing.T, name string, version contract.Version, body string, want core.WatchEvent) {
 	t.Helper()
-
 	got, err := version.Decode([]byte(body))
 	if diff := cmp.Diff(core.NewBatch(want), got); err != nil || diff != "" {
 		t.Errorf("%s, %s, error %v (-want +got):\n%s", version, name, err, diff)
@@ -117,10 +106,8 @@ func checkDecoded(t *testing.T, name string, version contract.Version, body stri
 
 func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
-
 	v1, v2 := string(golden(t, "v1.json")), string(golden(t, "v2.json"))
 	long := strings.Repeat("x", 254)
-
 	tests := []struct {
 		name    string
 		version contract.Version
@@ -153,13 +140,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{"long version", contract.V2, strings.Replace(v2, `v1beta2`, long, 1), "watchedGvk.version has 254 bytes"},
 		{"too large", contract.V2, v2 + strings.Repeat(" ", 16<<10), "want at most 16384"},
 	}
-
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-
 			batch, err := tt.version.Decode([]byte(tt.body))
-
 			switch {
 			case !errors.Is(err, contract.ErrMalformed) || !batch.IsEmpty():
 				t.Fatalf("Decode = %v, %v, want ErrMalformed", batch, err)
@@ -174,15 +158,12 @@ func TestDecodeRefuses(t *testing.T) {
 
 func TestUnsendableSingleEvents(t *testing.T) {
 	t.Parallel()
-
 	change := func(change func(e *core.WatchEvent)) core.WatchEvent {
 		e := sample()
 		change(&e)
-
 		return e
 	}
 	long := strings.Repeat("x", 300)
-
 	for name, tt := range map[string]struct {
 		version contract.Version
 		event   core.WatchEvent
@@ -195,12 +176,10 @@ func TestUnsendableSingleEvents(t *testing.T) {
 		"long group":              {contract.V2, change(func(e *core.WatchEvent) { e.WatchedGVK.Group = long })},
 	} {
 		batch := core.NewBatch(tt.event)
-
 		request, err := tt.version.Encode(&batch)
 		if err != nil || request.Body != nil || request.Sent != nil {
 			t.Errorf("%s: Encode = %+v, %v, want no body", name, request, err)
 		}
-
 		if failed := request.Failed[0]; !errors.Is(failed, contract.ErrMalformed) || !core.IsPermanent(failed) {
 			t.Errorf("%s: the event fails with %v, want ErrMalformed", name, failed)
 		}
@@ -210,25 +189,20 @@ func TestUnsendableSingleEvents(t *testing.T) {
 // A request of v1 and v2 carries the first event that the contract can express.
 func TestSingleRequestsCarryOneEvent(t *testing.T) {
 	t.Parallel()
-
 	batch := core.NewBatch(withoutOwner(sample()), sample(), sample())
 	batch.Heartbeat = &core.Heartbeat{ID: "h"}
-
 	request, err := contract.V1.Encode(&batch)
 	if err != nil || !slices.Equal(request.Sent, []int{1}) || request.Heartbeat || len(request.Failed) != 2 {
 		t.Fatalf("Encode = %+v, %v, want the event 1 only", request, err)
 	}
-
 	if !errors.Is(request.Failed[0], contract.ErrMalformed) || !errors.Is(request.Failed[2], core.ErrNotSent) {
 		t.Errorf("failed: %v, want ErrMalformed for 0 and ErrNotSent for 2", map[int]error(request.Failed))
 	}
-
 	checkDecoded(t, "the event", contract.V1, string(request.Body), sample())
 }
 
 func TestSingleContractsCarryNoHeartbeat(t *testing.T) {
 	t.Parallel()
-
 	for _, version := range []contract.Version{contract.V1, contract.V2} {
 		request, err := version.Encode(&core.Batch{Heartbeat: &core.Heartbeat{ID: "h"}})
 		if err != nil || request.Body != nil || len(request.Failed) > 0 {
@@ -239,12 +213,10 @@ func TestSingleContractsCarryNoHeartbeat(t *testing.T) {
 
 func TestTheLongestEventFits(t *testing.T) {
 	t.Parallel()
-
 	longest := strings.Repeat("<", 253) // encoding/json writes six bytes for each.
 	name := types.NamespacedName{Namespace: longest, Name: longest}
 	kind := schema.GroupVersionKind{Group: longest, Version: longest, Kind: longest}
 	event := core.WatchEvent{Owner: name, Watched: name, WatchedGVK: kind}
-
 	checkDecoded(t, "longest", contract.V1, string(encode(t, contract.V1, core.NewBatch(event))), event)
 }
 
@@ -253,11 +225,9 @@ func FuzzSingleDecode(f *testing.F) {
 	if err != nil || len(files) == 0 {
 		f.Fatalf("no seeds: %v", err)
 	}
-
 	for _, file := range files {
 		f.Add(golden(f, filepath.Base(file)))
 	}
-
 	for _, seed := range []string{
 		``, `null`, `{}`, `[]`, `{"watched":{"name":"a"},"watchedgvk":{"KIND":"b"}}`, `{"owner":{}}`,
 		`{"watched":{"Name":"a","Name":null},"watchedGvk":{"kind":"b"},"watchedGvk":null,"watched":{"Namespace":"c"}}`,
@@ -267,7 +237,6 @@ func FuzzSingleDecode(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, version := range []contract.Version{contract.V1, contract.V2} {
 			checkRoundTrip(t, version, body)
@@ -279,32 +248,25 @@ func FuzzSingleDecode(f *testing.F) {
 // and survives another encoding.
 func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
 	t.Helper()
-
 	batch, err := version.Decode(body)
 	if err != nil {
 		if !errors.Is(err, contract.ErrMalformed) {
 			t.Fatalf("%s: error %v is not ErrMalformed", version, err)
 		}
-
 		return
 	}
-
 	if !json.Valid(body) {
 		t.Fatalf("%s: takes %q, which is not JSON", version, body)
 	}
-
 	event := batch.Events[0].WatchEvent
-
 	var plain deployed
 	if err := json.Unmarshal(body, &plain); err == nil && !event.Resync {
 		if !version.NeedsOwner() {
 			plain.Owner = types.NamespacedName{}
 		}
-
 		if diff := cmp.Diff(plain, toDeployed(event)); diff != "" {
 			t.Fatalf("%s: %s (-deployed +ours):\n%s", version, body, diff)
 		}
 	}
-
 	checkDecoded(t, "again", version, string(encode(t, version, batch)), event)
 }

@@ -65,7 +65,6 @@ func ExampleEvent() {
 	outbox.EXPECT().
 		Accept(core.Manager("my-operator"), coremock.Event(core.WatchEvent{Resync: true})).
 		Return(core.Accepted)
-
 	fmt.Println(outbox.Accept("my-operator", core.WatchEvent{Resync: true, Time: time.Now()}))
 	// Output: accepted
 }

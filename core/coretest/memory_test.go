@@ -15,10 +15,8 @@ import (
 
 func TestMemoryIsAForwarder(t *testing.T) {
 	t.Parallel()
-
 	coretest.TestForwarder(t, func(_ *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
 		memory := coretest.NewMemory(farEnd)
-
 		return coretest.ForwarderHarness{Forwarder: memory, Disconnect: func() { memory.SetDown(true) }}
 	}, coretest.ForwarderOptions{})
 }
@@ -26,10 +24,8 @@ func TestMemoryIsAForwarder(t *testing.T) {
 // TestNarrowTransportIsAForwarder shows that a transport may carry little, and cut batches.
 func TestNarrowTransportIsAForwarder(t *testing.T) {
 	t.Parallel()
-
 	coretest.TestForwarder(t, func(_ *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
 		narrow := &narrow{farEnd: farEnd}
-
 		return coretest.ForwarderHarness{Forwarder: narrow, Disconnect: func() { narrow.down.Store(true) }}
 	}, coretest.ForwarderOptions{
 		WithoutOwner: true, WithoutNumbers: true, WithoutDetails: true, Unsendable: &core.WatchEvent{},
@@ -47,34 +43,27 @@ func (n *narrow) Forward(ctx context.Context, manager core.Manager, batch core.B
 	if len(batch.Events) == 0 {
 		return nil
 	}
-
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-
 	if n.down.Load() {
 		return core.ErrNotReady
 	}
-
 	sent, failed := n.encode(batch.Events)
 	if len(sent) == 0 {
 		return failed
 	}
-
 	body := core.Batch{}
 	for _, i := range sent {
 		body.Events = append(body.Events, narrowed(&batch.Events[i].WatchEvent))
 	}
-
 	return joined(n.farEnd.Forward(ctx, manager, body), sent, failed)
 }
 
 // encode returns the indexes of the events that fit, and names the others.
 func (n *narrow) encode(events []core.Numbered) (sent []int, failed core.EventErrors) {
 	const most = 3
-
 	failed = core.EventErrors{}
-
 	for i := range events {
 		switch {
 		case len(sent) == most:
@@ -85,7 +74,6 @@ func (n *narrow) encode(events []core.Numbered) (sent []int, failed core.EventEr
 			sent = append(sent, i)
 		}
 	}
-
 	return sent, failed
 }
 
@@ -101,39 +89,30 @@ func joined(err error, sent []int, failed core.EventErrors) error {
 	if err != nil && !partial {
 		return err
 	}
-
 	for i, err := range some {
 		failed[sent[i]] = err
 	}
-
 	if len(failed) == 0 {
 		return nil
 	}
-
 	return failed
 }
 
 func TestMemorySharesNoBatchWithItsFarEnd(t *testing.T) {
 	t.Parallel()
-
 	var got core.Batch
-
 	memory := coretest.NewMemory(core.ForwarderFunc(func(_ context.Context, _ core.Manager, b core.Batch) error {
 		got = b
-
 		return nil
 	}))
 	sent := core.NewBatch(core.WatchEvent{Watched: types.NamespacedName{Name: "a"}})
 	sent.Heartbeat = &core.Heartbeat{Dropped: map[string]int64{"a": 1}, CAFingerprints: []string{"a"}}
-
 	if err := memory.Forward(t.Context(), "m", sent); err != nil {
 		t.Fatal(err)
 	}
-
 	clear(sent.Events)
 	clear(sent.Heartbeat.Dropped)
 	clear(sent.Heartbeat.CAFingerprints)
-
 	beat := got.Heartbeat
 	if got.Events[0].Watched.Name != "a" || beat.Dropped["a"] != 1 || !slices.Equal(beat.CAFingerprints, []string{"a"}) {
 		t.Errorf("the far end sees later changes of the batch: %+v", got)

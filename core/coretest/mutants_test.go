@@ -35,15 +35,12 @@ type mutant struct {
 // A suite that cannot fail proves nothing: each fault must be found, named and found soon.
 func TestSuitesFindMutants(t *testing.T) {
 	t.Parallel()
-
 	for name, m := range forwarderMutants() {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantForwarder", name, m.failure) })
 	}
-
 	for name, m := range receiverMutants() {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantReceiver", name, m.failure) })
 	}
-
 	for name, m := range verifierMutants() {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantVerifier", name, m.failure) })
 	}
@@ -52,20 +49,15 @@ func TestSuitesFindMutants(t *testing.T) {
 // checkFound runs the suite for a mutant in a child process. The failures of that process are the result.
 func checkFound(t *testing.T, suite, mutant, failure string) {
 	t.Helper()
-
 	const soon = 30 * time.Second // On a busy machine. A mutant that hangs takes 2 s.
-
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-
 	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+suite+"$")
 	child.Env = append(os.Environ(), mutantVariable+"="+mutant)
-
 	output, err := child.CombinedOutput()
 	if failed, ok := errors.AsType[*exec.ExitError](err); !ok || failed.ExitCode() != 1 {
 		t.Errorf("the suite passes a mutant that %s: %v\n%s", mutant, err, output)
 	}
-
 	if !strings.Contains(string(output), failure) {
 		t.Errorf("want %q among the failures of a mutant that %s:\n%s", failure, mutant, output)
 	}
@@ -76,11 +68,9 @@ func TestMutantForwarder(t *testing.T) {
 	if !ok {
 		t.Skip("is run by TestSuitesFindMutants")
 	}
-
 	t.Run("suite", func(t *testing.T) {
 		coretest.TestForwarder(t, func(_ *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
 			memory := coretest.NewMemory(farEnd)
-
 			return coretest.ForwarderHarness{
 				Forwarder:  m.middle(memory.Forward),
 				Disconnect: func() { memory.SetDown(true) },
@@ -102,10 +92,8 @@ func forwarderMutants() map[string]mutant {
 		"never sends the rest":    {"Forward sends nothing", neverSendsTheRest},
 		"breaks for ever":         {"the far end accepts again", breaksForEver},
 	}
-
 	maps.Copy(all, losingMutants())
 	maps.Copy(all, answeringMutants())
-
 	return all
 }
 
@@ -166,7 +154,6 @@ func eachBatch(change func(batch *core.Batch)) middle {
 		return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 			batch.Events = slices.Clone(batch.Events)
 			change(&batch)
-
 			return next(ctx, manager, batch)
 		}
 	}
@@ -250,15 +237,12 @@ func keepsTheBatch(next forward) forward {
 		mu   sync.Mutex
 		last []core.Numbered
 	)
-
 	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		mu.Lock()
 		defer mu.Unlock()
-
 		events := batch.Events
 		batch.Events = append(slices.Clone(events), last...)
 		last = events
-
 		return next(ctx, manager, batch)
 	}
 }
@@ -266,11 +250,9 @@ func keepsTheBatch(next forward) forward {
 func changesEvents(next forward) forward {
 	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		err := next(ctx, manager, batch)
-
 		for i := range batch.Events {
 			batch.Events[i].Sequence++
 		}
-
 		return err
 	}
 }
@@ -280,7 +262,6 @@ func changesHeartbeat(next forward) forward {
 		if batch.Heartbeat != nil {
 			delete(batch.Heartbeat.Dropped, "overflow")
 		}
-
 		return next(ctx, manager, batch)
 	}
 }
@@ -295,28 +276,23 @@ func neverSendsTheRest(next forward) forward {
 		for i := range batch.Events {
 			rest[i] = core.ErrNotSent
 		}
-
 		if len(rest) > 0 {
 			return rest
 		}
-
 		return next(ctx, manager, batch)
 	}
 }
 
 func breaksForEver(next forward) forward {
 	var broken atomic.Bool
-
 	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		err := next(ctx, manager, batch)
 		if err != nil {
 			broken.Store(true)
 		}
-
 		if broken.Load() {
 			return core.ErrNotReady
 		}
-
 		return err
 	}
 }
@@ -327,7 +303,6 @@ func waitsItself(next forward) forward {
 		if core.RetryAfter(err) > 0 {
 			<-ctx.Done()
 		}
-
 		return err
 	}
 }
@@ -339,7 +314,6 @@ func mapsErrors(change func(err error) error) middle {
 			if err := next(ctx, manager, batch); err != nil {
 				return change(err)
 			}
-
 			return nil
 		}
 	}
@@ -350,7 +324,6 @@ func failsOnSuccess(next forward) forward {
 		if err := next(ctx, manager, batch); err != nil || batch.IsEmpty() {
 			return err
 		}
-
 		return core.ErrNotReady
 	}
 }
@@ -360,7 +333,6 @@ func plainly(err error) error { return errors.New(err.Error()) }
 // some returns a copy of the failed events that err names.
 func some(err error) (core.EventErrors, bool) {
 	failed, ok := errors.AsType[core.EventErrors](err)
-
 	return maps.Clone(failed), ok
 }
 
@@ -368,7 +340,6 @@ func losesPartialFailures(err error) error {
 	if _, ok := some(err); ok {
 		return nil
 	}
-
 	return err
 }
 
@@ -377,12 +348,10 @@ func repeatsTheFirst(err error) error {
 	if !ok {
 		return err
 	}
-
 	first := slices.Min(slices.Collect(maps.Keys(failed)))
 	for i := range failed {
 		failed[i] = failed[first]
 	}
-
 	return failed
 }
 
@@ -391,22 +360,18 @@ func swapsIndexes(err error) error {
 	if !ok {
 		return err
 	}
-
 	shifted := core.EventErrors{}
 	for i, err := range failed {
 		shifted[i^1] = err
 	}
-
 	return shifted
 }
 
 func namesTooMany(err error) error {
 	if failed, ok := some(err); ok {
 		failed[100] = core.ErrForbidden
-
 		return failed
 	}
-
 	return err
 }
 
@@ -414,7 +379,6 @@ func failsAllForOne(err error) error {
 	if failed, ok := some(err); ok {
 		return failed[slices.Min(slices.Collect(maps.Keys(failed)))]
 	}
-
 	return err
 }
 
@@ -424,12 +388,10 @@ func namesEventsForAll(next forward) forward {
 		if _, ok := some(err); ok || err == nil {
 			return err
 		}
-
 		failed := core.EventErrors{}
 		for i := range batch.Events {
 			failed[i] = err
 		}
-
 		return failed
 	}
 }
@@ -441,23 +403,18 @@ func relabel(change func(r *coretest.Refusal)) func(err error) error {
 		if !ok {
 			return err
 		}
-
 		changed := *refusal
 		change(&changed)
-
 		return &changed
 	}
-
 	return func(err error) error {
 		failed, ok := some(err)
 		if !ok {
 			return one(err)
 		}
-
 		for i, err := range failed {
 			failed[i] = one(err)
 		}
-
 		return failed
 	}
 }
@@ -467,7 +424,6 @@ func condemnsUnreachable(err error) error {
 	if _, scripted := errors.AsType[*coretest.Refusal](err); !scripted && errors.Is(err, core.ErrNotReady) {
 		return &coretest.Refusal{Permanent: true, Label: "unreachable"}
 	}
-
 	return err
 }
 
@@ -476,7 +432,6 @@ func blamesTheManager(err error) error {
 	if errors.Is(err, core.ErrNotReady) {
 		return &coretest.Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager, After: core.RetryAfter(err)}
 	}
-
 	return err
 }
 
@@ -488,7 +443,6 @@ type verifierMutant struct {
 
 func verifierMutants() map[string]verifierMutant {
 	right := domains{"one": "one.example", "two": "two.example"}
-
 	return map[string]verifierMutant{
 		"lets all pass": {
 			"want the verdict sender may not trigger this",
@@ -502,7 +456,6 @@ func verifierMutants() map[string]verifierMutant {
 			"lets a peer without identity pass",
 			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
 				p.ID, p.DNSNames = "x", append(p.DNSNames, "one.example")
-
 				return right.Verify(ctx, p, e)
 			},
 		},
@@ -511,7 +464,6 @@ func verifierMutants() map[string]verifierMutant {
 			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
 				err := right.Verify(ctx, p, e)
 				e.Generation++
-
 				return err
 			},
 		},
@@ -520,7 +472,6 @@ func verifierMutants() map[string]verifierMutant {
 			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
 				err := right.Verify(ctx, p, e)
 				clear(p.DNSNames)
-
 				return err
 			},
 		},
@@ -530,7 +481,6 @@ func verifierMutants() map[string]verifierMutant {
 				if err := right.Verify(ctx, p, e); err != nil {
 					return errors.Join(err, core.ErrNotReady)
 				}
-
 				return nil
 			},
 		},
@@ -540,7 +490,6 @@ func verifierMutants() map[string]verifierMutant {
 				if ctx.Err() != nil {
 					return core.ErrForbidden
 				}
-
 				return right.Verify(ctx, p, e)
 			},
 		},
@@ -552,7 +501,6 @@ func TestMutantVerifier(t *testing.T) {
 	if !ok {
 		t.Skip("is run by TestSuitesFindMutants")
 	}
-
 	t.Run("suite", func(t *testing.T) {
 		coretest.TestVerifier(t, func(*testing.T) core.Verifier { return m.verify }, verifierCases()...)
 	})

@@ -11,10 +11,8 @@ import (
 // Cases without a verdict that a fault could change prove nothing.
 func TestCasesThatProveTooLittle(t *testing.T) {
 	t.Parallel()
-
 	passes, cold := VerifierCase{}, VerifierCase{Want: core.ErrNotReady}
 	refused, other := VerifierCase{Want: core.ErrForbidden}, VerifierCase{Want: errors.New("other")}
-
 	for name, tt := range map[string]struct {
 		cases []VerifierCase
 		fault string

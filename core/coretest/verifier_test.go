@@ -19,7 +19,6 @@ var _ core.Verifier = domains{}
 
 func (d domains) Verify(_ context.Context, peer core.Peer, event *core.WatchEvent) error {
 	domain, ok := d[event.Owner.Name]
-
 	switch {
 	case peer.ID == "":
 		return core.ErrUnauthenticated
@@ -37,7 +36,6 @@ func verifierCases() []coretest.VerifierCase {
 	event := func(owner string) core.WatchEvent {
 		return core.WatchEvent{Owner: types.NamespacedName{Namespace: "kcp-system", Name: owner}}
 	}
-
 	return []coretest.VerifierCase{
 		{Name: "its own owner", Peer: peer, Event: event("one")},
 		{Name: "another owner", Peer: peer, Event: event("two"), Want: core.ErrForbidden},
@@ -48,7 +46,6 @@ func verifierCases() []coretest.VerifierCase {
 
 func TestVerifierSuitePassesAVerifier(t *testing.T) {
 	t.Parallel()
-
 	verifier := domains{"one": "one.example", "two": "two.example"}
 	coretest.TestVerifier(t, func(*testing.T) core.Verifier { return verifier }, verifierCases()...)
 }
@@ -57,10 +54,8 @@ func TestVerifierSuitePassesAVerifier(t *testing.T) {
 // passes.
 func TestVerifierSuitePassesAColdVerifier(t *testing.T) {
 	t.Parallel()
-
 	peer := core.Peer{ID: "runtime-1", DNSNames: []string{"one.example"}}
 	event := core.WatchEvent{Owner: types.NamespacedName{Name: "one"}}
-
 	coretest.TestVerifier(t, func(*testing.T) core.Verifier { return domains{} },
 		coretest.VerifierCase{Name: "cold", Peer: peer, Event: event, Want: core.ErrNotReady})
 }

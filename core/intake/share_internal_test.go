@@ -14,46 +14,36 @@ func visit(s *shares, a Account, now time.Time) (time.Duration, bool) {
 	if ok {
 		s.leave(a, now)
 	}
-
 	return wait, ok
 }
 
 func TestSharesRefill(t *testing.T) {
 	t.Parallel()
-
 	s, now := newShares(2, 4, 1), time.Unix(1000, 0)
-
 	for n := range 4 {
 		if _, ok := visit(s, prod, now); !ok {
 			t.Fatalf("request %d of a burst of 4 was refused", n)
 		}
 	}
-
 	if wait, ok := visit(s, prod, now); ok || wait != 500*time.Millisecond {
 		t.Errorf("beyond the burst: taken %v, wait %v, want to wait 500ms for the next token", ok, wait)
 	}
-
 	if _, ok := visit(s, Account{Name: "other"}, now); !ok {
 		t.Error("another runtime was refused")
 	}
-
 	now = now.Add(500 * time.Millisecond)
-
 	if _, ok := visit(s, prod, now); !ok {
 		t.Error("refused after the wait that was asked for")
 	}
-
 	// More than two lives: it is forgotten, and starts with a full bucket, but with no more than
 	// that.
 	now = now.Add(time.Hour)
-
 	taken := 0
 	for range 10 {
 		if _, ok := visit(s, prod, now); ok {
 			taken++
 		}
 	}
-
 	if taken != 4 {
 		t.Errorf("%d taken at once after a rest, want the burst of 4", taken)
 	}
@@ -61,14 +51,11 @@ func TestSharesRefill(t *testing.T) {
 
 func TestSharesTakeMoreThanTheBurst(t *testing.T) {
 	t.Parallel()
-
 	s, now := newShares(1, 4, 1), time.Unix(1000, 0)
 	if _, ok := s.enter(prod, 100, now); !ok {
 		t.Fatal("a cost above the burst is refused for ever")
 	}
-
 	s.leave(prod, now)
-
 	if wait, ok := visit(s, prod, now); ok || wait != time.Second {
 		t.Errorf("after it: taken %v, wait %v, want to wait 1s", ok, wait)
 	}
@@ -76,21 +63,16 @@ func TestSharesTakeMoreThanTheBurst(t *testing.T) {
 
 func TestSharesBoundWhatIsInFlight(t *testing.T) {
 	t.Parallel()
-
 	s, now := newShares(100, 100, 2), time.Unix(1000, 0)
-
 	for range 2 {
 		if _, ok := s.enter(prod, 1, now); !ok {
 			t.Fatal("refused although there is room")
 		}
 	}
-
 	if wait, ok := s.enter(prod, 1, now); ok || wait != time.Second {
 		t.Errorf("third of 2: taken %v, wait %v, want to wait 1s", ok, wait)
 	}
-
 	s.leave(prod, now)
-
 	if _, ok := s.enter(prod, 1, now); !ok {
 		t.Error("refused although one has left")
 	}
@@ -98,45 +80,33 @@ func TestSharesBoundWhatIsInFlight(t *testing.T) {
 
 func TestSharesForgetTheIdle(t *testing.T) {
 	t.Parallel()
-
 	const each = 1000
-
 	s, now := newShares(1, 10, 1), time.Unix(1000, 0)
-
 	if _, ok := s.enter(prod, 1, now); !ok {
 		t.Fatal("refused although there is room")
 	}
-
 	most := 0
-
 	for round := range 10 {
 		for n := range each {
 			visit(s, Account{Name: fmt.Sprintf("%d-%d", round, n)}, now)
 		}
-
 		most = max(most, len(s.young)+len(s.old))
 		now = now.Add(s.life)
 	}
-
 	if most > 2*(each+1) {
 		t.Errorf("%d runtimes were remembered, want at most those of two lives", most)
 	}
-
 	if _, ok := s.enter(prod, 1, now); ok {
 		t.Error("the runtime with a request in flight was forgotten")
 	}
-
 	s.leave(prod, now)
-
 	if _, ok := visit(s, prod, now); !ok {
 		t.Error("refused although nothing is in flight")
 	}
-
 	for range 3 {
 		now = now.Add(s.life)
 		visit(s, Account{Name: "last"}, now)
 	}
-
 	if n := len(s.young) + len(s.old); n > 2 {
 		t.Errorf("%d runtimes are remembered after a rest, want the last one only", n)
 	}

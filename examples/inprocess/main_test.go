@@ -29,7 +29,6 @@ func TestOutput(t *testing.T) {
 
 func TestDocumentsShowTheOutput(t *testing.T) {
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-
 	for _, document := range []string{"README.md", "../../README.md"} {
 		text, err := os.ReadFile(document)
 		if err != nil {

@@ -155,12 +155,10 @@ func TestPrintsEventsOfDirectConnections(t *testing.T) {
 		_ = json.NewDecoder(out).Decode(&line) // An empty line fails the comparison.
 		printed <- line
 	}()
-
 	target := "https://" + addr + "/v2/my-operator/event"
 	if status, err := post(t, p.client(t, "127.0.0.1", p.runtime.TLS()), target, ""); status != http.StatusOK {
 		t.Fatalf("status %d and %v, want 200", status, err)
 	}
-
 	line := <-printed
 	if _, err := time.Parse(time.RFC3339Nano, line["received"]); err != nil {
 		t.Error(err)

@@ -13,7 +13,6 @@ import (
 // documents returns the paths of the documents for users.
 func documents(t *testing.T) []string {
 	t.Helper()
-
 	paths := []string{}
 	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(path) == ".md" {
@@ -24,26 +23,21 @@ func documents(t *testing.T) []string {
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("found %v and %v in docs", paths, err)
 	}
-
 	return append(paths, "../../README.md", "../../SECURITY.md", "../../CONTRIBUTING.md", "../../CHANGELOG.md")
 }
 
 func TestLinksLeadSomewhere(t *testing.T) {
 	links := 0
-
 	for _, path := range documents(t) {
 		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(prose(t, path), -1) {
 			if strings.Contains(link[1], "://") {
 				continue
 			}
-
 			links++
-
 			target, anchor, _ := strings.Cut(link[1], "#")
 			if target = filepath.Join(filepath.Dir(path), target); strings.HasPrefix(link[1], "#") {
 				target = path
 			}
-
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s: the link %s leads nowhere: %v", path, link[1], err)
 			} else if anchor != "" && !slices.Contains(anchors(t, target), anchor) {
@@ -51,7 +45,6 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			}
 		}
 	}
-
 	if links == 0 {
 		t.Error("there are no links")
 	}
@@ -60,36 +53,30 @@ func TestLinksLeadSomewhere(t *testing.T) {
 // prose returns a document without its blocks of code.
 func prose(t *testing.T, path string) string {
 	t.Helper()
-
 	return regexp.MustCompile("(?s)```.*?```").ReplaceAllString(read(t, path), "")
 }
 
 // anchors returns the anchors of the headings of a document, as GitHub makes them.
 func anchors(t *testing.T, path string) (all []string) {
 	t.Helper()
-
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose(t, path), -1) {
 		plain := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(heading[1]), "")
 		all = append(all, strings.ReplaceAll(plain, " ", "-"))
 	}
-
 	return all
 }
 
 // TestTestsThatAreNamedExist holds that a claim names a test that exists.
 func TestTestsThatAreNamedExist(t *testing.T) {
 	there, named := testsOf(t, "../.."), 0
-
 	for _, path := range documents(t) {
 		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w*`).FindAllString(read(t, path), -1) {
 			named++
-
 			if !there[name] {
 				t.Errorf("%s names %s, which is no test", path, name)
 			}
 		}
 	}
-
 	if named == 0 {
 		t.Error("no tests are named")
 	}
@@ -97,9 +84,7 @@ func TestTestsThatAreNamedExist(t *testing.T) {
 
 func testsOf(t *testing.T, root string) map[string]bool {
 	t.Helper()
-
 	tests, declared := make(map[string]bool), regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -109,16 +94,13 @@ func testsOf(t *testing.T, root string) map[string]bool {
 		case !strings.HasSuffix(path, "_test.go"):
 			return nil
 		}
-
 		for _, name := range declared.FindAllStringSubmatch(read(t, path), -1) {
 			tests[name[1]] = true
 		}
-
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return tests
 }

@@ -26,7 +26,6 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-
 	goleak.VerifyTestMain(m)
 }
 
@@ -42,50 +41,39 @@ type program struct {
 
 func start(t *testing.T, env []string, args ...string) *program {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("starts two API servers, which -short leaves out")
 	}
-
 	// A change of the agent must not leave cached results of this test: see the Makefile.
 	_ = os.Getenv("RUNTIME_WATCHER_SOURCES")
-
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	p := &program{cmd: exec.CommandContext(t.Context(), self, args...), tmp: t.TempDir()}
 	p.cmd.Env = append(os.Environ(), append(env, asProgram+"=1", "TMPDIR="+p.tmp, "KCP_CONTRACT=")...)
 	p.cmd.Stderr = &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	p.stdout = bufio.NewScanner(stdout)
-
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-
 	return p
 }
 
 // readUntil reads lines up to one that contains text; "" reads all.
 func (p *program) readUntil(t *testing.T, text string) {
 	t.Helper()
-
 	for p.stdout.Scan() {
 		p.text.WriteString(p.stdout.Text() + "\n")
-
 		if text != "" && strings.Contains(p.stdout.Text(), text) {
 			return
 		}
 	}
-
 	if text != "" {
 		t.Fatalf("no %q in its output:\n%s%s", text, &p.text, &p.stderr)
 	}
@@ -94,21 +82,17 @@ func (p *program) readUntil(t *testing.T, text string) {
 // end reads the rest and returns the exit code, or -1 after a signal.
 func (p *program) end(t *testing.T) int {
 	t.Helper()
-
 	p.readUntil(t, "")
-
 	err := p.cmd.Wait()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-
 	return p.cmd.ProcessState.ExitCode()
 }
 
 // signal signals the process group, as a terminal does.
 func (p *program) signal(t *testing.T, signal syscall.Signal) {
 	t.Helper()
-
 	if err := syscall.Kill(-p.cmd.Process.Pid, signal); err != nil {
 		t.Fatal(err)
 	}
@@ -117,24 +101,20 @@ func (p *program) signal(t *testing.T, signal syscall.Signal) {
 // children returns the other running processes of its session.
 func (p *program) children(t *testing.T) (children []process) {
 	t.Helper()
-
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(stats) == 0 {
 		t.Skip("needs /proc")
 	}
-
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
 			continue // It has ended.
 		}
-
 		child, session := parseStat(string(stat))
 		if session == p.cmd.Process.Pid && child.pid != session && child.state != "Z" {
 			children = append(children, child)
 		}
 	}
-
 	return children
 }
 
@@ -149,34 +129,28 @@ func parseStat(stat string) (p process, session int) {
 		state          = 0
 		sessionOfGroup = 3
 	)
-
 	begin, end := strings.Index(stat, "("), strings.LastIndex(stat, ")")
 	fields := strings.Fields(stat[end+1:])
 	p.pid, _ = strconv.Atoi(strings.TrimSpace(stat[:begin]))
 	p.name, p.state = stat[begin+1:end], fields[state]
 	session, _ = strconv.Atoi(fields[sessionOfGroup])
-
 	return p, session
 }
 
 // checkNothingLeft fails if a child process still runs after grace.
 func (p *program) checkNothingLeft(t *testing.T, grace time.Duration) {
 	t.Helper()
-
 	deadline := time.Now().Add(grace)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-
 	for {
 		children := p.children(t)
 		if len(children) == 0 {
 			return
 		}
-
 		if time.Now().After(deadline) {
 			t.Fatalf("left behind: %v", children)
 		}
-
 		<-tick.C
 	}
 }
@@ -184,12 +158,10 @@ func (p *program) checkNothingLeft(t *testing.T, grace time.Duration) {
 // checkNoFiles fails unless its temporary folder is empty.
 func (p *program) checkNoFiles(t *testing.T) {
 	t.Helper()
-
 	entries, err := os.ReadDir(p.tmp)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	for _, entry := range entries {
 		t.Errorf("left behind: %s", entry)
 	}
@@ -199,21 +171,16 @@ func TestDemoRunsThrough(t *testing.T) {
 	for _, contract := range []string{"v1", "v2", "v3"} {
 		t.Run(contract, func(t *testing.T) {
 			t.Parallel()
-
 			p := start(t, nil, "--contract="+contract)
 			if code := p.end(t); code != 0 {
 				t.Fatalf("exit code %d, want 0:\n%s%s", code, &p.text, &p.stderr)
 			}
-
 			p.checkNothingLeft(t, 0)
 			p.checkNoFiles(t)
-
 			if p.stderr.Len() > 0 {
 				t.Errorf("printed to stderr: %s", &p.stderr)
 			}
-
 			checkOutput(t, contract, p.text.String())
-
 			if contract == "v3" {
 				checkShownOutput(t, p.text.String())
 			}
@@ -238,13 +205,11 @@ func TestDemoOverNATS(t *testing.T) {
 // checkOutput fails unless each step has its line.
 func checkOutput(t *testing.T, contract, text string) {
 	t.Helper()
-
 	reconciles := "3"
 	if contract == "v1" {
 		// The first object names the owner for a resync, which may arrive during the first reconcile.
 		reconciles = "[34]"
 	}
-
 	for _, want := range []string{
 		"create .* accepted +started +[0-9]+ ms after the commit, sees replicas 1, image app:v1",
 		"replicas 1 to 2 .* accepted +started +[0-9]+ ms after the commit, sees replicas 2, image app:v1",
@@ -275,15 +240,12 @@ func TestCtrlCAtAnyMomentLeavesNothingBehind(t *testing.T) {
 	} {
 		t.Run(moment.name, func(t *testing.T) {
 			t.Parallel()
-
 			p := start(t, nil, moment.args...)
 			p.readUntil(t, moment.after)
 			p.signal(t, syscall.SIGINT)
-
 			if code := p.end(t); code != moment.code {
 				t.Errorf("exit code %d, want %d:\n%s%s", code, moment.code, &p.text, &p.stderr)
 			}
-
 			p.checkNothingLeft(t, 0)
 			p.checkNoFiles(t)
 		})
@@ -293,20 +255,15 @@ func TestCtrlCAtAnyMomentLeavesNothingBehind(t *testing.T) {
 func TestCtrlCDuringTheBuildEndsTheCompilers(t *testing.T) {
 	p := start(t, []string{"GOCACHE=" + t.TempDir()})
 	p.readUntil(t, "Runtime Watcher")
-
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-
 	for !compiles(p.children(t)) {
 		<-tick.C
 	}
-
 	p.signal(t, syscall.SIGINT)
-
 	if code := p.end(t); code != exitInterrupted {
 		t.Errorf("exit code %d, want %d:\n%s%s", code, exitInterrupted, &p.text, &p.stderr)
 	}
-
 	p.checkNothingLeft(t, 0)
 	p.checkNoFiles(t)
 }
@@ -317,18 +274,15 @@ func compiles(children []process) bool {
 			return true
 		}
 	}
-
 	return false
 }
 
 func TestKilledItLeavesNoProcessBehind(t *testing.T) {
 	p := start(t, nil, "--serve")
 	p.readUntil(t, "Decisions, deliveries")
-
 	if len(p.children(t)) == 0 {
 		t.Error("no child processes with --serve, want API servers and agent")
 	}
-
 	p.signal(t, syscall.SIGKILL)
 	p.end(t)
 	p.checkNothingLeft(t, 10*time.Second)
@@ -346,7 +300,6 @@ func TestANATSServerThatEndsIsAFailureWithLogs(t *testing.T) {
 	p.readUntil(t, "Decisions, deliveries")
 	p.kill(t, "natsserver")
 	logs := p.checkFailure(t, "the NATS server ended", "nats.log")
-
 	text, err := os.ReadFile(filepath.Join(logs, "quickstart.log"))
 	if err != nil || !strings.Contains(string(text), "connection to the NATS server lost") {
 		t.Errorf("the operator does not log that it lost its connection: %v\n%s", err, text)
@@ -356,7 +309,6 @@ func TestANATSServerThatEndsIsAFailureWithLogs(t *testing.T) {
 // kill kills the child processes with a name.
 func (p *program) kill(t *testing.T, name string) {
 	t.Helper()
-
 	for _, child := range p.children(t) {
 		if child.name == name {
 			if err := syscall.Kill(child.pid, syscall.SIGKILL); err != nil {
@@ -370,24 +322,19 @@ func (p *program) kill(t *testing.T, name string) {
 // with the logs. It returns that folder.
 func (p *program) checkFailure(t *testing.T, ended, log string) (logs string) {
 	t.Helper()
-
 	if code := p.end(t); code != exitFailure {
 		t.Errorf("exit code %d, want %d", code, exitFailure)
 	}
-
 	p.checkNothingLeft(t, 0)
-
 	for _, want := range []string{ended, "signal: killed", "see " + log} {
 		if !strings.Contains(p.stderr.String(), want) {
 			t.Errorf("no %q in\n%s", want, &p.stderr)
 		}
 	}
-
 	found, err := filepath.Glob(filepath.Join(p.tmp, "*", "logs", log))
 	if err != nil || len(found) != 1 || !strings.Contains(p.stderr.String(), filepath.Dir(found[0])) {
 		t.Fatalf("logs %v, %v; want %s in the folder that stderr names:\n%s", found, err, log, &p.stderr)
 	}
-
 	return filepath.Dir(found[0])
 }
 
@@ -406,7 +353,6 @@ func TestWrongSettings(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.args, c.env), func(t *testing.T) {
 			var stderr bytes.Buffer
-
 			err := run(t.Context(), c.args, func(string) string { return c.env }, io.Discard, &stderr)
 			if exitCode(err) != exitUsage || !strings.Contains(stderr.String(), c.want) {
 				t.Errorf("exit code %d, want %d; no %q in %q", exitCode(err), exitUsage, c.want, &stderr)
@@ -420,7 +366,6 @@ func TestHelpIsNoError(t *testing.T) {
 	if err := run(t.Context(), []string{"--help"}, os.Getenv, &stdout, io.Discard); err != nil {
 		t.Errorf("got %v, want nil", err)
 	}
-
 	for _, want := range []string{"--serve", "--contract NAME", "--transport NAME", "--help"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %s in\n%s", want, &stdout)

@@ -21,14 +21,11 @@ import (
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return string(text)
 }
 
@@ -37,18 +34,15 @@ func matches(pattern, text string) bool { return regexp.MustCompile(pattern).Mat
 // find returns the first text that matches.
 func find(t *testing.T, pattern, text string) string {
 	t.Helper()
-
 	found := regexp.MustCompile(pattern).FindStringSubmatch(text)
 	if found == nil {
 		t.Fatalf("nothing matches %q in\n%s", pattern, text)
 	}
-
 	return found[len(found)-1]
 }
 
 func TestReadmeIsShort(t *testing.T) {
 	const maxLines, maxWords = 150, 700
-
 	text := read(t, "../../README.md")
 	if lines, words := strings.Count(text, "\n"), len(strings.Fields(text)); lines > maxLines || words > maxWords {
 		t.Errorf("README.md has %d lines and %d words, want at most %d and %d", lines, words, maxLines, maxWords)
@@ -68,7 +62,6 @@ func TestDocumentShowsAFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	now := time.Now()
 	watched.Observe(core.Peer{ID: "runtime-1", NotAfter: now.Add(48 * time.Hour)}, "kyma", core.Batch{
 		Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{
@@ -77,11 +70,9 @@ func TestDocumentShowsAFleet(t *testing.T) {
 			Canary: core.CanaryAlive, LastReview: now, ConfigHash: "h",
 		},
 	}, nil)
-
 	answer := httptest.NewRecorder()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 	statuspage.Authenticated(statuspage.FleetHandler(watched)).ServeHTTP(answer, request)
-
 	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/reference/fleet-api.md"))
 	if diff := cmp.Diff(names(t, answer.Body.String()), names(t, shown)); diff != "" {
 		t.Errorf("docs/reference/fleet-api.md is behind (-handler +document):\n%s\n%s", diff, answer.Body)
@@ -91,23 +82,19 @@ func TestDocumentShowsAFleet(t *testing.T) {
 // names returns the names of all members of a text in JSON.
 func names(t *testing.T, text string) []string {
 	t.Helper()
-
 	if !json.Valid([]byte(text)) {
 		t.Errorf("not JSON: %s", text)
 	}
-
 	all := make(map[string]bool)
 	for _, name := range regexp.MustCompile(`"(\w+)":`).FindAllString(text, -1) {
 		all[name] = true
 	}
-
 	return slices.Sorted(maps.Keys(all))
 }
 
 // checkShownOutput compares the output in docs/guide/embedding.md with the printed one, except for numbers and signs of life.
 func checkShownOutput(t *testing.T, printed string) {
 	t.Helper()
-
 	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "../../docs/guide/embedding.md"))
 	if diff := cmp.Diff(normalised(shown), normalised(printed)); diff != "" {
 		t.Errorf("docs/guide/embedding.md is behind (-document +printed):\n%s", diff)
@@ -118,6 +105,5 @@ func normalised(text string) []string {
 	text = regexp.MustCompile(`\d+(\.\d+)*`).ReplaceAllString(text, "#")
 	text = regexp.MustCompile(`(?m)^ .* \.{3} .*\n`).ReplaceAllString(text, "")
 	text = regexp.MustCompile(` +`).ReplaceAllString(text, " ")
-
 	return strings.Split(strings.TrimSpace(text), "\n")
 }

@@ -23,14 +23,11 @@ var snippet = regexp.MustCompile("(?s)<!-- code: (\\S+) (\\w+)(, with imports)? 
 // TestDocumentsShowCode holds that the documents show code that compiles. With -update it writes that code.
 func TestDocumentsShowCode(t *testing.T) {
 	const least = 3 // To embed a listener, to poll, and to install the agent.
-
 	shown := 0
-
 	for _, file := range documents(t) {
 		have := read(t, file)
 		shown += len(snippet.FindAllString(have, -1))
 		want := snippet.ReplaceAllStringFunc(have, func(block string) string { return refresh(t, block) })
-
 		switch {
 		case want == have:
 		case *update:
@@ -41,7 +38,6 @@ func TestDocumentsShowCode(t *testing.T) {
 			t.Errorf("%s shows other code than there is: go test ./examples/quickstart -run Documents -update", file)
 		}
 	}
-
 	if shown < least {
 		t.Errorf("the documents show %d functions, want at least %d", shown, least)
 	}
@@ -50,18 +46,14 @@ func TestDocumentsShowCode(t *testing.T) {
 // refresh returns a snippet with the present code.
 func refresh(t *testing.T, block string) string {
 	t.Helper()
-
 	marker, _, _ := strings.Cut(block, "\n")
 	parts := snippet.FindStringSubmatch(block)
-
 	f := parseFile(t, "../../"+parts[1])
 	function := f.function(t, parts[2])
-
 	code := f.text(function) + "\n"
 	if parts[3] != "" {
 		code = f.imports(function) + "\n" + code
 	}
-
 	return marker + "\n```go\n" + code + "```\n"
 }
 
@@ -74,28 +66,22 @@ type goFile struct {
 
 func parseFile(t *testing.T, name string) goFile {
 	t.Helper()
-
 	source, set := []byte(read(t, name)), token.NewFileSet()
-
 	file, err := parser.ParseFile(set, name, source, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return goFile{source, set, file}
 }
 
 func (f *goFile) function(t *testing.T, name string) *ast.FuncDecl {
 	t.Helper()
-
 	for _, declared := range f.file.Decls {
 		if function, ok := declared.(*ast.FuncDecl); ok && function.Name.Name == name {
 			return function
 		}
 	}
-
 	t.Fatalf("no function %s in %s", name, f.file.Name)
-
 	return nil
 }
 
@@ -107,32 +93,25 @@ func (f *goFile) text(node ast.Node) string {
 // imports returns the imports that a node uses, in the groups of the file.
 func (f *goFile) imports(node ast.Node) string {
 	used := make(map[string]bool)
-
 	ast.Inspect(node, func(n ast.Node) bool {
 		if selector, ok := n.(*ast.SelectorExpr); ok {
 			if x, ok := selector.X.(*ast.Ident); ok {
 				used[x.Name] = true
 			}
 		}
-
 		return true
 	})
-
 	var text bytes.Buffer
-
 	previous := 0
-
 	for _, spec := range f.file.Imports {
 		line := f.set.Position(spec.Pos()).Line
 		if previous > 0 && line > previous+1 && text.Len() > 0 && !strings.HasSuffix(text.String(), "\n\n") {
 			text.WriteString("\n")
 		}
-
 		if previous = line; used[nameOf(spec)] {
 			fmt.Fprintf(&text, "\t%s\n", f.text(spec))
 		}
 	}
-
 	return "import (\n" + strings.TrimRight(text.String(), "\n") + "\n)\n"
 }
 
@@ -140,18 +119,14 @@ func nameOf(spec *ast.ImportSpec) string {
 	if spec.Name != nil {
 		return spec.Name.Name
 	}
-
 	imported, _ := strconv.Unquote(spec.Path.Value)
-
 	return path.Base(imported)
 }
 
 func TestEmbeddingIsShort(t *testing.T) {
 	const lines = 15
-
 	f := parseFile(t, "../../adapters/controllerruntime/example_component_test.go")
 	body := f.function(t, "setUp").Body
-
 	if n := f.set.Position(body.Rbrace).Line - f.set.Position(body.Lbrace).Line - 1; n > lines {
 		t.Errorf("embedding takes %d lines, want at most %d", n, lines)
 	}

@@ -22,7 +22,6 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-
 	goleak.VerifyTestMain(m)
 }
 
@@ -31,23 +30,17 @@ func TestProgramPrintsTheShownTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	var stdout, stderr bytes.Buffer
-
 	cmd := exec.CommandContext(t.Context(), self)
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), asProgram+"=1"), &stdout, &stderr
-
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("ended with %v:\n%s\n%s", err, &stdout, &stderr)
 	}
-
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-
 	document, err := os.ReadFile("../../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if !strings.Contains(string(document), "```\n"+stdout.String()+"```\n") {
 		t.Errorf("docs/security.md must contain:\n%s", &stdout)
 	}
@@ -96,7 +89,6 @@ func TestEachPartIsMissed(t *testing.T) {
 func TestEndsWhenItIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-
 	if err := run(ctx, new(bytes.Buffer), verifier); err == nil {
 		t.Error("ended with nil, want an error")
 	}

@@ -88,11 +88,9 @@ func Example() {
 		go func() { _ = transport.Serve(ctx, far, refuse) }()
 		return near, nil
 	})
-
 	one := core.WatchEvent{Watched: types.NamespacedName{Namespace: "default", Name: "one"}}
 	two := core.WatchEvent{Watched: types.NamespacedName{Namespace: "default", Name: "two"}}
 	err := forwarder.Forward(context.Background(), "my-operator", core.NewBatch(one, two))
-
 	some, _ := errors.AsType[core.EventErrors](err)
 	fmt.Println(len(some), "of 2 events failed")
 	fmt.Println("forbidden:", errors.Is(some[1], core.ErrForbidden), "retry after", core.RetryAfter(some[1]))

@@ -10,9 +10,7 @@ import (
 
 func TestServingFaults(t *testing.T) {
 	t.Parallel()
-
 	names := []string{"agent.kyma-system.svc"}
-
 	for name, test := range map[string]struct {
 		leaf x509.Certificate
 		want []string
@@ -33,12 +31,10 @@ func TestServingFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			faults := ServingFaults(&test.leaf)
 			if len(faults) != len(test.want) {
 				t.Fatalf("faults %q, want %q", faults, test.want)
 			}
-
 			for i, want := range test.want {
 				if !strings.Contains(faults[i], want) {
 					t.Errorf("fault %q, want %q in it", faults[i], want)

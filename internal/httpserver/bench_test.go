@@ -16,22 +16,17 @@ import (
 // for each client. Run it with -benchtime 1x.
 func BenchmarkReturn(b *testing.B) {
 	const clients, giveUp, work = 1500, time.Second, 3 * time.Millisecond
-
 	ca := newAuthority(b)
 	leaf := ca.issue(b)
-
 	var begun atomic.Int64
-
 	r := run(b, noContent, Options{MaxHandshakes: 1, TLS: &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			begun.Add(1)
 			<-time.After(work)
-
 			return &leaf, nil
 		},
 	}})
 	client := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", NextProtos: []string{protoHTTP1}}
-
 	for b.Loop() {
 		var group sync.WaitGroup
 		for range clients {
@@ -41,10 +36,8 @@ func BenchmarkReturn(b *testing.B) {
 				}
 			})
 		}
-
 		group.Wait()
 	}
-
 	b.ReportMetric(float64(begun.Load())/float64(b.N)/clients, "handshakes/client")
 }
 
@@ -52,19 +45,14 @@ func BenchmarkReturn(b *testing.B) {
 // end of the benchmark.
 func answers(b *testing.B, address string, config *tls.Config, timeout time.Duration) bool {
 	b.Helper()
-
 	ctx, cancel := context.WithTimeout(b.Context(), timeout)
 	defer cancel()
-
 	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return false
 	}
-
 	b.Cleanup(func() { _ = conn.Close() })
-
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	_, err = conn.Read(make([]byte, 1))
-
 	return err == nil
 }

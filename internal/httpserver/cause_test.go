@@ -28,34 +28,28 @@ func (f failures) add(cause string, remote net.Addr, err error) {
 
 func TestHandshakeCauses(t *testing.T) {
 	t.Parallel()
-
 	ca, other := newAuthority(t), newAuthority(t)
 	good, foreign := ca.issue(t), other.issue(t)
 	refused := errors.New("refused")
 	refuse := func(tls.ConnectionState) error { return refused }
-
 	server := func(change func(*tls.Config)) *tls.Config {
 		config := &tls.Config{
 			Certificates: []tls.Certificate{ca.issue(t)},
 			ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool(),
 		}
 		change(config)
-
 		return config
 	}
 	client := func(cert *tls.Certificate, change func(*tls.Config)) func(*testing.T, net.Conn) {
 		return func(t *testing.T, conn net.Conn) {
 			t.Helper()
-
 			config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"}
 			if cert != nil {
 				config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 					return cert, nil
 				}
 			}
-
 			change(config)
-
 			_ = tls.Client(conn, config).HandshakeContext(t.Context()) // The server's result counts.
 			_, _ = io.Copy(io.Discard, conn)
 		}
@@ -66,7 +60,6 @@ func TestHandshakeCauses(t *testing.T) {
 	refusing := func(c *tls.Config) { c.VerifyConnection = refuse }
 	otherCA := func(c *tls.Config) { c.RootCAs = other.pool() }
 	otherName := func(c *tls.Config) { c.ServerName = "other" }
-
 	tests := []struct {
 		name   string
 		server *tls.Config
@@ -99,16 +92,13 @@ func TestHandshakeCauses(t *testing.T) {
 		{"a probe that resets", server(unchanged), resets, ""},
 		{"a good client", server(unchanged), connects(ca, good), ""},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			timeout := time.Minute
 			if test.want == causeTimeout {
 				timeout = 300 * time.Millisecond
 			}
-
 			seen := make(failures, 2)
 			r := run(t, noContent, Options{
 				TLS: test.server, HandshakeFailed: seen.add, ReadHeaderTimeout: timeout,
@@ -116,27 +106,22 @@ func TestHandshakeCauses(t *testing.T) {
 			conn := r.dial(t)
 			test.client(t, conn)
 			_ = conn.Close()
-
 			if test.want != "" {
 				have := <-seen
 				if have.cause != test.want || have.err == nil || have.remote != conn.LocalAddr().String() {
 					t.Errorf("failed: %+v, want %s from %s", have, test.want, conn.LocalAddr())
 				}
 			}
-
 			// Connections are accepted in order, and Serve waits for all callbacks: nothing else
 			// follows.
 			last := r.dial(t)
 			sends("noise")(t, last)
-
 			if have := <-seen; have.remote != last.LocalAddr().String() {
 				t.Errorf("unexpected failure: %+v", have)
 			}
-
 			if err := r.stop(); err != nil {
 				t.Error(err)
 			}
-
 			if len(seen) > 0 {
 				t.Errorf("unexpected failure: %+v", <-seen)
 			}
@@ -148,7 +133,6 @@ func TestHandshakeCauses(t *testing.T) {
 func connects(ca *authority, cert tls.Certificate) func(*testing.T, net.Conn) {
 	return func(t *testing.T, conn net.Conn) {
 		t.Helper()
-
 		config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}}
 		if err := tls.Client(conn, config).HandshakeContext(t.Context()); err != nil {
 			t.Error(err)
@@ -181,35 +165,27 @@ func resets(_ *testing.T, conn net.Conn) {
 // There is one line a minute for each cause, however many handshakes fail.
 func TestFailedHandshakesAreLogged(t *testing.T) {
 	t.Parallel()
-
 	var lines log
-
 	seen := make(failures, 10)
 	ca := newAuthority(t)
 	r := run(t, noContent, Options{
 		TLS:             &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}},
 		HandshakeFailed: seen.add, Logger: newLogger(&lines),
 	})
-
 	for range 3 {
 		sends("GET / HTTP/1.1\r\n\r\n")(t, r.dial(t))
 		<-seen
 	}
-
 	leaves("\x16")(t, r.dial(t))
 	<-seen
-
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-
 	have := lines.lines()
 	if len(have) != 2 {
 		t.Fatalf("%d lines, want one for each of two causes:\n%s", len(have), strings.Join(have, "\n"))
 	}
-
 	line := have[slices.IndexFunc(have, func(l string) bool { return !strings.Contains(l, "cause=closed") })]
-
 	for _, want := range []string{"level=WARN", "cause=protocol", "remote=127.0.0.1:", "error=", "suppressed=0"} {
 		if !strings.Contains(line, want) {
 			t.Errorf("no %s in %s", want, line)
@@ -220,27 +196,21 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 // A handshake that this server ends for its limit is not reported as failed.
 func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
 	t.Parallel()
-
 	seen, closed := make(failures, 2), make(chan string, 2)
 	r := run(t, noContent, Options{
 		TLS:            &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}},
 		MaxConnections: 1, HandshakeFailed: seen.add, ConnectionClosed: func(reason string) { closed <- reason },
 	})
-
 	displaced := r.dial(t)
 	_, _ = io.WriteString(displaced, "\x16")
-
 	other := r.dial(t)
 	if reason := <-closed; reason != reasonDisplaced {
 		t.Errorf("the first connection was closed as %q, want %q", reason, reasonDisplaced)
 	}
-
 	sends("noise")(t, other)
-
 	if have := <-seen; have.remote != other.LocalAddr().String() {
 		t.Errorf("unexpected failure: %+v", have)
 	}
-
 	if err := r.stop(); err != nil || len(seen) > 0 {
 		t.Errorf("Serve returned %v, and %d more handshakes failed, want none", err, len(seen))
 	}
@@ -248,7 +218,6 @@ func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
 
 func TestServeWaitsForCallbacks(t *testing.T) {
 	t.Parallel()
-
 	synctest.Test(t, func(t *testing.T) {
 		incoming, called, returned := newNetwork(), make(chan struct{}), false
 		r := run(t, noContent, Options{
@@ -256,17 +225,13 @@ func TestServeWaitsForCallbacks(t *testing.T) {
 			HandshakeFailed: func(string, net.Addr, error) {
 				close(called)
 				time.Sleep(time.Second)
-
 				returned = true
 			},
 		})
-
 		near, far := net.Pipe()
 		incoming.accepted <- far
-
 		sends("noise")(t, near)
 		<-called
-
 		if err := r.stop(); err != nil || !returned {
 			t.Errorf("Serve returned %v while a callback ran", err)
 		}

@@ -16,40 +16,31 @@ import (
 // it. The client of that sends text and reads everything.
 func pipes(t *testing.T, text string) (*Server, func() *conn) {
 	t.Helper()
-
 	s := newServer(nil, http.NotFoundHandler(), Options{TLS: new(tls.Config), MaxHandshakes: 1}.withDefaults())
-
 	return s, func() *conn {
 		near, far := net.Pipe()
 		c := s.admit(far)
-
 		t.Cleanup(func() { _ = near.Close(); _ = c.Close() })
-
 		go func() { _, _ = io.WriteString(near, text) }()
 		go func() { _, _ = io.Copy(io.Discard, near) }()
-
 		return c
 	}
 }
 
 func readByte(c net.Conn) error {
 	_, err := c.Read(make([]byte, 1))
-
 	return err
 }
 
 func reads(c net.Conn) <-chan error {
 	read := make(chan error, 1)
-
 	go func() { read <- readByte(c) }()
-
 	return read
 }
 
 // A handshake has its slot from a Read to the next call that may wait for the client.
 func TestHandshakeReleasesItsSlot(t *testing.T) {
 	t.Parallel()
-
 	for name, release := range map[string]func(*Server, *conn){
 		"by reading on": func(_ *Server, c *conn) { reads(c) },
 		"by writing":    func(_ *Server, c *conn) { _, _ = c.Write([]byte("a")) },
@@ -58,46 +49,32 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			synctest.Test(t, func(t *testing.T) {
 				s, open := pipes(t, "a")
 				first, second, third := open(), open(), open()
-
 				if err := readByte(first); err != nil {
 					t.Fatal(err)
 				}
-
 				read := reads(second)
-
 				synctest.Wait()
-
 				closed := reads(third)
-
 				synctest.Wait()
-
 				// A write beside the wait, as in HTTP/2, ends nothing.
 				if _, err := second.Write([]byte("a")); err != nil {
 					t.Fatal(err)
 				}
-
 				if len(read) > 0 {
 					t.Fatal("a second connection has read while the first computes")
 				}
-
 				_ = third.Close()
-
 				if err := <-closed; !errors.Is(err, net.ErrClosed) {
 					t.Errorf("a connection that was closed while it waited returned %v, want %v", err, net.ErrClosed)
 				}
-
 				release(s, first)
-
 				if err := <-read; err != nil {
 					t.Error(err)
 				}
-
 				second.endHandshake()
-
 				if err := readByte(open()); err != nil {
 					t.Errorf("the slot was lost: %v", err)
 				}
@@ -108,28 +85,21 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 
 func TestDeadlineBoundsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
-
 	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Minute
-
 		_, open := pipes(t, "a")
 		first, second := open(), open()
-
 		if err := readByte(first); err != nil {
 			t.Fatal(err)
 		}
-
 		if err := second.SetDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
 		}
-
 		began := time.Now()
 		if err := readByte(second); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != patience {
 			t.Errorf("error %v after %v, want %v after %v", err, time.Since(began), os.ErrDeadlineExceeded, patience)
 		}
-
 		first.endHandshake()
-
 		if err := readByte(open()); err != nil {
 			t.Errorf("the slot was lost: %v", err)
 		}
@@ -145,18 +115,15 @@ type closing struct {
 
 func (c *closing) Read(b []byte) (int, error) {
 	defer c.close()
-
 	return c.Conn.Read(b)
 }
 
 func TestCloseDuringReadTakesNoSlot(t *testing.T) {
 	t.Parallel()
-
 	_, open := pipes(t, "a")
 	c := open()
 	c.Conn = &closing{c.Conn, func() { _ = c.Close() }}
 	_ = readByte(c) // Its result does not matter.
-
 	if err := readByte(open()); err != nil {
 		t.Errorf("the slot was lost: %v", err)
 	}
@@ -164,32 +131,23 @@ func TestCloseDuringReadTakesNoSlot(t *testing.T) {
 
 func TestPause(t *testing.T) {
 	t.Parallel()
-
 	synctest.Test(t, func(t *testing.T) {
 		s, open := pipes(t, "ab")
 		c := open()
 		s.connState(c, http.StateActive)
-
 		ctx := withConn(t.Context(), c)
 		PauseReads(ctx, time.Minute)
-
 		began := time.Now()
 		if err := readByte(c); err != nil || time.Since(began) != time.Minute {
 			t.Errorf("read after %v (%v), want 1m", time.Since(began), err)
 		}
-
 		PauseReads(ctx, time.Hour)
-
 		read := reads(c)
-
 		synctest.Wait()
-
 		_ = c.Close()
-
 		if err := <-read; err != nil {
 			t.Error(err)
 		}
-
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("a closed connection was paused until %v, want no longer", took)
 		}
@@ -199,12 +157,9 @@ func TestPause(t *testing.T) {
 // A request of another server has no connection that could be paused or assigned.
 func TestOtherServersRequest(t *testing.T) {
 	t.Parallel()
-
 	PauseReads(t.Context(), time.Hour)
 	SetOrigin(t.Context(), "elsewhere")
-
 	near, far := net.Pipe()
 	t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
-
 	SetOrigin(withConn(t.Context(), far), "elsewhere")
 }

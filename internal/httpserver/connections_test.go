@@ -21,17 +21,14 @@ import (
 // once.
 func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 	t.Parallel()
-
 	synctest.Test(t, func(t *testing.T) {
 		const clients, slots, work = 20, 2, time.Second
-
 		var (
 			inside, most atomic.Int64
 			group        sync.WaitGroup
 			ca, incoming = newAuthority(t), newNetwork()
 			began        = time.Now()
 		)
-
 		r := run(t, noContent, Options{
 			Listener: incoming, MaxHandshakes: slots, ReadHeaderTimeout: time.Minute,
 			TLS: &tls.Config{
@@ -40,34 +37,27 @@ func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 					most.Store(max(most.Load(), inside.Add(1)))
 					time.Sleep(work)
 					inside.Add(-1)
-
 					return nil
 				},
 			},
 		})
-
 		for range clients {
 			group.Go(func() {
 				near, far := net.Pipe()
 				incoming.accepted <- far
-
 				client := tls.Client(near, &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"})
 				if err := client.HandshakeContext(t.Context()); err != nil {
 					t.Error(err)
 				}
-
 				_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 				_, _ = io.Copy(io.Discard, client)
 			})
 		}
-
 		group.Wait()
-
 		if most.Load() != slots || time.Since(began) != clients/slots*work {
 			t.Errorf("%d callbacks at once, and all took %v, want %d and %v",
 				most.Load(), time.Since(began), slots, clients/slots*work)
 		}
-
 		if err := r.stop(); err != nil {
 			t.Error(err)
 		}
@@ -78,51 +68,39 @@ func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 // would delay the others until they give up, too.
 func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 	t.Parallel()
-
 	ca, begun, proceed := newAuthority(t), make(chan string, 3), make(chan struct{})
 	leaf := ca.issue(t)
 	r := run(t, noContent, Options{MaxHandshakes: 1, TLS: &tls.Config{
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			begun <- hello.ServerName
 			<-proceed
-
 			return &leaf, nil
 		},
 	}})
-
 	var group sync.WaitGroup
 	t.Cleanup(group.Wait)
-
 	// connect begins a handshake, and waits until that many handshakes wait for a slot.
 	connect := func(name string, waiters int) *net.TCPConn {
 		conn, _ := r.dial(t).(*net.TCPConn)
 		group.Go(func() {
 			_ = tls.Client(conn, &tls.Config{RootCAs: ca.pool(), ServerName: name}).HandshakeContext(t.Context())
 		})
-
 		for r.queue.waiting() < waiters {
 			runtime.Gosched()
 		}
-
 		return conn
 	}
-
 	connect("first.example", 0)
-
 	if got := <-begun; got != "first.example" {
 		t.Fatal(got)
 	}
-
 	left := connect("left.example", 1)
 	connect("last.example", 2)
-
 	// It tells the server at once, where Close waits for the reader.
 	if err := left.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-
 	close(proceed)
-
 	if got := <-begun; got != "last.example" {
 		t.Errorf("the server began the handshake of %s, want last.example", got)
 	}
@@ -132,12 +110,10 @@ func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 func (q *fairQueue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-
 	n := 0
 	for _, o := range q.rings[fresh].origins {
 		n += o.waiters.Len()
 	}
-
 	return n
 }
 
@@ -152,27 +128,21 @@ func (e *exhausted) Accept() (net.Conn, error) {
 	if e.failures == 0 {
 		return e.Listener.Accept()
 	}
-
 	e.failures--
-
 	return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
 }
 
 func TestErrorsOfAcceptingAreLogged(t *testing.T) {
 	t.Parallel()
-
 	var lines log
-
 	bound, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	r := run(t, noContent, Options{Listener: &exhausted{bound, 3}, Logger: newLogger(&lines)})
 	if status, err := r.get(t, newClient(t, nil)); err != nil || status != http.StatusNoContent {
 		t.Errorf("answer %d (%v), want 204 when the server can accept again", status, err)
 	}
-
 	have := lines.lines()
 	if len(have) != 1 || !strings.Contains(have[0], "level=WARN") || !strings.Contains(have[0], "too many open files") {
 		t.Errorf("log %v, want one warning with the error", have)
@@ -203,63 +173,51 @@ func (h *hoarder) Accept() (net.Conn, error) {
 
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
-
 	closed := make(chan string, 10)
 	inside, free := make(chan struct{}), make(chan struct{})
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-free })
 	r := run(t, handler, Options{
 		MaxConnections: 2, ConnectionClosed: func(reason string) { closed <- reason }, Listener: newHoarder(t),
 	})
-
 	idle := r.dial(t)
 	busy := [2]net.Conn{r.dial(t), nil}
 	_, _ = io.WriteString(busy[0], "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-inside
-
 	busy[1] = r.dial(t)
 	if reason := <-closed; reason != reasonDisplaced {
 		t.Errorf("an idle connection was closed as %q, want %q", reason, reasonDisplaced)
 	}
-
 	if n, err := idle.Read(make([]byte, 1)); err == nil {
 		t.Errorf("%d bytes from a connection that was displaced, want its end", n)
 	}
-
 	_, _ = io.WriteString(busy[1], "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-inside
-
 	third := r.dial(t)
 	_ = third.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if n, err := third.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a third connection: %d bytes and %v, want its end", n, err)
 	}
-
 	if reason := <-closed; reason != reasonNoSlot {
 		t.Errorf("a new connection was closed as %q, want %q", reason, reasonNoSlot)
 	}
-
 	close(free)
 }
 
 // A connection counts to the first origin that is set, and no more to its address.
 func TestSetOrigin(t *testing.T) {
 	t.Parallel()
-
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		SetOrigin(r.Context(), "runtime a")
 		SetOrigin(r.Context(), "runtime b")
 	})
 	r := run(t, handler, Options{})
-
 	for range 2 {
 		if _, err := r.get(t, newClient(t, nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
-
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
-
 	if o := r.limiter.origins["runtime a"]; len(r.limiter.origins) != 1 || o == nil || o.size() != 2 {
 		t.Errorf("origins %v, want the two connections of runtime a", r.limiter.origins)
 	}
@@ -267,12 +225,10 @@ func TestSetOrigin(t *testing.T) {
 
 func TestClosedConnectionHasNoSlot(t *testing.T) {
 	t.Parallel()
-
 	r := run(t, noContent, Options{})
 	if _, err := r.get(t, newClient(t, nil)); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := r.stop(); err != nil || r.limiter.len() != 0 {
 		t.Errorf("Serve returned %v, and %d slots are in use, want none", err, r.limiter.len())
 	}

@@ -24,7 +24,6 @@ func newNamedQueue(slots int, names string) *namedQueue {
 	for name := range strings.FieldsSeq(names) {
 		q.waiters[name] = q.request(name[:1], strings.HasSuffix(name, "!"))
 	}
-
 	return q
 }
 
@@ -37,9 +36,7 @@ func (q *namedQueue) granted() (names []string) {
 		default:
 		}
 	}
-
 	slices.Sort(names)
-
 	return names
 }
 
@@ -51,18 +48,15 @@ func (q *namedQueue) done(name string) {
 // order ends the waiters one by one, and returns the order in which they got their slots.
 func (q *namedQueue) order() string {
 	var names []string
-
 	for granted := q.granted(); len(granted) > 0; granted = q.granted() {
 		names = append(names, granted[0])
 		q.done(granted[0])
 	}
-
 	return strings.Join(names, " ")
 }
 
 func TestOrderOfGrants(t *testing.T) {
 	t.Parallel()
-
 	tests := []struct{ name, request, order string }{
 		{"one origin", "a1 a2 a3", "a1 a2 a3"},
 		{"round-robin by origin", "a1 a2 a3 a4 b1 b2 c1", "a1 a2 b1 c1 a3 b2 a4"},
@@ -71,11 +65,9 @@ func TestOrderOfGrants(t *testing.T) {
 		{"new work not behind continuing work of one origin", "a1 b1 c1 a2! a3! a4!", "a1 a2! b1 a3! c1 a4!"},
 		{"continuing work round-robin by origin", "a1 a2! a3! a4! b1! c1!", "a1 a2! b1! c1! a3! a4!"},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			if diff := cmp.Diff(test.order, newNamedQueue(1, test.request).order()); diff != "" {
 				t.Errorf("order (-want +have):\n%s", diff)
 			}
@@ -85,28 +77,22 @@ func TestOrderOfGrants(t *testing.T) {
 
 func TestAbandonedRequestTakesNoSlot(t *testing.T) {
 	t.Parallel()
-
 	q := newNamedQueue(2, "a1 b1 a2 a3 c1")
 	q.waiters["a2"].done()
 	q.waiters["a2"].done()
 	q.done("c1")
 	q.done("a1")
 	q.done("b1")
-
 	if diff := cmp.Diff([]string{"a3"}, q.granted()); diff != "" {
 		t.Errorf("granted (-want +have):\n%s", diff)
 	}
-
 	for range 2 {
 		q.waiters["a3"].done()
 	}
-
 	for _, name := range []string{"d1", "d2", "d3"} {
 		q.waiters[name] = q.request("d", false)
 	}
-
 	delete(q.waiters, "a3")
-
 	if diff := cmp.Diff([]string{"d1", "d2"}, q.granted()); diff != "" {
 		t.Errorf("granted, of two slots (-want +have):\n%s", diff)
 	}
@@ -115,41 +101,31 @@ func TestAbandonedRequestTakesNoSlot(t *testing.T) {
 // Under load, each request is granted, and there are never more grants than slots.
 func TestFairQueueConcurrently(t *testing.T) {
 	t.Parallel()
-
 	const slots, origins, requests = 3, 20, 200
-
 	var (
 		queue        = newFairQueue(slots)
 		group        sync.WaitGroup
 		inside, came atomic.Int64
 	)
-
 	for o := range origins {
 		group.Go(func() {
 			for i := range requests {
 				w := queue.request(strconv.Itoa(o%7), i%3 == 0)
-
 				if i%5 == 0 {
 					w.done() // Granted or not.
-
 					continue
 				}
-
 				<-w.granted
-
 				if n := inside.Add(1); n > slots {
 					t.Errorf("%d grants, want at most %d", n, slots)
 				}
-
 				came.Add(1)
 				inside.Add(-1)
 				w.done()
 			}
 		})
 	}
-
 	group.Wait()
-
 	if want := int64(origins * requests * 4 / 5); came.Load() != want {
 		t.Errorf("%d grants, want %d", came.Load(), want)
 	}

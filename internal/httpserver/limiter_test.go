@@ -25,19 +25,16 @@ func newNamed(limit int, names ...string) *named {
 	for _, name := range names {
 		n.open(name)
 	}
-
 	return n
 }
 
 func (n *named) open(name string) bool {
 	n.slots[name] = n.acquire(name[:1], func() { n.evicted = append(n.evicted, name) })
-
 	return n.slots[name] != nil
 }
 
 func TestEviction(t *testing.T) {
 	t.Parallel()
-
 	tests := []struct {
 		name    string
 		slots   string
@@ -55,20 +52,16 @@ func TestEviction(t *testing.T) {
 		{"none for the largest origin if all of it are busy", "a1 a2 a3 b1", "a1 a2 a3", "a4", false, ""},
 		{"a busy one for the first of another origin", "a1 a2 a3 a4", "a1 a2 a3 a4", "b1", true, "a1"},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			n := newNamed(4, strings.Fields(test.slots)...)
 			for name := range strings.FieldsSeq(test.busy) {
 				n.slots[name].setBusy(true)
 			}
-
 			if gets := n.open(test.opens); gets != test.gets {
 				t.Errorf("new connection gets a slot: %v, want %v", gets, test.gets)
 			}
-
 			if evicted := strings.Join(n.evicted, " "); evicted != test.evicted {
 				t.Errorf("evicted %q, want %q", evicted, test.evicted)
 			}
@@ -78,12 +71,10 @@ func TestEviction(t *testing.T) {
 
 func TestIdleTimeBeginsAfterWork(t *testing.T) {
 	t.Parallel()
-
 	n := newNamed(3, "a1", "a2", "a3")
 	n.slots["a1"].setBusy(true)
 	n.slots["a1"].setBusy(false)
 	n.open("a4")
-
 	if diff := cmp.Diff([]string{"a2"}, n.evicted); diff != "" {
 		t.Errorf("evicted (-want +have):\n%s", diff)
 	}
@@ -91,13 +82,11 @@ func TestIdleTimeBeginsAfterWork(t *testing.T) {
 
 func TestMove(t *testing.T) {
 	t.Parallel()
-
 	n := newNamed(4, "a1", "a2", "a3", "a4")
 	n.slots["a3"].move("c")
 	n.slots["a4"].move("c")
 	n.open("d1")
 	n.open("c5")
-
 	if diff := cmp.Diff([]string{"a1", "a3"}, n.evicted); diff != "" {
 		t.Errorf("evicted (-want +have):\n%s", diff)
 	}
@@ -105,24 +94,19 @@ func TestMove(t *testing.T) {
 
 func TestReleasedSlotDoesNotComeBack(t *testing.T) {
 	t.Parallel()
-
 	n := newNamed(2, "a1", "a2")
 	released := n.slots["a1"]
-
 	for range 2 {
 		released.release()
 		released.setBusy(true)
 		released.move("z")
 	}
-
 	if n.len() != 1 {
 		t.Errorf("%d slots in use, want 1", n.len())
 	}
-
 	n.open("a3")
 	n.open("a4") // evicts a2
 	n.slots["a2"].release()
-
 	if n.len() != 2 || !slices.Equal(n.evicted, []string{"a2"}) {
 		t.Errorf("%d slots in use, evicted %v, want 2 and a2", n.len(), n.evicted)
 	}
@@ -131,22 +115,18 @@ func TestReleasedSlotDoesNotComeBack(t *testing.T) {
 // In any sequence of calls, the bound holds, and only an origin with the most slots loses one.
 func TestLimiterProperties(t *testing.T) {
 	t.Parallel()
-
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		limit := 1 + r.IntN(12)
 		m := &model{limiter: newLimiter(limit), t: t, limit: limit, open: make(map[*modelled]bool)}
-
 		for range 200 {
 			open := slices.Collect(maps.Keys(m.open))
-
 			switch step, origin := r.IntN(8), strconv.Itoa(r.IntN(5)); {
 			case len(open) > 0 && step < 4:
 				m.change(open[r.IntN(len(open))], step, origin)
 			default:
 				m.acquireOne(origin)
 			}
-
 			if m.len() != len(m.open) || m.len() > limit {
 				t.Fatalf("seed %d: %d slots in use, want %d, and at most %d", seed, m.len(), len(m.open), limit)
 			}
@@ -192,18 +172,14 @@ func (m *model) change(s *modelled, step int, origin string) {
 func (m *model) acquireOne(origin string) {
 	m.origin, m.full = origin, len(m.open) == m.limit
 	m.sizes, m.idle = make(map[string]int), make(map[string]int)
-
 	for s := range m.open {
 		m.sizes[s.origin]++
-
 		if !s.busy {
 			m.idle[s.origin]++
 		}
 	}
-
 	s := &modelled{origin: origin}
 	s.slot = m.acquire(origin, func() { m.checkEvicted(s) })
-
 	switch {
 	case s.slot != nil:
 		m.open[s] = true
@@ -218,23 +194,17 @@ func (m *model) checkEvicted(s *modelled) {
 	if !m.full || !m.open[s] || m.sizes[s.origin] < m.most() {
 		m.t.Fatalf("a slot of origin %s is evicted, of %v with limit %d", s.origin, m.sizes, m.limit)
 	}
-
 	if s.busy && (s.origin == m.origin || m.idle[s.origin] > 0) {
 		m.t.Fatalf("a busy slot of origin %s is evicted for origin %s; idle %v", s.origin, m.origin, m.idle)
 	}
-
 	delete(m.open, s)
 }
 
 func TestLimiterConcurrently(t *testing.T) {
 	t.Parallel()
-
 	const limit = 8
-
 	l := newLimiter(limit)
-
 	var all sync.WaitGroup
-
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 500 {
@@ -242,21 +212,16 @@ func TestLimiterConcurrently(t *testing.T) {
 				if s == nil {
 					continue
 				}
-
 				s.setBusy(j%2 == 0)
 				s.move(strconv.Itoa(j % 5))
-
 				if n := l.len(); n > limit {
 					t.Errorf("%d slots in use, want at most %d", n, limit)
 				}
-
 				s.release()
 			}
 		})
 	}
-
 	all.Wait()
-
 	if l.len() != 0 {
 		t.Errorf("%d slots in use, want none", l.len())
 	}

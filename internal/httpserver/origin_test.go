@@ -4,7 +4,6 @@ import "testing"
 
 func TestOrigin(t *testing.T) {
 	t.Parallel()
-
 	for remote, want := range map[string]string{
 		"192.0.2.7:443":               "192.0.2.7",
 		"[::ffff:192.0.2.7]:443":      "192.0.2.7",

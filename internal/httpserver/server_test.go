@@ -12,12 +12,10 @@ import (
 
 func TestBindReturnsErrors(t *testing.T) {
 	t.Parallel()
-
 	r := run(t, noContent, Options{})
 	if _, err := Bind(t.Context(), r.Addr().String(), noContent, Options{}); err == nil {
 		t.Error("an address was bound twice")
 	}
-
 	_, err := Bind(t.Context(), "127.0.0.1:0", noContent, Options{MaxConnections: -1, IdleTimeout: -1})
 	if err == nil || !strings.Contains(err.Error(), "MaxConnections") || !strings.Contains(err.Error(), "IdleTimeout") {
 		t.Errorf("error %v, want one that names both negative options", err)
@@ -26,16 +24,13 @@ func TestBindReturnsErrors(t *testing.T) {
 
 func TestCloseReleasesTheAddress(t *testing.T) {
 	t.Parallel()
-
 	s, err := Bind(t.Context(), "127.0.0.1:0", noContent, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-
 	if err := s.Serve(t.Context()); !errors.Is(err, errEnded) {
 		t.Errorf("a closed server returned %v, want %v", err, errEnded)
 	}
@@ -44,19 +39,15 @@ func TestCloseReleasesTheAddress(t *testing.T) {
 // A program may get its signal before the server accepts. The race detector judges.
 func TestServeAfterTheEnd(t *testing.T) {
 	t.Parallel()
-
 	config := &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}}
-
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-
 	for range 200 {
 		for _, opts := range []Options{{}, {TLS: config}} {
 			s, err := Bind(t.Context(), "127.0.0.1:0", noContent, opts)
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			if err := s.Serve(ended); err != nil {
 				t.Error(err)
 			}
@@ -66,9 +57,7 @@ func TestServeAfterTheEnd(t *testing.T) {
 
 func TestProtocols(t *testing.T) {
 	t.Parallel()
-
 	ca := newAuthority(t)
-
 	for name, test := range map[string]struct {
 		http1Only bool
 		want      int
@@ -78,16 +67,13 @@ func TestProtocols(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			versions := make(chan int, 1)
 			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { versions <- r.ProtoMajor })
 			config := &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
 			r := run(t, handler, Options{TLS: config, HTTP1Only: test.http1Only})
-
 			if _, err := r.get(t, newClient(t, &tls.Config{RootCAs: ca.pool()})); err != nil {
 				t.Fatal(err)
 			}
-
 			if have := <-versions; have != test.want {
 				t.Errorf("HTTP/%d, want HTTP/%d", have, test.want)
 			}
@@ -98,7 +84,6 @@ func TestProtocols(t *testing.T) {
 // At the end, requests in flight are waited for, then cancelled, then cut off.
 func TestEnd(t *testing.T) {
 	t.Parallel()
-
 	tests := []struct {
 		name    string
 		timeout time.Duration
@@ -114,38 +99,30 @@ func TestEnd(t *testing.T) {
 		},
 		{"cuts off", time.Millisecond, func(_ context.Context, free <-chan struct{}) { <-free }, 0, errAborted},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			inside, free, status := make(chan struct{}), make(chan struct{}), make(chan int, 1)
 			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				close(inside)
 				test.handler(r.Context(), free)
 			})
 			r := run(t, handler, Options{ShutdownTimeout: test.timeout})
-
 			go func() {
 				answer, _ := r.get(t, newClient(t, nil))
 				status <- answer
 			}()
-
 			<-inside
 			r.cancel()
-
 			if test.timeout == time.Minute {
 				close(free)
 			}
-
 			if err := <-r.ended; !errors.Is(err, test.err) {
 				t.Errorf("Serve returned %v, want %v", err, test.err)
 			}
-
 			if have := <-status; have != test.status {
 				t.Errorf("the request in flight was answered %d, want %d", have, test.status)
 			}
-
 			if test.err != nil {
 				close(free)
 			}
@@ -155,24 +132,19 @@ func TestEnd(t *testing.T) {
 
 func TestPanicIsLogged(t *testing.T) {
 	t.Parallel()
-
 	var lines log
-
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
 			panic("broken")
 		}
 	})
 	r := run(t, handler, Options{Logger: newLogger(&lines)})
-
 	if _, err := r.get(t, newClient(t, nil)); err == nil {
 		t.Error("a panic was answered")
 	}
-
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-
 	have := lines.lines()
 	if len(have) != 1 || !strings.Contains(have[0], "level=ERROR") || !strings.Contains(have[0], "error=broken") {
 		t.Errorf("log %v, want one line of the panic", have)

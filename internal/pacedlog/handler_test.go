@@ -117,9 +117,7 @@ func TestWallClockDoesNotCount(t *testing.T) {
 // which Sub uses, stays. Package time has no other way to separate the two.
 func setBack(t time.Time) time.Time {
 	const hourInWall = 3600 << 30 // Seconds stand above 30 bits of nanoseconds.
-
 	*(*uint64)(unsafe.Pointer(&t)) -= hourInWall
-
 	return t
 }
 

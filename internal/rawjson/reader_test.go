@@ -33,7 +33,6 @@ func texts() []string {
 
 func TestReaderAcceptsWhatEncodingJSONAccepts(t *testing.T) {
 	t.Parallel()
-
 	for _, text := range append(texts(), nested(maxDepth-1), nested(maxDepth), nested(maxDepth+1)) {
 		checkSkip(t, []byte(text))
 		checkTree(t, []byte(text))
@@ -46,7 +45,6 @@ func FuzzReader(f *testing.F) {
 	for _, text := range texts() {
 		f.Add([]byte(text))
 	}
-
 	f.Fuzz(func(t *testing.T, text []byte) {
 		checkSkip(t, text)
 		checkTree(t, text)
@@ -58,26 +56,20 @@ func FuzzReader(f *testing.F) {
 // the text valid.
 func checkSkip(t *testing.T, text []byte) {
 	t.Helper()
-
 	r := rawjson.NewReader(text)
-
 	raw, err := r.Skip()
 	if err == nil {
 		err = r.End()
 	}
-
 	if valid := json.Valid(text); valid != (err == nil) {
 		t.Fatalf("Skip and End of %.100q = %v, but Valid = %v", text, err, valid)
 	}
-
 	if err != nil {
 		if !errors.Is(err, rawjson.ErrSyntax) {
 			t.Fatalf("%.100q: error %v is not ErrSyntax", text, err)
 		}
-
 		return
 	}
-
 	if want := bytes.Trim(text, " \t\r\n"); !bytes.Equal(raw, want) {
 		t.Fatalf("Skip of %.100q = %.100q, want %.100q", text, raw, want)
 	}
@@ -86,17 +78,14 @@ func checkSkip(t *testing.T, text []byte) {
 // checkTree fails t unless Object, Text and Bool read the same values as encoding/json.
 func checkTree(t *testing.T, text []byte) {
 	t.Helper()
-
 	var want any
 	if len(text) > 4096 || json.Unmarshal(text, &want) != nil { // tree reads each level again.
 		return
 	}
-
 	got, err := tree(text)
 	if err != nil {
 		t.Fatalf("%.100q: %v", text, err)
 	}
-
 	if !reflect.DeepEqual(got, want) { // cmp.Diff takes exponential time for deep values.
 		t.Fatalf("%.100q is read as %v, want %v", text, got, want)
 	}
@@ -104,7 +93,6 @@ func checkTree(t *testing.T, text []byte) {
 
 func tree(text []byte) (value any, err error) {
 	r := rawjson.NewReader(text)
-
 	switch first := bytes.TrimLeft(text, " \t\r\n")[0]; first {
 	case '{':
 		members := map[string]any{}
@@ -113,9 +101,7 @@ func tree(text []byte) (value any, err error) {
 			if err != nil {
 				return err
 			}
-
 			members[string(name)], err = tree(raw)
-
 			return err
 		})
 		value = members
@@ -129,28 +115,23 @@ func tree(text []byte) (value any, err error) {
 			err = json.Unmarshal(raw, &value)
 		}
 	}
-
 	return value, errors.Join(err, r.End())
 }
 
 // checkErrorsStay fails t when a reader that failed ever succeeds again.
 func checkErrorsStay(t *testing.T, text []byte) {
 	t.Helper()
-
 	for name, read := range methods() {
 		r := rawjson.NewReader(text)
-
 		first := read(r)
 		if first == nil {
 			continue
 		}
-
 		for again, read := range methods() {
 			if err := read(r); !errors.Is(err, first) {
 				t.Fatalf("%.100q: %s = %v after %s = %v", text, again, err, name, first)
 			}
 		}
-
 		if r.Null() {
 			t.Fatalf("%.100q: Null after %s = %v", text, name, first)
 		}
@@ -173,10 +154,8 @@ func second[T any](_ T, err error) error { return err }
 
 func TestReaderReadsOneValueAfterTheOther(t *testing.T) {
 	t.Parallel()
-
 	r := rawjson.NewReader([]byte(`{"text":"\u00e4","yes":true,"no":false,"gone":null,"rest":[1, 2]} `))
 	got := map[string]any{}
-
 	err := r.Object(func(member []byte) (err error) {
 		switch name := string(member); {
 		case r.Null():
@@ -185,19 +164,16 @@ func TestReaderReadsOneValueAfterTheOther(t *testing.T) {
 			got[name], err = r.Text()
 		case name == "rest":
 			var raw []byte
-
 			raw, err = r.Skip()
 			got[name] = string(raw)
 		default:
 			got[name], err = r.Bool()
 		}
-
 		return err
 	})
 	if err := errors.Join(err, r.End()); err != nil {
 		t.Fatal(err)
 	}
-
 	want := map[string]any{"text": "ä", "yes": true, "no": false, "gone": nil, "rest": "[1, 2]"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -206,12 +182,10 @@ func TestReaderReadsOneValueAfterTheOther(t *testing.T) {
 
 func TestNullStandsForTheZeroValue(t *testing.T) {
 	t.Parallel()
-
 	for name, read := range methods() {
 		if name == "End" {
 			continue
 		}
-
 		r := rawjson.NewReader([]byte(" null "))
 		if err := errors.Join(read(r), r.End()); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -221,10 +195,8 @@ func TestNullStandsForTheZeroValue(t *testing.T) {
 
 func TestObjectReturnsTheErrorOfItsMember(t *testing.T) {
 	t.Parallel()
-
 	mine := errors.New("mine")
 	r := rawjson.NewReader([]byte(`{"a":1}`))
-
 	if err := r.Object(func([]byte) error { return mine }); err != mine { //nolint:errorlint // It must be unwrapped.
 		t.Errorf("Object = %v, want %v", err, mine)
 	}
@@ -232,7 +204,6 @@ func TestObjectReturnsTheErrorOfItsMember(t *testing.T) {
 
 func TestErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
-
 	for text, want := range map[string]string{
 		`{"a":x}`: "invalid JSON: want a value at byte 5",
 		`{"a":1`:  "invalid JSON: want ',' or '}', but the text ends at byte 6",
@@ -241,7 +212,6 @@ func TestErrorsNameThePlace(t *testing.T) {
 	} {
 		r := rawjson.NewReader([]byte(text))
 		_, _ = r.Skip()
-
 		if err := r.End(); err == nil || err.Error() != want {
 			t.Errorf("%s: error %q, want %q", text, err, want)
 		}
@@ -250,7 +220,6 @@ func TestErrorsNameThePlace(t *testing.T) {
 
 func TestLen(t *testing.T) {
 	t.Parallel()
-
 	for text, want := range map[string]int{
 		`[]`: 0, `[null]`: 1, ` [1, [2, 3], {"a":[4]}]`: 3, `{}`: 0, `null`: 0, `"[1]"`: 0, ``: 0, `[1,2`: 0, `7`: 0,
 	} {

@@ -21,31 +21,26 @@ func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-
 	return value
 }
 
 func verify(root *testpki.CA, leaf *testpki.Leaf, usage x509.ExtKeyUsage) error {
 	intermediates := x509.NewCertPool()
 	intermediates.AppendCertsFromPEM(leaf.CertPEM())
-
 	_, err := leaf.Certificate().Verify(x509.VerifyOptions{
 		Roots: root.Pool(), Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage},
 	})
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
-
 	return nil
 }
 
 func TestIssued(t *testing.T) {
 	t.Parallel()
-
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	intermediate := must(root.Intermediate("intermediate", testpki.Options{}))
 	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Minute)
-
 	for name, tc := range map[string]struct {
 		leaf   *testpki.Leaf
 		usage  x509.ExtKeyUsage
@@ -64,7 +59,6 @@ func TestIssued(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			if err := verify(root, tc.leaf, tc.usage); (err != nil) != tc.refuse {
 				t.Errorf("refused: %v, want refused: %v", err, tc.refuse)
 			}
@@ -75,9 +69,7 @@ func TestIssued(t *testing.T) {
 // A heartbeat reports a certificate that expires soon. A new one must not be reported.
 func TestLeavesLiveLong(t *testing.T) {
 	t.Parallel()
-
 	const month = 30 * 24 * time.Hour
-
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	for _, leaf := range []*testpki.Leaf{
 		must(root.Client("skr-1", testpki.Options{})),
@@ -92,18 +84,15 @@ func TestLeavesLiveLong(t *testing.T) {
 
 func TestSubjectAlternativeNames(t *testing.T) {
 	t.Parallel()
-
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	leaf := must(root.Client("skr-1", testpki.Options{
 		DNSNames: []string{"skr-1.example.com"}, IPs: []net.IP{net.IPv4(192, 0, 2, 1)},
 		URIs: []string{"spiffe://example.com/skr-1"},
 	})).Certificate()
-
 	got := fmt.Sprint(leaf.Subject.CommonName, leaf.DNSNames, leaf.IPAddresses, leaf.URIs)
 	if want := "skr-1[skr-1.example.com] [192.0.2.1] [spiffe://example.com/skr-1]"; got != want {
 		t.Errorf("have %s, want %s", got, want)
 	}
-
 	if _, err := root.Client("skr-1", testpki.Options{URIs: []string{"%"}}); err == nil {
 		t.Error("a broken URI must be refused")
 	}
@@ -111,37 +100,29 @@ func TestSubjectAlternativeNames(t *testing.T) {
 
 func TestVolume(t *testing.T) {
 	t.Parallel()
-
 	dir := t.TempDir()
 	volume := testpki.NewVolume(dir)
 	root := must(testpki.NewCA("root", testpki.Options{}))
-
 	for range 3 {
 		leaf := must(root.Client("skr-1", testpki.Options{}))
 		if err := volume.Write(must(testpki.Files(leaf, root))); err != nil {
 			t.Fatal(err)
 		}
-
 		_, cert, key := volume.Paths()
-
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		if !pair.Leaf.Equal(leaf.Certificate()) {
 			t.Error("the files are not those of the newest leaf")
 		}
 	}
-
 	if old := must(filepath.Glob(filepath.Join(dir, "..generation_*"))); len(old) != 1 {
 		t.Errorf("generations left: %v, want one", old)
 	}
-
 	if err := volume.Write(map[string][]byte{"ca.crt": root.PEM()}); err != nil {
 		t.Fatal(err)
 	}
-
 	if _, err := os.Stat(volume.Path("tls.key")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the key is still there: %v", err)
 	}
@@ -152,12 +133,10 @@ func ExampleCA_Client() {
 	if err != nil {
 		panic(err)
 	}
-
 	leaf, err := root.Client("skr-1", testpki.Options{DNSNames: []string{"skr-1.example.com"}})
 	if err != nil {
 		panic(err)
 	}
-
 	fmt.Println(leaf.Certificate().Subject, "by", leaf.Certificate().Issuer)
 	// Output: CN=skr-1 by CN=runtime-watcher
 }

@@ -146,7 +146,6 @@ func Example() {
 	})
 	l := must(listener.New(listenertest.Peers(), listener.SANPinning(domains{"runtime-1": "one.example.com"}),
 		map[core.Manager]core.Handler{"my-operator": operator}, listener.Options{Fleet: watched}))
-
 	runtime := core.Peer{ID: "runtime-1", DNSNames: []string{"one.example.com"}}
 	agent := must(outbox.New(listenertest.Forwarder(l, runtime), outbox.Options{Settle: -1}))
 	agent.Accept("my-operator", coretest.Changed("ConfigMap", "default", "demo"))

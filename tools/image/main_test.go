@@ -29,7 +29,6 @@ import (
 
 func TestImageIsOneProgramWithoutRights(t *testing.T) {
 	img, _ := makeImage(t, binary(t, "content"))
-
 	if err := validate.Image(img); err != nil {
 		t.Errorf("not a valid image: %v", err)
 	}
@@ -94,7 +93,6 @@ func TestSameBinarySameDigest(t *testing.T) {
 	}
 	second, _ := makeImage(t, file)
 	other, _ := makeImage(t, binary(t, "other content"))
-
 	if digest(t, first) != digest(t, second) {
 		t.Errorf("the same binary gave %s and %s", digest(t, first), digest(t, second))
 	}
@@ -367,7 +365,6 @@ func filesOf(t *testing.T, layer v1.Layer) map[string]string {
 		t.Fatal(err)
 	}
 	defer content.Close()
-
 	found := map[string]string{}
 	r := tar.NewReader(content)
 	for {

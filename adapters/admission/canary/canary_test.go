@@ -45,15 +45,12 @@ type cluster struct {
 func (c *cluster) Write(_ context.Context, nonce string) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.writes++
-
 	switch {
 	case c.err != nil:
 		return nil, c.err
 	case c.bypassed > 0:
 		c.bypassed--
-
 		return []string{"something else"}, nil
 	default:
 		return []string{"something else", "runtime-watcher canary " + nonce}, nil
@@ -63,7 +60,6 @@ func (c *cluster) Write(_ context.Context, nonce string) ([]string, error) {
 func (c *cluster) set(bypassed int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.bypassed, c.err = bypassed, err
 }
 
@@ -73,21 +69,16 @@ func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &cluster{}
 		recovered := 0
-
 		c, err := canary.New(api, canary.Options{Interval: 10 * time.Second, Recovered: func() { recovered++ }})
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		if got := c.State(); got != core.CanaryOff {
 			t.Errorf("before the first write: %q, want off", got)
 		}
-
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-
 		go func() { ended <- c.Start(ctx) }()
-
 		for _, step := range []struct {
 			name      string
 			bypassed  int
@@ -106,15 +97,12 @@ func TestStates(t *testing.T) {
 			api.set(step.bypassed, step.err)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-
 			if got := c.State(); got != step.want || recovered != step.recovered {
 				t.Errorf("%s: state %q, recovered %d times, want %q and %d", step.name, got, recovered, step.want,
 					step.recovered)
 			}
 		}
-
 		stop()
-
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -125,37 +113,29 @@ func TestStates(t *testing.T) {
 func TestLastingFaultsAreLoggedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-
 		api := &cluster{bypassed: always}
-
 		c, err := canary.New(api, canary.Options{
 			Interval: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-
 		go func() { ended <- c.Start(ctx) }()
-
 		wait := func(d time.Duration, bypassed int, err error) {
 			time.Sleep(d)
 			synctest.Wait()
 			api.set(bypassed, err)
 		}
-
 		wait(11*time.Minute+5*time.Second, 0, errors.New("403 Forbidden"))
 		wait(time.Minute, 0, errors.New("deadline exceeded"))
 		wait(6*time.Minute, 0, nil)
 		wait(11*time.Minute, 0, nil)
 		stop()
-
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-
 		for message, want := range map[string]int{
 			"level=INFO msg=\"the API server does not call the agent yet": 1,
 			"level=ERROR msg=\"the API server does not call the agent":    2,
@@ -174,7 +154,6 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	if _, err := canary.New(nil, canary.Options{}); err == nil {
 		t.Error("no error for a nil writer")
 	}
-
 	_, err := canary.New(&cluster{}, canary.Options{Interval: time.Second, Timeout: time.Minute})
 	if err == nil || !strings.Contains(err.Error(), "timeout 1m0s") {
 		t.Errorf("error %v, want one that names the timeout", err)
@@ -184,7 +163,6 @@ func TestNewNamesWrongOptions(t *testing.T) {
 // leaseReview returns the review of a Lease with that nonce.
 func leaseReview(t *testing.T, nonce string) []byte {
 	t.Helper()
-
 	lease, err := json.Marshal(metav1.PartialObjectMetadata{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        "canary",
@@ -194,7 +172,6 @@ func leaseReview(t *testing.T, nonce string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	body, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
 		Request:  &admissionv1.AdmissionRequest{UID: "42", Object: runtime.RawExtension{Raw: lease}},
@@ -202,17 +179,14 @@ func leaseReview(t *testing.T, nonce string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return body
 }
 
 func post(t *testing.T, method string, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
-
 	w := httptest.NewRecorder()
 	canary.Handler{}.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, canary.Path,
 		bytes.NewReader(body)))
-
 	return w
 }
 
@@ -228,12 +202,10 @@ func TestHandlerReturnsTheNonce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := post(t, http.MethodPost, leaseReview(t, test.nonce))
-
 			var got admissionv1.AdmissionReview
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 				t.Fatalf("answer %d %s: %v", w.Code, w.Body, err)
 			}
-
 			want := &admissionv1.AdmissionResponse{UID: "42", Allowed: true, Warnings: test.want}
 			if diff := cmp.Diff(want, got.Response); diff != "" {
 				t.Errorf("response (-want +got):\n%s", diff)
@@ -269,23 +241,19 @@ func TestHandlerRefusesOtherRequests(t *testing.T) {
 // apiServer answers patches of one Lease.
 func apiServer(t *testing.T, handler http.HandlerFunc) canary.LeaseOptions {
 	t.Helper()
-
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
-
 	dir := t.TempDir()
 	opts := canary.LeaseOptions{
 		Server: server.URL, TokenFile: filepath.Join(dir, "token"),
 		CAFile: filepath.Join(dir, "ca.crt"),
 	}
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-
 	for file, content := range map[string][]byte{opts.TokenFile: []byte("secret\n"), opts.CAFile: bundle} {
 		if err := os.WriteFile(file, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-
 	return opts
 }
 
@@ -299,21 +267,17 @@ func TestLeaseIsPatched(t *testing.T) {
 			r.Header.Get("Content-Type") != "application/merge-patch+json" {
 			t.Errorf("request %s %s %v", r.Method, r.URL, r.Header)
 		}
-
 		w.Header().Add("Warning", `299 - "first"`)
 		w.Header().Add("Warning", `299 - "runtime-watcher canary 00ff"`)
 	})
-
 	lease, err := canary.NewLease(name(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	got, err := lease.Write(t.Context(), "00ff")
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if diff := cmp.Diff([]string{"first", "runtime-watcher canary 00ff"}, got); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
@@ -324,12 +288,10 @@ func TestRefusedPatchIsAnError(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = w.Write([]byte(`{"kind":"Status","message":"leases \"canary\" is forbidden"}`))
 	})
-
 	lease, err := canary.NewLease(name(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if _, err := lease.Write(t.Context(), "00ff"); err == nil || !strings.Contains(err.Error(), "is forbidden") {
 		t.Errorf("error %v, want one with the words of the API server", err)
 	}
@@ -353,20 +315,16 @@ func TestCheckIsADryRun(t *testing.T) {
 				if err := json.NewDecoder(r.Body).Decode(&lease); err != nil || r.URL.Query().Get("dryRun") != "All" {
 					t.Errorf("request %s (%v), want a dry run", r.URL, err)
 				}
-
 				for _, nonce := range lease.Annotations {
 					w.Header().Add("Warning", `299 - "runtime-watcher canary `+test.warn(nonce)+`"`)
 				}
-
 				w.WriteHeader(test.status)
 			})
-
 			lease, err := canary.NewLease(name(), opts)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer lease.Close()
-
 			called, err := lease.Check(t.Context())
 			if called != test.called || (err != nil) != test.failed {
 				t.Errorf("called %t, error %v, want %t and a failure %t", called, err, test.called, test.failed)
@@ -377,31 +335,24 @@ func TestCheckIsADryRun(t *testing.T) {
 
 func TestLeaseFollowsItsCABundle(t *testing.T) {
 	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
-
 	lease, err := canary.NewLease(name(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	defer lease.Close()
-
 	good, err := os.ReadFile(opts.CAFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	stranger, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{}, &x509.Certificate{}, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	other := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger})
-
 	for _, step := range []struct {
 		bundle []byte
 		want   string
@@ -411,7 +362,6 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 		if err := os.WriteFile(opts.CAFile, step.bundle, 0o600); err != nil {
 			t.Fatal(err)
 		}
-
 		if _, err := lease.Write(t.Context(), "00ff"); (err == nil) != (step.want == "") || err != nil &&
 			!strings.Contains(err.Error(), step.want) {
 			t.Errorf("error %v, want %q", err, step.want)
@@ -421,7 +371,6 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 
 func TestNewLeaseRefuses(t *testing.T) {
 	good := apiServer(t, func(http.ResponseWriter, *http.Request) {})
-
 	for want, change := range map[string]func(*canary.LeaseOptions, *types.NamespacedName){
 		"https://host:port":   func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.Server = "http://x" },
 		"<namespace>/<name>":  func(_ *canary.LeaseOptions, n *types.NamespacedName) { n.Name = "" },
@@ -432,7 +381,6 @@ func TestNewLeaseRefuses(t *testing.T) {
 		opts, lease := good, name()
 		change(&opts, &lease)
 		opts.Getenv = func(string) string { return "" }
-
 		if _, err := canary.NewLease(lease, opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one that names %q", err, want)
 		}
@@ -445,7 +393,6 @@ func TestNewLeaseFindsTheAPIServerOfThePod(t *testing.T) {
 	opts.Getenv = func(name string) string {
 		return map[string]string{"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "443"}[name]
 	}
-
 	if _, err := canary.NewLease(name(), opts); err != nil {
 		t.Errorf("error %v, want an API server", err)
 	}

@@ -20,10 +20,8 @@ import (
 
 func TestCertificates(t *testing.T) {
 	t.Parallel()
-
 	a, b := newCertificate(t, "a"), newCertificate(t, "b")
 	upper := strings.ToUpper(hash(a))
-
 	tests := []struct {
 		name    string
 		element xfcc.Element
@@ -39,16 +37,13 @@ func TestCertificates(t *testing.T) {
 		{"a plus for a space, and nothing else escaped", xfcc.Element{Cert: plusForSpace(a)}, 0},
 		{"every byte escaped", xfcc.Element{Cert: escapeAll(a)}, 0},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			leaf, chain, err := test.element.Certificates()
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			if !leaf.Equal(a) || len(chain) != test.chain {
 				t.Errorf("certificate of %s with %d others, want that of a with %d", leaf.Subject, len(chain), test.chain)
 			}
@@ -58,12 +53,10 @@ func TestCertificates(t *testing.T) {
 
 func TestCertificatesRefuses(t *testing.T) {
 	t.Parallel()
-
 	a, b := newCertificate(t, "a"), newCertificate(t, "b")
 	key := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: a.Raw}))
 	broken := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Raw[:len(a.Raw)/2]}))
 	headers := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Headers: map[string]string{"a": "b"}, Bytes: a.Raw}))
-
 	tests := []struct {
 		name    string
 		element xfcc.Element
@@ -89,11 +82,9 @@ func TestCertificatesRefuses(t *testing.T) {
 		{"half a Hash", xfcc.Element{Hash: hash(a)[:32], Cert: escape(a)}, xfcc.ErrHashMismatch},
 		{"a Hash that is not hex", xfcc.Element{Hash: "xyz", Cert: escape(a)}, xfcc.ErrHashMismatch},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			if _, _, err := test.element.Certificates(); !errors.Is(err, test.want) {
 				t.Errorf("error %v, want %v", err, test.want)
 			}
@@ -103,24 +94,19 @@ func TestCertificatesRefuses(t *testing.T) {
 
 func newCertificate(tb testing.TB, name string) *x509.Certificate {
 	tb.Helper()
-
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}}
-
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
 		tb.Fatal(err)
 	}
-
 	return cert
 }
 
@@ -129,7 +115,6 @@ func text(certs ...*x509.Certificate) string {
 	for _, cert := range certs {
 		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})...)
 	}
-
 	return string(text)
 }
 
@@ -147,12 +132,10 @@ func escapeAll(cert *x509.Certificate) string {
 	for _, c := range []byte(text(cert)) {
 		escaped.WriteString("%" + hex.EncodeToString([]byte{c}))
 	}
-
 	return escaped.String()
 }
 
 func hash(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
-
 	return hex.EncodeToString(sum[:])
 }

@@ -11,9 +11,7 @@ import (
 
 func TestEncode(t *testing.T) {
 	t.Parallel()
-
 	certs := []*x509.Certificate{newCertificate(t, "runtime-a"), newCertificate(t, "ca")}
-
 	header, err := xfcc.Encode(certs)
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +20,6 @@ func TestEncode(t *testing.T) {
 	if err != nil || len(elements) != 1 {
 		t.Fatalf("%d elements, error %v, want one", len(elements), err)
 	}
-
 	leaf, chain, err := elements[0].Certificates()
 	if err != nil || !leaf.Equal(certs[0]) || len(chain) != 1 || !chain[0].Equal(certs[1]) {
 		t.Errorf("certificates %v and %v, error %v, want those that were encoded", leaf, chain, err)
@@ -32,7 +29,6 @@ func TestEncode(t *testing.T) {
 // A client chooses what it shows behind its own certificate, and how much.
 func TestEncodeKeepsTheBounds(t *testing.T) {
 	t.Parallel()
-
 	small, large := newCertificate(t, "a"), &x509.Certificate{Raw: make([]byte, xfcc.MaxSize*4/5)}
 	for name, test := range map[string]struct {
 		certs []*x509.Certificate

@@ -13,7 +13,6 @@ import (
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-
 	tests := []struct {
 		name  string
 		lines []string
@@ -69,16 +68,13 @@ func TestParse(t *testing.T) {
 			want:  []xfcc.Element{{Subject: strings.Repeat("x", xfcc.MaxSize-len("Subject="))}},
 		},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			have, err := xfcc.Parse(test.lines)
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			if diff := cmp.Diff(test.want, have); diff != "" {
 				t.Errorf("elements (-want +have):\n%s", diff)
 			}
@@ -88,7 +84,6 @@ func TestParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	t.Parallel()
-
 	tests := []struct {
 		name  string
 		lines []string
@@ -117,11 +112,9 @@ func TestParseRefuses(t *testing.T) {
 		{"one byte too many", []string{"Subject=" + strings.Repeat("x", xfcc.MaxSize-len("Subject=")+1)}, xfcc.ErrTooLarge},
 		{"too many bytes over several lines", slicesOf("By="+strings.Repeat("x", 8<<10), 5), xfcc.ErrTooLarge},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			if have, err := xfcc.Parse(test.lines); !errors.Is(err, test.want) || have != nil {
 				t.Errorf("Parse = %v, %v, want no elements and %v", have, err, test.want)
 			}
@@ -134,7 +127,6 @@ func slicesOf(line string, count int) []string {
 	for i := range lines {
 		lines[i] = line
 	}
-
 	return lines
 }
 
@@ -144,10 +136,8 @@ func ExampleParse() {
 	})
 	if err != nil {
 		fmt.Println(err)
-
 		return
 	}
-
 	for _, element := range elements {
 		fmt.Printf("%q %q %q\n", element.By, element.Subject, element.DNS)
 	}

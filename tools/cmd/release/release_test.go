@@ -171,7 +171,6 @@ func TestRelease(t *testing.T) {
 	head := w.git("rev-parse", "HEAD")
 	published := w.git("ls-remote", w.remote)
 	out := w.mustRelease("v0.1.0")
-
 	commits := map[string]bool{}
 	for _, tag := range []string{"v0.1.0", "cmd/agent/v0.1.0"} {
 		commits[w.git("rev-parse", tag+"^{commit}")] = true
@@ -250,13 +249,11 @@ func TestRefusals(t *testing.T) {
 func TestAPI(t *testing.T) {
 	w := newWorld(t)
 	w.mustRelease("v0.1.0")
-
 	w.change("core/core.go", "const One", "const Three = 3\n\n// One is 1.\nconst One")
 	w.announce("v0.1.1", "More.")
 	if out := w.mustRelease("v0.1.1"); !strings.Contains(out, "Three: added") {
 		t.Errorf("the output does not name the new constant:\n%s", out)
 	}
-
 	w.change("core/core.go", "Two", "Zwei")
 	w.announce("v0.1.2", "### Incompatible\n\nTwo is Zwei.")
 	w.mustRefuse("v0.1.2", "want a later version than v0.1.x")

@@ -122,7 +122,6 @@ func TestPin(t *testing.T) {
 			t.Errorf("%s: replaced %v, released %v:\n%s", m.Dir, replaced, m.Released(), text)
 		}
 	}
-
 	agent := modules.Path("cmd/agent")
 	consumer := t.TempDir()
 	write(t, consumer, map[string]string{

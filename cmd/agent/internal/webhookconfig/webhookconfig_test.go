@@ -19,17 +19,14 @@ import (
 
 func caFile(t *testing.T) string {
 	t.Helper()
-
 	ca, err := testpki.NewCA("test", testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	path := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(path, ca.PEM(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	return path
 }
 
@@ -62,11 +59,8 @@ items:
 
 func run(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
-
 	var out bytes.Buffer
-
 	err := webhookconfig.Run(args, strings.NewReader(stdin), &out)
-
 	return out.String(), err
 }
 
@@ -75,23 +69,19 @@ func TestWatchersBecomeAConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	var have admissionregistrationv1.ValidatingWebhookConfiguration
 	if err := yaml.UnmarshalStrict([]byte(text), &have); err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
-
 	for _, want := range []string{"team: blue", "key: stage", "name: persisted"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
 		}
 	}
-
 	paths := map[string]string{}
 	for _, w := range have.Webhooks {
 		paths[w.Name] = *w.ClientConfig.Service.Path
 	}
-
 	want := map[string]string{
 		"kcp-system.moving.operator.kyma-project.io": "/validate/lifecycle-manager",
 		"kcp-system.moving.scale.kyma-project.io":    "/validate/lifecycle-manager/kyma",
@@ -111,7 +101,6 @@ func TestOneWatchFromFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	for _, want := range []string{
 		"kind: ValidatingWebhookConfiguration", "name: mine", "- deployments", "- apps", "watched: \"true\"", "port: 8443",
 		"failurePolicy: Ignore",
@@ -127,7 +116,6 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 	if !errors.Is(err, webhookconfig.ErrUsage) {
 		t.Fatalf("error %v, want wrong arguments", err)
 	}
-
 	for _, want := range []string{"--ca-cert", "missing.crt", "--service", "--canary", "stray", "--manager and --resource"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not name %s", err, want)
@@ -140,7 +128,6 @@ func TestMistakesOfOneWatchAreNamedAtOnce(t *testing.T) {
 	if !errors.Is(err, webhookconfig.ErrUsage) {
 		t.Fatalf("error %v, want wrong arguments", err)
 	}
-
 	for _, want := range []string{
 		"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`, `--labels: "a"`, `--field: "spek"`,
 	} {
@@ -173,7 +160,6 @@ func TestOtherKindsAreRefused(t *testing.T) {
 // A condition that fails loses writes. The code that checks conditions is not part of the agent.
 func TestConditionsAreRefused(t *testing.T) {
 	const precise = `{kind: Watcher, metadata: {name: precise}, spec: {matchConditions: [{name: a, expression: "true"}]}}`
-
 	_, err := run(t, precise, "--ca-cert", caFile(t), "-f", "-")
 	if !errors.Is(err, webhookconfig.ErrUsage) || !strings.Contains(err.Error(), "precise") ||
 		!strings.Contains(err.Error(), "spec.matchConditions") {

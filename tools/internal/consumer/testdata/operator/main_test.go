@@ -90,7 +90,6 @@ func TestOnlyTheRuntimeItselfTriggersIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	batch := core.NewBatch(coretest.Changed("ConfigMap", "default", "demo"))
-
 	runtime := core.Peer{ID: "runtime-1", DNSNames: []string{"one.example.com"}}
 	if err := listenertest.Forwarder(l, runtime).Forward(t.Context(), myOperator, batch); err != nil {
 		t.Error(err)
@@ -110,7 +109,6 @@ func TestVerifiersJoin(t *testing.T) {
 	stolen, event := errors.New("stolen"), coretest.Changed("ConfigMap", "default", "demo")
 	verifier := coremock.NewMockVerifier(gomock.NewController(t))
 	verifier.EXPECT().Verify(gomock.Any(), core.Peer{ID: "runtime-1"}, coremock.Event(event)).Return(stolen)
-
 	all := listener.AllOf(listener.InsecureAllowAll(), verifier)
 	if err := all.Verify(t.Context(), core.Peer{ID: "runtime-1"}, &event); !errors.Is(err, stolen) {
 		t.Errorf("error %v, want %v", err, stolen)
