@@ -21,22 +21,18 @@ func TestImportedCASignsAtOnce(t *testing.T) {
 			}},
 		}
 	}
-
 	v := adopted(true)
 	if s := plan(v, testLimits); s.action != actionSignClients || s.generation != 1 {
 		t.Errorf("step %s of generation %d, want the imported CA to sign for runtimes", s.action, s.generation)
 	}
-
 	v.clientSigner = 1
 	if s := plan(v, testLimits); s.action != actionSignServer {
 		t.Errorf("step %s, want the imported CA to sign for the server", s.action)
 	}
-
 	v.serverSigner, v.server = 1, leaf{present: true, signer: "existing", notAfter: now.Add(day)}
 	if s := plan(v, testLimits); s.action != actionPublish {
 		t.Errorf("step %s, want the server certificate to be published", s.action)
 	}
-
 	if s := plan(adopted(false), testLimits); s.action != actionNone || s.phase != phaseBootstrap {
 		t.Errorf("step %s in %s of a CA that no peer knows, want it to wait", s.action, s.phase)
 	}

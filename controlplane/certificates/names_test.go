@@ -15,7 +15,6 @@ import (
 
 func TestObjectName(t *testing.T) {
 	t.Parallel()
-
 	tests := []struct{ id, want string }{
 		{"runtime-a", "^runtime-a-watcher-tls$"},
 		{"3c1dd6f0-1f1a-4b4c-9a0e-3f6b1c9f0a11", "^3c1dd6f0-1f1a-4b4c-9a0e-3f6b1c9f0a11-watcher-tls$"},
@@ -24,7 +23,6 @@ func TestObjectName(t *testing.T) {
 		{"-a-", "^a-[0-9a-f]{10}-watcher-tls$"},
 		{"ÄÖ", "^[0-9a-f]{10}-watcher-tls$"},
 	}
-
 	for _, test := range tests {
 		if have := objectName(core.RuntimeID(test.id), clientSuffix); !regexp.MustCompile(test.want).MatchString(have) {
 			t.Errorf("name of %q is %q, want %s", test.id, have, test.want)
@@ -38,11 +36,9 @@ func TestObjectNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.SliceOfNDistinct(rapid.String(), 2, 2, rapid.ID).Draw(t, "ids")
 		a, b := core.RuntimeID(ids[0]), core.RuntimeID(ids[1])
-
 		if checkID(a) != nil || checkID(b) != nil {
 			return
 		}
-
 		nameA, nameB := objectName(a, clientSuffix), objectName(b, clientSuffix)
 		if errs := validation.IsDNS1123Subdomain(nameA); len(errs) > 0 || nameA == nameB ||
 			nameA == objectName(b, webhookSuffix) {
@@ -53,7 +49,6 @@ func TestObjectNames(t *testing.T) {
 
 func TestInvalidRuntimes(t *testing.T) {
 	t.Parallel()
-
 	set := &Certificates{
 		names: "watcher", namespace: "default", dnsNames: []string{"Listener.example"}, opts: Options{}.withDefaults(),
 	}
@@ -69,13 +64,11 @@ func TestInvalidRuntimes(t *testing.T) {
 		"blank":             {ID: "a", Domain: "a b"},
 		"of the listener":   {ID: "a", Domain: "listener.EXAMPLE."},
 	}
-
 	for name, r := range tests {
 		if err := set.validateRuntime(r); !errors.Is(err, ErrInvalidRuntime) {
 			t.Errorf("%s: %v, want %v", name, err, ErrInvalidRuntime)
 		}
 	}
-
 	if err := set.validateRuntime(Runtime{ID: core.RuntimeID(strings.Repeat("x", 64)), Domain: "A.example."}); err != nil {
 		t.Error(err)
 	}
@@ -83,14 +76,12 @@ func TestInvalidRuntimes(t *testing.T) {
 
 func TestNewNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-
 	_, err := New(nil, types.NamespacedName{Name: "Upper"}, []string{"*"}, nil, Options{
 		Duration: 1, RenewBefore: 1, RotateCABefore: 1, SwitchBefore: -1, Propagation: -1, Service: "a b",
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-
 	for _, want := range []string{
 		`"Upper"`, "want a client", "a namespace", "Confirmations", `"*"`,
 		"Duration", "RenewBefore", "RotateCABefore", "SwitchBefore", "Propagation", "Service",
@@ -99,12 +90,10 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 			t.Errorf("error does not name %s: %v", want, err)
 		}
 	}
-
 	_, err = New(nil, types.NamespacedName{}, []string{"Runtime-Watcher.runtime-watcher.svc."}, nil, Options{})
 	if !strings.Contains(err.Error(), "another name than") {
 		t.Errorf("every webhook could act as the server: %v", err)
 	}
-
 	if err := (Options{}).withDefaults().validate(); err != nil {
 		t.Error("the defaults:", err)
 	}

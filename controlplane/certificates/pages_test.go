@@ -24,36 +24,29 @@ func paged(all []certv1.Certificate, fails func(next string) error) interceptor.
 		if !ok {
 			return c.List(ctx, list, opts...)
 		}
-
 		asked := (&client.ListOptions{}).ApplyOptions(opts)
 		if err := fails(asked.Continue); err != nil {
 			return err
 		}
-
 		first, _ := strconv.Atoi(asked.Continue)
 		last := len(all)
-
 		if asked.Limit > 0 && first+int(asked.Limit) < last {
 			last = first + int(asked.Limit)
 			list.SetContinue(strconv.Itoa(last))
 		}
-
 		certificates.Items = all[first:last]
-
 		return nil
 	}}
 }
 
 func TestALookReadsPages(t *testing.T) {
 	t.Parallel()
-
 	all := make([]certv1.Certificate, 3*pageSize+1)
 	for n := range all {
 		name := fmt.Sprintf("runtime-%d", n)
 		all[n].ObjectMeta = made("watcher")
 		all[n].Name, all[n].Spec.CommonName = name, name
 	}
-
 	for name, fails := range map[string]func(next string) error{
 		"all":     func(string) error { return nil },
 		"expired": func(next string) error { return errorIf(next == "1000") },
@@ -61,11 +54,8 @@ func TestALookReadsPages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			var none []types.UID
-
 			set := newSet(t, interceptor.NewClient(newPlane(t, &none), paged(all, fails)), "watcher")
-
 			seen, err := set.observe(t.Context())
 			if err != nil || len(seen.runtimes) != len(all) {
 				t.Fatalf("%d runtimes, %v, want %d", len(seen.runtimes), err, len(all))
@@ -78,25 +68,21 @@ func errorIf(condition bool) error {
 	if condition {
 		return errors.New("cannot continue")
 	}
-
 	return nil
 }
 
 // An unchanged runtime costs reads alone.
 func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 	t.Parallel()
-
 	var (
 		none   []types.UID
 		writes int
 		now    = time.Now()
 	)
-
 	c := interceptor.NewClient(newPlane(t, &none), interceptor.Funcs{Apply: func(
 		ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, opts ...client.ApplyOption,
 	) error {
 		writes++
-
 		return c.Apply(ctx, object, opts...)
 	}})
 	set := newSet(t, c, "watcher")
@@ -104,49 +90,35 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 	r := Runtime{ID: shared, Domain: "a.example.com"}
 	ensure := func() int {
 		writes = 0
-
 		if _, err := set.EnsureRuntime(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-
 		return writes
 	}
-
 	ensure() // It creates them,
 	ensure() // and finds them for the first time.
-
 	if n := ensure(); n != 0 {
 		t.Errorf("%d writes of what is unchanged", n)
 	}
-
 	edited := &certv1.Certificate{}
 	if err := c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), edited); err != nil {
 		t.Fatal(err)
 	}
-
 	edited.Generation++ // As an API server does.
 	edited.Spec.CommonName = "another"
-
 	if err := c.Update(t.Context(), edited); err != nil {
 		t.Fatal(err)
 	}
-
 	if n := ensure(); n != 1 {
 		t.Errorf("%d writes after a change by others, want 1", n)
 	}
-
 	ensure()
-
 	r.Domain = "b.example.com"
-
 	if n := ensure(); n != 1 {
 		t.Errorf("%d writes for another domain, want 1", n)
 	}
-
 	ensure()
-
 	now = now.Add(applyAgainAfter)
-
 	if n := ensure(); n != 2 {
 		t.Errorf("%d writes after a while, want 2", n)
 	}
@@ -154,7 +126,6 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 
 func TestKeysAndNames(t *testing.T) {
 	t.Parallel()
-
 	for name, test := range map[string]struct {
 		opts Options
 		want bool
@@ -172,7 +143,6 @@ func TestKeysAndNames(t *testing.T) {
 		"size of another": {Options{KeyAlgorithm: certv1.ECDSAKeyAlgorithm, KeySize: 2048}, false},
 	} {
 		opts := test.opts.withDefaults()
-
 		err := errors.Join(opts.validate(), opts.validateServer([]string{"listener.example.com"}))
 		if (err == nil) != test.want {
 			t.Errorf("%s: got %v, want it accepted: %t", name, err, test.want)

@@ -65,33 +65,26 @@ func (w *world) view() view {
 	}
 	v.published.expired = slices.ContainsFunc(w.secret.bundle, func(f string) bool { return w.now.After(w.expiries[f]) })
 	v.published.current = w.secret.present && w.material.signer == w.publishable()
-
 	for _, f := range w.material.bundle {
 		v.published.newest = max(v.published.newest, generationIn(f))
 	}
-
 	for i := range v.authorities {
 		v.authorities[i].replaced = w.replaced(v.authorities[i])
 	}
-
 	newest := v.newest().fingerprint
-
 	for _, m := range w.members {
 		v.runtimes = append(v.runtimes, m.issued)
-
 		asked := !m.created.After(w.secret.since.Add(testLimits.propagation))
 		if asked && (!m.beating || !slices.Contains(m.loaded.bundle, newest)) {
 			v.unconfirmed = append(v.unconfirmed, m.issued.runtime)
 		}
 	}
-
 	return v
 }
 
 // generationIn returns the number of a CA, which its fingerprint begins with.
 func generationIn(fingerprint string) (generation int) {
 	_, _ = fmt.Sscanf(fingerprint, "ca-%d-", &generation) // Otherwise it is 0.
-
 	return generation
 }
 
@@ -107,7 +100,6 @@ func (w *world) publishable() string {
 	if slices.Contains(w.material.bundle, w.server.signer) || w.signs(w.server.signer) {
 		return w.server.signer
 	}
-
 	return w.material.signer
 }
 
@@ -120,12 +112,10 @@ func (w *world) loseKey(pick int) {
 	if len(w.authorities) == 0 {
 		return
 	}
-
 	a := &w.authorities[pick%len(w.authorities)]
 	if !w.secret.present || !slices.Contains(w.material.bundle, a.fingerprint) {
 		return
 	}
-
 	w.serials++
 	a.fingerprint, a.notAfter = fmt.Sprintf("ca-%d-%d", a.generation, w.serials), w.now.Add(caLife)
 	w.expiries[a.fingerprint] = a.notAfter
@@ -136,7 +126,6 @@ func (w *world) loseKey(pick int) {
 func (w *world) step() step {
 	v := w.view()
 	s := plan(v, testLimits)
-
 	switch s.action {
 	case actionDiscard:
 		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation == s.generation })
@@ -163,7 +152,6 @@ func (w *world) step() step {
 		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation < s.generation })
 	case actionNone:
 	}
-
 	return s
 }
 
@@ -173,7 +161,6 @@ func (w *world) cut(v view) {
 	if !v.anyway(testLimits) {
 		return
 	}
-
 	for _, m := range w.members {
 		w.cutOff[m.issued.runtime] = true
 	}
@@ -185,17 +172,14 @@ func (w *world) find(id core.RuntimeID) *member {
 
 func (w *world) publish() {
 	bundle := slices.DeleteFunc(slices.Clone(w.material.bundle), func(f string) bool { return w.now.After(w.expiries[f]) })
-
 	for _, a := range w.authorities {
 		if a.fingerprint != "" && !slices.Contains(bundle, a.fingerprint) {
 			bundle = append(bundle, a.fingerprint)
 			w.secret.since = w.now
 		}
 	}
-
 	w.material = loaded{bundle, w.publishable()}
 	w.secret.present, w.secret.bundle = true, bundle
-
 	for i := range w.listeners {
 		if w.listeners[i].behind.IsZero() {
 			w.listeners[i].behind = w.now
@@ -210,23 +194,18 @@ func (w *world) issue(pick int) {
 			w.serials++
 			a.fingerprint, a.notAfter = fmt.Sprintf("ca-%d-%d", a.generation, w.serials), w.now.Add(caLife)
 			w.expiries[a.fingerprint] = a.notAfter
-
 			return
 		}
 	}
-
 	leaves := []*leaf{&w.server}
 	for _, m := range w.members {
 		leaves = append(leaves, &m.issued)
 	}
-
 	l := leaves[pick%len(leaves)]
 	signer := w.signers[0]
-
 	if l == &w.server {
 		signer = w.signers[1]
 	}
-
 	// One that is issued already is renewed, as cert-manager does when it likes.
 	for _, a := range w.authorities {
 		if a.generation == signer && a.fingerprint != "" {
@@ -240,7 +219,6 @@ func (w *world) load(m *member) {
 	if !m.issued.present || !w.secret.present || m.frozen || !slices.Contains(w.material.bundle, m.issued.signer) {
 		return
 	}
-
 	m.loaded = loaded{slices.Clone(w.material.bundle), m.issued.signer}
 	delete(w.cutOff, m.issued.runtime)
 }
@@ -253,7 +231,6 @@ func (w *world) reload(i int) {
 // pass lets time pass. No listener stays behind for longer than the propagation takes.
 func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
-
 	for i, l := range w.listeners {
 		if !l.behind.IsZero() && w.now.Sub(l.behind) >= testLimits.propagation {
 			w.reload(i)
@@ -270,19 +247,16 @@ func (w *world) check(t *rapid.T) {
 	if len(w.authorities) > maxAuthorities {
 		t.Fatalf("%d CAs at once", len(w.authorities))
 	}
-
 	for i, l := range w.listeners {
 		for _, m := range w.members {
 			if l.signer == "" || m.loaded.signer == "" || w.now.After(w.expiries[m.loaded.signer]) ||
 				w.now.After(w.expiries[l.signer]) {
 				continue // A missing renewal is no fault of the order.
 			}
-
 			if !w.trusts(l.bundle, m.loaded.signer) {
 				t.Fatalf("listener %d trusts %v, and not runtime %s with its certificate of %s", i, l.bundle, m.issued.runtime,
 					m.loaded.signer)
 			}
-
 			if !w.trusts(m.loaded.bundle, l.signer) && !w.cutOff[m.issued.runtime] {
 				t.Fatalf("runtime %s trusts %v, and not listener %d with its certificate of %s", m.issued.runtime,
 					m.loaded.bundle, i, l.signer)
@@ -299,13 +273,11 @@ func (w *world) add() {
 // orphaned reports whether a process needs a CA with a lost key.
 func (w *world) orphaned() bool {
 	orphan := func(f string) bool { return f != "" && !w.signs(f) }
-
 	for i := range w.listeners {
 		if orphan(w.listeners[i].signer) {
 			return true
 		}
 	}
-
 	return orphan(w.material.signer) ||
 		slices.ContainsFunc(w.members, func(m *member) bool { return orphan(m.loaded.signer) })
 }
@@ -322,16 +294,13 @@ func (w *world) settle(t *rapid.T) {
 	for round := range 300 {
 		s := w.step()
 		w.check(t)
-
 		if s.phase == PhaseStable && s.action == actionNone && w.done() {
 			return
 		}
-
 		for i := range len(w.members) + 4 {
 			w.issue(i)
 			w.check(t)
 		}
-
 		for _, m := range w.members {
 			// Runtimes take their time.
 			if round%20 == 19 {
@@ -339,11 +308,9 @@ func (w *world) settle(t *rapid.T) {
 				w.check(t)
 			}
 		}
-
 		w.pass(time.Minute)
 		w.check(t)
 	}
-
 	t.Fatalf("not stable: %+v", plan(w.view(), testLimits))
 }
 
@@ -356,18 +323,14 @@ func TestOrderOfRotation(t *testing.T) {
 		for range rapid.IntRange(0, 4).Draw(t, "runtimes") {
 			w.add()
 		}
-
 		w.settle(t)
-
 		pick := rapid.IntRange(0, 1000)
 		anyone := func() *member {
 			if len(w.members) == 0 {
 				w.add()
 			}
-
 			return w.members[pick.Draw(t, "runtime")%len(w.members)]
 		}
-
 		t.Repeat(map[string]func(*rapid.T){
 			"step":   func(*rapid.T) { w.step() },
 			"issue":  func(t *rapid.T) { w.issue(pick.Draw(t, "certificate")) },
@@ -404,11 +367,9 @@ func TestOrderOfRotation(t *testing.T) {
 			},
 			"": w.check,
 		})
-
 		for _, m := range w.members {
 			m.frozen, m.beating = false, true
 		}
-
 		w.settle(t)
 	})
 }
@@ -422,20 +383,16 @@ func TestSwitchBeforeEndsTheWait(t *testing.T) {
 		w.add()
 		w.settle(t)
 		w.members[1].frozen, w.members[1].beating = true, false
-
 		var last step
-
 		for end := w.view().newest().notAfter.Add(-time.Hour); w.now.Before(end); w.pass(time.Hour) {
 			for range 8 {
 				if last = w.step(); last.action == actionNone {
 					break
 				}
 			}
-
 			w.issueAsked()
 			w.load(w.members[0])
 		}
-
 		if newest := w.view().newest().fingerprint; w.server.signer != newest {
 			t.Fatalf("an hour before the old CA ends, the server has a certificate of %s, want one of %s: %+v",
 				w.server.signer, newest, last)
@@ -448,11 +405,9 @@ func (w *world) issueAsked() {
 	for slices.ContainsFunc(w.authorities, func(a authority) bool { return a.fingerprint == "" }) {
 		w.issue(0)
 	}
-
 	if w.server.issuing {
 		w.issue(0)
 	}
-
 	for i, m := range w.members {
 		if m.issued.issuing {
 			w.issue(i + 1)
@@ -489,9 +444,7 @@ func steady(now time.Time, life, rest time.Duration) view {
 
 func TestPlan(t *testing.T) {
 	t.Parallel()
-
 	now := time.Unix(1e9, 0)
-
 	for name, tt := range map[string]struct {
 		view view
 		want action
@@ -500,12 +453,10 @@ func TestPlan(t *testing.T) {
 			func() view {
 				v := rotating(now)
 				v.runtimes = []leaf{{runtime: "good", name: "good", present: true, signer: "a"}}
-
 				for i := range testLimits.issuingAtOnce {
 					id := core.RuntimeID("denied" + strconv.Itoa(i))
 					v.runtimes = append(v.runtimes, leaf{runtime: id, name: string(id), failed: now.Add(-time.Hour)})
 				}
-
 				return v
 			}(),
 			actionReissue,
@@ -514,7 +465,6 @@ func TestPlan(t *testing.T) {
 			func() view {
 				v := rotating(now)
 				v.clientSigner, v.published.since, v.published.undated = 1, now, true
-
 				return v
 			}(),
 			actionPublish,
@@ -523,7 +473,6 @@ func TestPlan(t *testing.T) {
 			func() view {
 				v := steady(now, 365*day, -time.Minute)
 				v.published.bundle = nil
-
 				return v
 			}(),
 			actionCreate,
@@ -542,7 +491,6 @@ func TestPlan(t *testing.T) {
 			func() view {
 				v := steady(now, 365*day, 300*day)
 				v.authorities[0].fingerprint, v.authorities[0].replaced = "b", true
-
 				return v
 			}(),
 			actionDiscard,
@@ -551,7 +499,6 @@ func TestPlan(t *testing.T) {
 			func() view {
 				v := steady(now, 365*day, 300*day)
 				v.authorities, v.published.newest = nil, 2
-
 				return v
 			}(),
 			actionCreate,
@@ -561,7 +508,6 @@ func TestPlan(t *testing.T) {
 				v := steady(now, 365*day, 300*day)
 				v.authorities[0].generation, v.authorities[0].fingerprint = 2, "b"
 				v.published.bundle, v.published.since = []string{"a", "b"}, now
-
 				return v
 			}(),
 			actionNone,
@@ -569,7 +515,6 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			if s := plan(tt.view, testLimits); s.action != tt.want {
 				t.Errorf("action %d, want %d: %+v", s.action, tt.want, s)
 			}

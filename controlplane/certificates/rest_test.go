@@ -26,22 +26,18 @@ type slow struct {
 func (s *slow) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	if issuer, ok := object.(*certv1.Issuer); ok {
 		issuer.Spec.CA = &certv1.CAIssuer{SecretName: names("b").authority(1)}
-
 		return nil
 	}
-
 	return apierrors.NewNotFound(schema.GroupResource{}, "")
 }
 
 func (s *slow) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	time.Sleep(s.list)
-
 	if certificates, ok := list.(*certv1.CertificateList); ok {
 		ca := certv1.Certificate{}
 		ca.Labels = map[string]string{labelRole: roleCA, labelGeneration: "1"}
 		certificates.Items = append(certificates.Items, ca)
 	}
-
 	return nil
 }
 
@@ -60,7 +56,6 @@ func TestALookTakesATenthOfTheTimeAtMost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			if status, err := set.Reconcile(t.Context()); err != nil || status.RequeueAfter != want {
 				t.Errorf("two lists of %v each: again in %v, want %v: %v", list, status.RequeueAfter, want, err)
 			}

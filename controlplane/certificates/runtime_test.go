@@ -39,7 +39,6 @@ func keyOf(set string) client.Object { return &corev1.Secret{ObjectMeta: made(se
 // Two sets in one namespace have the same names for the certificates of a runtime.
 func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 	const mine, foreign = "watcher", "another"
-
 	tests := map[string]struct{ there, left []client.Object }{
 		"nothing":                     {},
 		"its own":                     {there: []client.Object{certificateFor(mine, shared), keyOf(mine)}},
@@ -59,30 +58,24 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 			[]client.Object{keyOf(foreign)},
 		},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			var deleted []types.UID
-
 			c := newPlane(t, &deleted, test.there...)
 			if err := newSet(t, c, mine).RemoveRuntime(t.Context(), Runtime{ID: shared}); err != nil {
 				t.Fatal(err)
 			}
-
 			for _, object := range test.there {
 				left := slices.ContainsFunc(test.left, func(l client.Object) bool {
 					return l.GetUID() == object.GetUID() &&
 						kindOf(l) == kindOf(object)
 				})
-
 				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 				if client.IgnoreNotFound(err) != nil || left != (err == nil) {
 					t.Errorf("%T %s: %v, want it left: %t", object, object.GetUID(), err, left)
 				}
 			}
-
 			if want := len(test.there) - len(test.left); len(deleted) != want || slices.Contains(deleted, "") {
 				t.Errorf("deleted by UID: %q, want %d", deleted, want)
 			}
@@ -93,19 +86,16 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 // A runtime with an invalid ID never had a certificate.
 func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 	t.Parallel()
-
 	set := newSet(t, interceptor.NewClient(newPlane(t, new([]types.UID)), interceptor.Funcs{
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 			return errors.New("want no look")
 		},
 	}), "watcher")
-
 	for _, id := range []core.RuntimeID{"", "a\nb", core.RuntimeID(strings.Repeat("x", maxCommonName+1))} {
 		if err := set.RemoveRuntime(t.Context(), Runtime{ID: id}); err != nil {
 			t.Errorf("%.8q: %v", id, err)
 		}
 	}
-
 	if err := set.RemoveRuntime(t.Context(), Runtime{ID: shared}); err == nil {
 		t.Error("a runtime that could not be looked for is said to be removed")
 	}
@@ -114,18 +104,15 @@ func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 // What the client's scheme does not know says its kind itself.
 func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 	t.Parallel()
-
 	stub := func(namespace string) client.Object {
 		owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kyma", UID: "u"}}
 		owner.SetGroupVersionKind(schema.GroupVersionKind{
 			Group: "operator.kyma-project.io", Version: "v1beta2",
 			Kind: "Kyma",
 		})
-
 		return owner
 	}
 	kyma := []metav1.OwnerReference{{APIVersion: "operator.kyma-project.io/v1beta2", Kind: "Kyma", Name: "kyma", UID: "u"}}
-
 	tests := map[string]struct {
 		owner client.Object
 		want  []metav1.OwnerReference
@@ -139,18 +126,14 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 			[]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "u"}},
 		},
 	}
-
 	for name, test := range tests {
 		r := Runtime{ID: shared, Domain: "a.example.com", Owner: test.owner}
 		set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
 		certificate := set.clientCertificate(r)
-
 		if err := set.setOwner(certificate, r); err != nil {
 			t.Errorf("%s: %v", name, err)
-
 			continue
 		}
-
 		if diff := cmp.Diff(test.want, certificate.OwnerReferences); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -160,23 +143,18 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 // newPlane is a control plane that notes by which UID something is deleted there, empty for none.
 func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) client.WithWatch {
 	t.Helper()
-
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), certv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
 			options := (&client.DeleteOptions{}).ApplyOptions(opts)
-
 			var uid types.UID
 			if p := options.Preconditions; p != nil && p.UID != nil {
 				uid = *p.UID
 			}
-
 			*deleted = append(*deleted, uid)
-
 			return c.Delete(ctx, object, opts...)
 		},
 	}).Build()
@@ -184,12 +162,10 @@ func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) clie
 
 func newSet(t *testing.T, c client.Client, name string) *Certificates {
 	t.Helper()
-
 	set, err := New(c, types.NamespacedName{Namespace: "kcp", Name: name}, []string{"listener.example.com"},
 		Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return set
 }

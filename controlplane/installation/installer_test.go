@@ -72,14 +72,12 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			[]string{"settle"},
 		},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			installer, err := installation.New(test.image, test.address, test.opts)
 			if (err == nil) != (test.want == nil) || (installer == nil) != (err != nil) {
 				t.Fatalf("got %v, want an error that names %v", err, test.want)
 			}
-
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("got %v, want it to name %s", err, want)
@@ -91,7 +89,6 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 
 func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {
 	watches := []watch.Watch{{Manager: "b"}, {Manager: "a"}, {Manager: "b"}}
-
 	// The managers of the watches are never replaced: the agents and the control plane must agree
 	// on them.
 	for settings, want := range map[string][]core.Manager{"": {"a", "b"}, "c, a": {"a", "b", "c"}} {
@@ -100,7 +97,6 @@ func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		if have := installer.Managers(watches); !slices.Equal(have, want) {
 			t.Errorf("with the setting %q: got %v, want %v", settings, have, want)
 		}

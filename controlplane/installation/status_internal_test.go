@@ -28,7 +28,6 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 			ObservedGeneration: -1, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2,
 		}, Progressing},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			d := &appsv1.Deployment{
@@ -47,9 +46,7 @@ func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	i.looks.keep("prod", look{})
-
 	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
 	if _, known := i.looks.last("prod"); known || err != nil || status.State != Removed {
 		t.Errorf("known: %t, %+v, %v", known, status, err)

@@ -25,7 +25,6 @@ func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-
 	return value
 }
 
@@ -43,26 +42,21 @@ type secrets struct {
 func (s *secrets) Get(_ context.Context, name client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.reads++
-
 	switch {
 	case s.err != nil:
 		return s.err
 	case s.data == nil:
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name.Name)
 	}
-
 	secret, _ := object.(*corev1.Secret)
 	secret.Data, secret.Labels = maps.Clone(s.data), map[string]string{"label": s.label}
-
 	return nil
 }
 
 func (s *secrets) set(change func(*secrets)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	change(s)
 }
 
@@ -70,7 +64,6 @@ func (s *secrets) set(change func(*secrets)) {
 func (s *secrets) issue(ca *testpki.CA) *testpki.Leaf {
 	leaf := must(ca.Server("kcp", testpki.Options{}))
 	s.set(func(s *secrets) { s.data, s.err = must(testpki.Files(leaf, ca)), nil })
-
 	return leaf
 }
 
@@ -87,28 +80,22 @@ type fixture struct {
 // start runs the source in the bubble until the test ends.
 func start(t *testing.T) *fixture {
 	t.Helper()
-
 	f := &fixture{secrets: &secrets{}, ca: must(testpki.NewCA("ca", testpki.Options{}))}
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
 	f.Secret = must(keysource.NewSecret(f.secrets, name, keysource.Options{
 		Reloaded: func(time.Time) { f.reloaded++ },
 		Refused:  func(problem string) { f.refused = append(f.refused, problem) },
 	}))
-
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-
 	go func() { ended <- f.Start(ctx) }()
-
 	t.Cleanup(func() {
 		cancel()
-
 		if err := <-ended; err != nil {
 			t.Errorf("Start = %v, want nil", err)
 		}
 	})
 	synctest.Wait()
-
 	return f
 }
 
@@ -120,12 +107,10 @@ func pass(d time.Duration) {
 
 func (f *fixture) expect(t *testing.T, leaf *testpki.Leaf, ca *testpki.CA) {
 	t.Helper()
-
 	material, err := f.Material()
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if !material.Certificate.Leaf.Equal(leaf.Certificate()) || !material.Roots.Equal(ca.Pool()) {
 		t.Errorf("certificate %s and its CAs are not those wanted", material.Certificate.Leaf.Subject)
 	}
@@ -135,18 +120,13 @@ func (f *fixture) expect(t *testing.T, leaf *testpki.Leaf, ca *testpki.CA) {
 func TestFirstMaterialIsInUseSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t)
-
 		if _, err := f.Material(); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "kcp/listener") {
 			t.Errorf("Material = %v, want that kcp/listener is not found", err)
 		}
-
 		pass(time.Minute)
-
 		leaf := f.secrets.issue(f.ca)
-
 		pass(time.Second)
 		f.expect(t, leaf, f.ca)
-
 		if len(f.refused) != 0 || f.reloaded != 1 {
 			t.Errorf("refused %v, reloaded %d times; want no refusal and one reload", f.refused, f.reloaded)
 		}
@@ -157,14 +137,11 @@ func TestFirstMaterialIsInUseSoon(t *testing.T) {
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t)
-
 		for round := range 3 {
 			ca := must(testpki.NewCA("ca", testpki.Options{}))
 			leaf := f.secrets.issue(ca)
-
 			pass(10 * time.Second)
 			f.expect(t, leaf, ca)
-
 			if f.reloaded != round+1 {
 				t.Errorf("reloaded %d times, want %d", f.reloaded, round+1)
 			}
@@ -177,11 +154,9 @@ func TestAnotherLabelIsNoNewMaterial(t *testing.T) {
 		f := start(t)
 		f.secrets.issue(f.ca)
 		pass(time.Minute)
-
 		before := must(f.Material())
 		f.secrets.set(func(s *secrets) { s.label = "another" })
 		pass(time.Minute)
-
 		if must(f.Material()) != before || f.reloaded != 1 {
 			t.Errorf("reloaded %d times, want once", f.reloaded)
 		}
@@ -218,16 +193,13 @@ func TestBrokenSecretKeepsTheLastGoodMaterial(t *testing.T) {
 				f := start(t)
 				leaf := f.secrets.issue(f.ca)
 				pass(time.Minute)
-
 				f.refused = nil
 				f.secrets.set(func(s *secrets) { tc.spoil(s, f.ca) })
 				pass(time.Hour)
 				f.expect(t, leaf, f.ca)
-
 				if len(f.refused) != 1 || f.refused[0] != tc.problem {
 					t.Errorf("refused %v, want %s once", f.refused, tc.problem)
 				}
-
 				next := f.secrets.issue(f.ca)
 				pass(10 * time.Second)
 				f.expect(t, next, f.ca)
@@ -243,12 +215,10 @@ func TestDistinctFailuresAreReported(t *testing.T) {
 		leaf := f.secrets.issue(f.ca)
 		sound := must(testpki.Files(leaf, f.ca))
 		f.refused = nil
-
 		for _, err := range []error{errors.New("one"), errors.New("two"), nil, errors.New("two")} {
 			f.secrets.set(func(s *secrets) { s.data, s.err = sound, err })
 			pass(time.Minute)
 		}
-
 		if len(f.refused) != 3 || f.reloaded > 1 {
 			t.Errorf("refused %v, reloaded %d times; want 3 refusals and no reload after the first", f.refused, f.reloaded)
 		}
@@ -261,10 +231,8 @@ func TestReadsPerMinute(t *testing.T) {
 		f := start(t)
 		f.secrets.issue(f.ca)
 		pass(time.Minute)
-
 		f.secrets.set(func(s *secrets) { s.reads = 0 })
 		pass(time.Minute)
-
 		if reads := f.secrets.reads; reads == 0 || reads > 12 {
 			t.Errorf("%d reads in a minute, want 1 to 12", reads)
 		}
@@ -273,7 +241,6 @@ func TestReadsPerMinute(t *testing.T) {
 
 func TestNewSecretRefuses(t *testing.T) {
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
-
 	for wrong, construct := range map[string]func() (*keysource.Secret, error){
 		"no reader": func() (*keysource.Secret, error) { return keysource.NewSecret(nil, name, keysource.Options{}) },
 		"no name": func() (*keysource.Secret, error) {

@@ -35,9 +35,7 @@ func (held) Describe() string { return "held" }
 // A standby listens, too: it must follow its certificate, or it serves an expired one.
 func TestStandbyFollowsKeyMaterial(t *testing.T) {
 	t.Parallel()
-
 	const patience = 30 * time.Second
-
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	volume := testpki.NewVolume(t.TempDir())
 	reloads := map[string]chan time.Time{"files": make(chan time.Time, 10), "Secret": make(chan time.Time, 10)}
@@ -48,9 +46,7 @@ func TestStandbyFollowsKeyMaterial(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-
 	write()
-
 	caPath, cert, key := volume.Paths()
 	files := must(keys.NewFiles(keys.Paths{CA: caPath, Certificate: cert, Key: key}, keys.FilesOptions{
 		Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(at time.Time) { reloads["files"] <- at }},
@@ -58,15 +54,12 @@ func TestStandbyFollowsKeyMaterial(t *testing.T) {
 	secret := must(keysource.NewSecret(stored, types.NamespacedName{Name: "listener"}, keysource.Options{
 		Poll: 10 * time.Millisecond, Reloaded: func(at time.Time) { reloads["Secret"] <- at },
 	}))
-
 	mgr := standby(t)
 	if err := errors.Join(mgr.Add(files), mgr.Add(secret)); err != nil {
 		t.Fatal(err)
 	}
-
 	run(t, mgr)
 	write()
-
 	for name, reloaded := range reloads {
 		select {
 		case <-reloaded:
@@ -79,7 +72,6 @@ func TestStandbyFollowsKeyMaterial(t *testing.T) {
 // standby is a manager that never leads, and never needs its API server.
 func standby(t *testing.T) manager.Manager {
 	t.Helper()
-
 	mgr, err := manager.New(&rest.Config{Host: "http://127.0.0.1:1"}, manager.Options{
 		Logger:                              logr.Discard(),
 		Metrics:                             metricsserver.Options{BindAddress: "0"},
@@ -92,21 +84,16 @@ func standby(t *testing.T) manager.Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return mgr
 }
 
 func run(t *testing.T, mgr manager.Manager) {
 	t.Helper()
-
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-
 	go func() { ended <- mgr.Start(ctx) }()
-
 	t.Cleanup(func() {
 		cancel()
-
 		if err := <-ended; err != nil {
 			t.Errorf("the manager ended with %v", err)
 		}

@@ -23,11 +23,9 @@ type phases struct {
 func (p *phases) Reconcile(context.Context) (certificates.Status, error) {
 	phase := p.all[min(p.next, len(p.all)-1)]
 	p.next++
-
 	if phase == "" {
 		return certificates.Status{}, errors.New("the API server is away")
 	}
-
 	return certificates.Status{Phase: phase, RequeueAfter: 10 * time.Second}, nil
 }
 
@@ -36,7 +34,6 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 		stable, reissuing, confirming = certificates.PhaseStable, "Reissuing", certificates.PhaseConfirming
 		failed                        = certificates.Phase("")
 	)
-
 	tests := map[string]struct {
 		phases []certificates.Phase
 		looks  int
@@ -49,33 +46,25 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 		"two":                {[]certificates.Phase{reissuing, confirming, stable, reissuing, confirming, stable}, 2},
 		"found on the start": {[]certificates.Phase{failed, confirming, confirming}, 1},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				issuer := &phases{all: test.phases}
 				r := &reconciler{certificates: issuer, opts: Options{}.withDefaults(), confirming: make(chan event.GenericEvent, 1)}
-
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-
 				go func() { ended <- r.keepAuthority().Start(ctx) }()
-
 				looks := 0
-
 				for range 10 * len(test.phases) {
 					time.Sleep(time.Second)
 					synctest.Wait()
-
 					select {
 					case <-r.confirming:
 						looks++
 					default:
 					}
 				}
-
 				stop()
-
 				if err := <-ended; err != nil || looks != test.looks || issuer.next < len(test.phases) {
 					t.Errorf("%d looks after %d phases, want %d after %d: %v", looks, issuer.next, test.looks, len(test.phases), err)
 				}

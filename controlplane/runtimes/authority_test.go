@@ -45,29 +45,22 @@ func (i *issuer) Reconcile(context.Context) (certificates.Status, error) {
 
 func TestKeepCertificates(t *testing.T) {
 	failed := errors.New("API server is down")
-
 	synctest.Test(t, func(t *testing.T) {
 		set := &issuer{begun: time.Now(), answers: []answer{{after: 0}, {10 * time.Second, failed}, {after: time.Minute}}}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-
 		go func() { ended <- runtimes.KeepCertificates(set).Start(ctx) }()
-
 		time.Sleep(100 * time.Second)
 		synctest.Wait()
-
 		select {
 		case err := <-ended:
 			t.Fatalf("it ends before its context, with %v", err)
 		default:
 		}
-
 		stop()
-
 		if err := <-ended; err != nil {
 			t.Errorf("it ends with %v, want no error at the end of its context", err)
 		}
-
 		// At least 1 s, then 3 s after the error, then as long as the status demands.
 		want := []time.Duration{0, time.Second, 4 * time.Second, 64 * time.Second}
 		if !slices.Equal(set.calls, want) {
@@ -82,12 +75,9 @@ func TestKeepCertificatesBacksOff(t *testing.T) {
 		set := &issuer{begun: time.Now(), answers: []answer{{0, errors.New("no matches for kind")}}}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-
 		go func() { ended <- runtimes.KeepCertificates(set).Start(ctx) }()
-
 		time.Sleep(time.Hour)
 		stop()
-
 		if err := <-ended; err != nil || len(set.calls) < 10 || len(set.calls) > 20 {
 			t.Errorf("%d attempts in an hour, each with a line, %v; want 10 to 20", len(set.calls), err)
 		}
@@ -103,28 +93,20 @@ func TestKeepCertificatesLeads(t *testing.T) {
 		LeaseDuration: new(2 * time.Hour), RenewDeadline: new(time.Hour), RetryPeriod: new(10 * time.Millisecond),
 	})
 	set := &leading{lease: lease, called: make(chan string, 1)}
-
 	if err := errors.Join(err, mgr.Add(runtimes.KeepCertificates(set))); err != nil {
 		t.Fatal(err)
 	}
-
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-
 	go func() { ended <- mgr.Start(ctx) }()
-
 	for range 5 {
 		<-lease.read // The manager runs, and sees that another one leads.
 	}
-
 	lease.set(resourcelock.LeaderElectionRecord{})
-
 	if holder := <-set.called; holder != lease.Identity() {
 		t.Errorf("Reconcile is called while %s leads, want %s", holder, lease.Identity())
 	}
-
 	stop()
-
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
@@ -179,7 +161,6 @@ func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte
 	case l.read <- struct{}{}:
 	default:
 	}
-
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	record := l.record

@@ -25,42 +25,33 @@ func TestConditionThatAnotherWriterRemovedComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		object := &corev1.Node{}
 		object.SetName("runtime")
-
 		c := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(object).WithStatusSubresource(object).Build()
 		report := ReportCondition(c, "AgentInstalled")
 		conditions := func() int {
 			if err := report(t.Context(), object, installation.Status{State: installation.Ready}); err != nil {
 				t.Fatal(err)
 			}
-
 			live := &corev1.Node{}
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), live); err != nil {
 				t.Fatal(err)
 			}
-
 			return len(live.Status.Conditions)
 		}
-
 		if have := conditions(); have != 1 {
 			t.Fatalf("%d conditions, want 1", have)
 		}
-
 		live := &corev1.Node{}
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), live); err != nil {
 			t.Fatal(err)
 		}
-
 		live.Status.Conditions = nil
 		if err := c.Status().Update(t.Context(), live); err != nil {
 			t.Fatal(err)
 		}
-
 		if have := conditions(); have != 0 {
 			t.Fatalf("%d conditions at once, want no request for what is written already", have)
 		}
-
 		time.Sleep(writeAgainAfter)
-
 		if have := conditions(); have != 1 {
 			t.Errorf("%d conditions after %v, want 1", have, writeAgainAfter)
 		}
@@ -70,18 +61,15 @@ func TestConditionThatAnotherWriterRemovedComesBack(t *testing.T) {
 // A Watcher stands for an object with conditions of its own. An unchanged condition is not read again.
 func TestConditionIsKeptBesideOthers(t *testing.T) {
 	t.Parallel()
-
 	others := metav1.Condition{
 		Type: "Ready", Status: metav1.ConditionTrue, Reason: "Of", Message: "the operator", LastTransitionTime: metav1.Now(),
 	}
 	object := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "represents", Generation: 3}}
 	object.Status.Conditions = []metav1.Condition{others}
-
 	reads := 0
 	c := planeWith(t, object, func() { reads++ })
 	report := ReportCondition(c, "AgentInstalled")
 	installed := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Installed", Message: "the agent answers, with 1 of 2 replicas"}
-
 	for _, step := range []struct {
 		status installation.Status
 		want   metav1.Condition
@@ -103,17 +91,14 @@ func TestConditionIsKeptBesideOthers(t *testing.T) {
 		if err := report(t.Context(), object, step.status); err != nil {
 			t.Fatal(err)
 		}
-
 		if reads != step.reads {
 			t.Errorf("%d reads, want %d: an unchanged condition is not read again", reads, step.reads)
 		}
-
 		before := reads
 		stored := &v1beta2.Watcher{}
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), stored); err != nil {
 			t.Fatal(err)
 		}
-
 		reads = before
 		step.want.Type, step.want.ObservedGeneration = "AgentInstalled", object.Generation
 		ignored := cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")
@@ -121,11 +106,9 @@ func TestConditionIsKeptBesideOthers(t *testing.T) {
 			t.Errorf("conditions (-want +got):\n%s", diff)
 		}
 	}
-
 	if err := c.Delete(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := report(t.Context(), object, installation.Status{State: installation.Removed}); err != nil {
 		t.Errorf("of an object that is gone: %v", err)
 	}
@@ -134,17 +117,14 @@ func TestConditionIsKeptBesideOthers(t *testing.T) {
 // planeWith returns a control plane with one Watcher. It calls read at each Get.
 func planeWith(t *testing.T, object client.Object, read func()) client.Client {
 	t.Helper()
-
 	known := runtime.NewScheme()
 	if err := v1beta2.AddToScheme(known); err != nil {
 		t.Fatal(err)
 	}
-
 	return fake.NewClientBuilder().WithScheme(known).WithObjects(object).WithStatusSubresource(object).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
 				read()
-
 				return c.Get(ctx, key, into, opts...)
 			},
 		}).Build()

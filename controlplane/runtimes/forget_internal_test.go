@@ -32,12 +32,10 @@ type testFleet struct {
 
 func newTestFleet(t *testing.T) testFleet {
 	t.Helper()
-
 	f, err := fleet.New(fleet.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return testFleet{f, t}
 }
 
@@ -51,16 +49,12 @@ func (h testFleet) beat(epoch string, managers ...core.Manager) {
 
 func (h testFleet) wantKnown(want ...core.Manager) {
 	h.t.Helper()
-
 	var have []core.Manager
-
 	h.Range(func(s fleet.Status) bool {
 		have = append(have, s.Manager)
-
 		return true
 	})
 	slices.Sort(have)
-
 	if !slices.Equal(have, want) {
 		h.t.Errorf("the fleet knows %v, want %v", have, want)
 	}
@@ -70,56 +64,46 @@ func watches(managers ...core.Manager) (all []watch.Watch) {
 	for _, manager := range managers {
 		all = append(all, watch.Watch{Manager: manager})
 	}
-
 	return all
 }
 
 func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 	const interval = 10 * time.Minute
-
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFleet(t)
 		forgetter := newForgetter(f)
-
 		look := func(again time.Duration, managers ...core.Manager) {
 			t.Helper()
 			forgetter.note(watches(managers...))
-
 			if got := forgetter.forgetFormer(prodKey, prod, managers, interval); got != again {
 				t.Errorf("reconciled again in %v, want %v", got, again)
 			}
 		}
-
 		look(interval, "old", "steady")
 		f.beat("old agent", "by hand", "old", "steady")
 		time.Sleep(interval)
 		f.beat("old agent", "old", "steady")
-
 		// The new agents are there, and the old one still beats.
 		look(drain, "new", "steady")
 		f.beat("new agent", "new", "steady")
 		f.wantKnown("by hand", "new", "old", "steady")
-
 		// It has ended without a word.
 		time.Sleep(drain + time.Second)
 		f.beat("new agent", "new", "steady")
 		look(interval, "new", "steady")
 		f.wantKnown("by hand", "new", "steady")
-
 		// The last heartbeat was still on its way.
 		f.beat("old agent", "old")
 		look(drain, "new", "steady")
 		time.Sleep(drain + time.Second)
 		look(interval, "new", "steady")
 		f.wantKnown("by hand", "new", "steady")
-
 		// It is silent, but named again.
 		f.beat("third agent", "old")
 		look(interval, "new", "old", "steady")
 		time.Sleep(time.Hour)
 		look(interval, "new", "old", "steady")
 		f.wantKnown("by hand", "new", "old", "steady")
-
 		// No Watcher is left.
 		look(interval)
 		f.wantKnown("by hand")
@@ -132,23 +116,17 @@ func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 		forgetter := newForgetter(f)
 		forgetter.note(watches("old"))
 		forgetter.note(nil)
-
 		soon := 0
-
 		for range 60 {
 			f.beat("e", "old")
-
 			if forgetter.forgetFormer(prodKey, prod, nil, time.Hour) < time.Hour {
 				soon++
 			}
-
 			time.Sleep(time.Minute)
 		}
-
 		if soon == 0 || soon > 10 {
 			t.Errorf("reconciled %d times within an hour, want some at first", soon)
 		}
-
 		f.wantKnown("old")
 	})
 }
@@ -164,7 +142,6 @@ func TestManagersOfBeforeAreKnownFromTheRuntimes(t *testing.T) {
 		time.Sleep(time.Hour)
 		forgetter.forgetFormer(prodKey, prod, []core.Manager{"new"}, time.Hour)
 		f.wantKnown("by hand")
-
 		// What a Watcher names is not former, whatever another runtime says.
 		f.beat("e", "new")
 		time.Sleep(time.Hour)
@@ -182,21 +159,16 @@ func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
 		f.beat("e", "by hand")
 		hostile := client.ObjectKey{Name: "hostile"}
 		forgetter.noteFormer(hostile, []core.Manager{"by hand"})
-
 		for n := range 10_000 {
 			forgetter.noteFormer(hostile, []core.Manager{core.Manager(fmt.Sprint("m", n))})
 		}
-
 		time.Sleep(time.Hour)
 		forgetter.forgetFormer(prodKey, prod, nil, time.Hour)
 		f.wantKnown("by hand")
-
 		if n := len(forgetter.candidates(hostile)); n != 100 || len(forgetter.candidates(prodKey)) != 0 {
 			t.Errorf("%d managers of the hostile runtime are kept", n)
 		}
-
 		forgetter.end(hostile)
-
 		if len(forgetter.former) != 0 {
 			t.Error("they stay when it is gone")
 		}
@@ -231,46 +203,34 @@ func TestARemovedRuntimeStaysForgotten(t *testing.T) {
 			client: absent{}, prototype: &corev1.ConfigMap{}, opts: Options{}.withDefaults(), forgetter: newForgetter(f),
 		}
 		object := client.ObjectKey{Namespace: "default", Name: "object"}
-
 		f.beat("e", "a", "b")
-
 		if again := r.forgetter.forget(object, prod); again != drain {
 			t.Errorf("looked for again in %v, want %v", again, drain)
 		}
-
 		f.wantKnown()
 		f.beat("e", "a") // It was on its way.
-
 		gone := func() (again time.Duration) {
 			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object})
 			if err != nil {
 				t.Error(err)
 			}
-
 			f.wantKnown()
-
 			return result.RequeueAfter
 		}
-
 		if again := gone(); again != drain {
 			t.Errorf("looked for again in %v, want %v", again, drain)
 		}
-
 		f.beat("e", "b")
 		time.Sleep(drain)
-
 		if again := gone(); again != 0 || len(r.forgetter.removed) != 0 {
 			t.Errorf("looked for again in %v, %d are remembered, want it to end", again, len(r.forgetter.removed))
 		}
-
 		// Another one, of which this reconciler knows nothing.
 		f.beat("e", "a")
-
 		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object}); err != nil ||
 			result.RequeueAfter != 0 {
 			t.Errorf("got %+v, %v", result, err)
 		}
-
 		f.wantKnown("a")
 	})
 }
@@ -279,10 +239,8 @@ func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
 	forgetter := Options{}.newForgetter()
 	forgetter.note(watches("old"))
 	forgetter.note(nil)
-
 	if again := forgetter.forgetFormer(prodKey, prod, nil, time.Hour); again != time.Hour {
 		t.Errorf("reconciled again in %v, want an hour", again)
 	}
-
 	forgetter.forget(client.ObjectKey{Name: "object"}, prod)
 }

@@ -169,13 +169,11 @@ type hostileWorld struct {
 
 func newHostileWorld(t *testing.T, handler http.Handler) *hostileWorld {
 	t.Helper()
-
 	server := httptest.NewUnstartedServer(handler)
 	server.EnableHTTP2 = true
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.StartTLS()
 	t.Cleanup(server.Close)
-
 	object := newObject(string(prod))
 	secret := &corev1.Secret{ObjectMeta: object.ObjectMeta, Data: map[string][]byte{"config": kubeconfigOf(server)}}
 	plane := newPlane(t, object, secret)
@@ -184,7 +182,6 @@ func newHostileWorld(t *testing.T, handler http.Handler) *hostileWorld {
 		reconciler: newReconciler(t, plane, connect.Connect), t: t, object: object, connections: connect,
 	}
 	w.certificates, w.forgetter = newValid(t), newForgetter(newTestFleet(t))
-
 	var err error
 	w.installer, err = installation.New("image", "control-plane.example.com:443", installation.Options{
 		Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
@@ -192,7 +189,6 @@ func newHostileWorld(t *testing.T, handler http.Handler) *hostileWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return w
 }
 
@@ -207,19 +203,15 @@ func (w *hostileWorld) reconcileOnce() (result reconcile.Result, took cost, err 
 	w.logged.Reset()
 	logger := logr.FromSlogHandler(slog.NewTextHandler(&w.logged, nil))
 	ctx := logf.IntoContext(w.t.Context(), logger)
-
 	before, peak, begun := heap(), make(chan uint64), processorTime()
 	stop := make(chan struct{})
 	go func() { peak <- peakUntil(stop) }()
-
 	result, err = w.Reconcile(ctx, requestOf(w.object))
 	if err != nil {
 		logger.Error(err, "Reconciler error") // As the controller does.
 	}
-
 	close(stop)
 	took = cost{memory: max(<-peak, before) - before, time: processorTime() - begun, log: w.logged.Len()}
-
 	return result, took, err
 }
 
@@ -389,27 +381,22 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 			}}
 		}), false},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			h := &hostile{stored: make(map[string][]byte), gate: make(chan struct{}, 1)}
 			w := newHostileWorld(t, h)
-
 			// Control: without the attack, the agent is installed.
 			if result, _, err := w.reconcileOnce(); err != nil || result.Priority == nil {
 				t.Fatalf("got %+v, %v, want a runtime that is ready", result, err)
 			}
-
 			kept := heap()
 			test.hostile(h)
-
 			for range 3 {
 				arrived := h.arrived.Load()
 				w.repairs.known[prod].verify = true // All objects are applied.
 				result, took, err := w.reconcileOnce()
 				t.Logf("%d answers: %d KiB, %v, %d bytes of log: %.250v",
 					h.arrived.Load()-arrived, took.memory>>10, took.time, took.log, err)
-
 				if h.arrived.Load() == arrived {
 					t.Error("no hostile answer has arrived")
 				}
@@ -420,7 +407,6 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 					t.Errorf("it took %d MiB, %v and %d kB of log", took.memory>>20, took.time, took.log>>10)
 				}
 			}
-
 			w.wantNothingKept(kept)
 		})
 	}

@@ -22,17 +22,14 @@ import (
 // connectTo connects to an API server that is not one.
 func connectTo(t *testing.T, server *httptest.Server, opts runtimes.KubeconfigOptions) client.Client {
 	t.Helper()
-
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	text := strings.Replace(kubeconfig, `"https://192.0.2.1"`, `"`+server.URL+`", certificate-authority-data: `+
 		base64.StdEncoding.EncodeToString(ca), 1)
 	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject, opts)
-
 	c, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return c
 }
 
@@ -40,7 +37,6 @@ func getDeployment(ctx context.Context, c client.Client) error {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion("apps/v1")
 	object.SetKind("Deployment")
-
 	return c.Get(ctx, client.ObjectKey{Namespace: "default", Name: "agent"}, object)
 }
 
@@ -48,17 +44,13 @@ func getDeployment(ctx context.Context, c client.Client) error {
 // addresses inside the control plane are among them.
 func TestKubeconfigsFollowNoRedirects(t *testing.T) {
 	var asked atomic.Int32
-
 	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 	defer inside.Close()
-
 	server := httptest.NewTLSServer(http.RedirectHandler(inside.URL, http.StatusTemporaryRedirect))
 	defer server.Close()
-
 	if err := getDeployment(t.Context(), connectTo(t, server, runtimes.KubeconfigOptions{})); err == nil {
 		t.Error("a redirect is an answer")
 	}
-
 	if asked.Load() != 0 {
 		t.Error("a runtime made the operator send a request to an address of its choice")
 	}
@@ -66,12 +58,9 @@ func TestKubeconfigsFollowNoRedirects(t *testing.T) {
 
 func TestKubeconfigsBoundAnswers(t *testing.T) {
 	var sent atomic.Int64
-
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-
 		const most = 64 << 20
-
 		for part := strings.Repeat(" ", 1<<20); sent.Load() < most; sent.Add(int64(len(part))) {
 			if _, err := io.WriteString(w, part); err != nil {
 				return
@@ -79,7 +68,6 @@ func TestKubeconfigsBoundAnswers(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-
 	err := getDeployment(t.Context(), connectTo(t, server, runtimes.KubeconfigOptions{}))
 	if err == nil || !strings.Contains(err.Error(), "larger") {
 		t.Errorf("got %v, want an error about the size", err)
@@ -90,11 +78,8 @@ func TestKubeconfigsBoundAnswers(t *testing.T) {
 func TestKubeconfigsIgnoreWarnings(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
-
 	var config *rest.Config
-
 	connectTo(t, server, runtimes.KubeconfigOptions{Configure: func(c *rest.Config) { config = c }})
-
 	if config.WarningHandlerWithContext != (rest.NoWarnings{}) {
 		t.Errorf("warnings of a runtime go to %T", config.WarningHandlerWithContext)
 	}

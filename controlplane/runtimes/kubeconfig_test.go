@@ -47,11 +47,9 @@ func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Obj
 	if s.err != nil {
 		return s.err
 	}
-
 	secret, _ := object.(*corev1.Secret)
 	secret.Namespace, secret.Name = key.Namespace, key.Name
 	secret.ResourceVersion, secret.Data = s.version, map[string][]byte{"config": []byte(s.text)}
-
 	return nil
 }
 
@@ -64,36 +62,26 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		return c
 	}
-
 	first := connect()
 	if connect() != first {
 		t.Error("each reconcile makes a client")
 	}
-
 	stored.version = "2"
-
 	second := connect()
 	if second == first {
 		t.Error("a client of a kubeconfig that was replaced")
 	}
-
 	stored.err = apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "runtime")
-
 	if c, err := kubeconfigs.Connect(t.Context(), object); !errors.Is(err, runtimes.ErrGone) || c != nil {
 		t.Errorf("without Secret: got %v, %v", c, err)
 	}
-
 	stored.err = errors.New("the API server is away")
-
 	if _, err := kubeconfigs.Connect(t.Context(), object); err == nil || errors.Is(err, runtimes.ErrGone) {
 		t.Errorf("the API server is away: got %v", err)
 	}
-
 	stored.err, stored.version = nil, "3"
-
 	if connect() == second {
 		t.Error("a client of a Secret that was gone")
 	}
@@ -128,17 +116,14 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 		"no YAML":                {kubeconfig, "{", "Secret"},
 		"a context that is none": {"current-context: runtime", "current-context: other", "other"},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(kubeconfig, test.old, test.replaced, 1)
 			if text == kubeconfig {
 				t.Fatal("the test changes nothing")
 			}
-
 			kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
 				runtimes.KubeconfigOptions{})
-
 			_, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want it to name %q", err, test.want)
@@ -150,7 +135,6 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 func TestKubeconfigsMayBeInsecureOnRequest(t *testing.T) {
 	insecure := strings.Replace(kubeconfig, `"https://192.0.2.1"`,
 		`"http://192.0.2.1", insecure-skip-tls-verify: true, proxy-url: "http://192.0.2.2"`, 1)
-
 	for _, test := range []struct {
 		opts runtimes.KubeconfigOptions
 		want bool
@@ -173,7 +157,6 @@ func TestKubeconfigsMayRunProgramsOnRequest(t *testing.T) {
 		"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", 1)
 	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{AllowExternal: true})
-
 	if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); err != nil {
 		t.Error(err)
 	}
@@ -182,7 +165,6 @@ func TestKubeconfigsMayRunProgramsOnRequest(t *testing.T) {
 // Secrets of today's fleet have the name of their Kyma in a label.
 func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 	const label = "operator.kyma-project.io/kyma-name"
-
 	secret := func(name, namespace, kyma string) *corev1.Secret {
 		return &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{label: kyma}},
@@ -198,10 +180,8 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 			if object.GetName() == "" {
 				return "kcp", nil
 			}
-
 			return "kcp", client.MatchingLabels{label: object.GetName()}
 		}, runtimes.KubeconfigOptions{})
-
 	for name, test := range map[string]struct {
 		gone bool
 		want string
@@ -213,7 +193,6 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 	} {
 		object := &corev1.ConfigMap{}
 		object.SetName(name)
-
 		c, err := kubeconfigs.Connect(t.Context(), object)
 		if (err == nil) != (test.want == "") || (c == nil) != (err != nil) ||
 			errors.Is(err, runtimes.ErrGone) != test.gone || err != nil && !strings.Contains(err.Error(), test.want) {
@@ -225,15 +204,12 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 // An operator reads Deployments of a runtime with the client of the installation.
 func TestKubeconfigsMakeTypedClients(t *testing.T) {
 	var agent string
-
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		agent = r.UserAgent()
-
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"}}`)
 	}))
 	defer server.Close()
-
 	text := strings.Replace(kubeconfig, "https://192.0.2.1", server.URL, 1)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	text = strings.Replace(text, "cluster: {server", "cluster: {certificate-authority-data: "+
@@ -244,16 +220,13 @@ func TestKubeconfigsMakeTypedClients(t *testing.T) {
 			Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 				mapper := meta.NewDefaultRESTMapper(nil)
 				mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-
 				return mapper, nil
 			},
 		})
-
 	c, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	node := &corev1.Node{}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "node"}, node); err != nil || node.Name != "node" ||
 		agent != "my-operator" {
@@ -268,20 +241,16 @@ func TestKubeconfigsKeepAFewClients(t *testing.T) {
 	connect := func(name string) client.Client {
 		object := &corev1.ConfigMap{}
 		object.SetName(name)
-
 		c, err := kubeconfigs.Connect(t.Context(), object)
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		return c
 	}
-
 	first, second := connect("first"), connect("second")
 	if connect("first") != first || connect("third") == nil {
 		t.Error("a client is made again")
 	}
-
 	if connect("first") != first || connect("second") == second {
 		t.Error("the client that was used last is dropped")
 	}
@@ -294,27 +263,20 @@ func TestKubeconfigsLetGoOfClientsThatNobodyAsksFor(t *testing.T) {
 		connect := func(name string) client.Client {
 			object := &corev1.ConfigMap{}
 			object.SetName(name)
-
 			c, err := kubeconfigs.Connect(t.Context(), object)
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			return c
 		}
-
 		asked, removed := connect("asked"), connect("removed")
-
 		for range 7 {
 			time.Sleep(10 * time.Minute)
-
 			if connect("asked") != asked {
 				t.Fatal("each reconcile makes a client")
 			}
 		}
-
 		connect("new")
-
 		if connect("asked") != asked || connect("removed") == removed {
 			t.Error("kept the wrong client")
 		}

@@ -24,14 +24,11 @@ type testQueue = priorityqueue.PriorityQueue[reconcile.Request]
 // newQueue is the queue of a controller that runs.
 func newQueue(t *testing.T, l *lane) testQueue {
 	t.Helper()
-
 	q := priorityqueue.New[reconcile.Request](t.Name())
 	t.Cleanup(q.ShutDown)
-
 	if err := l.source().Start(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
-
 	return q
 }
 
@@ -46,47 +43,36 @@ func requestOf(object client.Object) reconcile.Request {
 // A runtime that cannot be reached costs workers of its own, whatever asks for it.
 func TestARuntimeThatFailsTakesNoWorkerFromTheOthers(t *testing.T) {
 	t.Parallel()
-
 	object, reached, attempts := newObject(string(prod)), false, 0
 	r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
 		attempts++
-
 		if reached {
 			return nil, ErrGone
 		}
-
 		return nil, errors.New("no route")
 	})
 	r.certificates, r.opts.Retry = ready{}, time.Nanosecond
 	regular, failing := newQueue(t, &r.regular), newQueue(t, &r.failing)
-
 	if _, err := r.Reconcile(t.Context(), requestOf(object)); !errors.Is(err, reconcile.TerminalError(nil)) {
 		t.Errorf("got %v, want an error that enqueues nothing", err)
 	}
-
 	result, err := r.Reconcile(t.Context(), requestOf(object))
 	if err != nil || result.RequeueAfter != 0 || attempts != 1 {
 		t.Errorf("got %+v, %v, after %d attempts, want it left to the other lane", result, err, attempts)
 	}
-
 	next, _ := failing.Get()
 	if _, err := r.retry(t.Context(), next); err == nil || attempts != 2 {
 		t.Errorf("%d attempts, %v", attempts, err)
 	}
-
 	failing.Done(next)
-
 	reached = true
 	next, _ = failing.Get()
-
 	if _, err := r.retry(t.Context(), next); err != nil {
 		t.Error(err)
 	}
-
 	if next, _ := regular.Get(); next != requestOf(object) {
 		t.Errorf("%v is back, want the runtime", next)
 	}
-
 	if r.failures.fails(requestOf(object).NamespacedName) {
 		t.Error("it is still in the other lane")
 	}
@@ -94,22 +80,17 @@ func TestARuntimeThatFailsTakesNoWorkerFromTheOthers(t *testing.T) {
 
 func TestAChangedWatcherPutsNobodyBeforeANewRuntime(t *testing.T) {
 	t.Parallel()
-
 	var objects []client.Object
 	for n := range 1000 {
 		objects = append(objects, newObject(fmt.Sprintf("old-%d", n)))
 	}
-
 	r := newReconciler(t, newPlane(t, objects...), nil)
 	regular, newcomer := newQueue(t, &r.regular), requestOf(newObject("new"))
-
 	r.fanOut().Update(t.Context(), event.UpdateEvent{}, regular)
 	regular.Add(newcomer)
-
 	if next, _ := regular.Get(); next != newcomer {
 		t.Errorf("first is %v, want the new one", next)
 	}
-
 	for range objects {
 		next, _ := regular.Get()
 		regular.Done(next)
@@ -119,18 +100,15 @@ func TestAChangedWatcherPutsNobodyBeforeANewRuntime(t *testing.T) {
 // Both lanes may have a runtime for a moment.
 func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 	t.Parallel()
-
 	object := newObject(string(prod))
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.connect = func(context.Context, client.Object) (client.Client, error) {
 		if result, err := r.retry(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != busyPause {
 			t.Errorf("got %+v, %v, want it to wait", result, err)
 		}
-
 		return nil, ErrGone
 	}
 	r.certificates = ready{}
-
 	if err := reconcileOnce(t, r, object); err != nil {
 		t.Error(err)
 	}
@@ -139,26 +117,20 @@ func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 func TestPausesGrowFromRetryToInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f failures
-
 		key := client.ObjectKey{Name: "a"}
 		attempts := 0
-
 		for begun := time.Now(); time.Since(begun) < 24*time.Hour; attempts++ {
 			after, _ := f.pause(key, 3*time.Second, 10*time.Minute)
 			if after < 3*time.Second || after > 10*time.Minute {
 				t.Fatalf("pause of %v", after)
 			}
-
 			time.Sleep(after)
 		}
-
 		// Without a limit 28,800, with the longest pause from the beginning 144.
 		if attempts < 144 || attempts > 200 {
 			t.Errorf("%d attempts in a day", attempts)
 		}
-
 		f.ready(key)
-
 		if after, _ := f.pause(key, 3*time.Second, 10*time.Minute); after != 3*time.Second {
 			t.Errorf("pause of %v after it was ready", after)
 		}
@@ -167,33 +139,25 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 
 func TestAnObjectMayOptOut(t *testing.T) {
 	t.Parallel()
-
 	object := newObject(string(prod))
 	object.Labels = map[string]string{LabelSkip: "true"}
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
-
 	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != 0 {
 		t.Errorf("got %+v, %v", result, err)
 	}
-
 	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil ||
 		len(object.Finalizers) > 0 {
 		t.Errorf("the object is changed: %v, %v", object.Finalizers, err)
 	}
-
 	if last := reports.last(); last.State != installation.Progressing || last.Reason != "Skipped" {
 		t.Errorf("reported %+v", last)
 	}
-
 	setSkip(t, r, object, false)
-
 	r.certificates = &asked{}
-
 	if err := reconcileOnce(t, r, object); err != nil {
 		t.Error(err)
 	}
-
 	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil ||
 		!slices.Equal(object.Finalizers, []string{finalizer}) {
 		t.Errorf("without the label it has the finalizers %v, %v", object.Finalizers, err)

@@ -23,7 +23,6 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, o := newTestFleet(t), &Overview{}
 		o.useFleet(f.Fleet)
-
 		ready := installation.Status{State: installation.Ready}
 		note := func() {
 			o.note(client.ObjectKey{Name: "a"}, prod, ready, contents{managers: []core.Manager{"kyma"}})
@@ -32,21 +31,16 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 				State: installation.Failed, Reason: reasonUnreachable,
 			}, contents{})
 		}
-
 		note()
 		f.beat("e", "kyma")
-
 		if all := o.Installations(); len(all.NeverHeard["kyma"]) > 0 {
 			t.Errorf("never heard at once: %v", all.NeverHeard)
 		}
-
 		time.Sleep(neverHeardAfter)
 		note() // It is not new.
 		time.Sleep(time.Second)
-
 		o.noteRepair()
 		o.noteAuthority(certificates.Status{Phase: certificates.PhaseConfirming, Waiting: []core.RuntimeID{"silent"}})
-
 		want := fleet.Installations{
 			Runtimes: map[fleet.InstallationState]int{
 				{State: "Ready"}: 2, {State: "Failed", Reason: "Unreachable"}: 1,
@@ -61,9 +55,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		if diff := cmp.Diff(want, o.Installations()); diff != "" {
 			t.Errorf("overview (-want +got):\n%s", diff)
 		}
-
 		o.forget(client.ObjectKey{Name: "b"})
-
 		all := o.Installations()
 		if len(all.NeverHeard["kyma"]) > 0 || all.Runtimes[fleet.InstallationState{State: "Ready"}] != 1 {
 			t.Errorf("after it was removed: %+v", all)
@@ -74,7 +66,6 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 // Its id is known from an earlier reconcile, or not at all.
 func TestOverviewNamesRuntimesThatFail(t *testing.T) {
 	t.Parallel()
-
 	known, unknown := newObject(string(prod)), newObject("unknown")
 	r := newReconciler(t, newPlane(t, known, unknown), func(context.Context, client.Object) (client.Client, error) {
 		return nil, errors.New("no route")
@@ -83,14 +74,11 @@ func TestOverviewNamesRuntimesThatFail(t *testing.T) {
 		if object.GetName() == "unknown" {
 			return Identity{}, errors.New("no such thing")
 		}
-
 		return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
 	}
-
 	if err := errors.Join(reconcileOnce(t, r, known), reconcileOnce(t, r, unknown)); err == nil {
 		t.Fatal("nothing fails")
 	}
-
 	want := []fleet.FailedInstallation{
 		{Object: client.ObjectKeyFromObject(known), Runtime: prod, Reason: "Unreachable"},
 		{Object: client.ObjectKeyFromObject(unknown), Reason: "IdentityUnknown"},
@@ -102,13 +90,11 @@ func TestOverviewNamesRuntimesThatFail(t *testing.T) {
 
 func TestEventsTellOfEachStep(t *testing.T) {
 	t.Parallel()
-
 	recorder := events.NewFakeRecorder(100)
 	r := newReconciler(t, newPlane(t), nil)
 	r.opts.Recorder = recorder
 	object := newObject(string(prod))
 	waiting := awaiting("RolloutProgressing", "waiting for the rollout: 1 of 2 replicas are updated")
-
 	for _, status := range []installation.Status{
 		{State: installation.Ready},
 		waiting, waiting,
@@ -121,14 +107,12 @@ func TestEventsTellOfEachStep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-
 	var have []string
 	for len(recorder.Events) > 0 {
 		kind, rest, _ := strings.Cut(<-recorder.Events, " ")
 		reason, _, _ := strings.Cut(rest, " ")
 		have = append(have, kind+" "+reason)
 	}
-
 	want := []string{"Normal RolloutProgressing", "Normal Installed", "Warning Unreachable", "Normal Installed"}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
@@ -138,11 +122,9 @@ func TestEventsTellOfEachStep(t *testing.T) {
 // Two installers want one runtime. The second waits, and does not fail again and again.
 func TestARuntimeOfAnotherInstallerIsRefused(t *testing.T) {
 	t.Parallel()
-
 	object := newObject(string(prod))
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
-
 	result, err := r.fail(t.Context(), object, prod,
 		because(installReason(errors.Join(installation.ErrOwned)), errors.New("of another")))
 	if err != nil || result.RequeueAfter < r.opts.Interval || reports.last().Reason != "InstallerRefused" {

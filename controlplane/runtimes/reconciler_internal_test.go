@@ -34,11 +34,9 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 	hangs := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 		Delete: func(ctx context.Context, _ client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
 			<-ctx.Done()
-
 			return ctx.Err()
 		},
 	})
-
 	synctest.Test(t, func(t *testing.T) {
 		object, reported := deleted(0), 0
 		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client,
@@ -50,32 +48,25 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 			if status.State == installation.Removed {
 				reported++
 			}
-
 			return ctx.Err()
 		}
-
 		if err := reconcileOnce(t, r, object); err == nil {
 			t.Error("let go at once")
 		}
-
 		time.Sleep(defaultGiveUp + time.Second)
-
 		begun := time.Now()
 		if err := reconcileOnce(t, r, object); err != nil {
 			t.Error("when it was to be let go:", err)
 		}
-
 		if took := time.Since(begun); reported != 1 || took > defaultTimeout {
 			t.Errorf("reported as removed %d times within %v, want once, within %v", reported, took, defaultTimeout)
 		}
-
 		wantGone(t, r.client, object)
 	})
 }
 
 func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 	t.Parallel()
-
 	object, certificate, key := deleted(0), issued(), &corev1.Secret{ObjectMeta: issued().ObjectMeta}
 	broken := true
 	c := interceptor.NewClient(newPlane(t, object, certificate, key), interceptor.Funcs{
@@ -83,7 +74,6 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 			if broken {
 				return errors.New("the API server is away")
 			}
-
 			return c.Delete(ctx, object, opts...)
 		},
 	})
@@ -91,24 +81,18 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 		return nil,
 			errors.New("out of reach")
 	})
-
 	_ = reconcileOnce(t, r, object) // It fails for the first time.
 	r.opts.GiveUp = time.Nanosecond
-
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go with its certificate")
 	}
-
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 		t.Fatal("while its certificate cannot be removed:", err)
 	}
-
 	broken = false
-
 	if err := reconcileOnce(t, r, object); err != nil {
 		t.Error(err)
 	}
-
 	for _, left := range []client.Object{object, certificate, key} {
 		wantGone(t, c, left)
 	}
@@ -118,18 +102,15 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 // orphan the agent.
 func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
 	t.Parallel()
-
 	object, certificate := deleted(2*defaultGiveUp), issued()
 	c := newPlane(t, object, certificate)
 	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
 		return nil,
 			errors.New("out of reach")
 	})
-
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go at once")
 	}
-
 	for _, held := range []client.Object{object, certificate} {
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(held), held); err != nil {
 			t.Error(err)
@@ -151,23 +132,17 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 				r.identify = func(context.Context, client.Object) (Identity, error) {
 					return Identity{ID: prod, Domain: "a.example.com", Remove: skip || !withdrawn}, nil
 				}
-
 				_ = reconcileOnce(t, r, object) // It fails for the first time.
 				withdrawn = true
 				setSkip(t, r, object, withdrawn && skip)
-
 				_ = reconcileOnce(t, r, object)
 				time.Sleep(7 * 24 * time.Hour)
-
 				withdrawn = false
 				setSkip(t, r, object, false)
-
 				if err := reconcileOnce(t, r, object); err == nil {
 					t.Error("let go at once")
 				}
-
 				time.Sleep(defaultGiveUp + time.Second)
-
 				if err := reconcileOnce(t, r, object); err != nil {
 					t.Error("when it was to be let go:", err)
 				}
@@ -178,14 +153,11 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 
 func setSkip(t *testing.T, r *reconciler, object client.Object, skip bool) {
 	t.Helper()
-
 	key := client.ObjectKeyFromObject(object)
 	if err := r.client.Get(t.Context(), key, object); err != nil {
 		t.Fatal(err)
 	}
-
 	object.SetLabels(map[string]string{LabelSkip: strconv.FormatBool(skip)})
-
 	if err := r.client.Update(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
@@ -201,19 +173,15 @@ func TestAnOperatorThatRestartsGivesUp(t *testing.T) {
 				return nil, errors.New("out of reach")
 			}), object)
 		}
-
 		for begun := time.Now(); time.Since(begun) < defaultGiveUp; time.Sleep(defaultGiveUp / 4) {
 			if err := attempt(); err == nil {
 				t.Fatalf("let go after %v", time.Since(begun))
 			}
 		}
-
 		time.Sleep(time.Second)
-
 		if err := attempt(); err != nil {
 			t.Error("when it was to be let go:", err)
 		}
-
 		wantGone(t, plane, object)
 	})
 }
@@ -228,23 +196,18 @@ func (owned) RemoveRuntime(context.Context, certificates.Runtime) error { return
 // Its ID is too long for a Common Name.
 func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
 	t.Parallel()
-
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: strings.Repeat("a", 70)}}
 	c := newPlane(t, object)
 	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
-
 	if err := reconcileOnce(t, r, object); !errors.Is(err, certificates.ErrInvalidRuntime) {
 		t.Errorf("%v, want %v", err, certificates.ErrInvalidRuntime)
 	}
-
 	if err := c.Delete(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := reconcileOnce(t, r, object); err != nil {
 		t.Error(err)
 	}
-
 	wantGone(t, c, object)
 }
 
@@ -257,22 +220,18 @@ type asked struct {
 
 func (a *asked) EnsureRuntime(_ context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error) {
 	a.owner = r.Owner
-
 	return certificates.RuntimeStatus{}, nil
 }
 
 func TestACertificateIsOwnedByWhatRepresentsItsRuntime(t *testing.T) {
 	t.Parallel()
-
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "object"}}
 	issuer := &asked{}
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.certificates = issuer
-
 	if err := reconcileOnce(t, r, object); err != nil {
 		t.Fatal(err)
 	}
-
 	want := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "object"},
@@ -293,10 +252,8 @@ func observeReports(r *reconciler) *observedReports {
 	r.opts.Recorder = o.events
 	r.opts.Report = func(_ context.Context, _ client.Object, status installation.Status) error {
 		o.statuses = append(o.statuses, status)
-
 		return nil
 	}
-
 	return o
 }
 
@@ -304,13 +261,11 @@ func (o *observedReports) last() installation.Status {
 	if len(o.statuses) == 0 {
 		return installation.Status{}
 	}
-
 	return o.statuses[len(o.statuses)-1]
 }
 
 func TestFailuresAreReported(t *testing.T) {
 	t.Parallel()
-
 	tests := map[string]struct {
 		change   func(r *reconciler)
 		reason   string
@@ -340,27 +295,22 @@ func TestFailuresAreReported(t *testing.T) {
 			}
 		}, "InvalidSecret", false},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
 			r := newReconciler(t, newPlane(t, object), nil)
 			test.change(r)
 			reports := observeReports(r)
-
 			for range 3 {
 				err := reconcileOnce(t, r, object)
 				if err == nil || errors.Is(err, reconcile.TerminalError(nil)) != test.terminal {
 					t.Errorf("error %v, want a terminal one: %t", err, test.terminal)
 				}
 			}
-
 			if have := reports.last(); have.State != installation.Failed || have.Reason != test.reason || have.Message == "" {
 				t.Errorf("reported %+v, want the reason %s", have, test.reason)
 			}
-
 			if have := len(reports.events.Events); have != 1 {
 				t.Errorf("%d Events for three failures of one kind, want 1", have)
 			}
@@ -371,7 +321,6 @@ func TestFailuresAreReported(t *testing.T) {
 // An API server chooses the text of its errors. A condition has at most 32,768 bytes.
 func TestTextsOfARuntimeAreBounded(t *testing.T) {
 	t.Parallel()
-
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.certificates = ready{}
@@ -379,21 +328,17 @@ func TestTextsOfARuntimeAreBounded(t *testing.T) {
 		return nil, errors.New(strings.Repeat("\u00e4", 1<<20))
 	}
 	reports := observeReports(r)
-
 	err := reconcileOnce(t, r, object)
 	if err == nil || len(err.Error()) > 5000 {
 		t.Errorf("the error to log has %d bytes", len(err.Error()))
 	}
-
 	if have := reports.last().Message; len(have) > 5000 || !utf8.ValidString(have) || !strings.Contains(have, "connect") {
 		t.Errorf("the message has %d bytes: %.40s", len(have), have)
 	}
-
 	stalled := installation.Status{State: installation.Failed, Reason: "Any", Message: strings.Repeat("a", 1<<20)}
 	if err := r.report(t.Context(), object, prod, stalled, contents{}); err != nil {
 		t.Fatal(err)
 	}
-
 	if have := reports.last().Message; len(have) > 5000 {
 		t.Errorf("the message of a Deployment has %d bytes", len(have))
 	}
@@ -401,24 +346,20 @@ func TestTextsOfARuntimeAreBounded(t *testing.T) {
 
 func TestARefusedCertificateIsAFailure(t *testing.T) {
 	t.Parallel()
-
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.certificates = refused{}
 	reports := observeReports(r)
-
 	for range 3 {
 		if err := reconcileOnce(t, r, object); err != nil {
 			t.Error(err)
 		}
 	}
-
 	have := reports.last()
 	if have.State != installation.Failed || have.Reason != "CertificateFailed" ||
 		!strings.Contains(have.Message, "denied") {
 		t.Errorf("reported %+v, want the failure of cert-manager", have)
 	}
-
 	if have := len(reports.events.Events); have != 1 {
 		t.Errorf("%d Events, want 1", have)
 	}
@@ -442,40 +383,32 @@ func (ready) EnsureRuntime(context.Context, certificates.Runtime) (certificates.
 // and certificates alone.
 func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 	t.Parallel()
-
 	first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "first"}}
 	second := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: string(prod), UID: "second"}}
 	c := newPlane(t, first, second)
 	connected := 0
 	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
 		connected++
-
 		return nil, errors.New("want no connection")
 	})
 	forgotten := &forgets{}
 	r.forgetter = newForgetter(forgotten)
 	reports := observeReports(r)
-
 	if err := reconcileOnce(t, r, first); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := reconcileOnce(t, r, second); err != nil || reports.last().Reason != "RuntimeTaken" {
 		t.Errorf("the second object: %+v, %v, want the reason RuntimeTaken", reports.last(), err)
 	}
-
 	if err := errors.Join(c.Delete(t.Context(), second), reconcileOnce(t, r, second)); err != nil {
 		t.Error(err)
 	}
-
 	wantGone(t, c, second)
-
 	certificate := &certv1.Certificate{}
 	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kcp", Name: string(prod) + "-watcher-tls"},
 		certificate); err != nil {
 		t.Error("the certificate of the first object:", err)
 	}
-
 	if connected > 0 || len(forgotten.runtimes) > 0 {
 		t.Errorf("%d connections to the runtime of the first object, which is forgotten: %v", connected, forgotten.runtimes)
 	}
@@ -511,13 +444,11 @@ func deleted(ago time.Duration) *corev1.ConfigMap {
 // ended.
 func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
-
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme),
 		certv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch,
 			opts ...client.PatchOption,
@@ -525,14 +456,12 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-
 			return c.Patch(ctx, object, patch, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-
 			return c.Delete(ctx, object, opts...)
 		},
 	}).Build()
@@ -541,7 +470,6 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 // newReconciler takes ConfigMaps for runtimes, and issues real certificates.
 func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 	t.Helper()
-
 	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
 		[]string{"listener.example.com"},
 		certificates.Confirmations(func(string,
@@ -552,12 +480,10 @@ func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return &reconciler{
 		client: c, watchers: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
@@ -570,15 +496,12 @@ func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 
 func reconcileOnce(t *testing.T, r *reconciler, object client.Object) error {
 	t.Helper()
-
 	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-
 	return err
 }
 
 func wantGone(t *testing.T, c client.Client, object client.Object) {
 	t.Helper()
-
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
 		t.Errorf("%T %s is still there: %v", object, object.GetName(), err)
 	}

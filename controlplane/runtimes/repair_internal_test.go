@@ -27,7 +27,6 @@ type repairWorld struct {
 
 func newRepairWorld(t *testing.T) *repairWorld {
 	t.Helper()
-
 	w := &repairWorld{t: t, fleet: newTestFleet(t).Fleet, reconciler: newReconciler(t, newPlane(t), nil)}
 	w.opts.Fleet = w.fleet
 	w.queue = newQueue(t, &w.regular)
@@ -37,7 +36,6 @@ func newRepairWorld(t *testing.T) *repairWorld {
 	w.beat("b", core.Heartbeat{Canary: core.CanaryAlive})
 	time.Sleep(time.Hour)
 	w.wantLooks(0)
-
 	return w
 }
 
@@ -60,17 +58,14 @@ func (w *repairWorld) beat(manager core.Manager, beat core.Heartbeat) {
 func (w *repairWorld) wantLooks(want int) {
 	w.t.Helper()
 	synctest.Wait()
-
 	if have := w.queue.Len(); have != want {
 		w.t.Errorf("%d looks, want %d", have, want)
 	}
-
 	for w.queue.Len() > 0 {
 		request, priority, _ := w.queue.GetWithPriority()
 		if request.Name != string(prod) || priority != handler.LowPriority {
 			w.t.Errorf("look at %s with the priority %d", request.Name, priority)
 		}
-
 		w.queue.Done(request)
 	}
 }
@@ -85,7 +80,6 @@ func (w *repairWorld) drain() {
 
 func (w *repairWorld) wantVerified(want bool) {
 	w.t.Helper()
-
 	if have := w.repairs.begin(prod); have != want {
 		w.t.Errorf("all objects are applied: %t, want %t", have, want)
 	}
@@ -99,22 +93,18 @@ var (
 func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRepairWorld(t)
-
 		// One agent sends to both managers, so both report the same.
 		w.beat("a", lost)
 		w.wantLooks(1)
 		w.wantVerified(true)
 		w.beat("b", lost)
-
 		for range 100 {
 			time.Sleep(30 * time.Second)
 			w.beat("a", lost)
 			w.beat("b", lost)
 		}
-
 		w.wantLooks(0)
 		w.wantVerified(false)
-
 		// Another condition is another change.
 		w.beat("a", core.Heartbeat{Canary: core.CanaryFailing})
 		w.wantLooks(1)
@@ -130,7 +120,6 @@ func TestASilentRuntimeIsLookedAt(t *testing.T) {
 		w.beat("b", alive)
 		time.Sleep(time.Minute + 2*time.Second)
 		w.wantLooks(1)
-
 		// Its heartbeats come again before the look.
 		w.beat("a", alive)
 		w.beat("b", alive)
@@ -142,7 +131,6 @@ func TestASilentRuntimeIsLookedAt(t *testing.T) {
 func TestOtherConditionsAreNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRepairWorld(t)
-
 		w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour})
 		w.beat("by hand", lost)
 		w.fleet.Observe(core.Peer{ID: "unknown"}, "a", core.Batch{Epoch: "e", Heartbeat: &lost}, nil)
@@ -162,35 +150,25 @@ func TestARuntimeThatFlapsTakesATenthOfAWorker(t *testing.T) {
 
 func testFlapping(t *testing.T, beats []core.Heartbeat) {
 	t.Helper()
-
 	const took = 50 * time.Second
-
 	w := newRepairWorld(t)
 	looks := 0
-
 	for begun := time.Now(); time.Since(begun) < time.Hour; {
 		for _, beat := range beats {
 			w.beat("a", beat)
 		}
-
 		synctest.Wait()
-
 		if w.queue.Len() == 0 {
 			time.Sleep(time.Second)
-
 			continue
 		}
-
 		looks++
-
 		request, _ := w.queue.Get()
 		verify := w.repairs.begin(prod)
-
 		time.Sleep(took)
 		w.repairs.end(prod, took, verify)
 		w.queue.Done(request)
 	}
-
 	if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
 		t.Errorf("%d early looks, want at most %d", looks, want)
 	}
@@ -201,20 +179,16 @@ func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRepairWorld(t)
 		looks := 0
-
 		for begun := time.Now(); time.Since(begun) < time.Hour; time.Sleep(time.Second) {
 			w.beat("a", alive)
 			w.beat("a", lost)
 			synctest.Wait()
-
 			if w.queue.Len() > 0 {
 				looks++
-
 				request, _ := w.queue.Get()
 				w.queue.Done(request)
 			}
 		}
-
 		if looks < 30 || looks > 61 {
 			t.Errorf("%d looks within an hour, want about 60", looks)
 		}
@@ -244,7 +218,6 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 		w.beat("a", lost)
 		w.wantLooks(0)
 		w.repairs.forget(client.ObjectKey{Name: string(prod)})
-
 		if n := len(w.repairs.known) + len(w.repairs.ids); n != 0 {
 			t.Errorf("%d entries, want none", n)
 		}
@@ -265,7 +238,6 @@ func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
 func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 1000
-
 		w := newRepairWorld(t)
 		newcomer := reconcile.Request{NamespacedName: client.ObjectKey{Name: "new"}}
 		beat := func(n int) {
@@ -274,41 +246,32 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 			w.fleet.Observe(core.Peer{ID: id}, "a",
 				core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{Canary: core.CanaryAlive, Number: w.beats, Interval: 30 * time.Second}}, nil)
 		}
-
 		for n := range many {
 			w.ready(core.RuntimeID(fmt.Sprintf("runtime-%d", n)))
 			beat(n)
 		}
-
 		w.start()
 		time.Sleep(time.Hour)
 		w.queue.Add(newcomer)
 		synctest.Wait()
-
 		// At first, nothing shows that there will be more. The runtime prod is among them.
 		first, _ := w.queue.Get()
 		if have := w.queue.Len(); first != newcomer || have < 20 || have > many/10+1 {
 			t.Errorf("first is %v, before %d others", first, have)
 		}
-
 		if have := len(w.repairs.stale); have != many+1 {
 			t.Errorf("%d runtimes are stale, want all", have)
 		}
-
 		// All but one come back.
 		w.queue.Done(first)
 		w.drain()
-
 		for n := range many {
 			beat(n)
 		}
-
 		synctest.Wait()
-
 		if have := len(w.repairs.stale); have != 1 {
 			t.Errorf("%d runtimes are stale, want prod", have)
 		}
-
 		w.beat("a", alive)
 		w.beat("b", alive)
 		w.drain()

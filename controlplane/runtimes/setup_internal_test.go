@@ -22,10 +22,8 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 			Annotations: map[string]string{"skr-domain": "a"},
 		}}
 		change(&pod.ObjectMeta)
-
 		return pod
 	}
-
 	tests := map[string]struct {
 		change func(*metav1.ObjectMeta)
 		want   bool
@@ -41,7 +39,6 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 		},
 		"no generation: data": {func(m *metav1.ObjectMeta) { m.Generation, m.ResourceVersion = 0, "8" }, true},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			update := event.UpdateEvent{ObjectOld: kyma(func(*metav1.ObjectMeta) {}), ObjectNew: kyma(test.change)}
@@ -56,7 +53,6 @@ func TestOptions(t *testing.T) {
 	if err := (Options{}).withDefaults().validate(); err != nil {
 		t.Errorf("the zero value: %v", err)
 	}
-
 	if err := (Options{Interval: -1, Concurrent: -1}).withDefaults().validate(); err == nil {
 		t.Error("an interval and a number below zero are taken")
 	}
@@ -65,14 +61,12 @@ func TestOptions(t *testing.T) {
 // Such a pair would fail in each runtime.
 func TestCertificatesAreForTheServiceOfTheAgent(t *testing.T) {
 	issuer := newReconciler(t, newPlane(t), nil).certificates
-
 	for namespace, fits := range map[string]bool{"": true, "elsewhere": false} {
 		for source, serves := range map[installation.Source]bool{"": true, installation.SourceInformer: false} {
 			installer, err := installation.New("image", "a:443", installation.Options{Namespace: namespace, Source: source})
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			if err := checkService(issuer, installer); (err == nil) != (fits || !serves) {
 				t.Errorf("namespace %q, source %q: %v", namespace, source, err)
 			}
@@ -86,7 +80,6 @@ func TestListsAreOfTheFormOfTheKind(t *testing.T) {
 	if err := corev1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-
 	for _, test := range []struct {
 		object client.Object
 		want   client.ObjectList
@@ -96,17 +89,14 @@ func TestListsAreOfTheFormOfTheKind(t *testing.T) {
 		{&unstructured.Unstructured{}, &unstructured.UnstructuredList{}},
 	} {
 		r := &reconciler{scheme: scheme, prototype: test.object, gvk: corev1.SchemeGroupVersion.WithKind("Pod")}
-
 		list, err := r.newList()
 		if err != nil || reflect.TypeOf(list) != reflect.TypeOf(test.want) {
 			t.Errorf("for %T: got %T, %v, want %T", test.object, list, err, test.want)
 		}
-
 		if kind := list.GetObjectKind().GroupVersionKind().Kind; kind != "" && kind != "PodList" {
 			t.Errorf("for %T: a list of the kind %s", test.object, kind)
 		}
 	}
-
 	r := &reconciler{scheme: scheme, prototype: &corev1.Pod{}, gvk: corev1.SchemeGroupVersion.WithKind("Nothing")}
 	if _, err := r.newList(); err == nil {
 		t.Error("a list of an unknown kind")

@@ -20,12 +20,10 @@ func TestGatewayAddress(t *testing.T) {
 		kind       watcher.Routing
 		spec, want string
 	}
-
 	istio := func(servers, want string) row { return row{watcher.VirtualService, "servers: [" + servers + "]", want} }
 	gatewayAPI := func(listeners, want string) row {
 		return row{watcher.HTTPRoute, "listeners: [" + listeners + "]", want}
 	}
-
 	tests := map[string]row{
 		"Istio": istio(`{port: {number: 80, protocol: HTTP}, hosts: [b]},
 			{port: {number: 443, protocol: HTTPS}, tls: {mode: MUTUAL}, hosts: ["*.a", "x/a.example.com"]}`,
@@ -39,31 +37,24 @@ func TestGatewayAddress(t *testing.T) {
 		"a pattern": gatewayAPI(`{name: s, port: 443, protocol: HTTPS, hostname: "*.a"}`, ""),
 		"none":      {watcher.NoRouting, "{}", ""},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			text := "metadata: {namespace: istio-system, name: gateway}\nspec: {" + test.spec + "}"
-
 			scheme := runtime.NewScheme()
 			if err := watcher.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
-
 			var object client.Object = &networkingv1beta1.Gateway{}
 			if test.kind == watcher.HTTPRoute {
 				object, text = &gatewayv1.Gateway{}, text+"\nstatus: {addresses: [{value: 192.0.2.1}]}"
 			}
-
 			if test.kind == watcher.NoRouting {
 				text = "metadata: {namespace: istio-system, name: gateway}"
 			}
-
 			if err := yaml.Unmarshal([]byte(text), object); err != nil {
 				t.Fatal(err)
 			}
-
 			reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).Build()
-
 			have, err := watcher.GatewayAddress(t.Context(), reader, test.kind,
 				client.ObjectKey{Namespace: "istio-system", Name: "gateway"})
 			if have != test.want || errors.Is(err, watcher.ErrNoAddress) != (test.want == "") {

@@ -73,7 +73,6 @@ func TestReadyTellsOfTheRuntimes(t *testing.T) {
 		}
 		return installed, all
 	}
-
 	steps := []struct {
 		installed, all int
 		want           metav1.ConditionStatus

@@ -26,10 +26,8 @@ func (f failing) Get(context.Context, client.ObjectKey, client.Object, ...client
 // A control plane may have, or allow, one kind of routes only.
 func TestRoutesOfAnotherKindNeedNotBeReadable(t *testing.T) {
 	t.Parallel()
-
 	resource := schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "httproutes"}
 	away := errors.New("the API server is away")
-
 	for name, test := range map[string]struct{ answer, want error }{
 		"not found":     {apierrors.NewNotFound(resource, "kyma"), nil},
 		"not installed": {&meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: resource.Group, Kind: "HTTPRoute"}}, nil},
@@ -37,7 +35,6 @@ func TestRoutesOfAnotherKindNeedNotBeReadable(t *testing.T) {
 		"another error": {away, away},
 	} {
 		r := &reconciler{fresh: failing{err: test.answer}, routing: virtualServices{}}
-
 		err := r.removeOthers(t.Context(), types.NamespacedName{Namespace: "kcp-system", Name: "kyma"})
 		if !errors.Is(err, test.want) {
 			t.Errorf("%s: got %v, want %v", name, err, test.want)

@@ -32,7 +32,6 @@ func someWatcher(name string) v1beta2.Watcher {
 
 func TestWatches(t *testing.T) {
 	t.Parallel()
-
 	byLabel, unmanaged := someWatcher("by-label"), someWatcher("unmanaged")
 	wrong, going := someWatcher("wrong"), someWatcher("going")
 	byLabel.Labels = map[string]string{v1beta2.ManagedByLabel: "btp-manager"}
@@ -45,13 +44,11 @@ func TestWatches(t *testing.T) {
 	going.DeletionTimestamp = new(metav1.Now())
 	stored := someWatcher("stored") // Before there were rules.
 	stored.Spec.ResourceToWatch.Resource = "*"
-
 	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), unmanaged, wrong, stored, going, byLabel})
 	if !errors.Is(err, errNoManager) || !errors.Is(err, errInvalidManager) ||
 		!errors.Is(err, watch.ErrInvalid) {
 		t.Errorf("error %v, want those of all wrong Watchers", err)
 	}
-
 	for _, name := range []string{
 		"kcp-system/unmanaged", "kcp-system/wrong", "kcp-system/stored",
 		v1beta2.ManagedByLabel,
@@ -60,7 +57,6 @@ func TestWatches(t *testing.T) {
 			t.Errorf("error %q does not name %s", err, name)
 		}
 	}
-
 	want := []watch.Watch{
 		{
 			Name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, Manager: "lifecycle-manager", Field: "status",
@@ -79,7 +75,6 @@ func TestWatches(t *testing.T) {
 
 func TestPreciseWatches(t *testing.T) {
 	t.Parallel()
-
 	w := someWatcher("kyma")
 	w.Spec.Field = "spec"
 	w.Spec.ResourceToWatch.Kind = "Kyma"
@@ -90,13 +85,11 @@ func TestPreciseWatches(t *testing.T) {
 	w.Spec.MatchConditions = []v1beta2.MatchCondition{
 		{Name: "good", Expression: "true"}, {Name: "bad", Expression: "object.spec.size > limit"},
 	}
-
 	got, err := Watches([]v1beta2.Watcher{w})
 	if !errors.Is(err, watch.ErrInvalid) ||
 		!strings.Contains(err.Error(), "spec.matchConditions[bad].expression: invalid expression: line 1, column 20") {
 		t.Errorf("error %v, want one with the position", err)
 	}
-
 	want := []watch.Watch{{
 		Name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, Manager: "lifecycle-manager", Field: "spec",
 		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
@@ -141,7 +134,6 @@ func TestEachFieldOfAWatchIsOneOfAWatcher(t *testing.T) {
 
 func TestSelector(t *testing.T) {
 	t.Parallel()
-
 	tests := map[string]struct {
 		selector v1beta2.GatewaySelector
 		want     string
@@ -157,20 +149,16 @@ func TestSelector(t *testing.T) {
 			Operator: "Like",
 		}}}, "Like"},
 	}
-
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
 			selector, err := selectorOf(&tt.selector)
-
 			var text string
 			if err != nil {
 				text = err.Error()
 			} else {
 				text = selector.String()
 			}
-
 			if !strings.Contains(text, tt.want) {
 				t.Errorf("%q, want it to say %q", text, tt.want)
 			}
@@ -180,11 +168,9 @@ func TestSelector(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-
 	if err := (Options{}).withDefaults().validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-
 	err := Options{Routing: "Ingress", ClusterDomain: "Cluster/Local"}.withDefaults().validate()
 	if err == nil || !strings.Contains(err.Error(), "Ingress") || !strings.Contains(err.Error(), "Cluster/Local") {
 		t.Errorf("error %v, want it to name both", err)

@@ -13,7 +13,6 @@ func TestDropsBeforeTheFirstHeartbeatAreSeen(t *testing.T) {
 	dropped := func(m message) message {
 		return with(m, func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 3} })
 	}
-
 	for name, test := range map[string]struct {
 		messages []message
 		want     fleet.State
@@ -54,7 +53,6 @@ func TestAReviewEndsWebhookUnreachable(t *testing.T) {
 				}
 			}
 		}
-
 		r.observe(resync("e", 1), with(beat("e", 1, 1), failures(0, time.Second)))
 		time.Sleep(interval)
 		r.observe(with(beat("e", 2, 1), failures(4, interval+time.Second)))

@@ -13,16 +13,13 @@ const former core.Manager = "former"
 func (r *rig) knows(manager core.Manager) (known bool) {
 	r.fleet.Range(func(s fleet.Status) bool {
 		known = s.Runtime == prod && s.Manager == manager
-
 		return !known
 	})
-
 	return known
 }
 
 func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 	leave := with(beat("e", 2, 0), func(b *core.Heartbeat) { b.Leaving = true })
-
 	tests := map[string]struct {
 		before []message
 		pass   time.Duration
@@ -40,30 +37,23 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 		"contract v2 after one with beats":  {[]message{beat("e", 1, 0), leave}, time.Minute, []message{{}}, false},
 		"silent, and heard again meanwhile": {[]message{beat("e", 1, 0)}, time.Hour, []message{beat("e", 2, 0)}, false},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, fleet.Options{PollFresh: time.Hour, PollOtherwise: time.Minute}, func(r *rig) {
 				if test.before != nil {
 					send(r.fleet, prod, former, test.before...)
 				}
-
 				time.Sleep(test.pass)
-
 				if test.after != nil {
 					send(r.fleet, prod, former, test.after...)
 				}
-
 				r.observe(beat("g", 1, 0))
-
 				if got := r.fleet.ForgetManager(prod, former); got != test.want || r.knows(former) == test.want {
 					t.Errorf("forgotten: got %t, and it is known: %t, want %t", got, r.knows(former), test.want)
 				}
-
 				if !r.knows(kyma) {
 					t.Error("another manager is forgotten, too")
 				}
-
 				if test.want && r.fleet.RequeueAfter(prod) < time.Hour {
 					t.Errorf("looked at after %v, want the long time", r.fleet.RequeueAfter(prod))
 				}
@@ -77,11 +67,9 @@ func TestAForgottenManagerMayComeBack(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(beat("e", 7, 0))
 		time.Sleep(time.Hour)
-
 		if !r.fleet.ForgetManager(prod, kyma) {
 			t.Error("not forgotten")
 		}
-
 		settle()
 		r.observe(beat("e", 8, 0))
 		settle()

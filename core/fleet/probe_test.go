@@ -18,18 +18,15 @@ func TestProbesLeaveNoTrace(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(probe("check-1"))
 		r.wantState(fleet.Unknown, "") // Not stale: no agent was there before.
-
 		r.observe(resync("e", 1), with(beat("e", 1, 1), func(b *core.Heartbeat) { b.Instance = "agent" }))
 		settle()
 		r.observe(probe("check-2"))
 		r.wantState(fleet.Fresh, "")
-
 		time.Sleep(interval)
 		r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Instance = "agent" }))
 		settle()
 		r.wantState(fleet.Fresh, "")
 		r.wantCauses()
-
 		if replicas := r.fleet.Get(prod, kyma).Replicas; len(replicas) != 1 || replicas[0].Epoch != "e" {
 			t.Errorf("replicas %v, want the agent alone", replicas)
 		}
@@ -46,7 +43,6 @@ func TestProbesDoNotEndSilence(t *testing.T) {
 		settle()
 		r.wantState(fleet.Stale, "")
 		r.wantCauses()
-
 		if now := r.fleet.Get(prod, kyma).LastSeen; !now.Equal(seen) {
 			t.Errorf("last seen %v, want %v: the check is no agent", now, seen)
 		}

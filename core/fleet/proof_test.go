@@ -27,11 +27,9 @@ func quiet(number uint64, change func(*core.Heartbeat)) message {
 // The API server may reject the webhook certificate of an agent. That agent sends heartbeats like any other.
 func TestHeartbeatsAloneDoNotProveFreshness(t *testing.T) {
 	opts := fleet.Options{PollFresh: time.Hour, PollUnproved: 10 * time.Minute, PollOtherwise: time.Minute}
-
 	inBubble(t, opts, func(r *rig) {
 		r.observe(resync("e", 1), quiet(1, func(*core.Heartbeat) {}))
 		r.wantState(fleet.Unproved, "")
-
 		if wait := r.fleet.RequeueAfter(prod); wait != 10*time.Minute {
 			t.Errorf("RequeueAfter of an unproved runtime is %v, want PollUnproved", wait)
 		}
@@ -44,17 +42,14 @@ func TestReviewProvesFreshnessForAWhile(t *testing.T) {
 		beats := func(number uint64) {
 			r.observe(quiet(number, func(b *core.Heartbeat) { b.LastReview = reviewed }))
 		}
-
 		r.observe(resync("e", 1))
 		beats(1)
 		r.wantState(fleet.Fresh, "")
-
 		for n := range uint64(19) {
 			time.Sleep(interval)
 			beats(n + 2)
 			r.wantState(fleet.Fresh, "")
 		}
-
 		time.Sleep(interval)
 		time.Sleep(time.Second)
 		beats(21)
@@ -68,16 +63,13 @@ func TestSilenceEndsProofs(t *testing.T) {
 		canary := func(number uint64, state core.CanaryState) {
 			r.observe(quiet(number, func(b *core.Heartbeat) { b.Canary = state }))
 		}
-
 		r.observe(resync("e", 1))
 		canary(1, core.CanaryAlive)
 		r.wantState(fleet.Fresh, "")
-
 		time.Sleep(5 * time.Minute)
 		r.wantState(fleet.Stale, "")
 		r.observe(resync("e", 2))
 		r.wantState(fleet.Unproved, "")
-
 		canary(2, core.CanaryLost)
 		r.wantState(fleet.Degraded, fleet.ReasonCanaryLost)
 	})
@@ -119,7 +111,6 @@ func TestFailedHandshakesBesideAProofAreNot(t *testing.T) {
 func TestResyncForOneOwnerDoesNotStandForTheRuntime(t *testing.T) {
 	inBubble(t, fleet.Options{ResyncJitter: 10 * time.Second}, func(r *rig) {
 		r.observe(changed("e", 5)) // A new epoch.
-
 		owned := resync("e", 6)
 		owned.Owner = types.NamespacedName{Namespace: "kcp-system", Name: "one"}
 		r.observe(owned)
@@ -148,9 +139,7 @@ func TestExpiryIsRelativeToTheLifetime(t *testing.T) {
 				if test.life > 0 {
 					m = showing(m, time.Now().Add(test.left-test.life), time.Now().Add(test.left))
 				}
-
 				r.observe(resync("e", 1), m)
-
 				if test.expiring {
 					r.wantState(fleet.Degraded, fleet.ReasonCertificateExpiring)
 				} else {
@@ -164,15 +153,12 @@ func TestExpiryIsRelativeToTheLifetime(t *testing.T) {
 // A filter for warnings finds the runtimes that need an action.
 func TestLevelOfChanges(t *testing.T) {
 	var log bytes.Buffer
-
 	inBubble(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(r *rig) {
 		lost := with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary = core.CanaryLost })
 		alive := with(beat("e", 3, 1), func(b *core.Heartbeat) { b.Canary = core.CanaryAlive })
-
 		r.observe(resync("e", 1), beat("e", 1, 1), lost, alive)
 		time.Sleep(time.Hour)
 	})
-
 	for _, want := range []string{
 		"INFO.* from=unknown to=fresh", "WARN.* to=degraded reason=canary_lost", "INFO.* from=degraded to=fresh",
 		"WARN.* to=stale",
@@ -185,10 +171,8 @@ func TestLevelOfChanges(t *testing.T) {
 
 func TestFlappingRuntimeDoesNotFloodTheLog(t *testing.T) {
 	var log bytes.Buffer
-
 	inBubble(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1))
-
 		for n := range uint64(2000) {
 			time.Sleep(5 * time.Millisecond)
 			r.observe(with(beat("e", n+2, 1), func(b *core.Heartbeat) {
@@ -197,16 +181,13 @@ func TestFlappingRuntimeDoesNotFloodTheLog(t *testing.T) {
 				}
 			}))
 		}
-
 		if len(r.transitions) < 2000 {
 			t.Errorf("%d changes reached the observers, want each of 2,001", len(r.transitions))
 		}
 	})
-
 	if lines := strings.Count(log.String(), "freshness"); lines > 60 {
 		t.Errorf("%d lines in 10 s for one runtime, want at most 20 in each window", lines)
 	}
-
 	if !strings.Contains(log.String(), "suppressed=") {
 		t.Error("no line names the number of suppressed ones")
 	}
@@ -217,12 +198,10 @@ func hostile(n int) message {
 	m.beat.Instance = strings.Repeat("i", 512)
 	m.beat.KeyMaterialError, m.beat.Version = strings.Repeat("k", 512), strings.Repeat("v", 512)
 	m.beat.Dropped = map[string]int64{}
-
 	for i := range 64 {
 		m.beat.CAFingerprints = append(m.beat.CAFingerprints, strings.Repeat("f", 508)+strconv.Itoa(i))
 		m.beat.Dropped[strings.Repeat("d", 508)+strconv.Itoa(i)] = 1
 	}
-
 	return m
 }
 
@@ -231,33 +210,24 @@ func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	const runtimes = 100
-
 	before := heap()
-
 	for n := range runtimes {
 		for epoch := range 20 {
 			send(f, core.RuntimeID(strconv.Itoa(n)), kyma, hostile(epoch))
 		}
 	}
-
 	each := (heap() - before) / runtimes
 	t.Logf("%d bytes for each hostile runtime", each)
-
 	if each > 64<<10 {
 		t.Errorf("%d bytes for each hostile runtime, want at most 64 KiB", each)
 	}
-
 	runtime.KeepAlive(f)
 }
 
 func heap() int {
 	runtime.GC()
-
 	var stats runtime.MemStats
-
 	runtime.ReadMemStats(&stats)
-
 	return int(stats.HeapAlloc)
 }

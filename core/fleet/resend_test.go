@@ -14,7 +14,6 @@ const lateCommit = 80 * time.Second
 // keepBeating sends heartbeats of replica e for a while, the first one with that number.
 func keepBeating(r *rig, number uint64, length time.Duration) {
 	const every = 10 * time.Second
-
 	for n := range uint64(length / every) {
 		time.Sleep(every)
 		r.observe(beat("e", number+n, 1))
@@ -56,12 +55,10 @@ func TestReplicaThatComesBackNeedsOneResyncOnly(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1))
 		keepBeating(r, 2, 2*interval+10*time.Second)
-
 		for n := range uint64(5) {
 			r.observe(beat("f", n+2, 1))
 			keepBeating(r, 10*(n+2), interval)
 		}
-
 		r.wantCauses("replica_lost")
 	})
 }
@@ -123,22 +120,17 @@ func TestEpochThatBeganInAnOutageIsANewOne(t *testing.T) {
 	named := func(number uint64, epoch string) message {
 		return with(beat(epoch, number, 1), func(b *core.Heartbeat) { b.Instance = "pod-1" })
 	}
-
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("f", 1), named(1, "f"))
-
 		for n := range uint64(3) {
 			time.Sleep(interval)
 			r.observe(named(n+2, "f"))
 		}
-
 		time.Sleep(interval)
-
 		for n := range uint64(9) {
 			r.observe(named(n+5, "e"))
 			time.Sleep(interval)
 		}
-
 		r.wantCauses("new_epoch", "new_epoch")
 	})
 }
@@ -163,12 +155,10 @@ func TestOwnResyncKeepsTheResendOfAnotherReplica(t *testing.T) {
 		settle()
 		r.wantCauses("new_epoch")
 		r.observe(resync("e", 2), beat("e", 2, 2))
-
 		for n := range uint64(10) {
 			time.Sleep(10 * time.Second)
 			r.observe(beat("e", n+3, 2), beat("f", n+2, 1))
 		}
-
 		r.wantCauses("new_epoch", "new_epoch")
 	})
 }

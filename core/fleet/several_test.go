@@ -17,28 +17,22 @@ import (
 
 func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
-
 	f, err := fleet.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return f
 }
 
 // start runs a fleet for one manager, and returns what ends it.
 func start(t *testing.T, f *fleet.Fleet, manager core.Manager, handle core.HandlerFunc) (stop func()) {
 	t.Helper()
-
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-
 	go func() { ended <- f.Start(ctx, map[core.Manager]core.Handler{manager: handle}) }()
-
 	return func() {
 		t.Helper()
 		cancel()
-
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -48,7 +42,6 @@ func start(t *testing.T, f *fleet.Fleet, manager core.Manager, handle core.Handl
 func count(n *atomic.Int64) core.HandlerFunc {
 	return func(context.Context, core.Delivery) error {
 		n.Add(1)
-
 		return nil
 	}
 }
@@ -57,39 +50,29 @@ func count(n *atomic.Int64) core.HandlerFunc {
 func TestStartForSeveralManagers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ours, theirs, changes atomic.Int64
-
 		f := newFleet(t, fleet.Options{})
 		f.OnChange(func(fleet.Transition) { changes.Add(1) })
-
 		first := start(t, f, kyma, count(&ours))
 		second := start(t, f, "other", count(&theirs))
-
 		synctest.Wait()
-
 		err := f.Start(t.Context(), map[core.Manager]core.Handler{"third": count(&theirs), "other": count(&theirs)})
 		if !errors.Is(err, fleet.ErrManagerTaken) {
 			t.Errorf("a manager with two handlers: %v, want %v", err, fleet.ErrManagerTaken)
 		}
-
 		for n := range 10 {
 			runtime := core.RuntimeID(strconv.Itoa(n))
 			send(f, runtime, kyma, beat("e", 1, 1))
 			send(f, runtime, "other", beat("e", 1, 1))
 		}
-
 		settle()
-
 		if ours.Load() != 10 || theirs.Load() != 10 {
 			t.Errorf("%d and %d resyncs, want 10 for each manager", ours.Load(), theirs.Load())
 		}
-
 		first() // The other one goes on with the review.
 		time.Sleep(3 * interval)
-
 		if n := changes.Load(); n != 40 {
 			t.Errorf("%d changes, want 20 to fresh and 20 to stale", n)
 		}
-
 		start(t, f, kyma, count(&ours))() // It is free again.
 		second()
 	})
@@ -98,33 +81,26 @@ func TestStartForSeveralManagers(t *testing.T) {
 func TestHandlerThatHangsDelaysNothingElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var resyncs atomic.Int64
-
 		f := newFleet(t, fleet.Options{})
 		defer start(t, f, "hangs", func(ctx context.Context, _ core.Delivery) error {
 			<-ctx.Done()
-
 			return ctx.Err()
 		})()
 		defer start(t, f, kyma, count(&resyncs))()
-
 		for n := range 100 {
 			send(f, core.RuntimeID(strconv.Itoa(n)), "hangs", changed("e", 5))
 		}
-
 		stale := make(chan time.Duration, 1)
 		began := time.Now()
-
 		f.OnChange(func(change fleet.Transition) {
 			if change.To.State == fleet.Stale {
 				stale <- time.Since(began)
 			}
 		})
 		send(f, prod, kyma, beat("e", 7, 1))
-
 		if took := <-stale; took > 2*interval+2*time.Second {
 			t.Errorf("silence was noticed after %v, want 2 intervals and a second", took)
 		}
-
 		if n := resyncs.Load(); n != 1 {
 			t.Errorf("%d resyncs for the manager that does not hang, want 1", n)
 		}
@@ -140,16 +116,13 @@ func TestReplicasThatReturnLeadToOneResync(t *testing.T) {
 		r.observe(beat("e", 2, 1))
 		time.Sleep(interval)
 		r.observe(beat("f", 2, 1))
-
 		for n := range uint64(5) {
 			time.Sleep(interval)
 			r.observe(beat("e", n+3, 1))
 			r.observe(beat("f", n+3, 1))
 		}
-
 		r.wantState(fleet.Fresh, "")
 		r.wantCauses("returned")
-
 		if n := len(r.fleet.Get(prod, kyma).Replicas); n != 2 {
 			t.Errorf("%d replicas are known, want 2", n)
 		}
@@ -162,14 +135,11 @@ func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1))
 		time.Sleep(5 * interval)
-
 		for n := range uint64(5) {
 			r.observe(with(beat("e", n+2, 1), func(b *core.Heartbeat) { b.CAFingerprints = []string{"new"} }))
 			time.Sleep(interval)
 		}
-
 		r.wantCauses("returned", "replica_lost") // The resend, for the writes that the lost one has reviewed.
-
 		if missing := r.fleet.WithoutCA("new"); len(missing) > 0 {
 			t.Errorf("%v are said not to trust the new CA, want none", missing)
 		}
@@ -183,12 +153,10 @@ func TestFormerManagerSaysNothingOfAuthorities(t *testing.T) {
 		trusting := func(number uint64, fingerprints ...string) message {
 			return with(beat("e", number, 0), func(b *core.Heartbeat) { b.CAFingerprints = fingerprints })
 		}
-
 		send(r.fleet, "skr", "former", trusting(1, "old"))
 		send(r.fleet, "silent", "former", trusting(1, "new"))
 		time.Sleep(5 * interval)
 		send(r.fleet, "skr", kyma, trusting(1, "old", "new"))
-
 		if diff := cmp.Diff([]core.RuntimeID{"silent"}, r.fleet.WithoutCA("new")); diff != "" {
 			t.Errorf("without the new one (-want +got):\n%s", diff)
 		}
@@ -200,12 +168,10 @@ func TestOlderContractTakesOver(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), with(beat("e", 1, 1), func(b *core.Heartbeat) { b.Leaving = true }))
 		r.wantState(fleet.Stale, "")
-
 		for range 10 {
 			r.observe(message{})
 			settle()
 		}
-
 		r.wantState(fleet.Unknown, "")
 		r.wantCauses("returned")
 		r.observe(resync("g", 1), beat("g", 1, 1))
@@ -218,7 +184,6 @@ func TestInstancesOfOneName(t *testing.T) {
 	named := func(event message) message {
 		return with(event, func(b *core.Heartbeat) { b.Instance = "agent" })
 	}
-
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		for n := range uint64(10) {
 			r.observe(named(beat("e", n+1, 0)))
@@ -226,7 +191,6 @@ func TestInstancesOfOneName(t *testing.T) {
 			r.observe(named(beat("f", n+1, 0)))
 			time.Sleep(interval)
 		}
-
 		r.wantCauses("new_epoch", "new_epoch", "new_epoch") // The third one is the resend of the second.
 	})
 }
@@ -240,36 +204,28 @@ func TestInventedEpochs(t *testing.T) {
 			send(r.fleet, "attacker", kyma, changed("epoch-"+strconv.Itoa(n), 1<<63))
 			time.Sleep(10 * time.Millisecond)
 		}
-
 		for n := range 50 {
 			r.observe(changed("invented-"+strconv.Itoa(n), 1), beat("real", uint64(n+1001), 1000))
 			time.Sleep(time.Millisecond)
 		}
-
 		settle()
-
 		known := r.fleet.Get(prod, kyma).Replicas
 		if len(known) > 8 || known[len(known)-1].Epoch == "" {
 			t.Errorf("%d replicas are kept, want at most 8", len(known))
 		}
-
 		kept := false
 		for _, p := range known {
 			kept = kept || p.Epoch == "real"
 		}
-
 		if !kept {
 			t.Error("the replica that is heard was pushed out")
 		}
-
 		attacks := 0
-
 		for _, runtime := range r.resyncs {
 			if runtime == "attacker" {
 				attacks++
 			}
 		}
-
 		// 10 s, and each takes the jitter, here 1 s, before the next can come.
 		if attacks > 12 {
 			t.Errorf("1000 invented epochs led to %d resyncs, want one at a time", attacks)
@@ -280,7 +236,6 @@ func TestInventedEpochs(t *testing.T) {
 func TestHighestNumberIsNoGap(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		const highest = 1<<64 - 1
-
 		r.observe(resync("e", highest))
 		r.observe(changed("e", highest))
 		settle()
@@ -292,7 +247,6 @@ func TestRuntimeThatBeatsSeldomIsNotForgotten(t *testing.T) {
 	slow := func(number uint64) message {
 		return with(beat("e", number, 1), func(b *core.Heartbeat) { b.Interval = time.Hour })
 	}
-
 	inBubble(t, fleet.Options{ForgetAfter: time.Minute}, func(r *rig) {
 		r.observe(resync("e", 1), slow(1))
 		time.Sleep(59 * time.Minute)
@@ -309,17 +263,14 @@ func TestDropsAreRememberedForAsLongAsAReplicaMayBeSilent(t *testing.T) {
 	dropped := func(number uint64) message {
 		return with(beat("e", number, 1), func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 1} })
 	}
-
 	inBubble(t, fleet.Options{MissedHeartbeats: 5}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1))
 		r.observe(dropped(2))
-
 		for n := range uint64(4) {
 			time.Sleep(interval)
 			r.observe(dropped(n + 3))
 			r.wantState(fleet.Degraded, fleet.ReasonDropping)
 		}
-
 		time.Sleep(interval + time.Second)
 		r.observe(dropped(7))
 		r.wantState(fleet.Fresh, "")
@@ -330,9 +281,7 @@ func TestDropsAreRememberedForAsLongAsAReplicaMayBeSilent(t *testing.T) {
 // next.
 func TestObserversAreToldInOrder(t *testing.T) {
 	var told []fleet.State
-
 	leaving := with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Leaving = true })
-
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.fleet.OnChange(func(change fleet.Transition) {
 			if change.To.State == fleet.Fresh {
@@ -341,7 +290,6 @@ func TestObserversAreToldInOrder(t *testing.T) {
 		})
 		r.fleet.OnChange(func(change fleet.Transition) { told = append(told, change.To.State) })
 		r.observe(resync("e", 1), beat("e", 1, 1))
-
 		if diff := cmp.Diff([]fleet.State{fleet.Fresh, fleet.Stale}, told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}
@@ -355,15 +303,11 @@ func TestObserverThatPanicsSilencesNobodyForEver(t *testing.T) {
 				panic("inside")
 			}
 		})
-
 		func() {
 			defer func() { _ = recover() }() // As a listener does.
-
 			send(r.fleet, "bad", kyma, resync("e", 1), beat("e", 1, 1))
 		}()
-
 		r.observe(resync("e", 1), beat("e", 1, 1))
-
 		if n := len(r.transitions); n != 2 {
 			t.Errorf("%d changes were told, want 2", n)
 		}
@@ -373,7 +317,6 @@ func TestObserverThatPanicsSilencesNobodyForEver(t *testing.T) {
 func TestSummaries(t *testing.T) {
 	inBubble(t, fleet.Options{MaxStatuses: 3}, func(r *rig) {
 		expiry := time.Now().Add(48 * time.Hour)
-
 		r.observe(showing(with(beat("e", 1, 0), func(b *core.Heartbeat) {
 			b.Pending, b.OldestPending = 3, 20*time.Second
 		}), expiry.Add(-72*time.Hour), expiry), with(beat("f", 1, 0), func(b *core.Heartbeat) {
@@ -383,7 +326,6 @@ func TestSummaries(t *testing.T) {
 		send(r.fleet, "a", kyma, changed("e", 7))
 		send(r.fleet, "b", "other", message{})
 		send(r.fleet, "c", "other", message{})
-
 		want := map[core.Manager]*fleet.Summary{
 			kyma: {
 				Runtimes: map[fleet.Condition]int{{fleet.Fresh, ""}: 1, {fleet.Unknown, ""}: 1},
@@ -412,7 +354,6 @@ func TestExpiryOfASilentRuntimeIsKept(t *testing.T) {
 		if stale := summary.Runtimes[fleet.Condition{State: fleet.Stale}]; stale != 2 || !summary.FirstExpiry.Equal(expiry) {
 			t.Errorf("%d stale runtimes and first expiry %s, want 2 and %s", stale, summary.FirstExpiry, expiry)
 		}
-
 		next := time.Now().Add(48 * time.Hour)
 		r.observe(showing(beat("f", 1, 0), expiry, next))
 		if summary := r.fleet.Summaries()[kyma]; !summary.FirstExpiry.Equal(next) {
@@ -427,13 +368,10 @@ func BenchmarkSummaries(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-
 	for n := range 10_000 {
 		send(f, core.RuntimeID(strconv.Itoa(n)), kyma, beat("e", 1, 0))
 	}
-
 	b.ReportAllocs()
-
 	for b.Loop() {
 		f.Summaries()
 	}
@@ -445,12 +383,10 @@ func TestEventsBeforeAHeartbeatLeadToOneResync(t *testing.T) {
 		r.observe(resync("e", 1), beat("e", 1, 1))
 		time.Sleep(5 * interval)
 		r.wantState(fleet.Stale, "")
-
 		for n := range uint64(9) {
 			r.observe(changed("f", n+9))
 			time.Sleep(3 * time.Second)
 		}
-
 		r.observe(beat("f", 3, 17))
 		r.wantState(fleet.Fresh, "")
 		settle()

@@ -17,9 +17,7 @@ func BenchmarkAccept(b *testing.B) {
 		b.Run(fmt.Sprint("pending=", pending), func(b *testing.B) {
 			o := fill(b, pending)
 			event := named("new")
-
 			b.ReportAllocs()
-
 			for b.Loop() {
 				o.Accept(kyma, event)
 			}
@@ -33,18 +31,14 @@ func BenchmarkAcceptWithoutRoom(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-
 	for i := range 2 * outbox.Defaults().MaxKeys {
 		o.Accept(core.Manager("manager-"+strconv.Itoa(i%100)), named(strconv.Itoa(i)))
 	}
-
 	events := make([]core.WatchEvent, outbox.Defaults().MaxKeys)
 	for i := range events {
 		events[i] = named("new-" + strconv.Itoa(i))
 	}
-
 	b.ReportAllocs()
-
 	for i := 0; b.Loop(); i++ {
 		o.Accept("manager-0", events[i%len(events)])
 	}
@@ -52,16 +46,13 @@ func BenchmarkAcceptWithoutRoom(b *testing.B) {
 
 func fill(b *testing.B, pending int) *outbox.Outbox {
 	b.Helper()
-
 	o, err := outbox.New(newPlane(nil), outbox.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-
 	for i := range pending {
 		o.Accept(kyma, named(strconv.Itoa(i)))
 	}
-
 	return o
 }
 
@@ -75,39 +66,29 @@ func BenchmarkThroughput(b *testing.B) {
 
 func throughput(b *testing.B, batch int) {
 	b.Helper()
-
 	forwarder := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
-
 	o, err := outbox.New(forwarder, outbox.Options{
 		Settle: -1, Resend: []time.Duration{}, MaxKeys: b.N + 1, MaxBatch: batch, InFlight: 1,
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
-
 	events := make([]core.WatchEvent, b.N)
 	for i := range events {
 		events[i] = named(strconv.Itoa(i))
 	}
-
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error)
-
 	b.ReportAllocs()
 	b.ResetTimer()
-
 	go func() { ended <- o.Start(ctx) }()
-
 	for i := range events {
 		o.Accept(kyma, events[i])
 	}
-
 	stop()
-
 	if err := <-ended; err != nil {
 		b.Fatal(err)
 	}
-
 	if c := o.Counts()[kyma]; c.Delivered != int64(b.N) {
 		b.Fatalf("counts %+v, want %d delivered", c, b.N)
 	}

@@ -26,25 +26,19 @@ func (c *cutter) Forward(ctx context.Context, manager core.Manager, batch core.B
 	c.mu.Lock()
 	c.calls++
 	c.mu.Unlock()
-
 	unsent := core.EventErrors{}
-
 	if len(batch.Events) > c.limit {
 		for i := c.limit; i < len(batch.Events); i++ {
 			unsent[i] = core.ErrNotSent
 		}
-
 		if batch.Heartbeat != nil {
 			unsent[len(batch.Events)] = fmt.Errorf("heartbeat: %w", core.ErrNotSent)
 		}
-
 		batch.Events, batch.Heartbeat = batch.Events[:c.limit], nil
 	}
-
 	if err := c.inbox.Forward(ctx, manager, batch); err != nil || len(unsent) == 0 {
 		return err
 	}
-
 	return unsent
 }
 
@@ -54,24 +48,19 @@ func TestCutBatchLeavesNoGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cutter{limit: 7}
 		o, stop := run(t, c, outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: time.Second})
-
 		for i := range 300 {
 			o.Accept(kyma, named(fmt.Sprint("object-", i)))
 			time.Sleep(time.Duration(i%3) * ms)
 		}
-
 		time.Sleep(time.Minute)
 		stop()
-
 		var numbers []uint64
 		for _, event := range c.inbox.events() {
 			numbers = append(numbers, event.Sequence)
 		}
-
 		if len(numbers) != 300 || numbers[299] != 300 || !slices.IsSorted(numbers) {
 			t.Errorf("numbers %v, want 1 to 300", numbers)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 300, Delivered: 300})
 	})
 }
@@ -82,29 +71,22 @@ func TestHeartbeatFollowsItsNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cutter{limit: 2}
 		o, stop := run(t, c, outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: time.Second, Settle: time.Second})
-
 		for i := range 20 {
 			o.Accept(kyma, named(fmt.Sprint("object-", i)))
 		}
-
 		time.Sleep(time.Second + 500*ms)
-
 		var seen uint64
-
 		for _, batch := range c.inbox.all() {
 			for _, event := range batch.Events {
 				seen = event.Sequence
 			}
-
 			if beat := batch.Heartbeat; beat != nil && beat.Sequence != seen {
 				t.Errorf("heartbeat names %d, but %d was the last to arrive", beat.Sequence, seen)
 			}
 		}
-
 		if beats := c.inbox.beats(); len(beats) != 2 || beats[1].Sequence != 20 {
 			t.Errorf("heartbeats %+v, want one at the start and one after the 20 events", beats)
 		}
-
 		stop()
 	})
 }
@@ -119,20 +101,16 @@ func TestBatchOfWhichNothingWasSentIsAFailure(t *testing.T) {
 					for i := range len(batch.Events) + 1 {
 						unsent[i] = core.ErrNotSent
 					}
-
 					return unsent
 				})
 				o, stop := run(t, p, outbox.Options{
 					Epoch: "e", MaxBatch: 500, Managers: []core.Manager{kyma}, HeartbeatInterval: time.Second, DrainTimeout: -1,
 				})
-
 				for i := range events {
 					o.Accept(kyma, named(fmt.Sprint("object-", i)))
 				}
-
 				time.Sleep(10 * time.Minute)
 				stop()
-
 				if n := len(p.seen()); n < 40 || n > 80 {
 					t.Errorf("%d calls in 10 min, want about one in 10 s", n)
 				}
@@ -146,34 +124,27 @@ func TestBatchOfWhichNothingWasSentIsAFailure(t *testing.T) {
 func TestMergedEventHasANewID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
-
 		p := newPlane(func(_ context.Context, n int, batch core.Batch) error {
 			event := batch.Events[0]
-
 			got = append(got, fmt.Sprint(event.Generation, " ", event.Sequence, " ", event.ID))
 			if n < 3 {
 				return errDown
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{Epoch: "e", HeartbeatInterval: -1, Settle: -1})
-
 		for generation := range int64(3) {
 			event := named("a")
 			event.Generation = generation
 			o.Accept(kyma, event)
 			time.Sleep(75 * ms) // Attempts at 0, 100, 300 and 700 ms.
 		}
-
 		time.Sleep(time.Minute)
 		stop()
-
 		want := []string{"0 1 e-kyma-1", "1 1 e-kyma-1-1", "2 1 e-kyma-1-2", "2 1 e-kyma-1-2"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 3, Coalesced: 2, Delivered: 1})
 	})
 }
@@ -184,28 +155,23 @@ func TestMergedEventHasANewID(t *testing.T) {
 func TestRetryThatIsAResendHasANewID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ids []string
-
 		start := time.Now()
 		p := newPlane(func(_ context.Context, _ int, batch core.Batch) error {
 			ids = append(ids, batch.Events[0].ID)
 			if time.Since(start) < 5*time.Second {
 				return errDown
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{
 			Epoch: "e", HeartbeatInterval: -1, Settle: -1, Resend: []time.Duration{3 * time.Second},
 		})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Minute)
 		stop()
-
 		if want := []string{"e-kyma-1", "e-kyma-1-1"}; !slices.Equal(slices.Compact(ids), want) {
 			t.Errorf("got IDs %q, want %q", ids, want)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 1, Delivered: 1})
 	})
 }

@@ -26,27 +26,22 @@ type inbox struct {
 func (i *inbox) Forward(_ context.Context, _ core.Manager, batch core.Batch) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-
 	if i.down {
 		return errDown
 	}
-
 	i.batches = append(i.batches, batch)
-
 	return nil
 }
 
 func (i *inbox) setDown(down bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-
 	i.down = down
 }
 
 func (i *inbox) all() []core.Batch {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-
 	return slices.Clone(i.batches)
 }
 
@@ -54,7 +49,6 @@ func (i *inbox) events() (all []core.Numbered) {
 	for _, batch := range i.all() {
 		all = append(all, batch.Events...)
 	}
-
 	return all
 }
 
@@ -64,7 +58,6 @@ func (i *inbox) beats() (all []core.Heartbeat) {
 			all = append(all, *batch.Heartbeat)
 		}
 	}
-
 	return all
 }
 
@@ -72,15 +65,12 @@ func TestKnownManagersGetAResyncAndHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &inbox{}
 		_, stop := run(t, in, outbox.Options{Managers: []core.Manager{kyma}, ResyncFirst: true, Epoch: "e"})
-
 		time.Sleep(time.Minute + time.Second)
 		stop()
-
 		beats := in.beats()
 		if len(beats) != 4 { // At 0, 30 and 60 s, and the last one.
 			t.Fatalf("%d heartbeats in a minute, want 4", len(beats))
 		}
-
 		want := core.Heartbeat{
 			ID: "e-kyma-heartbeat-4", Time: time.Now(), Number: 4, Interval: outbox.Defaults().HeartbeatInterval,
 			Sequence: 1, Leaving: true, Dropped: map[string]int64{},
@@ -88,7 +78,6 @@ func TestKnownManagersGetAResyncAndHeartbeats(t *testing.T) {
 		if diff := gocmp.Diff(want, beats[3]); diff != "" {
 			t.Errorf("last heartbeat (-want +got):\n%s", diff)
 		}
-
 		resync := in.events()[0]
 		if !resync.Resync || in.all()[1].Epoch != "e" || resync.Sequence != 1 {
 			t.Errorf("first event %+v, want a resync with number 1", resync)
@@ -100,7 +89,6 @@ func TestFirstEventOfAManagerBringsAResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{ResyncFirst: true, InFlight: 1})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
 		o.Accept(kyma, named("b"))
@@ -117,30 +105,24 @@ func TestHeartbeatTellsHowTheOutboxFares(t *testing.T) {
 			Epoch: "e", MaxKeys: 2, MaxBatch: 10,
 			Heartbeat: func(core.Manager) core.Heartbeat { return core.Heartbeat{Instance: "pod-1", Canary: core.CanaryAlive} },
 		})
-
 		for _, name := range []string{"a", "b", "c"} {
 			o.Accept(kyma, named(name))
 		}
-
 		time.Sleep(time.Minute)
 		in.setDown(false)
 		time.Sleep(time.Minute)
-
 		beats := in.beats()
 		if len(beats) < 2 || len(beats) > 4 {
 			t.Fatalf("%d heartbeats after the outage, want 2 or 3: they must not pile up", len(beats))
 		}
-
 		first := beats[0]
 		if first.Pending != 3 || first.OldestPending < time.Minute || first.Dropped[outbox.ReasonOverflow] != 1 ||
 			first.Instance != "pod-1" || first.Canary != core.CanaryAlive {
 			t.Errorf("first heartbeat %+v, want 3 pending for a minute and 1 dropped", first)
 		}
-
 		if last := beats[len(beats)-1]; last.Pending != 0 || last.Sequence != 3 {
 			t.Errorf("last heartbeat %+v, want nothing pending after 3 events", last)
 		}
-
 		stop()
 	})
 }
@@ -149,13 +131,11 @@ func TestNoLeaveWithoutDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &inbox{}
 		o, stop := run(t, in, outbox.Options{Epoch: "e", DrainTimeout: 5 * time.Second})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
 		in.setDown(true)
 		o.Accept(kyma, named("b"))
 		stop()
-
 		for _, beat := range in.beats() {
 			if beat.Leaving {
 				t.Errorf("heartbeat %+v takes leave although an event was lost", beat)
@@ -170,14 +150,11 @@ func TestLeaveFollowsAHeartbeatThatIsOnItsWay(t *testing.T) {
 		in := &inbox{}
 		slow := core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 			time.Sleep(time.Second)
-
 			return in.Forward(ctx, manager, batch)
 		})
 		_, stop := run(t, slow, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e", DrainTimeout: 5 * time.Second})
-
 		time.Sleep(500 * ms) // The first is on its way.
 		stop()
-
 		beats := in.beats()
 		if len(beats) != 2 || beats[0].Leaving || !beats[1].Leaving {
 			t.Errorf("heartbeats %+v, want one, and the last one", beats)
@@ -193,12 +170,10 @@ func TestLeaveNamesTheResendsThatWait(t *testing.T) {
 			Managers: []core.Manager{kyma}, Epoch: "e", DrainTimeout: 5 * time.Second,
 			ResendResync: outbox.Defaults().ResendResync,
 		})
-
 		time.Sleep(time.Second)
 		o.Resync()
 		time.Sleep(time.Second)
 		stop()
-
 		beats := in.beats()
 		if last := beats[len(beats)-1]; !last.Leaving || last.Pending != 1 {
 			t.Errorf("last heartbeat %+v, want it to leave one resend", last)
@@ -225,10 +200,8 @@ func TestLeaveBesideAManagerThatCannotBeReached(t *testing.T) {
 		o.Accept(kyma, named("a"))
 		o.Accept("dead", named("a"))
 		time.Sleep(10 * time.Second)
-
 		start = time.Now()
 		stop()
-
 		beats := in.beats()
 		if last := beats[len(beats)-1]; !last.Leaving || last.Pending != 0 {
 			t.Errorf("last heartbeat %+v, want it to leave", last)
@@ -248,7 +221,6 @@ func TestEpochNeedsOneCallAtATime(t *testing.T) {
 func TestAHeartbeatThatComesBackIsNoSignOfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
-
 		p := newPlane(func(_ context.Context, n int, batch core.Batch) error {
 			switch {
 			case n == 0:
@@ -263,23 +235,18 @@ func TestAHeartbeatThatComesBackIsNoSignOfLife(t *testing.T) {
 			Epoch: "e", HeartbeatInterval: time.Minute, Managers: []core.Manager{kyma}, Logger: log.logger(),
 		})
 		again := func() bool { return strings.Contains(log.String(), "takes events again") }
-
 		time.Sleep(time.Hour)
 		synctest.Wait()
-
 		calls, paused := len(p.seen()), strings.Contains(log.String(), "does not take events")
 		if calls < 50 || calls > 70 || !paused || again() {
 			t.Errorf("after %d calls, the log says:\n%s", calls, &log)
 		}
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
 		synctest.Wait()
-
 		if !again() {
 			t.Errorf("an event was taken, and the log says:\n%s", &log)
 		}
-
 		stop()
 	})
 }
@@ -295,7 +262,6 @@ func TestRefusedHeartbeatIsSentAtItsInterval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logBuffer
-
 				start := time.Now()
 				p := newPlane(func(_ context.Context, _ int, batch core.Batch) error {
 					switch passed := time.Since(start); {
@@ -310,37 +276,29 @@ func TestRefusedHeartbeatIsSentAtItsInterval(t *testing.T) {
 				o, stop := run(t, p, outbox.Options{
 					Epoch: "e", Managers: []core.Manager{kyma}, Settle: -1, MaxBatch: 10, Logger: log.logger(),
 				})
-
 				o.Accept(kyma, named("b"))
 				time.Sleep(2 * time.Second) // The outage is over, and b was in the batch of a heartbeat.
-
 				for range 60 {
 					o.Accept(kyma, named("a"))
 					time.Sleep(time.Minute)
 				}
-
 				if c := o.Counts()[kyma]; c.Accepted != 61 || c.Delivered != 61 {
 					t.Errorf("counts %+v, want all delivered", c)
 				}
-
 				beats := 0
 				for _, call := range p.seen() {
 					if slices.Contains(call.Names, "heartbeat") {
 						beats++
 					}
 				}
-
 				if beats < 120 || beats > 145 {
 					t.Errorf("%d heartbeats in an hour, want one in 30 s, up to a tenth more, and those of the outage", beats)
 				}
-
 				if n := strings.Count(log.String(), "heartbeat refused"); n < 12 || n > 14 {
 					t.Errorf("%d lines, want one in 5 min:\n%s", n, &log)
 				}
-
 				time.Sleep(time.Minute)
 				stop()
-
 				if calls := p.seen(); !slices.Contains(calls[len(calls)-1].Names, "heartbeat") {
 					t.Errorf("last call %v, want a heartbeat that takes leave", calls[len(calls)-1])
 				}
@@ -354,36 +312,27 @@ func TestRefusedHeartbeatIsSentAtItsInterval(t *testing.T) {
 func TestHeartbeatIsMadeWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o *outbox.Outbox
-
 		in := &inbox{}
 		o, stop := run(t, in, outbox.Options{
 			Epoch: "e",
 			Heartbeat: func(manager core.Manager) core.Heartbeat {
 				o.Accept(manager, named("a"))
 				time.Sleep(time.Second)
-
 				return core.Heartbeat{Instance: "pod-1", Number: 99, Sequence: 99}
 			},
 		})
-
 		o.Accept(kyma, named("first")) // From now on there are heartbeats.
 		time.Sleep(500 * ms)
-
 		began := time.Now()
-
 		o.Accept(kyma, named("b"))
-
 		if took := time.Since(began); took > 0 {
 			t.Errorf("Accept took %v while a heartbeat is made, want no wait", took)
 		}
-
 		time.Sleep(time.Second)
-
 		beats := in.beats()
 		if len(beats) != 1 || beats[0].Instance != "pod-1" || beats[0].Number != 1 || beats[0].Sequence != 0 {
 			t.Errorf("heartbeats %+v, want one with the fields of both", beats)
 		}
-
 		stop()
 	})
 }
@@ -394,24 +343,18 @@ func TestLostNumberDoesNotEndTheHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &inbox{down: true}
 		o, stop := run(t, in, outbox.Options{Epoch: "e", MaxBatch: 100, MaxKeys: 10, HeartbeatInterval: time.Second})
-
 		for i := range 10 {
 			o.Accept(kyma, named(strconv.Itoa(i)))
 		}
-
 		time.Sleep(time.Minute) // They have their numbers.
-
 		for i := range 4 {
 			o.Accept("another", named(strconv.Itoa(i)))
 		}
-
 		in.setDown(false)
 		time.Sleep(time.Minute)
-
 		if n := len(in.beats()); n < 100 {
 			t.Errorf("%d heartbeats of 2 managers in a minute, want about 120", n)
 		}
-
 		checkBalance(t, o)
 		stop()
 	})
@@ -436,14 +379,12 @@ func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 				in := &inbox{}
 				_, stop := run(t, in, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e", Heartbeat: state.heartbeat})
 				defer stop()
-
 				time.Sleep(10 * time.Second)
 				state.change(change)
 				time.Sleep(1500 * ms)
 				if beats := in.beats(); len(beats) != 2 {
 					t.Fatalf("%d heartbeats 1.5 s after the change, want 2", len(beats))
 				}
-
 				time.Sleep(20 * time.Second)
 				if beats := in.beats(); len(beats) != 2 {
 					t.Errorf("%d heartbeats 20 s later, want no further one", len(beats))
@@ -460,7 +401,6 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 		o, stop := run(t, in, outbox.Options{
 			Managers: []core.Manager{kyma}, Epoch: "e", MaxKeys: 1, Heartbeat: state.heartbeat,
 		})
-
 		time.Sleep(time.Second)
 		for range 60 {
 			state.change(func(b *core.Heartbeat) { b.WebhookFailures++ })
@@ -470,7 +410,6 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 		if losing > 4 { // At the start, with the first loss, and in each interval.
 			t.Errorf("%d heartbeats in a minute of losses, want at most 4", losing)
 		}
-
 		for range 60 {
 			state.change(func(b *core.Heartbeat) { b.ConfigHash += "." })
 			time.Sleep(time.Second)
@@ -478,7 +417,6 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 		if n := len(in.beats()) - losing; n < 10 || n > 14 {
 			t.Errorf("%d heartbeats in a minute of changes, want one in 5 s", n)
 		}
-
 		in.setDown(true)
 		before := len(in.beats())
 		o.Accept(kyma, named("a"))
@@ -503,13 +441,11 @@ type changing struct {
 func (c *changing) heartbeat(core.Manager) core.Heartbeat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	return c.beat
 }
 
 func (c *changing) change(f func(*core.Heartbeat)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	f(&c.beat)
 }

@@ -26,14 +26,12 @@ type logBuffer struct {
 func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return l.buffer.Write(p)
 }
 
 func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return l.buffer.String()
 }
 
@@ -46,7 +44,6 @@ func logReasons(log, text string) (reasons []string) {
 			reasons = append(reasons, strings.Fields(rest)[0])
 		}
 	}
-
 	return reasons
 }
 
@@ -55,7 +52,6 @@ func logReasons(log, text string) (reasons []string) {
 func TestChangeOfReasonIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
-
 		start := time.Now()
 		p := newPlane(func(context.Context, int, core.Batch) error {
 			switch passed := time.Since(start); {
@@ -73,16 +69,13 @@ func TestChangeOfReasonIsLogged(t *testing.T) {
 		o.Accept(kyma, named("a"))
 		time.Sleep(2 * time.Hour)
 		stop()
-
 		reasons := logReasons(log.String(), "does not take events")
 		if n := len(reasons); n < 13 || n > 15 {
 			t.Errorf("%d lines in an hour, want one for each reason and one every 5 min:\n%s", n, &log)
 		}
-
 		if got, want := slices.Compact(reasons), []string{"other", "not_ready", "unauthenticated"}; !slices.Equal(got, want) {
 			t.Errorf("reasons %q, want %q", got, want)
 		}
-
 		if n := strings.Count(log.String(), "takes events again"); n != 1 {
 			t.Errorf("the end is logged %d times, want once:\n%s", n, &log)
 		}
@@ -93,23 +86,18 @@ func TestChangeOfReasonIsLogged(t *testing.T) {
 func TestAlternatingRefusalsAreLoggedOnceEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
-
 		p := newPlane(func(_ context.Context, n int, batch core.Batch) error {
 			if batch.Events[0].Resync {
 				return nil
 			}
-
 			return verdict{reason: []string{"malformed", "too_large"}[n%2], permanent: true}
 		})
 		o, stop := run(t, p, outbox.Options{Logger: log.logger(), InFlight: 1})
-
 		for i := range 100 {
 			o.Accept(kyma, named(strconv.Itoa(i)))
 		}
-
 		time.Sleep(time.Minute)
 		stop()
-
 		got := slices.Sorted(slices.Values(logReasons(log.String(), "given up")))
 		if want := []string{"malformed", "too_large"}; !slices.Equal(got, want) {
 			t.Errorf("reasons %q, want %q", got, want)
@@ -121,19 +109,15 @@ func TestAlternatingRefusalsAreLoggedOnceEach(t *testing.T) {
 func TestOverflowIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
-
 		p := newPlane(failTimes(1<<30, errDown))
 		o, stop := run(t, p, outbox.Options{Logger: log.logger(), MaxKeys: 3, DrainTimeout: -1})
-
 		for i := range 10 {
 			o.Accept(kyma, named(strconv.Itoa(i)))
 		}
-
 		o.Accept("other", named("a")) // kyma gives way.
 		time.Sleep(6 * time.Minute)
 		o.Accept(kyma, named("late"))
 		stop()
-
 		if n := strings.Count(log.String(), "outbox is full: events are dropped, a resync stands in"); n != 2 {
 			t.Errorf("%d lines, want one at once and one after 5 min:\n%s", n, &log)
 		}
@@ -150,7 +134,6 @@ type stalled struct {
 func (s *stalled) Handle(ctx context.Context, r slog.Record) error {
 	<-s.freed
 	s.lines.Add(1)
-
 	return s.Handler.Handle(ctx, r)
 }
 
@@ -165,37 +148,26 @@ func TestStalledLogCostsNoTime(t *testing.T) {
 			if n%2 == 0 {
 				return verdict{reason: "reason_" + strconv.Itoa(n)}
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{Logger: slog.New(sink), Settle: -1, MaxManagers: 1})
-
 		for i := range 1000 {
 			began := time.Now()
-
 			o.Accept(kyma, named(strconv.Itoa(i)))
 			o.Accept("another", named(strconv.Itoa(i))) // Too many managers: a line.
-
 			if took := time.Since(began); took > 0 {
 				t.Fatalf("Accept took %v, want no wait", took)
 			}
-
 			time.Sleep(time.Second)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 1000, Delivered: 1000})
-
 		began := time.Now()
-
 		stop()
-
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the shutdown took %v, want 1 s at most", took)
 		}
-
 		close(sink.freed)
 		synctest.Wait()
-
 		if n := sink.lines.Load(); n < 100 || n > 110 {
 			t.Errorf("%d lines were written after the sink had recovered, want about 100", n)
 		}
@@ -206,12 +178,10 @@ func TestStalledLogCostsNoTime(t *testing.T) {
 func TestLastLinesAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
-
 		p := newPlane(failTimes(1<<30, errDown))
 		o, stop := run(t, p, outbox.Options{Logger: log.logger(), DrainTimeout: -1})
 		o.Accept(kyma, named("a"))
 		stop()
-
 		if !strings.Contains(log.String(), "events were not delivered before the shutdown") {
 			t.Errorf("the log does not name the events that were lost:\n%s", &log)
 		}
@@ -222,7 +192,6 @@ func TestLastLinesAreWritten(t *testing.T) {
 func TestInventedManagersShareTheirLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
-
 		p := newPlane(func(context.Context, int, core.Batch) error { return verdict{reason: "unknown_manager"} })
 		o, stop := run(t, p, outbox.Options{Logger: log.logger(), MaxBackoff: 4 * time.Second, Managers: []core.Manager{kyma}})
 		for i := range 99 {
@@ -231,12 +200,10 @@ func TestInventedManagersShareTheirLines(t *testing.T) {
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Minute)
 		stop()
-
 		const most = 6 // Five for all of them, and one of the manager that is configured.
 		if n := len(logReasons(log.String(), "does not take events")); n > most || n < 2 {
 			t.Errorf("%d lines of 99 invented managers, want at most %d:\n%s", n, most, &log)
 		}
-
 		for _, want := range []string{"manager=kyma", "left out"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("no %q in the log:\n%s", want, &log)

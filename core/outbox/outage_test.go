@@ -26,10 +26,8 @@ type fault struct {
 func outageFaults() []fault {
 	hang := func(ctx context.Context) error {
 		<-ctx.Done()
-
 		return ctx.Err()
 	}
-
 	return []fault{
 		{"refused", func(context.Context) error { return errDown }},
 		{"hanging", hang},
@@ -52,16 +50,13 @@ func (c *control) forward(sender string) core.ForwarderFunc {
 		if !c.isUp() {
 			return c.fault.answer(ctx)
 		}
-
 		c.mu.Lock()
 		defer c.mu.Unlock()
-
 		for _, key := range append([]string{sender}, arrivedKeys(manager, batch)...) {
 			if _, known := c.arrived[key]; !known {
 				c.arrived[key] = time.Now()
 			}
 		}
-
 		return nil
 	}
 }
@@ -72,21 +67,18 @@ func arrivedKeys(manager core.Manager, batch core.Batch) (all []string) {
 			all = append(all, string(manager)+"/"+event.Watched.Name)
 		}
 	}
-
 	return all
 }
 
 func (c *control) isUp() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	return c.up
 }
 
 func (c *control) setUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.up = true
 }
 
@@ -104,41 +96,30 @@ func TestEverythingArrivesAfterAnOutage(t *testing.T) {
 
 func testOutage(t *testing.T, fault fault, epoch string) {
 	t.Helper()
-
 	const managers, objects = 5, 200
-
 	plane := &control{fault: fault, arrived: make(map[string]time.Time)}
 	opts := outbox.Options{Epoch: epoch}
-
 	if epoch != "" {
 		opts.MaxBatch = 500
 	}
-
 	o, stop := run(t, plane.forward("runtime"), opts)
 	defer stop()
-
 	for second := range 3600 {
 		o.Accept(core.Manager(fmt.Sprint("manager-", second%managers)), named(fmt.Sprint("object-", second/managers%objects)))
 		time.Sleep(time.Second)
 	}
-
 	checkBalance(t, o)
 	plane.setUp()
-
 	ended := time.Now()
-
 	time.Sleep(recoveryGoal)
 	checkBalance(t, o)
 	plane.mu.Lock()
 	defer plane.mu.Unlock()
-
 	var last time.Duration
 	for _, at := range plane.arrived {
 		last = max(last, at.Sub(ended))
 	}
-
 	t.Logf("everything was enqueued %v after an hour of %s", last, fault.name)
-
 	if have := len(plane.arrived) - 1; have != managers*objects {
 		t.Errorf("%d events arrived within %v, want all %d", have, recoveryGoal, managers*objects)
 	}
@@ -148,7 +129,6 @@ func testOutage(t *testing.T, fault fault, epoch string) {
 // the waits are random for that.
 func TestRuntimesComeBackOneByOne(t *testing.T) {
 	const runtimes = 50
-
 	for _, outage := range []time.Duration{10 * time.Second, time.Minute, time.Hour} {
 		for _, random := range []bool{true, false} {
 			t.Run(fmt.Sprint(outage, " random ", random), func(t *testing.T) {
@@ -156,16 +136,13 @@ func TestRuntimesComeBackOneByOne(t *testing.T) {
 					arrivals := comeBack(t, runtimes, outage, random)
 					busiest, last := busiestSecond(arrivals), arrivals[len(arrivals)-1]
 					t.Logf("%d runtimes came back within %v, at most %d of them within any second", len(arrivals), last, busiest)
-
 					if len(arrivals) != runtimes || last > recoveryGoal {
 						t.Errorf("%d of %d runtimes came back, the last after %v, want all in %v",
 							len(arrivals), runtimes, last, recoveryGoal)
 					}
-
 					if limit := runtimes / 3; random && busiest > limit {
 						t.Errorf("%d of %d runtimes came back within one second, want at most %d", busiest, runtimes, limit)
 					}
-
 					if !random && busiest < runtimes {
 						t.Errorf("%d runtimes came back within one second without randomness: this test could not fail", busiest)
 					}
@@ -178,54 +155,37 @@ func TestRuntimesComeBackOneByOne(t *testing.T) {
 // comeBack returns when the first event of each runtime arrived after an outage, in order.
 func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (arrivals []time.Duration) {
 	t.Helper()
-
 	plane := &control{fault: outageFaults()[0], arrived: make(map[string]time.Time)}
-
 	var stops []func()
-
 	for i := range runtimes {
 		source := rand.New(rand.NewPCG(uint64(i), 1))
-
 		var mu sync.Mutex
-
 		opts := outbox.Options{Random: func() float64 {
 			mu.Lock()
 			defer mu.Unlock()
-
 			return source.Float64()
 		}}
 		if !random {
 			opts.Random = func() float64 { return 0.5 }
 		}
-
 		o, stop := run(t, plane.forward(fmt.Sprint("runtime-", i)), opts)
 		stops = append(stops, stop)
-
 		o.Accept(kyma, named("object"))
 	}
-
 	time.Sleep(outage)
 	plane.setUp()
-
 	ended := time.Now()
-
 	time.Sleep(recoveryGoal)
-
 	for _, stop := range stops {
 		stop()
 	}
-
 	plane.mu.Lock()
 	defer plane.mu.Unlock()
-
 	delete(plane.arrived, string(kyma)+"/object")
-
 	for _, at := range plane.arrived {
 		arrivals = append(arrivals, at.Sub(ended))
 	}
-
 	slices.Sort(arrivals)
-
 	return arrivals
 }
 
@@ -235,6 +195,5 @@ func busiestSecond(arrivals []time.Duration) (most int) {
 		end, _ := slices.BinarySearch(arrivals, first+time.Second)
 		most = max(most, end-i)
 	}
-
 	return most
 }

@@ -75,18 +75,15 @@ func (p *plane) Forward(ctx context.Context, _ core.Manager, batch core.Batch) e
 	n := len(p.calls)
 	p.calls = append(p.calls, call{time.Since(p.start), names(batch)})
 	p.mu.Unlock()
-
 	if p.answer == nil {
 		return nil
 	}
-
 	return p.answer(ctx, n, batch)
 }
 
 func (p *plane) seen() []call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	return slices.Clone(p.calls)
 }
 
@@ -106,7 +103,6 @@ func (g *gauge) hold(d time.Duration) {
 func (g *gauge) add(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-
 	g.now += n
 	g.most = max(g.most, g.now)
 }
@@ -116,11 +112,9 @@ func names(batch core.Batch) []string {
 	for i := range batch.Events {
 		all = append(all, nameOf(batch.Events[i].WatchEvent))
 	}
-
 	if batch.Heartbeat != nil {
 		all = append(all, "heartbeat")
 	}
-
 	return all
 }
 
@@ -139,61 +133,47 @@ func nameOf(event core.WatchEvent) string {
 // for its end. Resends are off unless opts has some.
 func run(t *testing.T, p core.Forwarder, opts outbox.Options) (*outbox.Outbox, func()) {
 	t.Helper()
-
 	opts.ResendResync = cmp.Or(opts.ResendResync, -1)
-
 	if opts.Random == nil {
 		opts.Random = func() float64 { return 0 }
 	}
-
 	if opts.Resend == nil {
 		opts.Resend = []time.Duration{}
 	}
-
 	o := newOutbox(t, p, opts)
-
 	return o, startOutbox(t, o)
 }
 
 func newOutbox(t *testing.T, p core.Forwarder, opts outbox.Options) *outbox.Outbox {
 	t.Helper()
-
 	o, err := outbox.New(p, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return o
 }
 
 func startOutbox(t *testing.T, o *outbox.Outbox) (stop func()) {
 	t.Helper()
-
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-
 	go func() { ended <- o.Start(ctx) }()
-
 	return func() {
 		cancel()
-
 		if err := <-ended; err != nil {
 			t.Errorf("Start: %v, want nil", err)
 		}
-
 		checkBalance(t, o)
 	}
 }
 
 func checkBalance(t *testing.T, o *outbox.Outbox) {
 	t.Helper()
-
 	for manager, c := range o.Counts() {
 		sum := c.Delivered + c.Coalesced + c.Pending
 		for _, n := range c.Dropped {
 			sum += n
 		}
-
 		if c.Accepted != sum {
 			t.Errorf("%s: accepted %d, but the fates add up to %d: %+v", manager, c.Accepted, sum, c)
 		}
@@ -202,11 +182,9 @@ func checkBalance(t *testing.T, o *outbox.Outbox) {
 
 func wantCounts(t *testing.T, o *outbox.Outbox, want outbox.Counts) {
 	t.Helper()
-
 	if want.Dropped == nil {
 		want.Dropped = map[string]int64{}
 	}
-
 	if diff := gocmp.Diff(want, o.Counts()[kyma]); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
@@ -214,7 +192,6 @@ func wantCounts(t *testing.T, o *outbox.Outbox, want outbox.Counts) {
 
 func wantCalls(t *testing.T, p *plane, want ...call) {
 	t.Helper()
-
 	if diff := gocmp.Diff(want, p.seen()); diff != "" {
 		t.Errorf("calls of the forwarder (-want +got):\n%s", diff)
 	}
@@ -228,11 +205,9 @@ func TestEventWaitsUntilItHasSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{})
-
 		if got := o.Accept(kyma, named("a")); got != core.Accepted {
 			t.Errorf("Accept: %s, want accepted", got)
 		}
-
 		time.Sleep(time.Second)
 		wantCalls(t, p, at(100*ms, "a"))
 		wantCounts(t, o, outbox.Counts{Accepted: 1, Delivered: 1})
@@ -244,7 +219,6 @@ func TestNegativeSettleSendsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{Settle: -1})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
 		wantCalls(t, p, at(0, "a"))
@@ -258,20 +232,15 @@ func TestLaterEventIsSentAfterItsOwnSettleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(60 * ms)
-
 		if got := o.Accept(kyma, named("a")); got != core.Accepted {
 			t.Errorf("second event: %s, want accepted", got)
 		}
-
 		time.Sleep(10 * ms)
-
 		if got := o.Accept(kyma, named("a")); got != core.Coalesced {
 			t.Errorf("third event: %s, want coalesced", got)
 		}
-
 		time.Sleep(time.Second)
 		wantCalls(t, p, at(100*ms, "a"), at(170*ms, "a"))
 		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 2, Coalesced: 1})
@@ -284,25 +253,19 @@ func TestConstantWritesNeitherStarveNorFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{})
-
 		for range 1000 {
 			o.Accept(kyma, named("a"))
 			time.Sleep(10 * ms)
 		}
-
 		last := time.Since(p.start) - 10*ms
-
 		time.Sleep(time.Second)
-
 		calls := p.seen()
 		if n := len(calls); n < 50 || n > 115 {
 			t.Errorf("10 s of writes led to %d calls, want about one per settle time", n)
 		}
-
 		if end := calls[len(calls)-1].At; end < last+100*ms {
 			t.Errorf("last call at %v, want at least 100 ms after the last write at %v", end, last)
 		}
-
 		stop()
 	})
 }
@@ -310,34 +273,26 @@ func TestConstantWritesNeitherStarveNorFlood(t *testing.T) {
 func TestOutageCoalescesToOneEventPerKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var up atomic.Bool
-
 		p := newPlane(func(context.Context, int, core.Batch) error {
 			if !up.Load() {
 				return errDown
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{InFlight: 1})
-
 		for i := range 3600 {
 			o.Accept(kyma, named(fmt.Sprint("object-", i%3)))
 			time.Sleep(time.Second)
 		}
-
 		up.Store(true)
 		before := len(p.seen())
-
 		time.Sleep(outbox.Defaults().MaxBackoff)
-
 		if sent := len(p.seen()) - before; sent != 3 {
 			t.Errorf("%d events after the outage, want one for each of the 3 objects", sent)
 		}
-
 		if before > 3600/10+10 {
 			t.Errorf("%d attempts during an hour of outage, want about one in 10 s for all events", before)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 3600, Delivered: 3, Coalesced: 3597})
 		stop()
 	})
@@ -349,14 +304,11 @@ func TestBackoffDoublesUpToItsBound(t *testing.T) {
 			if n < 6 {
 				return errDown
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{Settle: -1, MinBackoff: 2 * time.Second, MaxBackoff: 16 * time.Second})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Minute)
-
 		// Without chance half of each wait is left: 1, 2, 4, 8, 8, 8 s.
 		wantCalls(t, p, at(0, "a"), at(time.Second, "a"), at(3*time.Second, "a"), at(7*time.Second, "a"),
 			at(15*time.Second, "a"), at(23*time.Second, "a"), at(31*time.Second, "a"))
@@ -378,11 +330,9 @@ func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
 					if time.Since(began) < outage {
 						return fmt.Errorf("%w: no leader", core.ErrNotReady)
 					}
-
 					return nil
 				})
 				o, stop := run(t, p, outbox.Options{Settle: -1, Random: func() float64 { return 0.999 }})
-
 				o.Accept(kyma, named("a"))
 				time.Sleep(outage)
 				synctest.Wait()
@@ -407,7 +357,6 @@ func TestJitterSpreadsRetries(t *testing.T) {
 			o, stop := run(t, p, outbox.Options{
 				Settle: -1, MinBackoff: 2 * time.Second, Random: func() float64 { return random },
 			})
-
 			o.Accept(kyma, named("a"))
 			time.Sleep(time.Minute)
 			wantCalls(t, p, at(0, "a"), at(want, "a"))
@@ -421,7 +370,6 @@ func failTimes(n int, err error) func(context.Context, int, core.Batch) error {
 		if i < n {
 			return err
 		}
-
 		return nil
 	}
 }
@@ -435,7 +383,6 @@ func TestRetryAfterIsKeptTo(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPlane(failTimes(1, err))
 				o, stop := run(t, p, outbox.Options{Settle: -1})
-
 				o.Accept(kyma, named("a"))
 				time.Sleep(time.Minute)
 				wantCalls(t, p, at(0, "a"), at(7*time.Second, "a"))
@@ -449,12 +396,10 @@ func TestOnlyPermanentRefusalDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(failTimes(1, errRefused))
 		o, stop := run(t, p, outbox.Options{})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Hour)
 		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync")) // Which stands in.
 		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
 		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 2, Dropped: map[string]int64{"malformed": 1}})
@@ -470,11 +415,9 @@ func TestRefusedResyncIsKept(t *testing.T) {
 			if time.Now().Before(healed) {
 				return errRefused
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Hour)
 		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
@@ -489,21 +432,16 @@ func TestRefusedBatchIsSentEventByEvent(t *testing.T) {
 			if slices.Contains(names(batch), "bad") {
 				return errRefused
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{MaxBatch: 10, InFlight: 1})
-
 		for _, name := range []string{"a", "bad", "b"} {
 			o.Accept(kyma, named(name))
 		}
-
 		time.Sleep(time.Second)
-
 		if got := p.seen(); len(got) != 5 || len(got[0].Names) != 3 {
 			t.Errorf("calls %v, want one with all, one for each, and a resync for the refused one", got)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 4, Delivered: 3, Dropped: map[string]int64{"malformed": 1}})
 		stop()
 	})
@@ -515,22 +453,17 @@ func TestPartialFailureRetriesTheEventsItNames(t *testing.T) {
 			if n > 0 {
 				return nil
 			}
-
 			return core.EventErrors{slices.Index(names(batch), "b"): errDown, slices.Index(names(batch), "c"): errRefused}
 		})
 		o, stop := run(t, p, outbox.Options{MaxBatch: 10, Settle: 100 * ms})
-
 		for _, name := range []string{"a", "b", "c", "d"} {
 			o.Accept(kyma, named(name))
 		}
-
 		time.Sleep(time.Second)
-
 		calls := p.seen()
 		if len(calls) != 2 || !slices.Equal(slices.Sorted(slices.Values(calls[1].Names)), []string{"b", "resync"}) {
 			t.Errorf("calls %v, want a second one with b, and a resync for c", calls)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 5, Delivered: 4, Dropped: map[string]int64{"malformed": 1}})
 		stop()
 	})
@@ -542,35 +475,26 @@ func TestFailuresStayWhereTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		delivered := make(map[string]time.Duration)
 		start := time.Now()
-
 		var mu sync.Mutex
-
 		forwarder := core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
 			name := batch.Events[0].Watched.Name
-
 			switch {
 			case manager == "down":
 				return errDown
 			case name == "unpinned":
 				return core.EventErrors{0: verdict{reason: "forbidden", after: 30 * time.Second}}
 			}
-
 			mu.Lock()
 			defer mu.Unlock()
-
 			delivered[name] = time.Since(start)
-
 			return nil
 		})
-
 		o, stop := run(t, forwarder, outbox.Options{InFlight: 1, DrainTimeout: -1})
-
 		o.Accept("down", named("x"))
 		o.Accept(kyma, named("unpinned"))
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Minute)
 		stop()
-
 		if diff := gocmp.Diff(map[string]time.Duration{"a": 100 * ms}, delivered); diff != "" {
 			t.Errorf("delivered (-want +got):\n%s", diff)
 		}
@@ -580,25 +504,19 @@ func TestFailuresStayWhereTheyAre(t *testing.T) {
 func TestCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls gauge
-
 		p := newPlane(func(context.Context, int, core.Batch) error {
 			calls.hold(time.Second)
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{InFlight: 3, MaxBatch: 2})
-
 		for i := range 100 {
 			o.Accept(kyma, named(strconv.Itoa(i)))
 		}
-
 		time.Sleep(time.Minute)
 		stop()
-
 		if calls.most != 3 {
 			t.Errorf("%d calls at once, want 3", calls.most)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 100, Delivered: 100})
 	})
 }
@@ -609,13 +527,10 @@ func TestHangingForwarderIsGivenUp(t *testing.T) {
 			if n > 0 {
 				return nil
 			}
-
 			<-ctx.Done()
-
 			return ctx.Err()
 		})
 		o, stop := run(t, p, outbox.Options{ForwardTimeout: 5 * time.Second, Settle: -1, MinBackoff: 2 * time.Second})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Minute)
 		wantCalls(t, p, at(0, "a"), at(6*time.Second, "a"))
@@ -627,35 +542,27 @@ func TestOverflowCollapsesIntoOneResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{MaxKeys: 2, MaxBatch: 10})
-
 		for i, want := range []core.Outcome{core.Accepted, core.Accepted, core.Dropped, core.Dropped, core.Dropped} {
 			if got := o.Accept(kyma, named(strconv.Itoa(i))); got != want {
 				t.Errorf("event %d: %s, want %s", i, got, want)
 			}
 		}
-
 		time.Sleep(time.Second)
-
 		var sent []string
 		for _, c := range p.seen() {
 			sent = append(sent, c.Names...)
 		}
-
 		slices.Sort(sent)
-
 		// The second resync stands for events that were dropped while the first had not settled.
 		if diff := gocmp.Diff([]string{"0", "1", "resync"}, slices.Compact(sent)); diff != "" {
 			t.Errorf("sent (-want +got):\n%s", diff)
 		}
-
 		if got := o.Counts()[kyma]; got.Dropped[outbox.ReasonOverflow] != 3 || got.Pending != 0 {
 			t.Errorf("counts %+v, want 3 dropped and none pending", got)
 		}
-
 		if got := o.Accept(kyma, named("later")); got != core.Accepted {
 			t.Errorf("after the overflow: %s, want accepted", got)
 		}
-
 		stop()
 	})
 }
@@ -664,17 +571,14 @@ func TestOwnersDoNotUnboundTheOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(failTimes(1<<30, errDown))
 		o, stop := run(t, p, outbox.Options{MaxKeys: 1, DrainTimeout: -1})
-
 		for i := range 10_000 {
 			event := named(strconv.Itoa(i))
 			event.Owner.Name = event.Watched.Name
 			o.Accept(kyma, event)
 		}
-
 		if n := o.Counts()[kyma].Pending; n > 205 {
 			t.Errorf("%d events are kept, want a bounded number", n)
 		}
-
 		stop()
 	})
 }
@@ -682,7 +586,6 @@ func TestOwnersDoNotUnboundTheOverflow(t *testing.T) {
 func TestTooManyManagersAreDropped(t *testing.T) {
 	o := newOutbox(t, newPlane(nil), outbox.Options{MaxManagers: 1})
 	o.Accept("one", named("a"))
-
 	if got := o.Accept("two", named("a")); got != core.Dropped {
 		t.Errorf("second manager: %s, want dropped", got)
 	}
@@ -692,7 +595,6 @@ func TestStopDrainsWhatIsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(failTimes(2, errDown))
 		o, stop := run(t, p, outbox.Options{})
-
 		o.Accept(kyma, named("a"))
 		o.Accept(kyma, named("b"))
 		stop()
@@ -704,18 +606,14 @@ func TestStopGivesUpAtItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(failTimes(1<<30, errDown))
 		o, stop := run(t, p, outbox.Options{DrainTimeout: 3 * time.Second})
-
 		o.Accept(kyma, named("a"))
 		stop()
-
 		if took := time.Since(p.start); took != 3*time.Second {
 			t.Errorf("stopped after %v, want 3s", took)
 		}
-
 		if got := o.Accept(kyma, named("b")); got != core.Dropped {
 			t.Errorf("after the end: %s, want dropped", got)
 		}
-
 		wantCounts(t, o, outbox.Counts{Accepted: 2, Dropped: map[string]int64{outbox.ReasonShutdown: 2}})
 	})
 }
@@ -724,15 +622,12 @@ func TestStopCancelsAHangingCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(func(ctx context.Context, _ int, _ core.Batch) error {
 			<-ctx.Done()
-
 			return ctx.Err()
 		})
 		o, stop := run(t, p, outbox.Options{DrainTimeout: time.Second, ForwardTimeout: time.Hour})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Minute)
 		stop()
-
 		if took := time.Since(p.start); took != time.Minute+time.Second {
 			t.Errorf("stopped after %v, want a second after the stop at 1m", took)
 		}
@@ -743,11 +638,9 @@ func TestStartsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, stop := run(t, newPlane(nil), outbox.Options{})
 		synctest.Wait()
-
 		if err := o.Start(t.Context()); !errors.Is(err, outbox.ErrStarted) {
 			t.Errorf("second Start: %v, want ErrStarted", err)
 		}
-
 		stop()
 	})
 }
@@ -755,17 +648,13 @@ func TestStartsOnce(t *testing.T) {
 func TestAcceptedBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
-
 		o := newOutbox(t, p, outbox.Options{})
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
-
 		if age := o.OldestPending(kyma); age != time.Second {
 			t.Errorf("oldest pending %v, want 1s", age)
 		}
-
 		stop := startOutbox(t, o)
-
 		synctest.Wait()
 		wantCalls(t, p, at(time.Second, "a"))
 		stop()
@@ -788,7 +677,6 @@ func TestNewNamesWrongOptions(t *testing.T) {
 			t.Errorf("%s: error %v, want one that names it", name, err)
 		}
 	}
-
 	if _, err := outbox.New(nil, outbox.Options{}); err == nil {
 		t.Error("no error for a nil forwarder")
 	}

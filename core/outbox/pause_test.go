@@ -19,23 +19,18 @@ func TestConcurrentFailuresCountOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const outage = 500 * ms
-
 				start := time.Now()
 				p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 					if time.Since(start) > outage {
 						return nil
 					}
-
 					time.Sleep(time.Duration(n%8) * ms) // They do not fail at the same moment.
-
 					return errDown
 				})
 				o, stop := run(t, p, outbox.Options{Random: func() float64 { return random }, Settle: -1})
-
 				for i := range 100 {
 					o.Accept(kyma, named(strconv.Itoa(i)))
 				}
-
 				time.Sleep(outage + time.Second)
 				wantCounts(t, o, outbox.Counts{Accepted: 100, Delivered: 100})
 				stop()
@@ -53,24 +48,19 @@ func TestHangingCallsDoNotDelayTheNextAttempt(t *testing.T) {
 				return errDown
 			case n < 8:
 				<-ctx.Done()
-
 				return ctx.Err()
 			default:
 				return nil
 			}
 		})
 		o, stop := run(t, p, outbox.Options{Settle: -1})
-
 		for i := range 20 {
 			o.Accept(kyma, named(strconv.Itoa(i)))
 		}
-
 		time.Sleep(time.Second)
-
 		if c := o.Counts()[kyma]; c.Delivered != 13 {
 			t.Errorf("counts %+v after 1 s, want all delivered but the 7 that hang", c)
 		}
-
 		time.Sleep(time.Minute)
 		wantCounts(t, o, outbox.Counts{Accepted: 20, Delivered: 20})
 		stop()
@@ -80,25 +70,19 @@ func TestHangingCallsDoNotDelayTheNextAttempt(t *testing.T) {
 func TestOneAttemptAtATimeAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls gauge
-
 		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 			if n < 8 {
 				return errDown
 			}
-
 			calls.hold(time.Second)
-
 			return errDown
 		})
 		o, stop := run(t, p, outbox.Options{Settle: -1, DrainTimeout: -1})
-
 		for i := range 20 {
 			o.Accept(kyma, named(strconv.Itoa(i)))
 		}
-
 		time.Sleep(time.Minute)
 		stop()
-
 		if calls.most != 1 {
 			t.Errorf("%d attempts at once while the manager is away, want 1", calls.most)
 		}
@@ -110,7 +94,6 @@ func TestOneAttemptAtATimeAfterAFailure(t *testing.T) {
 func TestALongOutageDoesNotSlowDownTheNextOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
-
 		p := newPlane(func(context.Context, int, core.Batch) error {
 			if down.Load() {
 				return core.ErrNotReady
@@ -118,18 +101,15 @@ func TestALongOutageDoesNotSlowDownTheNextOne(t *testing.T) {
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{Random: func() float64 { return 0.999 }, Resend: []time.Duration{}})
-
 		for i, outage := range []time.Duration{time.Hour, 15 * time.Second} {
 			down.Store(true)
 			o.Accept(kyma, named(strconv.Itoa(i)))
 			time.Sleep(outage)
 			down.Store(false)
-
 			if i == 0 {
 				time.Sleep(time.Minute)
 			}
 		}
-
 		time.Sleep(2 * time.Second)
 		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 2})
 		stop()

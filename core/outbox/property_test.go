@@ -22,17 +22,14 @@ var seedFlag = flag.Uint64("outbox.seed", 0, "seed of the only run of the proper
 // fate at all times.
 func TestNothingIsLostWhateverHappens(t *testing.T) {
 	runs, first := 300, rand.Uint64()
-
 	switch {
 	case *seedFlag != 0:
 		runs, first = 1, *seedFlag
 	case testing.Short():
 		runs = 30
 	}
-
 	for i := range runs {
 		seed := first + uint64(i)
-
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { newModel(t, seed).run() })
 		})
@@ -61,7 +58,6 @@ const (
 
 func newModel(t *testing.T, seed uint64) *model {
 	t.Helper()
-
 	random := rand.New(rand.NewPCG(seed, 0))
 	m := &model{
 		t: t, random: random, receiver: newReceiver(t, rand.New(rand.NewPCG(seed, 1))),
@@ -82,7 +78,6 @@ func newModel(t *testing.T, seed uint64) *model {
 	}
 	m.horizon = m.opts.Settle
 	m.drawOptions()
-
 	return m
 }
 
@@ -92,28 +87,23 @@ func (m *model) drawOptions() {
 		m.opts.Epoch, m.opts.InFlight, m.opts.HeartbeatInterval = "epoch", 1, time.Second
 		m.receiver.dedupes = m.chance(2)
 	}
-
 	if !m.chance(3) {
 		first := m.opts.Settle + ms + m.upTo(time.Second)
 		m.horizon = first + m.upTo(3*time.Second)
 		m.opts.Resend = []time.Duration{first, m.horizon}
 		m.opts.ResendResync = m.horizon
 	}
-
 	m.resyncs = m.chance(4)
 	if m.ghosts = m.chance(3); m.ghosts {
 		m.opts.Managers = []core.Manager{"manager-0", "manager-1"}
 	}
-
 	if m.chance(2) {
 		m.receiver.bad["object-1"] = errRefused
 		m.receiver.bad["object-2"] = verdict{reason: "not_mapped"}
 	}
-
 	if m.chance(2) {
 		m.receiver.outage = 1 + m.random.IntN(outages)
 	}
-
 	if m.chance(3) {
 		m.receiver.poison = "object-3"
 		m.receiver.bad["object-3"] = errRefused
@@ -123,16 +113,13 @@ func (m *model) drawOptions() {
 func (m *model) run() {
 	m.outbox = newOutbox(m.t, core.ForwarderFunc(m.forward), m.opts)
 	stop := startOutbox(m.t, m.outbox)
-
 	m.steps(200, 0)
 	time.Sleep(m.upTo(8 * time.Second))
 	m.steps(m.random.IntN(100), 1)
 	m.receiver.setTrouble(false)
 	m.steps(m.random.IntN(100), m.random.IntN(2))
 	time.Sleep(calm - quiet)
-
 	beats := m.receiver.heartbeats()
-
 	time.Sleep(quiet)
 	m.checkRest(m.receiver.heartbeats() - beats)
 	m.checkLooks()
@@ -147,7 +134,6 @@ func (m *model) steps(n, manager int) {
 		if !m.phases {
 			manager = m.random.IntN(2)
 		}
-
 		m.step(core.Manager(fmt.Sprint("manager-", manager)))
 		time.Sleep(m.upTo(80 * ms))
 		m.checkCounts()
@@ -172,7 +158,6 @@ func (m *model) event() core.WatchEvent {
 	m.writes++
 	event := named(fmt.Sprint("object-", m.random.IntN(40)))
 	event.Generation = m.writes
-
 	return event
 }
 
@@ -186,7 +171,6 @@ func (m *model) write(manager core.Manager) {
 // resync asks all known managers for a look.
 func (m *model) resync() {
 	m.outbox.Resync()
-
 	for manager := range m.outbox.Counts() {
 		if isServed(manager) {
 			m.require(resyncOf(manager), time.Now().Add(m.upTo(m.horizon)))
@@ -204,14 +188,12 @@ func (m *model) served() (n int) {
 			n++
 		}
 	}
-
 	return n
 }
 
 // require demands a look after the settle time and after the commit.
 func (m *model) require(a address, commit time.Time) {
 	settled := time.Now().Add(m.opts.Settle)
-
 	for _, at := range []time.Time{settled, commit} {
 		if at.After(m.required[a]) {
 			m.required[a] = at
@@ -221,28 +203,23 @@ func (m *model) require(a address, commit time.Time) {
 
 func (m *model) forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	m.checkCounts()
-
 	if !isServed(manager) {
 		return core.ErrUnknownManager
 	}
-
 	return m.receiver.Forward(ctx, manager, batch)
 }
 
 // checkCounts checks that each event has one fate, and that the number of events is bounded.
 func (m *model) checkCounts() {
 	checkBalance(m.t, m.outbox)
-
 	counts := m.outbox.Counts()
 	if len(counts) > m.opts.MaxManagers+1 {
 		m.t.Errorf("counts of %d managers, want at most %d", len(counts), m.opts.MaxManagers+1)
 	}
-
 	var pending int64
 	for _, c := range counts {
 		pending += c.Pending
 	}
-
 	// An event, and a newer one that has not settled, for each key and for the resync of each
 	// manager.
 	if most := int64(2 * (m.opts.MaxKeys + m.opts.MaxManagers)); pending < 0 || pending > most {
@@ -254,20 +231,16 @@ func (m *model) checkCounts() {
 func (m *model) checkRest(beats int) {
 	m.receiver.mu.Lock()
 	defer m.receiver.mu.Unlock()
-
 	if ago := time.Since(m.receiver.busy); ago < quiet {
 		m.t.Errorf("events were sent %v ago, want none to be left %v after the trouble", ago, calm-quiet)
 	}
-
 	if want := m.served() * int(quiet/time.Second); m.opts.Epoch != "" && (beats < want || beats > want*5/4) {
 		m.t.Errorf("%d heartbeats arrived within %v, want %d, and up to a tenth more", beats, quiet, want)
 	}
-
 	for manager, c := range m.outbox.Counts() {
 		if c.Pending != 0 && isServed(manager) {
 			m.t.Errorf("%s: %d events are pending %v after the trouble", manager, c.Pending, calm)
 		}
-
 		if acked := m.receiver.acked[manager]; c.Delivered != acked {
 			m.t.Errorf("%s: %d events are counted as delivered, but %d were acknowledged", manager, c.Delivered, acked)
 		}
@@ -278,13 +251,11 @@ func (m *model) checkRest(beats int) {
 func (m *model) checkLooks() {
 	m.receiver.mu.Lock()
 	defer m.receiver.mu.Unlock()
-
 	for a, required := range m.required {
 		look := m.receiver.looks[a]
 		if whole := m.receiver.looks[resyncOf(a.manager)]; whole.After(look) {
 			look = whole
 		}
-
 		if look.Before(required) {
 			m.t.Errorf("%v was looked at %v before the time at which its last write had settled and was committed",
 				a, required.Sub(look))
@@ -296,7 +267,6 @@ func (m *model) checkLooks() {
 func (m *model) checkNumbers() {
 	m.receiver.mu.Lock()
 	defer m.receiver.mu.Unlock()
-
 	for manager, gaps := range m.receiver.gaps {
 		if lost := m.outbox.Counts()[manager].Dropped[outbox.ReasonOverflow]; int64(gaps) > lost {
 			m.t.Errorf("%s: %d gaps in the numbers that arrived, but %d events were lost", manager, gaps, lost)
@@ -333,13 +303,10 @@ func (m *model) upTo(d time.Duration) time.Duration {
 // jitter returns a source of random numbers for concurrent use.
 func jitter(seed uint64) func() float64 {
 	var mu sync.Mutex
-
 	random := rand.New(rand.NewPCG(seed, 2))
-
 	return func() float64 {
 		mu.Lock()
 		defer mu.Unlock()
-
 		return random.Float64()
 	}
 }

@@ -48,7 +48,6 @@ type receiver struct {
 
 func newReceiver(t *testing.T, random *rand.Rand) *receiver {
 	t.Helper()
-
 	return &receiver{
 		t: t, random: random, trouble: true,
 		bad:     make(map[string]error),
@@ -66,26 +65,20 @@ func (r *receiver) Forward(ctx context.Context, manager core.Manager, batch core
 	if !sleep(ctx, f.before) {
 		return ctx.Err() // The request did not arrive.
 	}
-
 	if f.refusal != nil {
 		return f.refusal
 	}
-
 	err := r.receive(manager, batch, &f)
 	if !sleep(ctx, f.after) {
 		return ctx.Err() // The answer did not arrive.
 	}
-
 	if f.answer != nil {
 		return f.answer
 	}
-
 	r.acknowledge(manager, batch, err)
-
 	if err == nil {
 		return nil
 	}
-
 	return fmt.Errorf("answer of %s: %w", manager, err)
 }
 
@@ -114,24 +107,19 @@ type trouble struct {
 func (r *receiver) nextFault(batch core.Batch) (f trouble) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	n := len(batch.Events)
 	f.before, f.after = r.upTo(50*ms), r.upTo(50*ms)
-
 	switch {
 	case n > 1 && r.isPoisoned(batch):
 		f.refusal = errRefused
-
 		return f
 	case !r.trouble:
 		return f
 	}
-
 	fault := r.random.IntN(faults)
 	if r.outage > 0 {
 		fault = r.outage
 	}
-
 	switch fault {
 	case 1:
 		f.refusal = errDown
@@ -158,7 +146,6 @@ func (r *receiver) nextFault(batch core.Batch) (f trouble) {
 	case 11:
 		f.beat = verdict{reason: "too_fast"}
 	}
-
 	return f
 }
 
@@ -178,7 +165,6 @@ const (
 // refusals refuses some events for themselves, or all of them for a while.
 func (r *receiver) refusals(n int, all bool) map[int]error {
 	refused := make(map[int]error)
-
 	for i := range n {
 		switch {
 		case all || r.random.IntN(6) == 0:
@@ -187,7 +173,6 @@ func (r *receiver) refusals(n int, all bool) map[int]error {
 			refused[i] = errRefused
 		}
 	}
-
 	return refused
 }
 
@@ -199,51 +184,40 @@ func (r *receiver) upTo(d time.Duration) time.Duration {
 func (r *receiver) receive(manager core.Manager, batch core.Batch, f *trouble) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	failed := core.EventErrors{}
-
 	for i := range batch.Events {
 		if err := r.receiveEvent(manager, batch.Epoch, &batch.Events[i], i, f); err != nil {
 			failed[i] = err
 		}
 	}
-
 	if batch.Heartbeat != nil {
 		if err := r.receiveHeartbeat(manager, batch.Heartbeat, f); err != nil {
 			failed[len(batch.Events)] = err
 		}
 	}
-
 	if len(failed) == 0 {
 		return nil
 	}
-
 	return failed
 }
 
 func (r *receiver) receiveEvent(manager core.Manager, epoch string, event *core.Numbered, i int, f *trouble) error {
 	r.busy = time.Now()
-
 	if f.cuts && i >= f.cut {
 		return core.ErrNotSent
 	}
-
 	r.checkIdentity(manager, epoch, event)
-
 	if err := r.bad[event.Watched.Name]; err != nil {
 		return err
 	}
-
 	// A resync that is refused for ever has no stand-in: there is no guarantee then.
 	if err := f.events[i]; err != nil && (!event.Resync || !core.IsPermanent(err)) {
 		return err
 	}
-
 	_, duplicate := r.content[event.ID]
 	if r.content[event.ID] = event.WatchEvent; event.ID == "" || !duplicate || !r.dedupes {
 		r.looks[address{manager, event.Key()}] = time.Now()
 	}
-
 	return nil
 }
 
@@ -254,16 +228,12 @@ func (r *receiver) checkIdentity(manager core.Manager, epoch string, event *core
 		if event.Sequence != 0 || event.ID != "" {
 			r.t.Errorf("event %+v has a number or an ID, want none without epoch", event)
 		}
-
 		return
 	}
-
 	if event.Sequence > r.seen[manager]+1 {
 		r.gaps[manager]++
 	}
-
 	r.seen[manager] = max(r.seen[manager], event.Sequence)
-
 	if known, ok := r.content[event.ID]; event.ID == "" || ok && known != event.WatchEvent {
 		r.t.Errorf("ID %q is that of %+v and of %+v", event.ID, known, event.WatchEvent)
 	}
@@ -273,24 +243,19 @@ func (r *receiver) receiveHeartbeat(manager core.Manager, beat *core.Heartbeat, 
 	if f.cuts {
 		return core.ErrNotSent
 	}
-
 	if f.beat != nil {
 		return f.beat
 	}
-
 	last := r.beats[manager]
 	if beat.Number <= last.Number || beat.ID == last.ID {
 		r.t.Errorf("heartbeat %d %q arrived after %d %q", beat.Number, beat.ID, last.Number, last.ID)
 	}
-
 	if beat.Sequence > r.seen[manager] {
 		r.gaps[manager]++
 	}
-
 	r.seen[manager] = max(r.seen[manager], beat.Sequence)
 	r.beats[manager] = *beat
 	r.arrived++
-
 	return nil
 }
 
@@ -298,9 +263,7 @@ func (r *receiver) receiveHeartbeat(manager core.Manager, beat *core.Heartbeat, 
 func (r *receiver) acknowledge(manager core.Manager, batch core.Batch, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	failed, _ := err.(core.EventErrors) //nolint:errorlint // It is this receiver's own.
-
 	for i := range batch.Events {
 		if failed[i] == nil {
 			r.acked[manager]++
@@ -311,13 +274,11 @@ func (r *receiver) acknowledge(manager core.Manager, batch core.Batch, err error
 func (r *receiver) heartbeats() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return r.arrived
 }
 
 func (r *receiver) setTrouble(trouble bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.trouble = trouble
 }

@@ -34,31 +34,25 @@ func (p *picky) Forward(_ context.Context, _ core.Manager, batch core.Batch) err
 	time.Sleep(roundTrip)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	failed := core.EventErrors{}
-
 	for i := range batch.Events {
 		event := &batch.Events[i].WatchEvent
 		p.sent[nameOf(*event)]++
-
 		if err := p.refuses(event); err != nil {
 			failed[i] = err
 		} else {
 			p.arrived[nameOf(*event)] = time.Now()
 		}
 	}
-
 	if len(failed) == 0 {
 		return nil
 	}
-
 	return failed
 }
 
 func (p *picky) count(name string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	return p.sent[name]
 }
 
@@ -68,7 +62,6 @@ func refuseBad(err error) func(*core.WatchEvent) error {
 		if strings.HasPrefix(event.Watched.Name, "bad") {
 			return err
 		}
-
 		return nil
 	}
 }
@@ -88,7 +81,6 @@ func TestRefusedEventsHoldUpNoOther(t *testing.T) {
 			t.Run(fmt.Sprint(contract, " ", refused), func(t *testing.T) {
 				without, with := p99(t, opts, 0), p99(t, opts, refused)
 				t.Logf("p99 until an event arrives: %v, beside %d that are refused: %v", without, refused, with)
-
 				// A call that is under way ends first.
 				if with > without+roundTrip {
 					t.Errorf("p99 is %v beside %d refused events, want %v and a round trip at most", with, refused, without)
@@ -101,37 +93,29 @@ func TestRefusedEventsHoldUpNoOther(t *testing.T) {
 // p99 returns the time until 99 % of good events arrived, beside a number that is refused for ever.
 func p99(t *testing.T, opts outbox.Options, refused int) (result time.Duration) {
 	t.Helper()
-
 	synctest.Test(t, func(t *testing.T) {
 		p := newPicky(refuseBad(errNoOwner))
 		opts.DrainTimeout = -1
 		o, stop := run(t, p, opts)
-
 		for i := range refused {
 			o.Accept(kyma, named(fmt.Sprint("bad-", i)))
 		}
-
 		accepted := make(map[string]time.Time)
-
 		for i := range 4000 {
 			name := fmt.Sprint("good-", i)
 			accepted[name] = time.Now()
 			o.Accept(kyma, named(name))
 			time.Sleep(47 * ms)
 		}
-
 		time.Sleep(time.Minute)
 		stop()
-
 		var took []time.Duration
 		for name, at := range accepted {
 			took = append(took, p.arrived[name].Sub(at))
 		}
-
 		slices.Sort(took)
 		result = took[len(took)*99/100]
 	})
-
 	return result
 }
 
@@ -141,30 +125,23 @@ func TestRefusedEventsAreGivenUpForOneResync(t *testing.T) {
 		t.Run(contract, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logBuffer
-
 				p := newPicky(refuseBad(errNoOwner))
 				opts.Logger = log.logger()
 				opts.Random = jitter(1)
 				o, stop := run(t, p, opts)
-
 				for i := range 1000 {
 					o.Accept(kyma, named(fmt.Sprint("bad-", i)))
 				}
-
 				time.Sleep(4*time.Minute + 59*time.Second)
-
 				if c := o.Counts()[kyma]; c.Pending != 1000 {
 					t.Errorf("counts %+v after almost 5 min, want all pending", c)
 				}
-
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				wantCounts(t, o, outbox.Counts{Accepted: 1001, Delivered: 1, Dropped: map[string]int64{"owner_missing": 1000}})
-
 				if n := strings.Count(log.String(), "given up"); n != 1 {
 					t.Errorf("%d lines for one reason, want 1:\n%s", n, &log)
 				}
-
 				stop()
 			})
 		})
@@ -176,26 +153,20 @@ func TestStreamOfRefusalsHasFewResyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPicky(refuseBad(errRefused))
 		o, stop := run(t, p, outbox.Options{ResendResync: outbox.Defaults().ResendResync})
-
 		for i := range 6000 {
 			o.Accept(kyma, named(fmt.Sprint("bad-", i)))
 			time.Sleep(100 * ms)
 		}
-
 		last := time.Now()
-
 		time.Sleep(time.Minute)
 		stop()
-
 		// One in MaxBackoff.
 		if n := p.count("resync"); n < 10 || n > 35 {
 			t.Errorf("%d resyncs in 10 min of refusals, want at most one in %v", n, outbox.Defaults().MaxBackoff)
 		}
-
 		if at := p.arrived["resync"]; at.Before(last) {
 			t.Errorf("the last resync arrived %v before the last refusal, want it after", last.Sub(at))
 		}
-
 		if c := o.Counts()[kyma]; c.Dropped["malformed"] != 6000 || c.Pending != 0 {
 			t.Errorf("counts %+v, want 6000 dropped", c)
 		}
@@ -209,28 +180,22 @@ func TestRefusedResyncDoesNotLoop(t *testing.T) {
 		t.Run(contract, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var mu sync.Mutex
-
 				refusal := error(errNoOwner)
 				p := newPicky(func(*core.WatchEvent) error {
 					mu.Lock()
 					defer mu.Unlock()
-
 					return refusal
 				})
 				opts.GiveUpAfter = time.Minute
 				o, stop := run(t, p, opts)
-
 				for i := range 100 {
 					o.Accept(kyma, named(strconv.Itoa(i)))
 				}
-
 				time.Sleep(time.Hour)
-
 				// Half of 20 s is not random.
 				if n := p.count("resync"); n < 300 || n > 400 {
 					t.Errorf("a resync was sent %d times in an hour, want about once in 10 s", n)
 				}
-
 				wantCounts(t, o, outbox.Counts{Accepted: 101, Pending: 1, Dropped: map[string]int64{"owner_missing": 100}})
 				mu.Lock()
 				refusal = nil
@@ -250,9 +215,7 @@ func TestResyncOnItsWayDoesNotStandIn(t *testing.T) {
 			if !batch.Events[0].Resync {
 				return errRefused
 			}
-
 			time.Sleep(5 * time.Second)
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}})
@@ -261,7 +224,6 @@ func TestResyncOnItsWayDoesNotStandIn(t *testing.T) {
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Minute)
 		stop()
-
 		if calls := p.seen(); len(calls) != 3 || calls[2].At < 150*ms {
 			t.Errorf("calls %v, want a resync, the event and another resync", calls)
 		}
@@ -275,26 +237,21 @@ func TestRefusedOwnerIsForgotten(t *testing.T) {
 			if event.Owner.Name == "wrong" || event.Watched.Name == "bad" {
 				return errRefused
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{ResyncOwners: true})
 		o.Accept(kyma, ownedBy("wrong", "a"))
 		o.Accept(kyma, ownedBy("right", "bad"))
 		time.Sleep(time.Minute)
-
 		for _, owner := range []string{"wrong", "right"} {
 			if n := p.count("resync of " + owner); n == 0 {
 				t.Errorf("no resync of %s stands in for its event", owner)
 			}
 		}
-
 		before := p.count("resync of wrong")
-
 		o.Resync()
 		time.Sleep(time.Minute)
 		stop()
-
 		if n := p.count("resync of wrong"); n != before {
 			t.Errorf("%d resyncs of the wrong owner after its resync was refused for ever, want %d", n, before)
 		}
@@ -316,22 +273,18 @@ func TestEventThatCondemnedABatchStaysAlone(t *testing.T) {
 		})
 		o, stop := run(t, p, outbox.Options{MaxBatch: 10, InFlight: 1, DrainTimeout: -1})
 		o.Accept(kyma, named("bad"))
-
 		for i := range 1000 {
 			o.Accept(kyma, named(fmt.Sprint("good-", i)))
 			time.Sleep(10 * ms)
 		}
-
 		time.Sleep(time.Second)
 		stop()
-
 		together := 0
 		for _, call := range p.seen() {
 			if slices.Contains(call.Names, "bad") && len(call.Names) > 1 {
 				together++
 			}
 		}
-
 		if c := o.Counts()[kyma]; together > 1 || c.Delivered != 1000 {
 			t.Errorf("%d batches were refused because of one event, want one, and all others delivered: %+v", together, c)
 		}
@@ -347,30 +300,23 @@ func TestEventThatWasAloneIsRetriedBesideOthers(t *testing.T) {
 		p := core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 			if large && len(batch.Events) > 1 {
 				large = false
-
 				return errRefused
 			}
-
 			return bad.Forward(ctx, manager, batch)
 		})
 		o, stop := run(t, p, outbox.Options{MaxBatch: 500, Epoch: "e", GiveUpAfter: time.Minute, DrainTimeout: -1})
-
 		o.Accept(kyma, named("bad"))
 		o.Accept(kyma, named("good"))
-
 		for i := range 20_000 { // There is always one to send.
 			time.Sleep(5 * ms)
 			o.Accept(kyma, named(fmt.Sprint("object-", i)))
 		}
-
 		if n := bad.count("bad"); n < 5 {
 			t.Errorf("the refused event was sent %d times in 100 s, want 5 or more", n)
 		}
-
 		if c := o.Counts()[kyma]; c.Dropped["forbidden"] != 1 {
 			t.Errorf("counts %+v, want that the refused event is given up", c)
 		}
-
 		stop()
 	})
 }

@@ -14,7 +14,6 @@ import (
 func ownedBy(owner, name string) core.WatchEvent {
 	event := named(name)
 	event.Owner.Name = owner
-
 	return event
 }
 
@@ -24,14 +23,12 @@ func TestResyncReachesEveryManager(t *testing.T) {
 		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{"configured"}})
 		o.Accept("served", named("a"))
 		time.Sleep(time.Second)
-
 		o.Resync()
 		o.Resync() // Both while the first waits to settle: one of them stands for the other.
 		o.Resync()
 		time.Sleep(time.Second)
 		stop()
 		wantCalls(t, p, at(100*ms, "a"), at(1100*ms, "resync"), at(1100*ms, "resync"))
-
 		for manager, want := range map[core.Manager]int64{"configured": 3, "served": 4} {
 			if got := o.Counts()[manager]; got.Accepted != want || got.Pending != 0 {
 				t.Errorf("counts of %s: %+v, want %d accepted, none pending", manager, got, want)
@@ -43,10 +40,8 @@ func TestResyncReachesEveryManager(t *testing.T) {
 func TestResyncBeforeStartReachesConfiguredManagers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
-
 		o := newOutbox(t, p, outbox.Options{Managers: []core.Manager{kyma}})
 		o.Resync()
-
 		if got := o.Counts()[kyma]; got.Pending != 1 {
 			t.Errorf("counts %+v, want one pending", got)
 		}
@@ -59,7 +54,6 @@ func TestResyncAfterTheEndIsCounted(t *testing.T) {
 		stop()
 		o.Resync()
 		checkBalance(t, o)
-
 		if got := o.Counts()[kyma].Dropped[outbox.ReasonShutdown]; got != 1 {
 			t.Errorf("%d dropped, want 1", got)
 		}
@@ -71,19 +65,15 @@ func TestResyncWithoutKnownOwnerIsCounted(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncOwners: true, Settle: -1})
 		time.Sleep(time.Second)
-
 		unseen := core.WatchEvent{Resync: true}
 		if got := o.Accept(kyma, unseen); got != core.Dropped || o.Counts()[kyma].Dropped["no_owner"] != 1 {
 			t.Errorf("outcome %s, counts %+v, want it dropped as there is no owner", got, o.Counts()[kyma])
 		}
-
 		o.Accept(kyma, ownedBy("one", "a"))
 		time.Sleep(time.Second)
-
 		if got := o.Accept(kyma, unseen); got != core.Accepted {
 			t.Errorf("outcome %s, want it accepted for the owner", got)
 		}
-
 		time.Sleep(time.Second)
 		stop()
 		wantCalls(t, p, at(time.Second, "a"), at(2*time.Second, "resync of one"))
@@ -96,17 +86,14 @@ func TestResyncsForOwners(t *testing.T) {
 		o, stop := run(t, p, outbox.Options{
 			ResyncInterval: -1, Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncOwners: true, InFlight: 1, Settle: -1,
 		})
-
 		for _, owner := range []string{"", "one", "two", "one"} {
 			event := ownedBy(owner, "of "+owner)
 			if owner == "" {
 				event.Owner = types.NamespacedName{}
 			}
-
 			o.Accept(kyma, event)
 			time.Sleep(time.Second)
 		}
-
 		o.Resync()
 		time.Sleep(time.Second)
 		stop()
@@ -127,7 +114,6 @@ func TestResyncIsSentOnceMore(t *testing.T) {
 		o, stop := run(t, p, outbox.Options{
 			Managers: []core.Manager{kyma}, ResyncFirst: true, InFlight: 1, ResendResync: 10 * time.Second,
 		})
-
 		time.Sleep(time.Minute)
 		o.Resync()
 		time.Sleep(5 * time.Second)
@@ -147,7 +133,6 @@ func TestNegativeResendResyncAsksOnce(t *testing.T) {
 		_, stop := run(t, p, outbox.Options{
 			Managers: []core.Manager{kyma}, ResyncFirst: true, ResendResync: -1, InFlight: 1,
 		})
-
 		time.Sleep(time.Minute)
 		wantCalls(t, p, at(100*ms, "resync"))
 		stop()
@@ -159,13 +144,10 @@ func TestNegativeResendResyncAsksOnce(t *testing.T) {
 func TestResyncBeforeStartIsTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
-
 		o := newOutbox(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncFirst: true, ResendResync: -1})
 		o.Resync()
 		time.Sleep(time.Minute)
-
 		stop := startOutbox(t, o)
-
 		time.Sleep(time.Minute)
 		stop()
 		wantCalls(t, p, at(time.Minute, "resync"))
@@ -177,7 +159,6 @@ func TestFirstEventIsAResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{ResyncFirst: true})
-
 		o.Accept(kyma, core.WatchEvent{Resync: true})
 		time.Sleep(time.Minute)
 		stop()
@@ -190,19 +171,15 @@ func TestResyncsHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{ResyncInterval: 5 * time.Second, ResendResync: -1})
-
 		for range 100 {
 			o.Accept(kyma, core.WatchEvent{Resync: true})
 			o.Accept(kyma, named("a"))
 			time.Sleep(200 * ms)
 		}
-
 		time.Sleep(10 * time.Second)
 		stop()
-
 		resyncs := 0
 		last := time.Duration(0)
-
 		for _, c := range p.seen() {
 			for _, name := range c.Names {
 				if name == "resync" {
@@ -211,7 +188,6 @@ func TestResyncsHaveAPace(t *testing.T) {
 				}
 			}
 		}
-
 		if resyncs != 5 || last < 20*time.Second {
 			t.Errorf("%d resyncs in 20 s, the last at %v, want one in 5 s, and one after the last cause", resyncs, last)
 		}

@@ -22,11 +22,9 @@ func TestRetryEndsTheWaitOfAManager(t *testing.T) {
 			if n < 2 {
 				return unwelcome
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{Settle: -1})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
 		o.Retry() // In vain: once only, then the wait is as long as before.
@@ -34,7 +32,6 @@ func TestRetryEndsTheWaitOfAManager(t *testing.T) {
 		o.Retry()
 		o.Retry()
 		time.Sleep(time.Minute)
-
 		wantCalls(t, p, at(0, "a"), at(time.Second, "a"), at(10*time.Second, "a"))
 		stop()
 	})
@@ -53,14 +50,12 @@ func TestRetryBeginsTheWaitsAgain(t *testing.T) {
 			return core.ErrNotReady
 		})
 		o, stop := run(t, p, outbox.Options{Settle: -1})
-
 		o.Accept(kyma, named("a"))
 		time.Sleep(10 * time.Minute)
 		calls := len(p.seen())
 		renewed.Store(true)
 		o.Retry()
 		time.Sleep(time.Second)
-
 		if have := len(p.seen()) - calls; have < 2 {
 			t.Errorf("%d calls within a second of Retry, want another after that which was not ready", have)
 		}
@@ -74,18 +69,15 @@ func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
 			if n == 0 {
 				return core.EventErrors{0: unwelcome, 1: unwelcome}
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{MaxBatch: 10})
-
 		o.Accept(kyma, named("a"))
 		o.Accept(kyma, named("b"))
 		time.Sleep(time.Second)
 		o.Accept(kyma, named("c"))
 		o.Retry() // Not for an event that has not settled.
 		time.Sleep(time.Minute)
-
 		wantCalls(t, p, at(100*ms, "a", "b"), at(time.Second, "a", "b"), at(1100*ms, "c"))
 		stop()
 	})
@@ -100,18 +92,14 @@ func TestRetryCountsForCallsUnderWay(t *testing.T) {
 					if n > 0 {
 						return nil
 					}
-
 					time.Sleep(2 * time.Second)
-
 					return refusal
 				})
 				o, stop := run(t, p, outbox.Options{Settle: -1})
-
 				o.Accept(kyma, named("a"))
 				time.Sleep(time.Second)
 				o.Retry()
 				time.Sleep(time.Minute)
-
 				wantCalls(t, p, at(0, "a"), at(2*time.Second, "a"))
 				stop()
 			})
@@ -129,7 +117,6 @@ func TestRetryHasNothingToDo(t *testing.T) {
 		time.Sleep(time.Second)
 		stop()
 		o.Retry()
-
 		wantCalls(t, p, at(100*ms, "a"))
 	})
 }
@@ -138,32 +125,26 @@ func TestRetryHasNothingToDo(t *testing.T) {
 func TestRetryKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const events = 20
-
 		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 			if n < events {
 				return core.EventErrors{0: verdict{after: time.Duration(events-n) * time.Minute}}
 			}
-
 			return nil
 		})
 		o, stop := run(t, p, outbox.Options{InFlight: 1})
-
 		var want []string
 		for i := range events {
 			want = append(want, strconv.Itoa(i))
 			o.Accept(kyma, named(want[i]))
 		}
-
 		time.Sleep(time.Second)
 		o.Retry()
 		time.Sleep(time.Second)
 		stop()
-
 		var got []string
 		for _, call := range p.seen()[events:] {
 			got = append(got, call.Names...)
 		}
-
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}

@@ -112,18 +112,15 @@ func TestBudgets(t *testing.T) {
 	for _, b := range budgets {
 		t.Run(b.module+" "+b.packages, func(t *testing.T) {
 			modules := make(map[string]bool)
-
 			for _, dependency := range thirdParty(t, b.module, b.packages) {
 				path, module, _ := strings.Cut(dependency, " ")
 				if !strings.HasPrefix(module+"/", root) {
 					modules[module] = true
 				}
-
 				if !slices.ContainsFunc(b.allowed, func(pattern string) bool { return matches(pattern, path) }) {
 					t.Errorf("%s %s depends on %s: %s", b.module, b.packages, path, b.reason)
 				}
 			}
-
 			if b.modules > 0 && len(modules) > b.modules {
 				t.Errorf("%s needs the modules %v, want at most %d", b.module, modules, b.modules)
 			}
@@ -208,13 +205,11 @@ func TestBans(t *testing.T) {
 	for _, b := range bans {
 		t.Run(b.module+" "+b.packages, func(t *testing.T) {
 			own := root + b.module
-
 			for _, dependency := range thirdParty(t, b.module, b.packages) {
 				path, _, _ := strings.Cut(dependency, " ")
 				if path == own || strings.HasPrefix(path, own+"/") {
 					continue
 				}
-
 				if slices.ContainsFunc(b.banned, func(pattern string) bool { return matches(pattern, path) }) {
 					t.Errorf("%s %s depends on %s: %s", b.module, b.packages, path, b.reason)
 				}
@@ -239,7 +234,6 @@ func TestFloors(t *testing.T) {
 		for floor := range strings.SplitSeq(want, "\n") {
 			args = append(args, strings.Fields(floor)[0])
 		}
-
 		if got := strings.Join(list(t, module, args...), "\n"); got != want {
 			t.Errorf("%s requires %q, want %q", module, got, want)
 		}
@@ -248,7 +242,6 @@ func TestFloors(t *testing.T) {
 
 func matches(pattern, path string) bool {
 	prefix, below := strings.CutSuffix(pattern, "/...")
-
 	return path == prefix || below && strings.HasPrefix(path, prefix+"/")
 }
 
@@ -256,31 +249,24 @@ func matches(pattern, path string) bool {
 // each with its module. The workspace is off.
 func thirdParty(t *testing.T, module, patterns string) []string {
 	t.Helper()
-
 	return list(t, module, append([]string{"list", "-deps", "-f", "{{with .Module}}{{$.ImportPath}} {{.Path}}{{end}}"}, strings.Fields(patterns)...)...)
 }
 
 // list returns the lines of a go list in a module without the workspace, at least one.
 func list(t *testing.T, module string, args ...string) []string {
 	t.Helper()
-
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = filepath.Join(test.Root(), module)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
-
 	var problem strings.Builder
-
 	cmd.Stderr = &problem
-
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go %v in %s: %v: %s", args, module, err, problem.String())
 	}
-
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if lines[0] == "" {
 		t.Fatalf("go %v in %s lists no package, want at least one", args, module)
 	}
-
 	return lines
 }

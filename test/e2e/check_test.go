@@ -44,21 +44,17 @@ func TestCheck(t *testing.T) {
 	maps.Copy(sound, volumeEnv(s.pki.RuntimeVolume(runtime, domain)))
 	sound["KCP_ADDR"], sound["MANAGERS"] = s.operatorOptions.Addr, manager
 	awaitOperator(t, sound)
-
 	for name, m := range mistakes() {
 		t.Run(name, func(t *testing.T) {
 			env := maps.Clone(sound)
 			m.change(t, s, env)
-
 			out, code := runCheck(t, env)
 			if code != m.code {
 				t.Errorf("exit code %d, want %d", code, m.code)
 			}
-
 			if line := telling(out, m.code); !regexp.MustCompile(`^` + m.line).MatchString(line) {
 				t.Errorf("line %q, want a match of %s", line, m.line)
 			}
-
 			t.Logf("\n%s", out)
 		})
 	}
@@ -70,7 +66,6 @@ func telling(out string, code int) string {
 	if code == 0 {
 		prefix = "ok    heartbeat"
 	}
-
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, prefix) {
 			return line
@@ -227,12 +222,10 @@ func runCheck(t *testing.T, env map[string]string) (string, int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
 	defer cancel()
-
 	cmd := exec.CommandContext(ctx, lab.Build(t, "cmd/agent"), "check")
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -262,7 +255,6 @@ func TestCheckBesideAnAgent(t *testing.T) {
 		"MANAGERS": manager, "INSTANCE": "agent-0", "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s",
 		"RESEND_RESYNC": "0s", "KCP_ADDR": s.operatorOptions.Addr,
 	})
-
 	s.checkBefore(watched, canary, env)
 	s.agent = lab.StartAgent(t, volume, env["KCP_ADDR"], lab.AgentOptions{Env: env})
 	lab.Register(t, s.runtime, "check", s.agent.WebhookPort, s.pki.CA.PEM(),
@@ -270,7 +262,6 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	lab.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
 		return watched.Get(runtime, manager).State == fleet.Fresh
 	})
-
 	awaitHeartbeats := func(more uint64) {
 		number := func() uint64 { return watched.Get(runtime, manager).Replicas[0].Heartbeat.Number }
 		before := number()
@@ -278,25 +269,20 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	}
 	// The resyncs of the start and of the canary's first proof may be one, or 5 s apart.
 	awaitHeartbeats(7)
-
 	before, deliveries := watched.Get(runtime, manager), len(s.operator.Deliveries())
 	for range 3 {
 		if out, code := runCheck(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {
 			t.Errorf("exit code %d, want 0 and that the API server calls the agent:\n%s", code, out)
 		}
 	}
-
 	awaitHeartbeats(4)
-
 	after := watched.Get(runtime, manager)
 	if len(after.Replicas) != 1 || after.Replicas[0].Epoch != before.Replicas[0].Epoch || !after.Since.Equal(before.Since) {
 		t.Errorf("%+v, want the agent alone, and fresh all the time: %+v", after, before)
 	}
-
 	if more := len(s.operator.Deliveries()) - deliveries; more > 0 {
 		t.Errorf("%d resyncs because of checks, want none", more)
 	}
-
 	env["METRICS_PORT"] = strconv.Itoa(s.agent.MetricsPort)
 	s.checkFindsFault(env, "the caBundle of another", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 		for n := range stored.Webhooks {
@@ -336,17 +322,14 @@ func (s *scene) checkBefore(watched *fleet.Fleet, canary *lab.Canary, env map[st
 		}
 		return found.ResourceVersion
 	}
-
 	before := lease()
 	awaitOperator(s.t, env)
 	if out, code := runCheck(s.t, env); code != 0 || !strings.Contains(out, "warn  webhook") {
 		s.t.Fatalf("exit code %d, want 0 and a warning that no agent is called:\n%s", code, out)
 	}
-
 	if state := watched.Get(runtime, manager).State; state != fleet.Unknown {
 		s.t.Errorf("after a check without agent the runtime is %s, want unknown", state)
 	}
-
 	if after := lease(); after != before {
 		s.t.Errorf("resource version of the Lease %s, want %s: a check changes nothing", after, before)
 	}

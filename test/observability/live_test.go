@@ -56,17 +56,14 @@ func newScene(t *testing.T) *scene {
 	if s.fleet, err = fleet.New(fleet.Options{}); err != nil {
 		t.Fatal(err)
 	}
-
 	opts := prometheus.Options{Managers: []core.Manager{manager}}
 	measured, err := prometheus.NewListener(s.registry, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	if err := prometheus.RegisterFleet(s.registry, s.fleet, prometheus.FleetOptions{Options: opts, PerRuntime: 10}); err != nil {
 		t.Fatal(err)
 	}
-
 	pki := rig.NewPKI(t)
 	rig.AddRuntime(t, s.plane, runtime, domain)
 	operator := rig.StartOperator(t, s.plane, pki.ServerMaterial(), manager, rig.OperatorOptions{
@@ -95,7 +92,6 @@ func (s *scene) watch(t *testing.T, pki *rig.PKI, canary *rig.Canary) {
 	rig.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM(),
 		admission.ConfigurationOptions{Canary: canary.Lease}, watched)
 	rig.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
-
 	watched.Selector.Labels = map[string]string{"nowhere": "true"}
 	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM(), admission.ConfigurationOptions{}, watched)
 	rig.Eventually(t, 30*time.Second, "a write passes without an answer", func() bool {
@@ -141,7 +137,6 @@ func TestLive(t *testing.T) {
 	for _, m := range catalog(t) {
 		described[m.name] = m
 	}
-
 	live, words := map[string]bool{}, newVocabulary(t)
 	for _, family := range families {
 		live[family.GetName()] = true
@@ -149,13 +144,11 @@ func TestLive(t *testing.T) {
 			compareFamily(t, family, described[family.GetName()], words)
 		}
 	}
-
 	for _, m := range ofProgram() {
 		if !live[m.name] {
 			t.Errorf("the agent does not have %s, which the reference lists", m.name)
 		}
 	}
-
 	s.findForeign(t, families)
 	healthyIsSilent(t, families)
 }
@@ -166,11 +159,9 @@ func compareFamily(t *testing.T, family *dto.MetricFamily, want metric, words vo
 	if kind := strings.ToLower(family.GetType().String()); want.kind != kind || want.help != family.GetHelp() {
 		t.Errorf("%s is a %s %q, the reference has %s %q", name, kind, family.GetHelp(), want.kind, want.help)
 	}
-
 	if !slices.Equal(want.labels, labelsOf(family)) {
 		t.Errorf("%s has the labels %v, the reference has %v", name, labelsOf(family), want.labels)
 	}
-
 	for _, series := range family.GetMetric() {
 		for _, pair := range series.GetLabel() {
 			if values, _ := words.of(name, pair.GetName()); values != nil && !slices.Contains(values, pair.GetValue()) {
@@ -191,20 +182,17 @@ func (s *scene) findForeign(t *testing.T, families []*dto.MetricFamily) {
 			}
 		}
 	}
-
 	for name, labels := range foreign() {
 		have, ok := found[name]
 		if !ok {
 			t.Errorf("no process has %s", name)
 		}
-
 		for _, label := range labels {
 			if !slices.Contains(have, label) {
 				t.Errorf("%s has the labels %v, want %s", name, have, label)
 			}
 		}
 	}
-
 	const open = "apiserver_admission_webhook_fail_open_count"
 	if !regexp.MustCompile(open + `\{name="[^"]*operator.kyma-project.io"`).Match(rig.ScrapeAPIServer(t, s.plane)) {
 		t.Errorf("no series of %s has a name that ends as the alert expects", open)
@@ -219,13 +207,11 @@ func describedLabels(t *testing.T) map[string][]string {
 	if !ok {
 		t.Fatal("the registry of controller-runtime does not describe its metrics")
 	}
-
 	descs := make(chan *prom.Desc)
 	go func() {
 		defer close(descs)
 		registry.Describe(descs)
 	}()
-
 	pattern := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`)
 	found := map[string][]string{}
 	for desc := range descs {
@@ -250,7 +236,6 @@ func healthyIsSilent(t *testing.T, families []*dto.MetricFamily) {
 			}
 		}
 	}
-
 	out.WriteString("    promql_expr_test:\n      - expr: 'ALERTS{alertstate=\"firing\"}'\n        eval_time: 2h\n        exp_samples: []\n")
 	dir := t.TempDir()
 	rules, _ := readRules(t)

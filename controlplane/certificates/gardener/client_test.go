@@ -24,35 +24,27 @@ import (
 // newClient returns a client, and the objects that it applies.
 func newClient(t *testing.T, opts gardener.Options, objects ...client.Object) (client.Client, *[]map[string]any) {
 	t.Helper()
-
 	var applied []map[string]any
-
 	under := fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Apply: func(_ context.Context, _ client.WithWatch, object runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
 			applied = append(applied, object.(interface{ UnstructuredContent() map[string]any }).UnstructuredContent())
-
 			return nil
 		},
 	}).Build()
-
 	return gardener.NewClient(under, opts), &applied
 }
 
 func apply(t *testing.T, c client.Client, kind string, object any) error {
 	t.Helper()
-
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	delete(content, "status")
-
 	u := &unstructured.Unstructured{Object: content}
 	if kind != "" {
 		u.SetGroupVersionKind(certv1.SchemeGroupVersion.WithKind(kind))
 	}
-
 	return c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u))
 }
 
@@ -62,7 +54,6 @@ func meta(name string) metav1.ObjectMeta {
 
 func TestCertificatesAreTranslated(t *testing.T) {
 	t.Parallel()
-
 	c, applied := newClient(t, gardener.Options{IssuerNamespace: "issuers"})
 	certificate := &certv1.Certificate{ObjectMeta: meta("a"), Spec: certv1.CertificateSpec{
 		CommonName: "runtime-a", DNSNames: []string{"a.example.com"}, SecretName: "a-tls",
@@ -71,11 +62,9 @@ func TestCertificatesAreTranslated(t *testing.T) {
 		PrivateKey:     &certv1.CertificatePrivateKey{Algorithm: certv1.ECDSAKeyAlgorithm, Size: 256},
 		Duration:       &metav1.Duration{Duration: time.Hour}, Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
 	}}
-
 	if err := apply(t, c, certv1.CertificateKind, certificate); err != nil {
 		t.Fatal(err)
 	}
-
 	want := []map[string]any{{
 		"apiVersion": "cert.gardener.cloud/v1alpha1", "kind": "Certificate",
 		"metadata": map[string]any{"namespace": "kcp", "name": "a", "labels": map[string]any{"set": "watcher"}},
@@ -94,18 +83,15 @@ func TestCertificatesAreTranslated(t *testing.T) {
 // An owner that does not exist would end its objects.
 func TestOwnersAreTranslated(t *testing.T) {
 	t.Parallel()
-
 	c, applied := newClient(t, gardener.Options{})
 	secret := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta("a-tls")}
 	secret.OwnerReferences = []metav1.OwnerReference{
 		{APIVersion: certv1.SchemeGroupVersion.String(), Kind: "Certificate", Name: "a", UID: "u"},
 		{APIVersion: "v1", Kind: "ConfigMap", Name: "b", UID: "v"},
 	}
-
 	if err := apply(t, c, "", secret); err != nil {
 		t.Fatal(err)
 	}
-
 	owners := (&unstructured.Unstructured{Object: (*applied)[0]}).GetOwnerReferences()
 	if owners[0].APIVersion != "cert.gardener.cloud/v1alpha1" || owners[1].APIVersion != "v1" {
 		t.Errorf("owners %v", owners)
@@ -114,39 +100,30 @@ func TestOwnersAreTranslated(t *testing.T) {
 
 func TestAuthoritiesAreMadeOnce(t *testing.T) {
 	t.Parallel()
-
 	c, applied := newClient(t, gardener.Options{})
 	ca := &certv1.Certificate{ObjectMeta: meta("watcher-ca-1"), Spec: certv1.CertificateSpec{
 		CommonName: "watcher-ca-1", SecretName: "watcher-ca-1", IsCA: true, Duration: &metav1.Duration{Duration: time.Hour},
 		IssuerRef: cmmeta.IssuerReference{Name: "corporate"},
 	}}
-
 	if err := apply(t, c, certv1.CertificateKind, ca); err == nil {
 		t.Error("an Issuer that would have to sign the CA is ignored")
 	}
-
 	ca.Spec.IssuerRef.Name = "watcher-selfsigned"
-
 	var made [2]corev1.Secret
-
 	for n := range made {
 		if err := apply(t, c, certv1.CertificateKind, ca); err != nil {
 			t.Fatal(err)
 		}
-
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made[n]); err != nil {
 			t.Fatal(err)
 		}
 	}
-
 	if len(*applied) > 0 || made[0].Data["tls.key"] == nil || !cmp.Equal(made[0].Data, made[1].Data) {
 		t.Errorf("a second apply changes the CA, or it is applied elsewhere: %v", *applied)
 	}
-
 	if err := c.Delete(t.Context(), ca); err != nil {
 		t.Fatal(err)
 	}
-
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made[0]); err == nil {
 		t.Error("the key of a CA outlives it")
 	}
@@ -155,37 +132,29 @@ func TestAuthoritiesAreMadeOnce(t *testing.T) {
 // A runtime with a clock that is slow must accept a new CA at once.
 func TestAuthoritiesAreBackdated(t *testing.T) {
 	t.Parallel()
-
 	const duration = 48 * time.Hour
-
 	c, _ := newClient(t, gardener.Options{})
 	ca := &certv1.Certificate{ObjectMeta: meta("watcher-ca-1"), Spec: certv1.CertificateSpec{
 		CommonName: "watcher-ca-1", SecretName: "watcher-ca-1", IsCA: true, Duration: &metav1.Duration{Duration: duration},
 		IssuerRef: cmmeta.IssuerReference{Name: "watcher-selfsigned"},
 	}}
 	begun := time.Now().Truncate(time.Second) // Certificates have no smaller unit.
-
 	if err := apply(t, c, certv1.CertificateKind, ca); err != nil {
 		t.Fatal(err)
 	}
-
 	var made corev1.Secret
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made); err != nil {
 		t.Fatal(err)
 	}
-
 	pair, err := tls.X509KeyPair(made.Data["tls.crt"], made.Data["tls.key"])
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	roots := x509.NewCertPool()
 	roots.AddCert(pair.Leaf)
-
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: begun.Add(-59 * time.Minute)}); err != nil {
 		t.Errorf("with a clock that is 59 minutes slow: %v", err)
 	}
-
 	if pair.Leaf.NotAfter.Before(begun.Add(duration)) {
 		t.Errorf("the CA ends at %v, want its whole life from now on", pair.Leaf.NotAfter)
 	}
@@ -193,19 +162,16 @@ func TestAuthoritiesAreBackdated(t *testing.T) {
 
 func TestSelfSignedIssuersAreLeftOut(t *testing.T) {
 	t.Parallel()
-
 	c, applied := newClient(t, gardener.Options{})
 	selfSigned := &certv1.Issuer{ObjectMeta: meta("watcher-selfsigned")}
 	selfSigned.Spec.SelfSigned = &certv1.SelfSignedIssuer{}
 	signing := &certv1.Issuer{ObjectMeta: meta("watcher-clients")}
 	signing.Spec.CA = &certv1.CAIssuer{SecretName: "watcher-ca-1"}
-
 	for _, issuer := range []*certv1.Issuer{selfSigned, signing} {
 		if err := apply(t, c, certv1.IssuerKind, issuer); err != nil {
 			t.Fatal(err)
 		}
 	}
-
 	want := map[string]any{"ca": map[string]any{
 		"privateKeySecretRef": map[string]any{"name": "watcher-ca-1", "namespace": "kcp"},
 	}}

@@ -17,7 +17,6 @@ import (
 // program compiles an expression with the settings of an API server that matter here.
 func program(t testing.TB, expression string) cel.Program {
 	t.Helper()
-
 	env, err := cel.NewEnv(
 		cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
 		cel.CrossTypeNumericComparisons(true), cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true),
@@ -25,18 +24,15 @@ func program(t testing.TB, expression string) cel.Program {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	compiled, problems := env.Compile(expression)
 	if problems.Err() != nil {
 		t.Fatalf("%s does not compile: %v", expression, problems.Err())
 	}
-
 	// k8s.io/apiserver/pkg/apis/cel: PerCallLimit.
 	p, err := env.Program(compiled, cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost), cel.CostLimit(1_000_000))
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return p
 }
 
@@ -45,7 +41,6 @@ func outcome(p cel.Program, object, oldObject any) string {
 	value, _, err := p.Eval(map[string]any{
 		"object": object, "oldObject": oldObject, "request": map[string]any{"operation": "UPDATE", "name": "a"},
 	})
-
 	switch {
 	case err != nil:
 		return "error: " + err.Error()
@@ -60,15 +55,12 @@ func outcome(p cel.Program, object, oldObject any) string {
 
 func decode(t testing.TB, text string) any {
 	t.Helper()
-
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
-
 	var value any
 	if err := decoder.Decode(&value); err != nil {
 		t.Fatal(err)
 	}
-
 	return native(value)
 }
 
@@ -95,21 +87,17 @@ func native(value any) any {
 
 func total(t testing.TB, expression string) string {
 	t.Helper()
-
 	text, err := condition.Total(expression)
 	if err != nil {
 		t.Fatalf("%s: %v", expression, err)
 	}
-
 	return text
 }
 
 func TestTotal(t *testing.T) {
 	t.Parallel()
-
 	object := `{"metadata":{"name":"web","labels":{"a/b":"c"},"finalizers":["x","y"]},"spec":{"replicas":3,"f":1.5,` +
 		`"on":true,"off":false,"none":null,"list":[{"n":"a"},{"n":"b"}],"odd":[{"n":"a"},7]}}`
-
 	for expression, want := range map[string]string{
 		`object.spec.replicas > 2`:                                        "true",
 		`object.spec.replicas > 3.0`:                                      "false",
@@ -159,7 +147,6 @@ func TestTotal(t *testing.T) {
 
 func TestRefusalsHaveAPosition(t *testing.T) {
 	t.Parallel()
-
 	for expression, want := range map[string]string{
 		`object.spec.replicas >`:                         "line 1, column 23: Syntax error",
 		"object.spec == 1 &&\n  objct.spec == 2":         `line 2, column 3: undeclared reference to "objct"`,
@@ -196,31 +183,24 @@ func manyFields() string {
 	for i := range comparisons {
 		comparisons[i] = fmt.Sprintf("object.a.%[1]c!=oldObject.a.%[1]c", 'a'+i)
 	}
-
 	return strings.Join(comparisons, "||")
 }
 
 // TestNoExpressionFails compares random expressions with their total form, over random objects.
 func TestNoExpressionFails(t *testing.T) {
 	t.Parallel()
-
 	failed, wrapped, superfluous := 0, 0, 0
-
 	for seed := range uint64(600) {
 		g := generator{rand.New(rand.NewPCG(seed, 0)), ""}
 		expression := g.boolean(4)
 		text := total(t, expression)
-
 		if len(text) > 12<<10 {
 			t.Fatalf("%d bytes for %s", len(text), expression)
 		}
-
 		plain, guarded := program(t, dynamic(expression)), program(t, text)
-
 		for range 8 {
 			object, oldObject := g.value(3), g.value(3)
 			before, after := outcome(plain, object, oldObject), outcome(guarded, object, oldObject)
-
 			switch {
 			case strings.HasPrefix(after, "error"):
 				t.Fatalf("%s fails for %v, %v: %s\n%s", expression, object, oldObject, after, text)
@@ -235,9 +215,7 @@ func TestNoExpressionFails(t *testing.T) {
 			}
 		}
 	}
-
 	t.Logf("%d evaluations failed before and none after, %d are equal, %d are true instead of false", failed, wrapped, superfluous)
-
 	if failed < 100 || wrapped < 100 {
 		t.Errorf("%d failed and %d are equal: the generator proves nothing", failed, wrapped)
 	}
@@ -261,7 +239,6 @@ func (g *generator) boolean(depth int) string {
 	if depth == 0 {
 		return g.of(g.operand(0), g.has())
 	}
-
 	switch g.IntN(10) {
 	case 0, 1:
 		return "(" + g.boolean(depth-1) + " && " + g.boolean(depth-1) + ")"
@@ -279,7 +256,6 @@ func (g *generator) boolean(depth int) string {
 		if g.item == "" {
 			return "('a' in " + g.operand(1) + ")"
 		}
-
 		return g.of("("+g.operand(1)+" in ['b', 'ab'])", "(size("+g.operand(1)+") > 1)")
 	default:
 		return g.macro(depth)
@@ -292,12 +268,9 @@ func (g *generator) macro(depth int) string {
 	if g.item != "" {
 		return g.has()
 	}
-
 	list := g.operand(1)
 	g.item = "x"
-
 	defer func() { g.item = "" }()
-
 	return list + g.of(".all", ".exists") + "(x, " + g.boolean(depth-1) + ")"
 }
 
@@ -306,12 +279,10 @@ func (g *generator) operand(depth int) string {
 	if g.item != "" {
 		text = g.of(g.item, text)
 	}
-
 	path := make([]string, g.IntN(depth+1))
 	for i := range path {
 		path[i] = g.of(".a", ".b", "['a']", "[0]", "[1]")
 	}
-
 	return text + strings.Join(path, "")
 }
 
@@ -324,25 +295,20 @@ func (g *generator) value(depth int) any {
 			return map[string]any{"a": g.value(depth - 1), "b": g.value(depth - 1)}
 		}
 	}
-
 	return []any{nil, true, false, int64(0), int64(1), 2.5, "a", "ab", []any{}, map[string]any{}}[g.IntN(10)]
 }
 
 // TestCost evaluates the most expensive expressions for the largest objects.
 func TestCost(t *testing.T) {
 	t.Parallel()
-
 	elements := make([]any, 300_000)
 	few := make([]any, 64)
-
 	for i := range elements {
 		elements[i] = int64(i)
 	}
-
 	for i := range few {
 		few[i] = strings.Repeat("a", 128)
 	}
-
 	object := map[string]any{
 		"s": strings.Repeat("a", 4<<10), "huge": strings.Repeat("a", 1<<20), "long": elements, "few": few,
 		"c": strings.Repeat("c", 16<<10),
@@ -350,7 +316,6 @@ func TestCost(t *testing.T) {
 	times := func(text, join string) string {
 		return strings.Repeat(text+join, 1000/(len(text)+len(join))) + "true"
 	}
-
 	for _, expression := range []string{
 		times(`object.huge == oldObject.huge`, " && "),
 		times(`object.c == oldObject.c`, " && "),
@@ -365,13 +330,11 @@ func TestCost(t *testing.T) {
 		times(`object.few.all(e, !e.contains('b'))`, " && "),
 	} {
 		program := program(t, total(t, expression))
-
 		value, details, err := program.Eval(map[string]any{"object": object, "oldObject": object, "request": nil})
 		if err != nil {
 			t.Errorf("%.60s: %v", expression, err)
 			continue
 		}
-
 		t.Logf("cost %7d of 1000000, %v: %.60s", *details.ActualCost(), value, expression)
 	}
 }

@@ -70,7 +70,6 @@ func TestFramesWithoutEndEndTheConnection(t *testing.T) {
 	}
 	sent := make(chan int, 1)
 	go func() { sent <- sendPings(listener) }()
-
 	url := "https://" + listener.Addr().String()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -151,7 +150,6 @@ func TestLargeAnswersOfAProcessAreBounded(t *testing.T) {
 			ctx, end = budgets.Begin(ctx)
 			return end, readAnswer(ctx, large)
 		}
-
 		first, err := read()
 		second, secondErr := read()
 		if err := errors.Join(err, secondErr); err != nil {

@@ -51,14 +51,12 @@ func TestContentIsWhatTheAuthorSays(t *testing.T) {
 			}}}},
 		},
 	}
-
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			have, err := serverside.Content(test.object)
 			if err != nil {
 				t.Fatal(err)
 			}
-
 			if diff := cmp.Diff(test.want, have); diff != "" {
 				t.Errorf("content (-want +got):\n%s", diff)
 			}
