@@ -131,6 +131,7 @@ require (
 )
 
 require (
+	github.com/fluxcd/cli-utils v1.2.1
 	github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261122175540-85687d8dde00

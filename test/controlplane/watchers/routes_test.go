@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/google/go-cmp/cmp"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -197,9 +198,24 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 			return false
 		}
 		message = c.Message
+		r.agrees(w, ready)
 		return true
 	})
 	return message
+}
+
+// agrees checks that Flux, Argo CD and others see the condition Ready, as kstatus computes it.
+func (r *routes) agrees(w *v1beta2.Watcher, ready *metav1.Condition) {
+	r.t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w)
+	r.must(err)
+	computed, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
+	r.must(err)
+	healthy, wants := computed.Status == kstatus.CurrentStatus, w.Status.State == v1beta2.StateReady
+	if healthy != (ready.Status == metav1.ConditionTrue) || wants != healthy && w.Status.State != v1beta2.StateWarning {
+		r.t.Errorf("%s is %s for kstatus (%s), its state is %s and Ready is %+v",
+			w.Name, computed.Status, computed.Message, w.Status.State, ready)
+	}
 }
 
 // awaitEvent waits for an Event about a Watcher with a reason and a text.
