@@ -56,7 +56,11 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) 
 	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary || i.watches())
 	pod.Volumes[0].Secret.SecretName = i.opts.secretName()
 
-	for _, name := range i.opts.ImagePullSecrets {
+	names := i.opts.ImagePullSecrets
+	if r.PullSecret != nil {
+		names = append(slices.Clone(names), i.pullSecretName())
+	}
+	for _, name := range names {
 		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
 

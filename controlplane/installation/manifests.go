@@ -138,6 +138,9 @@ type objects struct {
 func (i *Installer) objects(r *Runtime, have facts) objects {
 	all := objects{managers: i.managersMap(r, have.restart)}
 	all.early = append(all.early, all.managers, i.secret(r))
+	if r.PullSecret != nil {
+		all.early = append(all.early, i.pullSecret(r))
+	}
 
 	if i.watches() {
 		rights := i.informerObjects(r.Watches)

@@ -3,6 +3,7 @@ package installation
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -16,6 +17,9 @@ import (
 // ErrInvalidRuntime means that a [Runtime] cannot get the agent. Nothing was changed there.
 var ErrInvalidRuntime = errors.New("agent cannot be installed in runtime")
 
+// maxPullSecret is in bytes.
+const maxPullSecret = 64 << 10
+
 // Runtime is a cluster that gets the agent, and the agent's material.
 type Runtime struct {
 	// ID must be the Common Name of the client certificate. The agent of another certificate would
@@ -28,6 +32,10 @@ type Runtime struct {
 	// certificates.RuntimeStatus has them. Without the last two the webhook serves tls.crt. The API
 	// server of the runtime trusts the CAs in ca.crt, too.
 	Secret map[string][]byte
+	// PullSecret is a .dockerconfigjson of at most 64 KiB, with which the pods pull the image, beside
+	// [Options.ImagePullSecrets]. Install copies it to a Secret named Name with the suffix "-pull",
+	// which the administrator of the runtime can read. Uninstall removes the copy. Default: none.
+	PullSecret []byte
 	// Watches are the changes that the API server sends to the agent.
 	Watches []watch.Watch
 	// ControlPlane is the address that the agent sends to, <host>:<port>. A new one restarts the
@@ -47,6 +55,9 @@ func (r *Runtime) hasServingPair() bool {
 func (r *Runtime) validate(host string, serves bool) error {
 	if r.Client == nil {
 		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)
+	}
+	if len(r.PullSecret) > maxPullSecret || r.PullSecret != nil && !json.Valid(r.PullSecret) {
+		return fmt.Errorf("%w %q: PullSecret: want JSON of at most %d bytes", ErrInvalidRuntime, r.ID, maxPullSecret)
 	}
 	pair, err := r.pair(material.ClientCertificate, material.ClientKey)
 	if err != nil {

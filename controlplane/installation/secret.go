@@ -21,12 +21,22 @@ func (i *Installer) secret(r *Runtime) *unstructured.Unstructured {
 		data[material.ServingKey] = r.Secret[material.ServingKey]
 	}
 
+	return i.secretOf(i.opts.secretName(), corev1.SecretTypeTLS, data)
+}
+
+// pullSecret has the credentials of the registry.
+func (i *Installer) pullSecret(r *Runtime) *unstructured.Unstructured {
+	return i.secretOf(i.pullSecretName(), corev1.SecretTypeDockerConfigJson,
+		map[string][]byte{corev1.DockerConfigJsonKey: r.PullSecret})
+}
+
+func (i *Installer) pullSecretName() string { return i.opts.Name + "-pull" }
+
+func (i *Installer) secretOf(name string, kind corev1.SecretType, data map[string][]byte) *unstructured.Unstructured {
 	return i.finished(&unstructured.Unstructured{Object: content(&corev1.Secret{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: i.opts.Namespace, Name: i.opts.secretName(), Labels: i.labels(),
-		},
-		Type: corev1.SecretTypeTLS,
-		Data: data,
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.opts.Namespace, Name: name, Labels: i.labels()},
+		Type:       kind,
+		Data:       data,
 	})})
 }

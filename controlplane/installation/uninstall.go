@@ -66,7 +66,7 @@ func (i *Installer) bareConfiguration() *unstructured.Unstructured {
 // The ConfigMap comes last, as it marks the runtime as one of this installer, and after it the
 // namespace, if Install has made it.
 func (i *Installer) removable(found existing) []*unstructured.Unstructured {
-	objects := make([]*unstructured.Unstructured, 0, len(files())+6)
+	objects := make([]*unstructured.Unstructured, 0, len(files())+7)
 
 	if i.watches() || found.role != nil {
 		objects = append(objects, i.informerObjects(nil).removable()...)
@@ -78,7 +78,7 @@ func (i *Installer) removable(found existing) []*unstructured.Unstructured {
 		objects = append(objects, object)
 
 		if object.GetKind() == kindDeployment {
-			objects = append(objects, i.secret(&Runtime{}))
+			objects = append(objects, i.secret(&Runtime{}), i.pullSecret(&Runtime{}))
 		}
 	}
 

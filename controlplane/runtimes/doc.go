@@ -16,7 +16,8 @@
 //   - Unreachable: there is no way to the runtime.
 //   - InvalidKubeconfig: the kubeconfig of the runtime is refused.
 //   - InvalidWatches: no webhook configuration can be built from the Watchers.
-//   - InvalidSecret: the runtime's API server would not trust the agent's certificate.
+//   - InvalidSecret: the runtime's API server would not trust the agent's certificate, or the pull
+//     secret is missing or invalid.
 //   - NoAddress: the address of the control plane cannot be read.
 //   - Skipped: the object opts out.
 //   - InstallerRefused: another installer has installed the agent in the runtime.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,6 +48,10 @@ type Options struct {
 	// that of watcher.GatewayAddress. It is called at each reconcile. Default: the address of the
 	// installer.
 	ControlPlane func(ctx context.Context, object client.Object) (string, error)
+	// PullSecret is the name of a Secret of the type kubernetes.io/dockerconfigjson in the control
+	// plane, which each runtime gets a copy of to pull the image. A new content reaches a runtime
+	// within Interval and 1 min. Default: none.
+	PullSecret types.NamespacedName
 	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed
 	// there, and managers that no Watcher names any more once no agent sends heartbeats for them. A
 	// runtime that becomes stale, or degraded for a reason that a reconcile can end, is reconciled

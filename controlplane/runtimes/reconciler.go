@@ -43,6 +43,7 @@ type reconciler struct {
 	certificates Certificates
 	installer    *installation.Installer
 	opts         Options
+	pullSecret   pullSecret
 	forgetter    *forgetter
 	failures     failures
 	repairs      repairs
@@ -191,6 +192,11 @@ func (r *reconciler) install(
 		return installation.Status{}, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
 	}
 
+	pull, err := r.pullSecret.get(ctx)
+	if err != nil {
+		return installation.Status{}, because(reasonInvalidSecret, err)
+	}
+
 	verify, begun := r.repairs.begin(identity.ID), time.Now()
 	if verify {
 		r.opts.Overview.noteRepair()
@@ -198,7 +204,8 @@ func (r *reconciler) install(
 	}
 
 	status, err := r.installer.Install(ctx, installation.Runtime{
-		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address, Verify: verify,
+		ID: identity.ID, Client: there, Secret: issued.Secret, PullSecret: pull, Watches: watches,
+		ControlPlane: address, Verify: verify,
 	})
 	r.repairs.end(identity.ID, time.Since(begun), verify)
 

@@ -75,7 +75,8 @@ func SetUp(
 	r := &reconciler{
 		client: mgr.GetClient(), scheme: mgr.GetScheme(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
-		forgetter: opts.newForgetter(), confirming: make(chan event.GenericEvent, 1),
+		pullSecret: pullSecret{reader: mgr.GetAPIReader(), name: opts.PullSecret},
+		forgetter:  opts.newForgetter(), confirming: make(chan event.GenericEvent, 1),
 	}
 
 	if installer.Heartbeats() && opts.Fleet != nil {

@@ -3,12 +3,14 @@ package installation
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -227,8 +229,22 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 	r := k.runtime
 	r.Secret, r.ControlPlane = newSecretFor(t, "names", "my-agent", "names"), "gateway.example.com:9443"
-	if _, err := installer.Install(t.Context(), r); err != nil {
-		t.Fatal(err)
+	for _, r.PullSecret = range [][]byte{[]byte(`{"auths":{}}`), []byte(`{"auths":{"registry.example.com":{}}}`)} {
+		if _, err := installer.Install(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		pull := &corev1.Secret{}
+		k.get("my-agent-pull", pull)
+		if diff := cmp.Diff(map[string][]byte{".dockerconfigjson": r.PullSecret}, pull.Data); diff != "" {
+			t.Errorf("pull secret (-want +got):\n%s", diff)
+		}
+	}
+	for _, wrong := range []string{"no JSON", `"` + strings.Repeat("x", 64<<10) + `"`} {
+		broken := r
+		broken.PullSecret = []byte(wrong)
+		if _, err := installer.Install(t.Context(), broken); !errors.Is(err, installation.ErrInvalidRuntime) {
+			t.Errorf("a pull secret of %d bytes: %v, want ErrInvalidRuntime", len(wrong), err)
+		}
 	}
 	deployment := &appsv1.Deployment{}
 	k.get("my-agent", deployment)
@@ -238,7 +254,7 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	k.get("my-agent", service)
 	pod := deployment.Spec.Template
 	want := corev1.PodSpec{
-		PriorityClassName: "system-cluster-critical", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
+		PriorityClassName: "system-cluster-critical", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}, {Name: "my-agent-pull"}},
 		ServiceAccountName: "my-agent",
 	}
 	have := corev1.PodSpec{
@@ -269,6 +285,10 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	if status, err := installer.Uninstall(t.Context(), r); err != nil ||
 		status.State != installation.Progressing && status.State != installation.Removed {
 		t.Errorf("uninstall: got %+v, %v", status, err)
+	}
+	left := k.client.Get(t.Context(), client.ObjectKey{Namespace: "names", Name: "my-agent-pull"}, &corev1.Secret{})
+	if !apierrors.IsNotFound(left) {
+		t.Errorf("the pull secret is left: %v", left)
 	}
 	if err := k.client.Get(t.Context(), client.ObjectKey{Namespace: "names", Name: installation.Name},
 		&appsv1.Deployment{}); err != nil {
