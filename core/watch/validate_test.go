@@ -38,7 +38,7 @@ func TestInvalidWatches(t *testing.T) {
 	}{
 		{`namespace "kcp.system"`, func(w *watch.Watch) { w.Name.Namespace = "kcp.system" }},
 		{`name "a/b"`, func(w *watch.Watch) { w.Name.Name = "a/b" }},
-		{"want at most 253", func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 250) }},
+		{"want at most 253", func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 218) }},
 		{"manager is not a DNS-1123 label", func(w *watch.Watch) { w.Manager = "a/../b" }},
 		{`version ""`, func(w *watch.Watch) { w.Resource.Version = "" }},
 		{`version "v*"`, func(w *watch.Watch) { w.Resource.Version = "v*" }},
