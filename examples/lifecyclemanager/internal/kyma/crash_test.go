@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-var every = flag.Int("crash-every", 12, "crash at every n-th write")
+var every = flag.Int("crash-every", 23, "crash at every n-th write")
 
 var errCrash = errors.New("crash")
 
@@ -96,10 +96,12 @@ func (c *crash) connect(t *testing.T, get connect, plane *apiserver.ControlPlane
 }
 
 // TestCrash ends the operator at its writes, before and after the write is made, and another one
-// continues. Nothing may be orphaned in either cluster. All writes take a few minutes:
+// continues. Nothing may be orphaned in either cluster, and the manager of the sample module must
+// not end before its custom resource, which would stay for ever. All writes take a few minutes:
 // -crash-every=1.
 func TestCrash(t *testing.T) {
 	w := newWorld(t)
+	w.keda = true
 	// The namespace is older than the operator, so it must stay.
 	w.must(w.skr.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: skr.Namespace}}))
 	w.must(w.plane.Client.Create(t.Context(), template(t, "1", "text", "old")))

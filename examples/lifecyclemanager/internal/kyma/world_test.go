@@ -8,17 +8,21 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -36,6 +40,8 @@ type world struct {
 	plane, skr *apiserver.ControlPlane
 	scheme     *runtime.Scheme
 	edits      *events.FakeRecorder
+	// keda adds the sample module to each version.
+	keda bool
 	operator
 }
 
@@ -134,6 +140,7 @@ func (w *world) round() (again bool, err error) {
 		}
 		again = again || soon
 	}
+	w.manage()
 	return again, nil
 }
 
@@ -195,7 +202,47 @@ func (w *world) setAgent(status metav1.ConditionStatus, reason string) {
 func (w *world) setTemplate(version string, configMaps ...string) {
 	w.t.Helper()
 	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &v1beta2.ModuleTemplate{}, client.InNamespace("default")))
-	w.must(w.plane.Client.Create(w.t.Context(), template(w.t, version, configMaps...)))
+	made := template(w.t, version, configMaps...)
+	if w.keda {
+		text, err := os.ReadFile("../../config/samples/keda-1.0.0.yaml")
+		w.must(err)
+		sample := &v1beta2.ModuleTemplate{}
+		w.must(yaml.UnmarshalStrict(text, sample))
+		made.Spec.Resources, made.Spec.Data = append(made.Spec.Resources, sample.Spec.Resources...), sample.Spec.Data
+	}
+	w.must(w.plane.Client.Create(w.t.Context(), made))
+}
+
+// manage plays the manager of the sample module, and the controllers of a cluster. The manager holds
+// its custom resource by a finalizer, which it removes only while its Deployment is there.
+func (w *world) manage() {
+	w.t.Helper()
+	ctx, c := w.t.Context(), w.skr.Client
+	manager, custom, namespace := &appsv1.Deployment{}, &unstructured.Unstructured{}, &corev1.Namespace{}
+	custom.SetAPIVersion("keda.example.com/v1")
+	custom.SetKind("Keda")
+	if c.Get(ctx, client.ObjectKey{Namespace: "keda", Name: "keda-manager"}, manager) == nil {
+		manager.Status = appsv1.DeploymentStatus{
+			ObservedGeneration: manager.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+			Conditions: []appsv1.DeploymentCondition{
+				{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue},
+				{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
+			},
+		}
+		w.must(c.Status().Update(ctx, manager))
+		change := controllerutil.AddFinalizer
+		err := c.Get(ctx, client.ObjectKey{Namespace: "keda", Name: "default"}, custom)
+		if custom.GetDeletionTimestamp() != nil {
+			change = controllerutil.RemoveFinalizer
+		}
+		if err == nil && change(custom, "keda.example.com/finalizer") {
+			w.must(c.Update(ctx, custom))
+		}
+	}
+	if c.Get(ctx, client.ObjectKey{Name: "keda"}, namespace) == nil && namespace.DeletionTimestamp != nil {
+		namespace.Spec.Finalizers = nil
+		w.must(c.SubResource("finalize").Update(ctx, namespace)) //nolint:misspell // Its name in the API.
+	}
 }
 
 // user returns the Kyma that users edit.
