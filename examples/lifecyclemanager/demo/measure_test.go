@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -136,11 +138,65 @@ func (d *measurement) correct(ctx context.Context, id string) bool {
 	return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+"1.0.0"
 }
 
+// cost is the work of an operator since it has started.
+type cost struct {
+	// requests are those to the API servers of all runtimes.
+	requests int
+	// reconciles are those of all controllers and causes.
+	reconciles int
+	// processor is the processor time of the replica that leads.
+	processor time.Duration
+}
+
+func (d *measurement) cost(ctx context.Context) (c cost, err error) {
+	text, err := d.Metrics(ctx)
+	if err != nil {
+		return c, err
+	}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
+		count, _ := strconv.ParseFloat(value, 64) // Other lines are not of these metrics.
+		switch {
+		case strings.HasPrefix(name, "lifecycle_manager_reconciles_total{"):
+			c.reconciles += int(count)
+		case strings.HasPrefix(name, "rest_client_requests_total{") && d.isRuntime(name):
+			c.requests += int(count)
+		}
+	}
+	c.processor, err = d.processor(ctx)
+	return c, err
+}
+
+// isRuntime reports whether a metric names the API server of a runtime.
+func (d *measurement) isRuntime(metric string) bool {
+	return slices.ContainsFunc(d.ids, func(id string) bool {
+		return strings.Contains(metric, `host="`+d.Runtimes[id].Address+`"`)
+	})
+}
+
+// processor returns the processor time of the replica that leads.
+func (d *measurement) processor(ctx context.Context) (time.Duration, error) {
+	pid, err := d.LeaderPid(ctx)
+	if err != nil {
+		return 0, err
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	const user, system, tick = 11, 12, 10 * time.Millisecond // After the name: proc(5), and USER_HZ.
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	first, firstErr := strconv.Atoi(fields[user])
+	second, secondErr := strconv.Atoi(fields[system])
+	return time.Duration(first+second) * tick, errors.Join(firstErr, secondErr)
+}
+
 // result is the cost of one way in an hour, and the delays from the edits to the corrections.
 type result struct {
 	way
 
-	lab.Cost
+	cost
 	delays []time.Duration
 }
 
@@ -149,7 +205,7 @@ func (r result) percentile(p int) time.Duration { return r.delays[(len(r.delays)
 // String is a row of the table.
 func (r result) String() string {
 	return fmt.Sprintf("| %s | %d | %.2f / %.2f s | %d | %d | %.1f s |", r.name, len(r.delays),
-		r.percentile(50).Seconds(), r.percentile(99).Seconds(), r.Requests, r.Reconciles, r.Processor.Seconds())
+		r.percentile(50).Seconds(), r.percentile(99).Seconds(), r.requests, r.reconciles, r.processor.Seconds())
 }
 
 // measure starts the operator anew, and measures when all its first looks and resends are over.
@@ -161,18 +217,18 @@ func (d *measurement) measure(t *testing.T, w way) result {
 	}
 	must(t, d.Reconfigure(ctx, "-poll-fresh="+scaled(w.fresh).String(), "-poll-otherwise="+scaled(w.unfresh).String()))
 	await(ctx, 20*time.Second+scaled(2*time.Minute))
-	before, err := d.Cost(ctx)
+	before, err := d.cost(ctx)
 	must(t, err)
 	delays := d.change(t)
-	after, err := d.Cost(ctx)
+	after, err := d.cost(ctx)
 	must(t, err)
 	slices.Sort(delays)
 	for i := range delays {
 		delays[i] = unscaled(delays[i], w)
 	}
-	return result{way: w, delays: delays, Cost: lab.Cost{
-		Requests: hourly(after.Requests - before.Requests), Reconciles: hourly(after.Reconciles - before.Reconciles),
-		Processor: hourly(after.Processor - before.Processor),
+	return result{way: w, delays: delays, cost: cost{
+		requests: hourly(after.requests - before.requests), reconciles: hourly(after.reconciles - before.reconciles),
+		processor: hourly(after.processor - before.processor),
 	}}
 }
 

@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -24,8 +23,6 @@ const (
 	retry = time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
-	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
-	limit = 30 * time.Second
 )
 
 // Reconciler keeps the modules of runtimes as their users want them.
@@ -58,7 +55,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if !kyma.DeletionTimestamp.IsZero() {
 		step, state = r.remove, v1beta2.Deleting
 	}
-	result, err := bounded(ctx, kyma, step)
+	result, err := skr.Bounded(ctx, kyma, step)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return ctrl.Result{RequeueAfter: cacheLag}, nil
 	}
@@ -70,18 +67,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, skr.ShortError(errors.Join(err, r.report(ctx, kyma, status)))
 }
 
-// bounded leaves time to report an error after the limit.
-func bounded(
-	ctx context.Context, kyma *v1beta2.Kyma, step func(context.Context, *v1beta2.Kyma) (ctrl.Result, error),
-) (ctrl.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return step(ctx, kyma)
-}
-
 // keep gives the runtime its catalog, and the control plane the Manifests that the user asks for.
 func (r *Reconciler) keep(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result, error) {
-	if err := r.hold(ctx, kyma); err != nil {
+	if err := skr.Hold(ctx, r.Client, kyma, Finalizer); err != nil {
 		return ctrl.Result{}, err
 	}
 	there, err := r.Connect(ctx, client.ObjectKeyFromObject(kyma))
@@ -122,18 +110,4 @@ func (r *Reconciler) syncRuntime(
 		there.PrepareAgain() // A definition or the namespace was deleted in the runtime.
 	}
 	return remote, err
-}
-
-// hold adds the finalizer.
-func (r *Reconciler) hold(ctx context.Context, kyma *v1beta2.Kyma) error {
-	before := kyma.DeepCopy()
-	if !controllerutil.AddFinalizer(kyma, Finalizer) {
-		return nil
-	}
-	return r.Client.Patch(ctx, kyma, after(before))
-}
-
-// after is a patch that conflicts unless it changes that version of the object.
-func after(before client.Object) client.Patch {
-	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }

@@ -32,9 +32,7 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 	if err != nil || !clean {
 		return ctrl.Result{RequeueAfter: retry}, err
 	}
-	before := kyma.DeepCopy()
-	controllerutil.RemoveFinalizer(kyma, Finalizer)
-	return ctrl.Result{}, client.IgnoreNotFound(r.Client.Patch(ctx, kyma, after(before)))
+	return ctrl.Result{}, skr.Release(ctx, r.Client, kyma, Finalizer)
 }
 
 // clean reports whether the runtime has nothing of the operator, is gone itself, or does not answer

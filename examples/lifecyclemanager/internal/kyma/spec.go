@@ -41,7 +41,7 @@ func (r *Reconciler) syncSpec(ctx context.Context, there *skr.Runtime, kyma *v1b
 	}
 	before := kyma.DeepCopy()
 	kyma.Spec = remote.Spec
-	if err := r.Client.Patch(ctx, kyma, after(before)); err != nil {
+	if err := r.Client.Patch(ctx, kyma, skr.After(before)); err != nil {
 		return nil, err
 	}
 	if remote.Generation == remote.Status.ObservedGeneration {

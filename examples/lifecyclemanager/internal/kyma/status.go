@@ -66,5 +66,5 @@ func write(ctx context.Context, c client.Client, kyma *v1beta2.Kyma, status v1be
 	}
 	before := kyma.DeepCopy()
 	kyma.Status = status
-	return c.Status().Patch(ctx, kyma, after(before))
+	return c.Status().Patch(ctx, kyma, skr.After(before))
 }

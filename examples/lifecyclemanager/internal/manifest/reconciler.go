@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -28,8 +27,6 @@ const (
 	cacheLag = 100 * time.Millisecond
 	// asidePoll is the time until a Manifest that is set aside is read again.
 	asidePoll = time.Minute
-	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
-	limit = 30 * time.Second
 )
 
 // Reconciler makes the runtimes have the objects of the Manifests.
@@ -59,7 +56,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if !manifest.DeletionTimestamp.IsZero() {
 		step, state = r.remove, v1beta2.Deleting
 	}
-	result, err := bounded(ctx, manifest, step)
+	result, err := skr.Bounded(ctx, manifest, step)
 	if apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: cacheLag}, nil
 	}
@@ -90,15 +87,6 @@ func (r *Reconciler) setAside(ctx context.Context, manifest *v1beta2.Manifest) (
 	}
 }
 
-// bounded leaves time to report an error after the limit.
-func bounded(
-	ctx context.Context, manifest *v1beta2.Manifest, step func(context.Context, *v1beta2.Manifest) (ctrl.Result, error),
-) (ctrl.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return step(ctx, manifest)
-}
-
 // kymaOf returns the name of the Kyma that represents the runtime of a Manifest.
 func kymaOf(manifest *v1beta2.Manifest) client.ObjectKey {
 	return client.ObjectKey{Namespace: manifest.Namespace, Name: manifest.Labels[v1beta2.KymaLabel]}
@@ -106,7 +94,7 @@ func kymaOf(manifest *v1beta2.Manifest) client.ObjectKey {
 
 // install applies the objects, deletes those of a former version, and reports whether all is ready.
 func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
-	if err := r.hold(ctx, manifest); err != nil {
+	if err := skr.Hold(ctx, r.Client, manifest, Finalizer); err != nil {
 		return ctrl.Result{}, err
 	}
 	there, err := r.Connect(ctx, kymaOf(manifest))
@@ -145,22 +133,6 @@ func backoff(manifest *v1beta2.Manifest) time.Duration {
 	return max(retry, min(time.Since(ready.LastTransitionTime.Time)/2, asidePoll))
 }
 
-// hold adds the finalizer.
-func (r *Reconciler) hold(ctx context.Context, manifest *v1beta2.Manifest) error {
-	before := manifest.DeepCopy()
-	if !controllerutil.AddFinalizer(manifest, Finalizer) {
-		return nil
-	}
-	return r.Client.Patch(ctx, manifest, after(before))
-}
-
-// release removes the finalizer.
-func (r *Reconciler) release(ctx context.Context, manifest *v1beta2.Manifest) error {
-	before := manifest.DeepCopy()
-	controllerutil.RemoveFinalizer(manifest, Finalizer)
-	return client.IgnoreNotFound(r.Client.Patch(ctx, manifest, after(before)))
-}
-
 // report writes the status if it has changed, with its summary.
 func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, status v1beta2.ManifestStatus) error {
 	status.State = cmp.Or(status.State, v1beta2.Processing)
@@ -173,13 +145,7 @@ func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, sta
 	manifest.Status = status
 	patch := client.MergeFrom(before)
 	if !slices.Equal(before.Status.Inventory, status.Inventory) {
-		patch = after(before)
+		patch = skr.After(before)
 	}
 	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, manifest, patch))
-}
-
-// after is a patch that conflicts unless it changes that version of the object. Therefore a stale
-// cache loses neither a finalizer nor an entry of the inventory.
-func after(before client.Object) client.Patch {
-	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }

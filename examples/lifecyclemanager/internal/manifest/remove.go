@@ -23,7 +23,7 @@ import (
 func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
 	awaited, err := r.removeObjects(ctx, manifest)
 	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(manifest, r.GiveUp, err) || err == nil && awaited == "" {
-		return ctrl.Result{}, r.release(ctx, manifest)
+		return ctrl.Result{}, skr.Release(ctx, r.Client, manifest, Finalizer)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
