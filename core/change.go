@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"strconv"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,6 +47,35 @@ const subresourceScale = "scale"
 // fewer. Without the bound, foreign input could fill an outbox with megabytes under each of its
 // keys.
 const maxIdentity = 2 << 10
+
+// Base returns the values of [WatchEvent].UID and Base for a change that is not committed yet.
+func (c *Change) Base() (uid types.UID, base int64) {
+	switch {
+	case c.Operation == OperationCreate && c.Subresource == "" && c.Old == nil && c.New != nil:
+		return types.UID(plain(find(c.New.metadata, "uid"))), 0
+	case c.Old == nil:
+	case c.Operation == OperationUpdate, c.Operation == OperationDelete && c.Subresource == "":
+		base, err := strconv.ParseInt(plain(c.Old.version), 10, 64)
+		if err == nil && base > 0 {
+			return types.UID(plain(find(c.Old.metadata, "uid"))), base
+		}
+	}
+	return "", 0
+}
+
+// maxPlain bounds a uid, which has 36 bytes.
+const maxPlain = 64
+
+// plain returns a short JSON string without escapes, and "" for any other value.
+func plain(raw []byte) string {
+	text := bytes.Trim(raw, `"`)
+	if len(text) > maxPlain || len(raw) != len(text)+len(`""`) || bytes.ContainsFunc(text, isSpecial) {
+		return ""
+	}
+	return string(text)
+}
+
+func isSpecial(r rune) bool { return r <= ' ' || r >= unicode.MaxASCII || r == '\\' || r == '"' }
 
 // Event returns the event that asks to look at the object of c, without owner; at is its Time. It
 // fails with an error that wraps [ErrInvalidObject] when the object has no name, or one that is

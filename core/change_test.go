@@ -92,6 +92,44 @@ func TestChangeEvent(t *testing.T) {
 	}
 }
 
+func TestBase(t *testing.T) {
+	t.Parallel()
+
+	state := func(uid, version string) string {
+		return `{"metadata":{"name":"a","uid":` + uid + `,"resourceVersion":` + version + `}}`
+	}
+	known := state(`"u"`, `"7"`)
+
+	for name, tt := range map[string]struct {
+		operation     core.Operation
+		subresource   string
+		before, after string
+		uid           types.UID
+		base          int64
+	}{
+		"create":                     {create, "", absent, state(`"u"`, "null"), "u", 0},
+		"create of a subresource":    {create, "binding", absent, state(`"u"`, "null"), "", 0},
+		"create of an old object":    {create, "", known, known, "", 0},
+		"update":                     {update, "", known, known, "u", 7},
+		"update of the status":       {update, "status", known, known, "u", 7},
+		"update without old state":   {update, "", absent, known, "", 0},
+		"delete":                     {remove, "", known, absent, "u", 7},
+		"delete of a subresource":    {remove, "other", known, absent, "", 0},
+		"connect":                    {connect, "", known, known, "", 0},
+		"version is no number":       {update, "", state(`"u"`, `"x"`), known, "", 0},
+		"version is not above 0":     {update, "", state(`"u"`, `"0"`), known, "", 0},
+		"version is no text":         {update, "", state(`"u"`, `7`), known, "", 0},
+		"uid is no text":             {update, "", state(`{}`, `"7"`), known, "", 7},
+		"uid is long":                {update, "", state(`"`+strings.Repeat("u", 65)+`"`, `"7"`), known, "", 7},
+		"uid has an escape sequence": {update, "", state(`"\u0041"`, `"7"`), known, "", 7},
+	} {
+		uid, base := change(t, tt.operation, tt.subresource, tt.before, tt.after).Base()
+		if uid != tt.uid || base != tt.base {
+			t.Errorf("%s: Base = %q, %d, want %q, %d", name, uid, base, tt.uid, tt.base)
+		}
+	}
+}
+
 // An admission request about a Namespace states its name as its namespace, too.
 func TestNamespacesAreClusterScoped(t *testing.T) {
 	t.Parallel()

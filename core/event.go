@@ -50,6 +50,13 @@ type WatchEvent struct {
 	// TraceParent joins the event to the trace of the write that caused it (W3C Trace Context,
 	// section 3.2). It is empty without a trace.
 	TraceParent string
+
+	// UID is metadata.uid of Watched. Base is the resourceVersion of the state that the write is based
+	// on, 0 for a CREATE: an API server commits the write on that state only. An object of that UID
+	// with a higher resourceVersion therefore has the write, or never will. A merged event has the
+	// highest Base. Without this knowledge UID is empty. Contract v3 carries both.
+	UID  types.UID
+	Base int64
 }
 
 // EventKey identifies the object, or the runtime, that an event asks to look at. Events with equal

@@ -30,6 +30,7 @@ type Object struct {
 	apiVersion, kind string
 	annotations      []byte
 	labels           []byte
+	version          []byte     // metadata.resourceVersion
 	fields           []rawField // top level, without apiVersion, kind and metadata
 	metadata         []rawField // metadata, without identity and bookkeeping
 }
@@ -115,8 +116,12 @@ func (o *Object) readMetadata(r *rawjson.Reader, name []byte) error {
 		return readText(r, &o.Name.Namespace)
 	case "generation":
 		return readGeneration(r, &o.Generation)
-	case "managedFields", "resourceVersion":
+	case "managedFields":
 		_, err := r.Skip()
+		return err
+	case "resourceVersion":
+		raw, err := r.Skip()
+		o.version = raw
 		return err
 	default:
 		return o.readKeptMetadata(r, name)

@@ -29,6 +29,7 @@ func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now tim
 		return noName
 	}
 	event.TraceParent = q.traceParent
+	event.UID, event.Base = c.Base()
 	event.Owner = h.ownerOf(ctx, answer, c, &event)
 	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
 		return noOwner

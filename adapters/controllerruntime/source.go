@@ -30,8 +30,9 @@ type SourceOptions struct {
 	// Logger gets panics of map functions, and each delivery at debug level. Default: discarded.
 	Logger *slog.Logger
 	// Handled is called after each delivery with the number of its requests, and the error for the
-	// listener. No request and no error means that the map function did not need the event. It is
-	// called concurrently and must not block. Default: none.
+	// listener. No request and no error means that the map function did not need the event, or that a
+	// reconcile had seen its write, see [Source.Client]. It is called concurrently and must not block.
+	// Default: none.
 	Handled func(d core.Delivery, requests int, err error)
 }
 
@@ -127,7 +128,12 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 		return 0, err
 	}
 
+	enqueued := 0
 	for _, r := range requests {
+		if to.reads.sees(scope[request]{r, d.Runtime}, &d.Event) {
+			continue
+		}
+		enqueued++
 		if d.Event.Resync {
 			to.addResync(r, 0)
 		} else {
@@ -140,7 +146,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 	if to.stopped() {
 		return 0, errStopped()
 	}
-	return len(requests), nil
+	return enqueued, nil
 }
 
 // open returns the target of a running controller, or an error that wraps [core.ErrNotReady].

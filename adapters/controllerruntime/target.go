@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -20,6 +21,7 @@ const resyncWait = 5 * time.Second
 type target[request comparable] struct {
 	done  <-chan struct{}
 	queue workqueue.TypedRateLimitingInterface[request]
+	reads reads[request]
 
 	mu sync.Mutex
 	// raised has the requests of resyncs that get the priority of a change at the end of their
@@ -30,7 +32,10 @@ type target[request comparable] struct {
 func newTarget[request comparable](
 	done <-chan struct{}, queue workqueue.TypedRateLimitingInterface[request],
 ) *target[request] {
-	return &target[request]{done: done, queue: queue, raised: make(map[request]bool)}
+	return &target[request]{
+		done: done, queue: queue, raised: make(map[request]bool),
+		reads: reads[request]{scopes: make(map[scope[request]]map[types.UID]*awaited)},
+	}
 }
 
 // addResync enqueues a request after a wait. Its priority is low if the queue has priorities. The

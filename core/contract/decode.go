@@ -280,21 +280,26 @@ func (d *dataReader) readChanged(name []byte) (err error) {
 		text, err = d.TextLike(string(d.last.Field))
 		d.event.Field = core.Field(text)
 	case "generation":
-		d.event.Generation, err = d.readInteger()
+		d.event.Generation, err = d.readInteger(name)
+	case "uid":
+		text, err = d.Text()
+		d.event.UID = types.UID(text)
+	case "base":
+		d.event.Base, err = d.readInteger(name)
 	default:
 		return d.readOwner(name)
 	}
 	return err
 }
 
-func (d *dataReader) readInteger() (int64, error) {
+func (d *dataReader) readInteger(name []byte) (int64, error) {
 	raw, err := d.Skip()
 	if err != nil {
 		return 0, err
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("generation is %.40q, want an integer", raw)
+		return 0, fmt.Errorf("%s is %.40q, want an integer", name, raw)
 	}
 	return n, nil
 }

@@ -194,7 +194,9 @@ func appendChanged(b []byte, event *core.WatchEvent) []byte {
 	b = appendKind(b, event.WatchedGVK)
 	b = appendOptional(b, "operation", string(event.Operation))
 	b = appendOptional(b, "field", string(event.Field))
-	return append(appendOptionalInteger(b, "generation", event.Generation), '}')
+	b = appendOptionalInteger(b, "generation", event.Generation)
+	b = appendOptional(b, "uid", string(event.UID))
+	return append(appendOptionalInteger(b, "base", event.Base), '}')
 }
 
 func appendKind(b []byte, kind schema.GroupVersionKind) []byte {
@@ -275,7 +277,8 @@ func checkWatched(event *core.WatchEvent) error {
 		checkName("watchedGvk.version", event.WatchedGVK.Version, false),
 		checkName("watchedGvk.kind", event.WatchedGVK.Kind, true),
 		checkName("operation", string(event.Operation), false),
-		checkName("field", string(event.Field), false))
+		checkName("field", string(event.Field), false),
+		checkName("uid", string(event.UID), false))
 }
 
 // encodeHeartbeat encodes the heartbeat of a batch, cut to the bounds.

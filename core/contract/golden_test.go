@@ -129,6 +129,25 @@ func TestBatchGolden(t *testing.T) {
 	}
 }
 
+// A receiver that does not know uid and base ignores them.
+func TestBaseGolden(t *testing.T) {
+	t.Parallel()
+
+	event := core.Numbered{Sequence: 2, ID: "4f2a-kyma-2", WatchEvent: fullEvent(time.Time{})}
+	event.UID, event.Base = "4d0e5b6c-2f6a-4a3f-9f4a-0c8b1f7f6a11", 1<<62
+	batch := core.Batch{Source: "runtime-1", Events: []core.Numbered{event}}
+
+	want := golden(t, "v3-base.json")
+	if diff := cmp.Diff(indent(t, want), indent(t, encode(t, contract.V3, batch))); diff != "" {
+		t.Errorf("Encode (-golden +got):\n%s", diff)
+	}
+
+	back, err := contract.V3.Decode(want)
+	if diff := cmp.Diff(batch, back); err != nil || diff != "" {
+		t.Errorf("Decode, error %v (-want +got):\n%s", err, diff)
+	}
+}
+
 func indent(t *testing.T, text []byte) string {
 	t.Helper()
 

@@ -81,6 +81,17 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
+// extend makes the newer event of a key say of the newest one before it what its UID and Base say.
+func (e *entry) extend(newer *core.WatchEvent) {
+	older := &e.WatchEvent
+	if e.next != nil {
+		older = &e.next.event
+	}
+	if newer.Base = max(newer.Base, older.Base); newer.UID != older.UID {
+		newer.UID, newer.Base = "", 0
+	}
+}
+
 // events returns how many pending events the entry has.
 func (e *entry) events() int64 {
 	if e.next == nil {

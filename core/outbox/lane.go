@@ -92,6 +92,9 @@ func (l *lane) clear(reason string) {
 // put keeps an event until it is due. It reports whether the key is new.
 func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outcome, added bool) {
 	e := l.entries[event.Key()]
+	if e != nil {
+		e.extend(&event)
+	}
 
 	switch {
 	case e == nil:

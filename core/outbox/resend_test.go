@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
@@ -354,6 +356,47 @@ func TestShutdownDoesNotWaitForResends(t *testing.T) {
 			if got := o.Counts()[kyma]; got.Accepted != got.Delivered || got.Pending != 0 {
 				t.Errorf("counts %+v, want all delivered", got)
 			}
+		})
+	}
+}
+
+// An event stands for those that it replaces, also for their resends.
+func TestMergedEventSaysWhatAllWritesNeed(t *testing.T) {
+	at := func(uid types.UID, base int64) core.WatchEvent {
+		e := named("a")
+		e.UID, e.Base = uid, base
+		return e
+	}
+	for name, tt := range map[string]struct {
+		pause  time.Duration // between two events
+		events []core.WatchEvent
+		want   core.WatchEvent
+	}{
+		"while the first waits":         {0, []core.WatchEvent{at("u", 7), at("u", 6), at("u", 5)}, at("u", 7)},
+		"while the first is resent":     {time.Second, []core.WatchEvent{at("u", 7), at("u", 6)}, at("u", 7)},
+		"newer writes":                  {time.Second, []core.WatchEvent{at("u", 6), at("u", 7), at("u", 8)}, at("u", 8)},
+		"another object":                {time.Second, []core.WatchEvent{at("u", 7), at("v", 8)}, at("", 0)},
+		"unknown between":               {time.Second, []core.WatchEvent{at("u", 7), at("", 0), at("u", 8)}, at("", 0)},
+		"after the resends of the last": {time.Minute, []core.WatchEvent{at("v", 9), at("u", 8)}, at("u", 8)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var last core.WatchEvent
+				o := newOutbox(t, core.ForwarderFunc(func(_ context.Context, _ core.Manager, batch core.Batch) error {
+					last = batch.Events[0].WatchEvent
+					return nil
+				}), outbox.Options{})
+				stop := startOutbox(t, o)
+				for _, event := range tt.events {
+					o.Accept(kyma, event)
+					time.Sleep(tt.pause)
+				}
+				time.Sleep(time.Hour)
+				stop()
+				if last != tt.want {
+					t.Errorf("the last event is %+v, want %+v", last, tt.want)
+				}
+			})
 		})
 	}
 }

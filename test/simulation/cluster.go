@@ -37,6 +37,7 @@ type cluster struct {
 // object is the state in etcd.
 type object struct {
 	version int // counts commits, deletions included
+	uid     string
 	exists  bool
 	owner   string
 }
@@ -53,7 +54,7 @@ func newCluster(w *world, index int) *cluster {
 		webhook: true, agents: make([]*agent, plan.Agents), lives: make([]int, plan.Agents),
 	}
 	for i := range plan.Objects {
-		c.objects[w.plan.object(index, i)] = &object{version: 1, exists: true, owner: plan.owner(i)}
+		c.objects[w.plan.object(index, i)] = &object{version: 1, uid: "first", exists: true, owner: plan.owner(i)}
 	}
 	c.load(w.pki.clientKeys(plan.Name))
 	for i := range w.plan.Faults {
@@ -182,13 +183,16 @@ func (c *cluster) write(w Write) {
 		if w.Kind == Delete && !before.exists {
 			w.Kind = Update // It creates the object again.
 		}
-		blind := c.isBlind()
-		c.review(name, before, w)
+		blind, uid := c.isBlind(), before.uid
+		if !before.exists {
+			uid = fmt.Sprintf("uid-%d", c.world.uids.Add(1))
+		}
+		c.review(name, before, uid, w)
 		sleep(w.Delay)
 		if w.Reject || w.Kind == DryRun || w.Kind == OtherManager {
 			return
 		}
-		if c.commit(name, before, w, blind) {
+		if c.commit(name, before, uid, w, blind) {
 			return
 		}
 		w.Delay = time.Millisecond
@@ -202,7 +206,7 @@ func (c *cluster) get(name string) object {
 }
 
 // commit reports false on a conflict.
-func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
+func (c *cluster) commit(name string, before object, uid string, w Write, blind bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.objects[name]
@@ -213,14 +217,14 @@ func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
 		return true // No watched field changes.
 	}
 	o.version++
-	o.exists = w.Kind != Delete
+	o.exists, o.uid = w.Kind != Delete, uid
 	c.world.history.Commit(c.plan.Name, name, o.version, w.Delay, blind, w.Kind == Unreadable)
 	c.world.logf("commit %s version %d", name, o.version)
 	return true
 }
 
 // review calls the webhooks of all managers concurrently, as an API server does.
-func (c *cluster) review(name string, before object, w Write) {
+func (c *cluster) review(name string, before object, uid string, w Write) {
 	c.mu.Lock()
 	watchers := slices.Clone(c.watchers)
 	c.mu.Unlock()
@@ -231,7 +235,7 @@ func (c *cluster) review(name string, before object, w Write) {
 	defer calls.Wait()
 	for _, manager := range watchers {
 		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || w.Kind != OtherManager && c.world.plan.isWatched(w.Object, i) {
-			calls.Go(func() { c.call(manager, c.body(name, before, w.Kind)) })
+			calls.Go(func() { c.call(manager, c.body(name, before, uid, w.Kind)) })
 		}
 	}
 }
@@ -269,12 +273,12 @@ func (a *agent) ask(ctx context.Context, path, body string) (string, error) {
 func (c *cluster) invent(n int) {
 	for i := range n {
 		manager := core.Manager(fmt.Sprintf("invented-%d", i))
-		c.call(manager, c.body(c.world.plan.object(0, 0), object{owner: c.plan.Name}, Update))
+		c.call(manager, c.body(c.world.plan.object(0, 0), object{owner: c.plan.Name}, "", Update))
 	}
 }
 
 // body is an AdmissionReview.
-func (c *cluster) body(name string, before object, kind WriteKind) string {
+func (c *cluster) body(name string, before object, uid string, kind WriteKind) string {
 	if kind == Unreadable {
 		return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":{"broken":`
 	}
@@ -292,7 +296,7 @@ func (c *cluster) body(name string, before object, kind WriteKind) string {
 		oldObject = c.object(name, before, "")
 	}
 	if kind != Delete {
-		newObject = c.object(name, object{version: after, owner: before.owner}, kind)
+		newObject = c.object(name, object{version: after, uid: uid, owner: before.owner}, kind)
 	}
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":`+
 		`{"group":"example.com","version":"v1","kind":"Widget"},"name":%q,"namespace":"default","operation":%q,`+
@@ -305,8 +309,8 @@ func (c *cluster) object(name string, o object, kind WriteKind) string {
 		owner = "no owner at all"
 	}
 	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q,"namespace":"default",`+
-		`"generation":%d,"annotations":{%q:%q}},"spec":{"version":%d,"bulk":%q}}`,
-		name, o.version, core.OwnerAnnotation, owner, o.version, strings.Repeat("x", c.plan.Bulk))
+		`"uid":%q,"resourceVersion":"%d","generation":%d,"annotations":{%q:%q}},"spec":{"version":%d,"bulk":%q}}`,
+		name, o.uid, o.version, o.version, core.OwnerAnnotation, owner, o.version, strings.Repeat("x", c.plan.Bulk))
 }
 
 // ownerNamespace is that of the objects in the control plane which stand for runtimes.

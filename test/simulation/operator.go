@@ -170,13 +170,16 @@ func (c *controller) look(r request) {
 		return
 	}
 	seen := cluster.read()
+	there := c.source.Client(r, core.RuntimeID(r.runtime), reader{cluster: cluster})
+	readThere(there, r.object)
 	sleep(cmp.Or(o.world.plan.Work, reconcileTime))
+	readThere(there, r.object) // As after a conflict: the reconcile acts on what it has read before.
 	if o.killed.Load() {
 		return
 	}
 	for name, object := range seen {
 		if (r.object == "" || r.object == name) && (r.owner == "" || r.owner == object.owner) {
-			o.world.history.Looked(r.runtime, c.manager, name, object.version)
+			o.world.history.Looked(r.runtime, c.manager, name, object.version, r.object != "")
 		}
 	}
 	o.world.logf("%s looks at %s %s for %s", o.name, r.runtime, r.object, c.manager)

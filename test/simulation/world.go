@@ -32,6 +32,7 @@ type world struct {
 	closers   []func()
 	tasks     sync.WaitGroup
 	failed    atomic.Pointer[error]
+	uids      atomic.Int64
 
 	mu            sync.Mutex
 	operators     []*operator

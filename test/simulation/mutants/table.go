@@ -351,6 +351,18 @@ func pathMutants() []mutant {
 			"return nil, classify(err)", "return nil, nil",
 		},
 		{
+			"source: a read before the commit counts", "adapters/controllerruntime/reads.go",
+			"return a.version > event.Base || a.gone", "return a.version >= event.Base || a.gone",
+		},
+		{
+			"source: the newest read of a reconcile counts", "adapters/controllerruntime/reads.go",
+			"a.since <= r.turn && !r.known[a]", "a.since <= r.turn",
+		},
+		{
+			"source: a read counts for nothing", "adapters/controllerruntime/reads.go",
+			"r.known[a], a.version = true, max(a.version, version)", "_ = version",
+		},
+		{
 			"source: resyncs are not enqueued", "adapters/controllerruntime/source.go",
 			"to.addResync(r, 0)", "_ = r",
 		},

@@ -64,6 +64,7 @@ func (h *History) checkLiveness() {
 		for _, manager := range h.promise.Watches[key[1]] {
 			for _, c := range commits {
 				h.checkCommit(target{key[0], key[1], manager}, c, commits[len(commits)-1].version)
+				h.checkRepeats(target{key[0], key[1], manager}, c)
 			}
 		}
 	}
@@ -86,6 +87,21 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	case seen.After(bound):
 		h.violate("liveness", "%s: version %d of %s, committed at %s, was seen at %s, want %s",
 			t.manager, c.version, t.object, h.since(c.at), h.since(seen), h.since(bound))
+	}
+}
+
+// checkRepeats requires one reconcile for a change that is committed at once, without another write or a fault near it.
+func (h *History) checkRepeats(t target, c commit) {
+	r := h.promise.Runtimes[t.runtime]
+	if c.delay > shortDelay || !r.Numbered || r.FallsBack || !h.isCalm(c.at, nil) {
+		return
+	}
+	near := func(at time.Time) bool { return at.Sub(c.at).Abs() < 2*late }
+	reviews := slices.DeleteFunc(slices.Clone(h.changed[t.object]), func(at time.Time) bool { return !near(at) })
+	looks := slices.DeleteFunc(slices.Clone(h.looks[t]), func(l look) bool { return !l.named || !near(l.at) || l.at.Before(c.at) })
+	if len(reviews) == 1 && len(looks) > 1 {
+		h.violate("economy", "%d reconciles for version %d of %s, committed at %s, want 1",
+			len(looks), c.version, t.object, h.since(c.at))
 	}
 }
 

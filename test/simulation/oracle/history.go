@@ -109,6 +109,7 @@ type commit struct {
 type look struct {
 	version int
 	at      time.Time
+	named   bool
 }
 
 type sample struct {
@@ -149,9 +150,9 @@ type History struct {
 	outages []*outage
 	agents  []*Agent
 	resyncs map[resyncKey]int
-	changed map[string]bool      // objects with a write that changes something
-	asked   map[pair][]time.Time // resyncs that agents requested
-	waits   map[pair]time.Time   // end of the last Retry-After
+	changed map[string][]time.Time // reviews of writes that change something, by object
+	asked   map[pair][]time.Time   // resyncs that agents requested
+	waits   map[pair]time.Time     // end of the last Retry-After
 	found   []Violation
 }
 
@@ -159,7 +160,7 @@ type History struct {
 func New(promise Promise) *History {
 	return &History{
 		promise: promise, began: time.Now(), commits: make(map[[2]string][]commit),
-		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[string]bool),
+		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[string][]time.Time),
 		asked: make(map[pair][]time.Time), waits: make(map[pair]time.Time),
 	}
 }
@@ -184,7 +185,7 @@ func (h *History) Commit(runtime, object string, version int, delay time.Duratio
 func (h *History) Changes(object string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.changed[object] = true
+	h.changed[object] = append(h.changed[object], time.Now())
 }
 
 // Served reports a violation if a runtime got more answers than its rate limit allows. Answers with 429 do not
@@ -222,12 +223,13 @@ func (h *History) Connected(replica string, err error) {
 	}
 }
 
-// Looked records that the operator has read an object for a manager.
-func (h *History) Looked(runtime string, manager core.Manager, object string, version int) {
+// Looked records that the operator has read an object for a manager. Named is whether that reconcile is for the
+// object alone.
+func (h *History) Looked(runtime string, manager core.Manager, object string, version int, named bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	key := target{runtime, object, manager}
-	h.looks[key] = append(h.looks[key], look{version, time.Now()})
+	h.looks[key] = append(h.looks[key], look{version, time.Now(), named})
 }
 
 // Delivered records a delivery, and reports a violation if a runtime triggers another one.
@@ -240,7 +242,7 @@ func (h *History) Delivered(sender, triggered string, manager core.Manager, even
 	if sender != triggered {
 		h.violate("trigger", "%s triggered %s", sender, triggered)
 	}
-	if !event.Resync && !h.changed[event.Watched.Name] {
+	if !event.Resync && len(h.changed[event.Watched.Name]) == 0 {
 		h.violate("economy", "an event for %s, which did not change", event.Watched.Name)
 	}
 	if w, ok := h.promise.Expired[sender]; ok && !event.Resync && h.within(w) {

@@ -1,0 +1,200 @@
+package controllerruntime
+
+import (
+	"context"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const (
+	// awaitedFor is how long the resend of an event is expected: the last comes 32 s after the one
+	// before.
+	awaitedFor = time.Minute
+	// maxAwaited and maxAwaitedOfScope bound the objects that are remembered, of about 300 bytes each.
+	maxAwaited        = 1 << 15
+	maxAwaitedOfScope = 256
+)
+
+// scope is what one reconcile is for.
+type scope[request comparable] struct {
+	request request
+	runtime core.RuntimeID
+}
+
+// reads knows what reconciles have read of the objects that recent events name. An event whose write
+// they have seen needs no reconcile.
+type reads[request comparable] struct {
+	mu     sync.Mutex
+	scopes map[scope[request]]map[types.UID]*awaited
+	size   int
+	swept  time.Time
+	// turn orders events and reconciles.
+	turn uint64
+}
+
+// awaited is an object with events that may be sent again.
+type awaited struct {
+	kind  schema.GroupKind
+	name  types.NamespacedName
+	until time.Time
+	// since is the turn of the first event, and existed that of the first one that shows that the
+	// object exists, 0 without one. Reads of later reconciles count.
+	since, existed uint64
+	// version is the highest that a reconcile has read, and gone is whether one did not find the object.
+	version int64
+	gone    bool
+}
+
+// sees reports whether a reconcile has seen the write behind an event, and awaits the next one.
+func (r *reads[request]) sees(s scope[request], event *core.WatchEvent) bool {
+	if event.UID == "" {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	r.sweep(now)
+	a := r.scopes[s][event.UID]
+	if a == nil {
+		if a = r.add(s, event); a == nil {
+			return false
+		}
+	}
+	if a.until = now.Add(awaitedFor); event.Base > 0 && a.existed == 0 {
+		r.turn++
+		a.existed = r.turn
+	}
+	return a.version > event.Base || a.gone
+}
+
+// add returns nil without room.
+func (r *reads[request]) add(s scope[request], event *core.WatchEvent) *awaited {
+	if r.size == maxAwaited || len(r.scopes[s]) == maxAwaitedOfScope {
+		return nil
+	}
+	if r.scopes[s] == nil {
+		r.scopes[s] = make(map[types.UID]*awaited)
+	}
+	r.turn++
+	r.size++
+	a := &awaited{kind: event.WatchedGVK.GroupKind(), name: event.Watched, since: r.turn}
+	r.scopes[s][event.UID] = a
+	return a
+}
+
+// sweep forgets objects without events, at most once in half of awaitedFor.
+func (r *reads[request]) sweep(now time.Time) {
+	if now.Sub(r.swept) < awaitedFor/2 {
+		return
+	}
+	r.swept, r.size = now, 0
+	maps.DeleteFunc(r.scopes, func(_ scope[request], objects map[types.UID]*awaited) bool {
+		maps.DeleteFunc(objects, func(_ types.UID, a *awaited) bool { return a.until.Before(now) })
+		r.size += len(objects)
+		return len(objects) == 0
+	})
+}
+
+// Client returns c for one reconcile: call it at the beginning of each, with the request and the
+// runtime that c is connected to. The source then acknowledges an event without a reconcile if that
+// one has read the object after the write. Two of three events of a write are such resends.
+//
+// The first read of an object counts, by Get or List, in a reconcile that began after an event of the
+// object. A NotFound counts if Get has no options. It must come from the API server, not from a cache.
+// An event of contracts v1 and v2 is always reconciled, because it does not say which write it is for.
+// Writes through c are those of c.
+func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) client.Client {
+	to := s.target.Load()
+	if to == nil {
+		return c
+	}
+	return &reading[request]{
+		Client: c, reads: &to.reads, scope: scope[request]{r, id}, turn: to.reads.now(),
+		known: make(map[*awaited]bool),
+	}
+}
+
+func (r *reads[request]) now() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.turn
+}
+
+// reading is the client of one reconcile.
+type reading[request comparable] struct {
+	client.Client
+
+	reads *reads[request]
+	scope scope[request]
+	turn  uint64
+	// known has the objects that were read. A later read may be newer than what the reconcile acts on.
+	known map[*awaited]bool
+}
+
+// Get implements [client.Reader].
+func (r *reading[request]) Get(
+	ctx context.Context, name client.ObjectKey, object client.Object, opts ...client.GetOption,
+) error {
+	err := r.Client.Get(ctx, name, object, opts...)
+	switch {
+	case err == nil:
+		r.note(object)
+	case apierrors.IsNotFound(err) && len(opts) == 0:
+		r.noteGone(name, object)
+	}
+	return err // As it is.
+}
+
+// List implements [client.Reader].
+func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := r.Client.List(ctx, list, opts...)
+	if err == nil {
+		_ = meta.EachListItem(list, func(item runtime.Object) error {
+			if object, ok := item.(client.Object); ok {
+				r.note(object)
+			}
+			return nil
+		})
+	}
+	return err // As it is.
+}
+
+// note keeps the version of an object.
+func (r *reading[request]) note(object client.Object) {
+	version, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return
+	}
+	r.reads.mu.Lock()
+	defer r.reads.mu.Unlock()
+	a := r.reads.scopes[r.scope][object.GetUID()]
+	if a != nil && a.since <= r.turn && !r.known[a] {
+		r.known[a], a.version = true, max(a.version, version)
+	}
+}
+
+// noteGone notes that an object, which existed when an event was sent, exists no more.
+func (r *reading[request]) noteGone(name types.NamespacedName, object client.Object) {
+	kind, err := r.GroupVersionKindFor(object)
+	if err != nil {
+		return
+	}
+	r.reads.mu.Lock()
+	defer r.reads.mu.Unlock()
+	for _, a := range r.reads.scopes[r.scope] {
+		if a.name == name && a.kind == kind.GroupKind() && a.existed > 0 && a.existed <= r.turn && !r.known[a] {
+			r.known[a], a.gone = true, true
+		}
+	}
+}

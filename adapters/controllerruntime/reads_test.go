@@ -1,0 +1,239 @@
+package controllerruntime_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// stored is the one object of a runtime, absent without uid.
+type stored struct {
+	client.Client
+
+	uid     types.UID
+	version string
+	kind    string
+	err     error
+}
+
+func (s *stored) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) {
+	return schema.GroupVersionKind{Group: "g", Version: "v2", Kind: s.kind}, nil
+}
+
+func (s *stored) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	if s.uid == "" && s.err == nil {
+		return apierrors.NewNotFound(schema.GroupResource{}, "o")
+	}
+	into.SetUID(s.uid)
+	into.SetResourceVersion(s.version)
+	return s.err
+}
+
+func (s *stored) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	if list, ok := into.(*metav1.PartialObjectMetadataList); ok {
+		list.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{UID: s.uid, ResourceVersion: s.version}}}
+	}
+	return s.err
+}
+
+// operated is a source with one runtime, as an operator uses it.
+type operated struct {
+	t       *testing.T
+	source  *stringSource
+	queue   stringQueue
+	request string
+	there   stored
+}
+
+func operate(t *testing.T) *operated {
+	t.Helper()
+	o := &operated{
+		t: t, queue: newQueue(t), request: "skr:o", there: stored{uid: "u", version: "7", kind: "K"},
+		source: controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}),
+	}
+	started(t, o.source, o.queue)
+	return o
+}
+
+// event delivers an event, and reports whether a reconcile follows.
+func (o *operated) event(uid types.UID, base int64) (reconciles bool) {
+	o.t.Helper()
+	d := delivery("skr", "o")
+	d.Event.WatchedGVK = schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "K"}
+	d.Event.UID, d.Event.Base = uid, base
+	if err := o.source.Handle(o.t.Context(), d); err != nil {
+		o.t.Fatal(err)
+	}
+	return len(drain(o.queue)) > 0
+}
+
+func (o *operated) client() client.Client { return o.source.Client(o.request, "skr", &o.there) }
+
+func (o *operated) get(c client.Client, opts ...client.GetOption) {
+	_ = c.Get(o.t.Context(), client.ObjectKey{Name: "o"}, new(metav1.PartialObjectMetadata), opts...)
+}
+
+// TestReadWritesNeedNoReconcile delivers an event, reconciles, and delivers it again.
+func TestReadWritesNeedNoReconcile(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		base      int64
+		uid       types.UID // of the event. Default: that of the object
+		there     stored
+		reconcile func(*operated)
+		want      bool // reconciles again
+	}{
+		"read after the write":             {base: 6, there: stored{uid: "u", version: "7"}},
+		"read after a later write":         {base: 6, there: stored{uid: "u", version: "10"}},
+		"read before the commit":           {base: 7, there: stored{uid: "u", version: "7"}, want: true},
+		"read from a cache that lags":      {base: 7, there: stored{uid: "u", version: "6"}, want: true},
+		"created":                          {there: stored{uid: "u", version: "7"}},
+		"created, not committed":           {uid: "u", want: true},
+		"deleted":                          {base: 6, uid: "u"},
+		"deleted and created again":        {base: 6, uid: "u", there: stored{uid: "v", version: "8"}, want: true},
+		"deletion held by a finalizer":     {base: 6, there: stored{uid: "u", version: "7"}},
+		"no number":                        {base: 6, there: stored{uid: "u", version: "x7"}, want: true},
+		"read failed":                      {base: 6, there: stored{uid: "u", version: "7", err: errors.New("x")}, want: true},
+		"absent, but of another kind":      {base: 6, uid: "u", there: stored{kind: "Other"}, want: true},
+		"not read":                         {base: 6, there: stored{uid: "u", version: "7"}, want: true, reconcile: func(*operated) {}},
+		"an event that names no uid":       {uid: "-", base: 6, there: stored{version: "7"}, want: true},
+		"absent, perhaps in an old answer": {base: 6, uid: "u", want: true, reconcile: func(o *operated) { o.get(o.client(), &client.GetOptions{}) }},
+		"read by list": {base: 6, there: stored{uid: "u", version: "7"}, reconcile: func(o *operated) {
+			_ = o.client().List(o.t.Context(), new(metav1.PartialObjectMetadataList))
+		}},
+		"list failed": {base: 6, there: stored{uid: "u", version: "7", err: errors.New("x")}, want: true, reconcile: func(o *operated) {
+			_ = o.client().List(o.t.Context(), new(metav1.PartialObjectMetadataList))
+		}},
+		"read for another request": {base: 6, there: stored{uid: "u", version: "7"}, want: true, reconcile: func(o *operated) {
+			o.get(o.source.Client("skr:p", "skr", &o.there))
+		}},
+		"read of another runtime": {base: 6, there: stored{uid: "u", version: "7"}, want: true, reconcile: func(o *operated) {
+			o.get(o.source.Client(o.request, "skr-2", &o.there))
+		}},
+		"read again after the commit, as after a conflict": {base: 7, there: stored{uid: "u", version: "7"}, want: true, reconcile: func(o *operated) {
+			c := o.client()
+			o.get(c)
+			o.there.version = "8"
+			o.get(c)
+		}},
+		"absent after a read": {base: 7, there: stored{uid: "u", version: "7"}, want: true, reconcile: func(o *operated) {
+			c := o.client()
+			o.get(c)
+			o.there.uid = ""
+			o.get(c)
+		}},
+		"the next reconcile reads again": {base: 7, there: stored{uid: "u", version: "7"}, reconcile: func(o *operated) {
+			o.get(o.client())
+			o.there.version = "8"
+			o.get(o.client())
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := operate(t)
+			if o.there = tt.there; o.there.kind == "" {
+				o.there.kind = "K"
+			}
+			uid := tt.uid
+			switch uid {
+			case "":
+				uid = tt.there.uid
+			case "-":
+				uid = ""
+			}
+			if !o.event(uid, tt.base) {
+				t.Fatal("the first event is not reconciled")
+			}
+			if tt.reconcile == nil {
+				tt.reconcile = func(o *operated) { o.get(o.client()) }
+			}
+			tt.reconcile(o)
+			if got := o.event(uid, tt.base); got != tt.want {
+				t.Errorf("the resend is reconciled: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A reconcile that began before the event may act on an older read.
+func TestReadsOfEarlierReconcilesDoNotCount(t *testing.T) {
+	t.Parallel()
+	o := operate(t)
+	before := o.client()
+	o.event("u", 6)
+	o.get(before)
+	if !o.event("u", 6) {
+		t.Error("the read of a reconcile that began before the event counts")
+	}
+	o.there.uid = ""
+	o.event("created", 0)
+	between := o.client()
+	o.event("created", 6) // It exists only now.
+	o.get(between)
+	if !o.event("created", 6) {
+		t.Error("an object is gone that did not exist before the reconcile")
+	}
+}
+
+func TestNewWritesAreReconciled(t *testing.T) {
+	t.Parallel()
+	o := operate(t)
+	o.event("u", 6)
+	o.get(o.client())
+	if !o.event("u", 7) {
+		t.Error("a write after the read is not reconciled")
+	}
+	o.get(o.client())
+	if !o.event("u", 7) {
+		t.Error("a write that is not committed counts as read")
+	}
+}
+
+func TestReadsAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := operate(t)
+		o.event("u", 6)
+		o.get(o.client())
+		time.Sleep(2 * time.Minute) // In a bubble.
+		if !o.event("u", 6) {
+			t.Error("the object is remembered after its resends")
+		}
+		for i := range 300 {
+			o.event(types.UID(strconv.Itoa(i)), 6)
+		}
+		o.there.uid = "299"
+		o.get(o.client())
+		if !o.event("299", 6) {
+			t.Error("one runtime makes the source remember 300 objects")
+		}
+		time.Sleep(2 * time.Minute)
+		o.event("299", 6)
+		o.get(o.client())
+		if o.event("299", 6) {
+			t.Error("there is no room after the sweep")
+		}
+	})
+}
+
+func TestClientBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+	there := &stored{}
+	if got := source.Client("r", core.RuntimeID("skr"), there); got != client.Client(there) {
+		t.Errorf("Client before Start = %v, want the client itself", got)
+	}
+}
