@@ -51,10 +51,10 @@ type WatchEvent struct {
 	// section 3.2). It is empty without a trace.
 	TraceParent string
 
-	// UID is metadata.uid of Watched. Base is the resourceVersion of the state that the write is based
-	// on, 0 for a CREATE: an API server commits the write on that state only. An object of that UID
-	// with a higher resourceVersion therefore has the write, or never will. A merged event has the
-	// highest Base. Without this knowledge UID is empty. Contract v3 carries both.
+	// UID is metadata.uid of Watched. Base is the resourceVersion of the state on which the write
+	// is based, 0 for a CREATE: an API server commits the write on that state only. Therefore an
+	// object of that UID with a higher resourceVersion has the write, or never will. A merged event
+	// has the highest Base. UID is empty if they are unknown. Contract v3 carries both.
 	UID  types.UID
 	Base int64
 }

@@ -21,19 +21,20 @@ const (
 	// awaitedFor is how long the resend of an event is expected: the last comes 32 s after the one
 	// before.
 	awaitedFor = time.Minute
-	// maxAwaited and maxAwaitedOfScope bound the objects that are remembered, of about 300 bytes each.
+	// maxAwaited and maxAwaitedOfScope bound the objects that are remembered. Each takes about 300
+	// bytes.
 	maxAwaited        = 1 << 15
 	maxAwaitedOfScope = 256
 )
 
-// scope is what one reconcile is for.
+// scope identifies the purpose of a reconcile.
 type scope[request comparable] struct {
 	request request
 	runtime core.RuntimeID
 }
 
-// reads knows what reconciles have read of the objects that recent events name. An event whose write
-// they have seen needs no reconcile.
+// reads has the versions that reconciles have read of the objects that recent events name. An event
+// needs no reconcile if one has read its write.
 type reads[request comparable] struct {
 	mu     sync.Mutex
 	scopes map[scope[request]]map[types.UID]*awaited
@@ -51,7 +52,7 @@ type awaited struct {
 	// since is the turn of the first event, and existed that of the first one that shows that the
 	// object exists, 0 without one. Reads of later reconciles count.
 	since, existed uint64
-	// version is the highest that a reconcile has read, and gone is whether one did not find the object.
+	// version is the highest that a reconcile has read. gone is whether one found no object.
 	version int64
 	gone    bool
 }
@@ -110,10 +111,9 @@ func (r *reads[request]) sweep(now time.Time) {
 // runtime that c is connected to. The source then acknowledges an event without a reconcile if that
 // one has read the object after the write. Two of three events of a write are such resends.
 //
-// The first read of an object counts, by Get or List, in a reconcile that began after an event of the
-// object. A NotFound counts if Get has no options. It must come from the API server, not from a cache.
-// An event of contracts v1 and v2 is always reconciled, because it does not say which write it is for.
-// Writes through c are those of c.
+// The first read of an object counts, by Get or List, in a reconcile that began after an event of
+// the object. A NotFound counts if Get has no options. It must come from the API server, not from a
+// cache. An event of contracts v1 and v2 is always reconciled, because it does not name its write.
 func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) client.Client {
 	to := s.target.Load()
 	if to == nil {
@@ -138,7 +138,7 @@ type reading[request comparable] struct {
 	reads *reads[request]
 	scope scope[request]
 	turn  uint64
-	// known has the objects that were read. A later read may be newer than what the reconcile acts on.
+	// known has the objects that were read. The reconcile may not act on a later read.
 	known map[*awaited]bool
 }
 

@@ -30,9 +30,9 @@ type SourceOptions struct {
 	// Logger gets panics of map functions, and each delivery at debug level. Default: discarded.
 	Logger *slog.Logger
 	// Handled is called after each delivery with the number of its requests, and the error for the
-	// listener. No request and no error means that the map function did not need the event, or that a
-	// reconcile had seen its write, see [Source.Client]. It is called concurrently and must not block.
-	// Default: none.
+	// listener. No request and no error means that the map function did not need the event, or that
+	// a reconcile had read its write, see [Source.Client]. It is called concurrently and must not
+	// block. Default: none.
 	Handled func(d core.Delivery, requests int, err error)
 }
 

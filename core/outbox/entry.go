@@ -81,7 +81,7 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// extend makes the newer event of a key say of the newest one before it what its UID and Base say.
+// extend makes UID and Base of the newer event of a key cover the newest one before it, too.
 func (e *entry) extend(newer *core.WatchEvent) {
 	older := &e.WatchEvent
 	if e.next != nil {
