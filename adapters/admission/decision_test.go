@@ -24,10 +24,17 @@ func TestReviews(t *testing.T) {
 	t.Parallel()
 	one := types.NamespacedName{Namespace: "default", Name: "one"}
 	event := func(operation core.Operation, generation int64) *core.WatchEvent {
-		return &core.WatchEvent{
+		e := &core.WatchEvent{
 			Watched: one, WatchedGVK: widgetKind, Operation: operation, Field: core.FieldSpec,
 			Generation: generation, Time: noon,
 		}
+		if generation > 0 { // Objects without it have neither uid nor resourceVersion here.
+			e.UID = "9d6ba5a4"
+		}
+		if generation > 0 && operation != core.OperationCreate {
+			e.Base = 42
+		}
+		return e
 	}
 	tests := []struct {
 		name     string
@@ -113,7 +120,7 @@ func TestReviews(t *testing.T) {
 				q.Object = raw(widget("", `"status":{"ready":true}`))
 			}), admission.Accepted, &core.WatchEvent{
 				Watched: one, WatchedGVK: widgetKind, Operation: core.OperationUpdate, Field: core.FieldStatus,
-				Generation: 3, Time: noon,
+				Generation: 3, Time: noon, UID: "9d6ba5a4", Base: 42,
 			},
 		},
 		{
