@@ -104,9 +104,9 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 }
 
 // WebhookConfiguration returns the configuration with which an API server sends its reviews to
-// endpoint. It has one webhook per watch, one more for scale, and one per manager for the deletion of
-// the definitions of the watched custom resources, sorted by name. A failure of the endpoint never
-// blocks a write, because the failure policy is Ignore.
+// endpoint. It has one webhook per watch, one more for scale, and one per manager for the deletion
+// of the definitions of the watched custom resources, sorted by name. A failure of the endpoint
+// never blocks a write, because the failure policy is Ignore.
 //
 // It does no I/O and keeps no reference to its arguments. The error wraps
 // [ErrInvalidConfiguration], and [watch.ErrInvalid] for a watch, and names all problems.

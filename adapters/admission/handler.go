@@ -29,8 +29,8 @@ import (
 //   - 503 without memory for the body, if the uid of the review is not found either
 //
 // When a review cannot be read or decided, the handler accepts a resync of the manager after its
-// answer. The deletion of the definition of a watched custom resource becomes a resync, too, because
-// an API server deletes its objects without a review.
+// answer. The deletion of the definition of a watched custom resource becomes a resync, too,
+// because an API server deletes its objects without a review.
 //
 // A Handler is safe for concurrent use and starts no goroutine. The server around it must bound the
 // time and the number of requests.

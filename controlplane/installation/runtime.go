@@ -32,9 +32,10 @@ type Runtime struct {
 	// certificates.RuntimeStatus has them. Without the last two the webhook serves tls.crt. The API
 	// server of the runtime trusts the CAs in ca.crt, too.
 	Secret map[string][]byte
-	// PullSecret is a .dockerconfigjson of at most 64 KiB, with which the pods pull the image, beside
-	// [Options.ImagePullSecrets]. Install copies it to a Secret named Name with the suffix "-pull",
-	// which the administrator of the runtime can read. Uninstall removes the copy. Default: none.
+	// PullSecret is a .dockerconfigjson of at most 64 KiB, with which the pods pull the image,
+	// beside [Options.ImagePullSecrets]. Install copies it to a Secret named Name with the suffix
+	// "-pull", which the administrator of the runtime can read. Uninstall removes the copy.
+	// Default: none.
 	PullSecret []byte
 	// Watches are the changes that the API server sends to the agent.
 	Watches []watch.Watch

@@ -55,8 +55,8 @@ func (c *checker) canary(ctx context.Context) {
 }
 
 // webhook reports whether the API server called an agent for the dry run of the canary. Without an
-// agent beside this check, as in an init container, no call is expected yet. before is the number of
-// failed calls of that agent before the dry run.
+// agent beside this check, as in an init container, no call is expected yet. before is the number
+// of failed calls of that agent before the dry run.
 func (c *checker) webhook(ctx context.Context, called bool, before int64) {
 	failures, runs := before, false
 	if !called {
@@ -78,8 +78,8 @@ func (c *checker) webhook(ctx context.Context, called bool, before int64) {
 	}
 }
 
-// failuresBeside asks the agent at the metrics port of this host for the calls of the API server that
-// failed. It reports false without an agent.
+// failuresBeside asks the agent at the metrics port of this host for the calls of the API server
+// that failed. It reports false without an agent.
 func failuresBeside(ctx context.Context, address string) (failures int64, runs bool) {
 	host, port, _ := net.SplitHostPort(address)
 	target := "http://" + net.JoinHostPort(cmp.Or(host, "localhost"), port) + "/readyz"
