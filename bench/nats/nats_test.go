@@ -53,7 +53,7 @@ func batchOf(source core.RuntimeID, names ...string) core.Batch {
 	}
 	batch := core.NewBatch(events...)
 	batch.Source, batch.Epoch = source, "epoch"
-	return batch
+	return contract.Claim(batch, source)
 }
 
 // pinning is the verifier of production. The domains are those of a control plane.
