@@ -72,7 +72,7 @@ func put(publish jetstream.JetStream, n int, batch core.Batch) {
 	msg := nats.NewMsg(natsjetstream.Subject(manager, id))
 	msg.Data = lab.Must(contract.V3.Encode(&batch)).Body
 	msg.Header.Set("Watch-Answer", natsjetstream.InboxPrefix(id)+".gone")
-	lab.Must(publish.PublishMsgAsync(msg))
+	lab.Must(publish.PublishMsgAsync(msg, jetstream.WithStallWait(time.Minute)))
 }
 
 // newestEvents has the time at which the newest event of each runtime came.
