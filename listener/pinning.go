@@ -31,9 +31,9 @@ func (f DomainsFunc) Domain(ctx context.Context, runtime core.RuntimeID, event *
 }
 
 // SANPinning lets an event pass if a SAN of the sender's certificate (DNS name, URI or IP address)
-// equals the registered domain. DNS names are compared without regard to case and to one trailing
-// dot (RFC 4343). A wildcard in the certificate matches nothing. An empty domain, or one with a
-// wildcard, is refused.
+// equals the registered domain. A URI counts only with a scheme. DNS names are compared without
+// regard to case and to one trailing dot (RFC 4343). A wildcard in the certificate matches nothing.
+// An empty domain, or one with a wildcard, is refused.
 func SANPinning(domains Domains) core.Verifier { return &sanPinning{domains: domains} }
 
 var errDomainsMissing = errors.New("domains for SAN pinning are nil")

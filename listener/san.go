@@ -9,12 +9,12 @@ import (
 )
 
 // hasSAN reports whether one of the peer's SANs equals name. A wildcard in the certificate matches
-// nothing but itself.
+// nothing but itself. A URI has a scheme: without one, it would pass for a domain.
 func hasSAN(peer *core.Peer, name string) bool {
 	if addr, err := netip.ParseAddr(name); err == nil {
 		return slices.Contains(peer.IPs, addr.Unmap())
 	}
-	return slices.Contains(peer.URIs, name) ||
+	return strings.Contains(name, ":") && slices.Contains(peer.URIs, name) ||
 		slices.ContainsFunc(peer.DNSNames, func(dns string) bool { return sameDNSName(dns, name) })
 }
 

@@ -120,7 +120,7 @@ func TestSANPinning(t *testing.T) {
 	peer := core.Peer{
 		ID:       "runtime-a",
 		DNSNames: []string{"A.example", "b.example.", "*.wild.example", "192.0.2.7", "kk.example", ""},
-		URIs:     []string{"https://c.example/x"},
+		URIs:     []string{"https://c.example/x", "d.example"},
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 	}
 
@@ -143,6 +143,7 @@ func TestSANPinning(t *testing.T) {
 		{"space around", " a.example", listener.ReasonSANMismatch},
 		{"of a wildcard SAN", "x.wild.example", listener.ReasonSANMismatch},
 		{"URI of other case", "https://C.example/x", listener.ReasonSANMismatch},
+		{"a URI without scheme", "d.example", listener.ReasonSANMismatch},
 		{"another IP address", "192.0.2.2", listener.ReasonSANMismatch},
 		{"an IP address among the DNS names", "192.0.2.7", listener.ReasonSANMismatch},
 		{"a letter that folds to ASCII", "\u212ak.example", listener.ReasonSANMismatch},

@@ -32,6 +32,9 @@ const (
 // errIncomplete means that a required argument of NewRuntimes is missing.
 var errIncomplete = errors.New("want a cache, a kind with version and an identify function")
 
+// errNoFleet means that an option of NewRuntimes is useless.
+var errNoFleet = errors.New("option Managers: want it only with Fleet")
+
 // IdentifyFunc returns the runtime that an object stands for, from its metadata. "" means that the
 // object has no identity. Such an object can still be the owner of an event, and only its domain
 // proves the sender. The function is called concurrently and must not change the object.
@@ -54,6 +57,10 @@ type RuntimesOptions struct {
 	// identity. Otherwise the runtime is stale there until [fleet.Options].ForgetAfter. Default:
 	// none.
 	Fleet *fleet.Fleet
+	// Managers are those that each runtime has an agent for. Fleet expects their heartbeats, as
+	// [fleet.Fleet.Expect] does, so that a runtime that is dead is stale after a restart of the
+	// operator, too. They need a Fleet. Default: none is expected.
+	Managers []core.Manager
 }
 
 // withDefaults returns a copy with all defaults set.
@@ -88,6 +95,9 @@ func NewRuntimes(
 		return nil, fmt.Errorf("runtimes of kind %q: %w", kind, errIncomplete)
 	}
 
+	if opts.Fleet == nil && len(opts.Managers) > 0 {
+		return nil, errNoFleet
+	}
 	opts = opts.withDefaults()
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kind)
@@ -105,16 +115,26 @@ func NewRuntimes(
 		informer: informer, lookup: lookup, kind: kind, identify: identify, annotation: opts.DomainAnnotation,
 	}
 	if opts.Fleet != nil {
-		_, err = informer.AddEventHandler(r.forgetIn(opts.Fleet))
+		_, err = informer.AddEventHandler(r.keepIn(opts.Fleet, opts.Managers))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("watch deletions of kind %q: %w", kind, err)
+		return nil, fmt.Errorf("watch kind %q for the fleet: %w", kind, err)
 	}
 	return r, nil
 }
 
-// forgetIn returns a handler that forgets the runtimes for which no object stands any more.
-func (r *Runtimes) forgetIn(known *fleet.Fleet) toolscache.ResourceEventHandler {
+// keepIn returns a handler that expects the runtimes of all objects, and forgets those for which no
+// object stands any more.
+func (r *Runtimes) keepIn(known *fleet.Fleet, managers []core.Manager) toolscache.ResourceEventHandler {
+	expect := func(object any) {
+		metadata, ok := object.(metav1.Object)
+		if !ok || r.identify(metadata) == "" {
+			return
+		}
+		for _, manager := range managers {
+			known.Expect(r.identify(metadata), manager)
+		}
+	}
 	forget := func(object any, unless core.RuntimeID) {
 		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 			object = last.Obj
@@ -133,10 +153,13 @@ func (r *Runtimes) forgetIn(known *fleet.Fleet) toolscache.ResourceEventHandler 
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    expect,
 		DeleteFunc: func(object any) { forget(object, "") },
 		UpdateFunc: func(before, after any) {
-			if metadata, ok := after.(metav1.Object); ok {
+			metadata, ok := after.(metav1.Object)
+			if former, also := before.(metav1.Object); ok && also && r.identify(former) != r.identify(metadata) {
 				forget(before, r.identify(metadata))
+				expect(after)
 			}
 		},
 	}

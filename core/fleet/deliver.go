@@ -17,6 +17,9 @@ const (
 	reviewInterval = time.Second
 	deliverTimeout = 5 * time.Second
 	retryDelay     = time.Second
+	// maxDeliveries bounds the deliveries of a manager at the same time, as each may hang for
+	// deliverTimeout.
+	maxDeliveries = 32
 )
 
 // ErrManagerTaken means that another Start delivers the resyncs of a manager.
@@ -52,9 +55,7 @@ func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
 			return fmt.Errorf("fleet: %w: %q", ErrManagerTaken, manager)
 		}
 	}
-	for manager := range handlers {
-		f.served[manager] = struct{}{}
-	}
+	maps.Copy(f.served, handlers)
 	return nil
 }
 
@@ -89,6 +90,7 @@ func (f *Fleet) reviewEverySecond(ctx context.Context) {
 const slice = 500
 
 func (f *Fleet) reviewAll() {
+	f.addExpected()
 	for some := range slices.Chunk(f.keys(), slice) {
 		f.reviewSome(some)
 	}
@@ -113,7 +115,7 @@ func (f *Fleet) reviewSome(keys []key) {
 		f.review(r, now)
 
 		// A runtime with heartbeats at longer intervals is neither stale nor unknown.
-		if now.Sub(r.lastSeen) > f.opts.ForgetAfter && (r.state == Stale || r.state == Unknown) {
+		if r.expected.IsZero() && now.Sub(r.lastSeen) > f.opts.ForgetAfter && (r.state == Stale || r.state == Unknown) {
 			f.remove(k)
 		}
 	}
@@ -126,23 +128,33 @@ func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler cor
 	defer ticker.Stop()
 	pace := time.NewTicker(max(time.Second/time.Duration(f.opts.ResyncsPerSecond), 1))
 	defer pace.Stop()
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	slots := make(chan struct{}, maxDeliveries)
+	deliver := func(k key) {
+		slots <- struct{}{} // The end of ctx ends the calls, and so frees a slot.
+		calls.Go(func() {
+			defer func() { <-slots }()
+			f.deliver(ctx, handler, k)
+		})
+	}
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
-			f.deliverDue(ctx, manager, handler, pace.C)
+			f.deliverDue(ctx, manager, pace.C, deliver)
 		}
 	}
 }
 
-func (f *Fleet) deliverDue(ctx context.Context, manager core.Manager, handler core.Handler, pace <-chan time.Time) {
+func (f *Fleet) deliverDue(ctx context.Context, manager core.Manager, pace <-chan time.Time, deliver func(key)) {
 	for _, d := range f.due(manager, time.Now()) {
 		select {
 		case <-pace:
+			deliver(d.key)
 		case <-ctx.Done():
 			return
 		}
-		f.deliver(ctx, handler, d.key)
 	}
 }
 

@@ -29,8 +29,9 @@ type Fleet struct {
 	mu        sync.Mutex
 	records   map[key]*record
 	managers  map[core.RuntimeID][]core.Manager
-	resyncs   map[key]*resync // to come
-	served    map[core.Manager]struct{}
+	resyncs   map[key]*resync  // to come
+	expected  map[key]struct{} // without a record
+	served    map[core.Manager]core.Handler
 	tallies   map[core.Manager]*tally
 	observers []func(Transition)
 	changes   []Transition // that the observers have not got
@@ -48,7 +49,8 @@ func New(opts Options) (*Fleet, error) {
 		records:   make(map[key]*record),
 		managers:  make(map[core.RuntimeID][]core.Manager),
 		resyncs:   make(map[key]*resync),
-		served:    make(map[core.Manager]struct{}),
+		expected:  make(map[key]struct{}),
+		served:    make(map[core.Manager]core.Handler),
 		tallies:   make(map[core.Manager]*tally),
 		reviewing: make(chan struct{}, 1),
 	}, nil
@@ -134,7 +136,11 @@ func (f *Fleet) record(k key, now time.Time) *record {
 		return nil
 	}
 	k.manager = core.Manager(strings.Clone(string(k.manager))) // It may be cut from a long request line.
-	r := &record{key: k, state: Unknown, since: now, first: now}
+	r := &record{key: k, state: Unknown, since: now}
+	if _, expected := f.expected[k]; expected {
+		delete(f.expected, k)
+		r.expect(now)
+	}
 	f.records[k] = r
 	f.managers[k.runtime] = append(f.managers[k.runtime], k.manager)
 	return r

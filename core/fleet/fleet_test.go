@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -609,4 +610,57 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	if err := f.Start(ctx, map[core.Manager]core.Handler{kyma: handler}); err != nil {
 		t.Error(err)
 	}
+}
+
+// A map function may wait for the API server of its runtime: 100 of them delayed all others by 8 min.
+func TestDeliveriesThatHangDelayOthersLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := fleet.New(fleet.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var running, most atomic.Int64
+
+		delivered := make(chan time.Time, 100)
+		handler := core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
+			if d.Runtime == prod {
+				delivered <- time.Now()
+
+				return nil
+			}
+
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			<-ctx.Done()
+
+			return ctx.Err()
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+
+		go func() { ended <- f.Start(ctx, map[core.Manager]core.Handler{kyma: handler}) }()
+
+		for n := range 100 {
+			send(f, core.RuntimeID(fmt.Sprint("hangs-", n)), kyma, beat("e", 1, 0))
+		}
+
+		time.Sleep(time.Minute)
+		send(f, prod, kyma, beat("e", 1, 0))
+
+		asked := time.Now()
+		if took := (<-delivered).Sub(asked); took > 30*time.Second {
+			t.Errorf("a resync waited %v behind 100 that hang, want at most 30 s", took)
+		}
+
+		if n := most.Load(); n > 32 {
+			t.Errorf("%d deliveries at the same time, want at most 32", n)
+		}
+
+		stop()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

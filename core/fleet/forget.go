@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 		delete(f.resyncs, key{runtime, manager})
 	}
 	delete(f.managers, runtime)
+	maps.DeleteFunc(f.expected, func(k key, _ struct{}) bool { return k.runtime == runtime })
 }
 
 // ForgetManager removes a runtime for one manager, unless it still sends requests to it, and
@@ -34,6 +36,7 @@ func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (for
 	if r != nil {
 		f.remove(k)
 	}
+	delete(f.expected, k)
 	return true
 }
 

@@ -20,6 +20,8 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	}
 
 	switch {
+	case r.isMissing(opts, now):
+		return Stale, ""
 	case !r.heartbeats:
 		return Unknown, ""
 	case !alive:

@@ -30,8 +30,8 @@ type Options struct {
 	// MissedHeartbeats is the number of intervals for which a runtime may be silent before it is
 	// stale. Default: 2.
 	MissedHeartbeats int
-	// ForgetAfter is the silence after which a stale or unknown runtime is forgotten. Default: 7
-	// days.
+	// ForgetAfter is the silence after which a stale or unknown runtime is forgotten, unless
+	// [Fleet.Expect] was called for it. Default: 7 days.
 	ForgetAfter time.Duration
 	// MaxStatuses bounds the pairs of runtime and manager. Further ones stay unknown. Default:
 	// 100,000.

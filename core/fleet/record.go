@@ -23,6 +23,7 @@ type record struct {
 	state      State
 	reason     string
 	since      time.Time
+	expected   time.Time // since when, zero if it is not
 	first      time.Time // request
 	lastSeen   time.Time
 	heartbeats bool // ever had one
@@ -43,7 +44,9 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 		r.disprove()
 	}
 
-	r.lastSeen = now
+	if r.lastSeen = now; r.first.IsZero() {
+		r.first = now
+	}
 
 	if batch.Epoch != "" {
 		cause = cmp.Or(r.observeReplica(peer, batch, opts, now), cause)

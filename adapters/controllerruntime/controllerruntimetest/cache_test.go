@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
@@ -181,6 +184,46 @@ func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 	if !slices.Equal(left, []core.RuntimeID{"skr-2"}) {
 		t.Errorf("the fleet knows %v, want the second runtime", left)
 	}
+}
+
+// The operator of a dead runtime was restarted: nothing showed it any more.
+func TestTheFleetExpectsTheRuntimesOfTheCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		watched, err := fleet.New(fleet.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := controllerruntimetest.NewCache(kyma("a", "skr-1", ""), kyma("b", "", ""))
+		opts := controllerruntime.RuntimesOptions{Managers: []core.Manager{"kyma"}}
+		byLabel := controllerruntime.ByLabel("runtime-id")
+		if _, err := controllerruntime.NewRuntimes(t.Context(), objects, kind(), byLabel, opts); err == nil {
+			t.Error("no error for managers without a fleet")
+		}
+		opts.Fleet = watched
+		if _, err := controllerruntime.NewRuntimes(t.Context(), objects, kind(), byLabel, opts); err != nil {
+			t.Fatal(err)
+		}
+		objects.Set(kyma("c", "skr-2", ""))
+		objects.Set(kyma("c", "skr-3", ""))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		taken := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+		go func() { ended <- watched.Start(ctx, map[core.Manager]core.Handler{"kyma": taken}) }()
+		time.Sleep(65 * time.Second)
+		states := map[core.RuntimeID]fleet.State{}
+		watched.Range(func(s fleet.Status) bool {
+			states[s.Runtime] = s.State
+			return true
+		})
+		want := map[core.RuntimeID]fleet.State{"skr-1": fleet.Stale, "skr-3": fleet.Stale}
+		if !maps.Equal(states, want) {
+			t.Errorf("the fleet knows %v, want %v", states, want)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A misspelt kind fails as at an API server, and a reconciler can get an object.

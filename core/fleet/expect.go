@@ -1,0 +1,68 @@
+package fleet
+
+import (
+	"maps"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Expect makes a runtime known for a manager before its first request. While Start has a handler
+// for the manager that is ready, the runtime is unknown for [Options].MissedHeartbeats intervals of
+// 30 s, and then stale. It stays known until Forget or ForgetManager. An agent without heartbeats
+// makes it unknown. Call it at each start for all runtimes that have an agent.
+func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k := key{runtime, manager}
+	if r := f.records[k]; r != nil {
+		r.expect(time.Now())
+		return
+	}
+	f.expected[k] = struct{}{}
+}
+
+// expect notes since when the runtime is expected.
+func (r *record) expect(now time.Time) {
+	if r.expected.IsZero() {
+		r.expected = now
+	}
+}
+
+// isMissing reports whether the runtime is expected and has sent nothing for too long.
+func (r *record) isMissing(opts *Options, now time.Time) bool {
+	return !r.expected.IsZero() && r.lastSeen.IsZero() && now.Sub(r.expected) > patience(opts, nil)
+}
+
+// addExpected makes records of the expected runtimes, where this process serves their manager.
+func (f *Fleet) addExpected() {
+	ready := f.readyManagers()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	for k := range f.expected {
+		if ready[k.manager] {
+			f.record(k, now)
+		}
+	}
+}
+
+// readyManagers asks the handlers without the lock.
+func (f *Fleet) readyManagers() map[core.Manager]bool {
+	ready := make(map[core.Manager]bool)
+	for manager, handler := range f.handlers() {
+		r, asks := handler.(core.Readier)
+		ready[manager] = !asks || r.Ready() == nil
+	}
+	return ready
+}
+
+// handlers returns those of all calls of Start, if anything is expected.
+func (f *Fleet) handlers() map[core.Manager]core.Handler {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.expected) == 0 {
+		return nil
+	}
+	return maps.Clone(f.served)
+}
