@@ -160,6 +160,9 @@ func (w *world) startRuntimes(gateway string, kymas []string) {
 		w.must(m.Client.Create(w.t.Context(), newNamespace(today.Namespace)))
 		m.rights.grant(w.t, m.ControlPlane)
 		w.must(m.Client.Create(w.t.Context(), today.Kymas()))
+		for _, object := range today.Rights(today.Namespace) {
+			w.must(m.Client.Create(w.t.Context(), object))
+		}
 		w.members = append(w.members, m)
 	}
 }

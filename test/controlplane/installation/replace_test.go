@@ -19,7 +19,7 @@ func aFormerAgentIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	w := newWorld(t, plane, "former")
 	w.opts.Replaces = installation.SKRWebhook(w.namespace)
 	w.install() // It makes the namespace.
-	for _, object := range today.Agent(w.namespace, "image", "kcp.example:443", nil) {
+	for _, object := range append(today.Agent(w.namespace, "image", "kcp.example:443", nil), today.Rights(w.namespace)...) {
 		if err := plane.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -114,15 +116,22 @@ func (p *pod) mountConfig(mount *corev1.VolumeMount, source *corev1.ConfigMapVol
 	return err
 }
 
-// mountAccount mounts the token of the service account, if the pod wants one.
+// mountAccount mounts the token of the service account, if the pod wants one. It makes the account
+// "default", as the controller manager does.
 func (p *pod) mountAccount() error {
 	if wanted := p.spec.AutomountServiceAccountToken; wanted != nil && !*wanted {
 		return nil
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.owner.Namespace,
-		Name:      p.spec.ServiceAccountName,
+		Name:      cmp.Or(p.spec.ServiceAccountName, "default"),
 	}}
+	if p.spec.ServiceAccountName == "" {
+		err := p.node.plane.Client.Create(context.Background(), account.DeepCopy())
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("account: %w", err)
+		}
+	}
 	request := &authenticationv1.TokenRequest{}
 	if err := p.node.plane.Client.SubResource("token").Create(context.Background(), account, request); err != nil {
 		return fmt.Errorf("token: %w", err)

@@ -6,29 +6,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// agent are the objects of a runtime. Its placeholders are the namespace, the image and the address
+// agent are the objects of a runtime in the shape of skr-webhook/resources.yaml of lifecycle-manager
+// c5b83f1, as its internal/service/watcher/resources/resource_configurator.go completes them: label,
+// image, KCP_ADDR, limits and GODEBUG. Its placeholders are the namespace, the image and the address
 // of the gateway.
 const agent = `
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: skr-webhook-sa, namespace: %[1]s}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: kyma-reader}
-rules:
-  - {apiGroups: [operator.kyma-project.io], resources: [kymas], verbs: [get, watch, list]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: read-kymas}
-subjects: [{kind: ServiceAccount, name: skr-webhook-sa, namespace: %[1]s}]
-roleRef: {kind: ClusterRole, name: kyma-reader, apiGroup: rbac.authorization.k8s.io}
----
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
 metadata: {name: skr-webhook-priority}
-value: 2000000
+value: 1000000000
 ---
 apiVersion: v1
 kind: Service
@@ -42,7 +28,7 @@ kind: Service
 metadata: {name: skr-webhook-metrics, namespace: %[1]s, labels: {app: skr-webhook}}
 spec:
   selector: {app: skr-webhook}
-  ports: [{name: metrics, port: 2112, targetPort: metrics-port}]
+  ports: [{name: http-metrics, port: 2112, targetPort: metrics-port}]
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -58,7 +44,7 @@ metadata: {name: kyma-project.io--watcher-to-dns, namespace: %[1]s}
 spec:
   podSelector: {matchLabels: {app: skr-webhook}}
   policyTypes: [Egress]
-  egress: [{ports: [{port: 53, protocol: UDP}]}]
+  egress: [{ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]}]
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -97,8 +83,8 @@ spec:
         operator.kyma-project.io/pod-restart-trigger: "1"
         sidecar.istio.io/inject: "false"
     spec:
-      serviceAccountName: skr-webhook-sa
       priorityClassName: skr-webhook-priority
+      securityContext: {runAsUser: 10001, runAsGroup: 30001, runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
       containers:
         - name: server
           image: %[2]s
@@ -113,11 +99,16 @@ spec:
             - {name: TLS_CALLBACK, value: "true"}
             - {name: KCP_CONTRACT, value: v2}
             - {name: KCP_ADDR, value: "%[3]s"}
-            - {name: WEBHOOK_SIDE_CAR, value: "true"}
             - {name: GODEBUG, value: "fips140=only,tlsmlkem=0"}
           ports:
             - {containerPort: 8443, name: watcher-port}
             - {containerPort: 2112, name: metrics-port}
+          securityContext:
+            privileged: false
+            allowPrivilegeEscalation: false
+            runAsNonRoot: true
+            capabilities: {drop: [ALL]}
+            readOnlyRootFilesystem: true
           resources:
             requests: {cpu: "0.01", memory: 20Mi}
             limits: {cpu: "0.1", memory: 200Mi}
@@ -128,6 +119,29 @@ spec:
             secretName: skr-webhook-tls
             items: [{key: tls.key, path: tls.key}, {key: tls.crt, path: tls.crt}, {key: ca.crt, path: ca.crt}]
 `
+
+const rights = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: skr-webhook-sa, namespace: %[1]s}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: kyma-reader}
+rules:
+  - {apiGroups: [operator.kyma-project.io], resources: [kymas], verbs: [get, watch, list]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: read-kymas}
+subjects: [{kind: ServiceAccount, name: skr-webhook-sa, namespace: %[1]s}]
+roleRef: {kind: ClusterRole, name: kyma-reader, apiGroup: rbac.authorization.k8s.io}
+`
+
+// Rights returns the objects that a runtime from before 2025-06-03 has beside those of [Agent].
+func Rights(namespace string) []*unstructured.Unstructured {
+	return objects(fmt.Sprintf(rights, namespace))
+}
 
 // Agent returns the objects of the agent in a runtime, without the webhook configuration. address
 // is that of the gateway. secret has ca.crt, tls.crt and tls.key.
