@@ -33,6 +33,7 @@ type config struct {
 	webhookCAs   string
 	clientNames  []string // of the API server's certificate; empty: any
 	controlPlane string
+	transport    string
 	serverName   string
 	contract     contract.Version
 	protocol     httpmtls.Protocol
@@ -95,7 +96,7 @@ func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.I
 
 // check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
-	return errors.Join(c.checkWebhook(), c.checkSource())
+	return errors.Join(c.checkWebhook(), c.checkSource(), c.checkTransport())
 }
 
 func (c *config) checkSource() error {

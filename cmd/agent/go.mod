@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/google/go-cmp v0.7.0
+	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/client_golang v1.25.0
 	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.37.2
@@ -28,14 +29,18 @@ require (
 	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 	github.com/hashicorp/go-retryablehttp v0.7.8 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/klauspost/compress v1.20.1 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
+	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/net v0.59.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
@@ -54,6 +59,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261122175540-85687d8dde00
 )
@@ -63,6 +69,7 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
 	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../../adapters/informer
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../../adapters/natsjetstream
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/agent => ../../agent
 )

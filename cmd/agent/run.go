@@ -114,6 +114,11 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *agent.LogWrit
 	if err != nil {
 		return err
 	}
+	stop, err := c.addTransport(&parts)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	collectors = append(collectors, c.buildInfo(), droppedLines(lines))
 	running, err := agent.New(ctx, parts, c.options(log, collectors...))
 	if err != nil {

@@ -59,6 +59,7 @@ func defaults() config {
 		heartbeats:    30 * time.Second,
 		canary:        canarySettings{interval: 30 * time.Second},
 		source:        sourceAdmission,
+		transport:     transportHTTPS,
 		shutdown:      20 * time.Second,
 		logLevel:      slog.LevelInfo,
 	}
@@ -83,6 +84,10 @@ func TestSettings(t *testing.T) {
 		"empty variables are none": {
 			env:  []string{"WEBHOOK_PORT=", "KCP_CONTRACT=", "MANAGERS=", "LOG_LEVEL="},
 			want: func(*config) {},
+		},
+		"NATS": {
+			env:  []string{"TRANSPORT=nats"},
+			want: func(c *config) { c.transport = transportNATS },
 		},
 		"flags win": {
 			env:  []string{"WEBHOOK_PORT=1", "KCP_ADDR=other:1", "SETTLE=nonsense", "MANAGERS=a"},

@@ -55,6 +55,9 @@ func requiredSettings(c *config) []setting {
 
 func controlPlaneSettings(c *config) []setting {
 	return []setting{
+		optional("TRANSPORT", into(transportHTTPS+", "+transportNATS, &c.transport, parseTransport), transportHTTPS,
+			"How events travel: by HTTPS to a listener or gateway, or through the NATS server at `KCP_ADDR`. "+
+				"With `nats`, the Common Name of `TLS_CERT` names the runtime, and `KCP_PROTOCOL` has no effect."),
 		optional("KCP_CONTRACT", into(versions(), &c.contract, contract.ParseVersion), string(defaultContract),
 			"Wire contract to send events with."),
 		optional("CONTRACT_FALLBACK", into("v2", &c.fallback, parseFallback), "",

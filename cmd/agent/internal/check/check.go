@@ -22,11 +22,11 @@ const timeout = 40 * time.Second
 // no port, so it may run beside an agent with the same settings. It returns [ErrFailed] if a check
 // failed.
 //
-// Without a webhook, informer tries the watches, and returns the problems of those that cannot be
-// established. It is nil for a webhook.
+// Another transport than "https" is not tried. Without a webhook, informer tries the watches, and
+// returns the problems of those that cannot be established. It is nil for a webhook.
 func Run(
-	ctx context.Context, opts agent.Options, informer func(context.Context) []string, warnings []string,
-	out io.Writer,
+	ctx context.Context, opts agent.Options, transport string, informer func(context.Context) []string,
+	warnings []string, out io.Writer,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -38,7 +38,11 @@ func Run(
 		c.callers()
 	}
 	c.managers()
-	c.controlPlane(ctx)
+	if transport == "https" {
+		c.controlPlane(ctx)
+	} else {
+		c.skip("connection", "TRANSPORT="+transport+": see the log of the agent")
+	}
 	if informer == nil {
 		c.canary(ctx)
 	} else {

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/agent"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+// The values of TRANSPORT.
+const (
+	transportHTTPS = "https"
+	transportNATS  = "nats"
+)
+
+func parseTransport(text string) (string, error) {
+	if text != transportHTTPS && text != transportNATS {
+		return "", unwanted(text, transportHTTPS+" or "+transportNATS)
+	}
+	return text, nil
+}
+
+func (c *config) checkTransport() error {
+	if c.transport == transportNATS && (c.contract != contract.V3 || c.fallback != "") {
+		return errors.New("TRANSPORT=nats: want KCP_CONTRACT=v3 and no CONTRACT_FALLBACK")
+	}
+	return nil
+}
+
+// natsTransport is a forwarder with its connection, which the agent closes after the last batch.
+type natsTransport struct {
+	*natsjetstream.Forwarder
+
+	conn  *nats.Conn
+	files *keys.Files
+}
+
+// addTransport adds the transport that replaces HTTPS. After the agent, stop must be called. It
+// closes the connection, also if no agent was built.
+func (c *config) addTransport(parts *agent.Parts) (stop func(), err error) {
+	if c.transport != transportNATS {
+		return func() {}, nil
+	}
+	to, err := c.connectNATS()
+	if err != nil {
+		return nil, err
+	}
+	parts.Transport = to
+	ctx, cancel := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	following.Go(func() { _ = to.files.Start(ctx) }) // It returns nil.
+	return func() {
+		cancel()
+		following.Wait()
+		to.conn.Close()
+	}, nil
+}
+
+// connectNATS connects as the runtime in the Common Name of the certificate, and again with each
+// new certificate. It does not wait for the server.
+func (c *config) connectNATS() (*natsTransport, error) {
+	t := &natsTransport{}
+	var err error
+	t.files, err = keys.NewFiles(c.client, keys.FilesOptions{Hooks: keys.FilesHooks{
+		Reloaded: func(time.Time) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
+	}})
+	if err != nil {
+		return nil, err
+	}
+	runtime, server, err := c.natsNames(t.files)
+	if err != nil {
+		return nil, err
+	}
+	opts := append(natsjetstream.ConnectOptions(runtime, t.material), c.expectServer)
+	if t.conn, err = nats.Connect(server, opts...); err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", server, err)
+	}
+	t.Forwarder, err = natsjetstream.NewForwarder(t.conn, runtime, natsjetstream.ForwarderOptions{Timeout: c.forwarding})
+	if err != nil {
+		t.conn.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// natsNames returns the name of the runtime and the URL of the server. Without a port, the client
+// takes 4222.
+func (c *config) natsNames(files *keys.Files) (core.RuntimeID, string, error) {
+	material, err := files.Material()
+	if err != nil {
+		return "", "", err
+	}
+	address, err := httpmtls.ParseAddress(c.controlPlane)
+	if err != nil {
+		return "", "", err
+	}
+	server := url.URL{Scheme: "tls", Host: address.Host}
+	return core.RuntimeID(material.Certificate.Leaf.Subject.CommonName), server.String(), nil
+}
+
+func (c *config) expectServer(o *nats.Options) error {
+	o.TLSConfig.ServerName = c.serverName // Empty: the host.
+	return nil
+}
+
+func (t *natsTransport) material() (*tls.Certificate, *x509.CertPool) {
+	material, err := t.files.Material()
+	if err != nil {
+		return nil, nil
+	}
+	return material.Certificate, material.Roots
+}
