@@ -104,7 +104,8 @@ type operator struct {
 	Settings
 
 	mgr    ctrl.Manager
-	reader client.Reader
+	reader client.Client
+	source *controllerruntime.Source[request]
 	writer *record.Writer
 	log    *slog.Logger
 
@@ -155,6 +156,7 @@ func (o *operator) setUp(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	o.source = source
 	const workers = 4
 	return errors.Join(o.mgr.Add(o.files), o.mgr.Add(events), o.lead(),
 		builder.TypedControllerManagedBy[request](o.mgr).Named(o.Manager).
@@ -194,21 +196,22 @@ func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, 
 	look := record.Look{
 		Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(), Versions: make(map[string]string),
 	}
+	there := o.source.Client(r, core.RuntimeID(r.runtime.Name), o.reader)
 	read := o.readObject
 	if look.Object == "" {
 		read = o.readAll
 	}
-	if err := read(ctx, r, look.Versions); err != nil {
+	if err := read(ctx, there, r, look.Versions); err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading %q of %s: %w", r.object, o.Namespace, err)
 	}
 	o.write(record.Entry{Look: &look})
 	return reconcile.Result{}, nil
 }
 
-func (o *operator) readObject(ctx context.Context, r request, versions map[string]string) error {
+func (o *operator) readObject(ctx context.Context, there client.Reader, r request, versions map[string]string) error {
 	var object metav1.PartialObjectMetadata
 	object.SetGroupVersionKind(lab.WidgetKind())
-	err := o.reader.Get(ctx, r.object, &object)
+	err := there.Get(ctx, r.object, &object)
 	if err == nil {
 		versions[object.Name] = object.ResourceVersion
 	}
@@ -218,10 +221,10 @@ func (o *operator) readObject(ctx context.Context, r request, versions map[strin
 	return err
 }
 
-func (o *operator) readAll(ctx context.Context, _ request, versions map[string]string) error {
+func (o *operator) readAll(ctx context.Context, there client.Reader, _ request, versions map[string]string) error {
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(lab.WidgetKind())
-	err := o.reader.List(ctx, &list, client.InNamespace(o.Namespace))
+	err := there.List(ctx, &list, client.InNamespace(o.Namespace))
 	for i := range list.Items {
 		versions[list.Items[i].Name] = list.Items[i].ResourceVersion
 	}
