@@ -143,14 +143,14 @@ func (d *demo) connectOperator() error {
 func (o *operator) embedConsumer(
 	mgr manager.Manager, object *metav1.PartialObjectMetadata, runtimes *controllerruntime.Runtimes,
 ) error {
-	source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(runtimes), o.sourceOptions())
+	o.source = controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(runtimes), o.sourceOptions())
 	events, err := natsjetstream.NewConsumer(o.broker.conn, listener.SANPinning(runtimes),
-		map[core.Manager]core.Handler{component: source}, natsjetstream.Options{Peer: mapped, Logger: o.log})
+		map[core.Manager]core.Handler{component: o.source}, natsjetstream.Options{Peer: mapped, Logger: o.log})
 	if err != nil {
 		return err
 	}
 	return errors.Join(mgr.Add(events),
-		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(source).Complete(o))
+		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(o.source).Complete(o))
 }
 
 // mapped returns the SAN that the NATS server demands of a runtime.

@@ -28,7 +28,8 @@ const component = "quickstart"
 type operator struct {
 	addr string
 	// clusters has a client for each runtime. Here it is one.
-	clusters map[string]client.Reader
+	clusters map[string]client.Client
+	source   *controllerruntime.Source[reconcile.Request]
 	journal  *journal
 	// broker is the NATS server, nil without one.
 	broker *broker
@@ -54,6 +55,7 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 	if err != nil {
 		return err
 	}
+	o.source = source
 	return errors.Join(mgr.Add(events),
 		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(source).Complete(o))
 }
@@ -63,8 +65,9 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 	started := time.Now()
 	sees := "nothing"
 	if cluster, reachable := o.clusters[request.Name]; reachable {
+		there := o.source.Client(request, core.RuntimeID(request.Name), cluster)
 		var err error
-		if sees, err = look(ctx, cluster); err != nil {
+		if sees, err = look(ctx, there); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -106,7 +109,7 @@ func (d *demo) startOperator(ctx context.Context) (string, error) {
 
 	d.operator = &operator{
 		addr:     port.Addr().String(),
-		clusters: map[string]client.Reader{runtimeName: d.runtime.Client},
+		clusters: map[string]client.Client{runtimeName: d.runtime.Client},
 		journal:  &d.journal,
 		broker:   d.broker,
 		log:      d.log,
