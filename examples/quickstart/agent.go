@@ -61,6 +61,9 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 	go func() {
 		_ = cmd.Wait() // ProcessState says the same, and also reports exit code 0.
 		close(d.agent.exited)
+		if interrupted(ctx, cmd.ProcessState) {
+			return
+		}
 		d.fail(fmt.Errorf("the agent ended: %s\n  next: see agent.log", cmd.ProcessState))
 	}()
 	return d.describeAgent(ctx)
@@ -140,6 +143,21 @@ func (a *agent) address(server string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.addresses[server]
+}
+
+// interrupted reports whether a Ctrl-C ended both the process and the demo. A process that begins is
+// for a moment in the group of its parent, and gets the signal first.
+func interrupted(ctx context.Context, state *os.ProcessState) bool {
+	const patience = time.Second
+	if status, ok := state.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(patience):
+		return false
+	}
 }
 
 // stop ends the process, after a grace period with SIGKILL.
