@@ -145,8 +145,8 @@ func (a *agent) address(server string) string {
 	return a.addresses[server]
 }
 
-// interrupted reports whether a Ctrl-C ended both the process and the demo. A process that begins is
-// for a moment in the group of its parent, and gets the signal first.
+// interrupted reports whether a Ctrl-C ended both the process and the demo. A process that begins
+// is for a moment in the group of its parent, and gets the signal first.
 func interrupted(ctx context.Context, state *os.ProcessState) bool {
 	const patience = time.Second
 	if status, ok := state.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
