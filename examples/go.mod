@@ -145,7 +145,6 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00
-	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/test v0.0.0-20261122175540-85687d8dde00
 )

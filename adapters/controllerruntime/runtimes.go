@@ -128,11 +128,15 @@ func NewRuntimes(
 func (r *Runtimes) keepIn(known *fleet.Fleet, managers []core.Manager) toolscache.ResourceEventHandler {
 	expect := func(object any) {
 		metadata, ok := object.(metav1.Object)
-		if !ok || r.identify(metadata) == "" {
+		if !ok {
+			return
+		}
+		id := r.identify(metadata)
+		if id == "" {
 			return
 		}
 		for _, manager := range managers {
-			known.Expect(r.identify(metadata), manager)
+			known.Expect(id, manager)
 		}
 	}
 	forget := func(object any, unless core.RuntimeID) {

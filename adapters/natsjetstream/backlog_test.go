@@ -14,7 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 )
 
-// An outbox counts a stored batch as delivered, so the consumer reports what waits in the stream.
+// The consumer reports the batches that wait in the stream: for an outbox, a stored batch is delivered.
 func TestBacklogIsReported(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)

@@ -46,7 +46,7 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 	d.closers = append(d.closers, log.Close)
 	d.agent = &agent{exited: make(chan struct{}), addresses: make(map[string]string)}
 
-	cmd := exec.Command(d.agentBinary, d.agentFlags()...) //nolint:noctx // stop ends it with SIGTERM.
+	cmd := exec.Command(d.agentBinary) //nolint:noctx // stop ends it with SIGTERM.
 	cmd.Env = d.agentSettings()
 	cmd.Stderr = &lines{file: log, each: d.readLog}
 	cmd.SysProcAttr = machine.OwnGroup()
@@ -91,10 +91,15 @@ func (d *demo) awaitResync(ctx context.Context) error {
 
 func (d *demo) agentSettings() []string {
 	ca, cert, key := d.pki.runtime.Paths()
+	transport, address := "https", d.operator.addr
+	if d.broker != nil {
+		transport, address = "nats", d.broker.addr
+	}
 	return []string{
 		"WEBHOOK_PORT=0", "WEBHOOK_BIND=127.0.0.1", "METRICS_PORT=0", "METRICS_BIND=127.0.0.1",
 		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-		"KCP_ADDR=" + d.operator.addr, "KCP_CONTRACT=" + string(d.settings.contract), "MANAGERS=" + component,
+		"TRANSPORT=" + transport, "KCP_ADDR=" + address,
+		"KCP_CONTRACT=" + string(d.settings.contract), "MANAGERS=" + component,
 		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=2s",
 		"RESEND_AFTER=0s", // No other webhook delays a commit here. A resend would start one more reconcile.
 	}

@@ -157,16 +157,3 @@ func (o *operator) embedConsumer(
 func mapped(runtime core.RuntimeID) core.Peer {
 	return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{string(runtime) + ".example.com"}}
 }
-
-// agentFlags are for the agent with NATS. The default agent has environment variables.
-func (d *demo) agentFlags() []string {
-	if d.broker == nil {
-		return nil
-	}
-	ca, cert, key := d.pki.runtime.Paths()
-	return []string{
-		"-servers=tls://" + d.broker.addr, "-runtime=" + runtimeName, "-manager=" + component,
-		"-ca=" + ca, "-cert=" + cert, "-key=" + key,
-		"-webhook=127.0.0.1:0", "-metrics=127.0.0.1:0", "-resend=false",
-	}
-}

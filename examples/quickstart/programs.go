@@ -45,11 +45,8 @@ func (d *demo) buildsKubectl() bool {
 
 // buildPrograms compiles the agent, and the NATS server if there is one.
 func (d *demo) buildPrograms(ctx context.Context) (err error) {
-	if !d.settings.nats {
-		d.agentBinary, err = machine.Build(ctx, "cmd/agent", "quickstart", d.dir)
-		return err
-	}
-	if d.agentBinary, err = machine.Build(ctx, "examples/natsagent", "quickstart", d.dir); err != nil {
+	d.agentBinary, err = machine.Build(ctx, "cmd/agent", "quickstart", d.dir)
+	if err != nil || !d.settings.nats {
 		return err
 	}
 	d.brokerBinary, err = machine.Build(ctx, "test/lab/natsserver", "quickstart", d.dir)

@@ -25,7 +25,7 @@ const program = "LOSS_PROGRAM"
 func TestMain(m *testing.M) {
 	programs := map[string]func(context.Context) error{
 		"":         func(context.Context) error { return runTests(m) },
-		"operator": operator.Run, "natsagent": runNATSAgent, "naive": runNaive,
+		"operator": operator.Run, "naive": runNaive,
 	}
 	if err := programs[os.Getenv(program)](context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -115,12 +115,10 @@ func (s *scene) startAgent(volume *testpki.Volume, source map[string]string, rep
 	if maxKeys > 0 {
 		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)
 	}
-	binary := ""
 	if s.with.transport == transportNATS {
-		binary = self()
-		maps.Copy(env, map[string]string{program: "natsagent", "NATS": "tls://" + s.path.Addr(), "RUNTIME": s.name})
+		env["TRANSPORT"] = transportNATS
 	}
-	agent := lab.StartAgent(s.t, volume, s.path.Addr(), lab.AgentOptions{Env: env, Binary: binary})
+	agent := lab.StartAgent(s.t, volume, s.path.Addr(), lab.AgentOptions{Env: env})
 	return &sender{Process: agent.Process, agent: agent, port: agent.WebhookPort}
 }
 

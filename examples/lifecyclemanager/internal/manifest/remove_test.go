@@ -207,8 +207,8 @@ func (w *world) usersSettings(t *testing.T) {
 	}
 }
 
-// customResourcePolicy creates the custom resource once, deletes it with the module, and ignores it if
-// told so.
+// customResourcePolicy creates the custom resource once, and deletes it with the module. With the
+// policy Ignore, it does neither.
 func (w *world) customResourcePolicy(t *testing.T) {
 	t.Helper()
 	setData := func(policy v1beta2.CustomResourcePolicy) v1beta2.TemplateRef {
