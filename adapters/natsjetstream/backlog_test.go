@@ -14,7 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 )
 
-// The consumer reports the batches that wait in the stream: for an outbox, a stored batch is delivered.
+// The consumer reports the batches that wait in the stream. For an outbox, they are delivered.
 func TestBacklogIsReported(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
