@@ -156,7 +156,6 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../adapters/natsjetstream
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
-	github.com/runtime-watcher/runtime-watcher/agent => ../agent
 	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane
 	github.com/runtime-watcher/runtime-watcher/test => ../test
 )
