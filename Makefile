@@ -36,8 +36,8 @@ TIMEOUT ?= 20m
 
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name bin -prune -o -name testdata -prune -o -name go.mod -print))))
 PACKAGES := $(MODULES:%=./%/...)
-# bench has programs that measure, for a machine that runs nothing else. make test leaves them out.
-TESTED := $(filter-out ./bench/...,$(PACKAGES))
+# test/bench has programs that measure, for a machine that runs nothing else. make test leaves them out.
+TESTED := $(filter-out ./test/...,$(PACKAGES)) $(patsubst %,./%...,$(filter-out test/bench/,$(wildcard test/*/)))
 TOOLS := $(CURDIR)/bin/tools/$(shell $(GO) env GOVERSION)
 
 # The release tags of a module are <folder>/vX.Y.Z, that of the module in the root folder vX.Y.Z. The version comes from git, so
@@ -87,7 +87,7 @@ unit: ## Test the modules that need no API server, no root and no other program.
 
 # The workspace tests with the newest versions. Here each library has those that its go.mod requires: the oldest ones that
 # an importer may have.
-LIBRARIES := $(filter-out bench cmd/% examples test tools,$(MODULES))
+LIBRARIES := $(filter-out cmd/% examples test tools,$(MODULES))
 
 .PHONY: floors
 floors: ## Test the modules that operators import with the oldest versions of Kubernetes' libraries that they require
@@ -120,11 +120,11 @@ simulate-mutants: ## Put faults into copies of the code, and print after how man
 # It needs a file for each runtime in each of two processes, and raises the soft limit itself. See docs/maintainers/measurements.md.
 .PHONY: fleet
 fleet: ## Play N (1000) runtimes against a real operator, and write a table and plots into bin/fleetlab. ARGS='-scenario storm'
-	@$(GO) run ./bench/fleetlab -n $(N) $(ARGS)
+	@$(GO) run ./test/bench/fleetlab -n $(N) $(ARGS)
 
 .PHONY: soak
 soak: ## Check that memory, open files and goroutines stay flat over a million events and an outage of an hour, scaled. ARGS
-	@$(GO) test ./bench/soak -run Soak -count 1 -v -timeout 40m -args -events 1000000 -outage 1m -slack 4 $(ARGS)
+	@$(GO) test ./test/bench/soak -run Soak -count 1 -v -timeout 40m -args -events 1000000 -outage 1m -slack 4 $(ARGS)
 
 # The test of both ends in FIPS mode is part of make test. The build cache keeps compiled packages.
 .PHONY: fips

@@ -9,7 +9,7 @@ while IFS= read -r -d '' file; do
     [[ "$file" == *.go ]] && grep -q '^// Code generated .* DO NOT EDIT\.$' "$file" && continue
     files+=("$file")
 done < <(git ls-files -z --cached --others --exclude-standard -- "${@:-.}" |
-    grep -zE '\.(md|go)$' | grep -zvE '(^|/)testdata/|_test\.go$|^(test|bench)/.*\.go$')
+    grep -zE '\.(md|go)$' | grep -zvE '(^|/)testdata/|_test\.go$|^test/.*\.go$')
 [[ ${#files[@]} -gt 0 ]] || exit 0
 
 status=0

@@ -32,7 +32,7 @@ var suites = []suite{
 	{pkg: "./adapters/httpmtls", pattern: "^BenchmarkForward$"},
 	{pkg: "./adapters/controllerruntime", pattern: "^BenchmarkEnqueueByRuntime$"},
 	{pkg: "./listener", pattern: "^(BenchmarkServeHTTP|BenchmarkServer)$/^(handshake|connection|header)"},
-	{pkg: "./bench/paths", pattern: "^BenchmarkV3$"},
+	{pkg: "./test/bench/paths", pattern: "^BenchmarkV3$"},
 }
 
 // suite is the benchmarks of a package that match a regular expression of go test -bench.

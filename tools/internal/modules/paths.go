@@ -18,10 +18,10 @@ func Folder(imported string) (folder string, ok bool) {
 }
 
 // Released reports whether users import the module in a folder. They import every module, unless
-// its folder is bench, examples, test, tools, or below one of them.
+// its folder is examples, test, tools, or below one of them.
 func Released(folder string) bool {
 	first, _, _ := strings.Cut(folder, "/")
-	return first != "bench" && first != "examples" && first != "test" && first != "tools"
+	return first != "examples" && first != "test" && first != "tools"
 }
 
 // Skipped reports whether no module or package of the repository is in the folder.
