@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -291,6 +292,37 @@ func TestStrangersAreNotObserved(t *testing.T) {
 	}
 	close(free)
 	group.Wait()
+}
+
+// The page of the control plane names the reason for which it refuses a runtime.
+func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
+	t.Parallel()
+	watched := newFleet(t, fleet.Options{})
+	forbidden := false
+	verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
+		if forbidden {
+			return listener.Forbidden(listener.ReasonSANMismatch, "not pinned")
+		}
+		return nil
+	})
+	l := newListener(t, listener.PeersFunc(named), verifier, core.HandlerFunc(
+		func(context.Context, core.Delivery) error { return nil }), listener.Options{Fleet: watched})
+	for _, step := range []struct {
+		forbidden bool
+		want      string
+	}{{false, ""}, {true, listener.ReasonSANMismatch}, {false, ""}} {
+		forbidden = step.forbidden
+		serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 1)))
+		if have := watched.Get(runtimeA, manager).Refused; have != step.want {
+			t.Errorf("forbidden %t: refused %q, want %q", forbidden, have, step.want)
+		}
+	}
+	forbidden = true
+	serve(l, batchFrom(t, runtimeA, join(change(runtimeA, 2), heartbeat(runtimeA, 2))))
+	w := serve(statuspage.Authenticated(statuspage.FleetHandler(watched)), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	if !strings.Contains(w.Body.String(), `"refused":"san_mismatch"`) {
+		t.Errorf("the JSON does not have the reason: %s", w.Body)
+	}
 }
 
 // named takes the peer from a header, as a gateway would.

@@ -85,8 +85,8 @@ func TestFleet(t *testing.T) {
 		`oldest_event_pending_seconds{manager="kyma"} 3`,
 		`resyncs_pending{manager="kyma"} 2`,
 		`runtimes{manager="kyma",reason="",state="fresh"} 1`,
-		`runtimes{manager="kyma",reason="",state="stale"} 1`,
 		`runtimes{manager="kyma",reason="canary_lost",state="degraded"} 1`,
+		`runtimes{manager="kyma",reason="stopped",state="stale"} 1`,
 		`untracked_total{manager="kyma"} 1`,
 	}
 	if diff := cmp.Diff(want, values(text)); diff != "" {
@@ -121,8 +121,8 @@ func TestFleetPerRuntime(t *testing.T) {
 	want := []string{
 		`runtime_oldest_event_pending_seconds{manager="kyma",runtime="loses"} 1`,
 		`runtime_oldest_event_pending_seconds{manager="kyma",runtime="silent"} 0`,
-		`runtime_state{manager="kyma",reason="",runtime="silent",state="stale"} 1`,
 		`runtime_state{manager="kyma",reason="canary_lost",runtime="loses",state="degraded"} 1`,
+		`runtime_state{manager="kyma",reason="stopped",runtime="silent",state="stale"} 1`,
 	}
 	var got []string
 	for _, line := range regexp.MustCompile(`(?m)^runtime_watcher_fleet_(runtime_.*)$`).FindAllStringSubmatch(text, -1) {
@@ -196,6 +196,8 @@ func ExampleRegisterFleet() {
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="dropping",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="key_material",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="pending_too_long",state="degraded"} 1
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="refused",state="stale"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="stopped",state="stale"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="webhook_unreachable",state="degraded"} 0
 	// runtime_watcher_fleet_oldest_event_pending_seconds{manager="kyma"} 90
 }

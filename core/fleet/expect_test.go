@@ -107,3 +107,42 @@ func TestOnlyALeaderExpectsRuntimes(t *testing.T) {
 		}
 	})
 }
+
+// The control plane knew whom it refused and why, and showed a silent runtime.
+func TestARefusedRuntimeNamesTheReason(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		refuse := func() { r.fleet.Refuse(prod, kyma, "san_mismatch") }
+		wantRefused := func(want string) {
+			t.Helper()
+			if have := r.fleet.Get(prod, kyma).Refused; have != want {
+				t.Errorf("refused %q, want %q", have, want)
+			}
+		}
+		refuse()
+		r.wantState(fleet.Unknown, "") // A runtime that is not known takes no room.
+		wantRefused("")
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		refuse()
+		r.wantState(fleet.Fresh, "")
+		wantRefused("san_mismatch")
+		time.Sleep(2*interval + time.Second)
+		refuse()
+		r.wantState(fleet.Stale, fleet.ReasonRefused)
+		time.Sleep(2 * time.Minute)
+		r.wantState(fleet.Stale, "") // It does not even try any more.
+		wantRefused("")
+		refuse()
+		r.observe(beat("e", 2, 1))
+		r.wantState(fleet.Fresh, "")
+		wantRefused("")
+	})
+}
+
+func TestAnExpectedRuntimeThatIsRefused(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.fleet.Expect(prod, kyma)
+		time.Sleep(2*interval + 2*time.Second)
+		r.fleet.Refuse(prod, kyma, "domain_missing")
+		r.wantState(fleet.Stale, fleet.ReasonRefused)
+	})
+}

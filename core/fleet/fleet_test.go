@@ -393,7 +393,7 @@ func TestRuntimeThatLeftIsStaleAtOnce(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1))
 		r.observe(leaving)
-		r.wantState(fleet.Stale, "")
+		r.wantState(fleet.Stale, fleet.ReasonStopped)
 	})
 }
 

@@ -21,17 +21,29 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 
 	switch {
 	case r.isMissing(opts, now):
-		return Stale, ""
+		return Stale, r.silence(opts, now)
 	case !r.heartbeats:
 		return Unknown, ""
 	case !alive:
-		return Stale, ""
+		return Stale, r.silence(opts, now)
 	case reason != "":
 		return Degraded, reason
 	case !proved:
 		return Unproved, ""
 	default:
 		return Fresh, ""
+	}
+}
+
+// silence returns the reason for which the runtime is stale, "" if it is not known.
+func (r *record) silence(opts *Options, now time.Time) string {
+	switch {
+	case r.refusal(opts, now) != "":
+		return ReasonRefused
+	case r.heartbeats && !slices.ContainsFunc(r.replicas, func(p *replica) bool { return !p.gone }):
+		return ReasonStopped
+	default:
+		return ""
 	}
 }
 
@@ -90,7 +102,9 @@ func worse(a, b string) string {
 
 // Conditions returns every state with every reason that it can have, worst last.
 func Conditions() []Condition {
-	all := []Condition{{State: Fresh}, {State: Unproved}, {State: Unknown}, {State: Stale}}
+	all := []Condition{
+		{State: Fresh}, {State: Unproved}, {State: Unknown}, {Stale, ReasonStopped}, {State: Stale}, {Stale, ReasonRefused},
+	}
 	for _, reason := range slices.Backward(severity()) {
 		all = append(all, Condition{Degraded, reason})
 	}

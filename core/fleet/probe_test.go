@@ -54,7 +54,7 @@ func TestLastHeartbeatsOfAgentsAreNoProbes(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(with(beat("e", 7, 3), func(b *core.Heartbeat) { b.Leaving = true }))
 		settle()
-		r.wantState(fleet.Stale, "")
+		r.wantState(fleet.Stale, fleet.ReasonStopped)
 		r.wantCauses("new_epoch")
 	})
 }

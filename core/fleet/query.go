@@ -21,6 +21,7 @@ func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
 // current is the status as of now, also when no review has found it yet.
 func (f *Fleet) current(r *record, now time.Time) Status {
 	s := r.status()
+	s.Refused = r.refusal(&f.opts, now)
 	if state, reason := r.judge(&f.opts, now); state != s.State || reason != s.Reason {
 		s.State, s.Reason, s.Since = state, reason, now
 	}

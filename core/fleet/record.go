@@ -27,6 +27,7 @@ type record struct {
 	first      time.Time // request
 	lastSeen   time.Time
 	heartbeats bool // ever had one
+	refused    refusal
 	replicas   []*replica
 	// resend is that of a replica that was removed before it was due, and removed is its epoch.
 	resend  resync
@@ -44,6 +45,7 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 		r.disprove()
 	}
 
+	r.refused = refusal{}
 	if r.lastSeen = now; r.first.IsZero() {
 		r.first = now
 	}

@@ -175,7 +175,7 @@ func TestResyncForTheResendsThatAReplicaLeaves(t *testing.T) {
 				}
 				r.observe(with(beat("f", 2, 1), func(b *core.Heartbeat) { b.Leaving, b.Pending = true, 1 }))
 				if !other {
-					r.wantState(fleet.Stale, "")
+					r.wantState(fleet.Stale, fleet.ReasonStopped)
 				}
 				settle()
 				r.wantCauses()

@@ -167,7 +167,7 @@ func TestFormerManagerSaysNothingOfAuthorities(t *testing.T) {
 func TestOlderContractTakesOver(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), with(beat("e", 1, 1), func(b *core.Heartbeat) { b.Leaving = true }))
-		r.wantState(fleet.Stale, "")
+		r.wantState(fleet.Stale, fleet.ReasonStopped)
 		for range 10 {
 			r.observe(message{})
 			settle()

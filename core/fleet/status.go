@@ -26,6 +26,14 @@ const (
 	Degraded State = "degraded"
 )
 
+// The reasons for which a silent runtime is stale, if one is known.
+const (
+	// ReasonRefused means that the verifier refuses the runtime. [Status].Refused has its reason.
+	ReasonRefused = "refused"
+	// ReasonStopped means that each agent has sent its last heartbeat, as at a clean shutdown.
+	ReasonStopped = "stopped"
+)
+
 // The reasons for which a runtime is degraded, worst first.
 const (
 	// ReasonWebhookUnreachable means that TLS handshakes at the webhook fail, and that no proved
@@ -60,8 +68,11 @@ type Status struct {
 	Runtime core.RuntimeID `json:"runtime"`
 	Manager core.Manager   `json:"manager"`
 	State   State          `json:"state"`
-	// Reason is why a runtime is degraded, and empty in all other states.
+	// Reason is why a runtime is degraded, or stale if that is known. It is empty otherwise.
 	Reason string `json:"reason,omitempty"`
+	// Refused is the reason of the verifier, such as san_mismatch. It is empty after a request that
+	// was not refused, or after 100 s without a refusal.
+	Refused string `json:"refused,omitempty"`
 	// Since is the time of the last change of State or Reason.
 	Since time.Time `json:"since"`
 	// LastSeen is the time of the last event or heartbeat, zero if there was none.

@@ -9,8 +9,16 @@ import (
 // observe hands a batch to the fleet, unless the verifier refused all of it or this replica is not
 // ready: another replica then observes it. A heartbeat that the verifier did not let pass is left
 // out. So are events that the sender does not own again, so that the fleet misses their numbers.
+//
+// The fleet also learns of a runtime that the verifier refuses as a whole.
 func (t *task) observe(o *outcome, returned bool) {
-	if t.opts.Fleet == nil || !o.verified || o.isOfReplica() {
+	switch {
+	case t.opts.Fleet == nil || o.isOfReplica():
+		return
+	case o.Whole != nil && o.Whole.Fault == FaultOfSender && !o.Whole.isUnknown():
+		t.opts.Fleet.Refuse(t.Peer.ID, t.Manager, o.Whole.Reason())
+		return
+	case !o.verified:
 		return
 	}
 	observed, refused := t.Batch, o.refused()

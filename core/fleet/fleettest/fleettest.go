@@ -28,7 +28,7 @@ func Unproved(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
 	to(f, runtime, manager, fleet.Condition{State: fleet.Unproved})
 }
 
-// Stale makes a runtime stale: its agent leaves.
+// Stale makes a runtime stale with [fleet.ReasonStopped]: its agent leaves.
 func Stale(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
 	to(f, runtime, manager, fleet.Condition{State: fleet.Stale})
 }
@@ -44,7 +44,8 @@ func Degraded(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, reas
 func to(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet.Condition) {
 	for _, a := range []*agent{current(f, runtime, manager), next(f, runtime, manager)} {
 		a.send(f, want)
-		if got := f.Get(runtime, manager); got.State == want.State && got.Reason == want.Reason {
+		got := f.Get(runtime, manager)
+		if got.State == want.State && (got.Reason == want.Reason || want.State == fleet.Stale) {
 			return
 		}
 		a.beat(f, func(b *core.Heartbeat) { b.Leaving = true })

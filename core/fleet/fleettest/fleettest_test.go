@@ -49,6 +49,9 @@ func TestEachConditionFollowsEachOther(t *testing.T) {
 				f := newFleet(t)
 				put(f, from)
 				put(f, to)
+				if to.State == fleet.Stale {
+					to.Reason = fleet.ReasonStopped
+				}
 				got := f.Get(runtime, kyma)
 				if got.State != to.State || got.Reason != to.Reason {
 					t.Errorf("from %v to %v: %s %s", from, to, got.State, got.Reason)
