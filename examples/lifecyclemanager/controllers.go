@@ -27,12 +27,12 @@ import (
 func addControllers(w *watching) error {
 	kymas := &kyma.Reconciler{
 		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
-		Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter,
+		Connect: w.connections.For(w.kymas.source.Source), RequeueAfter: w.fleet.RequeueAfter,
 		Events: w.mgr.GetEventRecorder(string(kymaManager)),
 	}
 	manifests := &manifest.Reconciler{
-		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(), Connect: w.connections.Get,
-		RequeueAfter: w.fleet.RequeueAfter,
+		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
+		Connect: w.connections.For(w.modules.source.Source), RequeueAfter: w.fleet.RequeueAfter,
 	}
 	changed := builder.WithPredicates(
 		predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, agentChanged()))

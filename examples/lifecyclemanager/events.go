@@ -19,7 +19,7 @@ import (
 // events are those of one controller.
 type events struct {
 	// source hands them to the controller.
-	source *controllerruntime.Source[ctrl.Request]
+	source cause.Source
 	// count counts the reconciles that they cause.
 	count func(reconcile.Reconciler) reconcile.Reconciler
 }
@@ -30,7 +30,7 @@ func newEvents(
 	reconciles *prom.CounterVec,
 ) events {
 	counter := cause.New(reconciles, string(manager))
-	source := controllerruntime.NewSource(counter.MapFunc(toRequests), controllerruntime.SourceOptions{})
+	source := counter.Source(controllerruntime.NewSource(toRequests, controllerruntime.SourceOptions{}))
 	source.Follow(watched, manager)
 	counter.Follow(toRequests, watched, manager)
 	return events{source: source, count: counter.Count}

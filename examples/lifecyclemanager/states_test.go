@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"regexp"
@@ -13,9 +14,14 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/cause"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -43,6 +49,18 @@ func (stored) List(_ context.Context, list client.ObjectList, _ ...client.ListOp
 func TestStates(t *testing.T) {
 	registry := prom.NewRegistry()
 	registry.MustRegister(states{stored{}})
+	if diff := cmp.Diff(map[string]float64{
+		"lifecycle_manager_kyma_state Ready": 1, "lifecycle_manager_kyma_state Error": 2,
+		"lifecycle_manager_kyma_state Processing": 0, "lifecycle_manager_kyma_state Deleting": 0,
+		"lifecycle_manager_module_state keda Ready": 3, "lifecycle_manager_module_state unknown Error": 3,
+	}, values(t, registry)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// values returns those of gauges and counters, by name and labels.
+func values(t *testing.T, registry *prom.Registry) map[string]float64 {
+	t.Helper()
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -54,14 +72,58 @@ func TestStates(t *testing.T) {
 			for _, label := range metric.GetLabel() {
 				name = append(name, label.GetValue())
 			}
-			have[strings.Join(name, " ")] = metric.GetGauge().GetValue()
+			have[strings.Join(name, " ")] = metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
 		}
 	}
+	return have
+}
+
+// reader is a runtime with a Kyma in version 2.
+type reader struct{ client.Client }
+
+// Get implements [client.Reader].
+func (reader) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	object.SetUID("uid")
+	object.SetResourceVersion("2")
+	return nil
+}
+
+// TestCauses wants an event to cause one reconcile. Its resend causes none, and the next reconcile,
+// after an error, is not counted for the resend.
+func TestCauses(t *testing.T) {
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prom.NewRegistry()
+	reconciles, err := cause.NewMetric(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := ctrl.Request{}
+	made := newEvents(kymaManager, func(context.Context, core.Delivery) ([]ctrl.Request, error) {
+		return []ctrl.Request{request}, nil
+	}, watched, reconciles)
+	queue := priorityqueue.New[ctrl.Request]("causes")
+	defer queue.ShutDown()
+	counted := made.count(reconcile.Func(func(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
+		there := made.source.Client(r, "runtime-1", reader{})
+		return ctrl.Result{}, errors.Join(there.Get(ctx, client.ObjectKey{}, &v1beta2.Kyma{}), errors.New("again"))
+	}))
+	err = made.source.Start(t.Context(), queue)
+	for range 2 {
+		err = errors.Join(err, made.source.Handle(t.Context(), core.Delivery{
+			Runtime: "runtime-1", Event: core.WatchEvent{UID: "uid", Base: 1},
+		}))
+		_, _ = counted.Reconcile(t.Context(), request)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if diff := cmp.Diff(map[string]float64{
-		"lifecycle_manager_kyma_state Ready": 1, "lifecycle_manager_kyma_state Error": 2,
-		"lifecycle_manager_kyma_state Processing": 0, "lifecycle_manager_kyma_state Deleting": 0,
-		"lifecycle_manager_module_state keda Ready": 3, "lifecycle_manager_module_state unknown Error": 3,
-	}, have); diff != "" {
+		"lifecycle_manager_reconciles_total event lifecycle-manager": 1,
+		"lifecycle_manager_reconciles_total retry lifecycle-manager": 1,
+	}, values(t, registry)); diff != "" {
 		t.Error(diff)
 	}
 }

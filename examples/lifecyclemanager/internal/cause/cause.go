@@ -4,11 +4,14 @@ package cause
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
@@ -62,17 +65,43 @@ func New(total *prometheus.CounterVec, controller string) *Counter {
 	return &Counter{total: total.MustCurryWith(labels), next: make(map[ctrl.Request]next)}
 }
 
-// MapFunc returns f, and notes the cause of each request.
-func (c *Counter) MapFunc(f controllerruntime.MapFunc[ctrl.Request]) controllerruntime.MapFunc[ctrl.Request] {
-	return func(ctx context.Context, d core.Delivery) ([]ctrl.Request, error) {
-		requests, err := f(ctx, d)
-		if d.Event.Resync {
-			c.note(requests, Resync)
-		} else {
-			c.note(requests, Event)
-		}
-		return requests, err
+// Source is a source of events that notes the cause of each request that it enqueues. It enqueues
+// none for a resend of a write that a reconcile has read.
+type Source struct {
+	*controllerruntime.Source[ctrl.Request]
+
+	counter *Counter
+}
+
+// Source returns s with the causes of its requests.
+func (c *Counter) Source(s *controllerruntime.Source[ctrl.Request]) Source { return Source{s, c} }
+
+// Start implements [source.TypedSource].
+func (s Source) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
+	ranked, ok := queue.(priorityqueue.PriorityQueue[ctrl.Request])
+	if !ok {
+		return errors.New("want a priority queue, the default of controller-runtime")
 	}
+	return s.Source.Start(ctx, noting{ranked, s.counter})
+}
+
+// noting is a queue that notes the cause of each request of a source.
+type noting struct {
+	priorityqueue.PriorityQueue[ctrl.Request]
+
+	*Counter
+}
+
+// Add adds the request of an event.
+func (n noting) Add(request ctrl.Request) {
+	n.note([]ctrl.Request{request}, Event)
+	n.PriorityQueue.Add(request)
+}
+
+// AddWithOpts adds requests of a resync.
+func (n noting) AddWithOpts(opts priorityqueue.AddOpts, requests ...ctrl.Request) {
+	n.note(requests, Resync)
+	n.PriorityQueue.AddWithOpts(opts, requests...)
 }
 
 // Follow notes the requests of runtimes that are not fresh any more. Call it after Follow of the

@@ -78,20 +78,19 @@ func (c *crash) client(t *testing.T, plane *apiserver.ControlPlane, scheme *runt
 	})
 }
 
-type connect = func(context.Context, client.ObjectKey) (*skr.Runtime, error)
-
 // connect returns connections to one runtime, with a client that crashes.
-func (c *crash) connect(t *testing.T, get connect, plane *apiserver.ControlPlane, scheme *runtime.Scheme) connect {
+func (c *crash) connect(t *testing.T, get skr.Connect, plane *apiserver.ControlPlane, scheme *runtime.Scheme) skr.Connect {
 	t.Helper()
 	if c == nil {
 		return get
 	}
-	crashing := &skr.Runtime{Client: c.client(t, plane, scheme)}
-	return func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error) {
-		if _, err := get(ctx, kyma); err != nil {
+	crashing := c.client(t, plane, scheme)
+	return func(ctx context.Context, request, kyma client.ObjectKey) (*skr.Runtime, error) {
+		there, err := get(ctx, request, kyma)
+		if err != nil {
 			return nil, err
 		}
-		return crashing, nil
+		return there.Through(crashing), nil
 	}
 }
 

@@ -30,8 +30,8 @@ type Reconciler struct {
 	// Client is that of the control plane, with a cache, and Direct reads without it.
 	Client client.Client
 	Direct client.Reader
-	// Connect returns the runtime of the Kyma with that name. See [skr.Connections.Get].
-	Connect func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error)
+	// Connect returns the runtime of a Kyma.
+	Connect skr.Connect
 	// RequeueAfter returns the time until the next reconcile of a runtime in which all is well.
 	RequeueAfter func(core.RuntimeID) time.Duration
 	// Events reports edits that are undone.
@@ -72,7 +72,7 @@ func (r *Reconciler) keep(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result,
 	if err := skr.Hold(ctx, r.Client, kyma, Finalizer); err != nil {
 		return ctrl.Result{}, err
 	}
-	there, err := r.Connect(ctx, client.ObjectKeyFromObject(kyma))
+	there, err := r.connect(ctx, kyma)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -93,6 +93,11 @@ func (r *Reconciler) keep(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result,
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kyma.Name))}, nil
+}
+
+func (r *Reconciler) connect(ctx context.Context, kyma *v1beta2.Kyma) (*skr.Runtime, error) {
+	name := client.ObjectKeyFromObject(kyma)
+	return r.Connect(ctx, name, name)
 }
 
 // syncRuntime makes the catalog of the runtime equal to templates, and returns the Kyma there.

@@ -2,6 +2,7 @@ package kyma_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,9 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
@@ -26,6 +30,7 @@ func TestKyma(t *testing.T) {
 	w.register()
 	w.must(w.settle())
 	t.Run("catalog", func(t *testing.T) { w.testCatalog(t) })
+	t.Run("resend", func(t *testing.T) { w.testResend(t) })
 	t.Run("two users", func(t *testing.T) { w.testTwoUsers(t) })
 	t.Run("status", func(t *testing.T) { w.testStatus(t) })
 	t.Run("ready", func(t *testing.T) { w.testReady(t) })
@@ -101,6 +106,33 @@ func (w *world) catalog() (names []string) {
 		names = append(names, list.Items[i].Name)
 	}
 	return names
+}
+
+// testResend wants a reconcile for an event, and none when it comes again after the reconcile.
+func (w *world) testResend(t *testing.T) {
+	t.Helper()
+	queue := priorityqueue.New[ctrl.Request]("resend")
+	defer queue.ShutDown()
+	w.must(w.source.Start(t.Context(), queue))
+	user := w.user()
+	base, err := strconv.ParseInt(user.ResourceVersion, 10, 64)
+	w.must(err)
+	changed := core.Delivery{Runtime: "runtime-1", Event: core.WatchEvent{
+		Watched: client.ObjectKeyFromObject(user), WatchedGVK: v1beta2.GroupVersion().WithKind("Kyma"), UID: user.UID, Base: base,
+	}}
+	user.Labels = nil
+	w.must(w.skr.Client.Update(t.Context(), user))
+	w.must(w.source.Handle(t.Context(), changed))
+	if n := queue.Len(); n != 1 {
+		t.Fatalf("%d requests for an event, want 1", n)
+	}
+	request, _ := queue.Get()
+	queue.Done(request)
+	w.must(w.settle())
+	w.must(w.source.Handle(t.Context(), changed))
+	if n := queue.Len(); n != 0 || w.user().Labels[kyma.WatchedByLabel] == "" {
+		t.Errorf("%d requests for the resend of a write that was read, want none", n)
+	}
 }
 
 // testTwoUsers applies one module each. Neither may lose the other's.

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
@@ -46,7 +45,7 @@ func (r *Reconciler) clean(ctx context.Context, kyma *v1beta2.Kyma) (bool, error
 }
 
 func (r *Reconciler) cleanRuntime(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
-	there, err := r.Connect(ctx, client.ObjectKeyFromObject(kyma))
+	there, err := r.connect(ctx, kyma)
 	if err != nil {
 		return false, err
 	}

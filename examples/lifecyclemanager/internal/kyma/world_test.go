@@ -1,6 +1,7 @@
 package kyma_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
@@ -40,6 +42,7 @@ type world struct {
 	plane, skr *apiserver.ControlPlane
 	scheme     *runtime.Scheme
 	edits      *events.FakeRecorder
+	source     *controllerruntime.Source[ctrl.Request]
 	// keda adds the sample module to each version.
 	keda bool
 	operator
@@ -57,6 +60,9 @@ func newWorld(t *testing.T) *world {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
 	w := &world{t: t, scheme: runtime.NewScheme()}
+	w.source = controllerruntime.NewSource(func(context.Context, core.Delivery) ([]ctrl.Request, error) {
+		return []ctrl.Request{{NamespacedName: key("runtime-1")}}, nil
+	}, controllerruntime.SourceOptions{})
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), v1beta2.AddToScheme(w.scheme), apiextensionsv1.AddToScheme(w.scheme)))
 	w.plane = apiserver.StartT(t, apiserver.Options{Scheme: w.scheme, CRDPaths: []string{
 		"../../config/crd/operator.kyma-project.io_kymas.yaml",
@@ -85,7 +91,7 @@ func (w *world) newOperator(crash *crash) operator {
 	w.t.Helper()
 	local := crash.client(w.t, w.plane, w.scheme)
 	connections := skr.NewConnections(w.plane.Client, w.scheme)
-	connect := crash.connect(w.t, connections.Get, w.skr, w.scheme)
+	connect := crash.connect(w.t, connections.For(w.source), w.skr, w.scheme)
 	w.edits = events.NewFakeRecorder(100)
 	requeueAfter := func(core.RuntimeID) time.Duration { return fresh }
 	return operator{

@@ -34,8 +34,8 @@ type Reconciler struct {
 	// Client is that of the control plane, with a cache, and Direct reads without it.
 	Client client.Client
 	Direct client.Reader
-	// Connect returns the runtime of the Kyma with that name. See [skr.Connections.Get].
-	Connect func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error)
+	// Connect returns the runtime of a Kyma.
+	Connect skr.Connect
 	// RequeueAfter returns the time until the next reconcile of a runtime in which all is well.
 	RequeueAfter func(core.RuntimeID) time.Duration
 	// GiveUp is how long after its deletion a Manifest is held by a runtime that does not answer.
@@ -97,7 +97,7 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 	if err := skr.Hold(ctx, r.Client, manifest, Finalizer); err != nil {
 		return ctrl.Result{}, err
 	}
-	there, err := r.Connect(ctx, kymaOf(manifest))
+	there, err := r.Connect(ctx, client.ObjectKeyFromObject(manifest), kymaOf(manifest))
 	if err != nil {
 		return ctrl.Result{}, err
 	}

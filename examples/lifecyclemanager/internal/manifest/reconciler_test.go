@@ -1,10 +1,12 @@
 package manifest_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
@@ -33,6 +37,7 @@ type world struct {
 
 	t          *testing.T
 	reconciler *manifest.Reconciler
+	events     *controllerruntime.Source[ctrl.Request]
 }
 
 func newWorld(t *testing.T) *world {
@@ -50,8 +55,11 @@ func newWorld(t *testing.T) *world {
 			"../../config/crd/operator.kyma-project.io_moduletemplates.yaml",
 		},
 	})
-	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{
-		Client: plane.Client, Direct: plane.Client, Connect: skr.NewConnections(plane.Client, scheme).Get,
+	events := controllerruntime.NewSource(func(context.Context, core.Delivery) ([]ctrl.Request, error) {
+		return []ctrl.Request{{NamespacedName: key("m")}}, nil
+	}, controllerruntime.SourceOptions{})
+	w := &world{Client: plane.Client, t: t, events: events, reconciler: &manifest.Reconciler{
+		Client: plane.Client, Direct: plane.Client, Connect: skr.NewConnections(plane.Client, scheme).For(events),
 		RequeueAfter: func(core.RuntimeID) time.Duration { return time.Hour },
 	}}
 	kubeconfig, err := os.ReadFile(plane.Kubeconfig)
@@ -190,6 +198,7 @@ func TestManifest(t *testing.T) {
 	w.wantReady("1", 2)
 
 	w.t.Run("status of an object", func(*testing.T) { w.unavailable() })
+	w.t.Run("resend", func(*testing.T) { w.resend() })
 	w.t.Run("drift", func(*testing.T) { w.drift() })
 	w.t.Run("template in change", func(*testing.T) { w.templateInChange() })
 	w.t.Run("foreign object", func(*testing.T) { w.foreign() })
@@ -223,6 +232,38 @@ func (w *world) unavailable() {
 	w.available("app")
 	w.reconcile()
 	w.wantReady("1", 2)
+}
+
+// resend wants a reconcile for an event, and none when it comes again after the reconcile.
+func (w *world) resend() {
+	w.t.Helper()
+	queue := priorityqueue.New[ctrl.Request]("resend")
+	defer queue.ShutDown()
+	w.must(w.events.Start(w.t.Context(), queue))
+	app := &appsv1.Deployment{}
+	for _, image := range []string{"elsewhere", "other"} {
+		w.must(w.Get(w.t.Context(), key("app"), app))
+		base, err := strconv.ParseInt(app.ResourceVersion, 10, 64)
+		w.must(err)
+		changed := core.Delivery{Runtime: "runtime-1", Event: core.WatchEvent{
+			Watched: key("app"), WatchedGVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), UID: app.UID, Base: base,
+		}}
+		app.Spec.Template.Spec.Containers[0].Image = image
+		w.must(w.Update(w.t.Context(), app))
+		w.must(w.events.Handle(w.t.Context(), changed))
+		if n := queue.Len(); n != 1 {
+			w.t.Fatalf("%d requests for an event, want 1", n)
+		}
+		request, _ := queue.Get()
+		w.reconcileOne(request.Name)
+		queue.Done(request)
+		w.must(w.events.Handle(w.t.Context(), changed))
+		if n := queue.Len(); n != 0 {
+			w.t.Errorf("%d requests for the resend of a write that was read, want none", n)
+		}
+	}
+	w.available("app")
+	w.reconcile()
 }
 
 // templateInChange wants nothing to be applied that the Manifest does not name yet.

@@ -34,7 +34,7 @@ func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ct
 }
 
 func (r *Reconciler) removeObjects(ctx context.Context, manifest *v1beta2.Manifest) (awaited string, err error) {
-	there, err := r.Connect(ctx, kymaOf(manifest))
+	there, err := r.Connect(ctx, client.ObjectKeyFromObject(manifest), kymaOf(manifest))
 	if err != nil {
 		return "", err
 	}

@@ -19,7 +19,7 @@ const Namespace = "kyma-system"
 // Prepare applies the definitions and the namespace that the operator needs in a runtime, once for
 // each connection. A namespace that exists is left alone, also by [Runtime.Clean].
 func (r *Runtime) Prepare(ctx context.Context) error {
-	if r.prepared.Load() {
+	if r.state.prepared.Load() {
 		return nil
 	}
 	objects, err := base()
@@ -36,12 +36,12 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	if err := r.ApplyAll(ctx, objects); err != nil {
 		return err
 	}
-	r.prepared.Store(true)
+	r.state.prepared.Store(true)
 	return nil
 }
 
 // PrepareAgain makes the next Prepare apply everything.
-func (r *Runtime) PrepareAgain() { r.prepared.Store(false) }
+func (r *Runtime) PrepareAgain() { r.state.prepared.Store(false) }
 
 // Clean deletes the objects that Prepare has applied, and reports whether none is left. With the
 // definitions go the Kyma and the catalog. In the control plane the definitions stay, because they

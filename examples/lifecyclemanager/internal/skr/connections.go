@@ -15,16 +15,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 const (
 	// KubeconfigKey is the key of the kubeconfig in its Secret.
 	KubeconfigKey = "config"
-	// maxClients is the number of runtimes that are kept. Each takes about 0.2 MiB, mostly for the
+	// maxClients is the most runtimes that are kept. Each takes about 0.2 MiB, mostly for the
 	// kinds that it knows.
 	maxClients = 512
 	// maxDiscovery bounds, in bytes, one list of the kinds of a runtime, which is kept.
@@ -95,9 +98,25 @@ func (c *Connections) Get(ctx context.Context, name client.ObjectKey) (*Runtime,
 		if len(c.known) >= maxClients {
 			clear(c.known) // Else they would hold clients that are not kept. Each is prepared again.
 		}
-		c.known[name] = &Runtime{Client: connected, ControlPlane: c.controlPlane}
+		c.known[name] = &Runtime{Client: connected, controlPlane: c.controlPlane, state: &state{}}
 	}
 	return c.known[name], nil
+}
+
+// Connect returns the runtime of a Kyma for one reconcile of a request. See [Connections.Get].
+type Connect func(ctx context.Context, request, kyma client.ObjectKey) (*Runtime, error)
+
+// For returns a Connect for the controller that events serves. A resend of a write that a reconcile
+// has read starts none, see [controllerruntime.Source.Client].
+func (c *Connections) For(events *controllerruntime.Source[ctrl.Request]) Connect {
+	return func(ctx context.Context, request, kyma client.ObjectKey) (*Runtime, error) {
+		there, err := c.Get(ctx, kyma)
+		if err != nil {
+			return nil, err
+		}
+		return there.Through(events.Client(
+			ctrl.Request{NamespacedName: request}, core.RuntimeID(kyma.Name), there.Client)), nil
+	}
 }
 
 // giveUpAfter is the default of GaveUp.

@@ -10,9 +10,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	goruntime "runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
+	"weak"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,6 +84,41 @@ func TestConnections(t *testing.T) {
 	if get("runtime-1") == second {
 		t.Error("a runtime that was gone is still prepared")
 	}
+}
+
+// TestClientsAreBounded connects to more runtimes than are kept: the one that was not used for the
+// longest time is forgotten, and nothing else holds runtimes.
+func TestClientsAreBounded(t *testing.T) {
+	const most = 512
+	connections := skr.NewConnections(&secrets{version: "1"}, runtime.NewScheme())
+	get := func(i int) *skr.Runtime {
+		there, err := connections.Get(t.Context(), client.ObjectKey{Name: fmt.Sprint("runtime-", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return there
+	}
+	first, second := get(0).Client, get(1).Client
+	var made []weak.Pointer[skr.Runtime]
+	for i := 2; i < most; i++ {
+		made = append(made, weak.Make(get(i)))
+	}
+	if get(0).Client != first {
+		t.Errorf("the client of one of %d runtimes was forgotten", most)
+	}
+	made = append(made, weak.Make(get(most)))
+	if get(0).Client != first || get(1).Client == second {
+		t.Errorf("want the client that is not used to be forgotten for the %dth", most+1)
+	}
+	for i := range most {
+		made = append(made, weak.Make(get(most+i)))
+	}
+	goruntime.GC()
+	made = slices.DeleteFunc(made, func(p weak.Pointer[skr.Runtime]) bool { return p.Value() == nil })
+	if len(made) > most {
+		t.Errorf("%d runtimes are in memory, want %d or fewer", len(made), most)
+	}
+	goruntime.KeepAlive(connections)
 }
 
 // TestDiscoveryIsBounded lets a runtime claim many API groups.

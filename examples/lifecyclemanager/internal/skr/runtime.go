@@ -44,27 +44,35 @@ const (
 type Runtime struct {
 	client.Client
 
-	// ControlPlane is read to decide whether the runtime is the control plane itself. Nil: it is
-	// not.
-	ControlPlane client.Reader
+	// controlPlane is read to decide whether the runtime is the control plane itself.
+	controlPlane client.Reader
+	state        *state
+}
 
+// state is kept for as long as the connection.
+type state struct {
 	local    atomic.Pointer[bool]
 	prepared atomic.Bool
+}
+
+// Through returns the runtime with another client for it.
+func (r *Runtime) Through(c client.Client) *Runtime {
+	return &Runtime{Client: c, controlPlane: r.controlPlane, state: r.state}
 }
 
 // Local reports whether the runtime is the control plane itself: the Namespace kube-system has the
 // same UID in both, which identifies a cluster. The answer of the first success is kept.
 func (r *Runtime) Local(ctx context.Context) (bool, error) {
-	if known := r.local.Load(); known != nil || r.ControlPlane == nil {
-		return known != nil && *known, nil
+	if known := r.state.local.Load(); known != nil {
+		return *known, nil
 	}
-	here, hereErr := clusterOf(ctx, r.ControlPlane)
+	here, hereErr := clusterOf(ctx, r.controlPlane)
 	there, thereErr := clusterOf(ctx, r)
 	if err := errors.Join(hereErr, thereErr); err != nil {
 		return false, err
 	}
 	same := here == there
-	r.local.Store(&same)
+	r.state.local.Store(&same)
 	return same, nil
 }
 
