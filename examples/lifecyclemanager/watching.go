@@ -101,6 +101,7 @@ func (w *watching) install(direct client.Client, set *certificates.Certificates)
 	}
 	return runtimes.SetUp(w.mgr, newKyma(), identify, w.connections.Connect, set, installer,
 		runtimes.Options{
+			Retry: w.pollOtherwise / 20, // By default 3 s.
 			Fleet: w.fleet, Overview: w.overview, Report: runtimes.ReportCondition(direct, v1beta2.WatcherInstalled),
 		})
 }

@@ -19,8 +19,6 @@ import (
 const (
 	// Finalizer holds a Kyma until its modules are removed from the runtime.
 	Finalizer = "operator.kyma-project.io/kyma"
-	// retry is the time between two reconciles of a removal.
-	retry = time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
 )

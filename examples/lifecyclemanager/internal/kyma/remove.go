@@ -25,11 +25,11 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 	if len(ending) > 0 {
 		status := statusOf(kyma, ending)
 		status.Message = "waiting for the end of the modules"
-		return ctrl.Result{RequeueAfter: retry}, r.report(ctx, kyma, status)
+		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
 	}
 	clean, err := r.clean(ctx, kyma)
 	if err != nil || !clean {
-		return ctrl.Result{RequeueAfter: retry}, err
+		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, err
 	}
 	return ctrl.Result{}, skr.Release(ctx, r.Client, kyma, Finalizer)
 }

@@ -21,8 +21,6 @@ import (
 const (
 	// Finalizer holds a Manifest until its objects are removed from the runtime.
 	Finalizer = "operator.kyma-project.io/manifest"
-	// retry is the time between two reconciles of objects that are not ready, or not gone.
-	retry = time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
 	// asidePoll is the time until a Manifest that is set aside is read again.
@@ -112,8 +110,12 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 		return r.later(manifest), r.report(ctx, manifest, status)
 	}
 	awaited, err := r.apply(ctx, there, manifest, wanted)
-	if err != nil || awaited != "" {
-		return ctrl.Result{RequeueAfter: backoff(manifest)}, err
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if awaited != "" {
+		ready := meta.FindStatusCondition(manifest.Status.Conditions, v1beta2.ReadyCondition)
+		return ctrl.Result{RequeueAfter: skr.Backoff(ready.LastTransitionTime)}, nil
 	}
 	return r.later(manifest), nil
 }
@@ -121,16 +123,6 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 // later is the result of a reconcile after which nothing is awaited.
 func (r *Reconciler) later(manifest *v1beta2.Manifest) ctrl.Result {
 	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kymaOf(manifest).Name))}
-}
-
-// backoff returns half of the time for which objects are not ready, at least 1 s and at most 1 min.
-// An event about the status of an object comes before it.
-func backoff(manifest *v1beta2.Manifest) time.Duration {
-	ready := meta.FindStatusCondition(manifest.Status.Conditions, v1beta2.ReadyCondition)
-	if ready == nil {
-		return retry
-	}
-	return max(retry, min(time.Since(ready.LastTransitionTime.Time)/2, asidePoll))
 }
 
 // report writes the status if it has changed, with its summary.

@@ -30,7 +30,7 @@ func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ct
 	}
 	status := manifest.Status
 	status.State, status.Message = v1beta2.Deleting, awaited
-	return ctrl.Result{RequeueAfter: retry}, r.report(ctx, manifest, status)
+	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.DeletionTimestamp)}, r.report(ctx, manifest, status)
 }
 
 func (r *Reconciler) removeObjects(ctx context.Context, manifest *v1beta2.Manifest) (awaited string, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -19,6 +20,13 @@ func Bounded[T client.Object](
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return step(ctx, object)
+}
+
+// Backoff returns the time to the next reconcile of objects that are not ready, or not gone, since a
+// time: half of what has passed, at least 200 ms and at most 1 min. An event comes before it.
+func Backoff(since metav1.Time) time.Duration {
+	const least, most = 200 * time.Millisecond, time.Minute
+	return max(least, min(time.Since(since.Time)/2, most))
 }
 
 // After is a patch that conflicts unless it changes that version of the object. Therefore a stale
