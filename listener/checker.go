@@ -3,10 +3,13 @@ package listener
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"net/http"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
 // verdict is the result of checking a client certificate.
@@ -49,6 +52,36 @@ func newChecker(opts PeerOptions) *checker {
 	return &checker{
 		identity: opts.Identity, now: opts.Now, good: newCache(opts.CacheSize), bad: newCache(maxBad),
 		verifying: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)),
+	}
+}
+
+// keptVerdict is what a connection keeps. Another checker may name another runtime.
+type keptVerdict struct {
+	by *checker
+	*verdict
+}
+
+// fromRequest checks the certificate of a request's connection. The connection keeps a good verdict,
+// because its certificates do not change.
+func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) (core.Peer, error) {
+	kept := httpserver.Kept(r.Context())
+	if kept == nil || roots == nil {
+		return c.fromConnection(r.TLS, roots)
+	}
+	if k, ok := kept.Load().(keptVerdict); ok && k.by == c && k.holds(c.now(), roots) {
+		return k.peer, nil
+	}
+	peer, err := c.fromConnection(r.TLS, roots)
+	if err == nil {
+		c.keep(kept, keyOf(r.TLS.PeerCertificates))
+	}
+	return peer, err
+}
+
+// keep keeps the good verdict under key with a connection.
+func (c *checker) keep(kept *atomic.Value, key cacheKey) {
+	if v, ok := c.good.get(key); ok {
+		kept.Store(keptVerdict{c, v})
 	}
 }
 

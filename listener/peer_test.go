@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -124,27 +125,61 @@ func expectReason(t *testing.T, step string, source listener.Peers, r *http.Requ
 	}
 }
 
-// A bundle that is replaced while runtimes are connected counts for the next request on the same
-// connection.
-func TestRootsChangeUnderConnection(t *testing.T) {
+// The verdict that a connection keeps holds for the bundle, the time and the peers that it was made
+// with: the next request on the same connection gets another one.
+func TestVerdictOfAConnection(t *testing.T) {
 	t.Parallel()
 	ca, servers := newAuthority(t, "ca"), newAuthority(t, "servers")
+	cert := ca.client(t, "runtime-a")
 	var (
 		record recorder
 		pool   atomic.Pointer[x509.CertPool]
+		late   atomic.Bool
 	)
-	pool.Store(ca.pool())
-	run := start(t, listener.FromTLSWithRoots(pool.Load, listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
+	now := func() time.Time {
+		if late.Load() {
+			return cert.cert.NotAfter.Add(time.Second)
+		}
+		return time.Now()
+	}
+	first := listener.FromTLSWithRoots(pool.Load, listener.PeerOptions{Now: now})
+	named := func(*x509.Certificate) (core.RuntimeID, error) { return "runtime-b", nil }
+	other := listener.FromTLSWithRoots(pool.Load, listener.PeerOptions{Identity: named})
+	peers := listener.PeersFunc(func(r *http.Request) (core.Peer, error) {
+		if r.Header.Get("Other") != "" {
+			return other.Peer(r)
+		}
+		return first.Peer(r)
+	})
+	run := start(t, peers, listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, servers, tls.RequestClientCert, ca), Hooks: record.hooks()})
-	client := newClient(t, servers, true, ca.client(t, "runtime-a").pair())
-	response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
-	checkAttack(t, &record, response.StatusCode, "")
+	client := newClient(t, servers, true, cert.pair())
+	send := func(reason string, header http.Header, want ...core.RuntimeID) {
+		t.Helper()
+		_, _ = mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, header)
+		deliveries, answers := record.taken()
+		var senders []core.RuntimeID
+		for _, d := range deliveries {
+			senders = append(senders, d.Runtime)
+		}
+		if len(answers) != 1 || answers[0].Reason != reason || !slices.Equal(senders, want) {
+			t.Errorf("answers %v, deliveries of %v, want the reason %q, deliveries of %v", answers, senders, reason, want)
+		}
+	}
+	pool.Store(ca.pool())
+	send("", nil, "runtime-a")
+	send("", http.Header{"Other": {"1"}}, "runtime-b")
+	send("", nil, "runtime-a")
 	pool.Store(servers.pool())
-	response, _ = mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
-	checkAttack(t, &record, response.StatusCode, "untrusted_chain")
+	send("untrusted_chain", nil)
+	pool.Store(ca.pool())
+	send("", nil, "runtime-a")
+	late.Store(true)
+	send("expired", nil)
+	late.Store(false)
+	send("", nil, "runtime-a")
 	pool.Store(nil)
-	response, _ = mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
-	checkAnswer(t, &record, response.StatusCode, http.StatusServiceUnavailable, "not_ready")
+	send("not_ready", nil)
 }
 
 func TestIdentity(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 // handshake. Hooks.HandshakeFailed then gets the cause.
 //
 // Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
-// lookup only. A chain of more than 10 certificates is refused unverified.
+// comparison only. A chain of more than 10 certificates is refused unverified.
 func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) Peers {
 	invalid := opts.validate()
 	if roots == nil {
@@ -28,7 +28,7 @@ func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) Peers {
 	}
 	check := newChecker(opts)
 	return Peers{
-		identify: func(r *http.Request) (core.Peer, error) { return check.fromConnection(r.TLS, roots()) },
+		identify: func(r *http.Request) (core.Peer, error) { return check.fromRequest(r, roots()) },
 		// The verdict is remembered for the requests.
 		checkHandshake: func(state *tls.ConnectionState) { _, _ = check.fromConnection(state, roots()) },
 		ownsConnection: true,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"sync"
 
@@ -29,6 +30,8 @@ type Forwarder struct {
 	address *url.URL
 	version contract.Version
 	opts    Options
+	// header is that of each request. It does not change.
+	header http.Header
 	// slots has one element per request in flight.
 	slots chan struct{}
 
@@ -63,6 +66,13 @@ func NewForwarder(source keys.Source, address string, version contract.Version, 
 	}
 	return &Forwarder{
 		source: source, address: target, version: version, opts: opts, slots: make(chan struct{}, opts.InFlight),
+		header: http.Header{
+			"Content-Type": {version.ContentType()},
+			"User-Agent":   {opts.UserAgent},
+			// An empty value is not sent, but it allows net/http to repeat a request on a connection
+			// that the server has closed. An event may arrive twice.
+			"Idempotency-Key": {},
+		},
 	}, nil
 }
 
@@ -79,7 +89,7 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 		return permanent(f.address, reasonInvalidManager, err)
 	}
 
-	target := f.address.JoinPath(f.version.Path(manager))
+	target := &url.URL{Scheme: f.address.Scheme, Host: f.address.Host, Path: f.version.Path(manager)}
 	encoded, err := f.version.Encode(&batch)
 	if err != nil {
 		return failure(target, reasonMaterial, err) // The fault is the claim, and not an event.

@@ -94,18 +94,15 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*
 	return pool.material, f.read(target, answer, m)
 }
 
-// request returns the request with its headers.
+// request returns the request with its headers. It shares them and the URL with other requests, as
+// no [http.RoundTripper] may change a request.
 func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (*retryablehttp.Request, error) {
-	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, target.String(), body)
-	if err != nil {
-		return nil, err // The caller wraps it.
+	bare := http.Request{Method: http.MethodPost, URL: target, Host: target.Host, Header: f.header}
+	request, err := retryablehttp.FromRequest(bare.WithContext(ctx))
+	if err == nil {
+		err = request.SetBody(body)
 	}
-	request.Header.Set("Content-Type", f.version.ContentType())
-	request.Header.Set("User-Agent", f.opts.UserAgent)
-	// An empty value is not sent, but it allows net/http to repeat a request on a connection that
-	// the server has closed. An event may arrive twice.
-	request.Header["Idempotency-Key"] = []string{}
-	return request, nil
+	return request, err // The caller wraps it.
 }
 
 // read interprets an answer. An acknowledgement is final with its headers.

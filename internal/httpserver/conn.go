@@ -22,6 +22,8 @@ type conn struct {
 	// assigned is set by SetOrigin.
 	assigned atomic.Bool
 	slot     *slot
+	// kept is for the handler.
+	kept atomic.Value
 
 	// handshake is nil after the first request, and without TLS.
 	handshake atomic.Pointer[handshake]
@@ -184,6 +186,15 @@ func SetOrigin(ctx context.Context, origin string) {
 	if c := connFrom(ctx); c != nil && c.assigned.CompareAndSwap(false, true) {
 		c.slot.move(origin)
 	}
+}
+
+// Kept returns a place for what a handler keeps with the connection of a request. ctx is the context
+// of the request. It returns nil for a request of another server.
+func Kept(ctx context.Context) *atomic.Value {
+	if c := connFrom(ctx); c != nil {
+		return &c.kept
+	}
+	return nil
 }
 
 // PauseReads stops reading from the connection of a request for a while, so that TCP slows down its

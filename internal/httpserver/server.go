@@ -238,6 +238,9 @@ func (s *Server) logPanics(handler http.Handler) http.Handler {
 			}
 			panic(http.ErrAbortHandler)
 		}()
+		if r.ProtoMajor > 1 {
+			growStack(r.ContentLength)
+		}
 		handler.ServeHTTP(w, r)
 	})
 }

@@ -23,7 +23,7 @@ const manager = core.Manager("lifecycle-manager")
 
 // ends is an operator's listener, and forwarders of different runtimes to it.
 type ends struct {
-	runtimes []*httpmtls.Forwarder
+	runtimes []core.Forwarder
 	// handled counts the events that the operator got.
 	handled atomic.Int64
 }

@@ -16,6 +16,10 @@ PASS
 pkg: example.org/b
 BenchmarkY-of	 100	 10 ns/op
 BenchmarkServer/x	 100	 10 ns/op
+BenchmarkT	 100	 10 ns/op	 1.25 bare
+BenchmarkT	 100	 10 ns/op	 1.25 bare
+BenchmarkT	 100	 10 ns/op	 1.25 bare
+BenchmarkU	 100	 10 ns/op	 1.5 bare
 `
 
 func TestWorse(t *testing.T) {
@@ -27,6 +31,8 @@ func TestWorse(t *testing.T) {
 		"more allocations":      {"20 allocs/op", "23 allocs/op", "a BenchmarkX/size=1: 23 allocs/op, before 20"},
 		"more bytes":            {"2000 B/op", "2500 B/op", "a BenchmarkX/size=1: 2500 B/op, before 2000"},
 		"from none":             {"0 allocs/op", "2 allocs/op", "a BenchmarkX/size=2: 2 allocs/op, before 0"},
+		"slower than its twin":  {"1.25 bare", "1.5 bare", "b BenchmarkT: 1.5 bare, before 1.25"},
+		"a ratio of one run":    {"1.5 bare", "15 bare", ""},
 		"gone":                  {"BenchmarkY-of", "BenchmarkZ", "b BenchmarkY-of: gone"},
 		"another count of CPUs": {"-2 ", "-8 ", ""},
 		"several clients":       {"BenchmarkServer/x", "BenchmarkServer/y", ""},

@@ -71,13 +71,22 @@ func (m measured) add(n name, values []string) {
 }
 
 // tolerances are the growth that is not reported: a share of the old value, and a constant. Pools
-// and maps do not take the same memory in each run.
-func tolerances() map[string]struct{ share, constant float64 } {
-	return map[string]struct{ share, constant float64 }{"allocs/op": {0.05, 1}, "B/op": {0.10, 256}}
+// and maps do not take the same memory in each run. "bare" is the ratio to a bare twin in the same
+// run, in medians of several runs.
+func tolerances() map[string]tolerance {
+	return map[string]tolerance{"allocs/op": {0.05, 1, 1}, "B/op": {0.10, 256, 1}, "bare": {0.15, 0, several}}
 }
 
-// worse returns an error for each benchmark that takes more memory than before, or that is gone.
-// Medians count.
+type tolerance struct {
+	share, constant float64
+	// samples is the smallest number of samples on both sides that are compared.
+	samples int
+}
+
+const several = 3
+
+// worse returns an error for each benchmark that takes more memory than before, or more time beside
+// its bare twin, or that is gone. Medians count.
 func worse(before, after measured, counts func(name) bool) error {
 	byName := func(a, b name) int { return strings.Compare(a.String(), b.String()) }
 	var errs []error
@@ -90,8 +99,9 @@ func worse(before, after measured, counts func(name) bool) error {
 		}
 		for unit, allowed := range tolerances() {
 			old, now := median(before[n][unit]), median(after[n][unit])
-			if now > old*(1+allowed.share)+allowed.constant {
-				errs = append(errs, fmt.Errorf("%s: %.0f %s, before %.0f", n, now, unit, old))
+			enough := min(len(before[n][unit]), len(after[n][unit])) >= allowed.samples
+			if enough && now > old*(1+allowed.share)+allowed.constant {
+				errs = append(errs, fmt.Errorf("%s: %.4g %s, before %.4g", n, now, unit, old))
 			}
 		}
 	}

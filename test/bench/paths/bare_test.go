@@ -1,0 +1,62 @@
+package paths_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+)
+
+// newBareEnds returns the bare twin of newEnds: a server of net/http that reads each body and
+// answers 202, and a client of net/http for each runtime.
+func newBareEnds(b *testing.B, protocol httpmtls.Protocol, l load) *ends {
+	b.Helper()
+	ca, e := must(testpki.NewCA("ca", testpki.Options{})), &ends{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n, err := io.Copy(io.Discard, r.Body); err == nil && n > 0 {
+			e.handled.Add(int64(l.events))
+		}
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	server.EnableHTTP2 = protocol == httpmtls.HTTP2
+	server.TLS = keys.ServerTLSConfig(material(ca, must(ca.Server("kcp", testpki.Options{}))))
+	server.StartTLS()
+	b.Cleanup(server.Close)
+	for i := range l.runtimes {
+		config := must(keys.ClientTLSConfig(material(ca, must(ca.Client(runtimeName(i), testpki.Options{}))), "127.0.0.1"))
+		batch := contract.Claim(newBatch(l.events), core.RuntimeID(runtimeName(i)))
+		transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: server.EnableHTTP2}
+		b.Cleanup(transport.CloseIdleConnections)
+		e.runtimes = append(e.runtimes, bare{
+			client: &http.Client{Transport: transport}, url: server.URL, body: must(contract.V3.Encode(&batch)).Body,
+		})
+	}
+	return e
+}
+
+// bare posts the same body in each call.
+type bare struct {
+	client *http.Client
+	url    string
+	body   []byte
+}
+
+func (f bare) Forward(ctx context.Context, _ core.Manager, _ core.Batch) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url, bytes.NewReader(f.body))
+	if err != nil {
+		return err
+	}
+	answer, err := f.client.Do(request)
+	if err != nil {
+		return err
+	}
+	return answer.Body.Close()
+}
