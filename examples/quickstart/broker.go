@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,14 +49,11 @@ authorization { users: [
 `
 
 func (d *demo) startBroker(ctx context.Context) (string, error) {
-	port, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	address, err := machine.FreeAddress(ctx)
 	if err != nil {
 		return "", err
 	}
-	d.broker = &broker{addr: port.Addr().String()}
-	if err := port.Close(); err != nil {
-		return "", err
-	}
+	d.broker = &broker{addr: address}
 	config, err := d.configureBroker()
 	if err != nil {
 		return "", err

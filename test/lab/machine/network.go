@@ -71,12 +71,3 @@ func Tunnel(ctx context.Context, dial func(ctx context.Context, service string) 
 	}
 	return &http.Server{Handler: http.HandlerFunc(connect), ReadHeaderTimeout: time.Minute}
 }
-
-// FreeAddress returns an address on which nothing listens.
-func FreeAddress(ctx context.Context) (string, error) {
-	socket, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return socket.Addr().String(), socket.Close()
-}
