@@ -1,6 +1,6 @@
 module github.com/runtime-watcher/runtime-watcher/examples
 
-go 1.26.0
+go 1.26.3
 
 require (
 	github.com/cert-manager/cert-manager v1.21.2
@@ -21,6 +21,7 @@ require (
 	sigs.k8s.io/controller-runtime v0.25.2
 	sigs.k8s.io/kustomize/api v0.21.1
 	sigs.k8s.io/kustomize/kyaml v0.21.1
+	sigs.k8s.io/multicluster-runtime v0.24.1
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -143,6 +144,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261122175540-85687d8dde00
@@ -154,6 +156,7 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster => ../adapters/multicluster
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../adapters/natsjetstream
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane

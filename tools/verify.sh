@@ -47,15 +47,15 @@ state() {
     git ls-files -z --cached --others --exclude-standard | xargs -0 sha256sum 2>/dev/null | sort -k2
 }
 
-# go.work lists the modules and nothing else. All have one Go version and are called after their folders. A released
-# module requires released siblings only.
+# go.work lists the modules and nothing else. All have one minor version of Go, and are called after their folders. A
+# released module requires released siblings only.
 workspace() {
     local m root status=0
     root=$(GOWORK=off "$GO" list -m)
     diff <("$GO" work edit -json | sed -n 's|.*"DiskPath": "\(\./\)\{0,1\}\(.*\)".*|\2|p' | sort) <(printf '%s\n' "${modules[@]}" | sort) ||
         { echo 'go.work (<) and the folders with a go.mod (>) differ'; status=1; }
     for m in "${modules[@]}"; do
-        grep -qx "$(grep '^go ' go.work)" "$m/go.mod" || { echo "$m/go.mod has another Go version than go.work"; status=1; }
+        grep -q "^$(grep -o '^go [0-9]*[.][0-9]*' go.work)[.]" "$m/go.mod" || { echo "$m/go.mod has another Go version than go.work"; status=1; }
         [[ "$(cd "$m" && GOWORK=off "$GO" list -m)" == "$(sed 's|/\.$||' <<<"$root/$m")" ]] ||
             { echo "$m/go.mod: the module is not called after its folder"; status=1; }
         case "$m" in examples | test | tools | test/*) continue ;; esac

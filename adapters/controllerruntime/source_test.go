@@ -157,6 +157,9 @@ func TestSourceNotReady(t *testing.T) {
 			if err == nil || err.Error() != tc.want || !errors.Is(err, core.ErrNotReady) || core.IsPermanent(err) {
 				t.Errorf("have %v, want a temporary %q", err, tc.want)
 			}
+			if err := source.Resync("skr-1:a"); !errors.Is(err, core.ErrNotReady) {
+				t.Errorf("a resync: have %v, want %v", err, core.ErrNotReady)
+			}
 			if queue.Len() != 0 {
 				t.Errorf("%d requests in the queue, want none", queue.Len())
 			}
@@ -289,6 +292,9 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if err := source.Resync("skr-3:object"); err != nil {
+		t.Error(err)
+	}
 	type ranked struct {
 		Item     string
 		Priority int
@@ -299,7 +305,7 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 		got = append(got, ranked{item, priority})
 		queue.Done(item)
 	}
-	want := []ranked{{"skr-1:changed", 0}, {"skr-1:new", 0}, {"skr-1:listed", low}, {"skr-2:", low}}
+	want := []ranked{{"skr-1:changed", 0}, {"skr-1:new", 0}, {"skr-1:listed", low}, {"skr-2:", low}, {"skr-3:object", low}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("order of the queue (-want +have):\n%s", diff)
 	}

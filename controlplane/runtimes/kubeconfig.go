@@ -166,8 +166,15 @@ func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *Kubeco
 	}
 }
 
-// Connect is a [Connect]. A missing Secret means [ErrGone].
+// Connect is a [Connect]. A missing Secret means [ErrGone]. If object is the Secret itself, or its
+// metadata, the Secret is not read again for a client that is kept for that version.
 func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client.Client, error) {
+	if object.GetUID() != "" {
+		if known := k.known(client.ObjectKeyFromObject(object), versionOf(object)); known != nil {
+			return known, nil
+		}
+	}
+
 	secret, where, err := k.find(ctx, object)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig in Secret %s: %w", where, err)
@@ -177,8 +184,7 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 		return nil, fmt.Errorf("%w: there is no Secret %s", ErrGone, where)
 	}
 
-	name := client.ObjectKeyFromObject(secret)
-	version := string(secret.UID) + "/" + secret.ResourceVersion
+	name, version := client.ObjectKeyFromObject(secret), versionOf(secret)
 
 	if known := k.known(name, version); known != nil {
 		return known, nil
@@ -193,6 +199,11 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 	k.keep(name, made)
 
 	return made.client, nil
+}
+
+// versionOf names one version of one object: no two have the same UID.
+func versionOf(object client.Object) string {
+	return string(object.GetUID()) + "/" + object.GetResourceVersion()
 }
 
 // keep also drops the client of a former Secret, and those that were not used for the longest time.

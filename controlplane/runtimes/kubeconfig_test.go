@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,6 +41,7 @@ type secrets struct {
 	client.Reader
 
 	version, text string
+	uid           types.UID
 	err           error
 }
 
@@ -49,7 +51,7 @@ func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Obj
 	}
 	secret, _ := object.(*corev1.Secret)
 	secret.Namespace, secret.Name = key.Namespace, key.Name
-	secret.ResourceVersion, secret.Data = s.version, map[string][]byte{"config": []byte(s.text)}
+	secret.UID, secret.ResourceVersion, secret.Data = s.uid, s.version, map[string][]byte{"config": []byte(s.text)}
 	return nil
 }
 
@@ -84,6 +86,30 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	stored.err, stored.version = nil, "3"
 	if connect() == second {
 		t.Error("a client of a Secret that was gone")
+	}
+}
+
+// The metadata of a Secret, as in a cache, make a read of each reconcile superfluous.
+func TestKubeconfigsKnowTheVersionOfASecret(t *testing.T) {
+	stored := &secrets{version: "1", uid: "a", text: kubeconfig}
+	kubeconfigs := runtimes.NewKubeconfigs(stored, "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
+	connect := func(uid types.UID, version string) error {
+		_, err := kubeconfigs.Connect(t.Context(), &metav1.PartialObjectMetadata{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: uid, ResourceVersion: version},
+		})
+		return err
+	}
+	if err := connect("a", "1"); err != nil {
+		t.Fatal(err)
+	}
+	stored.err = errors.New("the API server is away")
+	if err := connect("a", "1"); err != nil {
+		t.Errorf("%v, want no read", err)
+	}
+	for _, other := range [][2]string{{"a", "2"}, {"b", "1"}, {"", "1"}} {
+		if err := connect(types.UID(other[0]), other[1]); !errors.Is(err, stored.err) {
+			t.Errorf("UID %q, version %s: error %v, want a read", other[0], other[1], err)
+		}
 	}
 }
 

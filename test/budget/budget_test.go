@@ -148,6 +148,12 @@ var bans = []struct {
 		reason:   "the operator's side does not carry the agent",
 	},
 	{
+		module:   "adapters/multicluster",
+		packages: "./...",
+		banned:   []string{root + "adapters/httpmtls/...", root + "adapters/admission/...", root + "controlplane/...", "k8s.io/client-go/tools/clientcmd"},
+		reason:   "how a cluster is reached is a function: an operator links no kinds of others for it",
+	},
+	{
 		module:   "controlplane",
 		packages: "./api/... ./config/...",
 		banned:   []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", "istio.io/...", "sigs.k8s.io/gateway-api/...", root + "..."},
@@ -224,7 +230,8 @@ var floors = map[string]string{
 	"adapters/prometheus":        "github.com/prometheus/client_golang v1.23.2",
 	"adapters/natsjetstream":     "k8s.io/apimachinery v0.35.0",
 	"adapters/opentelemetry":     "k8s.io/apimachinery v0.35.0",
-	"adapters/controllerruntime": "k8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
+	"adapters/controllerruntime": "go 1.26.0\nk8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
+	"adapters/multicluster":      "go 1.26.3\nk8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1\nsigs.k8s.io/multicluster-runtime v0.24.1",
 	"controlplane":               "k8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
 }
 

@@ -1,0 +1,111 @@
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/recorder"
+	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+var (
+	errNoCache  = errors.New("cluster has no cache: watch it with Complete, not with For or Watches")
+	errNoConfig = errors.New("cluster has no configuration: use its client")
+)
+
+// live is a cluster without cache, informers and goroutines. All its reads are requests.
+type live struct {
+	// Provider is that of the control plane. The types of its methods depend on the version of
+	// controller-runtime.
+	recorder.Provider
+
+	client client.Client
+}
+
+var _ cluster.Cluster = (*live)(nil)
+
+// reading returns the cluster of one reconcile.
+func (c *live) reading(source *controllerruntime.Source[mcreconcile.Request], r mcreconcile.Request) *live {
+	return &live{c.Provider, source.Client(r, core.RuntimeID(r.ClusterName), c.client)}
+}
+
+// Start implements [cluster.Cluster]. There is nothing to start.
+func (*live) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// GetClient implements [cluster.Cluster].
+func (c *live) GetClient() client.Client { return c.client }
+
+// GetAPIReader implements [cluster.Cluster].
+func (c *live) GetAPIReader() client.Reader { return c.client }
+
+// GetCache implements [cluster.Cluster]. Its reads are requests, and it has no informers.
+func (c *live) GetCache() cache.Cache { return noCache{c.client} }
+
+// GetFieldIndexer implements [cluster.Cluster].
+func (c *live) GetFieldIndexer() client.FieldIndexer { return c.GetCache() }
+
+// GetScheme implements [cluster.Cluster].
+func (c *live) GetScheme() *runtime.Scheme { return c.client.Scheme() }
+
+// GetRESTMapper implements [cluster.Cluster].
+func (c *live) GetRESTMapper() meta.RESTMapper { return c.client.RESTMapper() }
+
+// GetConfig implements [cluster.Cluster]. Requests with this configuration fail.
+func (*live) GetConfig() *rest.Config {
+	return &rest.Config{Host: "cluster.invalid", Transport: refuse{}}
+}
+
+// GetHTTPClient implements [cluster.Cluster]. Its requests fail.
+func (*live) GetHTTPClient() *http.Client { return &http.Client{Transport: refuse{}} }
+
+// refuse fails requests that would evade the bounds of the client.
+type refuse struct{}
+
+// RoundTrip implements [http.RoundTripper].
+func (refuse) RoundTrip(*http.Request) (*http.Response, error) { return nil, errNoConfig }
+
+// noCache reads from the API server.
+type noCache struct{ client.Reader }
+
+// GetInformer implements [cache.Informers].
+func (noCache) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
+	return nil, errNoCache
+}
+
+// GetInformerForKind implements [cache.Informers].
+func (noCache) GetInformerForKind(
+	context.Context, schema.GroupVersionKind, ...cache.InformerGetOption,
+) (cache.Informer, error) {
+	return nil, errNoCache
+}
+
+// RemoveInformer implements [cache.Informers].
+func (noCache) RemoveInformer(context.Context, client.Object) error { return nil }
+
+// Start implements [cache.Informers].
+func (noCache) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// WaitForCacheSync implements [cache.Informers].
+func (noCache) WaitForCacheSync(context.Context) bool { return true }
+
+// IndexField implements [client.FieldIndexer].
+func (noCache) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
+	return errNoCache
+}

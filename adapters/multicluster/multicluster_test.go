@@ -1,0 +1,295 @@
+package multicluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
+	mc "sigs.k8s.io/multicluster-runtime/pkg/multicluster"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
+	"github.com/runtime-watcher/runtime-watcher/adapters/multicluster"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// clients returns a fake client for each cluster.
+func clients(objects map[string][]client.Object) func(client.Object) (client.Client, error) {
+	all := make(map[string]client.Client)
+	for cluster, objects := range objects {
+		all[cluster] = fake.NewClientBuilder().WithObjects(objects...).Build()
+	}
+	return func(secret client.Object) (client.Client, error) {
+		if all[secret.GetName()] == nil {
+			return nil, errRefused
+		}
+		return all[secret.GetName()], nil
+	}
+}
+
+func TestClustersAreReconciled(t *testing.T) {
+	unlabelled := secret("c", "1")
+	unlabelled.Labels = nil
+	elsewhere := secret("d", "1")
+	elsewhere.Namespace = "elsewhere"
+	foreign := configMap("foreign")
+	foreign.Namespace = "elsewhere"
+	w := start(t, clients(map[string][]client.Object{
+		"a": {configMap("x"), configMap("y"), foreign}, "b": {configMap("x")}, "c": {configMap("x")}, "d": {configMap("x")},
+	}), secret("a", "1"), secret("b", "1"), unlabelled, elsewhere)
+
+	w.await("a/x", "a/y", "b/x")
+	check(t, w.event("b", "x", 1))
+	w.await("b/x")
+
+	// A deleted object is reconciled, too.
+	check(t, w.event("b", "gone", 1))
+	w.await("b/gone")
+
+	// A resync has all objects.
+	check(t, w.source.Handle(t.Context(), core.Delivery{Runtime: "a", Event: core.WatchEvent{Resync: true}}))
+	w.await("a/x", "a/y")
+
+	// Without a Secret that is labelled, an event is acknowledged, and no reconcile begins.
+	check(t, w.event("c", "x", 1))
+	check(t, w.event("d", "x", 1))
+	check(t, w.event("a", "y", 1))
+	w.await("a/y")
+}
+
+func TestASecretEngagesItsCluster(t *testing.T) {
+	w := start(t, clients(map[string][]client.Object{"a": {configMap("x")}}), secret("a", "1"))
+	w.await("a/x")
+	w.secrets.Set(secret("a", "2"))
+	w.await("a/x")
+
+	unlabelled := secret("a", "3")
+	unlabelled.Labels = nil
+	w.secrets.Set(unlabelled)
+	eventually(t, "the cluster is not engaged any more", func() bool { return !w.engaged("a") })
+	_, err := w.mgr.GetCluster(t.Context(), "a")
+	if !errors.Is(err, mc.ErrClusterNotFound) {
+		t.Errorf("error %v, want that the cluster is not found", err)
+	}
+
+	w.secrets.Set(secret("a", "4"))
+	w.await("a/x")
+	w.secrets.Delete(client.ObjectKeyFromObject(secret("a", "4")))
+	eventually(t, "the cluster is not engaged any more", func() bool { return !w.engaged("a") })
+}
+
+// A cluster that cannot be reached is retried, and keeps no other waiting.
+func TestAClusterThatRefuses(t *testing.T) {
+	refusals, first := make(chan struct{}, 100), true
+	reached := clients(map[string][]client.Object{"a": {configMap("x")}, "b": {configMap("x")}})
+	w := start(t, func(secret client.Object) (client.Client, error) {
+		if secret.GetName() == "a" && first {
+			first = false // One worker reconciles.
+			refusals <- struct{}{}
+			return nil, errRefused
+		}
+		return reached(secret)
+	}, secret("a", "1"), secret("b", "1"))
+	w.await("a/x", "b/x")
+	if len(refusals) != 1 {
+		t.Errorf("%d refusals, want 1", len(refusals))
+	}
+}
+
+// A resend is not reconciled, because the reconcile before has read a newer version.
+func TestResendsAreAcknowledged(t *testing.T) {
+	w := start(t, clients(map[string][]client.Object{"a": {configMap("x")}}), secret("a", "1"))
+	w.await("a/x")
+	// The fake client stores the object in version 999. A reconcile that began before the event does not count.
+	eventually(t, "an event that a reconcile has read makes no request", func() bool {
+		check(t, w.event("a", "x", 1))
+		if w.enqueued > 0 {
+			w.await("a/x")
+		}
+		return w.enqueued == 0
+	})
+	check(t, w.event("a", "x", 2000))
+	if w.enqueued != 1 {
+		t.Errorf("an event of a later write makes %d requests, want 1", w.enqueued)
+	}
+}
+
+func TestAListIsPaged(t *testing.T) {
+	var pages []string
+	paged := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			options := (&client.ListOptions{}).ApplyOptions(opts)
+			pages = append(pages, fmt.Sprintf("%d after %q in %s", options.Limit, options.Continue, options.Namespace))
+			name := strings.Repeat("x", len(pages))
+			list.SetContinue(map[int]string{1: "more"}[len(pages)])
+			list.(*metav1.PartialObjectMetadataList).Items = []metav1.PartialObjectMetadata{{ //nolint:forcetypeassert // It fails the test.
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			}}
+			return nil
+		},
+	}).Build()
+	w := start(t, func(client.Object) (client.Client, error) { return paged, nil }, secret("a", "1"))
+	w.await("a/x", "a/xx")
+	if want := `[250 after "" in default 250 after "more" in default]`; fmt.Sprint(pages) != want {
+		t.Errorf("pages %v, want %s", pages, want)
+	}
+}
+
+func TestAClusterHasNoCache(t *testing.T) {
+	w := start(t, clients(map[string][]client.Object{"a": {configMap("x")}}), secret("a", "1"))
+	w.await("a/x")
+	a := must(w.mgr.GetCluster(t.Context(), "a"))
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	_, informer := a.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{})
+	_, byKind := a.GetCache().GetInformerForKind(t.Context(), kind)
+	asked := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://cluster.invalid", http.NoBody))
+	_, request := a.GetHTTPClient().Transport.RoundTrip(asked)
+	_, configured := must(rest.TransportFor(a.GetConfig())).RoundTrip(asked)
+	for name, err := range map[string]error{
+		"informer": informer, "informer of a kind": byKind, "request": request, "configuration": configured,
+		"index":              w.mgr.GetFieldIndexer().IndexField(t.Context(), &corev1.ConfigMap{}, "data", nil),
+		"index of a cluster": a.GetFieldIndexer().IndexField(t.Context(), &corev1.ConfigMap{}, "data", nil),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "cluster has no") {
+			t.Errorf("%s: error %v, want that the cluster has none", name, err)
+		}
+	}
+	if err := a.GetCache().Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "x"}, &corev1.ConfigMap{}); err != nil {
+		t.Errorf("a read of the cache: %v, want a request", err)
+	}
+	if !a.GetCache().WaitForCacheSync(t.Context()) || a.GetScheme() != scheme.Scheme {
+		t.Error("want a cache that is in sync, and the scheme of the local manager")
+	}
+}
+
+func TestAProviderNeedsConnect(t *testing.T) {
+	provider := multicluster.NewProvider(nil, multicluster.ProviderOptions{})
+	mgr := must(mcmanager.WithMultiCluster(newManager(controllerruntimetest.NewCache()), provider))
+	if err := provider.SetupWithManager(t.Context(), mgr); err == nil {
+		t.Error("no error, want one about connect")
+	}
+}
+
+// calls notes the calls of a client, and fails them.
+type calls struct {
+	client.Client
+
+	names *[]string
+	sub   string
+}
+
+func (c calls) note(name string) error {
+	*c.names = append(*c.names, c.sub+name)
+	return errRefused
+}
+
+func (c calls) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return c.note("get")
+}
+
+func (c calls) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return c.note("list")
+}
+
+func (c calls) Apply(context.Context, runtime.ApplyConfiguration, ...client.ApplyOption) error {
+	return c.note("apply")
+}
+
+func (c calls) Create(context.Context, client.Object, ...client.CreateOption) error {
+	return c.note("create")
+}
+
+func (c calls) Delete(context.Context, client.Object, ...client.DeleteOption) error {
+	return c.note("delete")
+}
+
+func (c calls) Update(context.Context, client.Object, ...client.UpdateOption) error {
+	return c.note("update")
+}
+
+func (c calls) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	return c.note("patch")
+}
+
+func (c calls) DeleteAllOf(context.Context, client.Object, ...client.DeleteAllOfOption) error {
+	return c.note("deletecollection")
+}
+
+func (c calls) SubResource(name string) client.SubResourceClient {
+	return subCalls{calls{names: c.names, sub: name + " "}}
+}
+
+type subCalls struct{ calls }
+
+func (c subCalls) Get(context.Context, client.Object, client.Object, ...client.SubResourceGetOption) error {
+	return c.note("get")
+}
+
+func (c subCalls) Create(context.Context, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+	return c.note("create")
+}
+
+func (c subCalls) Update(context.Context, client.Object, ...client.SubResourceUpdateOption) error {
+	return c.note("update")
+}
+
+func (c subCalls) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+	return c.note("patch")
+}
+
+func (c subCalls) Apply(context.Context, runtime.ApplyConfiguration, ...client.SubResourceApplyOption) error {
+	return c.note("apply")
+}
+
+// use makes each call of a client once.
+func use(ctx context.Context, c client.Client) []error {
+	o, patch, list := configMap("x"), client.RawPatch("", nil), &corev1.ConfigMapList{}
+	sub := c.SubResource("scale")
+	return []error{
+		c.Get(ctx, client.ObjectKeyFromObject(o), o), c.List(ctx, list), c.Apply(ctx, nil), c.Create(ctx, o), c.Delete(ctx, o),
+		c.Update(ctx, o), c.Patch(ctx, o, patch), c.DeleteAllOf(ctx, o), c.Status().Update(ctx, o),
+		sub.Get(ctx, o, o), sub.Create(ctx, o, o), sub.Update(ctx, o), sub.Patch(ctx, o, patch), sub.Apply(ctx, nil),
+	}
+}
+
+func TestEachCallConnects(t *testing.T) {
+	const want = "[get list apply create delete update patch deletecollection status update " +
+		"scale get scale create scale update scale patch scale apply]"
+	connect := clients(map[string][]client.Object{"a": {configMap("x")}})
+	w := start(t, func(secret client.Object) (client.Client, error) { return connect(secret) }, secret("a", "1"))
+	w.await("a/x")
+	a := must(w.mgr.GetCluster(t.Context(), "a")).GetClient()
+	var names []string
+	connect = func(client.Object) (client.Client, error) { return calls{names: &names}, nil }
+	for _, err := range use(t.Context(), a) {
+		if !errors.Is(err, errRefused) {
+			t.Errorf("error %v, want that of the connected client", err)
+		}
+	}
+	if fmt.Sprint(names) != want {
+		t.Errorf("calls %v, want %s", names, want)
+	}
+	errNoWay := errors.New("no way")
+	connect = func(client.Object) (client.Client, error) { return nil, errNoWay }
+	for i, err := range use(t.Context(), a) {
+		if !errors.Is(err, errNoWay) {
+			t.Errorf("call %d: error %v, want that of connect", i, err)
+		}
+	}
+	kind, err := a.GroupVersionKindFor(&corev1.ConfigMap{})
+	namespaced, mapped := a.IsObjectNamespaced(&corev1.ConfigMap{})
+	if err != nil || mapped != nil || kind.Kind != "ConfigMap" || !namespaced {
+		t.Errorf("kind %v, namespaced %v, errors %v and %v", kind, namespaced, err, mapped)
+	}
+}
