@@ -22,8 +22,8 @@ func Bounded[T client.Object](
 	return step(ctx, object)
 }
 
-// Backoff returns the time to the next reconcile of objects that are not ready, or not gone, since a
-// time: half of what has passed, at least 200 ms and at most 1 min. An event comes before it.
+// Backoff returns the wait for objects that are not ready, or not gone. It is half of the time that
+// has passed since then, at least 200 ms and at most 1 min. An event comes before it.
 func Backoff(since metav1.Time) time.Duration {
 	const least, most = 200 * time.Millisecond, time.Minute
 	return max(least, min(time.Since(since.Time)/2, most))
