@@ -20,6 +20,8 @@ type Listener struct {
 	drops      *prom.CounterVec
 
 	causes, contracts, reasons vocabulary
+	// aliases is nil without Options.Aliases.
+	aliases *listenerAliases
 }
 
 // NewListener returns the metrics of a listener, registered with reg. It fails as [NewAgent] does.
@@ -30,6 +32,10 @@ func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 	}
 	l := newListener("listener", newManagers(opts))
 	all := collectors{l.answers, l.durations, l.inFlight, l.handshakes, l.drops, l.keyMaterial()}
+	if opts.Aliases {
+		l.aliases = newListenerAliases()
+		all = append(all, l.aliases.all()...)
+	}
 	if err := all.register(reg); err != nil {
 		return nil, err
 	}
@@ -59,10 +65,18 @@ func (l *Listener) Answered(contract string, manager core.Manager, status int, r
 	contract = l.contracts.value(contract)
 	l.durations.WithLabelValues(contract, code(status)).Observe(took.Seconds())
 	l.answers.WithLabelValues(contract, l.managers.value(manager), code(status), l.reasons.value(reason)).Inc()
+	if l.aliases != nil {
+		l.aliases.answered("/"+contract+"/"+l.managers.value(manager)+"/event", status, took)
+	}
 }
 
 // InFlight adds 1 before the work on a request, and -1 after it.
-func (l *Listener) InFlight(delta int) { l.inFlight.Add(float64(delta)) }
+func (l *Listener) InFlight(delta int) {
+	l.inFlight.Add(float64(delta))
+	if l.aliases != nil {
+		l.aliases.inFlight.Add(float64(delta))
+	}
+}
 
 // HandshakeFailed counts a connection with a failed TLS handshake.
 func (l *Listener) HandshakeFailed(cause string) {

@@ -33,3 +33,30 @@ func TestListenerBoundsManagers(t *testing.T) {
 		}
 	}
 }
+
+// TestListenerAliases wants the names and labels of the former listener, and none unless asked for.
+func TestListenerAliases(t *testing.T) {
+	const former = "watcher_listener_"
+	listener, reg := newListener(t, prometheus.Options{Aliases: true})
+	for _, status := range []int{
+		http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnauthorized, http.StatusForbidden,
+	} {
+		listener.Answered("v2", "known", status, "", time.Second)
+	}
+	listener.InFlight(2)
+	text := "\n" + scrape(t, reg)
+	for _, want := range []string{
+		`requests_total{server_name="listener"} 5`, `request_errors_total{server_name="listener"} 4`,
+		`exceeding_size_limit_requests_total{server_name="listener"} 1`,
+		`failed_verification_requests_total{request_uri_label="/v2/known/event",server_name="listener"} 2`,
+		`request_duration{server_name="listener"} 1`, `inflight_requests{server_name="listener"} 2`,
+	} {
+		if !strings.Contains(text, "\n"+former+want+"\n") {
+			t.Errorf("no %s%s in\n%s", former, want, text)
+		}
+	}
+	_, reg = newListener(t, prometheus.Options{})
+	if text := "\n" + scrape(t, reg); strings.Contains(text, "\n"+former) {
+		t.Errorf("aliases that were not asked for in\n%s", text)
+	}
+}

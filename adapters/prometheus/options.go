@@ -22,6 +22,9 @@ type Options struct {
 	// MaxManagers bounds the managers with series of their own, Managers included. All others share
 	// the label value "_other". Default: 100.
 	MaxManagers int
+	// Aliases adds the six metrics watcher_listener_* of kyma-project/runtime-watcher to those of a
+	// listener. docs/platforms/migration.md has the differences. Default: false.
+	Aliases bool
 }
 
 func (o Options) withDefaults() Options {
