@@ -26,13 +26,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// TestStory plays the story to its end.
+func TestStory(t *testing.T) { play(t, "-slack=20") }
+
 // TestFaults plays the story with all faults, and the operator is killed in each line.
-func TestFaults(t *testing.T) {
+func TestFaults(t *testing.T) { play(t, "-slack=20", "-faults") }
+
+func play(t *testing.T, args ...string) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"-faults", "-slack=20"}, &out, os.Stderr); err != nil {
+	if err := run(t.Context(), args, &out, os.Stderr); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	t.Logf("\n%s", &out)

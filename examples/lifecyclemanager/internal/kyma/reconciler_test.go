@@ -35,6 +35,7 @@ func TestKyma(t *testing.T) {
 	t.Run("status", func(t *testing.T) { w.testStatus(t) })
 	t.Run("ready", func(t *testing.T) { w.testReady(t) })
 	t.Run("edit in the control plane", func(t *testing.T) { w.testEditUndone(t) })
+	t.Run("opt-out", func(t *testing.T) { w.testSkip(t) })
 	t.Run("downgrade", func(t *testing.T) { w.testDowngrade(t) })
 	t.Run("versions", func(t *testing.T) { w.testVersions(t) })
 	t.Run("long texts", func(t *testing.T) { w.testLongTexts(t) })
@@ -253,6 +254,26 @@ func (w *world) testEditUndone(t *testing.T) {
 	if channel := w.kyma().Spec.Channel; channel != "regular" {
 		t.Errorf("channel %s, want that of the runtime", channel)
 	}
+}
+
+// testSkip wants a Kyma with the label to stay as it is in both clusters, until the label is gone.
+func (w *world) testSkip(t *testing.T) {
+	t.Helper()
+	for _, skip := range []string{"true", "false"} {
+		labelled := w.kyma()
+		labelled.Labels = map[string]string{v1beta2.SkipLabel: skip}
+		w.must(w.plane.Client.Update(t.Context(), labelled))
+		w.setModules()
+		for range 5 { // With the label, Manifests are read again every minute: they do not settle.
+			_, err := w.round()
+			w.must(err)
+		}
+		if kept := len(w.kyma().Spec.Modules) == 1 && len(w.listManifests()) == 1; kept != (skip == "true") {
+			t.Errorf("opt-out %s: the module is kept: %t", skip, kept)
+		}
+	}
+	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.must(w.settle())
 }
 
 // testVersions has two versions in the catalog, and a user pins one of them.
