@@ -89,7 +89,7 @@ func receiverMutants() map[string]*receiverMutant {
 		"turns the order":            {failure: "accepted [c b a]", batch: func(_ core.RuntimeID, b *core.Batch) { slices.Reverse(b.Events) }},
 		"hears strangers":            {failure: "the fleet got the heartbeat of a sender", beside: observes},
 		"acknowledges what failed":   {failure: "refuses events no event failed", answer: func(*core.Batch, error) error { return nil }},
-		"loses what is not ready":    {failure: "the event is lost", answer: losesNotReady},
+		"loses what is not ready":    {failure: "want at least [late]", answer: losesNotReady},
 		"has no shares":              {failure: "refuses with <nil>", answer: hidesTooFast},
 	}
 }

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+)
+
+// arrival is one request of a sender, and its answer.
+type arrival struct {
+	*http.Request
+
+	raw      []byte
+	batch    core.Batch
+	at, done time.Time
+	response response
+	overlaps bool // it came before the one before was answered
+}
+
+// response is the answer to a request. The zero value acknowledges it, as its contract does.
+type response struct {
+	status      int
+	reason      string
+	media, body string // instead of the reason
+	retryAfter  string
+	location    string
+	failed      map[int]contract.Refusal
+	// cut closes the connection without an answer.
+	cut bool
+}
+
+// farEnd plays a receiver for one check of a sender.
+type farEnd struct {
+	settings
+	material
+	*verdict
+
+	*endpoint
+	version contract.Version
+	stdout  io.Writer
+	stderr  io.Writer
+	process *process // nil: the user runs it
+	hellos  atomic.Int64
+
+	lock     sync.Mutex
+	arrivals []*arrival
+	open     int
+	news     chan struct{}
+	// answer decides on the answer to a request. Nil: all are acknowledged.
+	answer func(*arrival) response
+}
+
+const runtimeID = "judge/1" // It must be escaped in a URL.
+
+// serve starts the server, with a certificate for the host of its address or for names.
+func (f *farEnd) serve(opts testpki.Options) {
+	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", cmp.Or(f.settings.address, "127.0.0.1:0"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	server, serverErr := f.ca.Server("judge", opts)
+	client, err := f.ca.Client(runtimeID, testpki.Options{})
+	if err == nil && serverErr == nil {
+		f.endpoint, err = f.newEndpoint(f.settings, l.Addr().String(), client)
+	}
+	if err != nil || serverErr != nil {
+		f.Fatal(err, serverErr)
+	}
+	s := &http.Server{Handler: f, ReadHeaderTimeout: f.patience, ErrorLog: log.New(io.Discard, "", 0)}
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: f.roots,
+		Certificates: []tls.Certificate{server.TLS()}, NextProtos: []string{"h2", "http/1.1"},
+	}
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		f.hellos.Add(1)
+		f.wake()
+		return config, nil
+	}
+	go func() { _ = s.Serve(tls.NewListener(l, config)) }()
+	context.AfterFunc(f.ctx, func() { _ = s.Close() })
+}
+
+// start starts the sender, or asks for it.
+func (f *farEnd) start() {
+	if len(f.command) == 0 {
+		_, _ = fmt.Fprintf(f.stdout, "start the sender anew with %s\n", strings.Join(f.environment(), " "))
+		return
+	}
+	p, err := start(f.command, f.endpoint, f.stderr, func([]byte) {})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.process = p
+	context.AfterFunc(f.ctx, p.stop)
+}
+
+// changed makes the sender send events about objects.
+func (f *farEnd) changed(names ...string) {
+	out := f.stdout
+	if f.process != nil {
+		out = f.process.stdin
+	}
+	for _, name := range names {
+		_, _ = fmt.Fprintf(out, "changed default %s\n", name)
+	}
+}
+
+// stopSender ends the input of the sender, and waits for its end.
+func (f *farEnd) stopSender() {
+	if f.process == nil {
+		f.skip("needs a sender that is started as a command")
+	}
+	_ = f.process.stdin.Close()
+	select {
+	case <-f.process.ended:
+	case <-time.After(f.patience):
+		f.Fatal("the sender runs on after the end of its input")
+	}
+}
+
+// ServeHTTP implements [http.Handler].
+func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a := &arrival{Request: r, at: time.Now()}
+	f.lock.Lock()
+	f.open++
+	a.overlaps = f.open > 1
+	f.lock.Unlock()
+	raw, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	a.raw = raw
+	if err == nil && r.URL.EscapedPath() == f.version.Path(f.endpoint.manager) {
+		a.batch, err = f.version.Decode(raw)
+	}
+	if err != nil {
+		f.Errorf("the request is invalid: %v", err)
+	}
+	if f.answer != nil {
+		a.response = f.answer(a)
+	}
+	f.lock.Lock()
+	a.done = time.Now()
+	f.open--
+	f.arrivals = append(f.arrivals, a)
+	f.lock.Unlock()
+	a.response.write(w, f.version)
+	f.wake()
+}
+
+func (r *response) write(w http.ResponseWriter, version contract.Version) {
+	if r.cut {
+		panic(http.ErrAbortHandler)
+	}
+	if r.retryAfter != "" {
+		w.Header().Set("Retry-After", r.retryAfter)
+	}
+	if r.location != "" {
+		w.Header().Set("Location", r.location)
+	}
+	if r.reason+r.body != "" {
+		w.Header().Set("Content-Type", cmp.Or(r.media, "application/json"))
+	}
+	w.WriteHeader(cmp.Or(r.status, version.Status()))
+	if r.reason != "" {
+		answer := contract.Answer{Refusal: contract.Refusal{Reason: r.reason}, Failed: r.failed}
+		body, _ := answer.Body()
+		_, _ = w.Write(body)
+	}
+	_, _ = io.WriteString(w, r.body)
+}
+
+func (f *farEnd) wake() {
+	select {
+	case f.news <- struct{}{}:
+	default:
+	}
+}
+
+// seen returns the requests that were answered.
+func (f *farEnd) seen() []*arrival {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	return slices.Clone(f.arrivals)
+}
+
+// await waits until enough has arrived.
+func (f *farEnd) await(what string, enough func(all []*arrival) bool) []*arrival {
+	return f.awaitFor(f.patience, what, enough)
+}
+
+func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*arrival) bool) []*arrival {
+	for late := time.After(most); ; {
+		if all := f.seen(); enough(all) {
+			return all
+		}
+		select {
+		case <-f.news:
+		case <-late:
+			f.Fatalf("%s: not in %v. Requests:%s", what, most, summary(f.seen()))
+		case <-f.ctx.Done():
+			f.Fatal(f.ctx.Err())
+		}
+	}
+}
+
+// summary shows the last requests.
+func summary(all []*arrival) string {
+	const most = 8
+	var out bytes.Buffer
+	for _, a := range all[max(0, len(all)-most):] {
+		_, _ = fmt.Fprintf(&out, "\n%d:", a.response.status)
+		for _, e := range a.batch.Events[:min(most, len(a.batch.Events))] {
+			_, _ = fmt.Fprintf(&out, " %d %s", e.Sequence, cmp.Or(e.Watched.Name, e.KindWord()))
+		}
+		if a.batch.Heartbeat != nil {
+			_, _ = fmt.Fprintf(&out, " heartbeat %d", a.batch.Heartbeat.Number)
+		}
+	}
+	return out.String()
+}
+
+// find returns the place of an object in the batch, or -1.
+func (a *arrival) find(name string) int {
+	is := func(e core.Numbered) bool { return e.Watched.Name == name && !e.Resync }
+	return slices.IndexFunc(a.batch.Events, is)
+}
+
+// event returns the event about an object, which the batch has.
+func (a *arrival) event(name string) *core.Numbered { return &a.batch.Events[a.find(name)] }
+
+// with returns the requests that carry an object.
+func with(all []*arrival, name string) (some []*arrival) {
+	for _, a := range all {
+		if a.find(name) >= 0 {
+			some = append(some, a)
+		}
+	}
+	return some
+}
+
+// took reports whether the events about these objects were acknowledged.
+func took(names ...string) func(all []*arrival) bool {
+	return func(all []*arrival) bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			return !slices.ContainsFunc(with(all, name), func(a *arrival) bool { return a.response.takes(a.find(name)) })
+		})
+	}
+}
+
+// takes reports whether the answer acknowledges an element.
+func (r *response) takes(index int) bool {
+	_, refused := r.failed[index]
+	acknowledged := r.status == 0 || r.status == http.StatusAccepted && r.body == ""
+	return !r.cut && (acknowledged || len(r.failed) > 0 && !refused)
+}
+
+// resyncs returns the numbers of the resyncs without owner that were acknowledged.
+func resyncs(all []*arrival) (numbers []uint64) {
+	for _, a := range all {
+		for i := range a.batch.Events {
+			if e := &a.batch.Events[i]; e.Resync && e.Owner.Name == "" && a.response.takes(i) {
+				numbers = append(numbers, e.Sequence)
+			}
+		}
+	}
+	return numbers
+}
+
+// objects are n names, padded to a length.
+func objects(n, length int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = strings.Repeat("x", max(0, length-len(strconv.Itoa(i)))) + strconv.Itoa(i)
+	}
+	return names
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+)
+
+// material issues certificates, or has one that was given.
+type material struct {
+	ca    *testpki.CA
+	roots *x509.CertPool
+	given *tls.Certificate
+}
+
+func newMaterial(s settings) (m material, err error) {
+	if len(s.command) > 0 || s.files.Certificate == "" {
+		m.ca, err = testpki.NewCA("runtime-watcher-conformance", testpki.Options{})
+		if err == nil {
+			m.roots = m.ca.Pool()
+		}
+		return m, err
+	}
+	pair, err := tls.LoadX509KeyPair(s.files.Certificate, s.files.Key)
+	if err != nil {
+		return m, err
+	}
+	pem, err := os.ReadFile(s.files.CA)
+	m.given, m.roots = &pair, x509.NewCertPool()
+	if !m.roots.AppendCertsFromPEM(pem) {
+		err = errors.Join(err, fmt.Errorf("%s: no certificate", s.files.CA))
+	}
+	return m, err
+}
+
+// runtime returns the certificate of a runtime, if there is one.
+func (m material) runtime(id core.RuntimeID) (tls.Certificate, error) {
+	if m.given == nil {
+		leaf, err := m.ca.Client(string(id), testpki.Options{})
+		if err != nil {
+			return tls.Certificate{}, err
+		}
+		return leaf.TLS(), nil
+	}
+	if cn := m.given.Leaf.Subject.CommonName; cn != string(id) {
+		return tls.Certificate{}, fmt.Errorf("needs a certificate of %s, and has that of %s", id, cn)
+	}
+	return *m.given, nil
+}
+
+// process is an end under test.
+type process struct {
+	*exec.Cmd
+
+	stdin io.WriteCloser
+	ended chan struct{} // closed when it ended
+}
+
+// endpoint has the settings of an end under test: an address, and files with key material.
+type endpoint struct {
+	address string
+	manager core.Manager
+	volume  *testpki.Volume
+	dir     string
+}
+
+// newEndpoint writes the files of a leaf into a folder, which close removes.
+func (m material) newEndpoint(s settings, address string, leaf *testpki.Leaf) (*endpoint, error) {
+	dir, err := os.MkdirTemp("", "conformance")
+	if err != nil {
+		return nil, err
+	}
+	e := &endpoint{address: address, manager: s.manager, volume: testpki.NewVolume(dir), dir: dir}
+	return e, m.write(e, leaf)
+}
+
+// write replaces the files.
+func (m material) write(e *endpoint, leaf *testpki.Leaf) error {
+	files, err := testpki.Files(leaf, m.ca)
+	if err != nil {
+		return err
+	}
+	return e.volume.Write(files)
+}
+
+func (e *endpoint) close() { _ = os.RemoveAll(e.dir) } //nolint:gosec // newEndpoint made it.
+
+// environment returns the settings as variables.
+func (e *endpoint) environment() []string {
+	ca, cert, key := e.volume.Paths()
+	return []string{
+		"RW_ADDRESS=" + e.address, "RW_MANAGER=" + string(e.manager), "RW_CA=" + ca, "RW_CERT=" + cert, "RW_KEY=" + key,
+	}
+}
+
+// start starts a command. It gets the lines of the output.
+func start(command []string, e *endpoint, stderr io.Writer, line func([]byte)) (*process, error) {
+	p := &process{
+		Cmd:   exec.Command(command[0], command[1:]...), //nolint:gosec,noctx // The user names it; stop ends it.
+		ended: make(chan struct{}),
+	}
+	p.Env = append(os.Environ(), e.environment()...)
+	p.Stderr = stderr
+	err := p.follow(line)
+	return p, err
+}
+
+// follow starts the command, and reads its output.
+func (p *process) follow(line func([]byte)) (err error) {
+	if p.stdin, err = p.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := p.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := p.Start(); err != nil {
+		return err
+	}
+	go func() {
+		defer close(p.ended)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			line(lines.Bytes())
+		}
+		_ = p.Wait()
+	}()
+	return nil
+}
+
+// stop ends the process.
+func (p *process) stop() {
+	_ = p.stdin.Close()
+	_ = p.Process.Kill()
+	<-p.ended
+}
+
+// await waits until something listens.
+func await(ctx context.Context, address string, ended <-chan struct{}) error {
+	const pause = 50 * time.Millisecond
+	for {
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no receiver at %s: %w", address, err)
+		case <-ended:
+			return errors.New("the receiver ended before it served")
+		case <-time.After(pause):
+		}
+	}
+}
+
+// freeAddress returns an address of this machine that nothing listens at.
+func freeAddress() (string, error) {
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// record adds a delivery that a receiver printed.
+func record(operator *coretest.Recorder, line []byte) {
+	var d struct {
+		Event     string `json:"event"`
+		Runtime   string `json:"runtime"`
+		Manager   string `json:"manager"`
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	}
+	if json.Unmarshal(line, &d) != nil || d.Event == "" {
+		return
+	}
+	_ = operator.Handle(context.Background(), core.Delivery{
+		Runtime: core.RuntimeID(d.Runtime), Manager: core.Manager(d.Manager),
+		Event: core.WatchEvent{
+			Resync: d.Event == "resync", Watched: types.NamespacedName{Namespace: d.Namespace, Name: d.Name},
+		},
+	})
+}

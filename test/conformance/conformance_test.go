@@ -1,0 +1,123 @@
+// Package conformance runs cmd/conformance against our own ends and against others, with and
+// without faults.
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	// endVariable makes the test binary an end under test, and faultVariable seeds a fault into it.
+	endVariable, faultVariable = "RW_END", "RW_FAULT"
+)
+
+func TestMain(m *testing.M) {
+	ends := map[string]func(context.Context, string) error{"receiver": receive, "sender": send}
+	end := ends[os.Getenv(endVariable)]
+	if end == nil {
+		os.Exit(m.Run())
+	}
+	if err := end(context.Background(), os.Getenv(faultVariable)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// program builds cmd/conformance.
+func program(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "conformance")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+		"github.com/runtime-watcher/runtime-watcher/cmd/conformance")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// results are the rules of a run: whether each is kept.
+type results map[string]bool
+
+// judge runs the program, and returns what its report says.
+func judge(t *testing.T, program, fault string, args ...string) results {
+	t.Helper()
+	junit := filepath.Join(t.TempDir(), "junit.xml")
+	end := args[0]
+	cmd := exec.CommandContext(t.Context(), program, append([]string{end, "-junit", junit}, args[1:]...)...)
+	cmd.Env = append(os.Environ(), endVariable+"="+end, faultVariable+"="+fault)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	table, err := cmd.Output()
+	t.Logf("%s %s\n%s", end, fault, table)
+	var report struct {
+		Failures int `xml:"failures,attr"`
+		Skipped  int `xml:"skipped,attr"`
+		Cases    []struct {
+			Name    string    `xml:"name,attr"`
+			Failure *struct{} `xml:"failure"`
+		} `xml:"testcase"`
+	}
+	text, readErr := os.ReadFile(junit)
+	if readErr != nil || xml.Unmarshal(text, &report) != nil {
+		t.Fatalf("no report: %v, %v\n%s", err, readErr, &stderr)
+	}
+	var exit *exec.ExitError
+	if failed := errors.As(err, &exit) && exit.ExitCode() == 1; failed != (report.Failures > 0) || report.Skipped > 0 {
+		t.Errorf("%d rules are broken and %d skipped, and the program ended with %v\n%s",
+			report.Failures, report.Skipped, err, &stderr)
+	}
+	kept := results{}
+	for _, c := range report.Cases {
+		rule, _, _ := strings.Cut(c.Name, ":")
+		kept[rule] = c.Failure == nil
+	}
+	return kept
+}
+
+func wantKept(t *testing.T, found results) {
+	t.Helper()
+	for rule, kept := range found {
+		if !kept {
+			t.Errorf("%s is broken", rule)
+		}
+	}
+	if len(found) == 0 {
+		t.Error("no rule was judged")
+	}
+}
+
+// wantFound holds that these rules find a fault, and that the end works otherwise.
+func wantFound(t *testing.T, program, end, fault, control string, broken []string) {
+	t.Helper()
+	found := judge(t, program, fault, end, "-patience=10s", "-only=^("+strings.Join(append(broken, control), "|")+")$", os.Args[0])
+	for _, rule := range broken {
+		if found[rule] {
+			t.Errorf("%s does not find it", rule)
+		}
+	}
+	if !found[control] {
+		t.Errorf("%s is broken, too: the fault is not what was found", control)
+	}
+}
+
+func TestReceiver(t *testing.T) {
+	t.Parallel()
+	binary := program(t)
+	wantKept(t, judge(t, binary, "", "receiver", os.Args[0]))
+	for fault, f := range receiverFaults() {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			wantFound(t, binary, "receiver", fault, "accepted", f.found)
+		})
+	}
+}

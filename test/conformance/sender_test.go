@@ -1,0 +1,125 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+// senderFault is one fault in our own sender, and the rules that find it.
+type senderFault struct {
+	seed  func(core.Forwarder) core.Forwarder
+	found []string
+}
+
+func senderFaults() map[string]senderFault {
+	return map[string]senderFault{
+		"forgets refused events": {func(next core.Forwarder) core.Forwarder {
+			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+				err := next.Forward(ctx, manager, batch)
+				if _, partial := errors.AsType[core.EventErrors](err); partial {
+					return nil
+				}
+				return err
+			})
+		}, []string{"partial"}},
+		"hides Retry-After": {func(next core.Forwarder) core.Forwarder {
+			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+				if err := next.Forward(ctx, manager, batch); err != nil {
+					return errors.New(err.Error())
+				}
+				return nil
+			})
+		}, []string{"retry-after", "refused-sender", "dropped"}},
+		"numbers retries anew": {func(next core.Forwarder) core.Forwarder {
+			var last atomic.Uint64
+			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+				batch.Events = slices.Clone(batch.Events)
+				for i := range batch.Events {
+					batch.Events[i].Sequence = last.Add(1)
+				}
+				return next.Forward(ctx, manager, batch)
+			})
+		}, []string{"retry", "kept"}},
+		"sends no heartbeats": {func(next core.Forwarder) core.Forwarder {
+			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+				batch.Heartbeat = nil
+				return next.Forward(ctx, manager, batch)
+			})
+		}, []string{"heartbeat", "last"}},
+	}
+}
+
+func TestSender(t *testing.T) {
+	t.Parallel()
+	binary := program(t)
+	wantKept(t, judge(t, binary, "", "sender", os.Args[0]))
+	for fault, f := range senderFaults() {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			wantFound(t, binary, "sender", fault, "content", f.found)
+		})
+	}
+}
+
+// send is our own sender: an outbox and the forwarder over HTTP.
+func send(ctx context.Context, fault string) error {
+	files, err := keys.NewFiles(paths(), keys.FilesOptions{Poll: 100 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	forwarder, err := httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), contract.V3, httpmtls.Options{})
+	if err != nil {
+		return err
+	}
+	var to core.Forwarder = forwarder
+	if seeded, ok := senderFaults()[fault]; ok {
+		to = seeded.seed(to)
+	}
+	manager := core.Manager(os.Getenv("RW_MANAGER"))
+	o, err := outbox.New(to, outbox.Options{
+		Settle: -1, Resend: []time.Duration{}, ResendResync: -1, ResyncFirst: true, Epoch: rand.Text(), MaxBatch: 500,
+		Managers: []core.Manager{manager}, HeartbeatInterval: time.Second, DrainTimeout: 2 * time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() { _ = files.Start(ctx) }()
+	defer func() { _ = forwarder.Close() }()
+	go func() {
+		defer stop()
+		acceptLines(o, manager)
+	}()
+	return o.Start(ctx)
+}
+
+// acceptLines reads commands until the end of the input.
+func acceptLines(o *outbox.Outbox, manager core.Manager) {
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var object types.NamespacedName
+		if _, err := fmt.Sscanf(lines.Text(), "changed %s %s", &object.Namespace, &object.Name); err != nil {
+			panic(err)
+		}
+		o.Accept(manager, core.WatchEvent{
+			Watched: object, WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+		})
+	}
+}
