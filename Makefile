@@ -98,6 +98,10 @@ floors: ## Test the modules that operators import with the oldest versions of Ku
 kubernetes: ## Test the agent with real API servers of a version that is downloaded: ENVTEST_VERSION=1.34.x
 	@$(WITH_API_SERVER) $(GO) test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./test/e2e ./test/subresources ./test/informer
 
+.PHONY: conformance
+conformance: ## Judge our ends and a sender in Python by the rules of contract v3, and find seeded faults. The program: go build ./cmd/conformance
+	@$(GO) test ./cmd/conformance ./internal/conformance ./test/conformance -count=1 -v -timeout $(TIMEOUT) $(TESTFLAGS)
+
 # Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
 chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), RESEND_AFTER (3s), ARGS='-source informer' or ARGS='-transport nats'

@@ -69,7 +69,7 @@ func senderFaults() map[string]senderFault {
 func TestSender(t *testing.T) {
 	t.Parallel()
 	binary := program(t)
-	wantKept(t, judge(t, binary, "", "sender", os.Args[0]))
+	wantKept(t, judge(t, binary, "", "sender", patience, os.Args[0]))
 	for fault, f := range senderFaults() {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
