@@ -19,7 +19,7 @@ import urllib.parse
 TYPES = "com.github.runtime-watcher."
 MAX_BODY, MAX_ELEMENTS = 262144, 500
 INTERVAL = float(os.environ.get("RW_INTERVAL", "1"))  # of heartbeats, in seconds
-TIMEOUT, DRAIN = 10, 2  # of one request, and of the stop, in seconds
+TIMEOUT, DRAIN = 10, 10  # of one request, and of the stop, in seconds
 FIRST_WAIT, LONGEST_WAIT, REFUSED_WAIT, LONGEST_ASKED = 0.2, 20, 30, 300
 GIVE_UP = 300  # seconds for which an event is refused for itself
 MAX_EVENTS = 10000

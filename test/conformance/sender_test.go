@@ -95,7 +95,7 @@ func send(ctx context.Context, fault string) error {
 	manager := core.Manager(os.Getenv("RW_MANAGER"))
 	o, err := outbox.New(to, outbox.Options{
 		Settle: -1, Resend: []time.Duration{}, ResendResync: -1, ResyncFirst: true, Epoch: rand.Text(), MaxBatch: 500,
-		Managers: []core.Manager{manager}, HeartbeatInterval: time.Second, DrainTimeout: 2 * time.Second,
+		Managers: []core.Manager{manager}, HeartbeatInterval: time.Second,
 	})
 	if err != nil {
 		return err
