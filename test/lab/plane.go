@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -73,6 +74,7 @@ type Plane struct {
 	t       testing.TB
 	relay   *Relay
 	events  http.Handler
+	source  *controllerruntime.Source[Look]
 	serving map[Fault]*tls.Config
 	closed  chan struct{}
 
@@ -164,7 +166,7 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 // controller.
 func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	p.t.Helper()
-	source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]Look, error) {
+	p.source = controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]Look, error) {
 		if opts.Delivered != nil {
 			opts.Delivered(d)
 		}
@@ -182,13 +184,18 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 		}),
 	})
 	if err == nil {
-		err = looks.Watch(source)
+		err = looks.Watch(p.source)
 	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	Run(p.t, "controller of the plane", looks.Start)
-	return source
+	return p.source
+}
+
+// Client returns c for one reconcile, as an operator uses it.
+func (p *Plane) Client(look Look, c client.Client) client.Client {
+	return p.source.Client(look, look.Runtime, c)
 }
 
 func (p *Plane) start(look Look) {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -54,14 +56,18 @@ type operator struct {
 	settings
 
 	clients  []client.Client
-	queue    workqueue.TypedDelayingInterface[int]
+	queue    workqueue.TypedRateLimitingInterface[int]
+	source   *controllerruntime.Source[int]
 	requests atomic.Int64
 }
 
 // serve runs an operator. It prints the address of its listener, and then its use of resources for
 // each line of standard input.
 func (s settings) serve(ctx context.Context) error {
-	o := &operator{settings: s, queue: workqueue.NewTypedDelayingQueue[int]()}
+	o := &operator{
+		settings: s, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]()),
+		source: controllerruntime.NewSource(requests, controllerruntime.SourceOptions{}),
+	}
 	for i := range s.Runtimes {
 		connected, err := s.connect(i)
 		if err != nil {
@@ -114,7 +120,8 @@ func (o *operator) look(ctx context.Context, i int) error {
 	defer o.queue.AddAfter(i, o.Interval)
 	kyma := &unstructured.Unstructured{}
 	kyma.SetGroupVersionKind(kymaKind())
-	return o.clients[i].Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
+	runtime := o.source.Client(i, core.RuntimeID(runtimeName(i)), o.clients[i])
+	return runtime.Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
 }
 
 func kymaKind() schema.GroupVersionKind {
@@ -138,6 +145,9 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	if !o.Events {
 		return "", nil
 	}
+	if err := o.source.Start(ctx, o.queue); err != nil {
+		return "", err
+	}
 	material, err := readMaterial(o.Keys)
 	if err != nil {
 		return "", err
@@ -152,7 +162,7 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	}
 	events, err := listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
 		listener.SANPinning(listener.DomainsFunc(domain)),
-		map[core.Manager]core.Handler{manager: core.HandlerFunc(o.enqueue)},
+		map[core.Manager]core.Handler{manager: o.source},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched, Hooks: listener.Hooks{
 			Answered: func(string, core.Manager, int, string, time.Duration) { o.requests.Add(1) },
 		}})
@@ -171,11 +181,10 @@ func domain(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, e
 	return domainOf(string(id)), nil
 }
 
-func (o *operator) enqueue(_ context.Context, d core.Delivery) error {
-	var i int
-	_, err := fmt.Sscanf(string(d.Runtime), runtimePrefix+"%d", &i)
-	o.queue.Add(i)
-	return err
+// requests returns the number of the runtime of a delivery.
+func requests(_ context.Context, d core.Delivery) ([]int, error) {
+	i, err := strconv.Atoi(strings.TrimPrefix(string(d.Runtime), runtimePrefix))
+	return []int{i}, err
 }
 
 const (

@@ -104,7 +104,7 @@ func run(t *testing.T, w way) (r *result) {
 			Keys: writeKeys(t, ca), Server: servers.Listener.Addr().String(), Runtimes: *runtimes,
 			Interval: clock{*scale}.scaled(w.interval), Events: w.events,
 		})
-		changed := func(int) {}
+		changed := func(int, int64) {}
 		if w.events {
 			changed = startAgents(t, ca, address, clock{*scale}, *runtimes)
 		}
@@ -114,7 +114,7 @@ func run(t *testing.T, w way) (r *result) {
 }
 
 // measure measures after each runtime was looked at, and the first resync was sent again.
-func measure(t *testing.T, w way, servers *apiServers, operator *process, changed func(int)) *result {
+func measure(t *testing.T, w way, servers *apiServers, operator *process, changed func(int, int64)) *result {
 	t.Helper()
 	clock := clock{*scale}
 	lab.Eventually(t, patience, "the operator has looked at all runtimes", func() bool {

@@ -38,8 +38,8 @@ type apiServers struct {
 
 // apiServer has the state of one runtime.
 type apiServer struct {
-	mu         sync.Mutex
-	generation int
+	mu      sync.Mutex
+	version int64
 	// unseen are the times of the changes since the last look.
 	unseen []time.Time
 	// looks counts the looks, and delays are the times from each change to the look that saw it.
@@ -50,6 +50,9 @@ type apiServer struct {
 func startAPIServers(t *testing.T, ca *testpki.CA, runtimes int) *apiServers {
 	t.Helper()
 	s := &apiServers{runtimes: make([]apiServer, runtimes), spec: strings.Repeat(`{"name":"module","channel":"regular"},`, 50)}
+	for i := range s.runtimes {
+		s.runtimes[i].version = 1
+	}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	s.TLS = &tls.Config{
@@ -72,11 +75,14 @@ func (s *apiServers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.gets.Add(1)
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"apiVersion":"operator.kyma-project.io/v1beta2","kind":"Kyma","metadata":{"namespace":"kyma-system",`+
-		`"name":"default","generation":%d},"spec":{"modules":[%s{}]}}`, s.runtimes[i].look(), s.spec)
+		`"name":"default","uid":%q,"resourceVersion":"%d"},"spec":{"modules":[%s{}]}}`, uid, s.runtimes[i].look(), s.spec)
 }
 
-// look returns the generation, and notes how long its changes waited.
-func (a *apiServer) look() int {
+// uid is that of the object of each runtime.
+const uid = "aa1d8e0b-6b7e-4a3c-9a53-6a3e2b1f0c9d"
+
+// look returns the version, and notes how long its changes waited.
+func (a *apiServer) look() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, at := range a.unseen {
@@ -84,14 +90,17 @@ func (a *apiServer) look() int {
 	}
 	a.unseen = nil
 	a.looks++
-	return a.generation
+	return a.version
 }
 
-func (a *apiServer) change() {
+// change returns the version before the change.
+func (a *apiServer) change() (base int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.generation++
+	base = a.version
+	a.version++
 	a.unseen = append(a.unseen, time.Now())
+	return base
 }
 
 // all reports whether each runtime meets a condition.
@@ -110,7 +119,7 @@ func (s *apiServers) all(met func(*apiServer) bool) bool {
 
 // change changes runtimes at random, each once in an hour on average, until ctx ends. changed is
 // called after each change.
-func (s *apiServers) change(ctx context.Context, clock clock, changed func(i int)) {
+func (s *apiServers) change(ctx context.Context, clock clock, changed func(i int, base int64)) {
 	mean := clock.scaled(time.Hour) / time.Duration(len(s.runtimes))
 	for {
 		select {
@@ -118,15 +127,16 @@ func (s *apiServers) change(ctx context.Context, clock clock, changed func(i int
 			return
 		case <-time.After(time.Duration(rand.ExpFloat64() * float64(mean))):
 			i := rand.IntN(len(s.runtimes))
-			s.runtimes[i].change()
-			changed(i)
+			changed(i, s.runtimes[i].change())
 		}
 	}
 }
 
 // startAgents starts, for each runtime, the parts of an agent behind its webhook. It returns a
 // function that offers a change to one of them.
-func startAgents(t *testing.T, ca *testpki.CA, address string, clock clock, runtimes int) (changed func(i int)) {
+func startAgents(
+	t *testing.T, ca *testpki.CA, address string, clock clock, runtimes int,
+) (changed func(i int, base int64)) {
 	t.Helper()
 	outboxes := make([]*outbox.Outbox, runtimes)
 	var all sync.WaitGroup
@@ -141,10 +151,10 @@ func startAgents(t *testing.T, ca *testpki.CA, address string, clock clock, runt
 			_ = forwarder.Close()
 		})
 	}
-	return func(i int) {
+	return func(i int, base int64) {
 		outboxes[i].Accept(manager, core.WatchEvent{
 			Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
-			WatchedGVK: kymaKind(), Operation: core.OperationUpdate, Time: time.Now(),
+			WatchedGVK: kymaKind(), Operation: core.OperationUpdate, Time: time.Now(), UID: uid, Base: base,
 		})
 	}
 }
