@@ -62,6 +62,10 @@ help: ## This list
 demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to the program
 	@$(WITH_API_SERVER) $(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
 
+.PHONY: drills
+drills: ## Run the six drills of docs/operations/drills.md, and print after how long the page shows each
+	@$(WITH_API_SERVER) $(GO) test ./examples/quickstart -count=1 -v -run '^TestDrills$$' $(TESTFLAGS)
+
 .PHONY: demo-lifecycle
 demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-manager, agents. ARGS='...' go to the program
 	@$(GO) build -o bin/lifecyclemanager/demo ./examples/lifecyclemanager/demo && exec bin/lifecyclemanager/demo $(ARGS)

@@ -20,23 +20,20 @@ import (
 // namespace has all objects, in both clusters.
 const namespace = metav1.NamespaceDefault
 
-// startAPIServers starts both clusters concurrently.
+// startAPIServers starts all clusters concurrently.
 func (d *demo) startAPIServers(ctx context.Context) (string, error) {
-	var (
-		starting sync.WaitGroup
-		errs     [2]error
-	)
-
+	var starting sync.WaitGroup
+	errs := make([]error, 1+len(d.remotes))
 	starting.Go(func() {
 		d.controlPlane, errs[0] = d.startAPIServer(ctx, "control-plane", runtimeCRD())
 	})
-	starting.Go(func() {
-		d.runtime, errs[1] = d.startAPIServer(ctx, "runtime")
-	})
+	for i, r := range d.remotes {
+		starting.Go(func() { r.cluster, errs[1+i] = d.startAPIServer(ctx, r.name) })
+	}
 	starting.Wait()
 	d.closers = append(d.closers, d.stopAPIServers)
 
-	if err := errors.Join(errs[:]...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return "", err
 	}
 
@@ -46,7 +43,7 @@ func (d *demo) startAPIServers(ctx context.Context) (string, error) {
 		}
 	}
 
-	return "control plane at " + host(d.controlPlane) + ", runtime at " + host(d.runtime), nil
+	return "control plane at " + host(d.controlPlane) + ", runtime at " + host(d.remotes[0].cluster), nil
 }
 
 func (d *demo) startAPIServer(
@@ -62,17 +59,19 @@ func (d *demo) startAPIServer(
 }
 
 func (d *demo) stopAPIServers() error {
-	var (
-		stopping sync.WaitGroup
-		errs     [2]error
-	)
-	for i, cluster := range []*apiserver.ControlPlane{d.controlPlane, d.runtime} {
+	clusters := []*apiserver.ControlPlane{d.controlPlane}
+	for _, r := range d.remotes {
+		clusters = append(clusters, r.cluster)
+	}
+	var stopping sync.WaitGroup
+	errs := make([]error, len(clusters))
+	for i, cluster := range clusters {
 		if cluster != nil {
 			stopping.Go(func() { errs[i] = cluster.Stop() })
 		}
 	}
 	stopping.Wait()
-	return errors.Join(errs[:]...)
+	return errors.Join(errs...)
 }
 
 // runtimeKind is the kind of the objects that represent runtimes. Any kind is possible.
@@ -105,9 +104,9 @@ func runtimeCRD() *apiextensionsv1.CustomResourceDefinition {
 }
 
 // registered returns the domains of the runtimes in the control plane. Nothing changes in the
-// second one, so there must be no reconcile for it.
+// second one, so there must be no reconcile for it. It has a cluster with --serve only.
 func registered() map[string]string {
-	return map[string]string{runtimeName: runtimeDomain, "runtime-2": "runtime-2.example.com"}
+	return map[string]string{runtimeName: runtimeDomain, neighbour: neighbourDomain}
 }
 
 // newRuntime returns an object that represents a runtime.

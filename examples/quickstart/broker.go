@@ -34,13 +34,12 @@ type broker struct {
 // operatorDomain is the SAN of the operator's certificate, and its user at the NATS server.
 const operatorDomain = component + ".operators.example.com"
 
-// brokerConfig lets the runtime publish under its own name, and the operator use its own stream.
+// brokerConfig lets each runtime publish under its own name, and the operator use its own stream.
 const brokerConfig = `listen: %q
 jetstream { store_dir: %q }
 tls { cert_file: %q, key_file: %q, ca_file: %q, verify_and_map: true }
 authorization { users: [
-  { user: "` + runtimeDomain + `", permissions: {
-    publish: { allow: [%q] }, subscribe: { allow: ["%s.>"] }, allow_responses: true } }
+  %s
   { user: "` + operatorDomain + `", permissions: {
     publish: { allow: ["$JS.API.STREAM.*.watch-` + component + `", "$JS.API.CONSUMER.*.watch-` + component + `.>",
       "$JS.API.CONSUMER.MSG.NEXT.watch-` + component + `.>", "$JS.ACK.watch-` + component + `.>", "_INBOX.>"] }
@@ -81,7 +80,7 @@ func (d *demo) configureBroker() (string, error) {
 	dir := filepath.Join(d.keys(), "nats")
 	file := func(name string) string { return filepath.Join(dir, name) }
 	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"), file("tls.crt"), file("tls.key"), file("ca.crt"),
-		natsjetstream.Subject(component, runtimeName), natsjetstream.InboxPrefix(runtimeName))
+		brokerUser(runtimeName, runtimeDomain)+brokerUser(neighbour, neighbourDomain))
 	err = os.Mkdir(dir, 0o700)
 	for name, content := range map[string][]byte{
 		"ca.crt": d.pki.ca.PEM(), "tls.crt": leaf.CertPEM(), "tls.key": key, "nats.conf": []byte(config),
@@ -89,6 +88,12 @@ func (d *demo) configureBroker() (string, error) {
 		err = errors.Join(err, os.WriteFile(file(name), content, 0o600))
 	}
 	return file("nats.conf"), err
+}
+
+func brokerUser(runtime core.RuntimeID, domain string) string {
+	return fmt.Sprintf("{ user: %q, permissions: {\n"+
+		"publish: { allow: [%q] }, subscribe: { allow: [\"%s.>\"] }, allow_responses: true } }\n",
+		domain, natsjetstream.Subject(component, runtime), natsjetstream.InboxPrefix(runtime))
 }
 
 func (d *demo) launchBroker(config string) error {
@@ -141,7 +146,8 @@ func (o *operator) embedConsumer(
 ) error {
 	o.source = controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(runtimes), o.sourceOptions())
 	events, err := natsjetstream.NewConsumer(o.broker.conn, listener.SANPinning(runtimes),
-		map[core.Manager]core.Handler{component: o.source}, natsjetstream.Options{Peer: mapped, Logger: o.log})
+		map[core.Manager]core.Handler{component: o.source},
+		natsjetstream.Options{Peer: mapped, Logger: o.log, Fleet: o.fleet})
 	if err != nil {
 		return err
 	}

@@ -35,13 +35,15 @@ type demo struct {
 	// finished means that all steps succeeded.
 	finished bool
 
-	assets, agentBinary   string
-	brokerBinary          string
-	controlPlane, runtime *apiserver.ControlPlane
-	pki                   *pki
-	operator              *operator
-	agent                 *agent
-	broker                *broker
+	assets, agentBinary string
+	brokerBinary        string
+	controlPlane        *apiserver.ControlPlane
+	remotes             []*remote
+	pki                 *pki
+	operator            *operator
+	broker              *broker
+	// pageAddr is the address of the page with --serve.
+	pageAddr string
 
 	// closers end the started programs, in reverse order.
 	closers []func() error
@@ -53,6 +55,10 @@ func newDemo(settings settings, report *report) (*demo, error) {
 		return nil, fmt.Errorf("make a directory for this run: %w; TMPDIR may name another one", err)
 	}
 	d := &demo{settings: settings, report: report, started: time.Now(), dir: dir, logs: filepath.Join(dir, "logs")}
+	d.remotes = []*remote{{demo: d, name: runtimeName, domain: runtimeDomain}}
+	if settings.serve {
+		d.remotes = append(d.remotes, &remote{demo: d, name: neighbour, domain: neighbourDomain})
+	}
 	if err := d.openLog(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -115,8 +121,8 @@ func (d *demo) stages() []stage {
 		{"API servers", d.startAPIServers, "starting both", "see the logs; they need 1 GB of memory together"},
 		{"certificates", d.issueCertificates, "issuing", "see whether the disk is full"},
 		{"operator", d.startOperator, "starting", "see quickstart.log"},
-		{"agent", d.startAgent, "starting", "see agent.log"},
-		{"webhook", d.watch, "waiting for the first review", "see agent.log and runtime/kube-apiserver.log"},
+		{"agent", d.remotes[0].startAgent, "starting", "see agent.log"},
+		{"webhook", d.remotes[0].watch, "waiting for the first review", "see agent.log and runtime/kube-apiserver.log"},
 	}
 	if d.settings.nats {
 		const beforeOperator = 3

@@ -236,7 +236,7 @@ func TestCtrlCAtAnyMomentLeavesNothingBehind(t *testing.T) {
 		{"agent starts", "  operator  ", nil, exitInterrupted},
 		{"webhook takes effect", "  agent  ", nil, exitInterrupted},
 		{"between writes", "  create  ", nil, exitInterrupted},
-		{"serving", "Decisions, deliveries", []string{"--serve"}, 0},
+		{"serving", "Decisions, deliveries", []string{"--serve", "--port=0"}, 0},
 	} {
 		t.Run(moment.name, func(t *testing.T) {
 			t.Parallel()
@@ -278,7 +278,7 @@ func compiles(children []process) bool {
 }
 
 func TestKilledItLeavesNoProcessBehind(t *testing.T) {
-	p := start(t, nil, "--serve")
+	p := start(t, nil, "--serve", "--port=0")
 	p.readUntil(t, "Decisions, deliveries")
 	if len(p.children(t)) == 0 {
 		t.Error("no child processes with --serve, want API servers and agent")
@@ -289,14 +289,14 @@ func TestKilledItLeavesNoProcessBehind(t *testing.T) {
 }
 
 func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
-	p := start(t, nil, "--serve")
-	p.readUntil(t, "Decisions, deliveries")
+	p := start(t, nil)
+	p.readUntil(t, "  agent  ")
 	p.kill(t, "agent")
 	p.checkFailure(t, "the agent ended", "agent.log")
 }
 
 func TestANATSServerThatEndsIsAFailure(t *testing.T) {
-	p := start(t, nil, "--serve", "--transport=nats")
+	p := start(t, nil, "--serve", "--port=0", "--transport=nats")
 	p.readUntil(t, "Decisions, deliveries")
 	p.kill(t, "natsserver")
 	p.checkFailure(t, "the NATS server ended", "nats.log")
@@ -361,7 +361,7 @@ func TestHelpIsNoError(t *testing.T) {
 	if err := run(t.Context(), []string{"--help"}, os.Getenv, &stdout, io.Discard); err != nil {
 		t.Errorf("got %v, want nil", err)
 	}
-	for _, want := range []string{"--serve", "--contract NAME", "--transport NAME", "--help"} {
+	for _, want := range []string{"--serve", "--port N", "--contract NAME", "--transport NAME", "--help"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %s in\n%s", want, &stdout)
 		}

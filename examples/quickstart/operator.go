@@ -12,11 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -34,6 +34,8 @@ type operator struct {
 	// broker is the NATS server, nil without one.
 	broker *broker
 	log    *slog.Logger
+	// fleet has the freshness of each runtime.
+	fleet *fleet.Fleet
 }
 
 // embed adds a listener to an operator. A change in a runtime reconciles the Runtime of that name,
@@ -42,7 +44,8 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(runtimeKind())
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), runtimeKind(),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+		controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{Fleet: o.fleet, Managers: []core.Manager{component}})
 	if err != nil {
 		return err
 	}
@@ -78,7 +81,7 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 // options are for this demo only: a bound port, and a journal of the deliveries.
 func (o *operator) options(port net.Listener, material keys.Source) controllerruntime.ComponentOptions {
 	return controllerruntime.ComponentOptions{
-		Listener: listener.Options{Listener: port, TLS: keys.ServerTLSConfig(material)},
+		Listener: listener.Options{Listener: port, TLS: keys.ServerTLSConfig(material), Fleet: o.fleet, Logger: o.log},
 		Source:   o.sourceOptions(),
 	}
 }
@@ -94,10 +97,16 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 // startOperator runs the operator in this process. It returns after the first reconcile of each
 // runtime.
 func (d *demo) startOperator(ctx context.Context) (string, error) {
-	mgr, err := manager.New(d.controlPlane.Config, manager.Options{
-		Metrics: metricsserver.Options{BindAddress: "0"},
-		Scheme:  d.controlPlane.Client.Scheme(),
-	})
+	watched, err := fleet.New(fleet.Options{Logger: d.log})
+	if err != nil {
+		return "", err
+	}
+	served, err := d.page(ctx, watched)
+	if err != nil {
+		return "", err
+	}
+	mgr, err := manager.New(d.controlPlane.Config,
+		manager.Options{Metrics: served, Scheme: d.controlPlane.Client.Scheme()})
 	if err != nil {
 		return "", err
 	}
@@ -109,10 +118,14 @@ func (d *demo) startOperator(ctx context.Context) (string, error) {
 
 	d.operator = &operator{
 		addr:     port.Addr().String(),
-		clusters: map[string]client.Client{runtimeName: d.runtime.Client},
+		clusters: make(map[string]client.Client),
 		journal:  &d.journal,
 		broker:   d.broker,
 		log:      d.log,
+		fleet:    watched,
+	}
+	for _, r := range d.remotes {
+		d.operator.clusters[r.name] = r.cluster.Client
 	}
 	if err := d.operator.embed(ctx, mgr, port, d.pki.operator); err != nil {
 		return "", errors.Join(err, port.Close())

@@ -6,15 +6,18 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// The CN and SAN of the runtime's certificate. The control plane registers the same domain.
+// The CN and SAN of the runtimes' certificates. The control plane registers the same domains.
 const (
-	runtimeName   = "runtime-1"
-	runtimeDomain = "runtime-1.example.com"
+	runtimeName     = "runtime-1"
+	runtimeDomain   = "runtime-1.example.com"
+	neighbour       = "runtime-2"
+	neighbourDomain = "runtime-2.example.com"
 )
 
 // pki is a throw-away CA with its certificates. In production, use cert-manager.
@@ -22,11 +25,9 @@ type pki struct {
 	ca *testpki.CA
 	// operator is the certificate of the listener, and the CA that it trusts.
 	operator *keys.Material
-	// runtime is the Secret of the agent: ca.crt, tls.crt and tls.key.
-	runtime *testpki.Volume
 }
 
-func newPKI(dir string) (*pki, error) {
+func newPKI() (*pki, error) {
 	ca, err := testpki.NewCA("runtime-watcher-quickstart", testpki.Options{})
 	if err != nil {
 		return nil, err
@@ -35,11 +36,7 @@ func newPKI(dir string) (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
-	runtime, err := runtimeSecret(ca, dir)
-	if err != nil {
-		return nil, err
-	}
-	return &pki{ca: ca, operator: operator, runtime: runtime}, nil
+	return &pki{ca: ca, operator: operator}, nil
 }
 
 func operatorMaterial(ca *testpki.CA) (*keys.Material, error) {
@@ -55,9 +52,10 @@ func operatorMaterial(ca *testpki.CA) (*keys.Material, error) {
 }
 
 // runtimeSecret issues one certificate for two uses: the identity of the runtime, and the webhook.
-func runtimeSecret(ca *testpki.CA, dir string) (*testpki.Volume, error) {
-	leaf, err := ca.Client(runtimeName, testpki.Options{
-		DNSNames: []string{runtimeDomain},
+// They are the files ca.crt, tls.crt and tls.key of a folder.
+func runtimeSecret(ca *testpki.CA, dir, name, domain string) (*testpki.Volume, error) {
+	leaf, err := ca.Client(name, testpki.Options{
+		DNSNames: []string{domain},
 		IPs:      []net.IP{net.IPv4(127, 0, 0, 1)},
 		Usages:   []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	})
@@ -70,13 +68,13 @@ func runtimeSecret(ca *testpki.CA, dir string) (*testpki.Volume, error) {
 		return nil, err
 	}
 
-	volume := testpki.NewVolume(dir)
-
-	if err := volume.Write(files); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
 
-	return volume, nil
+	volume := testpki.NewVolume(dir)
+	err = volume.Write(files)
+	return volume, err
 }
 
 func (d *demo) issueCertificates(context.Context) (string, error) {
@@ -84,8 +82,13 @@ func (d *demo) issueCertificates(context.Context) (string, error) {
 		return "", err
 	}
 	var err error
-	if d.pki, err = newPKI(d.keys()); err != nil {
+	if d.pki, err = newPKI(); err != nil {
 		return "", err
+	}
+	for _, r := range d.remotes {
+		if r.secret, err = runtimeSecret(d.pki.ca, filepath.Join(d.keys(), r.name), r.name, r.domain); err != nil {
+			return "", err
+		}
 	}
 	return fmt.Sprintf("of a throw-away CA, for %s with the domain %s", runtimeName, runtimeDomain), nil
 }

@@ -25,9 +25,9 @@ const deploymentName = "demo"
 func watched() map[string]string { return map[string]string{"watched": "true"} }
 
 // watch registers the webhook for Deployments with the label, and returns when it is in effect.
-func (d *demo) watch(ctx context.Context) (string, error) {
+func (r *remote) watch(ctx context.Context) (string, error) {
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
-		admission.Endpoint{URL: "https://" + d.agent.webhook(), CABundle: d.pki.ca.PEM()},
+		admission.Endpoint{URL: "https://" + r.agent.webhook(), CABundle: r.pki.ca.PEM()},
 		[]watch.Watch{{
 			Name:     types.NamespacedName{Namespace: namespace, Name: component},
 			Manager:  component,
@@ -36,32 +36,37 @@ func (d *demo) watch(ctx context.Context) (string, error) {
 		}}, admission.ConfigurationOptions{
 			// So that the agent decides about every write. By default the API server skips most
 			// that do not matter.
-			NoMatchConditions: true,
+			NoMatchConditions: true, Canary: r.canary,
 		})
 	if err != nil {
 		return "", err
 	}
-	if err := d.runtime.Client.Create(ctx, configuration); err != nil {
+	if err := writeManifest(r.file("", "webhook.yaml"), configuration); err != nil {
 		return "", err
 	}
-	return "in the runtime: the agent reviews Deployments with the label watched=true", d.awaitReviews(ctx)
+	if err := r.cluster.Client.Create(ctx, configuration); err != nil {
+		return "", err
+	}
+	return "in the runtime: the agent reviews Deployments with the label watched=true", r.awaitReviews(ctx)
 }
 
 // awaitReviews makes dry-run writes until the agent gets a review: a webhook configuration takes
 // effect after about a second.
-func (d *demo) awaitReviews(ctx context.Context) error {
+func (r *remote) awaitReviews(ctx context.Context) error {
 	const often = 200 * time.Millisecond
 
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
+	decided := r.journal.now().decisions
 	for {
-		if err := d.runtime.Client.Create(ctx, newDeployment(1), client.DryRunAll); err != nil {
+		if err := r.cluster.Client.Create(ctx, newDeployment(1), client.DryRunAll); err != nil {
 			return fmt.Errorf("a dry run, to test the webhook: %w", err)
 		}
 
 		waiting, cancel := context.WithTimeout(ctx, often)
-		err := d.journal.await(waiting, "a decision of the agent", func() bool { return len(d.journal.decisions) > 0 })
+		err := r.journal.await(waiting, "a decision of the agent",
+			func() bool { return len(r.journal.decisions) > decided })
 
 		cancel()
 

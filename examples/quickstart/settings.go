@@ -18,6 +18,8 @@ var errUsage = errors.New("wrong settings (see --help)")
 type settings struct {
 	// serve keeps all programs running after the steps.
 	serve bool
+	// port is that of the page with --serve, and then of the metrics of each agent. 0: free ones.
+	port int
 	// contract is the contract between agent and control plane.
 	contract contract.Version
 	// nats makes the events travel through a NATS server.
@@ -28,7 +30,8 @@ const usage = `Runs Runtime Watcher on this machine, makes five writes, and chec
 
 usage: make demo [ARGS='--flag ...']   or   go run ./examples/quickstart [--flag ...]
 
-  --serve            continue to run afterwards, for kubectl; Ctrl-C ends it
+  --serve            continue to run afterwards, for kubectl and drills, with a page; Ctrl-C ends it
+  --port N           with --serve: port of the page, the next two of the agents' metrics; 0: free ones (default 7400)
   --contract NAME    wire contract between runtime and control plane: %s (default %s, or KCP_CONTRACT)
   --transport NAME   http (default), or nats: through a NATS server, with contract v3
   --help             print this text
@@ -50,6 +53,7 @@ func parse(args []string, getenv func(string) string) (settings, error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.BoolVar(&s.serve, "serve", false, "")
+	flags.IntVar(&s.port, "port", 7400, "")
 
 	name := flags.String("contract", cmp.Or(getenv("KCP_CONTRACT"), string(contract.V3)), "")
 	transport := flags.String("transport", transportHTTP, "")

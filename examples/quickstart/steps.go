@@ -82,7 +82,7 @@ func (d *demo) playSteps(ctx context.Context) error {
 
 	var waits []time.Duration
 
-	all := steps(d.runtime.Client)
+	all := steps(d.remotes[0].cluster.Client)
 	for _, step := range all {
 		wait, err := d.playStep(ctx, step)
 		if err != nil {
@@ -162,7 +162,7 @@ func (d *demo) awaitReconcile(ctx context.Context, after mark, sees string) (sta
 
 // summary checks that no other runtime was reconciled, and that the counts of the agent balance.
 func (d *demo) summary(ctx context.Context, begin mark, writes int, waits []time.Duration) error {
-	counts, err := d.agent.settled(ctx)
+	counts, err := d.remotes[0].agent.settled(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// drill is a row of the table in docs/operations/drills.md, with its commands.
+type drill struct {
+	number, state, reason, message string
+	breaks, mends                  string
+}
+
+func drills(t *testing.T) (all []drill) {
+	t.Helper()
+	const drillRows = 6
+	text := read(t, "../../docs/operations/drills.md")
+	row := regexp.MustCompile("(?m)^\\| \\[(\\d)\\].* \\| (\\w+)(?: `(\\w+)`)? \\| .* \\| `(.*)` \\|$")
+	for _, found := range row.FindAllStringSubmatch(text, -1) {
+		_, section, _ := strings.Cut(text, "\n## "+found[1]+". ")
+		section, _, _ = strings.Cut(section, "\n## ")
+		blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1)
+		if len(blocks) == 0 {
+			t.Fatalf("drill %s has no commands", found[1])
+		}
+		d := drill{number: found[1], state: found[2], reason: found[3], message: found[4], breaks: blocks[0][1]}
+		if len(blocks) > 1 {
+			d.mends = blocks[1][1]
+		}
+		all = append(all, d)
+	}
+	if len(all) != drillRows {
+		t.Fatalf("%d drills in the table, want %d", len(all), drillRows)
+	}
+	return all
+}
+
+// ground is the demo with --serve.
+type ground struct {
+	*testing.T
+
+	dir, page string
+}
+
+// TestDrills runs the commands of the document, and waits for what the page and the logs say. The
+// times are for the document, and no verdict.
+func TestDrills(t *testing.T) {
+	all := drills(t)
+	p := start(t, nil, "--serve", "--port=0")
+	p.readUntil(t, "Decisions, deliveries")
+	printed := p.text.String()
+	g := ground{t, filepath.Dir(find(t, `(?m)^  \. (\S+/env)$`, printed)), find(t, `(http://\S+/fleet) `, printed)}
+	g.await("fresh", "")
+	for _, d := range all {
+		operator, agent := g.log("quickstart.log"), g.log("agent.log")
+		began := time.Now()
+		g.sh(d.breaks)
+		g.await(d.state, d.reason)
+		found := time.Since(began)
+		g.sh(d.mends)
+		began = time.Now()
+		g.await("fresh", "")
+		t.Logf("drill %s: %s %s after %.0f s, fresh after %.0f s",
+			d.number, d.state, d.reason, found.Seconds(), time.Since(began).Seconds())
+		lines := strings.TrimPrefix(g.log("quickstart.log"), operator) + strings.TrimPrefix(g.log("agent.log"), agent)
+		if !strings.Contains(lines, d.message) {
+			t.Errorf("drill %s: no line %q in\n%s", d.number, d.message, lines)
+		}
+	}
+	p.signal(t, syscall.SIGINT)
+	p.end(t)
+}
+
+// await waits until the page shows runtime-1 in a state, and runtime-2 as fresh.
+func (g ground) await(state, reason string) {
+	g.Helper()
+	const patience = 2 * time.Minute
+	want := "runtime-1 " + state + " " + reason + ", runtime-2 fresh , "
+	have, tick, end := "", time.NewTicker(100*time.Millisecond), time.After(patience)
+	defer tick.Stop()
+	for have != want {
+		select {
+		case <-tick.C:
+			have = g.states()
+		case <-end:
+			g.Fatalf("the page shows %q, want %q; the log of the operator:\n%s", have, want, g.log("quickstart.log"))
+		}
+	}
+}
+
+func (g ground) states() string {
+	g.Helper()
+	request, err := http.NewRequestWithContext(g.Context(), http.MethodGet, g.page+"?brief=true", http.NoBody)
+	if err != nil {
+		g.Fatal(err)
+	}
+	request.SetBasicAuth("any", "drill")
+	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		g.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var view struct {
+		Runtimes []fleet.Status `json:"runtimes"`
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&view); err != nil {
+		g.Fatal(err)
+	}
+	var states strings.Builder
+	for _, s := range view.Runtimes {
+		fmt.Fprintf(&states, "%s %s %s, ", s.Runtime, s.State, s.Reason)
+	}
+	return states.String()
+}
+
+// sh runs commands of the document in a shell with the short names.
+func (g ground) sh(commands string) {
+	g.Helper()
+	shell := exec.CommandContext(g.Context(), "sh", "-euc", ". "+filepath.Join(g.dir, "env")+"\n"+commands)
+	if text, err := shell.CombinedOutput(); err != nil {
+		g.Fatalf("%s: %v\n%s", commands, err, text)
+	}
+}
+
+func (g ground) log(name string) string { return read(g.T, filepath.Join(g.dir, "logs", name)) }
