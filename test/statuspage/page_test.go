@@ -100,6 +100,7 @@ func TestPage(t *testing.T) {
 	t.Run("keyboard", w.testKeyboard)
 	t.Run("pages", w.testPages)
 	t.Run("live", w.testLive)
+	t.Run("narrow", w.testNarrow)
 	t.Run("light and dark", w.testColours)
 	w.tab.wantNoProblems()
 }
@@ -179,6 +180,22 @@ func (w *world) testLive(t *testing.T) {
 	tab.want(`Math.max(...rates) > 10 && document.getElementById('rate').textContent !== '–'`, true)
 	w.fleet.Forget("00-breaks-now")
 	tab.await("the runtime gone", `document.querySelector('#rows td').innerText !== '00-breaks-now'`)
+}
+
+// On a phone, each row has the width of the page. No text needs a second scroll bar.
+func (w *world) testNarrow(t *testing.T) {
+	tab := w.tab.of(t)
+	const wide, narrow = 1280, 400
+	tab.width(narrow)
+	tab.want(`document.documentElement.scrollWidth`, float64(narrow))
+	for _, cell := range []string{"td", ".state", ".why"} {
+		tab.want(fmt.Sprintf(`document.querySelector('#rows %s').getBoundingClientRect().width > 300`, cell), true)
+	}
+	if picture := tab.screenshot(); len(picture) == 0 {
+		t.Error("no picture of the narrow page")
+	}
+	tab.width(wide)
+	tab.want(`document.documentElement.scrollWidth`, float64(wide))
 }
 
 func (w *world) testColours(t *testing.T) {

@@ -182,6 +182,13 @@ func (p *tab) colours(scheme string) {
 	})
 }
 
+func (p *tab) width(pixels int64) {
+	p.t.Helper()
+	call(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: pixels, Height: 760, DeviceScaleFactor: 1,
+	})
+}
+
 func (p *tab) screenshot() []byte {
 	p.t.Helper()
 	picture, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
