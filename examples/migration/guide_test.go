@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -13,22 +14,33 @@ import (
 // commands runs the shell commands of a section of docs/platforms/migration.md in the control plane.
 func (w *world) commands(section string) {
 	w.t.Helper()
-	_, text, _ := strings.Cut(string(test.Read(w.t, "docs/platforms/migration.md")), "\n## "+section+"\n")
+	commands(w.t, section, w.plane, "")
+}
+
+// commands returns what the shell commands of a section print. dir has programs that come first.
+func commands(t *testing.T, section string, plane *apiserver.ControlPlane, dir string) string {
+	t.Helper()
+	_, text, _ := strings.Cut(string(test.Read(t, "docs/platforms/migration.md")), "\n## "+section+"\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	_, text, _ = strings.Cut(text, "```sh\n")
 	script, _, found := strings.Cut(text, "\n```")
 	if !found {
-		w.t.Fatalf("docs/platforms/migration.md has no commands in section %q", section)
+		t.Fatalf("docs/platforms/migration.md has no commands in section %q", section)
 	}
 
-	assets, err := apiserver.Assets(w.t.Context(), apiserver.AssetsOptions{Kubectl: true})
-	w.must(err)
-
-	cmd := exec.CommandContext(w.t.Context(), "sh", "-eu", "-c", script)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.plane.Kubeconfig, "PATH="+assets+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("%s: %v\n%s", script, err, out)
+	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
+	if err != nil {
+		t.Fatal(err)
 	}
+
+	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+plane.Kubeconfig, "ASSETS="+assets,
+		"PATH="+strings.Join([]string{dir, assets, os.Getenv("PATH")}, ":"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
 }
 
 // shows wants a check of docs/platforms/migration.md to print a text.

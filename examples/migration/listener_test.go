@@ -4,13 +4,17 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/go-logr/logr"
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +42,7 @@ type planeWorld struct {
 	plane *apiserver.ControlPlane
 	ca    *testpki.CA
 	addr  string // of the gateway
+	dir   string // has the log of the operator
 
 	mu         sync.Mutex
 	reconciled []string
@@ -49,7 +54,7 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
 
-	w := &planeWorld{t: t, addr: rig.Address(rig.FreePort(t))}
+	w := &planeWorld{t: t, addr: rig.Address(rig.FreePort(t)), dir: t.TempDir()}
 	w.plane = apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
 
 	ca, err := testpki.NewCA("klm-watcher-selfsigned-ca", testpki.Options{})
@@ -87,7 +92,10 @@ func (w *planeWorld) must(err error) {
 // operate runs the operator, and the gateway and sidecar in front of it, until stop is called.
 func (w *planeWorld) operate(dry bool) (stop func()) {
 	w.t.Helper()
+	log, err := os.Create(filepath.Join(w.dir, "log"))
+	w.must(err)
 	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
+		Logger:  logr.FromSlogHandler(slog.NewJSONHandler(log, nil)),
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	w.must(err)
@@ -157,6 +165,16 @@ func (w *planeWorld) post(client *http.Client, path string) int {
 	return answer.StatusCode
 }
 
+// refusals runs the commands of the guide that list the Kymas that would be refused. The log of the
+// operator's Deployment is a file here.
+func (w *planeWorld) refusals() string {
+	w.t.Helper()
+	w.must(w.plane.Client.Create(w.t.Context(), today.RuntimeKyma("kyma-2", "22222222-2222-3333-4444-555555555555")))
+	script := "#!/bin/sh\n[ \"$3\" = logs ] && exec cat " + filepath.Join(w.dir, "log") + "\nexec \"$ASSETS/kubectl\" \"$@\"\n"
+	w.must(os.WriteFile(filepath.Join(w.dir, "kubectl"), []byte(script), 0o700))
+	return commands(w.t, "2. Listener", w.plane, w.dir)
+}
+
 // The operator is changed by the lines of the guide only. Its gateway, sidecar, routes, policy and
 // Secret stay, and so do its runtimes.
 func TestListener(t *testing.T) {
@@ -168,8 +186,11 @@ func TestListener(t *testing.T) {
 	rig.Eventually(t, patience, "an event of another domain is taken in the dry mode", func() bool {
 		return w.post(w.client(testRuntime, "other.kyma.example.com"), path) == http.StatusOK && len(w.reconciles()) > 0
 	})
-	if text := metricsOf(t); !strings.Contains(text, `code="200"`) {
-		t.Errorf("no answer 200 among the metrics:\n%s", text)
+	if text := metricsOf(t); !strings.Contains(text, `code="200"`) || !strings.Contains(text, "watcher_listener_requests_total{") {
+		t.Errorf("no answer 200, or no alias, among the metrics:\n%s", text)
+	}
+	if text := w.refusals(); !strings.Contains(text, "kyma-1") || strings.Contains(text, "kyma-2") {
+		t.Errorf("the list of the Kymas that would be refused is\n%s\nwant kyma-1 alone", text)
 	}
 	stop()
 	metrics.Registry = prom.NewRegistry() // The next operator is another process.
@@ -184,8 +205,7 @@ func TestListener(t *testing.T) {
 	}
 
 	rig.Eventually(t, patience, "the Kyma with the label is reconciled", func() bool {
-		all := w.reconciles()
-		return len(all) > before && all[len(all)-1] == "kcp-system/kyma-1"
+		return slices.Contains(w.reconciles()[before:], "kcp-system/kyma-1")
 	})
 
 	for name, test := range map[string]struct {
@@ -241,7 +261,7 @@ func metricsOf(t *testing.T) string {
 	}
 	var text strings.Builder
 	for _, family := range families {
-		if family.GetName() == "runtime_watcher_listener_requests_total" {
+		if strings.HasSuffix(family.GetName(), "watcher_listener_requests_total") {
 			_, err = expfmt.MetricFamilyToText(&text, family)
 		}
 	}

@@ -40,7 +40,7 @@ var (
 
 // Metrics returns the hooks for the metrics of the listener, in the registry of controller-runtime.
 func Metrics() (listener.Hooks, error) {
-	opts := prometheus.Options{Managers: []core.Manager{operator}}
+	opts := prometheus.Options{Managers: []core.Manager{operator}, Aliases: true}
 	m, err := prometheus.NewListener(metrics.Registry, opts)
 	if err != nil {
 		return listener.Hooks{}, err
