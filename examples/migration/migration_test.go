@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,8 @@ func TestMigration(t *testing.T) {
 	w.noDoubles()
 	w.nothingOfTodayIsLeft()
 	w.steps.Done("end:     each write is one event, and nothing of today is left")
+	w.resendsAreSpared()
+	w.steps.Done("end:     a resend of a write that a reconcile has read starts none")
 	w.steps.Log(t)
 	w.checkRights()
 }
@@ -623,6 +626,26 @@ func (w *world) nothingOfTodayIsLeft() {
 	if secret := w.gatewaySecret(); len(secret.Data["ca.crt"]) == 0 {
 		w.t.Error("the gateway's Secret has no bundle")
 	}
+}
+
+// resendsAreSpared turns resends on. A reconcile reads the object of the events through
+// Source.Client, as the guide says.
+func (w *world) resendsAreSpared() {
+	w.t.Helper()
+	name := "resent"
+	w.ours.resend = "1s"
+	w.ours.reads.Store(&name)
+	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
+	object, i := today.WatchedKyma(w.members[0].kyma, name), 0
+	w.must(w.members[0].Client.Create(w.t.Context(), object))
+	w.eventually("a resend starts no reconcile", func() bool {
+		before := object.DeepCopy()
+		i++
+		w.must(unstructured.SetNestedField(object.Object, "regular-"+strconv.Itoa(i), "spec", "channel"))
+		w.must(w.members[0].Client.Patch(w.t.Context(), object, client.MergeFrom(before)))
+		<-time.After(2 * time.Second)
+		return w.ours.spared.Load() > 0
+	})
 }
 
 // noDoubles writes objects after the end: each is one event.

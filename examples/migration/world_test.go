@@ -1,9 +1,11 @@
 package migration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +33,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -240,7 +243,13 @@ func (w *world) represent(m *member) {
 type ours struct {
 	w *world
 	// leave makes the agents leave the runtimes.
-	leave  atomic.Bool
+	leave atomic.Bool
+	// resend is RESEND_AFTER of the agents, and reads the name of an object that reconciles read in
+	// the runtimes.
+	resend string
+	reads  atomic.Pointer[string]
+	// spared is the number of resends that have started no reconcile.
+	spared atomic.Int64
 	states sync.Map
 
 	stopListener, stopWatchers, stopSet, stopRuntimes context.CancelFunc
@@ -276,16 +285,36 @@ func (o *ours) listen() (addr string) {
 	addr = rig.Address(rig.FreePort(w.t))
 	source, err := Events(ctx, mgr, addr, false, keysource.Options{Poll: 200 * time.Millisecond},
 		controllerruntime.ComponentOptions{
-			Listener: listener.Options{Fleet: w.fleet}, Source: controllerruntime.SourceOptions{Handled: w.record.Delivered},
+			Listener: listener.Options{Fleet: w.fleet}, Source: controllerruntime.SourceOptions{Handled: o.handled},
 		})
 	w.must(err)
 	w.must(ctrl.NewControllerManagedBy(mgr).Named("kyma").WatchesRawSource(source).
-		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-			return reconcile.Result{}, nil
+		Complete(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, o.read(ctx, r, source)
 		})))
 	w.run(ctx, "manager of the listener", mgr.Start)
 	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && answers(addr) })
 	return addr
+}
+
+// read reads an object of a runtime, if the test wants that, as step 5 of the guide does.
+func (o *ours) read(ctx context.Context, r reconcile.Request, source *controllerruntime.Source[ctrl.Request]) error {
+	name := o.reads.Load()
+	i := slices.IndexFunc(o.w.members, func(m *member) bool { return m.kyma == r.Name })
+	if name == nil || i < 0 {
+		return nil
+	}
+	there := source.Client(r, core.RuntimeID(o.w.members[i].id), o.w.members[i].Client)
+	return client.IgnoreNotFound(there.Get(ctx, types.NamespacedName{Namespace: today.Namespace, Name: *name},
+		today.WatchedKyma("", "")))
+}
+
+// handled notes a delivery.
+func (o *ours) handled(d core.Delivery, requests int, err error) {
+	o.w.record.Delivered(d, requests, err)
+	if name := o.reads.Load(); name != nil && d.Event.Watched.Name == *name && requests == 0 && err == nil {
+		o.spared.Add(1)
+	}
 }
 
 // answers reports whether a process listens at an address.
@@ -334,9 +363,10 @@ func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
 	w.must(Agents(mgr, o.set, ourImage, func(client.Object) bool { return o.leave.Load() },
 		installation.Options{
 			Replaces: replaces,
-			// Events are counted, so nothing is sent twice.
+			// Events are counted, so nothing is sent twice, except at the end.
 			Settings: map[string]string{
-				"HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "2s", "SETTLE": "10ms", "RESEND_AFTER": "0s", "RESEND_RESYNC": "0s",
+				"HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "2s", "SETTLE": "10ms", "RESEND_AFTER": cmp.Or(o.resend, "0s"),
+				"RESEND_RESYNC": "0s",
 			},
 			// On a busy machine, the default would let writes go by that are counted here.
 			Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
