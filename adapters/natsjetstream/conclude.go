@@ -109,9 +109,7 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 		c.settled(j, manager, fateHandedBack, reason, j.msg.Ack())
 	case r.fault == intake.FaultOfReplica && c.intake.Ready(manager) != nil:
 		c.settled(j, manager, fateDelayed, reason, j.msg.Nak())
-	case r.fault == intake.FaultOfShare:
-		c.delay(j, manager, reason, longestWait(r.err))
-	case j.age > c.opts.GiveUpAfter && isFinal(r.err):
+	case r.fault != intake.FaultOfShare && j.age > c.opts.GiveUpAfter && isFinal(r.err):
 		c.terminate(j, manager, reason, r.err)
 	default:
 		c.delay(j, manager, reason, max(longestWait(r.err), backoff(j.attempts)))
