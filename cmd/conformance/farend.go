@@ -256,7 +256,8 @@ func with(all []*arrival, name string) (some []*arrival) {
 func took(names ...string) func(all []*arrival) bool {
 	return func(all []*arrival) bool {
 		return !slices.ContainsFunc(names, func(name string) bool {
-			return !slices.ContainsFunc(with(all, name), func(a *arrival) bool { return a.response.takes(a.find(name)) })
+			isTaken := func(a *arrival) bool { return a.response.takes(a.find(name)) }
+			return !slices.ContainsFunc(with(all, name), isTaken)
 		})
 	}
 }

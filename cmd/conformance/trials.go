@@ -185,7 +185,8 @@ func entries(n int, format string) string {
 
 // element returns a CloudEvent of the runtime of the check, with more members.
 func (p *player) element(kind, id string, more ...string) string {
-	head := fmt.Sprintf(`"specversion":"1.0","type":"com.github.runtime-watcher.%s","source":"/runtimes/%s"`, kind, p.id)
+	const attributes = `"specversion":"1.0","type":"com.github.runtime-watcher.%s","source":"/runtimes/%s"`
+	head := fmt.Sprintf(attributes, kind, p.id)
 	return "{" + strings.Join(append([]string{head, fmt.Sprintf(`"id":%q`, id)}, more...), ",") + "}"
 }
 
