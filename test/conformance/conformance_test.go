@@ -121,7 +121,7 @@ func TestPython(t *testing.T) {
 	if err != nil {
 		lab.Missing(t, "python3 is missing (Debian package python3): %v", err)
 	}
-	sender := filepath.Join(test.Root(), "examples/python-sender/sender.py")
+	sender := filepath.Join(test.Root(), "examples", "python-sender", "sender.py")
 	wantKept(t, judge(t, program(t), "", "sender", patience, python, sender))
 	const most = 300
 	if lines := bytes.Count(test.Read(t, "examples/python-sender/sender.py"), []byte("\n")); lines > most {
