@@ -1,6 +1,6 @@
 module github.com/runtime-watcher/runtime-watcher/test
 
-go 1.26.0
+go 1.26.3
 
 require (
 	github.com/Shopify/toxiproxy/v2 v2.5.0
@@ -18,6 +18,7 @@ require (
 	k8s.io/apimachinery v0.37.2
 	sigs.k8s.io/controller-runtime v0.25.2
 	sigs.k8s.io/gateway-api v1.6.3
+	sigs.k8s.io/multicluster-runtime v0.24.1
 )
 
 require (
@@ -137,6 +138,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00
@@ -150,6 +152,7 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
 	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../adapters/informer
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster => ../adapters/multicluster
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../adapters/natsjetstream
 	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../adapters/opentelemetry
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus

@@ -18,7 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/multicluster"
 )
 
-// A cluster that is engaged requests its objects. examples/multicluster has a listener and real clusters.
+// A cluster that is engaged requests its objects. examples/multicluster has a listener and real
+// clusters.
 func ExampleComplete() {
 	ctx, stop := context.WithCancel(context.Background())
 	// runtimes.Kubeconfigs has such a function. Here the cluster is in memory.

@@ -111,7 +111,8 @@ func TestAClusterThatRefuses(t *testing.T) {
 func TestResendsAreAcknowledged(t *testing.T) {
 	w := start(t, clients(map[string][]client.Object{"a": {configMap("x")}}), secret("a", "1"))
 	w.await("a/x")
-	// The fake client stores the object in version 999. A reconcile that began before the event does not count.
+	// The fake client stores the object in version 999. A reconcile that began before the event does
+	// not count.
 	eventually(t, "an event that a reconcile has read makes no request", func() bool {
 		check(t, w.event("a", "x", 1))
 		if w.enqueued > 0 {

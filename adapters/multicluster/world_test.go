@@ -126,7 +126,8 @@ func (w *world) reconcile(ctx context.Context, r mcreconcile.Request) (reconcile
 	return reconcile.Result{}, nil
 }
 
-// await waits until these objects, "cluster/name", are reconciled. It fails if one is that was never awaited.
+// await waits until these objects, "cluster/name", are reconciled. It fails for an object that was
+// never awaited.
 func (w *world) await(objects ...string) {
 	w.t.Helper()
 	wanted := make(map[string]bool)
