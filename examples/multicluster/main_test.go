@@ -104,9 +104,7 @@ func (w *world) write(cluster, name, text string) {
 	w.t.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	c := w.clusters[cluster].Client
-	if err := c.Get(w.t.Context(), client.ObjectKeyFromObject(object), object); client.IgnoreNotFound(err) != nil {
-		w.t.Fatal(err)
-	}
+	check(w.t, client.IgnoreNotFound(c.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)))
 	object.Data = map[string]string{"text": text}
 	if object.UID == "" {
 		check(w.t, c.Create(w.t.Context(), object))

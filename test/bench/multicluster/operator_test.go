@@ -37,18 +37,19 @@ import (
 // settings are those of an operator, which is a process of its own.
 type settings struct {
 	// Keys is a folder with key material, and Server the URL of the control plane.
-	Keys, Server string
+	Keys   string `json:"keys"`
+	Server string `json:"server"`
 	// Addr is the address of the listener. Without one, the operator has caches.
-	Addr string
+	Addr string `json:"addr"`
 }
 
 // seen is the state of an operator.
 type seen struct {
 	// Memory is the resident memory after a garbage collection, in bytes.
-	Memory int64
+	Memory int64 `json:"memory"`
 	// Reconciles counts all, and Delays has the times from each write to its first reconcile.
-	Reconciles int
-	Delays     []time.Duration
+	Reconciles int             `json:"reconciles"`
+	Delays     []time.Duration `json:"delays"`
 }
 
 type operator struct {
@@ -77,7 +78,11 @@ func (s settings) serve(ctx context.Context) error {
 	if err := setUp(ctx, local); err != nil {
 		return err
 	}
-	go o.report()
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		o.report()
+		stop()
+	}()
 	return o.mgr.Start(ctx)
 }
 
@@ -159,7 +164,6 @@ func (o *operator) report() {
 			return
 		}
 	}
-	os.Exit(0)
 }
 
 // resident returns the resident memory of the process (proc(5), statm).
