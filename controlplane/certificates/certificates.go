@@ -27,6 +27,7 @@ type Certificates struct {
 	locks     locks
 	notices   notices
 	applied   applied
+	followed  followed
 }
 
 // New returns the certificates with that namespace and name in the control plane. The names of all

@@ -14,7 +14,7 @@
 // bind that ClusterRole by a RoleBinding there.
 package certificates
 
-// +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;list;create;patch;delete
+// +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificates/status,verbs=update
-// +kubebuilder:rbac:groups=cert-manager.io,resources=issuers,verbs=get;create;patch
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;create;patch;delete
+// +kubebuilder:rbac:groups=cert-manager.io,resources=issuers,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete

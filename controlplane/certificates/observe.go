@@ -99,10 +99,12 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	secret, err := get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
 	if err != nil || secret == nil {
+		c.followed.noteBundle(nil)
 		return err
 	}
 
 	o.listener = secret
+	c.followed.noteBundle(secret.Data[cmmeta.TLSCAKey])
 	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
 	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
 	expired := func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) }

@@ -71,6 +71,21 @@ func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 	return bounded(i.install(ctx, r))
 }
 
+// Unchanged reports whether a call of Install with the Secret of the last one would change nothing.
+// The status is that of such a call. It needs no Secret, and reads the same objects as a call of
+// Install that has nothing new. If it returns false, call Install.
+func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, unchanged bool, err error) {
+	if r.Client == nil || r.Verify {
+		return Status{}, false, nil
+	}
+	r.Secret = nil
+	ctx, end := i.budgets.Begin(ctx)
+	defer end()
+	status, unchanged, err = i.glance(ctx, i.cluster(&r), &r)
+	status, err = bounded(status, err)
+	return status, unchanged, err
+}
+
 // bounded cuts the texts of a runtime.
 func bounded(status Status, err error) (Status, error) {
 	status.Message = remote.Text(status.Message)
@@ -153,7 +168,13 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 
 	former := i.formerManagers(r, found.managers)
 
-	want, err := i.wanted(r, facts{
+	if r.PullSecret == nil { // Before the ConfigMap loses the annotation.
+		if err := in.removeAll(ctx, i.formerPullSecret(found.managers)); err != nil {
+			return Status{}, err
+		}
+	}
+
+	want, err := i.wantedForLook(*r, facts{
 		ownNamespace: found.namespace == nil || ours(found.namespace), restart: restart(found.managers, former),
 	})
 	if err != nil {

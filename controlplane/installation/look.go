@@ -8,10 +8,12 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unique"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -28,6 +30,18 @@ type wanted struct {
 
 	configuration *admissionregistrationv1.ValidatingWebhookConfiguration // nil with an informer
 	sum           [sha256.Size]byte                                       // of all
+	public        public
+}
+
+// public is the part of a [Runtime.Secret] without keys, with the sum of all objects made of it.
+// Runtimes share the bundle.
+type public struct {
+	bundle unique.Handle[string]
+	sum    [sha256.Size]byte
+}
+
+func (p public) secret() map[string][]byte {
+	return map[string][]byte{material.CA: []byte(p.bundle.Value())}
 }
 
 func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
@@ -41,6 +55,23 @@ func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
 	w := &wanted{objects: i.objects(r, have), facts: have, configuration: configuration}
 	w.sum = sumOf(i.namespace(), i.unstructured(configuration), w.early, w.late, w.deployment)
 	return w, nil
+}
+
+// wantedForLook also has the public part.
+func (i *Installer) wantedForLook(r Runtime, have facts) (*wanted, error) {
+	want, err := i.wanted(&r, have)
+	if err != nil {
+		return nil, err
+	}
+	shown := public{bundle: unique.Make(string(r.Secret[material.CA]))}
+	r.Secret = shown.secret()
+	without, err := i.wanted(&r, have)
+	if err != nil {
+		return nil, err
+	}
+	shown.sum = without.sum
+	want.public = shown
+	return want, nil
 }
 
 // sumOf hashes objects. The keys of maps are in order.
@@ -58,6 +89,7 @@ type look struct {
 	facts
 
 	sum                [sha256.Size]byte
+	public             public
 	at                 time.Time
 	marker, deployment mark
 }
@@ -65,7 +97,8 @@ type look struct {
 // lookOf returns a look at a complete installation. marker is nil if it is not known.
 func (i *Installer) lookOf(want *wanted, marker *unstructured.Unstructured, live agents) look {
 	return look{
-		facts: want.facts, sum: want.sum, at: i.opts.Now(), marker: markOf(marker), deployment: markOf(live.deployment),
+		facts: want.facts, sum: want.sum, public: want.public, at: i.opts.Now(),
+		marker: markOf(marker), deployment: markOf(live.deployment),
 	}
 }
 
@@ -120,8 +153,13 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 		return Status{}, false, nil
 	}
 
+	installed := last.sum
+	if r.Secret == nil {
+		r.Secret, installed = last.public.secret(), last.public.sum
+	}
+
 	want, err := i.wanted(r, last.facts)
-	if err != nil || want.sum != last.sum {
+	if err != nil || want.sum != installed {
 		return Status{}, false, err
 	}
 

@@ -75,8 +75,12 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 		},
 		Data: map[string]string{managersKey: lines.String()},
 	}
+	config.Annotations = make(map[string]string)
 	if restart != "" {
-		config.Annotations = map[string]string{annotationRestart: restart}
+		config.Annotations[annotationRestart] = restart
+	}
+	if r.PullSecret != nil {
+		config.Annotations[annotationPullSecret] = i.pullSecretName()
 	}
 
 	return i.finished(&unstructured.Unstructured{Object: content(config)})

@@ -34,8 +34,8 @@ type Runtime struct {
 	Secret map[string][]byte
 	// PullSecret is a .dockerconfigjson of at most 64 KiB, with which the pods pull the image,
 	// beside [Options.ImagePullSecrets]. Install copies it to a Secret named Name with the suffix
-	// "-pull", which the administrator of the runtime can read. Uninstall removes the copy.
-	// Default: none.
+	// "-pull", which the administrator of the runtime can read. Uninstall removes the copy,
+	// and so does Install when there is no PullSecret any more. Default: none.
 	PullSecret []byte
 	// Watches are the changes that the API server sends to the agent.
 	Watches []watch.Watch

@@ -30,6 +30,18 @@ func (i *Installer) pullSecret(r *Runtime) *unstructured.Unstructured {
 		map[string][]byte{corev1.DockerConfigJsonKey: r.PullSecret})
 }
 
+// annotationPullSecret is on the ConfigMap of a runtime with a copy of a pull secret.
+const annotationPullSecret = "operator.kyma-project.io/pull-secret" //nolint:gosec // It is no secret.
+
+// formerPullSecret returns the copies that a runtime has. live is its ConfigMap, nil if there is
+// none.
+func (i *Installer) formerPullSecret(live *unstructured.Unstructured) []*unstructured.Unstructured {
+	if live == nil || live.GetAnnotations()[annotationPullSecret] == "" {
+		return nil
+	}
+	return []*unstructured.Unstructured{i.pullSecret(&Runtime{})}
+}
+
 func (i *Installer) pullSecretName() string { return i.opts.Name + "-pull" }
 
 func (i *Installer) secretOf(name string, kind corev1.SecretType, data map[string][]byte) *unstructured.Unstructured {

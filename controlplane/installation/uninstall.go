@@ -78,7 +78,8 @@ func (i *Installer) removable(found existing) []*unstructured.Unstructured {
 		objects = append(objects, object)
 
 		if object.GetKind() == kindDeployment {
-			objects = append(objects, i.secret(&Runtime{}), i.pullSecret(&Runtime{}))
+			objects = append(objects, i.secret(&Runtime{}))
+			objects = append(objects, i.formerPullSecret(found.managers)...)
 		}
 	}
 

@@ -2,6 +2,7 @@ package runtimes
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -27,7 +28,7 @@ const longestBackoff = 5 * time.Minute
 // It is for an operator that publishes certificates and installs no agents yet. [SetUp] includes
 // it.
 func KeepCertificates(issuer Certificates) manager.Runnable {
-	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {})
+	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {}, &lane{})
 }
 
 // keepAuthority reconciles the CA. When a rotation begins to wait for confirmations, it reconciles
@@ -42,13 +43,13 @@ func (r *reconciler) keepAuthority() manager.Runnable {
 
 		before = status.Phase
 		r.opts.Overview.noteAuthority(status)
-	})
+	}, &r.authority)
 }
 
 // keepReconciled returns a controller of one request. note gets each status, unless Reconcile
 // fails.
 func keepReconciled(
-	name string, issuer Certificates, retry time.Duration, note func(certificates.Status),
+	name string, issuer Certificates, retry time.Duration, note func(certificates.Status), requests *lane,
 ) manager.Runnable {
 	reconcileOnce := func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		status, err := issuer.Reconcile(ctx)
@@ -75,7 +76,7 @@ func keepReconciled(
 			q.Add(reconcile.Request{})
 			return nil
 		})
-		if err := c.Watch(once); err != nil {
+		if err := errors.Join(c.Watch(requests.source()), c.Watch(once)); err != nil {
 			return err
 		}
 		return c.Start(ctx)

@@ -28,7 +28,8 @@ type Options struct {
 	// Name is the name of the controller in logs, metrics and events. Default: "runtimes".
 	Name string
 	// Interval is the time between two reconciles of a runtime that is ready, plus up to a tenth at
-	// random. They correct changes and deliver new certificates. Default: 10 min.
+	// random. They correct changes, and deliver new certificates that no watch shows. Default: 10
+	// min.
 	Interval time.Duration
 	// Retry is the shortest time between two reconciles of a runtime that is not ready, and
 	// Interval the longest one. In between, it is a quarter of the time since the runtime was
@@ -48,6 +49,9 @@ type Options struct {
 	// that of watcher.GatewayAddress. It is called at each reconcile. Default: the address of the
 	// installer.
 	ControlPlane func(ctx context.Context, object client.Object) (string, error)
+	// Kubeconfigs are the Secrets with kubeconfigs, so that a runtime with a new one is reconciled
+	// at once. Default: a new kubeconfig is used within Interval.
+	Kubeconfigs KubeconfigSecrets
 	// PullSecret is the name of a Secret of the type kubernetes.io/dockerconfigjson in the control
 	// plane, which each runtime gets a copy of to pull the image. A new content reaches a runtime
 	// within Interval and 1 min. Default: none.

@@ -50,8 +50,8 @@ type reconciler struct {
 	// confirming makes the controller reconcile all runtimes.
 	confirming chan event.GenericEvent
 
-	regular, failing lane
-	busy             busy
+	regular, failing, authority lane
+	busy                        busy
 }
 
 // reconcile tries again after a conflict, without an error: the cache has not seen the last write
@@ -173,7 +173,17 @@ func (r *reconciler) install(
 		return installation.Status{}, err
 	}
 
-	issued, err := r.certificates.EnsureRuntime(ctx, r.runtimeOf(object, identity))
+	own, next := r.runtimeOf(object, identity), &installation.Runtime{ID: identity.ID, Watches: watches}
+	version := r.version(own)
+
+	if r.repairs.isInstalled(identity.ID, version) {
+		status, unchanged, err := r.glance(ctx, object, next)
+		if unchanged || err != nil {
+			return status, err
+		}
+	}
+
+	issued, err := r.certificates.EnsureRuntime(ctx, own)
 	if err != nil {
 		return installation.Status{}, because(certificateReason(err), fmt.Errorf("issue certificates: %w", err))
 	}
@@ -182,32 +192,64 @@ func (r *reconciler) install(
 		return awaitingCertificate(issued), nil
 	}
 
-	there, err := r.reach(ctx, object, identity.ID)
-	if there == nil {
+	if waiting, err := r.prepare(ctx, object, next); err != nil || next.Client == nil {
+		return waiting, err
+	}
+
+	next.Secret = issued.Secret
+	status, err := r.apply(ctx, *next)
+
+	if err == nil && status.State == installation.Ready {
+		r.repairs.noteInstalled(identity.ID, version)
+	}
+
+	return status, err
+}
+
+// version is empty if the objects that EnsureRuntime reads are not followed.
+func (r *reconciler) version(own certificates.Runtime) string {
+	if followed, ok := r.certificates.(followed); ok {
+		return followed.Version(own)
+	}
+	return ""
+}
+
+// glance reads no certificates. It reports whether the agent is still as it was installed.
+func (r *reconciler) glance(
+	ctx context.Context, object client.Object, next *installation.Runtime,
+) (status installation.Status, unchanged bool, err error) {
+	if status, err = r.prepare(ctx, object, next); err != nil || next.Client == nil {
+		return status, true, err
+	}
+	status, unchanged, err = r.installer.Unchanged(ctx, *next)
+	return status, unchanged, because(installReason(err), err)
+}
+
+// prepare sets the parts that are needed beside the certificates. Without a way to the runtime, it
+// sets no client.
+func (r *reconciler) prepare(
+	ctx context.Context, object client.Object, next *installation.Runtime,
+) (waiting installation.Status, err error) {
+	if next.Client, err = r.reach(ctx, object, next.ID); next.Client == nil {
 		return awaiting(reasonUnreachable, "waiting for a way to the runtime"), err
 	}
-
-	address, err := r.opts.ControlPlane(ctx, object)
-	if err != nil {
-		return installation.Status{}, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
+	if next.ControlPlane, err = r.opts.ControlPlane(ctx, object); err != nil {
+		return waiting, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
 	}
+	next.PullSecret, err = r.pullSecret.get(ctx)
+	return waiting, because(reasonInvalidSecret, err)
+}
 
-	pull, err := r.pullSecret.get(ctx)
-	if err != nil {
-		return installation.Status{}, because(reasonInvalidSecret, err)
-	}
-
-	verify, begun := r.repairs.begin(identity.ID), time.Now()
+func (r *reconciler) apply(ctx context.Context, next installation.Runtime) (installation.Status, error) {
+	verify, begun := r.repairs.begin(next.ID), time.Now()
 	if verify {
 		r.opts.Overview.noteRepair()
-		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", identity.ID)
+		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", next.ID)
 	}
 
-	status, err := r.installer.Install(ctx, installation.Runtime{
-		ID: identity.ID, Client: there, Secret: issued.Secret, PullSecret: pull, Watches: watches,
-		ControlPlane: address, Verify: verify,
-	})
-	r.repairs.end(identity.ID, time.Since(begun), verify)
+	next.Verify = verify
+	status, err := r.installer.Install(ctx, next)
+	r.repairs.end(next.ID, time.Since(begun), verify)
 
 	return status, because(installReason(err), err)
 }

@@ -52,6 +52,10 @@ type repairable struct {
 	broken map[core.Manager]fleet.Condition
 	verify bool      // the next look applies all objects
 	next   time.Time // of the next early look, at the earliest
+	// installed is the version of the certificates that the agent has, since the time of the full
+	// reconcile.
+	installed string
+	since     time.Time
 }
 
 // note adds or updates a runtime that is ready.
@@ -154,6 +158,28 @@ func (r *repairable) change(now *fleet.Status) (isNew bool) {
 func canRepair(c fleet.Condition) bool {
 	return c.State == fleet.Stale ||
 		c.State == fleet.Degraded && c.Reason != fleet.ReasonDropping && c.Reason != fleet.ReasonPendingTooLong
+}
+
+// readAgainAfter is the time after which certificates are read although their version is the same.
+const readAgainAfter = time.Hour
+
+// isInstalled reports whether the agent of a runtime has the certificates with that version, and
+// nothing is to be verified. An empty version is not known.
+func (r *repairs) isInstalled(id core.RuntimeID, version string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.known[id]
+	return known != nil && version != "" && known.installed == version && !known.verify &&
+		time.Since(known.since) < readAgainAfter
+}
+
+// noteInstalled does nothing for a runtime that was not ready before.
+func (r *repairs) noteInstalled(id core.RuntimeID, version string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.known[id]; known != nil {
+		known.installed, known.since = version, time.Now()
+	}
 }
 
 // begin reports whether a look must apply all objects.

@@ -85,7 +85,12 @@ func SetUp(
 
 	r.followFleet()
 
-	return errors.Join(r.setUp(mgr, plane.GetCache()), mgr.Add(r.keepAuthority()))
+	changes, err := r.follow(mgr)
+	if err != nil {
+		return fmt.Errorf("runtimes: %w", err)
+	}
+
+	return errors.Join(r.setUp(mgr, plane.GetCache()), mgr.Add(r.keepAuthority()), mgr.Add(changes))
 }
 
 // checkService fails if the certificates are not for the Service of the agent, in each runtime.

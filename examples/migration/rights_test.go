@@ -245,6 +245,7 @@ func spare() []string {
 		// API servers without WatchList.
 		"list operator.kyma-project.io/kymas",
 		"list operator.kyma-project.io/watchers",
+		"list cert-manager.io/issuers in kcp-system",
 		"list networking.istio.io/gateways",
 		"list networking.istio.io/virtualservices",
 		// Watchers that are new, or without a valid gateway.

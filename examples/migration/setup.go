@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -93,6 +94,9 @@ func Certificates(
 // FormerCAs are the CAs for [Certificates] until step 8.
 func FormerCAs() []types.NamespacedName { return []types.NamespacedName{formerCA} }
 
+// kymaName is the label of the Secret with the kubeconfig of a Kyma.
+const kymaName = "operator.kyma-project.io/kyma-name"
+
 // Agents is step 5, and with agent.Replaces step 6. While leave returns true for a Kyma, its agent
 // is removed.
 func Agents(
@@ -111,7 +115,17 @@ func Agents(
 		}, nil
 	}
 	secretOf := func(object client.Object) (string, client.MatchingLabels) {
-		return object.GetNamespace(), client.MatchingLabels{"operator.kyma-project.io/kyma-name": object.GetName()}
+		return object.GetNamespace(), client.MatchingLabels{kymaName: object.GetName()}
+	}
+	ofKyma, err := labels.Parse(kymaName)
+	if err != nil {
+		return err
+	}
+	opts.Kubeconfigs = runtimes.KubeconfigSecrets{
+		Namespace: "kcp-system", Selector: ofKyma,
+		Object: func(secret client.Object) types.NamespacedName {
+			return types.NamespacedName{Namespace: "kcp-system", Name: secret.GetLabels()[kymaName]}
+		},
 	}
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)

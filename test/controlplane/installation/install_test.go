@@ -354,7 +354,7 @@ func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 	writes := w.since()
 	order := []string{
-		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete Secret -pull", "delete PodDisruptionBudget ",
+		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ",
 		"delete Service ",
 		"delete RoleBinding -canary", "delete Role -canary", "delete Lease -canary", "delete NetworkPolicy -canary",
 		"delete NetworkPolicy ",

@@ -67,6 +67,19 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane)
 	if diff := cmp.Diff(want, k.readSince()); diff != "" {
 		t.Errorf("reads (-want +got):\n%s", diff)
 	}
+	without := k.runtime
+	without.Secret = nil
+	status, unchanged, err := k.installer.Unchanged(t.Context(), without)
+	if err != nil || !unchanged || status.Available != 1 {
+		t.Errorf("without the Secret: got %+v, %t, %v, want it unchanged", status, unchanged, err)
+	}
+	if diff := cmp.Diff(want, k.readSince()); diff != "" {
+		t.Errorf("reads without the Secret (-want +got):\n%s", diff)
+	}
+	without.Watches = append(without.Watches, watchFor("second"))
+	if _, unchanged, err := k.installer.Unchanged(t.Context(), without); err != nil || unchanged {
+		t.Errorf("with another watch: unchanged %t, %v", unchanged, err)
+	}
 }
 
 // driftIsFoundInTime: at once if it ends watching, and otherwise within VerifyAfter.
@@ -212,6 +225,18 @@ func aFormerOwnerIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
+// pullSecretIs wants the copy of the pull secret to be there after a call of Install, or not.
+func (k *kept) pullSecretIs(installer *installation.Installer, r installation.Runtime, there bool) {
+	k.t.Helper()
+	if _, err := installer.Install(k.t.Context(), r); err != nil {
+		k.t.Fatal(err)
+	}
+	err := k.client.Get(k.t.Context(), client.ObjectKey{Namespace: "names", Name: "my-agent-pull"}, &corev1.Secret{})
+	if apierrors.IsNotFound(err) == there {
+		k.t.Errorf("the copy of the pull secret: %v, want it to be there: %t", err, there)
+	}
+}
+
 // allNamesAreSet installs twice into one namespace, with all names and settings of a pod.
 func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
@@ -282,6 +307,10 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	if !managed {
 		t.Error("another field owner")
 	}
+	without := r
+	without.PullSecret = nil
+	k.pullSecretIs(installer, without, false)
+	k.pullSecretIs(installer, r, true)
 	if status, err := installer.Uninstall(t.Context(), r); err != nil ||
 		status.State != installation.Progressing && status.State != installation.Removed {
 		t.Errorf("uninstall: got %+v, %v", status, err)

@@ -1,0 +1,104 @@
+package certificates
+
+import (
+	"context"
+	"crypto/sha256"
+	"strconv"
+	"strings"
+	"sync"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
+)
+
+// followed has the versions of the objects of runtimes, and the sum of the published bundle. It has
+// no keys. The zero value knows nothing.
+type followed struct {
+	mu                    sync.Mutex
+	certificates, secrets *follow.Objects // nil until Follow runs
+	bundle                string
+}
+
+// Follow watches the metadata of the set's objects until ctx ends. For a changed Certificate or
+// Secret of a runtime it calls changed with the Owner. When an annotation of the clients' Issuer
+// asks for a rotation or a switch, it calls changed with the zero name. changed must not block.
+//
+// While Follow runs, [Certificates.Version] knows the versions. It retries without cert-manager.
+func (c *Certificates) Follow(
+	ctx context.Context, watching client.WithWatch, changed func(owner types.NamespacedName),
+) {
+	ofCertificate := func(version string) {
+		if owner := follow.Owner(version); owner.Name != "" {
+			changed(owner)
+		}
+	}
+	certificates := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), certificateVersion,
+		func(_, version string) { ofCertificate(version) })
+	secrets := follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion,
+		func(name, _ string) { ofCertificate(certificates.Version(name)) })
+	issuers := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind), requestVersion,
+		func(name, _ string) {
+			if name == c.names.clients() {
+				changed(types.NamespacedName{})
+			}
+		})
+	c.followed.mu.Lock()
+	c.followed.certificates, c.followed.secrets = certificates, secrets
+	c.followed.mu.Unlock()
+	var tasks sync.WaitGroup
+	for _, objects := range []*follow.Objects{certificates, secrets, issuers} {
+		tasks.Go(func() { objects.Run(ctx, watching, c.inSet()...) })
+	}
+	tasks.Wait()
+}
+
+// certificateVersion begins with the owner. The status of a Certificate does not matter.
+func certificateVersion(meta *metav1.PartialObjectMetadata) string {
+	return meta.Annotations[annotationOwner] + " " + meta.Annotations[annotationOwnerUID] + " " +
+		string(meta.UID) + " " + strconv.FormatInt(meta.Generation, 10) + strconv.FormatBool(meta.DeletionTimestamp != nil)
+}
+
+func requestVersion(meta *metav1.PartialObjectMetadata) string {
+	return meta.Annotations[AnnotationRotate] + "\n" + meta.Annotations[AnnotationSwitchAnyway]
+}
+
+// Version returns a text that changes with the objects that [Certificates.EnsureRuntime] reads for
+// a runtime, and with the runtime. It is empty if one of them does not exist or is not known. It
+// reads nothing from the API server.
+func (c *Certificates) Version(r Runtime) string {
+	c.followed.mu.Lock()
+	certificates, secrets, bundle := c.followed.certificates, c.followed.secrets, c.followed.bundle
+	c.followed.mu.Unlock()
+	if certificates == nil || bundle == "" {
+		return ""
+	}
+	parts := []string{bundle, string(r.ID), canonical(r.Domain)}
+	if r.Owner != nil {
+		parts = append(parts, ownerName(r.Owner), string(r.Owner.GetUID()))
+	}
+	for _, suffix := range []string{clientSuffix, webhookSuffix} {
+		name := objectName(r.ID, suffix)
+		certificate, secret := certificates.Version(name), secrets.Version(name)
+		if certificate == "" || secret == "" {
+			return ""
+		}
+		parts = append(parts, certificate, secret)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
+	return string(sum[:])
+}
+
+// noteBundle keeps the sum of the published bundle, as this process has seen it last.
+func (f *followed) noteBundle(bundle []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sum := sha256.Sum256(bundle)
+	if f.bundle = string(sum[:]); len(bundle) == 0 {
+		f.bundle = ""
+	}
+}

@@ -1,0 +1,109 @@
+// Package follow watches the metadata of objects. It keeps a version of each object, and never its
+// content, so that a follower of Secrets holds no key.
+package follow
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Objects follows the objects of one kind in one namespace. Create it with [New] and call Run. Its
+// methods may be called concurrently.
+type Objects struct {
+	kind    schema.GroupVersionKind
+	version func(*metav1.PartialObjectMetadata) string
+	changed func(name, version string)
+
+	mu       sync.Mutex
+	versions map[string]string // by name, nil until the objects were listed
+	problem  string
+}
+
+// New returns a follower. version returns a text that changes with each change that matters.
+// changed gets each new version, and the last version of an object that is gone. It gets none of
+// the first list.
+func New(
+	kind schema.GroupVersionKind, version func(*metav1.PartialObjectMetadata) string,
+	changed func(name, version string),
+) *Objects {
+	return &Objects{kind: kind, version: version, changed: changed}
+}
+
+// Version returns the version of an object. It is empty if there is no such object, or while the
+// objects were not listed.
+func (o *Objects) Version(name string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.versions[name]
+}
+
+// Run follows until ctx ends. It retries within 60 s while the kind or a right is missing.
+func (o *Objects) Run(ctx context.Context, c client.WithWatch, opts ...client.ListOption) {
+	list := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {
+			found := o.newList()
+			page := &client.ListOptions{Raw: &raw, Limit: raw.Limit, Continue: raw.Continue}
+			err := c.List(ctx, found, append(slices.Clone(opts), page)...)
+			o.note(ctx, err)
+			return found, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
+			events, err := c.Watch(ctx, o.newList(), append(slices.Clone(opts), &client.ListOptions{Raw: &raw})...)
+			o.note(ctx, err)
+			return events, err
+		},
+	}
+	quiet := logr.Discard() // note logs the errors.
+	reflector := cache.NewReflectorWithOptions(list, &metav1.PartialObjectMetadata{}, store{o},
+		cache.ReflectorOptions{Name: o.kind.Kind, Logger: &quiet})
+	reflector.RunWithContext(logr.NewContext(ctx, quiet))
+}
+
+func (o *Objects) newList() *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(o.kind.GroupVersion().WithKind(o.kind.Kind + "List"))
+	return list
+}
+
+// note logs a new reason why the objects cannot be followed.
+func (o *Objects) note(ctx context.Context, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	o.mu.Lock()
+	isNew := text != o.problem && ctx.Err() == nil
+	if isNew {
+		o.problem = text
+	}
+	o.mu.Unlock()
+	if isNew && err != nil {
+		ctrl.Log.WithName("follow").Info("metadata cannot be watched, so changes wait for the next reconcile",
+			"kind", o.kind.Kind, "problem", text)
+	}
+}
+
+// ResourceVersion is a version that changes with each change of an object.
+func ResourceVersion(meta *metav1.PartialObjectMetadata) string {
+	return string(meta.UID) + "/" + meta.ResourceVersion
+}
+
+// Owner returns the name that a version begins with, as <namespace>/<name> before a space. It is
+// the zero name if there is none.
+func Owner(version string) types.NamespacedName {
+	owner, _, _ := strings.Cut(version, " ")
+	namespace, name, _ := strings.Cut(owner, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
