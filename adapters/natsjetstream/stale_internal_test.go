@@ -29,6 +29,7 @@ func (s *stored) Ack() error           { return nil }
 func (s *stored) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Timestamp: time.Now().Add(-s.age), NumDelivered: max(s.attempts, 1)}, nil
 }
+
 func (s *stored) NakWithDelay(delay time.Duration) error {
 	s.delay = delay
 	return nil

@@ -120,8 +120,8 @@ func (o *operator) look(ctx context.Context, i int) error {
 	defer o.queue.AddAfter(i, o.Interval)
 	kyma := &unstructured.Unstructured{}
 	kyma.SetGroupVersionKind(kymaKind())
-	runtime := o.source.Client(i, core.RuntimeID(runtimeName(i)), o.clients[i])
-	return runtime.Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
+	reader := o.source.Client(i, core.RuntimeID(runtimeName(i)), o.clients[i])
+	return reader.Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
 }
 
 func kymaKind() schema.GroupVersionKind {

@@ -1,6 +1,7 @@
 package certificates_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -50,8 +51,6 @@ type followed struct {
 	state    installation.Status
 	reported int
 }
-
-const anHour = time.Hour
 
 func startFollowed(t *testing.T) *followed {
 	t.Helper()
@@ -106,7 +105,7 @@ func (f *followed) operate(known *runtime.Scheme) (stop func()) {
 	}
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", secretOf, runtimes.KubeconfigOptions{})
 	f.must(runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, kubeconfigs.Connect, f.set, installer, runtimes.Options{
-		Interval: anHour, Report: f.report,
+		Interval: time.Hour, Report: f.report,
 		Kubeconfigs: runtimes.KubeconfigSecrets{
 			Namespace: namespace, Selector: labels.SelectorFromSet(labels.Set{"for": "runtimes"}),
 			Object: func(secret client.Object) types.NamespacedName {
@@ -254,6 +253,6 @@ func (f *followed) certificateIsDeliveredAtOnce() {
 			return false
 		}
 		now, is := issued.Data[corev1.TLSCertKey], installed.Data[corev1.TLSCertKey]
-		return len(now) > 0 && string(now) == string(is)
+		return len(now) > 0 && bytes.Equal(now, is)
 	})
 }
