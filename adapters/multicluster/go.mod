@@ -65,5 +65,5 @@ require (
 
 replace (
 	github.com/runtime-watcher/runtime-watcher => ../..
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../controllerruntime
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../../adapters/controllerruntime
 )
