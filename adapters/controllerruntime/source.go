@@ -149,17 +149,15 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 	return enqueued, nil
 }
 
-// Resync enqueues requests as the resync of a runtime does: with the low priority of an initial
-// list, and after 5 s with that of a change. It does not block. Its error wraps [core.ErrNotReady],
-// as that of Handle does.
+// Resync enqueues requests with the low priority of an initial list. After 5 s, ten of them a second
+// get that of a change, so neither waits for ever. It does not block. Its error wraps
+// [core.ErrNotReady], as that of Handle does.
 func (s *Source[request]) Resync(requests ...request) error {
 	to, err := s.open()
 	if err != nil {
 		return err
 	}
-	for _, r := range requests {
-		to.addResync(r, 0)
-	}
+	to.addListed(requests)
 	return nil
 }
 

@@ -361,6 +361,44 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 	})
 }
 
+// A long list does not delay changes, and changes do not delay it for ever.
+func TestALongListAndChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue := priorityqueue.New[string]("")
+		source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+		started[string](t, source, queue)
+		list := make([]string, 200)
+		for i := range list {
+			list[i] = "listed:" + strconv.Itoa(i)
+		}
+		if err := errors.Join(source.Resync(list...), source.Resync(list...)); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		reconciled, slowest := map[string]int{}, time.Duration(0)
+		for i := 0; time.Since(begun) < 30*time.Second; i++ {
+			if err := source.Handle(t.Context(), delivery("changed", strconv.Itoa(i))); err != nil {
+				t.Fatal(err)
+			}
+			added := time.Now()
+			for item := ""; item != "changed:"+strconv.Itoa(i); reconciled[item]++ {
+				item, _ = queue.Get()
+				<-time.After(40 * time.Millisecond)
+				queue.Done(item)
+			}
+			slowest = max(slowest, time.Since(added))
+		}
+		listed := 0
+		for _, r := range list {
+			listed += min(reconciled[r], 1)
+		}
+		if slowest > 200*time.Millisecond || listed < len(list) {
+			t.Errorf("a change took %v and %d of %d were listed, want 200 ms at most and all", slowest, listed, len(list))
+		}
+		queue.ShutDown()
+	})
+}
+
 // Without load, a resync is reconciled once, although the queue does not tell that it was.
 func TestAResyncIsReconciledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,6 +17,10 @@ import (
 // that a resync of the whole fleet takes from changes, too.
 const resyncWait = 5 * time.Second
 
+// listedPace is the time between two requests of lists that get the priority of a change. A list may
+// be long, and changes would wait for all of it.
+const listedPace = 100 * time.Millisecond
+
 // target is the queue of a controller while it runs.
 type target[request comparable] struct {
 	done  <-chan struct{}
@@ -27,6 +31,8 @@ type target[request comparable] struct {
 	// raised has the requests of resyncs that get the priority of a change at the end of their
 	// wait.
 	raised map[request]bool
+	// listed has those of them that wait for one another.
+	listed []request
 }
 
 func newTarget[request comparable](
@@ -64,6 +70,49 @@ func (t *target[request]) raise(r request) {
 	t.mu.Unlock()
 	if !t.stopped() && t.queue.Len() > 0 {
 		t.queue.Add(r)
+	}
+}
+
+// addListed enqueues requests of a list. Their priority is low if the queue has priorities. After
+// resyncWait, one of them for each listedPace gets the priority of a change.
+func (t *target[request]) addListed(requests []request) {
+	ranked, ok := t.queue.(priorityqueue.PriorityQueue[request])
+	if !ok {
+		for _, r := range requests {
+			t.queue.Add(r)
+		}
+		return
+	}
+	ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, requests...)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	idle := len(t.listed) == 0
+	for _, r := range requests {
+		if !t.raised[r] {
+			t.raised[r] = true
+			t.listed = append(t.listed, r)
+		}
+	}
+	if idle && len(t.listed) > 0 {
+		time.AfterFunc(resyncWait, t.raiseListed)
+	}
+}
+
+// raiseListed raises the oldest request of the lists. It forgets them when nothing waits.
+func (t *target[request]) raiseListed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped() || t.queue.Len() == 0 {
+		for _, r := range t.listed {
+			delete(t.raised, r)
+		}
+		t.listed = nil
+		return
+	}
+	t.queue.Add(t.listed[0])
+	delete(t.raised, t.listed[0])
+	if t.listed = t.listed[1:]; len(t.listed) > 0 {
+		time.AfterFunc(listedPace, t.raiseListed)
 	}
 }
 
