@@ -6,17 +6,14 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 func main() {
-	// A closed terminal or pipe ends it gracefully, as Ctrl-C does.
-	ctx, stop := signal.NotifyContext(context.Background(),
-		os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	ctx, stdout, stop := machine.UntilInterrupted(os.Stdout)
+	err := run(ctx, os.Args[1:], os.Getenv, stdout, os.Stderr)
 	stop()
 	os.Exit(exitCode(err))
 }

@@ -75,6 +75,7 @@ func (p *program) readUntil(t *testing.T, text string) {
 		}
 	}
 	if text != "" {
+		_ = p.cmd.Wait() // It copies stderr until then.
 		t.Fatalf("no %q in its output:\n%s%s", text, &p.text, &p.stderr)
 	}
 }

@@ -167,7 +167,7 @@ func (r *remote) agentSettings() []string {
 		"TRANSPORT=" + transport, "KCP_ADDR=" + address,
 		"KCP_CONTRACT=" + string(r.settings.contract), "MANAGERS=" + component,
 		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=2s",
-		"RESEND_AFTER=0s", // No other webhook delays a commit here. A resend would start one more reconcile.
+		"RESEND_AFTER=20s", // The demo is over by then, unless a slow machine commits after the settle time.
 	}
 	return append(settings, r.canarySettings()...)
 }

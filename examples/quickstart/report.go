@@ -16,7 +16,7 @@ type report struct {
 	out io.Writer
 }
 
-// printf writes at once. A closed pipe ends the program by SIGPIPE.
+// printf writes at once. A closed pipe ends the program.
 func (r *report) printf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
