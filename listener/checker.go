@@ -55,14 +55,14 @@ func newChecker(opts PeerOptions) *checker {
 	}
 }
 
-// keptVerdict is what a connection keeps. Another checker may name another runtime.
+// keptVerdict is the value that a connection keeps. Another checker may name another runtime.
 type keptVerdict struct {
 	by *checker
 	*verdict
 }
 
-// fromRequest checks the certificate of a request's connection. The connection keeps a good verdict,
-// because its certificates do not change.
+// fromRequest checks the certificate of a request's connection. The connection keeps a good
+// verdict, because its certificates do not change.
 func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) (core.Peer, error) {
 	kept := httpserver.Kept(r.Context())
 	if kept == nil || roots == nil {

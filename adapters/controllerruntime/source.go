@@ -149,8 +149,8 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 	return enqueued, nil
 }
 
-// Resync enqueues requests with the low priority of an initial list. After 5 s, ten of them a second
-// get that of a change, so neither waits for ever. It does not block. Its error wraps
+// Resync enqueues requests with the low priority of an initial list. After 5 s, ten of them a
+// second get that of a change, so neither waits for ever. It does not block. Its error wraps
 // [core.ErrNotReady], as that of Handle does.
 func (s *Source[request]) Resync(requests ...request) error {
 	to, err := s.open()

@@ -17,8 +17,8 @@ import (
 // that a resync of the whole fleet takes from changes, too.
 const resyncWait = 5 * time.Second
 
-// listedPace is the time between two requests of lists that get the priority of a change. A list may
-// be long, and changes would wait for all of it.
+// listedPace is the time between two requests of lists that get the priority of a change. A list
+// may be long, and changes would wait for all of it.
 const listedPace = 100 * time.Millisecond
 
 // target is the queue of a controller while it runs.

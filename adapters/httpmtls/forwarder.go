@@ -69,8 +69,8 @@ func NewForwarder(source keys.Source, address string, version contract.Version, 
 		header: http.Header{
 			"Content-Type": {version.ContentType()},
 			"User-Agent":   {opts.UserAgent},
-			// An empty value is not sent, but it allows net/http to repeat a request on a connection
-			// that the server has closed. An event may arrive twice.
+			// An empty value is not sent, but it allows net/http to repeat a request on a
+			// connection that the server has closed. An event may arrive twice.
 			"Idempotency-Key": {},
 		},
 	}, nil

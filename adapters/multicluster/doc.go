@@ -1,6 +1,6 @@
 // Package multicluster lets controllers of sigs.k8s.io/multicluster-runtime reconcile many clusters
-// without caches. Agents in the clusters send events, which say when to reconcile. A reconcile reads
-// from the API server of the cluster.
+// without caches. Agents in the clusters send events, which say when to reconcile. A reconcile
+// reads from the API server of the cluster.
 //
 // # Usage
 //
@@ -13,8 +13,8 @@
 // # Differences from caches
 //
 // A cluster costs no watch, and a connection only while it is used. Each read of a reconcile is a
-// request. Deletions while the operator does not run are not seen, so use finalizers. The agents must
-// watch each kind that a controller depends on.
+// request. Deletions while the operator does not run are not seen, so use finalizers. The agents
+// must watch each kind that a controller depends on.
 //
 // Clusters of other providers work with [Enqueue] and [Complete], too.
 package multicluster

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -239,8 +240,8 @@ func (f *farEnd) checkResyncFirst() {
 	all := f.await("the event", took("a"))
 	for _, a := range all {
 		if len(a.batch.Events) > 0 {
-			if e := a.batch.Events[0]; !e.Resync || e.Owner.Name != "" {
-				f.Error("the first event is no resync of the runtime")
+			if !slices.ContainsFunc(a.batch.Events, func(e core.Numbered) bool { return e.Resync && e.Owner.Name == "" }) {
+				f.Error("the first events have no resync of the runtime")
 			}
 			return
 		}

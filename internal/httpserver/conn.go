@@ -188,8 +188,8 @@ func SetOrigin(ctx context.Context, origin string) {
 	}
 }
 
-// Kept returns a place for what a handler keeps with the connection of a request. ctx is the context
-// of the request. It returns nil for a request of another server.
+// Kept returns a place for a value that a handler keeps with the connection of a request. ctx is
+// the context of the request. It returns nil for a request of another server.
 func Kept(ctx context.Context) *atomic.Value {
 	if c := connFrom(ctx); c != nil {
 		return &c.kept
