@@ -252,7 +252,7 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	env := maps.Clone(canary.Env)
 	maps.Copy(env, volumeEnv(volume))
 	maps.Copy(env, map[string]string{
-		"MANAGERS": manager, "INSTANCE": "agent-0", "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s",
+		"MANAGERS": manager, "INSTANCE": "agent-0", "HEARTBEAT_INTERVAL": "2s", "CANARY_INTERVAL": "1s",
 		"RESEND_RESYNC": "0s", "KCP_ADDR": s.operatorOptions.Addr,
 	})
 	s.checkBefore(watched, canary, env)
