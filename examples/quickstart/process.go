@@ -167,7 +167,11 @@ func (r *remote) agentSettings() []string {
 		"TRANSPORT=" + transport, "KCP_ADDR=" + address,
 		"KCP_CONTRACT=" + string(r.settings.contract), "MANAGERS=" + component,
 		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=2s",
-		"RESEND_AFTER=20s", // The demo is over by then, unless a slow machine commits after the settle time.
+		"RESEND_AFTER=0s", // With --serve, each write shall have one reconcile.
+	}
+	if !r.settings.serve {
+		// The demo is over by then, unless a slow machine commits after the settle time.
+		settings = append(settings, "RESEND_AFTER=20s")
 	}
 	return append(settings, r.canarySettings()...)
 }

@@ -17,7 +17,7 @@ import (
 // messages returns the log messages of level warn and error in the released modules.
 func messages(t testing.TB) (all []string) {
 	t.Helper()
-	for _, module := range []string{"core", "adapters", "listener", "cmd", "keys", "agent", "internal", "controlplane"} {
+	for _, module := range []string{"core", "adapters", "listener", "cmd/agent", "keys", "agent", "internal", "controlplane"} {
 		for _, file := range sources(t, filepath.Join(test.Root(), module)) {
 			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 			if err != nil {
