@@ -240,7 +240,8 @@ func (f *farEnd) checkResyncFirst() {
 	all := f.await("the event", took("a"))
 	for _, a := range all {
 		if len(a.batch.Events) > 0 {
-			if !slices.ContainsFunc(a.batch.Events, func(e core.Numbered) bool { return e.Resync && e.Owner.Name == "" }) {
+			ofRuntime := func(e core.Numbered) bool { return e.Resync && e.Owner.Name == "" }
+			if !slices.ContainsFunc(a.batch.Events, ofRuntime) {
 				f.Error("the first events have no resync of the runtime")
 			}
 			return
