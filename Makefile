@@ -51,7 +51,7 @@ BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -b
 # KUBEBUILDER_ASSETS overrides them.
 WITH_API_SERVER := KUBEBUILDER_ASSETS="$$(GO='$(GO)' SETUP_ENVTEST='$(TOOLS)/setup-envtest' tools/assets.sh)" && export KUBEBUILDER_ASSETS &&
 # With cert-manager's controllers. The first use builds them in two to three minutes.
-WITH_ASSETS := $(WITH_API_SERVER) $(GO) run ./test/lab/certmanager/cmd/certmanager-assets >/dev/null &&
+WITH_ASSETS := $(WITH_API_SERVER) $(GO) run ./test/lab/cmd/assets -certmanager >/dev/null &&
 
 .PHONY: help
 help: ## This list
@@ -68,6 +68,7 @@ drills: ## Run the six drills of docs/operations/drills.md, and print after how 
 
 .PHONY: demo-lifecycle
 demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-manager, agents. ARGS='...' go to the program
+	@echo 'building the demo'
 	@$(GO) build -o bin/lifecyclemanager/demo ./examples/lifecyclemanager/demo && exec bin/lifecyclemanager/demo $(ARGS)
 
 # Tests that compile programs read this hash of the sources, so that the cache of go test notices a change.
@@ -122,13 +123,13 @@ simulate: ## Simulate agents, operators and faults in virtual time, and judge wh
 
 simulate-mutants: SEEDS = 2000
 .PHONY: simulate-mutants
-simulate-mutants: ## Put faults into copies of the code, and print after how many of SEEDS (2000) the simulation finds each. ARGS='-run fleet'
-	@$(GO) run ./test/simulation/mutants -seeds=$(SEEDS) $(ARGS)
+simulate-mutants: ## Put faults into copies of the code, and print after how many of SEEDS (2000) the simulation finds each. ARGS='-only fleet'
+	@$(GO) test ./test/simulation/mutants -count 1 -v -timeout 24h -args -seeds=$(SEEDS) -only=. $(ARGS)
 
 # It needs a file for each runtime in each of two processes, and raises the soft limit itself. See docs/maintainers/measurements.md.
 .PHONY: fleet
-fleet: ## Play N (1000) runtimes against a real operator, and write a table and plots into bin/fleetlab. ARGS='-scenario storm'
-	@$(GO) run ./test/bench/fleetlab -n $(N) $(ARGS)
+fleet: ## Play N (1000) runtimes against a real operator, and print a table. ARGS='-scenario storm'
+	@$(WITH_API_SERVER) $(GO) test ./test/bench/fleetlab -run '^TestFleet$$' -count 1 -v -timeout 12h -args -n $(N) $(ARGS)
 
 .PHONY: soak
 soak: ## Check that memory, open files and goroutines stay flat over a million events and an outage of an hour, scaled. ARGS

@@ -13,21 +13,17 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// Source is a change source. It offers events to inbox until ctx ends, and returns after it has
-// stopped. It must not end before, except with an error.
-type Source func(ctx context.Context, inbox *Inbox) error
-
 // Parts are the replaceable parts of an [Agent].
 type Parts struct {
-	// Source sees the changes. Default: the webhook.
-	Source Source
+	// Source sees the changes. It offers events to inbox until ctx ends, and returns after it has
+	// stopped. It must not end before, except with an error. Default: the webhook.
+	Source func(ctx context.Context, inbox *Inbox) error
 	// Problem returns why Source does not see the changes for a manager, "" if it does. Heartbeats
 	// report it as [core.Heartbeat].ConfigError. It is called concurrently, and must return at
 	// once. Default: none.
@@ -48,8 +44,10 @@ type Parts struct {
 	// ClientKeys and ServingKeys replace the files of [Keys].Client and [Keys].Serving. Each is
 	// read every 5 s. Its last good material stays in use when it fails. Default: those files.
 	ClientKeys, ServingKeys keys.Source
-	// Canary makes the writes of the canary. Default: it writes [Canary].Lease.
-	Canary canary.Writer
+	// Canary writes a nonce to an object that the webhook watches, and returns the warnings in the
+	// answer of the API server. An error means that nothing was written. It is called by one
+	// goroutine, and may block until ctx ends. Default: it writes [Canary].Lease.
+	Canary func(ctx context.Context, nonce string) (warnings []string, err error)
 	// Now is the clock. After a call that returns much later than the last one, changes may have
 	// been missed, and the agent requests a resync. Default: [time.Now].
 	Now func() time.Time
@@ -167,7 +165,7 @@ type builder struct {
 	outbox    *outbox.Outbox
 	missed    *missedWatch
 	canary    *agentCanary
-	source    Source
+	source    func(context.Context, *Inbox) error
 	ready     *readiness
 	observing *server
 	webhook   *server

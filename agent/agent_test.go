@@ -16,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
@@ -163,12 +164,12 @@ func TestProofIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &proof{last: map[core.Manager]time.Time{}}
 	now := time.Now()
-	for i := range 10 * MaxManagers {
+	for i := range 10 * managersfile.Most {
 		p.proved(core.Manager("guess-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)), now.Add(time.Duration(i)))
 	}
 	p.proved("widgets", now.Add(time.Hour))
-	if n := len(p.last); n != MaxManagers || p.of("widgets").IsZero() {
-		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.of("widgets"), MaxManagers)
+	if n := len(p.last); n != managersfile.Most || p.of("widgets").IsZero() {
+		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.of("widgets"), managersfile.Most)
 	}
 }
 
@@ -182,23 +183,6 @@ func TestEpochs(t *testing.T) {
 		if version.Numbered() != want {
 			t.Errorf("contract %s is numbered: %t", version, !want)
 		}
-	}
-}
-
-// The step back of a wall clock must not silence the warning.
-func TestWarningsOfAContractUseTheMonotonicClock(t *testing.T) {
-	t.Parallel()
-	l, now := &contractLog{}, time.Now()
-	for _, step := range []struct {
-		after time.Duration
-		want  bool
-	}{{0, true}, {warnEvery - 1, false}, {warnEvery, true}, {warnEvery + 1, false}} {
-		if got := l.mayWarn(now.Add(step.after)); got != step.want {
-			t.Errorf("after %v: %t, want %t", step.after, got, step.want)
-		}
-	}
-	if !strings.Contains(l.next.String(), "m=") {
-		t.Errorf("the next warning is due at %v, want a time of the monotonic clock", l.next)
 	}
 }
 

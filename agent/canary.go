@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
 // agentCanary is the canary of the agent, if it has one.
@@ -27,12 +27,12 @@ func (b *builder) addCanary() error {
 		return nil
 	}
 
-	writer, err := b.canaryWriter()
+	write, err := b.canaryWrite()
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
 
-	b.canary.Canary, err = canary.New(writer, canary.Options{
+	b.canary.Canary, err = canary.New(write, canary.Options{
 		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
 	})
 	if err != nil {
@@ -42,15 +42,19 @@ func (b *builder) addCanary() error {
 	return nil
 }
 
-func (b *builder) canaryWriter() (canary.Writer, error) {
+func (b *builder) canaryWrite() (canary.Write, error) {
 	if b.canary.closed = func() {}; b.parts.Canary != nil {
 		return b.parts.Canary, nil
 	}
-	lease, err := canary.NewLease(b.opts.Canary.Lease, b.opts.Canary.LeaseOptions)
-	if err == nil {
-		b.canary.closed = lease.Close
+	opts := b.opts.Canary
+	lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
+		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
+	})
+	if err != nil {
+		return nil, err
 	}
-	return lease, err
+	b.canary.closed = lease.Close
+	return lease.Write, nil
 }
 
 func (a *agentCanary) state() core.CanaryState {

@@ -82,9 +82,10 @@ func (r *readiness) health(now time.Time) health {
 
 func (k *keyMaterial) health() materialHealth {
 	status := k.Status()
+	_, notAfter := k.validity(k.uses[0])
 	h := materialHealth{
 		Use: k.name(), Fingerprint: status.Material.Fingerprint,
-		NotAfter: k.expiry(k.uses[0]).UTC(), Loaded: status.Loaded.UTC(),
+		NotAfter: notAfter.UTC(), Loaded: status.Loaded.UTC(),
 	}
 	if status.Err != nil {
 		h.Problem = status.Err.Error()

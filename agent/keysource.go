@@ -68,7 +68,7 @@ func (f *followed) reload() {
 		}
 	case newest != before.Material:
 		f.status.Store(&keys.Status{Material: newest, Loaded: time.Now()})
-		f.hooks.Reloaded(newest.NotAfter)
+		f.hooks.Reloaded(newest.NotBefore, newest.NotAfter)
 	case before.Err != nil:
 		f.status.Store(&keys.Status{Material: newest, Loaded: before.Loaded})
 	}

@@ -37,7 +37,7 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			return material, problem
-		}), keys.FilesHooks{Reloaded: func(time.Time) { call("reloaded") }, Refused: call})
+		}), keys.FilesHooks{Reloaded: func(_, _ time.Time) { call("reloaded") }, Refused: call})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -71,7 +71,7 @@ func (b *builder) addManagers() error {
 
 // read returns the managers of the file that are not fixed.
 func (m *managerList) read() ([]core.Manager, error) {
-	return managersfile.Others(m.fixed, m.path, MaxManagers)
+	return managersfile.Others(m.fixed, m.path)
 }
 
 // all returns each manager once.
@@ -123,7 +123,7 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 // fitting splits managers into those that the outbox has places for, and the rest. Managers that
 // the file no longer lists keep theirs.
 func (m *managerList) fitting(managers []core.Manager) (added, rest []core.Manager) {
-	free := max(MaxManagers-len(m.all()), 0)
+	free := max(managersfile.Most-len(m.all()), 0)
 	n := min(len(managers), free)
 	return managers[:n], managers[n:]
 }
@@ -133,7 +133,7 @@ func (m *managerList) noteRest(rest []core.Manager) {
 	problem := ""
 	if len(rest) > 0 {
 		problem = fmt.Sprintf("%s: no place for %v: at most %d are known, with those that it no longer lists",
-			m.path, rest, MaxManagers)
+			m.path, rest, managersfile.Most)
 	}
 	switch changed := m.judge(problem); {
 	case !changed:
@@ -141,7 +141,7 @@ func (m *managerList) noteRest(rest []core.Manager) {
 		m.log.Info("file with managers is sound again", slog.String("path", m.path))
 	default:
 		m.log.Error("managers of the file have no place, their changes are not seen: restart the agent",
-			slog.Any("managers", rest), slog.Int("most", MaxManagers))
+			slog.Any("managers", rest), slog.Int("most", managersfile.Most))
 	}
 }
 

@@ -105,9 +105,9 @@ func (k keySet) callerSource() keys.Source {
 
 func (k *keyMaterial) name() string { return strings.Join(k.uses, ",") }
 
-func (k *keyMaterial) reloaded(time.Time) {
+func (k *keyMaterial) reloaded(_, _ time.Time) {
 	for _, use := range k.uses {
-		k.metrics.KeyMaterial(use).Reloaded(k.expiry(use))
+		k.metrics.KeyMaterial(use).Reloaded(k.validity(use))
 	}
 	k.measure()
 	k.warnOfServing()
@@ -120,20 +120,21 @@ func (k *keyMaterial) refused(problem string) {
 	}
 }
 
-// measure sets the expiry of the certificate and of the CA bundle.
+// measure sets the validity of the certificate and of the CA bundle.
 func (k *keyMaterial) measure() {
 	for _, use := range k.uses {
-		k.metrics.KeyMaterial(use).Expires(k.expiry(use))
+		k.metrics.KeyMaterial(use).Expires(k.validity(use))
 	}
 	if k.uses[0] == useClient {
-		k.metrics.KeyMaterial(useCA).Expires(k.expiry(useCA))
+		k.metrics.KeyMaterial(useCA).Expires(k.validity(useCA))
 	}
 }
 
-func (k *keyMaterial) expiry(use string) time.Time {
+// validity returns the zero time as the beginning of a CA bundle, which has several certificates.
+func (k *keyMaterial) validity(use string) (notBefore, notAfter time.Time) {
 	material := k.Status().Material
 	if use == useCA || use == useWebhookCAs {
-		return material.RootsNotAfter
+		return time.Time{}, material.RootsNotAfter
 	}
-	return material.NotAfter
+	return material.NotBefore, material.NotAfter
 }

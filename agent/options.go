@@ -10,16 +10,13 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
-
-// MaxManagers is the limit of [Options].Managers and of the managers in a file.
-const MaxManagers = 100
 
 // Options are the optional settings of an [Agent]. The zero value is the documented default.
 type Options struct {
@@ -27,7 +24,8 @@ type Options struct {
 	// sent, and the size of a batch. Default: v3.
 	Contract contract.Version
 	// Managers get a resync at start. The webhook answers 404 for all others, unless there are none
-	// here and no ManagersFile. Default: none; a manager gets a resync with its first event.
+	// here and no ManagersFile. At most 100 are allowed, with those of the file. Default: none; a
+	// manager gets a resync with its first event.
 	Managers []core.Manager
 	// OtherManagers makes the webhook take reviews for managers that are not listed, too, as it
 	// does without any list. Default: false.
@@ -92,7 +90,7 @@ type ControlPlane struct {
 	// Fallback is the contract for a control plane that does not know Contract. Default: none.
 	Fallback contract.Version
 	// RetryNewest is the time between two attempts with Contract while Fallback is in use. Default:
-	// [httpmtls.DefaultRetryNewest].
+	// 5 min.
 	RetryNewest time.Duration
 }
 
@@ -103,7 +101,7 @@ type Webhook struct {
 	// ClientNames are the names that a client certificate may have. They need [Keys].WebhookCAs.
 	// Default: any.
 	ClientNames []string
-	// MaxConnections bounds open connections. Default: [DefaultMaxConnections].
+	// MaxConnections bounds open connections. Default: 192.
 	MaxConnections int
 	// MaxHandshakes bounds concurrent TLS handshakes. Default: that of
 	// [github.com/runtime-watcher/runtime-watcher/internal/httpserver.Options].
@@ -114,10 +112,14 @@ type Webhook struct {
 type Canary struct {
 	// Lease is the Lease that the canary writes. Default: none, and no canary.
 	Lease types.NamespacedName
-	// Interval is the time between two writes. Default: [canary.DefaultInterval].
+	// Interval is the time between two writes. Default: 30 s.
 	Interval time.Duration
-	// LeaseOptions name the API server and the credentials.
-	LeaseOptions canary.LeaseOptions
+	// Server is the https URL of the API server. Default: the cluster of the process, from
+	// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
+	Server string
+	// TokenFile and CAFile are the credentials. Both are read before each write, because they
+	// rotate. Default: the files of the pod's service account.
+	TokenFile, CAFile string
 }
 
 func (c Canary) off() bool { return c.Lease == types.NamespacedName{} }
@@ -132,7 +134,7 @@ func (o Options) withDefaults() Options {
 	o.Contract = cmp.Or(o.Contract, contract.V3)
 	o.MetricsAddress = cmp.Or(o.MetricsAddress, defaultMetricsAddress)
 	o.Webhook.Address = cmp.Or(o.Webhook.Address, defaultWebhookAddress)
-	o.Webhook.MaxConnections = cmp.Or(o.Webhook.MaxConnections, DefaultMaxConnections)
+	o.Webhook.MaxConnections = cmp.Or(o.Webhook.MaxConnections, defaults.MaxConnections)
 	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdownTimeout)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return o

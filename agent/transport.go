@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // transport is a forwarder with the connections below it.
@@ -60,7 +60,7 @@ func (b *builder) newTransport() (*transport, error) {
 		older, t.forwarders = forwarder, append(t.forwarders, forwarder)
 	}
 
-	log := &contractLog{opts: b.opts, metrics: b.metrics, log: b.log}
+	log := &contractLog{opts: b.opts, metrics: b.metrics, log: b.log, paced: pacedlog.New(b.log, warnEvery)}
 
 	t.Forwarder, err = httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
 		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: log.unknown, InUse: log.inUse,
@@ -73,7 +73,7 @@ func (b *builder) newTransport() (*transport, error) {
 }
 
 func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, error) {
-	agent := httpmtls.DefaultUserAgent
+	agent := "runtime-watcher"
 	if b.opts.Version != "" {
 		agent += "/" + b.opts.Version
 	}
@@ -98,36 +98,23 @@ type contractLog struct {
 	opts    Options
 	metrics *prometheus.Agent
 	log     *slog.Logger
-
-	mu   sync.Mutex
-	next time.Time // no warning before
+	paced   *slog.Logger
 }
 
 func (l *contractLog) unknown(manager core.Manager, err error) {
 	l.metrics.ContractUnknown(manager)
 
 	// A change to the fallback has a line of its own.
-	if l.opts.ControlPlane.Fallback != "" || !l.mayWarn(time.Now()) {
+	if l.opts.ControlPlane.Fallback != "" {
 		return
 	}
-	l.log.Warn("control plane does not seem to know the contract: events are kept, "+
+	l.paced.Warn("control plane does not seem to know the contract: events are kept, "+
 		"update its listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(manager)),
 		slog.String("contract", string(l.opts.Contract)), slog.Any("error", err))
 }
 
 // warnEvery is the least time between two warnings of an unknown contract.
 const warnEvery = time.Minute
-
-// mayWarn allows one warning every warnEvery. It uses the monotonic clock.
-func (l *contractLog) mayWarn(now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Before(l.next) {
-		return false
-	}
-	l.next = now.Add(warnEvery)
-	return true
-}
 
 func (l *contractLog) inUse(manager core.Manager, older bool) {
 	if older {

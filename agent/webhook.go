@@ -8,16 +8,11 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
-
-// DefaultMaxConnections is the default of [Webhook].MaxConnections. It is enough for several API
-// servers, each with one connection per waiting write and 25 idle ones. A connection takes up to
-// 100 KiB under attack, and all of them must fit into the memory limit of the manifest.
-const DefaultMaxConnections = 192
 
 // maxBodies bounds the reviews that are in memory at the same time, in bytes. It is the least that
 // [admission.Options] allows for reviews of 8 MiB: room for one of these, or for seven of 1 MB. A

@@ -52,36 +52,29 @@ func (s *sentinel) Error() string   { return s.text }
 func (s *sentinel) Reason() string  { return s.reason }
 func (s *sentinel) Retryable() bool { return !s.permanent }
 
-// Retryable is implemented by errors that classify whether the same attempt can succeed later.
-type Retryable interface{ Retryable() bool }
-
-// RetryAfterer is implemented by errors with a wait before the next attempt.
-type RetryAfterer interface{ RetryAfter() time.Duration }
-
-// Reasoner is implemented by errors that name their cause as a metric label: lower-case words
-// joined by '_', from a small fixed set.
-type Reasoner interface{ Reason() string }
-
-// IsPermanent reports whether err is [Retryable] and denies it. Any other error is not permanent:
-// an event is dropped on proof only.
+// IsPermanent reports whether err has a method Retryable() bool that returns false: the same
+// attempt cannot succeed later. Any other error is not permanent: an event is dropped on proof
+// only.
 func IsPermanent(err error) bool {
-	var r Retryable
+	var r interface{ Retryable() bool }
 	return errors.As(err, &r) && !r.Retryable()
 }
 
-// RetryAfter returns how long err asks to wait before the next attempt, and 0 when it does not.
+// RetryAfter returns how long err asks to wait before the next attempt, by a method RetryAfter()
+// [time.Duration], and 0 when it has none.
 func RetryAfter(err error) time.Duration {
-	var r RetryAfterer
+	var r interface{ RetryAfter() time.Duration }
 	if !errors.As(err, &r) {
 		return 0
 	}
 	return max(r.RetryAfter(), 0)
 }
 
-// Reason returns the metric label that err carries, "timeout" or "canceled" for the end of a
-// context, and "other" for every other error.
+// Reason returns the metric label of err: the result of its method Reason() string, which is
+// lower-case words joined by '_' from a small fixed set. Without that method, it is "timeout" or
+// "canceled" for the end of a context, and "other" for every other error.
 func Reason(err error) string {
-	var r Reasoner
+	var r interface{ Reason() string }
 	switch {
 	case errors.As(err, &r):
 		return r.Reason()

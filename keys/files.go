@@ -26,9 +26,9 @@ type FilesOptions struct {
 
 // FilesHooks are optional callbacks. They must return at once, and must not call [Files.Reload].
 type FilesHooks struct {
-	// Reloaded is called when a new generation is in use, with the end of its certificate's
-	// validity. Without a certificate that is the zero time.
-	Reloaded func(notAfter time.Time)
+	// Reloaded is called when a new generation is in use, with the validity of its certificate.
+	// Without a certificate both are the zero time.
+	Reloaded func(notBefore, notAfter time.Time)
 	// Refused is called once per distinct failure with its problem (see [MaterialError]). The last
 	// good generation stays in use. The problem "expired" may also be that of the generation in
 	// use.
@@ -39,7 +39,7 @@ type FilesHooks struct {
 func (o FilesOptions) withDefaults() FilesOptions {
 	o.Poll = cmp.Or(o.Poll, defaultPoll)
 	if o.Hooks.Reloaded == nil {
-		o.Hooks.Reloaded = func(time.Time) {}
+		o.Hooks.Reloaded = func(_, _ time.Time) {}
 	}
 	if o.Hooks.Refused == nil {
 		o.Hooks.Refused = func(string) {}
@@ -207,7 +207,7 @@ func (f *Files) accept(next *generation) {
 		slog.String("fingerprint", next.material.Fingerprint),
 		slog.Any("ca_fingerprints", next.material.RootFingerprints),
 		slog.Time("not_after", next.material.NotAfter))
-	f.opts.Hooks.Reloaded(next.material.NotAfter)
+	f.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
 }
 
 // refuse stores the error for Status, and reports it unless the same files failed in the same way.

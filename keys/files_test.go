@@ -55,7 +55,7 @@ func newFixture(t *testing.T, opts keys.FilesOptions) *fixture {
 	}
 	f.rotate(t)
 	opts.Hooks = keys.FilesHooks{
-		Reloaded: func(notAfter time.Time) { f.reloaded <- notAfter },
+		Reloaded: func(_, notAfter time.Time) { f.reloaded <- notAfter },
 		Refused:  func(problem string) { f.refused <- problem },
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(f.log, nil))
@@ -390,7 +390,7 @@ func TestFilesFollowPlainFiles(t *testing.T) {
 	write()
 	reloaded := make(chan time.Time, 10)
 	files := must(keys.NewFiles(paths, keys.FilesOptions{
-		Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
+		Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(_, at time.Time) { reloaded <- at }},
 	}))
 	start(t, files.Start)
 	leaf := write()
@@ -421,7 +421,7 @@ func TestFilesFollowReplacedDirectory(t *testing.T) {
 	reloaded := make(chan time.Time, 10)
 	files := must(keys.NewFiles(keys.Paths{CA: caPath, Certificate: certPath, Key: keyPath},
 		keys.FilesOptions{
-			Poll: 20 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
+			Poll: 20 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(_, at time.Time) { reloaded <- at }},
 		}))
 	start(t, files.Start)
 	leaf := fill(filepath.Join(parent, "next"))

@@ -143,60 +143,6 @@ func names(deliveries []core.Delivery) (names []string) {
 	return names
 }
 
-func TestBatchIsDelivered(t *testing.T) {
-	t.Parallel()
-	var record recorder
-	pki := newFleetPKI(t)
-	run := pki.start(&record, listener.Options{Hooks: record.hooks()})
-	batch := changes(runtimeA, 100)
-	run.sendBatch(t, pki.client(runtimeA), batch).want(t, http.StatusAccepted, "")
-	deliveries, answers := record.taken()
-	have := make([]core.WatchEvent, len(deliveries))
-	want := make([]core.WatchEvent, len(batch.Events))
-	for i := range want {
-		want[i] = batch.Events[i].WatchEvent
-	}
-	for i, d := range deliveries {
-		if d.Runtime != runtimeA || d.Manager != manager || d.Received.IsZero() {
-			t.Fatalf("delivery of %q for %q at %v", d.Runtime, d.Manager, d.Received)
-		}
-		have[i] = d.Event
-	}
-	if diff := gocmp.Diff(want, have); diff != "" {
-		t.Errorf("events (-want +have):\n%s", diff)
-	}
-	if diff := gocmp.Diff([]answered{{"v3", manager, 202, ""}}, answers); diff != "" {
-		t.Errorf("answers to the hook (-want +have):\n%s", diff)
-	}
-}
-
-func TestBatchNamesRefusedEvents(t *testing.T) {
-	t.Parallel()
-	var record recorder
-	pki := newFleetPKI(t)
-	run := pki.start(core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
-		switch d.Event.Watched.Name {
-		case "2":
-			return waitError(1500 * time.Millisecond)
-		case "4":
-			panic("inside")
-		default:
-			return record.Handle(ctx, d)
-		}
-	}), listener.Options{Hooks: record.hooks()})
-	run.sendBatch(t, pki.client(runtimeA), changes(runtimeA, 5)).wantPartial(t, 5, map[int]contract.Refusal{
-		1: {Status: http.StatusServiceUnavailable, Reason: "other", RetryAfter: 2 * time.Second},
-		3: {Status: http.StatusServiceUnavailable, Reason: reasons.Panic},
-	})
-	deliveries, answers := record.taken()
-	if diff := gocmp.Diff([]string{"1", "3", "5"}, names(deliveries)); diff != "" {
-		t.Errorf("deliveries (-want +have):\n%s", diff)
-	}
-	if diff := gocmp.Diff([]answered{{"v3", manager, 422, reasons.Partial}}, answers); diff != "" {
-		t.Errorf("answers to the hook (-want +have):\n%s", diff)
-	}
-}
-
 // wantPartial expects that an answer to so many elements names the refused ones.
 func (r reply) wantPartial(tb testing.TB, elements int, want map[int]contract.Refusal) {
 	tb.Helper()
@@ -263,29 +209,6 @@ func newFleet(tb testing.TB, opts fleet.Options) *fleet.Fleet {
 		tb.Fatal(err)
 	}
 	return f
-}
-
-func TestHeartbeatIsForTheFleet(t *testing.T) {
-	t.Parallel()
-	var record recorder
-	pki := newFleetPKI(t)
-	watched := newFleet(t, fleet.Options{})
-	run := pki.start(&record, listener.Options{Fleet: watched})
-	client := pki.client(runtimeA)
-	run.sendBatch(t, client, heartbeat(runtimeB, 0)).want(t, http.StatusForbidden, reasons.SourceMismatch)
-	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB} {
-		if s := watched.Get(runtime, manager); s.State != fleet.Unknown || !s.LastSeen.IsZero() {
-			t.Errorf("%s is %s after a heartbeat that was refused, want unknown and never observed", runtime, s.State)
-		}
-	}
-	run.sendBatch(t, client, ownResync(runtimeA), heartbeat(runtimeA, 1)).want(t, http.StatusAccepted, "")
-	if s := watched.Get(runtimeA, manager); s.State != fleet.Fresh || len(s.Replicas) != 1 {
-		t.Errorf("state %s with %d replicas, want fresh with 1", s.State, len(s.Replicas))
-	}
-	deliveries, _ := record.taken()
-	if diff := gocmp.Diff([]string{"resync"}, names(deliveries)); diff != "" {
-		t.Errorf("deliveries (-want +have):\n%s", diff)
-	}
 }
 
 func TestGapLeadsToOneResync(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Options are the optional settings of a [Listener]. The zero value is the documented default.
@@ -117,11 +118,11 @@ func (o Options) ofIntake() intake.Options {
 func (o Options) validate() error {
 	return errors.Join(
 		o.validateAddr(),
-		intake.NotNegative("Options.MaxConnections", o.MaxConnections),
-		intake.NotNegative("Options.MaxHandshakes", o.MaxHandshakes),
-		intake.NotNegative("Options.ReadTimeout", o.ReadTimeout),
-		intake.NotNegative("Options.IdleTimeout", o.IdleTimeout),
-		intake.NotNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
+		option.NotNegative("Options.MaxConnections", o.MaxConnections),
+		option.NotNegative("Options.MaxHandshakes", o.MaxHandshakes),
+		option.NotNegative("Options.ReadTimeout", o.ReadTimeout),
+		option.NotNegative("Options.IdleTimeout", o.IdleTimeout),
+		option.NotNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
 	)
 }
 

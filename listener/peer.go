@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Peers identifies the senders of requests. It is made by [FromTLSWithRoots], [FromTLS], [FromXFCC]
@@ -106,5 +106,5 @@ func (o PeerOptions) withDefaults() PeerOptions {
 }
 
 func (o PeerOptions) validate() error {
-	return intake.NotNegative("PeerOptions.CacheSize", o.CacheSize)
+	return option.NotNegative("PeerOptions.CacheSize", o.CacheSize)
 }

@@ -67,8 +67,6 @@ type refusal struct {
 	cause  error
 }
 
-var _ core.Reasoner = (*refusal)(nil)
-
 // Error returns the class and the cause.
 func (r *refusal) Error() string { return r.class.Error() + ": " + r.cause.Error() }
 

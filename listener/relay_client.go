@@ -17,6 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
@@ -48,11 +49,10 @@ type relayClient struct {
 	leader    func() string
 	timeout   time.Duration
 	transport *http.Transport
-	logger    *slog.Logger
+	logger    *slog.Logger // for failures
 	now       func() time.Time
-	// logged is the time of the last line about a failure. failing is the time of the first failure
-	// since a success, 0 if there is none. Both are in nanoseconds since 1970.
-	logged, failing atomic.Int64
+	// failing is the time of the first failure since a success, in nanoseconds since 1970, or 0.
+	failing atomic.Int64
 }
 
 func newRelayClient(peers Peers, opts Options) *relayClient {
@@ -62,7 +62,7 @@ func newRelayClient(peers Peers, opts Options) *relayClient {
 		presented: peers.presented,
 		leader:    opts.Relay.Leader,
 		timeout:   opts.HandleTimeout + relayGrace,
-		logger:    opts.Logger,
+		logger:    pacedlog.New(opts.Logger, relayLogEvery),
 		now:       opts.Now,
 		// HTTP/1.1 takes less processor time for small requests than HTTP/2.
 		transport: &http.Transport{
@@ -188,10 +188,7 @@ func (p *passedAnswer) write(w http.ResponseWriter) {
 func (c *relayClient) noteFailed(ctx context.Context, err error) time.Duration {
 	now := c.now().UnixNano()
 	c.failing.CompareAndSwap(0, now)
-	last := c.logged.Load()
-	if now-last >= int64(relayLogEvery) && c.logged.CompareAndSwap(last, now) {
-		c.logger.LogAttrs(ctx, slog.LevelWarn, "a request was not relayed", slog.Any("error", err))
-	}
+	c.logger.LogAttrs(ctx, slog.LevelWarn, "a request was not relayed", slog.Any("error", err))
 	// Another request may have succeeded meanwhile.
 	return time.Duration(now - cmp.Or(c.failing.Load(), now))
 }

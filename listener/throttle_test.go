@@ -25,44 +25,6 @@ func (c *handClock) now() time.Time { return time.Unix(1000, 0).Add(time.Duratio
 
 func (c *handClock) add(d time.Duration) { c.since.Add(int64(d)) }
 
-func TestFloodCostsOnlyItsRuntime(t *testing.T) {
-	t.Parallel()
-	var (
-		record recorder
-		clock  handClock
-		pki    = newFleetPKI(t)
-		run    = pki.start(&record, listener.Options{RuntimeRate: 0.5, RuntimeBurst: 10, Now: clock.now, Hooks: record.hooks()})
-		a, b   = pki.client(runtimeA), pki.client(runtimeB)
-		url    = run.url + "/v2/lifecycle/event"
-	)
-	const fit = 9 // The bytes cost a little, too.
-	for n := range 20 {
-		response, body := mustSend(t, a, url, bodyV2, nil)
-		want, after := http.StatusOK, ""
-		if n >= fit {
-			want, after = http.StatusServiceUnavailable, "1"
-		}
-		if response.StatusCode != want || response.Header.Get("Retry-After") != after {
-			t.Fatalf("request %d: answer %d %q with Retry-After %q, want %d with %q",
-				n, response.StatusCode, body, response.Header.Get("Retry-After"), want, after)
-		}
-	}
-	if response, _ := mustSend(t, b, url, bodyV2, nil); response.StatusCode != http.StatusOK {
-		t.Errorf("answer %d to another runtime, want 200", response.StatusCode)
-	}
-	deliveries, answers := record.taken()
-	if len(deliveries) != fit+1 {
-		t.Errorf("%d deliveries, want %d", len(deliveries), fit+1)
-	}
-	if last := answers[fit]; last != (answered{"v2", "", http.StatusServiceUnavailable, reasons.TooFast}) {
-		t.Errorf("the hook got %v", last)
-	}
-	clock.add(time.Minute)
-	if response, _ := mustSend(t, a, url, bodyV2, nil); response.StatusCode != http.StatusOK {
-		t.Errorf("answer %d after a minute, want 200", response.StatusCode)
-	}
-}
-
 // Many small requests must not be the dear way to send much.
 func TestLargeBodiesCostMore(t *testing.T) {
 	t.Parallel()

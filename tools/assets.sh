@@ -17,4 +17,4 @@ if [ -z "${KUBEBUILDER_ASSETS:-}" ] && ! ls bin/controlplane/*/kube-apiserver >/
     echo 'assets: no download, building from source: about 11 minutes on two cores' >&2
     unset KUBEBUILDER_ASSETS
 fi
-exec "${GO:-go}" run ./test/lab/apiserver/cmd/controlplane-assets -kubectl
+exec "${GO:-go}" run ./test/lab/cmd/assets

@@ -54,7 +54,7 @@ type ConfigurationOptions struct {
 	// Canary is the Lease in the runtime that package canary writes. Default: none, no canary.
 	Canary types.NamespacedName
 	// NoMatchConditions makes an API server call the handler for every write. Set it if the filter
-	// of the [Handler] accepts more than [core.Changed]. By default the API server itself skips dry
+	// of the handler accepts more than [core.Changed]. By default the API server itself skips dry
 	// runs, and updates that leave the watched field unchanged. That needs Kubernetes 1.28.
 	// Conditions of a [watch.Watch] are always used.
 	NoMatchConditions bool

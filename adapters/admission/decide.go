@@ -13,7 +13,7 @@ import (
 // decide makes an event of a change that matters, or a resync of the deletion of a definition, and
 // gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
 // answer.warn, because the API server waits.
-func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) Decision {
+func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) Decision {
 	c, manager := q.change(answer.parent), answer.manager
 	if c.DryRun {
 		return DryRun
@@ -39,7 +39,7 @@ func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now tim
 
 // matters calls the filter of the manager. If the filter panics, the change matters: a superfluous
 // event costs one reconcile, and a missing one is lost.
-func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
+func (h *handler) matters(manager core.Manager, c *core.Change) bool {
 	filter := h.opts.Filter
 	if own, ok := h.opts.Filters[manager]; ok {
 		filter = own
@@ -51,7 +51,7 @@ func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
 
 // ownerOf returns the owner of the object, or the zero value. It reports a malformed owner, and a
 // missing one if an owner is required.
-func (h *Handler) ownerOf(
+func (h *handler) ownerOf(
 	ctx context.Context, answer *reply, c *core.Change, event *core.WatchEvent,
 ) types.NamespacedName {
 	owner, err := c.Owner()

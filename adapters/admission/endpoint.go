@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Endpoint is the address at which an API server calls a [Handler]: a URL or a service of its
+// Endpoint is the address at which an API server calls a handler: a URL or a service of its
 // cluster, and exactly one of them.
 type Endpoint struct {
 	// URL is an https URL without user, query and fragment. The paths of the handler are appended.

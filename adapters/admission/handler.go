@@ -16,9 +16,24 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// Handler answers the AdmissionReviews of an API server at POST /validate/<manager>, and at
-// POST /validate/<manager>/<kind> for subresources, always with allowed: true. Create one with
-// [New].
+// handler is the handler of [New].
+type handler struct {
+	acceptor core.Acceptor
+	opts     Options
+	log      *slog.Logger
+	mux      *http.ServeMux
+	// notFound answers paths that the mux would redirect.
+	notFound http.HandlerFunc
+	bodies   *bodies
+	paced    *slog.Logger // for lines that others can cause
+}
+
+// New returns a handler that gives its events to acceptor. The acceptor is called concurrently and
+// must not block. New fails if acceptor is nil or an option is invalid. The error names all invalid
+// options.
+//
+// The handler answers the AdmissionReviews of an API server at POST /validate/<manager>, and at
+// POST /validate/<manager>/<kind> for subresources, always with allowed: true.
 //
 // A review is answered 200 with an AdmissionReview of the same uid. Its response.status.message
 // begins with the [Decision]. Any other request gets a metav1.Status:
@@ -32,25 +47,10 @@ import (
 // answer. The deletion of the definition of a watched custom resource becomes a resync, too,
 // because an API server deletes its objects without a review.
 //
-// A Handler is safe for concurrent use and starts no goroutine. The server around it must bound the
-// time and the number of requests.
-type Handler struct {
-	acceptor core.Acceptor
-	opts     Options
-	log      *slog.Logger
-	mux      *http.ServeMux
-	// notFound answers paths that the mux would redirect.
-	notFound http.HandlerFunc
-	bodies   *bodies
-	paced    *slog.Logger // for lines that others can cause
-}
-
-var _ http.Handler = (*Handler)(nil)
-
-// New returns a handler that gives its events to acceptor. The acceptor is called concurrently and
-// must not block. New fails if acceptor is nil or an option is invalid. The error names all invalid
-// options.
-func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
+// It is safe for concurrent use and starts no goroutine. It blocks until the body of a review has
+// arrived, and waits at most 250 ms for memory. The server around it must bound the time and the
+// number of requests.
+func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 	if acceptor == nil {
 		return nil, errors.New("admission handler: want an acceptor, have nil")
 	}
@@ -60,7 +60,7 @@ func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 		return nil, fmt.Errorf("admission handler: %w", err)
 	}
 
-	h := &Handler{
+	h := &handler{
 		acceptor: acceptor, opts: opts, log: opts.Logger, mux: http.NewServeMux(),
 		bodies: newBodies(opts.MaxBody, opts.MaxBodies),
 		paced:  pacedlog.New(opts.Logger, warnEvery, "reason", "problem"),
@@ -75,9 +75,8 @@ func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 	return h, nil
 }
 
-// ServeHTTP answers one request. It blocks until the body has arrived. It waits at most 250 ms for
-// memory.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements [http.Handler].
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A mux redirects from such a path to another one. An API server does not expect a redirect.
 	if !isClean(r.URL) {
 		h.notFound(w, r)
@@ -96,7 +95,7 @@ func isClean(u *url.URL) bool {
 type route func(w http.ResponseWriter, r *http.Request, started time.Time) reply
 
 // serve returns the handler of a route. It writes the reply even if the route panics.
-func (h *Handler) serve(route route) http.HandlerFunc {
+func (h *handler) serve(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := h.opts.Now()
 		answer := reply{refusal: internalError()}
@@ -130,7 +129,7 @@ func refuseMethod(_ http.ResponseWriter, r *http.Request, _ time.Time) reply {
 
 // review is the route of an AdmissionReview. If it panics while it reads the review, a resync
 // replaces the event.
-func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Time) reply {
+func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	manager, refused := h.managerOf(r)
 	if refused == nil {
 		refused = checkMediaType(r.Header)
@@ -144,7 +143,7 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 }
 
 // reviewFor reads the review of a manager that is known, and decides it.
-func (h *Handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http.Request, started time.Time) reply {
+func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	// The decision refers to the body, so the body is released last.
 	body, err := h.bodies.read(w, r)
 	defer body.release()
@@ -164,7 +163,7 @@ func (h *Handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 
 // unread replies to a review that was not read. A review that found no memory is allowed, because
 // an API server reports each missing answer in its metrics and logs.
-func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Manager, body *body, cause error) reply {
+func (h *handler) unread(w http.ResponseWriter, r *http.Request, manager core.Manager, body *body, cause error) reply {
 	if errors.Is(cause, errNoRoom) && r.Context().Err() == nil {
 		if uid := body.skim(http.MaxBytesReader(w, r.Body, h.opts.MaxBody)); uid != "" {
 			return reply{manager: manager, uid: uid, decision: unread, missed: true}
@@ -175,13 +174,13 @@ func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 
 // standIn accepts a resync for a change that was not read or not decided. The answer is sent
 // before, because the API server commits the change only after it.
-func (h *Handler) standIn(manager core.Manager) {
+func (h *handler) standIn(manager core.Manager) {
 	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 }
 
 // guard calls f and recovers from its panic, so that the API server gets its answer. place is the
 // label for [Hooks.Panicked].
-func (h *Handler) guard(place string, f func()) {
+func (h *handler) guard(place string, f func()) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			h.panicked(place, cause)
@@ -191,7 +190,7 @@ func (h *Handler) guard(place string, f func()) {
 }
 
 // panicked reports a panic. It never panics itself.
-func (h *Handler) panicked(place string, cause any) {
+func (h *handler) panicked(place string, cause any) {
 	// The hook or the logger may be the cause of the panic.
 	defer func() { _ = recover() }()
 	h.log.Error("caught a panic", "place", place, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
@@ -199,7 +198,7 @@ func (h *Handler) panicked(place string, cause any) {
 }
 
 // report calls the hooks for an answered request, and logs it.
-func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) {
+func (h *handler) report(ctx context.Context, answer *reply, started time.Time) {
 	took := h.opts.Now().Sub(started)
 	h.opts.Hooks.InFlight(-1)
 	if answer.refusal != nil {
@@ -218,7 +217,7 @@ func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) 
 }
 
 // reportRefusal also logs a warning.
-func (h *Handler) reportRefusal(ctx context.Context, refused *refusal, took time.Duration) {
+func (h *handler) reportRefusal(ctx context.Context, refused *refusal, took time.Duration) {
 	h.opts.Hooks.Refused(refused.code, refused.reason, took)
 	// A status of 4xx is the fault of the sender, but it costs events of a manager.
 	h.warn(ctx, "refused a request that is no review", slog.Int("status", refused.code),
@@ -229,7 +228,7 @@ func (h *Handler) reportRefusal(ctx context.Context, refused *refusal, took time
 const warnEvery = time.Minute
 
 // warn logs a line that others can cause.
-func (h *Handler) warn(ctx context.Context, text string, attrs ...slog.Attr) {
+func (h *handler) warn(ctx context.Context, text string, attrs ...slog.Attr) {
 	handler := h.paced.Handler()
 	if !handler.Enabled(ctx, slog.LevelWarn) {
 		return

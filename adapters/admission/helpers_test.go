@@ -51,7 +51,7 @@ func (i *inbox) resyncs() bool {
 
 func newInbox() *inbox { return &inbox{outcome: core.Accepted} }
 
-func newHandler(t testing.TB, acceptor core.Acceptor, opts admission.Options) *admission.Handler {
+func newHandler(t testing.TB, acceptor core.Acceptor, opts admission.Options) http.Handler {
 	t.Helper()
 	if opts.Now == nil {
 		opts.Now = func() time.Time { return noon }

@@ -6,7 +6,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Hooks are optional callbacks of a [Handler]. They are called concurrently while the API server
+// Hooks are optional callbacks of a handler. They are called concurrently while the API server
 // waits, and must return at once. A panic in a hook is recovered and reported to Panicked.
 type Hooks struct {
 	// InFlight is called with 1 when a request begins, and with -1 when it has ended.

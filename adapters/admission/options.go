@@ -19,7 +19,7 @@ const defaultMaxBody = 8 << 20
 // defaultMaxBodies is in bytes: 32 concurrent reviews of objects of 1 MB.
 const defaultMaxBodies = 64 << 20
 
-// Options are the optional settings of a [Handler]. The zero value is the documented default. Maps
+// Options are the optional settings of a handler. The zero value is the documented default. Maps
 // and slices are copied.
 type Options struct {
 	// Filter decides which changes matter. It is called concurrently. It must not keep the change,

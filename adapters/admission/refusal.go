@@ -102,7 +102,7 @@ func unknownPath() *refusal {
 
 // managerOf returns the manager in the path. It refuses an invalid one with 400. It refuses an
 // unknown one with 404, and also an invalid kind after it.
-func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {
+func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 	if segment := r.PathValue("kind"); segment != "" && kindOf(segment) == "" {
 		return "", unknownPath()
 	}

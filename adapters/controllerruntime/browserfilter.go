@@ -10,14 +10,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
-// FilterProvider is the type of FilterProvider in [server.Options].
-type FilterProvider = func(*rest.Config, *http.Client) (server.Filter, error)
-
-// BrowserFilter lets a browser log in at a filter of the metrics server that checks bearer tokens,
-// such as filters.WithAuthenticationAndAuthorization of controller-runtime. The browser asks for a
-// password, which is the token, for example of `kubectl create token`. Requests that pass are
-// authenticated for [statuspage.FleetHandler] among the extra handlers.
-func BrowserFilter(provider FilterProvider) FilterProvider {
+// BrowserFilter lets a browser log in at a FilterProvider of [server.Options] that checks bearer
+// tokens, such as filters.WithAuthenticationAndAuthorization of controller-runtime. The browser
+// asks for a password, which is the token, for example of `kubectl create token`. Requests that
+// pass are authenticated for [statuspage.FleetHandler] among the extra handlers.
+func BrowserFilter(
+	provider func(*rest.Config, *http.Client) (server.Filter, error),
+) func(*rest.Config, *http.Client) (server.Filter, error) {
 	return func(config *rest.Config, client *http.Client) (server.Filter, error) {
 		filter, err := provider(config, client)
 		if err != nil {

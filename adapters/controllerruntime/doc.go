@@ -21,7 +21,7 @@
 // For adaptive polling, set a fleet in the options of the listener. The reconciler returns its
 // RequeueAfter, for the runtime that [Runtimes.ID] names.
 //
-// An operator with several replicas adds a [LeaderEndpoint], which makes the leader the only
+// An operator with several replicas adds [NewLeaderEndpoint], which makes the leader the only
 // endpoint of a Service. [LeaderAddress] finds it for a relay between replicas.
 //
 // Package controllerruntimetest has a cache in memory, so that unit tests need no API server.

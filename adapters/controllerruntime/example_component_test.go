@@ -14,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -25,13 +27,15 @@ func setUp(
 ) error {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
-	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kyma.GroupVersionKind(),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
-	if err != nil {
+	watched, fleetErr := fleet.New(fleet.Options{})
+	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kyma.GroupVersionKind(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{Fleet: watched, Managers: []core.Manager{"my-operator"}})
+	if err := errors.Join(fleetErr, err); err != nil {
 		return err
 	}
 	source, err := controllerruntime.SetUpListener(mgr, addr, "my-operator", controllerruntime.MutualTLS(material),
-		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{})
+		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
+		controllerruntime.ComponentOptions{Listener: listener.Options{Fleet: watched}})
 	if err != nil {
 		return err
 	}

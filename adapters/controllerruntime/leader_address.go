@@ -15,8 +15,8 @@ import (
 )
 
 // LeaderAddress returns a function for the Leader of a [listener.Relay]. The function returns the
-// address that a [LeaderEndpoint] has published last, with the port of that name, as host:port. It
-// returns "" if there is none. It answers from memory and may be called concurrently.
+// address that a replica has published last by [NewLeaderEndpoint], with the port of that name, as
+// host:port. It returns "" if there is none. It answers from memory and may be called concurrently.
 //
 // The operator needs the rights to list and watch EndpointSlices. Without an entry for them in the
 // ByObject options of the cache, it watches those of all namespaces.

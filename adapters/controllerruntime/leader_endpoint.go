@@ -18,6 +18,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
 const (
@@ -46,14 +47,7 @@ type LeaderEndpointOptions struct {
 	Logger *slog.Logger
 }
 
-// LeaderEndpoint makes the replica that leads the only endpoint of a Service without selector. It
-// is a Runnable that a controller manager starts on the leader only.
-//
-// It applies one EndpointSlice, named as the Service with the suffix "-leader". The next leader
-// replaces it in one write, so that two replicas are never endpoints at the same time. Until then,
-// a killed leader remains the endpoint. All replicas must have addresses of one family. The
-// operator needs the rights to create and patch that EndpointSlice.
-type LeaderEndpoint struct {
+type leaderEndpoint struct {
 	writer  client.Writer
 	service types.NamespacedName
 	address netip.Addr
@@ -61,30 +55,38 @@ type LeaderEndpoint struct {
 	opts    LeaderEndpointOptions
 }
 
-// NewLeaderEndpoint returns the endpoint of this replica: the IP address of its pod, and its ports
-// by their names in the Service. A single port may have the name "". It fails if one of the
-// arguments is missing.
+// NewLeaderEndpoint returns a Runnable that makes the replica that leads the only endpoint of a
+// Service without selector. A controller manager starts it on the leader only. The endpoint is the
+// IP address of the pod, with its ports by their names in the Service. A single port may have the
+// name "". It fails if one of the arguments is missing.
+//
+// The Runnable applies one EndpointSlice, named as the Service with the suffix "-leader". The next
+// leader replaces it in one write, so that two replicas are never endpoints at the same time. Until
+// then, a killed leader remains the endpoint. All replicas must have addresses of one family. The
+// operator needs the rights to create and patch that EndpointSlice.
+//
+// It publishes the endpoint until its context ends, and then removes it unless another replica has
+// replaced it. It fails if the first write is forbidden, or if the API server finds it invalid.
+// After other errors, and later, it tries again: an API server that has just started may forbid
+// each write.
 func NewLeaderEndpoint(
 	writer client.Writer, service types.NamespacedName, address string, ports map[string]int32,
 	opts LeaderEndpointOptions,
-) (*LeaderEndpoint, error) {
+) (manager.Runnable, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil || writer == nil || service.Name == "" || service.Namespace == "" || len(ports) == 0 {
 		return nil, fmt.Errorf("leader endpoint of Service %q at %q: %w", service, address, errLeaderIncomplete)
 	}
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
 	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
-	return &LeaderEndpoint{writer, service, ip.Unmap().WithZone(""), maps.Clone(ports), opts}, nil
+	return &leaderEndpoint{writer, service, ip.Unmap().WithZone(""), maps.Clone(ports), opts}, nil
 }
 
-// NeedLeaderElection returns true.
-func (e *LeaderEndpoint) NeedLeaderElection() bool { return true }
+// NeedLeaderElection implements [manager.LeaderElectionRunnable].
+func (e *leaderEndpoint) NeedLeaderElection() bool { return true }
 
-// Start publishes the endpoint until ctx ends, and then removes it unless another replica has
-// replaced it. It fails if the first write is forbidden, or if the API server finds it invalid.
-// After other errors, and later, it tries again: an API server that has just started may forbid
-// each write.
-func (e *LeaderEndpoint) Start(ctx context.Context) error {
+// Start implements [manager.Runnable].
+func (e *leaderEndpoint) Start(ctx context.Context) error {
 	version := ""
 	for {
 		wait := e.opts.RefreshInterval
@@ -113,7 +115,7 @@ func isConfiguration(err error) bool {
 }
 
 // withdraw removes the endpoint from the slice of that version.
-func (e *LeaderEndpoint) withdraw(ctx context.Context, version string) {
+func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
 	if version == "" {
 		return
 	}
@@ -124,7 +126,7 @@ func (e *LeaderEndpoint) withdraw(ctx context.Context, version string) {
 }
 
 // apply writes the slice and returns its version.
-func (e *LeaderEndpoint) apply(
+func (e *leaderEndpoint) apply(
 	ctx context.Context, slice *discoveryv1ac.EndpointSliceApplyConfiguration,
 ) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaderCallTimeout)
@@ -140,7 +142,7 @@ func (e *LeaderEndpoint) apply(
 }
 
 // slice returns the whole slice, with or without the endpoint.
-func (e *LeaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
+func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
 	slice := discoveryv1ac.EndpointSlice(e.service.Name+leaderSuffix, e.service.Namespace).
 		WithLabels(map[string]string{
 			discoveryv1.LabelServiceName: e.service.Name,
@@ -161,7 +163,7 @@ func addressType(address netip.Addr) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv6
 }
 
-func (e *LeaderEndpoint) endpoint() *discoveryv1ac.EndpointApplyConfiguration {
+func (e *leaderEndpoint) endpoint() *discoveryv1ac.EndpointApplyConfiguration {
 	endpoint := discoveryv1ac.Endpoint().WithAddresses(e.address.String()).
 		WithConditions(discoveryv1ac.EndpointConditions().WithReady(true).WithServing(true).WithTerminating(false))
 	if e.opts.Pod != "" {
@@ -171,7 +173,7 @@ func (e *LeaderEndpoint) endpoint() *discoveryv1ac.EndpointApplyConfiguration {
 	return endpoint
 }
 
-func (e *LeaderEndpoint) endpointPorts() (ports []*discoveryv1ac.EndpointPortApplyConfiguration) {
+func (e *leaderEndpoint) endpointPorts() (ports []*discoveryv1ac.EndpointPortApplyConfiguration) {
 	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
 		ports = append(ports,
 			discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name]).WithProtocol(corev1.ProtocolTCP))

@@ -86,7 +86,7 @@ type mapError struct {
 
 // classify adds a reason to an error without one.
 func classify(err error) error {
-	var named core.Reasoner
+	var named interface{ Reason() string }
 	if errors.As(err, &named) {
 		return err
 	}
@@ -99,5 +99,5 @@ func (e *mapError) Error() string { return "map function failed: " + e.cause.Err
 // Unwrap returns the cause.
 func (e *mapError) Unwrap() error { return e.cause }
 
-// Reason implements [core.Reasoner].
+// Reason is for [core.Reason].
 func (e *mapError) Reason() string { return e.reason }

@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/http"
 	"time"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // The reasons of errors without an answer, as metric labels. Those of an answer are in
@@ -51,7 +49,8 @@ type requestError struct {
 	Method, URL string
 	// Status is the HTTP status of the answer, 0 without an answer.
 	Status int
-	// Body is the beginning of the answer, at most 1 KiB. It is foreign text and must be quoted.
+	// Body is the reason that a listener gives, or else the beginning of the answer, at most 1 KiB.
+	// It is foreign text and must be quoted.
 	Body string
 	// Err is the cause. It is nil for a status without a sentinel in core.
 	Err error
@@ -65,12 +64,6 @@ type requestError struct {
 	// retryAfter is 0 if the outbox may choose the wait.
 	retryAfter time.Duration
 }
-
-var (
-	_ core.Retryable    = (*requestError)(nil)
-	_ core.RetryAfterer = (*requestError)(nil)
-	_ core.Reasoner     = (*requestError)(nil)
-)
 
 // Error returns the request, the status and the cause. The body is quoted.
 func (e *requestError) Error() string {

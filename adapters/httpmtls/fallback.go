@@ -9,11 +9,9 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
-
-// DefaultRetryNewest is the default of [FallbackOptions.RetryNewest].
-const DefaultRetryNewest = 5 * time.Minute
 
 // defaultOlderInFlight suits a listener of contract v2, which handles one event per request.
 const defaultOlderInFlight = 8
@@ -22,7 +20,7 @@ const defaultOlderInFlight = 8
 // default.
 type FallbackOptions struct {
 	// RetryNewest is the time after which the newest contract is tried again. Up to a quarter of it
-	// is added at random. Default: [DefaultRetryNewest], 5 min.
+	// is added at random. Default: 5 min.
 	RetryNewest time.Duration
 	// InFlight bounds the concurrent calls of the older forwarder within one call of Forward.
 	// Default: 8.
@@ -37,7 +35,7 @@ type FallbackOptions struct {
 
 // withDefaults returns a copy with all defaults set.
 func (o FallbackOptions) withDefaults() FallbackOptions {
-	o.RetryNewest = cmp.Or(o.RetryNewest, DefaultRetryNewest)
+	o.RetryNewest = cmp.Or(o.RetryNewest, defaults.RetryNewest)
 	o.InFlight = cmp.Or(o.InFlight, defaultOlderInFlight)
 	if o.Unknown == nil {
 		o.Unknown = func(core.Manager, error) {}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -301,8 +302,12 @@ func TestUnknownContractAndUnknownManager(t *testing.T) {
 			})
 			forwarder := must(httpmtls.NewForwarder(keys.client, far.address(), test.version, httpmtls.Options{}))
 			defer forwarder.Close()
-			if diff := cmp.Diff(test.want, failureOf(t, forward(t, forwarder, event("a"))).Reason()); diff != "" {
+			failed := failureOf(t, forward(t, forwarder, event("a")))
+			if diff := cmp.Diff(test.want, failed.Reason()); diff != "" {
 				t.Errorf("reason (-want +got):\n%s", diff)
+			}
+			if strings.Contains(failed.Error(), `\`) {
+				t.Errorf("%v: want the reason in plain words", failed)
 			}
 		})
 	}

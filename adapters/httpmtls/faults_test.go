@@ -127,6 +127,9 @@ func TestTransportFailures(t *testing.T) {
 				if _, ok := errors.AsType[core.EventErrors](err); ok {
 					t.Errorf("%v blames the event", err)
 				}
+				if strings.Contains(err.Error(), "deadline") {
+					t.Errorf("%v: want plain words", err)
+				}
 			})
 		})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -20,7 +21,7 @@ import (
 // A new generation of key material gets new connections. Requests in flight end on the old ones.
 //
 // Each call of Forward makes one request, and one more if the key material was replaced meanwhile.
-// Its errors implement [core.Retryable], [core.RetryAfterer] and [core.Reasoner]. Events that do
+// Its errors answer [core.IsPermanent], [core.RetryAfter] and [core.Reason]. Events that do
 // not fit into the request are returned as [core.ErrNotSent] in [core.EventErrors]. Events that the
 // receiver refuses, or that the contract cannot carry, have errors of their own there. Any other
 // error is of the whole batch: of the sender, the manager or the path.
@@ -50,7 +51,7 @@ var errClosed = errors.New("the forwarder is closed")
 // https://host:port. It does not use the network. It fails on a wrong address, contract or option,
 // and if source has no certificate or no CA bundle.
 func NewForwarder(source keys.Source, address string, version contract.Version, opts Options) (*Forwarder, error) {
-	target, err := ParseAddress(address)
+	target, err := connect.ParseAddress(address)
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: address %w", err)
 	}

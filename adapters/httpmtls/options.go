@@ -25,9 +25,6 @@ const (
 	HTTP1 Protocol = "http/1.1"
 )
 
-// DefaultUserAgent is the default of [Options.UserAgent].
-const DefaultUserAgent = "runtime-watcher"
-
 const (
 	defaultRefusedRetryAfter = 30 * time.Second
 	defaultInFlightHTTP1     = 8
@@ -84,7 +81,8 @@ type Options struct {
 	// MaxRetryAfter bounds the wait that a server asks for. A longer one is shortened. Default: 5
 	// min.
 	MaxRetryAfter time.Duration
-	// UserAgent is sent with each request (RFC 9110, section 10.1.5). Default: [DefaultUserAgent].
+	// UserAgent is sent with each request (RFC 9110, section 10.1.5). Default:
+	// "runtime-watcher".
 	UserAgent string
 	// Proxy chooses a proxy, for example [http.ProxyFromEnvironment]. Default: none, and the
 	// environment is not read.
@@ -121,7 +119,7 @@ func (o Options) withDefaults(host string) Options {
 	o.RetryWait = cmp.Or(o.RetryWait, defaultRetryWait)
 	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, defaultRefusedRetryAfter)
 	o.MaxRetryAfter = cmp.Or(o.MaxRetryAfter, defaultMaxRetryAfter)
-	o.UserAgent = cmp.Or(o.UserAgent, DefaultUserAgent)
+	o.UserAgent = cmp.Or(o.UserAgent, "runtime-watcher")
 	o.InFlight = cmp.Or(o.InFlight, o.Protocol.inFlight())
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.DialContext == nil {

@@ -1,6 +1,8 @@
 package httpmtls
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -88,7 +90,7 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*
 		if isTimeout(err) {
 			f.leave(pool)
 		}
-		return pool.material, failure(target, reasonOf(err), withoutURL(err))
+		return pool.material, failure(target, reasonOf(err), reasons.Plain(withoutURL(err)))
 	}
 	defer answer.Body.Close()
 	return pool.material, f.read(target, answer, m)
@@ -119,7 +121,8 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 		return f.eventErrors(target, decoded.Failed, m)
 	}
 	failed := f.refusal(target, decoded.Refusal, isWebPage(answer.Header))
-	failed.Body = string(kept[:min(len(kept), maxKept)])
+	failed.Body = cmp.Or(decoded.Reason, string(bytes.TrimSpace(kept)))
+	failed.Body = failed.Body[:min(len(failed.Body), maxKept)]
 	failed.Err = errors.Join(failed.Err, readErr)
 	return failed
 }

@@ -47,7 +47,9 @@ func (q *requests) WatchWithContext(ctx context.Context, opts metav1.ListOptions
 	if err != nil {
 		return nil, err
 	}
-	return watch.NewStreamWatcher(&frames{body: body, json: json.NewDecoder(body), parts: q.parts}, reporter{}), nil
+	p := q.parts
+	p.texts = newRecent()
+	return watch.NewStreamWatcher(&frames{body: body, json: json.NewDecoder(body), parts: p}, reporter{}), nil
 }
 
 func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata string) (io.ReadCloser, error) {
@@ -100,6 +102,7 @@ func (l *list) DeepCopyObject() runtime.Object { return l }
 // readList reads a list item by item.
 func readList(body io.Reader, p parts) (*list, error) {
 	l, in := &list{}, json.NewDecoder(body)
+	p.texts = newRecent()
 	err := members(in, func(name string) error {
 		switch name {
 		case "metadata":

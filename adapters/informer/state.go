@@ -2,7 +2,6 @@ package informer
 
 import (
 	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"hash"
 	"strconv"
@@ -16,20 +15,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
-// state is the kept part of one state of an object. It is immutable.
+// state is the part of an object that is read. It is immutable.
 type state struct {
 	name            types.NamespacedName
-	uid             types.UID
 	resourceVersion string
-	// counted is whether the object counts generations.
-	counted bool
 	// endOfList marks the bookmark after the initial objects of a watch.
 	endOfList bool
 	// labels are raw JSON, only kept for namespaces.
 	labels string
-	// digest is a JSON object that [core.DecodeObject] reads. It has a hash in place of each
-	// compared part, so that two digests differ where a filter could find a difference.
-	digest string
+	digest *digest
 }
 
 var _ runtime.Object = (*state)(nil)
@@ -43,7 +37,7 @@ func (s *state) DeepCopyObject() runtime.Object { return s }
 // GetObjectMeta implements [metav1.ObjectMetaAccessor], with the fields that a reflector reads.
 func (s *state) GetObjectMeta() metav1.Object {
 	m := &metav1.ObjectMeta{
-		Namespace: s.name.Namespace, Name: s.name.Name, UID: s.uid, ResourceVersion: s.resourceVersion,
+		Namespace: s.name.Namespace, Name: s.name.Name, ResourceVersion: s.resourceVersion,
 	}
 	if s.endOfList {
 		m.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
@@ -61,29 +55,30 @@ type parts struct {
 	hasStatus bool
 	// labels keeps the labels apart, too.
 	labels bool
+	// texts are shared between the objects of one list or one watch.
+	texts *recent
 }
 
 // read makes a state of the JSON of an object. It keeps nothing of raw.
 func (p parts) read(raw []byte) (*state, error) {
-	d := digester{parts: p}
+	d := digester{parts: p, state: state{digest: &digest{}}}
 	r := rawjson.NewReader(raw)
 	if err := r.Object(func(name []byte) error { return d.field(r, string(name)) }); err != nil {
 		return nil, fmt.Errorf("object of the API server: %w", err)
 	}
-	d.state.digest = d.json()
-	return &d.state, nil
+	d.conclude()
+	s := d.state // A copy, so that no list keeps the buffers of the digester.
+	return &s, nil
 }
 
 // digester collects the members of a digest.
 type digester struct {
 	parts
 
-	state      state
-	generation string
-	metadata   []byte // members of metadata, each with a comma before it
-	spec       string
-	status     string
-	rest       hash.Hash // of an object without spec; nil: nothing yet
+	state        state
+	metadata     []byte // as that of a digest
+	spec, status *sum
+	rest         hash.Hash // of an object without spec; nil: nothing yet
 }
 
 func (d *digester) field(r *rawjson.Reader, name string) error {
@@ -94,9 +89,9 @@ func (d *digester) field(r *rawjson.Reader, name string) error {
 	switch {
 	case err != nil || isNull(raw) || name == "apiVersion" || name == "kind":
 	case name == "spec":
-		d.spec = hashOf(raw)
+		d.spec = new(sumOf(raw))
 	case name == "status":
-		d.status = hashOf(raw)
+		d.status = new(sumOf(raw))
 		if !d.hasStatus {
 			d.addRest(name, raw)
 		}
@@ -115,17 +110,15 @@ func (d *digester) metadataField(r *rawjson.Reader, name string) (err error) {
 	case "name":
 		d.state.name.Name, err = rawjson.NewReader(raw).Text()
 	case "namespace":
-		d.state.name.Namespace, err = rawjson.NewReader(raw).Text()
+		namespace, textErr := rawjson.NewReader(raw).Text()
+		d.state.name.Namespace, err = d.texts.share([]byte(namespace)), textErr
 	case "uid":
-		uid, textErr := rawjson.NewReader(raw).Text()
-		d.state.uid, err = types.UID(uid), textErr
+		d.state.digest.uid = sumOf(raw)
 	case "resourceVersion":
 		d.state.resourceVersion, err = rawjson.NewReader(raw).Text()
 	case "managedFields":
 	case "generation":
-		d.generation = string(raw)
-		d.state.counted = d.generation != "0"
-		d.keep(name, raw)
+		d.state.digest.generation, err = strconv.ParseInt(string(raw), 10, 64)
 	case "labels":
 		if d.labels {
 			d.state.labels = string(raw)
@@ -171,40 +164,26 @@ func (d *digester) addRest(name string, raw []byte) {
 	_, _ = d.rest.Write(raw)
 }
 
-// json returns the digest.
-func (d *digester) json() string {
-	text := append([]byte(`{"metadata":{"uid":""`), d.metadata...)
-	text = append(text, '}')
+// conclude completes the digest.
+func (d *digester) conclude() {
+	d.state.digest.metadata = d.texts.share(d.metadata)
 	switch {
 	case d.parts.field == core.FieldStatus:
-		text = member(text, "status", d.status)
-	case d.parts.generation:
-		text = member(text, "spec", "generation "+d.generation)
-	case d.spec != "":
-		text = member(text, "spec", d.spec)
+		d.compare("status", d.status)
+	case d.generation:
+		d.compare("spec", new(sumOf(strconv.AppendInt(nil, d.state.digest.generation, 10))))
+	case d.spec != nil:
+		d.compare("spec", d.spec)
 	case d.rest != nil:
-		text = member(text, "content", encode(d.rest.Sum(nil)))
+		d.compare("content", new(sum(d.rest.Sum(nil))))
 	}
-	return string(append(text, '}'))
 }
 
-// member adds a member with a text, unless the text is empty.
-func member(text []byte, name, value string) []byte {
-	if value == "" {
-		return text
+// compare sets the part that two digests compare, unless the object has none.
+func (d *digester) compare(member string, content *sum) {
+	if content != nil {
+		d.state.digest.member, d.state.digest.content = member, *content
 	}
-	return append(text, `,"`+name+`":`+strconv.Quote(value)...)
-}
-
-// hashOf returns a hash of 128 bits.
-func hashOf(raw []byte) string {
-	h := sha256.Sum256(raw)
-	return encode(h[:])
-}
-
-func encode(sum []byte) string {
-	const length = 16
-	return base64.RawStdEncoding.EncodeToString(sum[:length])
 }
 
 func isNull(raw []byte) bool { return string(raw) == "null" }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -54,17 +52,17 @@ func TestDigestsDecideAsObjects(t *testing.T) {
 			for _, after := range states() {
 				c := core.Change{Operation: core.OperationUpdate, Old: object(t, before), New: object(t, after)}
 				digests := core.Change{
-					Operation: core.OperationUpdate, Old: decode(digest(t, p, before)), New: decode(digest(t, p, after)),
+					Operation: core.OperationUpdate, Old: decode(digestOf(t, p, before)), New: decode(digestOf(t, p, after)),
 				}
 				if field == core.FieldStatus {
 					c.Subresource, digests.Subresource = "status", "status"
 				}
 				want := core.Changed(&c)
 				if got := core.Changed(&digests); got != want {
-					t.Errorf("%s: %t for the digests\n%s\n%s\nof\n%s\n%s, want %t", field, got, digest(t, p, before),
-						digest(t, p, after), before, after, want)
+					t.Errorf("%s: %t for the digests\n%s\n%s\nof\n%s\n%s, want %t", field, got, digestOf(t, p, before).json(),
+						digestOf(t, p, after).json(), before, after, want)
 				}
-				if want && digest(t, p, before) == digest(t, p, after) {
+				if want && *digestOf(t, p, before) == *digestOf(t, p, after) {
 					t.Errorf("%s: the digests of\n%s\n%s\nare equal", field, before, after)
 				}
 			}
@@ -75,19 +73,19 @@ func TestDigestsDecideAsObjects(t *testing.T) {
 // The status of an object without spec has its own writes if it is a subresource.
 func TestStatusIsNoContentWithASubresource(t *testing.T) {
 	p := parts{field: core.FieldSpec, hasStatus: true}
-	one := digest(t, p, `{"metadata":{"name":"o"},"data":{"a":1},"status":{"a":1}}`)
-	other := digest(t, p, `{"metadata":{"name":"o"},"data":{"a":1},"status":{"a":2}}`)
-	if one != other {
-		t.Errorf("digests %s and %s, want equal ones", one, other)
+	one := digestOf(t, p, `{"metadata":{"name":"o"},"data":{"a":1},"status":{"a":1}}`)
+	other := digestOf(t, p, `{"metadata":{"name":"o"},"data":{"a":1},"status":{"a":2}}`)
+	if *one != *other {
+		t.Errorf("digests %s and %s, want equal ones", one.json(), other.json())
 	}
 }
 
 func TestGenerationStandsForTheSpec(t *testing.T) {
 	p := parts{field: core.FieldSpec, generation: true}
-	one, other := digest(t, p, `{"metadata":{"name":"o","generation":1}}`), digest(t, p, `{"metadata":{"name":"o","generation":2}}`)
+	one, other := digestOf(t, p, `{"metadata":{"name":"o","generation":1}}`), digestOf(t, p, `{"metadata":{"name":"o","generation":2}}`)
 	c := core.Change{Operation: core.OperationUpdate, Old: decode(one), New: decode(other)}
 	if !core.Changed(&c) || c.New.Generation != 2 {
-		t.Errorf("no change between %s and %s", one, other)
+		t.Errorf("no change between %s and %s", one.json(), other.json())
 	}
 }
 
@@ -99,7 +97,7 @@ func TestDigestIsSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.digest) > 500 || s.name.Name != "o" || s.uid != types.UID("1") {
+	if len(s.digest.json()) > 500 || s.name.Name != "o" {
 		t.Errorf("state %+v, want a digest of at most 500 bytes", s)
 	}
 }
@@ -138,12 +136,12 @@ func FuzzRead(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if !json.Valid([]byte(s.digest)) {
-				t.Errorf("digest %s of %s is not JSON", s.digest, raw)
+			if !json.Valid(s.digest.json()) {
+				t.Errorf("digest %s of %s is not JSON", s.digest.json(), raw)
 			}
 			same, _ := p.read(raw)
-			if same.digest != s.digest {
-				t.Errorf("two digests of %s: %s and %s", raw, s.digest, same.digest)
+			if *same.digest != *s.digest {
+				t.Errorf("two digests of %s: %s and %s", raw, s.digest.json(), same.digest.json())
 			}
 		}
 	})
@@ -158,7 +156,7 @@ func object(t *testing.T, raw string) *core.Object {
 	return o
 }
 
-func digest(t *testing.T, p parts, raw string) string {
+func digestOf(t *testing.T, p parts, raw string) *digest {
 	t.Helper()
 	s, err := p.read([]byte(raw))
 	if err != nil {

@@ -10,12 +10,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// kept is the last known state of one object.
-type kept struct {
-	uid    types.UID
-	digest string
-}
-
 // objects is the [cache.ReflectorStore] of a watch. It compares each state with the last one, and
 // offers the changes that matter. One goroutine uses it.
 type objects struct {
@@ -29,7 +23,7 @@ type objects struct {
 	uncounted func()
 	opts      *Options
 
-	known map[types.NamespacedName]kept
+	known map[types.NamespacedName]*digest
 	// listed is whether known is complete.
 	listed bool
 }
@@ -39,7 +33,7 @@ var _ cache.ReflectorStore = (*objects)(nil)
 // Add implements [cache.ReflectorStore].
 func (o *objects) Add(object any) error {
 	if s, ok := object.(*state); ok {
-		o.observe(s)
+		o.observe(s, o.known[s.name])
 	}
 	return nil
 }
@@ -50,7 +44,7 @@ func (o *objects) Update(object any) error { return o.Add(object) }
 // Delete implements [cache.ReflectorStore].
 func (o *objects) Delete(object any) error {
 	if s, ok := object.(*state); ok {
-		o.remove(s.name, kept{s.uid, s.digest})
+		o.remove(s.name, s.digest)
 	}
 	return nil
 }
@@ -67,17 +61,17 @@ func (o *objects) Replace(all []any, _ string) error {
 		o.first(all)
 		return nil
 	}
-	found := make(map[types.NamespacedName]bool, len(all))
+	before := o.known
+	o.known = make(map[types.NamespacedName]*digest, len(all))
 	for _, object := range all {
 		if s, ok := object.(*state); ok {
-			found[s.name] = true
-			o.observe(s)
+			last := before[s.name]
+			delete(before, s.name)
+			o.observe(s, last)
 		}
 	}
-	for name, last := range o.known {
-		if !found[name] {
-			o.remove(name, last)
-		}
+	for name, last := range before {
+		o.remove(name, last)
 	}
 	o.resync()
 	return nil
@@ -86,7 +80,7 @@ func (o *objects) Replace(all []any, _ string) error {
 // first takes the first list. The events of its objects are one resync, because nothing is known of
 // the time before.
 func (o *objects) first(all []any) {
-	o.known = make(map[types.NamespacedName]kept, len(all))
+	o.known = make(map[types.NamespacedName]*digest, len(all))
 	for _, object := range all {
 		if s, ok := object.(*state); ok {
 			o.keep(s)
@@ -111,8 +105,8 @@ func (o *objects) resync() {
 // owners returns those that known objects name.
 func (o *objects) owners() map[types.NamespacedName]bool {
 	owners := make(map[types.NamespacedName]bool)
-	for _, k := range o.known {
-		c := core.Change{New: decode(k.digest)}
+	for _, d := range o.known {
+		c := core.Change{New: decode(d)}
 		if owner, err := c.Owner(); err == nil && owner != (types.NamespacedName{}) {
 			owners[owner] = true
 		}
@@ -124,23 +118,22 @@ func (o *objects) owners() map[types.NamespacedName]bool {
 func (o *objects) reset() { o.known, o.listed = nil, false }
 
 func (o *objects) keep(s *state) {
-	o.known[s.name] = kept{s.uid, s.digest}
-	if !s.counted {
+	o.known[s.name] = s.digest
+	if s.digest.generation == 0 {
 		o.uncounted()
 	}
 }
 
-// observe takes the present state of an object.
-func (o *objects) observe(s *state) {
-	last, known := o.known[s.name]
+// observe takes the present state of an object, and the last one, nil if there was none.
+func (o *objects) observe(s *state, last *digest) {
 	o.keep(s)
 	switch {
-	case !known || last.uid != s.uid:
+	case last == nil || last.uid != s.digest.uid:
 		o.offer(s.name, o.appeared(s))
-	case last.digest == s.digest:
+	case *last == *s.digest:
 		o.opts.Hooks.Observed(o.watch.Manager, decisionUnchanged)
 	default:
-		o.offer(s.name, o.change(s.name, core.OperationUpdate, decode(last.digest), decode(s.digest)))
+		o.offer(s.name, o.change(s.name, core.OperationUpdate, decode(last), decode(s.digest)))
 	}
 }
 
@@ -154,9 +147,9 @@ func (o *objects) appeared(s *state) *core.Change {
 	return o.change(s.name, core.OperationCreate, nil, now)
 }
 
-func (o *objects) remove(name types.NamespacedName, last kept) {
+func (o *objects) remove(name types.NamespacedName, last *digest) {
 	delete(o.known, name)
-	o.offer(name, o.change(name, core.OperationDelete, decode(last.digest), nil))
+	o.offer(name, o.change(name, core.OperationDelete, decode(last), nil))
 }
 
 // change returns a change of the watched part.
@@ -214,8 +207,8 @@ func (o *objects) namespaceOf(name types.NamespacedName) string {
 }
 
 // decode reads a digest, which was made by this package.
-func decode(digest string) *core.Object {
-	object, err := core.DecodeObject([]byte(digest))
+func decode(d *digest) *core.Object {
+	object, err := core.DecodeObject(d.json())
 	if err != nil { // An object with more members than a filter reads differs from every other.
 		return nil
 	}

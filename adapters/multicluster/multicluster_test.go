@@ -154,9 +154,9 @@ func TestAClusterHasNoCache(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	_, informer := a.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{})
 	_, byKind := a.GetCache().GetInformerForKind(t.Context(), kind)
-	asked := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://cluster.invalid", http.NoBody))
-	_, request := a.GetHTTPClient().Transport.RoundTrip(asked)
-	_, configured := must(rest.TransportFor(a.GetConfig())).RoundTrip(asked)
+	outgoing := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://cluster.invalid", http.NoBody))
+	_, request := a.GetHTTPClient().Transport.RoundTrip(outgoing)
+	_, configured := must(rest.TransportFor(a.GetConfig())).RoundTrip(outgoing)
 	for name, err := range map[string]error{
 		"informer": informer, "informer of a kind": byKind, "request": request, "configuration": configured,
 		"index":              w.mgr.GetFieldIndexer().IndexField(t.Context(), &corev1.ConfigMap{}, "data", nil),

@@ -49,7 +49,7 @@ func configMap(name string) *corev1.ConfigMap {
 	}
 }
 
-// newManager returns a controller manager without API server, whose cache has metadata of Secrets.
+// newManager returns a controller manager without API server. Its cache has metadata of Secrets.
 func newManager(secrets cache.Cache) manager.Manager {
 	return must(manager.New(&rest.Config{Host: "127.0.0.1:1"}, manager.Options{
 		Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},

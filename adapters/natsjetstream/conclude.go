@@ -179,10 +179,8 @@ func isLiteral(name string) bool {
 }
 
 func (c *Consumer) terminate(j *job, manager core.Manager, reason string, err error) {
-	if c.lines.allow(reason, time.Now()) {
-		c.opts.Logger.Warn("message terminated", slog.String("manager", string(manager)),
-			slog.String("subject", j.msg.Subject()), slog.String("reason", reason), slog.Any("error", err))
-	}
+	c.paced.Warn("message terminated", slog.String("manager", string(manager)),
+		slog.String("subject", j.msg.Subject()), slog.String("reason", reason), slog.Any("error", err))
 	c.settled(j, manager, fateTerminated, reason, j.msg.Term())
 }
 

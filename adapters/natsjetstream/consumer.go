@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // Consumer takes the batches of one or several managers from their streams. It hands the events to
@@ -30,7 +31,7 @@ type Consumer struct {
 	opts    Options
 	started atomic.Bool
 	serving atomic.Bool
-	lines   lines
+	paced   *slog.Logger // for lines that a runtime can cause without end
 	returns returns
 	now     func() time.Time
 	ackWait time.Duration
@@ -67,7 +68,7 @@ func NewConsumer(
 	}
 	c := &Consumer{
 		conn: conn, stream: stream, intake: in, opts: opts, now: time.Now, ackWait: ackWait,
-		returns: newReturns(opts.MaxInFlight),
+		returns: newReturns(opts.MaxInFlight), paced: pacedlog.New(opts.Logger, time.Minute, "reason", "stream"),
 	}
 	c.receive = c.receiveBatch
 	return c, nil

@@ -674,15 +674,3 @@ func TestSharedFleet(t *testing.T) {
 	run(t, shared)
 	eventually(t, "the consumer is ready", func() bool { return shared.Ready() == nil })
 }
-
-// A verifier that is not ready says nothing about the events. The outbox pauses for the refusal of a
-// batch, and would give up events that are refused for themselves.
-func TestVerifierThatIsNotReadyRefusesTheBatch(t *testing.T) {
-	t.Parallel()
-	cold := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return core.ErrNotReady })
-	s := newScene(t, cold, natsjetstream.Options{})
-	err := forward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience}), numbered(1, "a", "b", "c"))
-	if some, partial := errors.AsType[core.EventErrors](err); partial || !errors.Is(err, core.ErrNotReady) {
-		t.Errorf("Forward = %v with %d refused events, want one ErrNotReady for the batch", err, len(some))
-	}
-}

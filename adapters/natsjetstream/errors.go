@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // The reasons of a forwarder for a batch that was not stored, as metric labels. Those of an answer
@@ -55,12 +56,6 @@ type publishError struct {
 	retryAfter time.Duration
 }
 
-var (
-	_ core.Retryable    = (*publishError)(nil)
-	_ core.RetryAfterer = (*publishError)(nil)
-	_ core.Reasoner     = (*publishError)(nil)
-)
-
 // Error returns the subject, the reason and the cause.
 func (e *publishError) Error() string {
 	text := fmt.Sprintf("natsjetstream: publish to %s: %s", e.Subject, e.reason)
@@ -84,7 +79,7 @@ func (e *publishError) RetryAfter() time.Duration { return e.retryAfter }
 
 // classify returns the error of a message that the stream did not acknowledge.
 func classify(subject string, err error) *publishError {
-	failed := &publishError{Subject: subject, Err: err}
+	failed := &publishError{Subject: subject, Err: reasons.Plain(err)}
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

@@ -10,6 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -135,4 +136,4 @@ func (o Options) ofIntake() intake.Options {
 	}
 }
 
-func (o Options) validate() error { return intake.NotNegative("Options.GiveUpAfter", o.GiveUpAfter) }
+func (o Options) validate() error { return option.NotNegative("Options.GiveUpAfter", o.GiveUpAfter) }

@@ -123,10 +123,10 @@ func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clo
 	if info != nil {
 		c.reportBacklog(manager, clock, info)
 	}
-	if err == nil || ctx.Err() != nil || !c.lines.allow("clock", time.Now()) {
+	if err == nil || ctx.Err() != nil {
 		return
 	}
-	c.opts.Logger.WarnContext(ctx, "the stream does not return its time, so the age of messages drifts",
+	c.paced.WarnContext(ctx, "the stream does not return its time, so the age of messages drifts",
 		slog.Any("error", err))
 }
 
@@ -151,8 +151,8 @@ func (c *Consumer) open(
 	if stream, err = c.openStream(ctx, manager, clock); err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
-	if config := stream.CachedInfo().Config; !losesNothing(config) && c.lines.allow(config.Name, time.Now()) {
-		c.opts.Logger.WarnContext(ctx,
+	if config := stream.CachedInfo().Config; !losesNothing(config) {
+		c.paced.WarnContext(ctx,
 			"stream may lose messages that were not handled, want the limits and denials of StreamConfig",
 			slog.String("stream", config.Name))
 	}

@@ -47,7 +47,7 @@ func TestForeignWordsAreBounded(t *testing.T) {
 		agent.Attempted("kyma", 1, time.Millisecond, refusal(word))
 		agent.OwnerProblem("kyma", word)
 		agent.Panicked(word)
-		agent.KeyMaterial(word).Reloaded(time.Unix(1, 0))
+		agent.KeyMaterial(word).Reloaded(time.Unix(1, 0), time.Unix(2, 0))
 		agent.KeyMaterial("client").Refused(word)
 	}
 	agent.Refused(http.StatusBadRequest, "\xff", time.Microsecond)
@@ -91,13 +91,15 @@ func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
 func TestExpiresIsRemovedByTheZeroTime(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
 	material := agent.KeyMaterial("client")
-	material.Reloaded(time.Unix(5, 0))
-	if !strings.Contains(scrape(t, reg), `certificate_expiry_timestamp_seconds{use="client"} 5`) {
-		t.Fatal("expiry is not exposed")
+	material.Reloaded(time.Unix(2, 0), time.Unix(5, 0))
+	for _, want := range []string{`expiry_timestamp_seconds{use="client"} 5`, `lifetime_seconds{use="client"} 3`} {
+		if !strings.Contains(scrape(t, reg), "runtime_watcher_agent_certificate_"+want) {
+			t.Fatalf("%s is not exposed", want)
+		}
 	}
-	material.Reloaded(time.Time{})
-	if strings.Contains(scrape(t, reg), "certificate_expiry_timestamp_seconds") {
-		t.Error("expiry is still exposed")
+	material.Reloaded(time.Time{}, time.Time{})
+	if text := scrape(t, reg); strings.Contains(text, "certificate_expiry") || strings.Contains(text, "certificate_lifetime") {
+		t.Error("expiry or lifetime is still exposed")
 	}
 }
 

@@ -13,6 +13,7 @@ type certificates struct {
 	reloads  *prom.CounterVec
 	failures *prom.CounterVec
 	expiry   *prom.GaugeVec
+	lifetime *prom.GaugeVec
 }
 
 func newCertificates(f factory) certificates {
@@ -25,10 +26,14 @@ func newCertificates(f factory) certificates {
 			"Generations of key material that were refused. The last good one stays in use.", labelUse, labelProblem),
 		expiry: f.gauges("certificate_expiry_timestamp_seconds",
 			"When the certificate in use expires, in Unix time.", labelUse),
+		lifetime: f.gauges("certificate_lifetime_seconds",
+			"How long the certificate in use is valid in all. There is none for a bundle of CAs.", labelUse),
 	}
 }
 
-func (c certificates) keyMaterial() collectors { return collectors{c.reloads, c.failures, c.expiry} }
+func (c certificates) keyMaterial() collectors {
+	return collectors{c.reloads, c.failures, c.expiry, c.lifetime}
+}
 
 // KeyMaterial returns the metrics of key material for a use: "client", "server" or "ca".
 func (c certificates) KeyMaterial(use string) KeyMaterial {
@@ -44,10 +49,10 @@ type KeyMaterial struct {
 	metrics certificates
 }
 
-// Reloaded counts a new generation, and sets its expiry.
-func (k KeyMaterial) Reloaded(notAfter time.Time) {
+// Reloaded counts a new generation, and sets its validity as Expires does.
+func (k KeyMaterial) Reloaded(notBefore, notAfter time.Time) {
 	k.metrics.reloads.WithLabelValues(k.use).Inc()
-	k.Expires(notAfter)
+	k.Expires(notBefore, notAfter)
 }
 
 // Refused counts a new generation with a problem.
@@ -55,12 +60,19 @@ func (k KeyMaterial) Refused(problem string) {
 	k.metrics.failures.WithLabelValues(k.use, k.metrics.problems.value(problem)).Inc()
 }
 
-// Expires sets the expiry of the certificate in use. The zero time removes the series. Call it for
-// the first generation, for which no hook is called.
-func (k KeyMaterial) Expires(notAfter time.Time) {
-	if notAfter.IsZero() {
-		k.metrics.expiry.DeleteLabelValues(k.use)
+// Expires sets expiry and lifetime of the certificate in use. A zero time removes its series:
+// notAfter the expiry, notBefore the lifetime. Call it for the first generation, for which no hook
+// is called.
+func (k KeyMaterial) Expires(notBefore, notAfter time.Time) {
+	k.set(k.metrics.expiry, notAfter, float64(notAfter.Unix()))
+	k.set(k.metrics.lifetime, notBefore, notAfter.Sub(notBefore).Seconds())
+}
+
+// set removes the series if known is the zero time.
+func (k KeyMaterial) set(gauge *prom.GaugeVec, known time.Time, value float64) {
+	if known.IsZero() {
+		gauge.DeleteLabelValues(k.use)
 		return
 	}
-	k.metrics.expiry.WithLabelValues(k.use).Set(float64(notAfter.Unix()))
+	gauge.WithLabelValues(k.use).Set(value)
 }

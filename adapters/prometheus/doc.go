@@ -36,6 +36,7 @@
 //	runtime_watcher_agent_certificate_reloads_total{use}                   counter   new key material in use
 //	runtime_watcher_agent_certificate_reload_failures_total{use,problem}   counter   new key material refused
 //	runtime_watcher_agent_certificate_expiry_timestamp_seconds{use}        gauge     expiry of the certificate in use
+//	runtime_watcher_agent_certificate_lifetime_seconds{use}                gauge     its validity in all
 //
 // At every scrape, for every manager and so for their sum:
 //
@@ -51,6 +52,7 @@
 //	runtime_watcher_listener_certificate_reloads_total{use}                 counter   new key material in use
 //	runtime_watcher_listener_certificate_reload_failures_total{use,problem} counter   new key material refused
 //	runtime_watcher_listener_certificate_expiry_timestamp_seconds{use}      gauge     expiry of the certificate in use
+//	runtime_watcher_listener_certificate_lifetime_seconds{use}              gauge     its validity in all
 //
 // # Metrics of a consumer
 //

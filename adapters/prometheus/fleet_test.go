@@ -197,6 +197,7 @@ func ExampleRegisterFleet() {
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="key_material",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="pending_too_long",state="degraded"} 1
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="refused",state="stale"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="shared_by_replicas",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="stopped",state="stale"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="webhook_unreachable",state="degraded"} 0
 	// runtime_watcher_fleet_oldest_event_pending_seconds{manager="kyma"} 90

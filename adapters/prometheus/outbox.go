@@ -92,7 +92,7 @@ func (c *outboxCollector) read() map[string]*stock {
 
 func (c *outboxCollector) newStock() *stock {
 	return &stock{Counts: outbox.Counts{Dropped: map[string]int64{
-		c.reasons.value(outbox.ReasonOverflow): 0, c.reasons.value(outbox.ReasonShutdown): 0,
+		c.reasons.value("overflow"): 0, c.reasons.value("shutdown"): 0,
 	}}}
 }
 

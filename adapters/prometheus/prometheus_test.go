@@ -42,7 +42,7 @@ var (
 	_ func(string)                                           = (*prometheus.Listener)(nil).HandshakeFailed
 	_ func(string)                                           = (*prometheus.Listener)(nil).ConnectionDropped
 	_ func(core.Manager, string, string, time.Duration)      = (*prometheus.Consumer)(nil).Concluded
-	_ func(time.Time)                                        = prometheus.KeyMaterial{}.Reloaded
+	_ func(notBefore, notAfter time.Time)                    = prometheus.KeyMaterial{}.Reloaded
 	_ func(string)                                           = prometheus.KeyMaterial{}.Refused
 )
 
@@ -101,8 +101,8 @@ func useAgent(t *testing.T, agent *prometheus.Agent) {
 	agent.ContractInUse("kyma", "v2")
 	agent.CanaryProbed(core.CanaryLost, 3*time.Second)
 	agent.CanaryProbed(core.CanaryAlive, 4*time.Millisecond)
-	agent.KeyMaterial("server").Expires(time.Unix(1_800_000_000, 0))
-	agent.KeyMaterial("client").Reloaded(time.Unix(1_900_000_000, 0))
+	agent.KeyMaterial("server").Expires(time.Unix(1_799_000_000, 0), time.Unix(1_800_000_000, 0))
+	agent.KeyMaterial("client").Reloaded(time.Unix(1_899_000_000, 0), time.Unix(1_900_000_000, 0))
 	agent.KeyMaterial("client").Refused("mismatch")
 	agent.KeyMaterial("client").Refused("mismatch")
 }
@@ -117,9 +117,9 @@ func useListener(listener *prometheus.Listener) {
 	listener.Answered("v1", "", http.StatusNotFound, "unknown_manager", 30*time.Microsecond)
 	listener.HandshakeFailed("untrusted")
 	listener.ConnectionDropped("no_slot")
-	listener.KeyMaterial("server").Reloaded(time.Unix(1_900_000_000, 0))
+	listener.KeyMaterial("server").Reloaded(time.Unix(1_899_000_000, 0), time.Unix(1_900_000_000, 0))
 	listener.KeyMaterial("server").Refused("expired")
-	listener.KeyMaterial("ca").Expires(time.Unix(2_000_000_000, 0))
+	listener.KeyMaterial("ca").Expires(time.Time{}, time.Unix(2_000_000_000, 0))
 }
 
 func TestExposition(t *testing.T) {

@@ -125,6 +125,7 @@ func checkScrape(t *testing.T, scrape string) {
 		`runtime_watcher_agent_certificate_expiry_timestamp_seconds\{use="client"\}`,
 		`runtime_watcher_agent_certificate_expiry_timestamp_seconds\{use="server"\}`,
 		`runtime_watcher_agent_certificate_expiry_timestamp_seconds\{use="ca"\}`,
+		`runtime_watcher_agent_certificate_lifetime_seconds\{use="server"\}`,
 	} {
 		if count(t, scrape, metric) == 0 {
 			t.Errorf("%s is missing", metric)

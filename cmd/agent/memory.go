@@ -1,11 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"io/fs"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // The size of Go memory in bytes at which the collector works harder. The binary adds 8 MiB to the
@@ -20,10 +26,13 @@ const (
 	reserved = 20 << 20
 )
 
+// cgroup is where a container finds its own limits.
+func cgroup() fs.FS { return os.DirFS("/sys/fs/cgroup") }
+
 // limitMemory sets the limit unless GOMEMLIMIT does (package runtime).
 func limitMemory(getenv func(string) string) {
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(softMemoryLimit(os.DirFS("/sys/fs/cgroup")))
+		debug.SetMemoryLimit(softMemoryLimit(cgroup()))
 	}
 }
 
@@ -46,4 +55,40 @@ func containerLimit(root fs.FS) int64 {
 		}
 	}
 	return 0
+}
+
+// memoryReview is the time between two reviews of the memory in use.
+const memoryReview = 10 * time.Second
+
+// warnOfMemory logs that 85 % of limit are resident, every 10 minutes while it lasts, until ctx
+// ends. Both are in bytes. It returns at once without a limit.
+func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident func() int64) {
+	const percent, mebi = 85, 1 << 20
+	if limit == 0 {
+		return
+	}
+	log = pacedlog.New(log, debugTime)
+	review := time.NewTicker(memoryReview)
+	defer review.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-review.C:
+			if used := resident(); used > limit/100*percent {
+				log.WarnContext(ctx, "memory is near the limit of the container", slog.Int64("resident_mib", used/mebi),
+					slog.Int64("limit_mib", limit/mebi))
+			}
+		}
+	}
+}
+
+// residentMemory reads that of this process (proc_pid_statm(5)). It returns 0 where that is unknown.
+func residentMemory() int64 {
+	text, _ := os.ReadFile("/proc/self/statm")
+	fields := bytes.Fields(text)
+	if len(fields) < 2 { // The second one is the resident part.
+		return 0
+	}
+	pages, _ := strconv.ParseInt(string(fields[1]), 10, 64)
+	return pages * int64(os.Getpagesize())
 }

@@ -12,11 +12,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -75,7 +75,7 @@ func (c *config) connectNATS() (*natsTransport, error) {
 	t := &natsTransport{}
 	var err error
 	t.files, err = keys.NewFiles(c.client, keys.FilesOptions{Hooks: keys.FilesHooks{
-		Reloaded: func(time.Time) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
+		Reloaded: func(_, _ time.Time) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
 	}})
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (c *config) natsNames(files *keys.Files) (core.RuntimeID, string, error) {
 	if err != nil {
 		return "", "", err
 	}
-	address, err := httpmtls.ParseAddress(c.controlPlane)
+	address, err := connect.ParseAddress(c.controlPlane)
 	if err != nil {
 		return "", "", err
 	}

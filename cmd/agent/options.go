@@ -6,7 +6,6 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
@@ -32,9 +31,7 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.O
 		},
 		Canary: agent.Canary{
 			Lease: c.canary.lease, Interval: c.canary.interval,
-			LeaseOptions: canary.LeaseOptions{
-				Server: c.canary.server, TokenFile: c.canary.token, CAFile: c.canary.ca, Getenv: c.getenv,
-			},
+			Server: c.canary.server, TokenFile: c.canary.token, CAFile: c.canary.ca,
 		},
 		Outbox:          c.outbox(),
 		MetricsAddress:  c.metrics.String(),

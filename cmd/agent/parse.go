@@ -15,9 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 )
 
 // off is the value of a library's duration that turns a feature off, as 0 is the library's default.
@@ -98,7 +99,7 @@ func parseIP(text string) (string, error) {
 }
 
 func parseAddress(address string) (string, error) {
-	_, err := httpmtls.ParseAddress(address)
+	_, err := connect.ParseAddress(address)
 	return address, err
 }
 
@@ -125,8 +126,8 @@ func parseManagers(list string) (managerSetting, error) {
 		return core.ParseManager(name)
 	})
 	listed := slices.DeleteFunc(slices.Clone(names), func(name core.Manager) bool { return name == anyManager })
-	if n := len(listed); err == nil && n > agent.MaxManagers {
-		err = fmt.Errorf("%d managers, want at most %d", n, agent.MaxManagers)
+	if n := len(listed); err == nil && n > managersfile.Most {
+		err = fmt.Errorf("%d managers, want at most %d", n, managersfile.Most)
 	}
 	return managerSetting{listed, len(listed) < len(names)}, err
 }

@@ -78,6 +78,7 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	level.Set(c.logLevel)
 	log := newLogger(lines, level)
 	writing.Go(func() { debugOnSignal(logging, level, log, debugTime) })
+	writing.Go(func() { warnOfMemory(logging, log, containerLimit(cgroup()), residentMemory) })
 	err := serve(ctx, c, log, lines)
 	if err != nil {
 		log.ErrorContext(ctx, "agent failed", slog.Any("error", err))

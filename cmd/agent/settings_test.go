@@ -19,12 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -38,8 +39,8 @@ var minimal = []string{
 	"CA_CERT=" + anyFile, "TLS_CERT=" + anyFile, "TLS_KEY=" + anyFile, "KCP_ADDR=kcp.example.org:443",
 }
 
-// defaults is the configuration with only those.
-func defaults() config {
+// defaultConfig is the configuration with only those.
+func defaultConfig() config {
 	return config{
 		webhook:       bindAddress{port: 8443},
 		metrics:       bindAddress{port: 2112},
@@ -55,7 +56,7 @@ func defaults() config {
 		maxKeys:       10_000,
 		forwarding:    10 * time.Second,
 		maxBackoff:    20 * time.Second,
-		connections:   agent.DefaultMaxConnections,
+		connections:   defaults.MaxConnections,
 		heartbeats:    30 * time.Second,
 		canary:        canarySettings{interval: 30 * time.Second},
 		source:        sourceAdmission,
@@ -180,7 +181,7 @@ func TestSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := defaults()
+			want := defaultConfig()
 			test.want(&want)
 			got.getenv, got.effective, got.warnings = nil, nil, nil
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{}, canarySettings{}, managerSetting{})); diff != "" {
@@ -193,7 +194,7 @@ func TestSettings(t *testing.T) {
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
-	for i := range agent.MaxManagers {
+	for i := range managersfile.Most {
 		fmt.Fprintf(&many, "m%d,", i)
 	}
 	for pair, want := range map[string]string{

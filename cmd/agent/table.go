@@ -4,12 +4,10 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
 // group is a list of settings with a common subject, as the help and the documentation show it.
@@ -62,7 +60,7 @@ func controlPlaneSettings(c *config) []setting {
 			"Wire contract to send events with."),
 		optional("CONTRACT_FALLBACK", into("v2", &c.fallback, parseFallback), "",
 			"Contract to use while the control plane does not know `KCP_CONTRACT`. If empty, events wait until it does."),
-		optional("CONTRACT_RETRY", duration(&c.contractRetry), httpmtls.DefaultRetryNewest.String(),
+		optional("CONTRACT_RETRY", duration(&c.contractRetry), defaults.RetryNewest.String(),
 			"While the fallback is in use, time between two attempts with `KCP_CONTRACT`."),
 		optional("KCP_SERVER_NAME", text("name", &c.serverName), "",
 			"Server name to expect in the control plane's certificate. If empty, the host of `KCP_ADDR`."),
@@ -135,7 +133,7 @@ func webhookSettings(c *config) []setting {
 			"Names that the API server's client certificate may have (Common Name, DNS name or URI), separated by commas. "+
 				"If empty, any certificate of `WEBHOOK_CLIENT_CA` is accepted."),
 		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount),
-			strconv.Itoa(agent.DefaultMaxConnections),
+			strconv.Itoa(defaults.MaxConnections),
 			"Limit of open connections. When it is reached, the client with the most connections loses one. "+
 				"A connection takes up to 100 KiB of memory under attack."),
 		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.handshakes, parseCount), "",
@@ -158,7 +156,7 @@ func canarySettingsOf(c *config) []setting {
 	return []setting{
 		optional("CANARY_LEASE", into("namespace/name", &c.canary.lease, parseLease), "",
 			"Lease that the agent writes to prove that the API server calls the webhook. If empty, there is no canary."),
-		optional("CANARY_INTERVAL", duration(&c.canary.interval), canary.DefaultInterval.String(),
+		optional("CANARY_INTERVAL", duration(&c.canary.interval), defaults.CanaryInterval.String(),
 			"Time between two writes of the canary."),
 		optional("CANARY_API_SERVER", text("URL", &c.canary.server), "",
 			"API server that the canary writes to. If empty, that of the cluster that the pod runs in."),

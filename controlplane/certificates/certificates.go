@@ -67,8 +67,12 @@ func required(what string, given bool) error {
 
 // Status is the progress of the CA and the server certificate.
 type Status struct {
-	// Phase is the phase of the rotation.
-	Phase Phase
+	// Phase is the phase of the rotation: Bootstrap, Creating, Propagating, Reissuing, Confirming,
+	// Switching, Retiring or Stable.
+	Phase string
+	// Confirming means that the rotation waits until all runtimes trust the new CA. A runtime
+	// trusts it when its agent has the new bundle.
+	Confirming bool
 	// Ready means that the listener's Secret has a bundle, a certificate and a key. It stays true
 	// while a CA rotates.
 	Ready bool
@@ -98,10 +102,6 @@ func (c *Certificates) ListenerSecret() types.NamespacedName {
 	}
 	return c.key(c.names.listener())
 }
-
-// ClientsIssuer returns the name of the Issuer that signs for runtimes. Its annotations control and
-// report a rotation.
-func (c *Certificates) ClientsIssuer() types.NamespacedName { return c.key(c.names.clients()) }
 
 func (c *Certificates) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: c.namespace, Name: name}
@@ -149,7 +149,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	}
 
 	c.opts.Logger.InfoContext(ctx, "step of the certificates",
-		slog.String("phase", string(s.phase)), slog.String("action", s.action.String()),
+		slog.String("phase", s.phase), slog.String("action", s.action.String()),
 		slog.Int("generation", status.Generation), slog.Int("waiting", len(s.waiting)))
 
 	if err := c.act(ctx, seen, s); err != nil {
@@ -177,7 +177,8 @@ func (c *Certificates) limits() limits {
 func (c *Certificates) status(v view, s step) Status {
 	newest := v.newest()
 	status := Status{
-		Phase: s.phase, Ready: v.published.present, Generation: newest.generation, CAFingerprint: newest.fingerprint,
+		Phase: s.phase, Confirming: s.phase == phaseConfirming, Ready: v.published.present,
+		Generation: newest.generation, CAFingerprint: newest.fingerprint,
 		Waiting: s.waiting, Overdue: overdue(v, c.opts.RenewBefore), RequeueAfter: max(s.after, pollInterval/2),
 	}
 	status.Message = message(status)
@@ -233,7 +234,7 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 	}
 
 	clients := c.issuer(c.names.clients(), seen.clientSigner)
-	clients.Annotations = map[string]string{AnnotationRotation: status.Message}
+	clients.Annotations = map[string]string{annotationRotation: status.Message}
 
 	servers := c.issuer(c.names.servers(), seen.serverSigner)
 

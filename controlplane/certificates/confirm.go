@@ -20,26 +20,16 @@ type Confirmations func(fingerprint string, runtimes []core.RuntimeID) []core.Ru
 // defaultWarmUp is longer than two default heartbeats of an agent.
 const defaultWarmUp = 90 * time.Second
 
-// FleetOptions are the optional settings of [FromFleet]. The zero value is the documented
-// default.
-type FleetOptions struct {
-	// WarmUp is how long the heartbeats of a runtime do not count after the first one. They may
-	// come from one replica of its agent only. The time begins again when this process starts or
-	// takes the lead. Default: 90 s.
-	WarmUp time.Duration
-	// Now is the clock. Default: [time.Now].
-	Now func() time.Time
-}
-
 // FromFleet makes heartbeats confirm. A runtime has confirmed a CA when each replica of its agent
 // that sends heartbeats trusts the CA. A runtime without heartbeats has not.
-func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
-	if opts.Now == nil {
-		opts.Now = time.Now
-	}
-	warmUp := cmp.Or(opts.WarmUp, defaultWarmUp)
+//
+// The heartbeats of a runtime count warmUp after the first one, because they may come from one
+// replica of its agent only. That time begins again when this process starts or takes the lead. 0
+// means 90 s.
+func FromFleet(f *fleet.Fleet, warmUp time.Duration) Confirmations {
+	warmUp = cmp.Or(warmUp, defaultWarmUp)
 	return func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
-		return unconfirmed(f, fingerprint, runtimes, opts.Now().Add(-warmUp))
+		return unconfirmed(f, fingerprint, runtimes, time.Now().Add(-warmUp))
 	}
 }
 

@@ -21,29 +21,27 @@ func beat(epoch string, trusts ...string) core.Batch {
 // Silence, another CA, or one replica that lags do not confirm.
 func TestFromFleet(t *testing.T) {
 	t.Parallel()
-	f, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.Observe(core.Peer{ID: "trusts"}, "m", beat("1", "old", "new"), nil)
-	f.Observe(core.Peer{ID: "lags"}, "m", beat("2", "old", "new"), nil)
-	f.Observe(core.Peer{ID: "lags"}, "m", beat("3", "old"), nil)
-	f.Observe(core.Peer{ID: "two-managers"}, "m", beat("4", "new"), nil)
-	f.Observe(core.Peer{ID: "two-managers"}, "n", beat("4", "old"), nil)
-	f.Observe(core.Peer{ID: "no-heartbeat"}, "m", core.NewBatch(core.WatchEvent{}), nil)
-	all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
-	now := time.Now()
-	confirmed := certificates.FromFleet(f, certificates.FleetOptions{
-		WarmUp: time.Minute,
-		Now:    func() time.Time { return now },
+	synctest.Test(t, func(t *testing.T) {
+		f, err := fleet.New(fleet.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Observe(core.Peer{ID: "trusts"}, "m", beat("1", "old", "new"), nil)
+		f.Observe(core.Peer{ID: "lags"}, "m", beat("2", "old", "new"), nil)
+		f.Observe(core.Peer{ID: "lags"}, "m", beat("3", "old"), nil)
+		f.Observe(core.Peer{ID: "two-managers"}, "m", beat("4", "new"), nil)
+		f.Observe(core.Peer{ID: "two-managers"}, "n", beat("4", "old"), nil)
+		f.Observe(core.Peer{ID: "no-heartbeat"}, "m", core.NewBatch(core.WatchEvent{}), nil)
+		all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
+		confirmed := certificates.FromFleet(f, time.Minute)
+		if diff := cmp.Diff(all, confirmed("new", all)); diff != "" {
+			t.Errorf("of a fleet that has just started (-want +have):\n%s", diff)
+		}
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff(all[1:], confirmed("new", all)); diff != "" {
+			t.Errorf("unconfirmed (-want +have):\n%s", diff)
+		}
 	})
-	if diff := cmp.Diff(all, confirmed("new", all)); diff != "" {
-		t.Errorf("of a fleet that has just started (-want +have):\n%s", diff)
-	}
-	now = now.Add(time.Minute)
-	if diff := cmp.Diff(all[1:], confirmed("new", all)); diff != "" {
-		t.Errorf("unconfirmed (-want +have):\n%s", diff)
-	}
 }
 
 // A standby hears nothing until it takes the lead: then the first replica that is heard does not
@@ -55,7 +53,7 @@ func TestFromFleetOfAStandby(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		confirmed := certificates.FromFleet(f, certificates.FleetOptions{WarmUp: 90 * time.Second})
+		confirmed := certificates.FromFleet(f, 0)
 		one := []core.RuntimeID{"one"}
 		time.Sleep(time.Hour)
 		f.Observe(core.Peer{ID: "one"}, "m", beat("1", "new"), nil)

@@ -64,7 +64,7 @@ func certificateVersion(meta *metav1.PartialObjectMetadata) string {
 }
 
 func requestVersion(meta *metav1.PartialObjectMetadata) string {
-	return meta.Annotations[AnnotationRotate] + "\n" + meta.Annotations[AnnotationSwitchAnyway]
+	return meta.Annotations[annotationRotate] + "\n" + meta.Annotations[annotationSwitchAnyway]
 }
 
 // Version returns a text that changes with the objects that [Certificates.EnsureRuntime] reads for

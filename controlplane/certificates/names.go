@@ -33,19 +33,19 @@ const (
 
 // Annotations of the clients' Issuer, with which a user controls and observes a rotation.
 const (
-	// AnnotationRotate requests a new CA whenever its value changes. The value is any text, such as
+	// annotationRotate requests a new CA whenever its value changes. The value is any text, such as
 	// the date.
-	AnnotationRotate = "operator.kyma-project.io/rotate-ca"
-	// AnnotationSwitchAnyway is the generation of a CA to which the server certificate switches
+	annotationRotate = "operator.kyma-project.io/rotate-ca"
+	// annotationSwitchAnyway is the generation of a CA to which the server certificate switches
 	// without waiting for the confirmation of all runtimes. The others are cut off until they get
 	// the new bundle.
-	AnnotationSwitchAnyway = "operator.kyma-project.io/switch-anyway"
-	// AnnotationRotation reports the progress of a rotation, and the runtimes that it waits for.
-	AnnotationRotation = "operator.kyma-project.io/rotation"
+	annotationSwitchAnyway = "operator.kyma-project.io/switch-anyway"
+	// annotationRotation reports the progress of a rotation, and the runtimes that it waits for.
+	annotationRotation = "operator.kyma-project.io/rotation"
 )
 
 const (
-	// annotationRequest is the value of [AnnotationRotate] for which a CA was made.
+	// annotationRequest is the value of [annotationRotate] for which a CA was made.
 	annotationRequest = "operator.kyma-project.io/requested-by"
 	// annotationBundleSince is the time at which the bundle got its youngest CA.
 	annotationBundleSince = "operator.kyma-project.io/bundle-since"

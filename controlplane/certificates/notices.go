@@ -22,11 +22,11 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 		return
 	}
 	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes",
-		slog.String("phase", string(status.Phase)), slog.Int("generation", status.Generation),
+		slog.String("phase", status.Phase), slog.Int("generation", status.Generation),
 		slog.Int("waiting", len(status.Waiting)), slog.String("runtimes", list(status.Waiting)))
 	if c.opts.Recorder != nil && seen.clientsIssuer != nil {
 		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning,
-			"RotationWaits", string(status.Phase), "%s", status.Message)
+			"RotationWaits", status.Phase, "%s", status.Message)
 	}
 }
 

@@ -19,7 +19,7 @@ func TestARotationThatWaitsIsLoggedAtABoundedPace(t *testing.T) {
 	set := &Certificates{opts: Options{
 		Logger: slog.New(slog.NewTextHandler(&log, nil)), Now: func() time.Time { return now },
 	}.withDefaults()}
-	status := Status{Phase: PhaseConfirming, Generation: 2}
+	status := Status{Phase: phaseConfirming, Generation: 2}
 	for i := range 1000 {
 		status.Waiting = append(status.Waiting, core.RuntimeID("runtime-"+strconv.Itoa(i)))
 	}

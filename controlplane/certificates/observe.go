@@ -121,13 +121,13 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 }
 
 func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
-	clients, clientsErr := get(ctx, c.client, c.ClientsIssuer(), &certv1.Issuer{})
+	clients, clientsErr := get(ctx, c.client, c.key(c.names.clients()), &certv1.Issuer{})
 	servers, serversErr := get(ctx, c.client, c.key(c.names.servers()), &certv1.Issuer{})
 	o.clientsIssuer = clients
 	o.clientSigner, o.serverSigner = c.signer(clients), c.signer(servers)
 	if clients != nil {
-		o.request = clients.Annotations[AnnotationRotate]
-		o.switchAnyway, _ = strconv.Atoi(clients.Annotations[AnnotationSwitchAnyway]) // Anything else names no CA.
+		o.request = clients.Annotations[annotationRotate]
+		o.switchAnyway, _ = strconv.Atoi(clients.Annotations[annotationSwitchAnyway]) // Anything else names no CA.
 	}
 	return errors.Join(clientsErr, serversErr)
 }

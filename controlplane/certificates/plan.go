@@ -7,29 +7,26 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Phase is the phase of a rotation.
-type Phase string
-
-// The phases, in the order in which a rotation passes through them.
+// The phases of a rotation, in the order in which it passes through them.
 const (
 	// phaseBootstrap means that no CA or no server certificate is issued.
-	phaseBootstrap Phase = "Bootstrap"
+	phaseBootstrap = "Bootstrap"
 	// phaseCreating means that a new CA is being issued. Nothing uses it.
-	phaseCreating Phase = "Creating"
+	phaseCreating = "Creating"
 	// phasePropagating means that the bundle has the new CA, and that listeners are still loading
 	// it.
-	phasePropagating Phase = "Propagating"
+	phasePropagating = "Propagating"
 	// phaseReissuing means that the runtimes get certificates of the new CA.
-	phaseReissuing Phase = "Reissuing"
-	// PhaseConfirming means that some runtimes have not confirmed that they trust the new CA.
-	PhaseConfirming Phase = "Confirming"
+	phaseReissuing = "Reissuing"
+	// phaseConfirming means that some runtimes have not confirmed that they trust the new CA.
+	phaseConfirming = "Confirming"
 	// phaseSwitching means that the server gets a certificate of the new CA.
-	phaseSwitching Phase = "Switching"
+	phaseSwitching = "Switching"
 	// phaseRetiring means that the old CAs lose their keys. They stay in the bundle until they
 	// expire.
-	phaseRetiring Phase = "Retiring"
-	// PhaseStable means that there is nothing to do.
-	PhaseStable Phase = "Stable"
+	phaseRetiring = "Retiring"
+	// phaseStable means that there is nothing to do.
+	phaseStable = "Stable"
 )
 
 // maxAuthorities is the largest number of CAs with keys: of the server, of the clients, and the
@@ -52,8 +49,8 @@ type view struct {
 	// unconfirmed are the runtimes that have not confirmed that they trust the youngest CA.
 	unconfirmed []core.RuntimeID
 
-	request      string // AnnotationRotate
-	switchAnyway int    // AnnotationSwitchAnyway
+	request      string // annotationRotate
+	switchAnyway int    // annotationSwitchAnyway
 }
 
 // authority is a CA that may sign. Its fingerprint is empty until it is issued.
@@ -117,7 +114,7 @@ const (
 
 // step is the next step. A step without action waits.
 type step struct {
-	phase      Phase
+	phase      string
 	action     action
 	generation int    // for discard, create, sign and retire
 	request    string // for create
@@ -148,12 +145,12 @@ func plan(v view, l limits) step {
 		}
 	}
 	newest := v.newest()
-	return step{phase: PhaseStable, after: clamp(newest.notAfter.Add(-newest.cut(l).rotateBefore).Sub(v.now))}
+	return step{phase: phaseStable, after: clamp(newest.notAfter.Add(-newest.cut(l).rotateBefore).Sub(v.now))}
 }
 
 func clamp(d time.Duration) time.Duration { return min(max(d, pollInterval), longestRequeue) }
 
-func waitIn(phase Phase) (step, bool) { return step{phase: phase, after: pollInterval}, true }
+func waitIn(phase string) (step, bool) { return step{phase: phase, after: pollInterval}, true }
 
 // newest is the youngest CA that is issued. There is one when begin has no more steps.
 func (v view) newest() authority {
@@ -338,7 +335,7 @@ func switchServer(v view, l limits) (step, bool) {
 	case !v.serverLags():
 		return step{}, false
 	case len(v.unconfirmed) > 0 && !v.anyway(l):
-		return step{phase: PhaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
+		return step{phase: phaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
 	case v.serverSigner != newest.generation:
 		return step{
 			phase: phaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed,

@@ -23,7 +23,7 @@ func message(s Status) string {
 	case phaseReissuing:
 		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificates of it: %s",
 			s.Generation, count(s.Waiting), list(s.Waiting))
-	case PhaseConfirming:
+	case phaseConfirming:
 		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; "+
 			"%s yet to confirm that: %s",
 			s.Generation, count(s.Waiting), list(s.Waiting))
@@ -33,7 +33,7 @@ func message(s Status) string {
 				s.Generation, len(s.Waiting), list(s.Waiting))
 		}
 		return fmt.Sprintf("the server certificate switches to CA %d", s.Generation)
-	case PhaseStable:
+	case phaseStable:
 	}
 	return fmt.Sprintf("CA %d signs everything", s.Generation)
 }

@@ -93,7 +93,7 @@ func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []c
 	}
 
 	if i.watches() {
-		settings[settingSource] = string(SourceInformer)
+		settings[settingSource] = "informer"
 		settings[settingWatchers] = watchersSetting(r.Watches)
 		settings[settingExcluded] = strings.Join(i.excludedNamespaces(ownNamespace), ",")
 	}

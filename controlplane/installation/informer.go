@@ -18,22 +18,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// informerSuffix ends the names of the objects that only [SourceInformer] needs.
+// informerSuffix ends the names of the objects that only [Options.Informer] needs.
 const informerSuffix = "-informer"
 
 // watches reports whether the agents watch, and serve no webhook.
-func (i *Installer) watches() bool { return i.opts.Source == SourceInformer }
-
-// wantedInformer has no webhook configuration. Its watches report more than they should without
-// their conditions, which need an API server.
-func (i *Installer) wantedInformer(r *Runtime, have facts) (*wanted, error) {
-	if err := watch.Validate(r.Watches); err != nil {
-		return nil, fmt.Errorf("installation: runtime %q: %w", r.ID, err)
-	}
-	w := &wanted{objects: i.objects(r, have), facts: have}
-	w.sum = sumOf(i.namespace(), w.early, w.late, w.deployment)
-	return w, nil
-}
+func (i *Installer) watches() bool { return i.opts.Informer }
 
 // installInformer installs agents that watch. The webhook configuration goes first, because these
 // agents do not answer. The resync of their start stands in for the changes in between. former are

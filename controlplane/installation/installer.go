@@ -53,10 +53,10 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 //
 // The webhook configuration comes last, when the agent answers. An existing configuration gets a
 // new bundle before the agent gets a new certificate. A new Secret restarts nothing, and neither
-// does a new manager. With [SourceInformer], an existing configuration is removed first.
+// does a new manager. With [Options.Informer], an existing configuration is removed first.
 //
 // A call that has nothing new reads three objects: the webhook configuration, the Deployment and
-// the endpoints of the Service. With [SourceInformer] it reads two: the ClusterRole and the
+// the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
 // Deployment. It corrects the first two at once, and all others after [Options.VerifyAfter].
 //
 // Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime],
@@ -114,7 +114,7 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 }
 
 // Service returns the Service of the agent in the runtimes, for which its serving certificate must
-// be. It is empty with [SourceInformer].
+// be. It is empty with [Options.Informer].
 func (i *Installer) Service() types.NamespacedName {
 	if i.watches() {
 		return types.NamespacedName{}
@@ -174,7 +174,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 		}
 	}
 
-	want, err := i.wantedForLook(*r, facts{
+	want, err := i.wanted(r, facts{
 		ownNamespace: found.namespace == nil || ours(found.namespace), restart: restart(found.managers, former),
 	})
 	if err != nil {
@@ -295,7 +295,7 @@ func (i *Installer) complete(ctx context.Context, in *cluster, status Status, se
 func (i *Installer) applyObjects(
 	ctx context.Context, in *cluster, found existing, all *objects,
 ) (live agents, err error) {
-	early := func() error { return in.applyAll(ctx, all.early) }
+	early := func() error { return in.applyAll(ctx, append(all.early, all.secret)) }
 	late := []func() error{
 		func() error { return in.applyAll(ctx, all.late) },
 		func() (err error) { live.deployment, err = in.apply(ctx, all.deployment); return err },

@@ -56,11 +56,6 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			installation.Options{Replaces: installation.SKRWebhook("kyma-system")},
 			nil,
 		},
-		"another source": {
-			"agent:v1", "a:443",
-			installation.Options{Source: "polling"},
-			[]string{"Source", "admission", "informer"},
-		},
 		"the source as a setting": {
 			"agent:v1", "a:443",
 			installation.Options{Settings: map[string]string{"SOURCE": "informer"}},

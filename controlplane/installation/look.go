@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // facts of a runtime decide about its objects.
@@ -27,51 +29,53 @@ type facts struct {
 type wanted struct {
 	objects
 	facts
+	digest digest
 
 	configuration *admissionregistrationv1.ValidatingWebhookConfiguration // nil with an informer
-	sum           [sha256.Size]byte                                       // of all
-	public        public
 }
 
-// public is the part of a [Runtime.Secret] without keys, with the sum of all objects made of it.
+// digest changes with the objects to apply. Of the keys in the Secret it has the sum only.
 // Runtimes share the bundle.
-type public struct {
-	bundle unique.Handle[string]
-	sum    [sha256.Size]byte
+type digest struct {
+	sum, secret [sha256.Size]byte // of all objects without the data of the Secret, and of that data
+	bundle      unique.Handle[string]
+	serving     bool // the Secret has a pair for the webhook
 }
 
-func (p public) secret() map[string][]byte {
-	return map[string][]byte{material.CA: []byte(p.bundle.Value())}
+// public returns a [Runtime.Secret] without keys. The same objects are made of it, except for the
+// Secret.
+func (d digest) public() map[string][]byte {
+	public := map[string][]byte{material.CA: []byte(d.bundle.Value())}
+	if d.serving {
+		public[material.ServingCertificate] = []byte{}
+	}
+	return public
 }
 
 func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
+	w := &wanted{facts: have}
+	var configuration *unstructured.Unstructured
 	if i.watches() {
-		return i.wantedInformer(r, have)
+		// Without conditions, which need an API server, the watches report more than they should.
+		if err := watch.Validate(r.Watches); err != nil {
+			return nil, fmt.Errorf("installation: runtime %q: %w", r.ID, err)
+		}
+	} else {
+		var err error
+		if w.configuration, err = i.configuration(r, have.ownNamespace); err != nil {
+			return nil, err
+		}
+		configuration = i.unstructured(w.configuration)
 	}
-	configuration, err := i.configuration(r, have.ownNamespace)
-	if err != nil {
-		return nil, err
+	w.objects = i.objects(r, have)
+	secret := maps.Clone(w.secret.Object)
+	delete(secret, "data")
+	w.digest = digest{
+		sum:    sumOf(i.namespace(), configuration, w.early, secret, w.late, w.deployment),
+		secret: sumOf(w.secret.Object["data"]),
+		bundle: unique.Make(string(r.Secret[material.CA])), serving: r.hasServingPair(),
 	}
-	w := &wanted{objects: i.objects(r, have), facts: have, configuration: configuration}
-	w.sum = sumOf(i.namespace(), i.unstructured(configuration), w.early, w.late, w.deployment)
 	return w, nil
-}
-
-// wantedForLook also has the public part.
-func (i *Installer) wantedForLook(r Runtime, have facts) (*wanted, error) {
-	want, err := i.wanted(&r, have)
-	if err != nil {
-		return nil, err
-	}
-	shown := public{bundle: unique.Make(string(r.Secret[material.CA]))}
-	r.Secret = shown.secret()
-	without, err := i.wanted(&r, have)
-	if err != nil {
-		return nil, err
-	}
-	shown.sum = without.sum
-	want.public = shown
-	return want, nil
 }
 
 // sumOf hashes objects. The keys of maps are in order.
@@ -88,8 +92,7 @@ func sumOf(objects ...any) [sha256.Size]byte {
 type look struct {
 	facts
 
-	sum                [sha256.Size]byte
-	public             public
+	digest             digest
 	at                 time.Time
 	marker, deployment mark
 }
@@ -97,7 +100,7 @@ type look struct {
 // lookOf returns a look at a complete installation. marker is nil if it is not known.
 func (i *Installer) lookOf(want *wanted, marker *unstructured.Unstructured, live agents) look {
 	return look{
-		facts: want.facts, sum: want.sum, public: want.public, at: i.opts.Now(),
+		facts: want.facts, digest: want.digest, at: i.opts.Now(),
 		marker: markOf(marker), deployment: markOf(live.deployment),
 	}
 }
@@ -153,13 +156,13 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 		return Status{}, false, nil
 	}
 
-	installed := last.sum
-	if r.Secret == nil {
-		r.Secret, installed = last.public.secret(), last.public.sum
+	known = r.Secret != nil
+	if !known {
+		r.Secret = last.digest.public()
 	}
 
 	want, err := i.wanted(r, last.facts)
-	if err != nil || want.sum != installed {
+	if err != nil || want.digest.sum != last.digest.sum || known && want.digest.secret != last.digest.secret {
 		return Status{}, false, err
 	}
 

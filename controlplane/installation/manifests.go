@@ -130,14 +130,14 @@ func (i *Installer) namespace() *unstructured.Unstructured {
 // objects are all objects except the namespace and the webhook configuration. Those that are early
 // need no other.
 type objects struct {
-	managers    *unstructured.Unstructured
-	early, late []*unstructured.Unstructured
-	deployment  *unstructured.Unstructured
+	managers, secret *unstructured.Unstructured // managers is early, too
+	early, late      []*unstructured.Unstructured
+	deployment       *unstructured.Unstructured
 }
 
 func (i *Installer) objects(r *Runtime, have facts) objects {
-	all := objects{managers: i.managersMap(r, have.restart)}
-	all.early = append(all.early, all.managers, i.secret(r))
+	all := objects{managers: i.managersMap(r, have.restart), secret: i.secret(r)}
+	all.early = append(all.early, all.managers)
 	if r.PullSecret != nil {
 		all.early = append(all.early, i.pullSecret(r))
 	}

@@ -39,19 +39,6 @@ const (
 	maxPort            = 65535
 )
 
-// Source is how the agents of a runtime see changes.
-type Source string
-
-// The sources.
-const (
-	// SourceAdmission is a webhook, which is called before each commit.
-	SourceAdmission Source = "admission"
-	// SourceInformer is a watch of the API server, after the commit. The agents get the rights to
-	// list and watch exactly the watched resources, and there is no webhook configuration.
-	// Conditions of a watch are left out: more changes count. A new watch restarts the agents.
-	SourceInformer Source = "informer"
-)
-
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
 type Options struct {
 	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
@@ -78,8 +65,8 @@ type Options struct {
 	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
 	// more. Default: none.
 	FormerOwners []string
-	// Replicas is the number of agents. Default: 2, and 1 with [SourceInformer], as each replica
-	// would send each event.
+	// Replicas is the number of agents. Default: 2, and 1 with Informer, as each replica would send
+	// each event.
 	Replicas int32
 	// PriorityClassName is the priority class of the agents. Default: none.
 	PriorityClassName string
@@ -87,11 +74,14 @@ type Options struct {
 	ImagePullSecrets []string
 	// Resources are the requests and limits of each agent. Default: those of config/agent.
 	Resources *corev1.ResourceRequirements
-	// Source is how the agents see changes. Default: [SourceAdmission].
-	Source Source
+	// Informer makes the agents watch the API server of the runtime, after the commit, and there is
+	// no webhook configuration. The agents get the rights to list and watch exactly the watched
+	// resources. Conditions of a watch are left out: more changes count. A new watch restarts the
+	// agents. Default: a webhook, which is called before each commit.
+	Informer bool
 	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
 	// that the API server calls it. By default the agent writes a Lease to find out. With
-	// [SourceInformer] there is no canary.
+	// Informer there is no canary.
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
 	// restarts the agents. The managers in MANAGERS, separated by commas, are no variable. They are
@@ -103,7 +93,7 @@ type Options struct {
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
-	// agent at every moment. With [SourceInformer] it removes them when the agents watch. If the
+	// agent at every moment. With Informer it removes them when the agents watch. If the
 	// first and the last one are missing, all count as removed. A client of runtimes.Kubeconfigs
 	// knows the kinds of SKRWebhook and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
@@ -113,7 +103,7 @@ type Options struct {
 	Adjust func(object *unstructured.Unstructured)
 	// VerifyAfter is the longest time between two applies of all objects of a runtime, by which
 	// changes by others are corrected. Each call of Install corrects the Deployment and the webhook
-	// configuration, or the ClusterRole of [SourceInformer]. Default: 1 h.
+	// configuration, or the ClusterRole of Informer. Default: 1 h.
 	VerifyAfter time.Duration
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
@@ -127,8 +117,7 @@ func (o Options) withDefaults() Options {
 	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
 	o.VerifyAfter = cmp.Or(o.VerifyAfter, defaultVerifyAfter)
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
-	o.Source = cmp.Or(o.Source, SourceAdmission)
-	if o.Source == SourceInformer {
+	if o.Informer {
 		o.NoCanary = true
 		o.Replicas = cmp.Or(o.Replicas, 1)
 	}
@@ -175,10 +164,6 @@ func (o Options) validate() error {
 	}
 	if o.VerifyAfter < 0 {
 		problems = append(problems, fmt.Errorf("VerifyAfter: want more than 0, have %v", o.VerifyAfter))
-	}
-	if o.Source != SourceAdmission && o.Source != SourceInformer {
-		problems = append(problems,
-			fmt.Errorf("option Source: want %q or %q, have %.40q", SourceAdmission, SourceInformer, o.Source))
 	}
 	if o.Replicas < 1 {
 		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))

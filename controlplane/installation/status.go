@@ -21,7 +21,7 @@ const (
 	// Progressing means that a step is awaited.
 	Progressing State = "Progressing"
 	// Ready means that every replica is of the newest Deployment, at least one answers, and the API
-	// server calls it. With [SourceInformer], at least one watches.
+	// server calls it. With [Options.Informer], at least one watches.
 	Ready State = "Ready"
 	// Failed means that the installation needs a change. It is still retried.
 	Failed State = "Failed"

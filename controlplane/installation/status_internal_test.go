@@ -24,6 +24,12 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 		"a former replica answers": {appsv1.DeploymentStatus{
 			Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 1, Conditions: late,
 		}, Failed},
+		"one of two is new": {appsv1.DeploymentStatus{
+			Replicas: 3, UpdatedReplicas: 1, AvailableReplicas: 2,
+		}, Progressing},
+		"an old one is left": {appsv1.DeploymentStatus{
+			Replicas: 3, UpdatedReplicas: 2, AvailableReplicas: 3,
+		}, Progressing},
 		"an old generation": {appsv1.DeploymentStatus{
 			ObservedGeneration: -1, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2,
 		}, Progressing},

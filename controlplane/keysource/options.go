@@ -14,9 +14,9 @@ type Options struct {
 	// Poll is the time between two readings of the Secret. Without any key material it is at most
 	// 1 s. Default: 5 s.
 	Poll time.Duration
-	// Reloaded is called when new key material is in use, with the end of its validity. It must
-	// return at once. Default: no call.
-	Reloaded func(notAfter time.Time)
+	// Reloaded is called when new key material is in use, with its validity. It must return at
+	// once. Default: no call.
+	Reloaded func(notBefore, notAfter time.Time)
 	// Refused is called once per distinct failure, with the Problem of an keys.MaterialError.
 	// A Secret that does not exist yet is no failure. It must return at once. Default: no call.
 	Refused func(problem string)
@@ -27,7 +27,7 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Poll = cmp.Or(o.Poll, defaultPoll)
 	if o.Reloaded == nil {
-		o.Reloaded = func(time.Time) {}
+		o.Reloaded = func(_, _ time.Time) {}
 	}
 	if o.Refused == nil {
 		o.Refused = func(string) {}

@@ -140,7 +140,7 @@ func (s *Secret) accept(next *generation) {
 		slog.String("secret", s.name.String()),
 		slog.String("fingerprint", next.material.Fingerprint),
 		slog.Time("not_after", next.material.NotAfter))
-	s.opts.Reloaded(next.material.NotAfter)
+	s.opts.Reloaded(next.material.NotBefore, next.material.NotAfter)
 }
 
 func (s *Secret) refuse(old *generation, err error) {

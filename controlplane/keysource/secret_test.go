@@ -83,7 +83,7 @@ func start(t *testing.T) *fixture {
 	f := &fixture{secrets: &secrets{}, ca: must(testpki.NewCA("ca", testpki.Options{}))}
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
 	f.Secret = must(keysource.NewSecret(f.secrets, name, keysource.Options{
-		Reloaded: func(time.Time) { f.reloaded++ },
+		Reloaded: func(_, _ time.Time) { f.reloaded++ },
 		Refused:  func(problem string) { f.refused = append(f.refused, problem) },
 	}))
 	ctx, cancel := context.WithCancel(t.Context())

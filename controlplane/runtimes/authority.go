@@ -34,14 +34,14 @@ func KeepCertificates(issuer Certificates) manager.Runnable {
 // keepAuthority reconciles the CA. When a rotation begins to wait for confirmations, it reconciles
 // all runtimes once, so that they get the new bundle before their interval ends.
 func (r *reconciler) keepAuthority() manager.Runnable {
-	var before certificates.Phase
+	confirming := false
 
 	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, func(status certificates.Status) {
-		if status.Phase == certificates.PhaseConfirming && before != status.Phase {
+		if status.Confirming && !confirming {
 			r.reconcileAll()
 		}
 
-		before = status.Phase
+		confirming = status.Confirming
 		r.opts.Overview.noteAuthority(status)
 	}, &r.authority)
 }

@@ -34,7 +34,7 @@ func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string
 	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"},
 		[]string{"listener.kcp.example.com"},
-		certificates.FromFleet(watched, certificates.FleetOptions{}), certificates.Options{})
+		certificates.FromFleet(watched, 0), certificates.Options{})
 	if err != nil {
 		return err
 	}

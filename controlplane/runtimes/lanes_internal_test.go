@@ -140,7 +140,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 func TestAnObjectMayOptOut(t *testing.T) {
 	t.Parallel()
 	object := newObject(string(prod))
-	object.Labels = map[string]string{LabelSkip: "true"}
+	object.Labels = map[string]string{labelSkip: "true"}
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
 	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != 0 {

@@ -108,8 +108,8 @@ func positive[N int | time.Duration](name string, value N) error {
 	return fmt.Errorf("%s: want more than 0, have %v", name, value)
 }
 
-// LabelSkip is the label of objects with runtimes that are left as they are, with the value "true".
+// labelSkip is the label of objects with runtimes that are left as they are, with the value "true".
 // The deletion of such an object still removes the agent.
-const LabelSkip = "operator.kyma-project.io/skip-reconciliation"
+const labelSkip = "operator.kyma-project.io/skip-reconciliation"
 
-func skips(object client.Object) bool { return object.GetLabels()[LabelSkip] == "true" }
+func skips(object client.Object) bool { return object.GetLabels()[labelSkip] == "true" }

@@ -83,7 +83,7 @@ func (o *Overview) Installations() fleet.Installations {
 
 	all := fleet.Installations{
 		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID), Repairs: o.repairs,
-		Phase: string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting),
+		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting),
 		Overdue: slices.Clone(o.authority.Overdue),
 	}
 

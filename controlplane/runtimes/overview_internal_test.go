@@ -40,7 +40,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		note() // It is not new.
 		time.Sleep(time.Second)
 		o.noteRepair()
-		o.noteAuthority(certificates.Status{Phase: certificates.PhaseConfirming, Waiting: []core.RuntimeID{"silent"}})
+		o.noteAuthority(certificates.Status{Phase: "Confirming", Waiting: []core.RuntimeID{"silent"}})
 		want := fleet.Installations{
 			Runtimes: map[fleet.InstallationState]int{
 				{State: "Ready"}: 2, {State: "Failed", Reason: "Unreachable"}: 1,

@@ -157,7 +157,7 @@ func setSkip(t *testing.T, r *reconciler, object client.Object, skip bool) {
 	if err := r.client.Get(t.Context(), key, object); err != nil {
 		t.Fatal(err)
 	}
-	object.SetLabels(map[string]string{LabelSkip: strconv.FormatBool(skip)})
+	object.SetLabels(map[string]string{labelSkip: strconv.FormatBool(skip)})
 	if err := r.client.Update(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}

@@ -156,8 +156,8 @@ func (r *repairable) change(now *fleet.Status) (isNew bool) {
 // canRepair reports whether a look may end a condition of a single runtime. Load, or the control
 // plane, causes the others.
 func canRepair(c fleet.Condition) bool {
-	return c.State == fleet.Stale ||
-		c.State == fleet.Degraded && c.Reason != fleet.ReasonDropping && c.Reason != fleet.ReasonPendingTooLong
+	causedElsewhere := []string{fleet.ReasonDropping, fleet.ReasonPendingTooLong, fleet.ReasonSharedByReplicas}
+	return c.State == fleet.Stale || c.State == fleet.Degraded && !slices.Contains(causedElsewhere, c.Reason)
 }
 
 // readAgainAfter is the time after which certificates are read although their version is the same.

@@ -132,6 +132,12 @@ func TestOtherConditionsAreNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRepairWorld(t)
 		w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour})
+		for n := range uint64(9) {
+			w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, Sequence: 2*n + 2})
+		}
+		if s := w.fleet.Get(prod, "a"); s.Reason != fleet.ReasonSharedByReplicas {
+			t.Errorf("reason %q, want %q", s.Reason, fleet.ReasonSharedByReplicas)
+		}
 		w.beat("by hand", lost)
 		w.fleet.Observe(core.Peer{ID: "unknown"}, "a", core.Batch{Epoch: "e", Heartbeat: &lost}, nil)
 		w.wantLooks(0)

@@ -62,13 +62,13 @@ func TestOptions(t *testing.T) {
 func TestCertificatesAreForTheServiceOfTheAgent(t *testing.T) {
 	issuer := newReconciler(t, newPlane(t), nil).certificates
 	for namespace, fits := range map[string]bool{"": true, "elsewhere": false} {
-		for source, serves := range map[installation.Source]bool{"": true, installation.SourceInformer: false} {
-			installer, err := installation.New("image", "a:443", installation.Options{Namespace: namespace, Source: source})
+		for _, informer := range []bool{false, true} {
+			installer, err := installation.New("image", "a:443", installation.Options{Namespace: namespace, Informer: informer})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := checkService(issuer, installer); (err == nil) != (fits || !serves) {
-				t.Errorf("namespace %q, source %q: %v", namespace, source, err)
+			if err := checkService(issuer, installer); (err == nil) != (fits || informer) {
+				t.Errorf("namespace %q, informer %t: %v", namespace, informer, err)
 			}
 		}
 	}

@@ -41,8 +41,8 @@ type Options struct {
 	// "cluster.local".
 	ClusterDomain string
 	// Installed returns in how many of all runtimes a generation of a Watcher is installed, as
-	// runtimes.Overview does, for the condition [v1beta2.ConditionReady]. It is called every 30 s
-	// for each Watcher, and must not block. Default: the condition reports the route only.
+	// runtimes.Overview does, for the condition Ready. It is called every 30 s for each Watcher,
+	// and must not block. Default: the condition reports the route only.
 	Installed func(watcher types.NamespacedName, generation int64) (installed, all int)
 }
 

@@ -53,7 +53,7 @@ func reconcileOnce(t *testing.T, r *reconciler) (reconcile.Result, *metav1.Condi
 	if err := r.client.Get(t.Context(), key, stored); err != nil {
 		t.Fatal(err)
 	}
-	ready := meta.FindStatusCondition(stored.Status.Conditions, v1beta2.ConditionReady)
+	ready := meta.FindStatusCondition(stored.Status.Conditions, conditionReady)
 	if ready == nil {
 		t.Fatal("no condition Ready")
 	}

@@ -35,7 +35,7 @@ func elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1
 	eldest := w
 	for i := range watchers {
 		other := &watchers[i]
-		if other.ManagerName() == string(m) && other.DeletionTimestamp.IsZero() && older(other, eldest) {
+		if managerName(other) == string(m) && other.DeletionTimestamp.IsZero() && older(other, eldest) {
 			eldest = other
 		}
 	}

@@ -47,7 +47,7 @@ func prefixes(manager core.Manager) []string {
 
 // apply creates or corrects the route. Fields that others have added stay.
 func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client.Object) error {
-	owner := metav1.NewControllerRef(w, v1beta2.GroupVersion().WithKind(v1beta2.Kind))
+	owner := metav1.NewControllerRef(w, v1beta2.GroupVersion().WithKind(watcherKind))
 	route.SetName(w.Name)
 	route.SetNamespace(w.Namespace)
 	route.SetLabels(map[string]string{v1beta2.ManagedByLabel: r.opts.FieldOwner})
@@ -86,7 +86,7 @@ func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 func ownedBy(route client.Object, name string) bool {
 	group := v1beta2.GroupVersion().Group + "/"
 	return slices.ContainsFunc(route.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
-		return owner.Kind == v1beta2.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, group)
+		return owner.Kind == watcherKind && owner.Name == name && strings.HasPrefix(owner.APIVersion, group)
 	})
 }
 

@@ -14,7 +14,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 )
 
-// The reasons of the condition [v1beta2.ConditionRouteReady].
+// The types of conditions.
+const (
+	// conditionRouteReady reports whether events reach the service.
+	conditionRouteReady = "RouteReady"
+	// conditionReady reports whether a Watcher works, for kubectl wait, Flux and Argo CD: the route
+	// is ready, and a runtime watches, as far as the runtimes are known. Its message counts them.
+	conditionReady = "Ready"
+)
+
+// The reasons of conditionRouteReady.
 const (
 	reasonRouteApplied   = "RouteApplied"
 	reasonRouteNotNeeded = "RouteNotNeeded"
@@ -37,7 +46,7 @@ const (
 	reasonRouteConflict = "RouteConflict"
 	// reasonRouteRefused means that a request to the API server failed. It is retried.
 	reasonRouteRefused = "RouteRefused"
-	// reasonNotInstalled means that no runtime watches it yet, for [v1beta2.ConditionReady].
+	// reasonNotInstalled means that no runtime watches it yet, for conditionReady.
 	reasonNotInstalled = "NotInstalled"
 )
 
@@ -83,13 +92,13 @@ func failed(err error) (o outcome, again error) {
 // report writes the status if it changes, and an Event if reason or message change.
 func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) error {
 	before := w.DeepCopy()
-	old := meta.FindStatusCondition(before.Status.Conditions, v1beta2.ConditionRouteReady)
+	old := meta.FindStatusCondition(before.Status.Conditions, conditionRouteReady)
 
 	w.Status.State = o.state
 	w.Status.ObservedGeneration = w.Generation
 	meta.RemoveStatusCondition(&w.Status.Conditions, formerCondition)
 	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
-		Type: v1beta2.ConditionRouteReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
+		Type: conditionRouteReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
 		ObservedGeneration: w.Generation,
 	})
 
@@ -111,12 +120,12 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 	return nil
 }
 
-// readyOf returns the condition [v1beta2.ConditionReady]. Once true, it stays true for that
+// readyOf returns the condition conditionReady. Once true, it stays true for that
 // generation while the route works. A runtime that is away breaks no Watcher, and neither does a
 // new process that has not seen the runtimes yet.
 func (r *reconciler) readyOf(w *v1beta2.Watcher, o outcome) metav1.Condition {
 	ready := metav1.Condition{
-		Type: v1beta2.ConditionReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
+		Type: conditionReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
 		ObservedGeneration: w.Generation,
 	}
 	if o.status != metav1.ConditionTrue || r.opts.Installed == nil {
@@ -124,7 +133,7 @@ func (r *reconciler) readyOf(w *v1beta2.Watcher, o outcome) metav1.Condition {
 	}
 	installed, all := r.opts.Installed(client.ObjectKeyFromObject(w), w.Generation)
 	ready.Message = fmt.Sprintf("installed in %d of %d runtimes; %s", installed, all, ready.Message)
-	last := meta.FindStatusCondition(w.Status.Conditions, v1beta2.ConditionReady)
+	last := meta.FindStatusCondition(w.Status.Conditions, conditionReady)
 	wasReady := last != nil && last.Status == metav1.ConditionTrue && last.ObservedGeneration == w.Generation
 	if all > 0 && installed == 0 && !wasReady {
 		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNotInstalled

@@ -1,6 +1,7 @@
 package watcher
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
+const watcherKind = "Watcher"
+
 // Errors of a Watcher without a manager, or with one that cannot be part of a URL.
 var (
 	errNoManager      = errors.New("want spec.manager, or the label " + v1beta2.ManagedByLabel + ", have neither")
@@ -19,7 +22,7 @@ var (
 
 // managerOf returns the manager that gets the events of a Watcher.
 func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
-	name := w.ManagerName()
+	name := managerName(w)
 	if name == "" {
 		return "", errNoManager
 	}
@@ -29,6 +32,11 @@ func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
 			errInvalidManager, name, v1beta2.ManagedByLabel)
 	}
 	return manager, nil
+}
+
+// managerName returns the manager of the spec, or else that of the label, which is not validated.
+func managerName(w *v1beta2.Watcher) string {
+	return cmp.Or(w.Spec.Manager, w.Labels[v1beta2.ManagedByLabel])
 }
 
 // watchOf returns the watch of a Watcher, without its invalid conditions. dropped is why they are
@@ -54,7 +62,7 @@ func read(w *v1beta2.Watcher) (watch.Watch, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &document)
 	}
-	document.Kind = "Watcher" // A client may leave it out.
+	document.Kind = watcherKind // A client may leave it out.
 	watches, mismatch := document.Watches()
 	if err := errors.Join(err, mismatch); err != nil {
 		return watch.Watch{}, err

@@ -32,9 +32,10 @@ func someWatcher(name string) v1beta2.Watcher {
 
 func TestWatches(t *testing.T) {
 	t.Parallel()
-	byLabel, unmanaged := someWatcher("by-label"), someWatcher("unmanaged")
+	kyma, byLabel, unmanaged := someWatcher("kyma"), someWatcher("by-label"), someWatcher("unmanaged")
 	wrong, going := someWatcher("wrong"), someWatcher("going")
 	byLabel.Labels = map[string]string{v1beta2.ManagedByLabel: "btp-manager"}
+	kyma.Labels = byLabel.Labels // The manager of the spec comes first.
 	byLabel.Spec = v1beta2.WatcherSpec{
 		ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "secrets"},
 		Field:           "spec",
@@ -44,7 +45,7 @@ func TestWatches(t *testing.T) {
 	going.DeletionTimestamp = new(metav1.Now())
 	stored := someWatcher("stored") // Before there were rules.
 	stored.Spec.ResourceToWatch.Resource = "*"
-	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), unmanaged, wrong, stored, going, byLabel})
+	got, err := Watches([]v1beta2.Watcher{kyma, unmanaged, wrong, stored, going, byLabel})
 	if !errors.Is(err, errNoManager) || !errors.Is(err, errInvalidManager) ||
 		!errors.Is(err, watch.ErrInvalid) {
 		t.Errorf("error %v, want those of all wrong Watchers", err)

@@ -274,18 +274,32 @@ func TestDocumentIsComplete(t *testing.T) {
 	}
 	beat := documentedHeartbeat()
 	beat.Leaving = true
-	request, err := contract.V3.Encode(&core.Batch{Source: "runtime-1", Epoch: "e", Heartbeat: beat})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, member := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(string(request.Body), -1) {
-		if member[1] != "overflow" {
-			want = append(want, "| `"+member[1]+"`")
+	for _, member := range members(t, core.Batch{Source: "runtime-1", Epoch: "e", Heartbeat: beat}) {
+		if member != "overflow" {
+			want = append(want, "| `"+member+"`")
 		}
+	}
+	event := fullEvent(time.Time{})
+	event.UID, event.Base = "4d0e5b6c", 1
+	for _, member := range members(t, core.Batch{Source: "runtime-1", Events: []core.Numbered{{WatchEvent: event}}}) {
+		want = append(want, "`"+member+"`")
 	}
 	for _, name := range want {
 		if !strings.Contains(text, name) {
 			t.Errorf("docs/reference/contract-v3.md does not name %s", name)
 		}
 	}
+}
+
+// members returns the names of all members of the JSON of a batch.
+func members(t *testing.T, batch core.Batch) (names []string) {
+	t.Helper()
+	request, err := contract.V3.Encode(&batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, member := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(string(request.Body), -1) {
+		names = append(names, member[1])
+	}
+	return names
 }

@@ -37,7 +37,7 @@ func (s *forwarderSuite) testDeadline() {
 	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.DeadlineExceeded)
 }
 
-// hang is [Hang] until the test ends, for far ends that do not notice that the caller has
+// hang blocks until ctx or the test ends: a far end may not notice that the caller has
 // disconnected.
 func (s *forwarderSuite) hang() Answer {
 	end := s.t.Context()

@@ -57,10 +57,14 @@ func (s *receiverSuite) testHandlerNotReady() {
 
 func (s *receiverSuite) testClaim() {
 	batch := batchOf("a")
-	batch.Source = "runtime-2"
+	batch.Source, batch.Heartbeat = "runtime-2", beat()
 	s.wantWhole(s.send(s.runtime, batch), core.ErrForbidden)
-	s.wantHandled("runtime-2")
-	s.wantHandled(s.runtime)
+	for _, runtime := range []core.RuntimeID{"runtime-2", s.runtime} {
+		s.wantHandled(runtime)
+		if s.fleet != nil && s.isKnown(runtime) {
+			s.t.Errorf("the fleet got the heartbeat as one of %s", runtime)
+		}
+	}
 }
 
 func beat() *core.Heartbeat {

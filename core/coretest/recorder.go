@@ -98,7 +98,7 @@ func (r *Recorder) answer() Answer {
 	if r.always != nil {
 		return r.always
 	}
-	return Accept
+	return accept
 }
 
 func (r *Recorder) wake() {

@@ -33,14 +33,13 @@ func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 		recorder coretest.Recorder
 		refusal  = &coretest.Refusal{Label: "refused"}
 	)
-	isB := func(e *core.WatchEvent) bool { return e.Watched.Name == "b" }
-	recorder.Next(coretest.Refuse(refusal), coretest.RefuseSome(refusal, isB))
+	some := core.EventErrors{1: refusal}
+	recorder.Next(coretest.Refuse(refusal), coretest.Refuse(some))
 	first := recorder.Forward(t.Context(), "m", batchOf("a"))
 	second := recorder.Forward(t.Context(), "m", batchOf("a", "b", "c"))
 	third := recorder.Handle(t.Context(), core.Delivery{Runtime: "r", Manager: "m", Event: named("d")[0]})
 	recorder.Always(coretest.Refuse(core.ErrForbidden))
 	fourth := recorder.Forward(t.Context(), "n", batchOf("e"))
-	some := core.EventErrors{1: refusal}
 	if !errors.Is(first, refusal) || third != nil || !errors.Is(fourth, core.ErrForbidden) {
 		t.Errorf("answers are %v, %v, %v, %v", first, second, third, fourth)
 	}
@@ -66,7 +65,10 @@ func TestRecorderWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var recorder coretest.Recorder
-		recorder.Next(coretest.Hang)
+		recorder.Next(func(ctx context.Context, _ core.Batch) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() {

@@ -72,6 +72,8 @@ func (p *replica) trouble(opts *Options, now time.Time) string {
 		return ReasonConfiguration
 	case p.certificate.isExpiring(opts, now):
 		return ReasonCertificateExpiring
+	case p.sharing.on:
+		return ReasonSharedByReplicas
 	default:
 		return ""
 	}
@@ -87,7 +89,7 @@ func (c certificate) isExpiring(opts *Options, now time.Time) bool {
 func severity() []string {
 	return []string{
 		ReasonWebhookUnreachable, ReasonCanaryLost, ReasonCanaryFailing, ReasonDropping, ReasonPendingTooLong,
-		ReasonKeyMaterial, ReasonConfiguration, ReasonCertificateExpiring,
+		ReasonKeyMaterial, ReasonConfiguration, ReasonCertificateExpiring, ReasonSharedByReplicas,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -102,17 +103,17 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	set := o.withDefaults()
 	return errors.Join(
-		notNegative("MissedHeartbeats", o.MissedHeartbeats),
-		notNegative("ForgetAfter", o.ForgetAfter),
-		notNegative("MaxStatuses", o.MaxStatuses),
-		notNegative("PollFresh", o.PollFresh),
-		notNegative("PollUnproved", o.PollUnproved),
-		notNegative("PollOtherwise", o.PollOtherwise),
-		notNegative("ProofLasts", o.ProofLasts),
-		notNegative("PendingTooLong", o.PendingTooLong),
-		notNegative("ExpiringWithin", o.ExpiringWithin),
-		notNegative("ResyncJitter", o.ResyncJitter),
-		notNegative("ResyncsPerSecond", o.ResyncsPerSecond),
+		option.NotNegative("Options.MissedHeartbeats", o.MissedHeartbeats),
+		option.NotNegative("Options.ForgetAfter", o.ForgetAfter),
+		option.NotNegative("Options.MaxStatuses", o.MaxStatuses),
+		option.NotNegative("Options.PollFresh", o.PollFresh),
+		option.NotNegative("Options.PollUnproved", o.PollUnproved),
+		option.NotNegative("Options.PollOtherwise", o.PollOtherwise),
+		option.NotNegative("Options.ProofLasts", o.ProofLasts),
+		option.NotNegative("Options.PendingTooLong", o.PendingTooLong),
+		option.NotNegative("Options.ExpiringWithin", o.ExpiringWithin),
+		option.NotNegative("Options.ResyncJitter", o.ResyncJitter),
+		option.NotNegative("Options.ResyncsPerSecond", o.ResyncsPerSecond),
 		notLonger("PollUnproved", set.PollUnproved, "PollFresh", set.PollFresh),
 		notLonger("PollOtherwise", set.PollOtherwise, "PollUnproved", set.PollUnproved),
 	)
@@ -124,11 +125,4 @@ func notLonger(name string, value time.Duration, than string, most time.Duration
 		return nil
 	}
 	return fmt.Errorf("fleet: option %s is %v, want at most %s, which is %v", name, value, than, most)
-}
-
-func notNegative[T int | time.Duration](name string, value T) error {
-	if value >= 0 {
-		return nil
-	}
-	return fmt.Errorf("fleet: option %s is %v, want more than 0, or 0 for the default", name, value)
 }

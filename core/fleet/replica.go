@@ -36,6 +36,7 @@ type replica struct {
 	// counts as recent.
 	dropping, unreachable time.Time
 	certificate           certificate
+	sharing               sharing
 	// gone means that no more requests are expected, and that a resync stands for the pending
 	// events of the replica. It is remembered in case that a request comes after all.
 	gone bool
@@ -68,6 +69,7 @@ func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now 
 	}
 	p.lastSeen = now
 	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
+	before := p.sequence
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
 		if sequence > p.sequence && sequence-p.sequence > 1 {
@@ -77,6 +79,9 @@ func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now 
 	}
 	if batch.Heartbeat != nil {
 		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, opts, now), cause)
+	}
+	if p.sequence > before {
+		return p.sharing.observe(cause)
 	}
 	return cause
 }
@@ -212,7 +217,7 @@ func patience(opts *Options, beat *core.Heartbeat) time.Duration {
 }
 
 func (p *replica) isSilent(opts *Options, now time.Time) bool {
-	return now.Sub(p.lastSeen) > patience(opts, p.beat)
+	return now.Sub(p.lastSeen) > p.sharing.patience(patience(opts, p.beat))
 }
 
 // isSpeaking reports whether the replica sends events or heartbeats.

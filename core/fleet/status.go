@@ -55,6 +55,10 @@ const (
 	// ReasonCertificateExpiring means that the client certificate expires soon, see
 	// [Options].ExpiringWithin.
 	ReasonCertificateExpiring = "certificate_expiring"
+	// ReasonSharedByReplicas means that other replicas of the operator take some of the requests,
+	// as without leader election. Gaps then lead to no resync, and the runtime is stale after eight
+	// times the usual silence.
+	ReasonSharedByReplicas = "shared_by_replicas"
 )
 
 // Condition is a state with its reason.

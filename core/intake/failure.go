@@ -14,16 +14,16 @@ type Fault int
 
 // The sides of a failure.
 const (
-	// FaultOfEvent is of one element: all others go on.
-	FaultOfEvent Fault = iota
-	// FaultOfSender is of the runtime: the verifier refuses it, or does not know it yet.
-	FaultOfSender
+	// faultOfEvent is of one element: all others go on.
+	faultOfEvent Fault = iota
+	// faultOfSender is of the runtime: the verifier refuses it, or does not know it yet.
+	faultOfSender
 	// FaultOfReplica is of this replica, which takes no events: another one may.
 	FaultOfReplica
 	// FaultOfShare is of a sender that has used its share.
 	FaultOfShare
-	// FaultOfIntake is of a receiver that is busy, or does not serve the manager.
-	FaultOfIntake
+	// faultOfIntake is of a receiver that is busy, or does not serve the manager.
+	faultOfIntake
 )
 
 // Failure is why an element, or a whole batch, was not taken. It wraps [core.ErrForbidden] and
@@ -44,11 +44,6 @@ type Failure struct {
 	// refused means that the verifier returned an error, passed that it let the element pass.
 	refused, passed bool
 }
-
-var (
-	_ core.Reasoner     = (*Failure)(nil)
-	_ core.RetryAfterer = (*Failure)(nil)
-)
 
 // Error returns the cause.
 func (f *Failure) Error() string {
@@ -94,20 +89,20 @@ func (f *Failure) isUnknown() bool {
 }
 
 func busy() *Failure {
-	return &Failure{Fault: FaultOfIntake, class: core.ErrNotReady, reason: reasons.Busy}
+	return &Failure{Fault: faultOfIntake, class: core.ErrNotReady, reason: reasons.Busy}
 }
 
 // mismatch refuses a batch that claims to come from another runtime than the peer.
 func mismatch(claimed core.RuntimeID) *Failure {
 	return &Failure{
-		Fault: FaultOfSender, class: core.ErrForbidden, reason: reasons.SourceMismatch, refused: true,
+		Fault: faultOfSender, class: core.ErrForbidden, reason: reasons.SourceMismatch, refused: true,
 		cause: fmt.Errorf("%w: the batch claims to come from runtime %.253q", core.ErrForbidden, claimed),
 	}
 }
 
 func unknownManager(manager core.Manager) *Failure {
 	return &Failure{
-		Fault: FaultOfIntake, class: core.ErrUnknownManager, reason: reasons.UnknownManager,
+		Fault: faultOfIntake, class: core.ErrUnknownManager, reason: reasons.UnknownManager,
 		cause: fmt.Errorf("%w: %q", core.ErrUnknownManager, manager),
 	}
 }
@@ -161,7 +156,7 @@ func (v *Verdict) all(match func(*Failure) bool) bool {
 func (v *Verdict) settle() {
 	first := -1
 	for index, f := range v.Failed {
-		if f.Fault != FaultOfEvent && (first < 0 || index < first) {
+		if f.Fault != faultOfEvent && (first < 0 || index < first) {
 			first, v.Whole = index, f
 		}
 	}

@@ -15,7 +15,7 @@ func (t *task) observe(o *outcome, returned bool) {
 	switch {
 	case t.opts.Fleet == nil || o.isOfReplica():
 		return
-	case o.Whole != nil && o.Whole.Fault == FaultOfSender && !o.Whole.isUnknown():
+	case o.Whole != nil && o.Whole.Fault == faultOfSender && !o.Whole.isUnknown():
 		t.opts.Fleet.Refuse(t.Peer.ID, t.Manager, o.Whole.Reason())
 		return
 	case !o.verified:

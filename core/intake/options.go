@@ -3,11 +3,11 @@ package intake
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Options are the optional settings of an [Intake]. The zero value is the documented default.
@@ -62,20 +62,10 @@ func (o Options) withDefaults() Options {
 
 func (o Options) validate() error {
 	return errors.Join(
-		NotNegative("Options.MaxInFlight", o.MaxInFlight),
-		NotNegative("Options.RuntimeRate", o.RuntimeRate),
-		NotNegative("Options.RuntimeBurst", o.RuntimeBurst),
-		NotNegative("Options.RuntimeInFlight", o.RuntimeInFlight),
-		NotNegative("Options.HandleTimeout", o.HandleTimeout),
+		option.NotNegative("Options.MaxInFlight", o.MaxInFlight),
+		option.NotNegative("Options.RuntimeRate", o.RuntimeRate),
+		option.NotNegative("Options.RuntimeBurst", o.RuntimeBurst),
+		option.NotNegative("Options.RuntimeInFlight", o.RuntimeInFlight),
+		option.NotNegative("Options.HandleTimeout", o.HandleTimeout),
 	)
-}
-
-var errNegative = errors.New("option is negative")
-
-// NotNegative refuses a negative value of the option with that name.
-func NotNegative[T int | float64 | time.Duration](name string, value T) error {
-	if value >= 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: %s is %v, want more than 0, or 0 for the default", errNegative, name, value)
 }

@@ -211,7 +211,7 @@ func (t *task) judgeSender(ctx context.Context, o *outcome) {
 	if !refused || !sender.refused || sender.isUnknown() && !o.all((*Failure).isUnknown) {
 		return
 	}
-	sender.Fault = FaultOfSender
+	sender.Fault = faultOfSender
 	for i := range o.Failed {
 		o.Failed[i] = sender
 	}

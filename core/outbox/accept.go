@@ -16,7 +16,7 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	defer o.mu.Unlock()
 
 	if o.stopped {
-		return o.countsOf(manager).refuse(ReasonShutdown)
+		return o.countsOf(manager).refuse(reasonShutdown)
 	}
 
 	now := time.Now() // Under the lock, so that events are due in the order in which they are kept.
@@ -26,7 +26,7 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 		return o.others.refuse(reasonTooManyManagers)
 	}
 	if l.pulse.leaving != stays {
-		return l.counts.refuse(ReasonShutdown)
+		return l.counts.refuse(reasonShutdown)
 	}
 	l.newest = now
 
@@ -39,7 +39,7 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 
 	if !room {
 		l.noteOverflow(now)
-		return l.counts.refuse(ReasonOverflow)
+		return l.counts.refuse(reasonOverflow)
 	}
 
 	return l.keep(event, now)

@@ -9,8 +9,8 @@ import (
 // The drop reasons of an outbox. A permanent error of the forwarder has the reason of
 // [core.Reason].
 const (
-	// ReasonOverflow means that [Options].MaxKeys was reached. A resync stands in.
-	ReasonOverflow = "overflow"
+	// reasonOverflow means that [Options].MaxKeys was reached. A resync stands in.
+	reasonOverflow = "overflow"
 	// reasonTooManyManagers means that [Options].MaxManagers was reached. Nothing stands in.
 	reasonTooManyManagers = "too_many_managers"
 	// reasonUnknownManager means that the lane of a manager was evicted because the control plane
@@ -18,8 +18,8 @@ const (
 	reasonUnknownManager = "unknown_manager"
 	// reasonNoOwner means that a resync needs an owner, and that no event has named one yet.
 	reasonNoOwner = "no_owner"
-	// ReasonShutdown means that the outbox stopped before the event was delivered.
-	ReasonShutdown = "shutdown"
+	// reasonShutdown means that the outbox stopped before the event was delivered.
+	reasonShutdown = "shutdown"
 )
 
 // Counts are the fates of events. At all times,
@@ -32,18 +32,19 @@ type Counts struct {
 	Delivered int64
 	// Coalesced counts the events that another event with the same key stands for.
 	Coalesced int64
-	// Dropped counts the events that were given up, by reason.
+	// Dropped counts the events that were given up, by reason: "overflow", "shutdown",
+	// "too_many_managers", "unknown_manager", "no_owner", and those of [core.Reason].
 	Dropped map[string]int64
 	// Pending is the number of events that wait to be sent or acknowledged.
 	Pending int64
 }
 
-// Others is the key in [Outbox.Counts] of two groups of managers: those beyond
-// [Options].MaxManagers, and those that gave way to a new manager.
-const Others core.Manager = ""
+// others is the key of the managers without a lane.
+const others core.Manager = ""
 
-// Counts returns the fates of the events of each manager, as of one moment. Its cost does not
-// depend on the number of pending events.
+// Counts returns the fates of the events of each manager, as of one moment. The manager "" stands
+// for those beyond [Options].MaxManagers, and for those that gave way to a new manager. The cost
+// does not depend on the number of pending events.
 func (o *Outbox) Counts() map[core.Manager]Counts {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -52,7 +53,7 @@ func (o *Outbox) Counts() map[core.Manager]Counts {
 		all[manager] = l.counts.clone()
 	}
 	if o.others.Accepted > 0 {
-		all[Others] = o.others.clone()
+		all[others] = o.others.clone()
 	}
 	return all
 }

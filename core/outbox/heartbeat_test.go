@@ -116,7 +116,7 @@ func TestHeartbeatTellsHowTheOutboxFares(t *testing.T) {
 			t.Fatalf("%d heartbeats after the outage, want 2 or 3: they must not pile up", len(beats))
 		}
 		first := beats[0]
-		if first.Pending != 3 || first.OldestPending < time.Minute || first.Dropped[outbox.ReasonOverflow] != 1 ||
+		if first.Pending != 3 || first.OldestPending < time.Minute || first.Dropped["overflow"] != 1 ||
 			first.Instance != "pod-1" || first.Canary != core.CanaryAlive {
 			t.Errorf("first heartbeat %+v, want 3 pending for a minute and 1 dropped", first)
 		}
@@ -425,7 +425,7 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 		in.setDown(false)
 		time.Sleep(10 * time.Second)
 		beats := in.beats()[before:]
-		if len(beats) == 0 || beats[0].Dropped[outbox.ReasonOverflow] == 0 {
+		if len(beats) == 0 || beats[0].Dropped["overflow"] == 0 {
 			t.Errorf("heartbeats after a drop: %+v, want it named", beats)
 		}
 		stop()

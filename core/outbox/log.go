@@ -122,7 +122,7 @@ func (l *lane) noteDropped(e *entry, err error, now time.Time) {
 }
 
 func (l *lane) noteOverflow(now time.Time) {
-	l.warn(now, "outbox is full: events are dropped, a resync stands in", ReasonOverflow,
+	l.warn(now, "outbox is full: events are dropped, a resync stands in", reasonOverflow,
 		slog.Int("max_keys", l.opts.MaxKeys))
 }
 

@@ -59,7 +59,7 @@ func TestInventedManagerDoesNotTakeAllKeys(t *testing.T) {
 		o.Accept("invented", named("object-2001")) // It does not get them back.
 		time.Sleep(time.Minute)
 		wantCounts(t, o, outbox.Counts{Accepted: 400, Delivered: 400})
-		if c := o.Counts()["invented"]; c.Dropped[outbox.ReasonOverflow] != 1401 || c.Pending < 600 || c.Pending > 602 {
+		if c := o.Counts()["invented"]; c.Dropped["overflow"] != 1401 || c.Pending < 600 || c.Pending > 602 {
 			t.Errorf("counts of the invented manager %+v, want 600 pending and its resyncs, and 1401 dropped", c)
 		}
 		stop()
@@ -118,7 +118,7 @@ func TestInventedManagersAreEvicted(t *testing.T) {
 				t.Errorf("the lane of %s is gone, want it to stay", manager)
 			}
 		}
-		if c := counts[outbox.Others]; c.Dropped["unknown_manager"] != 1001 || c.Pending != 0 {
+		if c := counts[""]; c.Dropped["unknown_manager"] != 1001 || c.Pending != 0 {
 			t.Errorf("counts of the others %+v, want 1001 events of unknown managers", c)
 		}
 		claim := strings.Contains(log.String(), "a resync stands in")
@@ -186,7 +186,7 @@ func TestManagerAfterTheEndHasNoLane(t *testing.T) {
 			o.Accept(core.Manager(fmt.Sprint("late-", i)), named("a"))
 		}
 		want := map[core.Manager]outbox.Counts{
-			outbox.Others: {Accepted: 1000, Dropped: map[string]int64{outbox.ReasonShutdown: 1000}},
+			"": {Accepted: 1000, Dropped: map[string]int64{"shutdown": 1000}},
 		}
 		if diff := cmp.Diff(want, o.Counts()); diff != "" {
 			t.Errorf("counts (-want +got):\n%s", diff)
@@ -211,7 +211,7 @@ func TestUnreachableManagersAreNotEvicted(t *testing.T) {
 		if n := strings.Count(log.String(), "dropped without a resync"); n != 1 {
 			t.Errorf("%d lines, want 1:\n%s", n, &log)
 		}
-		if c := o.Counts()[outbox.Others]; c.Dropped["too_many_managers"] != 10 {
+		if c := o.Counts()[""]; c.Dropped["too_many_managers"] != 10 {
 			t.Errorf("counts of the others %+v, want 10 dropped", c)
 		}
 		stop()

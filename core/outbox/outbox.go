@@ -206,6 +206,6 @@ func (o *Outbox) stop() {
 		if n := l.counts.Pending; n > 0 {
 			l.noteShutdown(n)
 		}
-		l.clear(ReasonShutdown)
+		l.clear(reasonShutdown)
 	}
 }

@@ -557,7 +557,7 @@ func TestOverflowCollapsesIntoOneResync(t *testing.T) {
 		if diff := gocmp.Diff([]string{"0", "1", "resync"}, slices.Compact(sent)); diff != "" {
 			t.Errorf("sent (-want +got):\n%s", diff)
 		}
-		if got := o.Counts()[kyma]; got.Dropped[outbox.ReasonOverflow] != 3 || got.Pending != 0 {
+		if got := o.Counts()[kyma]; got.Dropped["overflow"] != 3 || got.Pending != 0 {
 			t.Errorf("counts %+v, want 3 dropped and none pending", got)
 		}
 		if got := o.Accept(kyma, named("later")); got != core.Accepted {
@@ -614,7 +614,7 @@ func TestStopGivesUpAtItsDeadline(t *testing.T) {
 		if got := o.Accept(kyma, named("b")); got != core.Dropped {
 			t.Errorf("after the end: %s, want dropped", got)
 		}
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Dropped: map[string]int64{outbox.ReasonShutdown: 2}})
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Dropped: map[string]int64{"shutdown": 2}})
 	})
 }
 

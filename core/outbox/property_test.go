@@ -268,7 +268,7 @@ func (m *model) checkNumbers() {
 	m.receiver.mu.Lock()
 	defer m.receiver.mu.Unlock()
 	for manager, gaps := range m.receiver.gaps {
-		if lost := m.outbox.Counts()[manager].Dropped[outbox.ReasonOverflow]; int64(gaps) > lost {
+		if lost := m.outbox.Counts()[manager].Dropped["overflow"]; int64(gaps) > lost {
 			m.t.Errorf("%s: %d gaps in the numbers that arrived, but %d events were lost", manager, gaps, lost)
 		}
 	}
@@ -288,7 +288,7 @@ func (m *model) checkRoom() {
 // leave.
 func (m *model) checkLeave() {
 	for manager, beat := range m.receiver.beats {
-		if lost := m.outbox.Counts()[manager].Dropped[outbox.ReasonShutdown]; beat.Leaving && lost > 0 {
+		if lost := m.outbox.Counts()[manager].Dropped["shutdown"]; beat.Leaving && lost > 0 {
 			m.t.Errorf("%s: the last heartbeat takes leave although %d events were lost", manager, lost)
 		}
 	}

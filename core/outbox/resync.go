@@ -22,7 +22,7 @@ func (o *Outbox) Resync() {
 	now := time.Now()
 	for _, l := range o.lanes {
 		if o.stopped {
-			l.counts.refuse(ReasonShutdown)
+			l.counts.refuse(reasonShutdown)
 		} else {
 			l.resyncAll(now)
 		}

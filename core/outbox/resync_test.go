@@ -54,7 +54,7 @@ func TestResyncAfterTheEndIsCounted(t *testing.T) {
 		stop()
 		o.Resync()
 		checkBalance(t, o)
-		if got := o.Counts()[kyma].Dropped[outbox.ReasonShutdown]; got != 1 {
+		if got := o.Counts()[kyma].Dropped["shutdown"]; got != 1 {
 			t.Errorf("%d dropped, want 1", got)
 		}
 	})

@@ -42,7 +42,7 @@ func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
 	}
 	e := hog.lastWaiting()
 	hog.forget(e)
-	hog.counts.giveUp(e.events(), ReasonOverflow)
+	hog.counts.giveUp(e.events(), reasonOverflow)
 	hog.noteOverflow(now)
 	hog.resync(e.Owner, now)
 	return true

@@ -55,7 +55,9 @@ func newWatching(
 	ctx context.Context, s settings, mgr ctrl.Manager, watched *fleet.Fleet, overview *runtimes.Overview,
 ) (*watching, error) {
 	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), newKyma().GroupVersionKind(),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{
+			Fleet: watched, Managers: []core.Manager{kymaManager, moduleManager},
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +81,7 @@ func (w *watching) setUp() error {
 		return err
 	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: w.namespace, Name: certificatesName},
-		[]string{w.host()}, certificates.FromFleet(w.fleet, certificates.FleetOptions{}),
+		[]string{w.host()}, certificates.FromFleet(w.fleet, 0),
 		certificates.Options{ListenerSecret: w.listenerSecret, Logger: controllerruntime.Logger(w.mgr.GetLogger())})
 	if err != nil {
 		return err

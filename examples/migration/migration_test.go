@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -178,8 +177,8 @@ func (w *world) rotate() {
 	// The operator reads the annotation every five minutes, and when it starts.
 	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
 	w.eventually("the next CA signs everything", func() bool {
-		w.must(w.plane.Client.Get(w.t.Context(), w.ours.set.ClientsIssuer(), issuer))
-		return issuer.Annotations[certificates.AnnotationRotation] == fmt.Sprintf("CA %d signs everything", next)
+		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKey{Namespace: "kcp-system", Name: "watcher-clients"}, issuer))
+		return issuer.Annotations["operator.kyma-project.io/rotation"] == fmt.Sprintf("CA %d signs everything", next)
 	})
 	w.serverIsLeafOf(fmt.Sprintf("watcher-ca-%d", next))
 	w.everywhereArrives("rotated")

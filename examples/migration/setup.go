@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -77,7 +78,7 @@ func Events(
 // imported. Until [Agents] takes its place, add runtimes.KeepCertificates of the result to mgr.
 func Certificates(
 	mgr ctrl.Manager, watched *fleet.Fleet, imported []types.NamespacedName, opts certificates.Options,
-	confirm certificates.FleetOptions,
+	warmUp time.Duration,
 ) (*certificates.Certificates, error) {
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
 	if err != nil {
@@ -88,7 +89,7 @@ func Certificates(
 	}
 	opts.ListenerSecret, opts.RuntimeNamespace = gatewaySecret, "kyma-system"
 	return certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"},
-		[]string{"listener.kyma.example.com"}, certificates.FromFleet(watched, confirm), opts)
+		[]string{"listener.kyma.example.com"}, certificates.FromFleet(watched, warmUp), opts)
 }
 
 // FormerCAs are the CAs for [Certificates] until step 8.

@@ -335,7 +335,7 @@ func (o *ours) watch() {
 // newSet takes over the gateway's Secret of today, and a CA, which may be renewed by its owner.
 func (o *ours) newSet(ca ...types.NamespacedName) *certificates.Certificates {
 	set, err := Certificates(o.newManager(), o.w.fleet, ca, certificates.Options{Propagation: propagation},
-		certificates.FleetOptions{WarmUp: time.Millisecond})
+		time.Millisecond)
 	o.w.must(err)
 	return set
 }

@@ -8,26 +8,24 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // settle is the time for which the agent holds an event back, as it sees a write before the commit.
 var settle = outbox.Defaults().Settle
 
 // describeAgent waits until the agent is ready and, where the contract allows one, for its resync.
-func (r *remote) describeAgent(ctx context.Context) (string, error) {
+func (r *remote) describeAgent(ctx context.Context, pid int) (string, error) {
 	if err := r.awaitAgent(ctx); err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("in the runtime: process %d, speaks contract %s", r.agent.pid(), r.settings.contract)
+	text := fmt.Sprintf("in the runtime: process %d, speaks contract %s", pid, r.settings.contract)
 	if r.settings.contract.NeedsOwner() {
 		return text, nil // The first object names the owner, so there is no resync before it.
 	}
@@ -56,20 +54,11 @@ func (r *remote) awaitAgent(ctx context.Context) (err error) {
 	return nil
 }
 
-// poll calls done every 20 ms until it returns true. It fails after patience, and when ctx ends.
+// poll waits until done returns true. It fails after patience, and when ctx ends.
 func poll(ctx context.Context, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
-	return nil
+	return machine.Poll(ctx, done)
 }
 
 func (a *agent) ready(ctx context.Context) error {
@@ -87,21 +76,6 @@ func (a *agent) address(server string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.addresses[server]
-}
-
-// interrupted reports whether a Ctrl-C ended both the process and the demo. A process that begins
-// is for a moment in the group of its parent, and gets the signal first.
-func interrupted(ctx context.Context, state *os.ProcessState) bool {
-	const patience = time.Second
-	if status, ok := state.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
-		return false
-	}
-	select {
-	case <-ctx.Done():
-		return true
-	case <-time.After(patience):
-		return false
-	}
 }
 
 // get returns a response of the metrics server of the agent.

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -97,26 +95,18 @@ func brokerUser(runtime core.RuntimeID, domain string) string {
 }
 
 func (d *demo) launchBroker(config string) error {
-	log, err := os.Create(filepath.Join(d.logs, "nats.log"))
+	log := filepath.Join(d.logs, "nats.log")
+	server, err := machine.Launch(log, d.brokerBinary, os.Environ(), []string{"-c", config})
 	if err != nil {
 		return err
 	}
-	d.closers = append(d.closers, log.Close)
-	cmd := exec.Command(d.brokerBinary, "-c", config) //nolint:noctx // A closer ends it.
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = log, log, machine.OwnGroup()
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	exited := make(chan struct{})
 	d.closers = append(d.closers, func() error {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
-		<-exited
+		server.Stop()
 		return nil
 	})
 	go func() {
-		_ = cmd.Wait() // ProcessState says the same, and also reports exit code 0.
-		close(exited)
-		d.fail(fmt.Errorf("the NATS server ended: %s\n  next: see nats.log", cmd.ProcessState))
+		<-server.Exited()
+		d.fail(fmt.Errorf("the NATS server ended: %s\n  next: see nats.log", server.State()))
 	}()
 	return nil
 }

@@ -3,10 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -40,11 +40,12 @@ const restartAfter = 10 * time.Second
 type agent struct {
 	log      *os.File
 	stopping chan struct{}
-	// exited is closed when the process has ended and none follows.
-	exited chan struct{}
+	// exited is closed when the process has ended and none follows. Then stopped is the error of
+	// stop.
+	exited  chan struct{}
+	stopped error
 
-	mu      sync.Mutex
-	process *os.Process
+	mu sync.Mutex
 	// addresses has the address of each server from the log: the first process takes free ports.
 	addresses map[string]string
 }
@@ -62,13 +63,13 @@ func (r *remote) startAgent(ctx context.Context) (string, error) {
 	r.agent = &agent{
 		log: log, addresses: make(map[string]string), stopping: make(chan struct{}), exited: make(chan struct{}),
 	}
-	cmd, err := r.launch()
+	process, err := r.launch()
 	if err != nil {
 		return "", err
 	}
 	r.closers = append(r.closers, r.agent.stop)
-	go r.keepRunning(ctx, cmd)
-	return r.describeAgent(ctx)
+	go r.keepRunning(ctx, process)
+	return r.describeAgent(ctx, process.Pid())
 }
 
 // file returns a path in a folder of the demo. The first runtime has no prefix.
@@ -80,31 +81,31 @@ func (r *remote) file(folder, name string) string {
 }
 
 // launch starts a process, and writes its ID to a file.
-func (r *remote) launch() (*exec.Cmd, error) {
-	cmd := exec.Command(r.agentBinary) //nolint:noctx // stop ends it with SIGTERM.
-	cmd.Env = r.agentSettings()
-	cmd.Stderr = &lines{file: r.agent.log, each: r.readLog}
-	cmd.SysProcAttr = machine.OwnGroup()
-
-	r.agent.mu.Lock()
-	defer r.agent.mu.Unlock()
-	if err := cmd.Start(); err != nil {
+func (r *remote) launch() (*machine.Process, error) {
+	output := &lines{file: r.agent.log, each: r.readLog}
+	process, err := machine.Start(output, r.agentBinary, r.agentSettings(), nil)
+	if err != nil {
 		return nil, err
 	}
-	r.agent.process = cmd.Process
-	return cmd, os.WriteFile(r.file("", "agent.pid"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
+	return process, os.WriteFile(r.file("", "agent.pid"), []byte(strconv.Itoa(process.Pid())), 0o600)
 }
 
-// keepRunning starts the agent again with --serve. Otherwise its end is the failure of the demo.
-func (r *remote) keepRunning(ctx context.Context, cmd *exec.Cmd) {
+// keepRunning runs the agent until stop is called, and starts it again with --serve. Otherwise its
+// end is the failure of the demo.
+func (r *remote) keepRunning(ctx context.Context, process *machine.Process) {
 	defer close(r.agent.exited)
 	for {
-		_ = cmd.Wait() // ProcessState says the same, and also reports exit code 0.
+		select {
+		case <-process.Exited():
+		case <-r.agent.stopping:
+			r.agent.stopped = stop(process)
+			return
+		}
 		switch {
-		case interrupted(ctx, cmd.ProcessState):
+		case endedBy(process, syscall.SIGINT) && interrupted(ctx):
 			return
 		case !r.settings.serve:
-			r.fail(fmt.Errorf("the agent ended: %s\n  next: see agent.log", cmd.ProcessState))
+			r.fail(fmt.Errorf("the agent ended: %s\n  next: see agent.log", process.State()))
 			return
 		}
 		select {
@@ -113,44 +114,45 @@ func (r *remote) keepRunning(ctx context.Context, cmd *exec.Cmd) {
 		case <-time.After(restartAfter):
 		}
 		var err error
-		if cmd, err = r.launch(); err != nil {
+		if process, err = r.launch(); err != nil {
 			r.fail(fmt.Errorf("the agent does not start again: %w", err))
 			return
 		}
 	}
 }
 
-func (a *agent) pid() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.process.Pid
-}
-
-// stop ends the process, after a grace period with SIGKILL. A process that stands still goes on
-// first.
+// stop ends the process and its successors.
 func (a *agent) stop() error {
-	const grace = 5 * time.Second
-
 	close(a.stopping)
-	a.signal(syscall.SIGCONT)
-	a.signal(syscall.SIGTERM)
-
-	select {
-	case <-a.exited:
-		return nil
-	case <-time.After(grace):
-	}
-
-	a.signal(syscall.SIGKILL)
 	<-a.exited
-
-	return fmt.Errorf("the agent did not end within %v and was killed", grace)
+	return a.stopped
 }
 
-func (a *agent) signal(s os.Signal) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	_ = a.process.Signal(s) // It may have ended.
+// stop ends a process. One that stands still goes on first.
+func stop(process *machine.Process) error {
+	_ = process.Signal(syscall.SIGCONT) // It may have ended.
+	process.Stop()
+	if endedBy(process, syscall.SIGKILL) {
+		return errors.New("the agent did not end in time and was killed")
+	}
+	return nil
+}
+
+func endedBy(process *machine.Process, signal syscall.Signal) bool {
+	status, ok := process.State().Sys().(syscall.WaitStatus)
+	return ok && status.Signal() == signal
+}
+
+// interrupted reports whether a Ctrl-C, which ended the agent, has also ended the demo. A process
+// that begins is for a moment in the group of its parent, and gets the signal first.
+func interrupted(ctx context.Context) bool {
+	const patience = time.Second
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(patience):
+		return false
+	}
 }
 
 // agentSettings returns those of a Deployment. A process that follows another has its ports.
@@ -160,6 +162,12 @@ func (r *remote) agentSettings() []string {
 	if r.broker != nil {
 		transport, address = "nats", r.broker.addr
 	}
+	// The demo is over by then, unless a slow machine commits after the settle time. With --serve,
+	// each write shall have one reconcile.
+	resend := 20 * time.Second
+	if r.settings.serve {
+		resend = 0
+	}
 	settings := []string{
 		"WEBHOOK_PORT=" + portOf(r.agent.webhook()), "WEBHOOK_BIND=127.0.0.1",
 		"METRICS_PORT=" + portOf(cmp.Or(r.agent.metrics(), r.metricsAddr())), "METRICS_BIND=127.0.0.1",
@@ -167,11 +175,7 @@ func (r *remote) agentSettings() []string {
 		"TRANSPORT=" + transport, "KCP_ADDR=" + address,
 		"KCP_CONTRACT=" + string(r.settings.contract), "MANAGERS=" + component,
 		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=2s",
-		"RESEND_AFTER=0s", // With --serve, each write shall have one reconcile.
-	}
-	if !r.settings.serve {
-		// The demo is over by then, unless a slow machine commits after the settle time.
-		settings = append(settings, "RESEND_AFTER=20s")
+		"RESEND_AFTER=" + resend.String(),
 	}
 	return append(settings, r.canarySettings()...)
 }

@@ -7,11 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
-	"strings"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -35,7 +34,7 @@ type Target struct {
 
 // split returns host:port, and the name to expect in the certificate.
 func (t Target) split() (address, name string, err error) {
-	target, err := url.Parse("https://" + strings.TrimPrefix(t.Address, "https://"))
+	target, err := ParseAddress(t.Address)
 	if err != nil {
 		return "", "", fmt.Errorf("address: %w", err)
 	}
@@ -70,10 +69,12 @@ func TCP(ctx context.Context, to Target) (net.Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if to.Dial != nil {
-		return to.Dial(ctx, "tcp", address)
+	dial := to.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
 	}
-	return new(net.Dialer).DialContext(ctx, "tcp", address)
+	conn, err := dial(ctx, "tcp", address)
+	return conn, reasons.Plain(err)
 }
 
 // TLS shakes hands on conn with the client certificate of keys, and closes conn. It waits up to 1 s
@@ -93,7 +94,7 @@ func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) er
 	config.NextProtos = []string{"h2", "http/1.1"}
 	secured := tls.Client(conn, config)
 	if err := secured.HandshakeContext(ctx); err != nil {
-		return err
+		return reasons.Plain(err)
 	}
 	return awaitRefusal(ctx, secured)
 }

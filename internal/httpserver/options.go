@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"runtime"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Options are the optional settings of a [Server]. The zero value is the documented default.
@@ -108,27 +109,17 @@ func (o Options) withDefaults() Options {
 }
 
 // errNegative is wrapped by all errors of options.
-var errNegative = errors.New("option is negative")
-
 // validate returns one error that joins all problems, in the order of the fields.
 func (o Options) validate() error {
 	return errors.Join(
-		notNegative("MaxConnections", o.MaxConnections),
-		notNegative("MaxHandshakes", o.MaxHandshakes),
-		notNegative("MaxHandshakeBytes", o.MaxHandshakeBytes),
-		notNegative("MaxHeaderBytes", o.MaxHeaderBytes),
-		notNegative("ReadHeaderTimeout", o.ReadHeaderTimeout),
-		notNegative("ReadTimeout", o.ReadTimeout),
-		notNegative("WriteTimeout", o.WriteTimeout),
-		notNegative("IdleTimeout", o.IdleTimeout),
-		notNegative("ShutdownTimeout", o.ShutdownTimeout),
+		option.NotNegative("Options.MaxConnections", o.MaxConnections),
+		option.NotNegative("Options.MaxHandshakes", o.MaxHandshakes),
+		option.NotNegative("Options.MaxHandshakeBytes", o.MaxHandshakeBytes),
+		option.NotNegative("Options.MaxHeaderBytes", o.MaxHeaderBytes),
+		option.NotNegative("Options.ReadHeaderTimeout", o.ReadHeaderTimeout),
+		option.NotNegative("Options.ReadTimeout", o.ReadTimeout),
+		option.NotNegative("Options.WriteTimeout", o.WriteTimeout),
+		option.NotNegative("Options.IdleTimeout", o.IdleTimeout),
+		option.NotNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
 	)
-}
-
-// notNegative names the option in its error.
-func notNegative[T int | time.Duration](name string, value T) error {
-	if value >= 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: Options.%s is %v, want more than 0, or 0 for the default", errNegative, name, value)
 }

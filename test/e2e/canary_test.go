@@ -8,10 +8,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -149,7 +146,6 @@ func (s *canaryScene) put(configuration *admissionregistrationv1.ValidatingWebho
 func TestCanary(t *testing.T) {
 	s := newCanaryScene(t)
 	nobody := lab.Address(lab.FreePort(t))
-	s.checkRights()
 	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
 	s.put(s.configuration())
 	s.await("with a configuration", core.CanaryAlive, fleet.Fresh, "")
@@ -198,33 +194,5 @@ func TestCanary(t *testing.T) {
 	if refused := s.agent.Metric("runtime_watcher_agent_admission_refusals_total",
 		`reason="unknown_path"`); refused == 0 {
 		t.Error("no refusal counted for the wrong path")
-	}
-}
-
-// checkRights makes sure that the agent may do nothing but patch its Lease.
-func (s *canaryScene) checkRights() {
-	s.t.Helper()
-	agent, err := client.New(s.canary.Config(s.runtime), client.Options{Scheme: s.runtime.Client.Scheme()})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	mine := metav1.ObjectMeta{Namespace: s.canary.Lease.Namespace, Name: s.canary.Lease.Name}
-	others := metav1.ObjectMeta{Namespace: s.canary.Lease.Namespace, Name: "other"}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
-	if err := s.runtime.Client.Create(s.t.Context(), &coordinationv1.Lease{ObjectMeta: others}); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := agent.Patch(s.t.Context(), &coordinationv1.Lease{ObjectMeta: mine}, patch); err != nil {
-		s.t.Errorf("its Lease can not be patched: %v", err)
-	}
-	for what, err := range map[string]error{
-		"patch another Lease": agent.Patch(s.t.Context(), &coordinationv1.Lease{ObjectMeta: others}, patch),
-		"delete its Lease":    agent.Delete(s.t.Context(), &coordinationv1.Lease{ObjectMeta: mine}),
-		"list Leases":         agent.List(s.t.Context(), &coordinationv1.LeaseList{}),
-		"list Secrets":        agent.List(s.t.Context(), &corev1.SecretList{}),
-	} {
-		if !apierrors.IsForbidden(err) {
-			s.t.Errorf("the agent could %s (%v), want that to be forbidden", what, err)
-		}
 	}
 }

@@ -63,9 +63,8 @@ type attack struct {
 	want    want
 }
 
-// TestAttacks tries attacks that need a real gateway or the cache of a real API server. After each
-// attack the legitimate runtime passes. The tables of all bad certificates and headers are in
-// package listener.
+// TestAttacks tries attacks that need a real gateway. After each attack the legitimate runtime passes.
+// The tables of all bad certificates and headers are in package listener.
 //
 // A request that nginx refuses never reaches the listener. The lax nginx shows that the listener
 // does not rely on it.
@@ -251,30 +250,26 @@ func (n *network) claims() []attack {
 	}
 }
 
-// registrations change the registered runtimes, which the operator's cache must learn.
+// registrations change the registered runtimes.
 func (n *network) registrations() []attack {
-	runtime := func(title, name string, change func(t *testing.T, name string), want want) attack {
+	runtime := func(title, name string, change func(name string), want want) attack {
 		domain := name + ".example.com"
 		leaf := n.runtime(name, domain)
 		return attack{name: title, leaf: leaf, claims: name, want: want, prepare: func(t *testing.T) {
 			t.Helper()
-			n.at.register(t, name, domain)
+			n.at.register(name, domain)
 			n.passes(t, byCertificate, leaf, name)
-			change(t, name)
+			change(name)
 		}}
 	}
 	unknown := "runtime_unknown"
 	return []attack{
-		runtime("owner deleted", "deleted", func(t *testing.T, name string) { t.Helper(); n.at.remove(t, name) },
+		runtime("owner deleted", "deleted", func(name string) { n.at.cache.Delete(owner(name)) },
 			byVersion(forbidden(listener.ReasonOwnerMissing), forbidden(unknown), forbidden(unknown))),
-		runtime("domain moved", "moved", func(t *testing.T, name string) {
-			t.Helper()
-			n.at.change(t, name, "elsewhere.example.com")
-		}, everywhere(forbidden(listener.ReasonSANMismatch))),
-		runtime("domain registered twice", "twice", func(t *testing.T, name string) {
-			t.Helper()
-			n.at.register(t, name+"-2", "TWICE.example.com.")
-		}, everywhere(forbidden(listener.ReasonDomainAmbiguous))),
+		runtime("domain moved", "moved", func(name string) { n.at.register(name, "elsewhere.example.com") },
+			everywhere(forbidden(listener.ReasonSANMismatch))),
+		runtime("domain registered twice", "twice", func(name string) { n.at.register(name+"-2", "TWICE.example.com.") },
+			everywhere(forbidden(listener.ReasonDomainAmbiguous))),
 	}
 }
 

@@ -81,27 +81,14 @@ func (c *controlPlane) listen(peers listener.Peers) {
 	c.t.Helper()
 	bound := must(new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0"))
 	c.addr = bound.Addr().String()
-	domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string,
-		error,
-	) {
+	domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
 		return string(id) + ".example.com", nil
 	})
 	l := must(listener.New(peers, listener.SANPinning(domains),
 		map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
 		listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(c.files)}))
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	for _, start := range []func(context.Context) error{c.files.Start, l.Start} {
-		running.Go(func() {
-			if err := start(ctx); err != nil {
-				c.t.Errorf("control plane: %v", err)
-			}
-		})
-	}
-	c.t.Cleanup(func() {
-		stop()
-		running.Wait()
-	})
+	lab.Run(c.t, "files", c.files.Start)
+	lab.Run(c.t, "listener", l.Start)
 }
 
 func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {

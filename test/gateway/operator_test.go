@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -14,21 +13,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const (
@@ -39,8 +31,6 @@ const (
 	// have 127.0.0.1.
 	gatewayAddress = "127.0.0.2"
 )
-
-func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
 func must[T any](value T, err error) T {
 	if err != nil {
@@ -69,14 +59,12 @@ func (a authorities) serverTLS() *tls.Config {
 	}
 }
 
-// operator is one manager. Three listeners feed its controller. SAN pinning reads its cache, which
-// watches a real API server.
+// operator is one manager. Three listeners feed its queue. SAN pinning reads a cache in memory:
+// test/controlplane/operator has that of a real API server.
 type operator struct {
-	plane    *apiserver.ControlPlane
-	mgr      manager.Manager
-	queue    *countedQueue
+	cache    *controllerruntimetest.Cache
 	runtimes *controllerruntime.Runtimes
-	source   *controllerruntime.Source[reconcile.Request]
+	queue    *countedQueue
 
 	// native verifies in the handshake. The others believe a gateway, by its certificate or by its
 	// address.
@@ -116,39 +104,11 @@ func (a *answers) last() counted {
 
 func startOperator(t *testing.T, ca authorities) *operator {
 	t.Helper()
-	o := &operator{plane: lab.SharedAPIServer(t, apiserver.Options{}), queue: &countedQueue{}}
-	o.mgr = must(ctrl.NewManager(o.plane.Config, ctrl.Options{
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	}))
-	ctx, stop := context.WithCancel(context.Background())
-	o.runtimes = must(controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(),
-		corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	o := &operator{cache: controllerruntimetest.NewCache()}
+	o.runtimes = must(controllerruntime.NewRuntimes(t.Context(), o.cache, corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
-	enqueue := controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(o.runtimes))
-	o.source = controllerruntime.NewSource(enqueue,
-		controllerruntime.SourceOptions{Elected: o.mgr.Elected()})
+	o.queue = &countedQueue{requests: controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(o.runtimes))}
 	o.listenAll(t, ca)
-	reconciler := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result,
-		error,
-	) {
-		return reconcile.Result{}, nil
-	})
-	if err := ctrl.NewControllerManagedBy(o.mgr).Named(component).WatchesRawSource(o.source).
-		WithOptions(controller.Options{NewQueue: o.queue.wrap}).Complete(reconciler); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- o.mgr.Start(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("operator: %v", err)
-		}
-	})
-	if !o.mgr.GetCache().WaitForCacheSync(ctx) {
-		t.Fatal("the operator's cache does not sync")
-	}
 	return o
 }
 
@@ -165,95 +125,49 @@ func (o *operator) listenAll(t *testing.T, ca authorities) {
 	o.proxyAddress = o.listen(t, listener.FromXFCC(byAddress, roots, listener.PeerOptions{}), nil)
 }
 
-// listen adds a listener to the manager.
+// listen runs a listener until the test ends.
 func (o *operator) listen(t *testing.T, peers listener.Peers, serving *tls.Config) *answers {
 	t.Helper()
 	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	a := &answers{addr: bound.Addr().String()}
 	const plenty = 1 << 20 // Another test is about shares.
-	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.source},
+	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.queue},
 		listener.Options{
 			Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty,
 			Hooks: listener.Hooks{Answered: a.answered},
 		}))
-	if err := o.mgr.Add(l); err != nil {
-		t.Fatal(err)
-	}
+	lab.Run(t, "listener", l.Start)
 	return a
 }
 
-func registered(name, domain string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Namespace: lab.Namespace,
-		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
-	}}
-}
-
-// register creates the object of a runtime, and returns when the operator's cache has it. The test
-// removes it.
-func (o *operator) register(t *testing.T, name, domain string) {
-	t.Helper()
-	lab.AddRuntime(t, o.plane, name, domain)
-	object := registered(name, domain)
-	if err := o.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
-		t.Fatal(err)
-	}
-	o.await(t, object, object.ResourceVersion)
-}
-
-// change registers another domain for a runtime.
-func (o *operator) change(t *testing.T, name, domain string) {
-	t.Helper()
-	object := registered(name, domain)
-	if err := o.plane.Client.Update(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
-	o.await(t, object, object.ResourceVersion)
-}
-
-func (o *operator) remove(t *testing.T, name string) {
-	t.Helper()
-	object := registered(name, "")
-	if err := o.plane.Client.Delete(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
-	o.await(t, object, "")
-}
-
-// await waits until the cache of SAN pinning has that version of an object. "" means that the
-// object is gone.
-func (o *operator) await(t *testing.T, object *corev1.ConfigMap, version string) {
-	t.Helper()
-	lab.Eventually(t, patience, "the operator's cache knows of "+object.Name, func() bool {
-		cached := &metav1.PartialObjectMetadata{}
-		cached.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-		err := o.mgr.GetCache().Get(t.Context(), client.ObjectKeyFromObject(object), cached)
-		return cached.ResourceVersion == version && (err == nil || version == "")
+// register creates or changes the object of a runtime.
+func (o *operator) register(name, domain string) {
+	o.cache.Set(&corev1.ConfigMap{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: lab.Namespace,
+			Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
+		},
 	})
 }
 
-// countedQueue records the requests that are added to the workqueue of the controller.
+// countedQueue records the requests that events lead to.
 type countedQueue struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	requests controllerruntime.MapFunc[reconcile.Request]
 
 	mu    sync.Mutex
 	added []string
 }
 
-func (q *countedQueue) wrap(
-	name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
-) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-	q.TypedRateLimitingInterface = workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
-		workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})
-	return q
-}
-
-// Add implements the workqueue. The source calls no other method.
-func (q *countedQueue) Add(r reconcile.Request) {
+// Handle implements [core.Handler].
+func (q *countedQueue) Handle(ctx context.Context, d core.Delivery) error {
+	requests, err := q.requests(ctx, d)
 	q.mu.Lock()
-	q.added = append(q.added, r.String())
-	q.mu.Unlock()
-	q.TypedRateLimitingInterface.Add(r)
+	defer q.mu.Unlock()
+	for _, r := range requests {
+		q.added = append(q.added, r.String())
+	}
+	return err
 }
 
 // since returns the requests after the first n.

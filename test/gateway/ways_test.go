@@ -104,8 +104,8 @@ func newNetwork(t *testing.T) *network {
 		},
 	}
 	n.self, n.victim = n.runtime(self, selfDomain), n.runtime(victim, victimDomain)
-	at.register(t, self, selfDomain)
-	at.register(t, victim, victimDomain)
+	at.register(self, selfDomain)
+	at.register(victim, victimDomain)
 	return n
 }
 

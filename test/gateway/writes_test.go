@@ -4,15 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // direct calls the webhook as an API server does, but more often. Its TLS trusts one bundle and
@@ -96,7 +95,8 @@ func (s *direct) run(ctx context.Context) {
 
 func (s *direct) write(object string) {
 	started := time.Now()
-	err := s.review(object)
+	// The request is not bound to the end of the run, so that it is finished.
+	err := lab.Ask(context.Background(), s.client.Load(), s.url, lab.Review(object, 1))
 	took := time.Since(started)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,43 +112,6 @@ func (s *direct) write(object string) {
 	if s.failed <= 3 { // The others are alike.
 		s.t.Errorf("a write failed: %v", err)
 	}
-}
-
-// review asks the webhook, and fails unless it allows the write.
-func (s *direct) review(object string) error {
-	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",` +
-		`"resource":"configmaps"},` +
-		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,` +
-		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},` +
-		`"data":{"a":"b"}}}}`
-	// The request is not bound to the end of the run, so that it is finished.
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url,
-		strings.NewReader(fmt.Sprintf(review, object)))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	answer, err := s.client.Load().Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return err
-	}
-	var reply struct {
-		Response struct {
-			UID     string `json:"uid"`
-			Allowed bool   `json:"allowed"`
-		} `json:"response"`
-	}
-	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK ||
-		reply.Response.UID != "uid-1" || !reply.Response.Allowed {
-		return fmt.Errorf("answer %d %.200q (%w), want it allowed", answer.StatusCode, body, err)
-	}
-	return nil
 }
 
 func (s *direct) late(c *controlPlane) []string {

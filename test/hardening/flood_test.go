@@ -197,7 +197,7 @@ func post(target, review string) string {
 // the processors from the client beside them.
 var beginningOfLargeReview = sync.OnceValue(func() string {
 	return post("/validate/widgets",
-		reviewOf("dripped", 1<<20))[:1000]
+		lab.Review("dripped", 1<<20))[:1000]
 })
 
 // floods are attacks of slow clients on the webhook.
@@ -303,6 +303,21 @@ func TestMetricsPortUnderFlood(t *testing.T) {
 // inside matches internal details: source positions, file names and keys.
 var inside = regexp.MustCompile(`goroutine|\.go:\d|runtime error|/tmp/|tls\.key|BEGIN |panic|github\.com`)
 
+// tellNothing wants each handshake to fail with an alert.
+func tellNothing(t *testing.T, address string, handshakes map[string]*tls.Config) {
+	t.Helper()
+	for name, config := range handshakes {
+		conn, err := tlsFrom(t.Context(), attackers, address, config)
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1))
+			conn.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "remote error: tls: ") || inside.MatchString(err.Error()) {
+			t.Errorf("%s: %v, want an alert and nothing else", name, err)
+		}
+	}
+}
+
 // TestHandshakesTellNothing reads the alerts that a webhook which demands client certificates sends
 // to strangers.
 func TestHandshakesTellNothing(t *testing.T) {
@@ -315,7 +330,7 @@ func TestHandshakesTellNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})
-	for name, config := range map[string]*tls.Config{
+	tellNothing(t, s.webhook(), map[string]*tls.Config{
 		"no certificate": s.trusting(),
 		"TLS 1.2": {
 			MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: s.pki.CA.Pool(),
@@ -325,16 +340,7 @@ func TestHandshakesTellNothing(t *testing.T) {
 			MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost",
 			NextProtos: []string{"h2"},
 		},
-	} {
-		conn, err := tlsFrom(t.Context(), attackers, s.webhook(), config)
-		if err == nil {
-			_, err = conn.Read(make([]byte, 1))
-			conn.Close()
-		}
-		if err == nil || !strings.Contains(err.Error(), "remote error: tls: ") || inside.MatchString(err.Error()) {
-			t.Errorf("%s: %v, want an alert and nothing else", name, err)
-		}
-	}
+	})
 	// Plain HTTP gets an answer that names the mistake, and nothing else.
 	conn, err := dialFrom(t.Context(), attackers, s.webhook())
 	if err != nil {

@@ -32,7 +32,7 @@ type speaker struct {
 func (s *siege) speaking(reads bool, settings []http2.Setting, do func(ctx context.Context, s *speaker) error,
 ) func(context.Context) error {
 	return func(ctx context.Context) error {
-		conn, err := tlsFrom(ctx, attackers, s.operator.addr, s.client(s.loud, "h2"))
+		conn, err := tlsFrom(ctx, attackers, s.addr, s.client(s.loud, "h2"))
 		if err != nil {
 			return err
 		}
@@ -125,10 +125,7 @@ const eventPath = "/v2/" + manager + "/event"
 func (s *siege) frameAttacks() []attack {
 	return []attack{
 		{"more events than its share", s.share(8), pauseOfFrames, s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
-			event, err := io.ReadAll(eventV2("loud"))
-			if err != nil {
-				return err
-			}
+			event := []byte(eventV2("loud"))
 			return s.again(ctx, 3000, func() error {
 				id, err := s.request("POST", eventPath, false)
 				return errors.Join(err, s.WriteData(id, true, event))

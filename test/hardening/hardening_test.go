@@ -5,13 +5,9 @@ package hardening
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
-	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,9 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -41,52 +35,14 @@ const (
 	patience = 30 * time.Second
 )
 
-// recorder is a control plane that accepts every request and records it.
-type recorder struct {
-	*httptest.Server
-
-	mu      sync.Mutex
-	targets []string // as they came, nothing decoded
-	names   []string // of the changed objects
-}
-
-func newRecorder(t *testing.T, pki *lab.PKI) *recorder {
-	t.Helper()
-	r := &recorder{}
-	r.Server = httptest.NewUnstartedServer(r)
-	r.TLS = keys.ServerTLSConfig(pki.ServerMaterial())
-	r.EnableHTTP2 = true
-	r.StartTLS()
-	t.Cleanup(r.Close)
-	return r
-}
-
-func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	body, _ := io.ReadAll(request.Body) // A truncated body fails to decode.
-	batch, _ := contract.V3.Decode(body)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.targets = append(r.targets, request.Method+" "+request.RequestURI)
-	for _, event := range batch.Events {
-		r.names = append(r.names, event.Watched.Name)
-	}
-	w.WriteHeader(http.StatusAccepted)
-}
-
-func (r *recorder) seen() (targets, names []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]string(nil), r.targets...), append([]string(nil), r.names...)
-}
-
-func (r *recorder) address() string { return r.Listener.Addr().String() }
-
 // scene is an agent with its control plane. The test is its API server.
 type scene struct {
-	t        *testing.T
-	pki      *lab.PKI
-	recorder *recorder
-	agent    *lab.Agent
+	t     *testing.T
+	pki   *lab.PKI
+	agent *lab.Agent
+
+	mu    sync.Mutex
+	names []string // of the changed objects
 }
 
 func newScene(t *testing.T, env map[string]string) *scene {
@@ -95,10 +51,16 @@ func newScene(t *testing.T, env map[string]string) *scene {
 	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
 	maps.Copy(all, env)
 	s := &scene{t: t, pki: lab.NewPKI(t)}
-	s.recorder = newRecorder(t, s.pki)
-	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(),
-		lab.AgentOptions{Env: all})
+	plane := lab.StartPlane(t, s.pki, lab.PlaneOptions{Handler: core.HandlerFunc(s.handle)}, manager)
+	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), plane.Addr, lab.AgentOptions{Env: all})
 	return s
+}
+
+func (s *scene) handle(_ context.Context, d core.Delivery) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = append(s.names, d.Event.Watched.Name)
+	return nil
 }
 
 func needsProcesses(t *testing.T) {
@@ -151,49 +113,16 @@ func (s *scene) friend() *http.Client {
 
 // send asks the agent about the creation of an object.
 func (s *scene) send(client *http.Client, name string) error {
-	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost,
-		"https://"+s.webhook()+"/validate/"+manager,
-		strings.NewReader(reviewOf(name, 0)))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	answer, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	var review struct {
-		Response struct {
-			Allowed bool `json:"allowed"`
-		} `json:"response"`
-	}
-	if err := json.NewDecoder(answer.Body).Decode(&review); err != nil {
-		return err
-	}
-	if answer.StatusCode != http.StatusOK || !review.Response.Allowed {
-		return fmt.Errorf("answer %s, allowed: %v", answer.Status, review.Response.Allowed)
-	}
-	return nil
-}
-
-// reviewOf returns an AdmissionReview with that many bytes of padding.
-func reviewOf(name string, padding int) string {
-	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",`+
-		`"resource":"configmaps"},`+
-		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,`+
-		`"object":{`+
-		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":%[2]q}}}}`,
-		name, strings.Repeat("a", padding))
+	return lab.Ask(s.t.Context(), client, "https://"+s.webhook()+"/validate/"+manager, lab.Review(name, 0))
 }
 
 // awaitEvent waits until the event of an object has reached the control plane.
 func (s *scene) awaitEvent(name string) {
 	s.t.Helper()
 	lab.Eventually(s.t, patience, "the event of "+name+" reached the control plane", func() bool {
-		_, names := s.recorder.seen()
-		return slices.Contains(names, name)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return slices.Contains(s.names, name)
 	})
 }
 
@@ -218,21 +147,4 @@ func usageOf(t *testing.T, pid int) usage {
 		}
 	}
 	return u
-}
-
-// leafOf returns a key pair of a leaf.
-func leafOf(t *testing.T, leaf *testpki.Leaf, err error) tls.Certificate {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := leaf.KeyPEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(leaf.CertPEM(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pair
 }

@@ -12,8 +12,8 @@ import (
 )
 
 func TestKeepsSecretsFindsThem(t *testing.T) {
-	s := newScene(t, nil)
-	text, err := os.ReadFile(s.agent.Volume.Path("tls.key"))
+	volume := lab.NewPKI(t).RuntimeVolume(runtimeName, domain)
+	text, err := os.ReadFile(volume.Path("tls.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestKeepsSecretsFindsThem(t *testing.T) {
 	} {
 		// A test that is not ours takes the complaint.
 		probe := &complaints{TB: t}
-		lab.KeepsSecrets(probe, log, lab.Secrets(s.agent.Volume)...)
+		lab.KeepsSecrets(probe, log, lab.Secrets(volume)...)
 		if probe.n == 0 {
 			t.Errorf("a key as %s is not found", name)
 		}

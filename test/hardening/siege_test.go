@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"flag"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,27 +23,34 @@ import (
 // share the machine with the listener.
 var siegeShare = flag.Float64("siege", 0.1, "share of the attackers of a listener that come")
 
-// siege is a listener that is attacked, in a process of its own.
+// siege is a listener that is attacked, in a process of its own: native mTLS, and a line of output
+// for each event.
 type siege struct {
-	t        *testing.T
-	pki      *lab.PKI
-	operator *operator
-	state    string
-	loud     tls.Certificate // of a runtime that attacks
-	quiet    tls.Certificate
-	hello    []byte
-	frames   atomic.Int64 // that attackers could write
+	*lab.Process
+
+	t           *testing.T
+	pki         *lab.PKI
+	addr, state string
+	loud        tls.Certificate // of a runtime that attacks
+	quiet       tls.Certificate
+	hello       []byte
+	frames      atomic.Int64 // that attackers could write
 }
 
 func newSiege(t *testing.T) *siege {
 	t.Helper()
 	needsProcesses(t)
-	s := &siege{t: t, pki: lab.NewPKI(t), state: lab.Address(lab.FreePort(t))}
-	s.operator = startOperator(t, s.pki, s.state)
-	leaf, err := s.pki.CA.Client("loud", testpki.Options{})
-	s.loud = leafOf(t, leaf, err)
-	leaf, err = s.pki.CA.Client(runtimeName, testpki.Options{})
-	s.quiet = leafOf(t, leaf, err)
+	s := &siege{t: t, pki: lab.NewPKI(t), addr: lab.Address(lab.FreePort(t)), state: lab.Address(lab.FreePort(t))}
+	volume := s.pki.Volume(lab.Must(s.pki.CA.Server("listener", testpki.Options{})))
+	ca, cert, key := volume.Paths()
+	// This test binary is the listener, see [TestMain].
+	s.Process = lab.NewProcess(t, "listener", os.Args[0], []string{
+		stateAddr + "=" + s.state, "LISTEN=" + s.addr, "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+	})
+	t.Cleanup(func() { lab.KeepsSecrets(t, s.FullLog(), lab.Secrets(volume)...) })
+	s.Launch()
+	s.loud = lab.Must(s.pki.CA.Client("loud", testpki.Options{})).TLS()
+	s.quiet = lab.Must(s.pki.CA.Client(runtimeName, testpki.Options{})).TLS()
 	s.hello = helloOf(t, s.client(s.loud))
 	lab.Eventually(t, patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
 	return s
@@ -75,12 +84,30 @@ func (s *siege) report() (b besieged) {
 
 func (s *siege) holds(t *testing.T) holding {
 	t.Helper()
-	return holding{usageOf(t, s.operator.Pid()), s.report().Goroutines}
+	return holding{usageOf(t, s.Pid()), s.report().Goroutines}
 }
 
 // send posts one event as the quiet runtime.
 func (s *siege) send(client *http.Client, name string) error {
-	return s.operator.send(s.t, client, name)
+	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "https://"+s.addr+eventPath,
+		strings.NewReader(eventV2(name)))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
+}
+
+func eventV2(name string) string {
+	return `{"watched":{"Namespace":"default","Name":"` + name + `"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`
 }
 
 // helloOf returns the first message of a client.
@@ -100,12 +127,12 @@ func helloOf(t *testing.T, config *tls.Config) []byte {
 // strangers are attacks without a certificate.
 func (s *siege) strangers() []attack {
 	return []attack{
-		{"connections that say nothing", s.share(2000), time.Second, plain(s.operator.addr,
+		{"connections that say nothing", s.share(2000), time.Second, plain(s.addr,
 			func(ctx context.Context, conn net.Conn) error {
 				_ = cutOff(ctx, conn) // However it ends.
 				return io.EOF
 			}), false},
-		{"hellos that cost their sender nothing", s.share(200), 20 * time.Millisecond, plain(s.operator.addr,
+		{"hellos that cost their sender nothing", s.share(200), 20 * time.Millisecond, plain(s.addr,
 			func(ctx context.Context, conn net.Conn) error {
 				stop := context.AfterFunc(ctx, func() { conn.Close() })
 				defer stop()
@@ -149,35 +176,21 @@ func TestListenerUnderFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	lab.Eventually(t, patience, "the event is delivered",
-		func() bool { return s.operator.printed(runtimeName, "after") })
+		func() bool { return strings.Contains(s.FullLog(), `{"runtime":"`+runtimeName+`","name":"after"}`) })
 }
 
 // TestListenerTellsNothing reads the answers to strangers, and to a runtime that makes mistakes.
 func TestListenerTellsNothing(t *testing.T) {
 	s := newSiege(t)
-	other, err := testpki.NewCA("elsewhere", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := other.Client(runtimeName, testpki.Options{})
-	foreign := leafOf(t, leaf, err)
+	other := lab.Must(testpki.NewCA("elsewhere", testpki.Options{}))
+	foreign := lab.Must(other.Client(runtimeName, testpki.Options{})).TLS()
 	old := s.client(s.quiet)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	anyway := s.client(tls.Certificate{})
 	anyway.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &foreign, nil }
-	for name, config := range map[string]*tls.Config{
-		"no certificate":      s.client(tls.Certificate{}),
-		"foreign certificate": anyway, "TLS 1.2": old,
-	} {
-		conn, err := tlsFrom(t.Context(), attackers, s.operator.addr, config)
-		if err == nil {
-			_, err = conn.Read(make([]byte, 1))
-			conn.Close()
-		}
-		if err == nil || !strings.Contains(err.Error(), "remote error: tls: ") || inside.MatchString(err.Error()) {
-			t.Errorf("%s: %v, want an alert and nothing else", name, err)
-		}
-	}
+	tellNothing(t, s.addr, map[string]*tls.Config{
+		"no certificate": s.client(tls.Certificate{}), "foreign certificate": anyway, "TLS 1.2": old,
+	})
 	for name, text := range map[string]string{
 		"no such path":   "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
 		"no such method": "BREW /v2/widgets/event HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
@@ -187,7 +200,7 @@ func TestListenerTellsNothing(t *testing.T) {
 			"application/json\r\nContent-Length: 1\r\nConnection: close\r\n\r\n{",
 		"no HTTP": "\x00\x01\x02\r\n\r\n",
 	} {
-		conn, err := tlsFrom(t.Context(), attackers, s.operator.addr, s.client(s.quiet))
+		conn, err := tlsFrom(t.Context(), attackers, s.addr, s.client(s.quiet))
 		if err != nil {
 			t.Fatal(err)
 		}

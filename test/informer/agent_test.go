@@ -50,7 +50,7 @@ func listAndWatch(group string, resources ...string) rbacv1.PolicyRule {
 func TestAgent(t *testing.T) {
 	plane := sharedPlane(t)
 	c := plane.Client
-	gadgets := definition("gadgets", "Gadget")
+	gadgets := lab.Definition(group, "gadgets", "Gadget")
 	define(t, c, gadgets)
 	pki := lab.NewPKI(t)
 	watched, err := fleet.New(fleet.Options{})
@@ -117,7 +117,7 @@ func TestAgent(t *testing.T) {
 	if !strings.Contains(agent.Log(), "watch is not established, changes are missed until it is") {
 		t.Errorf("the log does not name the fault:\n%s", agent.Log())
 	}
-	define(t, c, definition("gadgets", "Gadget"))
+	define(t, c, lab.Definition(group, "gadgets", "Gadget"))
 	defined := time.Now()
 	lab.Eventually(t, patience, "the runtime is fresh again", is(fleet.Fresh, ""))
 	t.Logf("fresh %v after the definition came back", time.Since(defined).Round(time.Millisecond))

@@ -3,7 +3,6 @@ package informer
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -64,30 +63,15 @@ func TestOutages(t *testing.T) {
 	t.Run("API server restarted, history gone", func(t *testing.T) {
 		lists := plane.listed()
 		s.want(away(func() { plane.relay.Refuse(); await() }, func() {
-			plane.kill()
-			plane.launch()
+			plane.restart(func() {})
 			open()
 		})...)
 		if plane.listed() == lists {
 			t.Error("no list after the restart, want one: the version of the watch has expired (410)")
 		}
 	})
-	t.Run("etcd compacted", func(t *testing.T) {
-		lists := plane.listed()
-		s.want(away(func() { plane.relay.Refuse(); await() }, func() {
-			plane.compact()
-			plane.kill()
-			plane.launch()
-			open()
-		})...)
-		if plane.listed() == lists {
-			t.Error("no list after the compaction, want one")
-		}
-	})
 	t.Run("API server restarted while it is watched", func(t *testing.T) {
-		plane.kill()
-		await()
-		plane.launch()
+		plane.restart(await)
 		back := time.Now()
 		s.awaitReady()
 		t.Logf("established %v after the API server serves again", time.Since(back).Round(time.Millisecond))
@@ -99,45 +83,6 @@ func TestOutages(t *testing.T) {
 	}
 	if n := s.failed("unreachable"); n == 0 {
 		t.Error("no failure is counted as unreachable")
-	}
-}
-
-// A definition that comes later, or goes, costs its own watch only, and is named.
-func TestDefinitionComesAndGoes(t *testing.T) {
-	plane := sharedPlane(t)
-	c := plane.Client
-	s := newScene(t, plane.Config,
-		watch.Watch{Name: named("late"), Manager: "late", Resource: resource("gadgets")},
-		watch.Watch{Name: named("w"), Manager: "w", Resource: resource("widgets"), Selector: selector("definition")})
-	lab.Eventually(t, patience, "the missing definition is named, and the other watch works", func() bool {
-		problem := s.source.Problem("late")
-		return strings.Contains(problem, "watch default/late of gadgets."+group) && strings.Contains(problem, "not found") &&
-			s.source.Problem("w") == "" && s.resyncsOf("w") == 1 // After its first list.
-	})
-	if err := s.source.Ready(); err == nil || s.failed("not_found") == 0 || s.log.count("watch is not established") != 1 {
-		t.Errorf("%v, %d failures, log %q: want that it is not ready, counted, and logged once", err, s.failed("not_found"),
-			s.log.text.String())
-	}
-	create(t, c, widget("Widget", "d", selected("definition"), 1))
-	s.want("w CREATE Widget d")
-	// Twice, as the definition also goes.
-	for round := 1; round <= 2; round++ {
-		gadgets := definition("gadgets", "Gadget")
-		define(t, c, gadgets)
-		s.awaitReady()
-		if n := s.resyncsOf("late"); n != round {
-			t.Errorf("round %d: %d resyncs, want one for each list", round, n)
-		}
-		create(t, c, widget("Gadget", "g", nil, 1))
-		s.want("late CREATE Gadget g")
-		remove(t, c, gadgets)
-		lab.Eventually(t, patience, "the end of the definition is named", func() bool {
-			return strings.Contains(s.source.Problem("late"), "not found")
-		})
-		s.want("late DELETE Gadget g")
-	}
-	if s.source.Problem("w") != "" {
-		t.Errorf("the other watch has a problem: %s", s.source.Problem("w"))
 	}
 }
 

@@ -3,9 +3,7 @@ package informer
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,30 +36,10 @@ func resource(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: "*", Resource: plural}
 }
 
-// definition returns the definition of a custom resource with status.
-func definition(plural, kind string) *apiextensionsv1.CustomResourceDefinition {
-	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: group, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Subresources: &apiextensionsv1.CustomResourceSubresources{
-					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
-				},
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", XPreserveUnknownFields: new(true),
-				}},
-			}},
-		},
-	}
-}
-
 func sharedPlane(t testing.TB) *apiserver.ControlPlane {
 	t.Helper()
 	return lab.SharedAPIServer(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
-		definition("widgets", "Widget"),
+		lab.Definition(group, "widgets", "Widget"),
 	}})
 }
 
@@ -69,13 +47,11 @@ func sharedPlane(t testing.TB) *apiserver.ControlPlane {
 type scene struct {
 	t      testing.TB
 	source *informer.Source
-	log    *lines
 
 	mu       sync.Mutex
 	offered  []string
 	resyncs  map[core.Manager]int
 	failures map[string]int
-	proofs   int
 }
 
 // newScene starts a source for all namespaces.
@@ -86,18 +62,12 @@ func newScene(t testing.TB, config *rest.Config, watches ...watch.Watch) *scene 
 
 func newSceneWith(t testing.TB, config *rest.Config, opts informer.Options, watches ...watch.Watch) *scene {
 	t.Helper()
-	s := &scene{t: t, log: &lines{}, resyncs: map[core.Manager]int{}, failures: map[string]int{}}
-	opts.Logger = slog.New(slog.NewTextHandler(s.log, nil))
+	s := &scene{t: t, resyncs: map[core.Manager]int{}, failures: map[string]int{}}
 	opts.Hooks = informer.Hooks{
 		Failed: func(_ core.Manager, reason string) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.failures[reason]++
-		},
-		Proved: func(core.Manager) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.proofs++
 		},
 	}
 	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, opts)
@@ -163,24 +133,6 @@ func (s *scene) failed(reason string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failures[reason]
-}
-
-// lines are those of a log.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *lines) count(part string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), part)
 }
 
 // widget returns an object of a kind of the tests with a spec.

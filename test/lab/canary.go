@@ -11,7 +11,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -19,7 +18,6 @@ import (
 // Canary is a Lease, and a service account that may patch it and do nothing else.
 type Canary struct {
 	Lease types.NamespacedName
-	Token string
 	// Env are the settings of an agent with this canary, its interval left out.
 	Env map[string]string
 }
@@ -46,20 +44,13 @@ func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Cana
 	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
 		t.Fatal(err)
 	}
-	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Token: request.Status.Token}
+	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}}
 	c.Env = map[string]string{
 		"CANARY_LEASE": c.Lease.String(), "CANARY_API_SERVER": runtime.Config.Host,
-		"CANARY_TOKEN_FILE": write(t, "token", []byte(c.Token)),
+		"CANARY_TOKEN_FILE": write(t, "token", []byte(request.Status.Token)),
 		"CANARY_CA_CERT":    write(t, "ca.crt", runtime.Config.CAData),
 	}
 	return c
-}
-
-// Config is that of the service account.
-func (c *Canary) Config(runtime *apiserver.ControlPlane) *rest.Config {
-	config := rest.AnonymousClientConfig(runtime.Config)
-	config.BearerToken = c.Token
-	return config
 }
 
 func write(t testing.TB, name string, text []byte) string {

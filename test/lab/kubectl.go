@@ -15,7 +15,7 @@ func Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
 	if err != nil {
-		Missing(t, "needs kubectl, which controlplane-assets -kubectl builds: %v", err)
+		Missing(t, "needs kubectl, which test/lab/cmd/assets builds: %v", err)
 	}
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that kubectl reads.
 	cmd := exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), args...)

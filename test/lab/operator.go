@@ -8,7 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -34,6 +36,19 @@ func AddRuntime(t testing.TB, plane *apiserver.ControlPlane, name, domain string
 	}}
 	create(t, plane, object)
 	return types.NamespacedName{Namespace: Namespace, Name: name}
+}
+
+// NewManager returns a controller manager that serves no metrics. Default scheme: client-go's.
+func NewManager(t testing.TB, at *rest.Config, scheme *runtime.Scheme) ctrl.Manager {
+	t.Helper()
+	mgr, err := ctrl.NewManager(at, ctrl.Options{
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mgr
 }
 
 // Operator is a manager with a controller that only a listener triggers. It records the deliveries.
@@ -67,13 +82,7 @@ func StartOperator(t testing.TB, plane *apiserver.ControlPlane, material *keys.M
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	o.stop = stop
-	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mgr := NewManager(t, plane.Config, nil)
 	if err := o.setUp(ctx, mgr, material, component, opts); err != nil {
 		t.Fatal(err)
 	}

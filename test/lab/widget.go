@@ -17,23 +17,23 @@ func WidgetKind() schema.GroupVersionKind { return Widgets().GroupVersion().With
 
 // WidgetCRD defines [Widgets].
 func WidgetCRD() *apiextensionsv1.CustomResourceDefinition {
-	open := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
+	return Definition(Widgets().Group, Widgets().Resource, WidgetKind().Kind)
+}
+
+// Definition defines a custom resource of version v1 in namespaces, which has a status and any fields.
+func Definition(group, plural, kind string) *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: Widgets().GroupResource().String()},
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: Widgets().Group,
-			Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{
-				Plural: Widgets().Resource, Singular: "widget", Kind: WidgetKind().Kind, ListKind: "WidgetList",
-			},
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: Widgets().Version, Served: true, Storage: true,
+				Name: "v1", Served: true, Storage: true,
 				Subresources: &apiextensionsv1.CustomResourceSubresources{
 					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
 				},
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type:       "object",
-					Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": open, "status": open},
+					Type: "object", XPreserveUnknownFields: new(true),
 				}},
 			}},
 		},

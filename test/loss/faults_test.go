@@ -64,7 +64,7 @@ func (s *scene) begin(f Fault) {
 	case WatchLost, VersionExpired:
 		s.gate.Break(f)
 	case BrokerKilled:
-		s.broker.Kill()
+		s.brokers[f.Strength%len(s.brokers)].Kill()
 	case OperatorCut:
 		s.cable.Refuse()
 	default:
@@ -101,7 +101,7 @@ func (s *scene) end(f Fault) {
 	case WatchLost, VersionExpired:
 		s.must(s.gate.Mend())
 	case BrokerKilled:
-		s.broker.Launch()
+		s.brokers[f.Strength%len(s.brokers)].Launch()
 	case OperatorCut:
 		s.must(s.cable.Open())
 	default:

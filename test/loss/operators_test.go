@@ -69,19 +69,21 @@ func pathsOf(volume *testpki.Volume) keys.Paths {
 	return keys.Paths{CA: ca, Certificate: cert, Key: key}
 }
 
-// startBroker starts a NATS server, and returns its address. The operator has a way of its own to it,
-// which can be cut.
+// startBroker starts a NATS server, or a cluster, and returns the address of the first. The operator
+// has a way of its own to it, which can be cut.
 func (s *scene) startBroker(settings *operator.Settings) string {
 	s.t.Helper()
-	s.broker = lab.StartBroker(s.t, lab.BrokerOptions{Program: lab.NATSServers(s.t)[s.with.server], CA: s.pki.CA},
-		lab.OperatorUser(manager), lab.RuntimeUser(core.RuntimeID(s.name), manager)).Nodes[0]
-	cable, err := lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, s.broker.Addr)
+	s.brokers = lab.StartBroker(s.t, lab.BrokerOptions{
+		Program: lab.NATSServers(s.t)[s.with.server], Nodes: s.with.nodes, CA: s.pki.CA,
+	}, lab.OperatorUser(manager), lab.RuntimeUser(core.RuntimeID(s.name), manager)).Nodes
+	settings.StreamReplicas = s.with.nodes
+	cable, err := lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, s.brokers[0].Addr)
 	s.must(err)
 	s.t.Cleanup(cable.Close)
 	s.cable = cable
 	leaf := lab.Must(s.pki.CA.Client("operator", testpki.Options{DNSNames: []string{lab.OperatorDomain(manager)}}))
 	settings.Keys, settings.NATS = pathsOf(s.pki.Volume(leaf)), "tls://"+cable.Addr()
-	return s.broker.Addr
+	return s.brokers[0].Addr
 }
 
 // startReplicas starts three replicas and a gateway, and returns the address of the gateway.

@@ -57,9 +57,9 @@ type scene struct {
 
 	with          setup
 	path          *Path
-	gate          *Gate           // nil: admission
-	broker        *lab.BrokerNode // nil: HTTP
-	cable         *lab.Relay      // from the operator to the broker
+	gate          *Gate             // nil: admission
+	brokers       []*lab.BrokerNode // none: HTTP
+	cable         *lab.Relay        // from the operator to the first broker
 	operators     []*replica
 	senders       []*sender
 	service       *lab.Relay

@@ -49,8 +49,8 @@ const (
 	// lists wait for the end of the fault.
 	VersionExpired Kind = "version expired"
 
-	// BrokerKilled stands in for Unavailable with NATS: it kills the server as a crash would, and
-	// starts it again.
+	// BrokerKilled stands in for Unavailable with NATS: it kills the server as a crash would, or one of
+	// a cluster, and starts it again. The strength selects the one.
 	BrokerKilled Kind = "broker killed"
 	// OperatorCut stands in for TooMany with NATS: it cuts the operator off from the server.
 	OperatorCut Kind = "operator cut off"
@@ -116,6 +116,17 @@ func leaderKills(n int, lease time.Duration) Schedule {
 	s := Schedule{Duration: time.Duration(n+1) * lease, Replicas: 1}
 	for i := range n {
 		s.Faults = append(s.Faults, Fault{Kind: LeaderKilled, Start: time.Duration(i)*lease + lease/2})
+	}
+	return s
+}
+
+// brokerKills returns a schedule that kills each of n NATS servers.
+func brokerKills(n int) Schedule {
+	s := Schedule{Duration: time.Duration(n) * slot, Replicas: 1}
+	for i := range n {
+		s.Faults = append(s.Faults, Fault{
+			Kind: BrokerKilled, Start: time.Duration(i)*slot + slot/4, Duration: slot / 2, Strength: i,
+		})
 	}
 	return s
 }

@@ -48,6 +48,8 @@ type setup struct {
 	name, source, transport string
 	// server is a NATS server: see [lab.NATSServers].
 	server string
+	// nodes is the number of NATS servers. Default: one.
+	nodes int
 	// way makes the operator three replicas behind a gateway.
 	way way
 	// naive replaces the agents.
@@ -62,11 +64,15 @@ func rows() map[setup]Schedule {
 	row := func(source, transport, server string) setup {
 		return setup{name: source + "-" + transport + server, source: source, transport: transport, server: server}
 	}
+	const nodes = 3
+	cluster := row(sourceAdmission, transportNATS, "embedded")
+	cluster.name, cluster.nodes = "cluster", nodes
 	return map[setup]Schedule{
 		row(sourceInformer, transportHTTP, ""):          NewSchedule(watching, *duration),
 		row(sourceInformer, transportNATS, "embedded"):  NewSchedule(watching, *duration),
 		row(sourceAdmission, transportNATS, "embedded"): NewSchedule(killing, *duration),
 		row(sourceAdmission, transportNATS, "debian"):   NewSchedule(killing, *duration),
+		cluster: brokerKills(nodes),
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package nats tests adapters/natsjetstream against real NATS servers with TLS: attacks, clusters,
-// leaf nodes, certificates and the configuration of the documents. The rows of test/loss kill servers
-// and operators.
+// Package nats tests adapters/natsjetstream against real NATS servers with TLS: attacks, streams, leaf
+// nodes, certificates and the configuration of the documents. The rows of test/loss kill servers, the
+// nodes of a cluster, and operators.
 package nats_test
 
 import (
@@ -17,7 +17,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -33,8 +32,6 @@ type operator struct {
 	seen    map[object]int64
 	resyncs map[core.RuntimeID]int
 	events  int
-	// slow is called for each delivery; nil: nothing.
-	slow func()
 }
 
 type object struct {
@@ -48,9 +45,6 @@ func newOperator() *operator {
 
 // Handle implements [core.Handler].
 func (o *operator) Handle(_ context.Context, d core.Delivery) error {
-	if o.slow != nil {
-		o.slow()
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if d.Event.Resync {
@@ -121,8 +115,6 @@ func runConsumer(t testing.TB, c *natsjetstream.Consumer) (stop func()) {
 	t.Cleanup(stop)
 	return stop
 }
-
-func newFleet() *fleet.Fleet { return lab.Must(fleet.New(fleet.Options{})) }
 
 // broker is one NATS server, or a cluster of several.
 type broker struct {

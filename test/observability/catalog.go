@@ -117,7 +117,7 @@ func useAgent(t testing.TB, registry *prom.Registry) {
 	measured.ContractUnknown("kyma")
 	measured.ContractInUse("kyma", "v3")
 	measured.CanaryProbed(core.CanaryAlive, 0)
-	measured.KeyMaterial("client").Reloaded(time.Now())
+	measured.KeyMaterial("client").Reloaded(time.Now(), time.Now())
 	measured.KeyMaterial("client").Refused("expired")
 }
 
@@ -134,7 +134,7 @@ func useListener(t testing.TB, registry *prom.Registry) {
 	measured.Answered("v3", "kyma", http.StatusAccepted, "", 0)
 	measured.HandshakeFailed("untrusted")
 	measured.ConnectionDropped("no_slot")
-	measured.KeyMaterial("server").Reloaded(time.Now())
+	measured.KeyMaterial("server").Reloaded(time.Now(), time.Now())
 	measured.KeyMaterial("server").Refused("expired")
 }
 

@@ -1,20 +1,235 @@
 package observability
 
-import "testing"
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
 
-// TestDashboards fails when a file is stale, or when a panel or a variable names a metric, a label
-// or a value that no process has.
-func TestDashboards(t *testing.T) {
-	exists := newKnown(t)
-	for _, d := range dashboards() {
-		compare(t, folder+"/dashboards/"+d.file+".json", d.render(t))
-		for _, v := range d.variables {
-			exists.check(t, d.file+" variable "+v.name, "sum by ("+v.label+") ("+v.metric+")")
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
+)
+
+// dashboard is a file of Grafana, as far as it asks Prometheus and has a form.
+type dashboard struct {
+	Panels      []panel `json:"panels"`
+	Annotations struct {
+		List []target `json:"list"`
+	} `json:"annotations"`
+	Templating struct {
+		List []struct {
+			Name  string `json:"name"`
+			Type  string `json:"type"`
+			Query string `json:"query"`
+		} `json:"list"`
+	} `json:"templating"`
+}
+
+type target struct {
+	Expr string `json:"expr"`
+}
+
+type link struct {
+	URL string `json:"url"`
+}
+
+type panel struct {
+	Title       string   `json:"title"`
+	Type        string   `json:"type"`
+	Description string   `json:"description"`
+	Targets     []target `json:"targets"`
+	GridPos     struct {
+		Y int `json:"y"`
+	} `json:"gridPos"`
+	Links       []link `json:"links"`
+	FieldConfig struct {
+		Defaults struct {
+			Unit       string `json:"unit"`
+			Thresholds struct {
+				Steps []any `json:"steps"`
+			} `json:"thresholds"`
+			Mappings []any `json:"mappings"`
+		} `json:"defaults"`
+	} `json:"fieldConfig"`
+}
+
+// dashboards returns those of all files, by the name of the file.
+func dashboards(t testing.TB) map[string]*dashboard {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(test.Root(), folder, "dashboards", "*.json"))
+	if err != nil || len(files) != 4 {
+		t.Fatalf("%d dashboards, want 4: %v", len(files), err)
+	}
+	all := map[string]*dashboard{}
+	for _, file := range files {
+		d := &dashboard{}
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(text, d)
 		}
-		for _, p := range d.panels {
-			for _, q := range p.queries {
-				exists.check(t, d.file+" "+p.title, q.expr)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		all[filepath.Base(file)] = d
+	}
+	return all
+}
+
+// TestDashboards fails when a panel, a variable or an annotation names a metric, a label or a value
+// that no process has, or when a panel lacks a part of its form.
+func TestDashboards(t *testing.T) {
+	exists, checked := newKnown(t), 0
+	for file, d := range dashboards(t) {
+		for _, expression := range d.expressions(t) {
+			checked++
+			exists.check(t, file, expression)
+		}
+		for i := range d.Panels {
+			for _, fault := range faults(t, &d.Panels[i]) {
+				t.Errorf("%s: %s: %s", file, d.Panels[i].Title, fault)
 			}
+		}
+	}
+	const least = 80
+	if checked < least {
+		t.Errorf("%d expressions, want at least %d", checked, least)
+	}
+}
+
+// expressions returns those of panels, annotations and variables. A variable has the values of a
+// label.
+func (d *dashboard) expressions(t testing.TB) (all []string) {
+	t.Helper()
+	values := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
+	for _, v := range d.Templating.List {
+		if v.Type == "datasource" {
+			continue
+		}
+		match := values.FindStringSubmatch(v.Query)
+		if match == nil {
+			t.Fatalf("variable %s: %q, want label_values(metric, label)", v.Name, v.Query)
+		}
+		all = append(all, "sum by ("+match[2]+") ("+match[1]+")")
+	}
+	targets := d.Annotations.List
+	for i := range d.Panels {
+		targets = append(targets, d.Panels[i].Targets...)
+	}
+	for _, target := range targets {
+		all = append(all, target.Expr)
+	}
+	return all
+}
+
+// metricsOf returns the metrics of an expression.
+func metricsOf(t testing.TB, expression string) (names []string) {
+	t.Helper()
+	parsed, err := parser.ParseExpr(expression)
+	if err != nil {
+		t.Fatalf("%s: %v", expression, err)
+	}
+	for _, selector := range parser.ExtractSelectors(parsed) {
+		names = append(names, metricOf(selector))
+	}
+	return names
+}
+
+// faults returns the parts of its form that a panel lacks.
+func faults(t testing.TB, p *panel) (all []string) {
+	t.Helper()
+	look := p.FieldConfig.Defaults
+	if !strings.HasSuffix(p.Description, ".") || p.Title == "" || look.Unit == "" || len(p.Targets) == 0 {
+		all = append(all, "want a title, a unit, a query, and a description that is a sentence")
+	}
+	if p.Type == "stat" && len(look.Thresholds.Steps) < 3 || p.Type == "state-timeline" && len(look.Mappings) == 0 {
+		all = append(all, "want the thresholds of a stat, and the names of the states of a timeline")
+	}
+	for _, target := range p.Targets {
+		names := metricsOf(t, target.Expr)
+		ours := slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "runtime_watcher_") })
+		if !ours && !strings.HasPrefix(names[0], "apiserver_") && names[0] != alertsMetric {
+			all = append(all, "shows each process of the cluster, want ours: "+target.Expr)
+		}
+		all = append(all, p.missingLinks(t, names)...)
+	}
+	return all
+}
+
+// missingLinks returns the runbooks of alerts with a metric of the panel to which it has no link.
+func (p *panel) missingLinks(t testing.TB, names []string) (all []string) {
+	t.Helper()
+	_, parsed := readRules(t)
+	for _, rule := range parsed.all() {
+		shared := slices.ContainsFunc(metricsOf(t, rule.Expr), func(name string) bool { return slices.Contains(names, name) })
+		url := rule.Annotations["runbook_url"]
+		if shared && !slices.Contains(p.Links, link{url}) {
+			all = append(all, "want a link to "+url)
+		}
+	}
+	return all
+}
+
+func TestFaultsAreFound(t *testing.T) {
+	for text, want := range map[string]int{
+		`{"description": "A sentence.", "targets": [{"expr": "runtime_watcher_agent_build_info"}]}`:                                              2,
+		`{"targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:                                                                 1,
+		`{"description": "A sentence.", "targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:                                   0,
+		`{"type": "stat", "description": "A sentence.", "targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:                   1,
+		`{"type": "state-timeline", "description": "A sentence.", "targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:         1,
+		`{"description": "A sentence.", "targets": [{"expr": "sum(workqueue_depth)"}]}`:                                                          1,
+		`{"description": "A sentence.", "targets": [{"expr": "workqueue_depth and on (job) runtime_watcher_listener_requests_in_flight"}]}`:      0,
+		`{"description": "A sentence.", "targets": [{"expr": "ALERTS{alertname=~\"RuntimeWatcher.+\"}"}]}`:                                       0,
+		`{"description": "A sentence.", "targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}, {"expr": "sum(workqueue_depth)"}]}`: 1,
+	} {
+		p := &panel{Title: "a"}
+		p.FieldConfig.Defaults.Unit = "s"
+		if err := json.Unmarshal([]byte(text), p); err != nil {
+			t.Fatal(err)
+		}
+		if found := faults(t, p); len(found) != want {
+			t.Errorf("%s: faults %q, want %d", text, found, want)
+		}
+	}
+}
+
+// TestFirstScreen: without scrolling, the fleet has counts, the runtimes that are not fresh, and
+// since when.
+func TestFirstScreen(t *testing.T) {
+	const rows = 12 // Of 38 pixels each.
+	kinds := map[string]int{}
+	for _, p := range dashboards(t)["fleet.json"].Panels {
+		if p.GridPos.Y < rows {
+			kinds[p.Type]++
+		}
+	}
+	if kinds["stat"] != 6 || kinds["table"] != 1 || kinds["state-timeline"] != 1 {
+		t.Errorf("kinds %v of the first %d rows, want six counts, a table and a timeline", kinds, rows)
+	}
+}
+
+// TestEachMetricIsUsed fails when a metric is neither on a dashboard nor in an alert.
+func TestEachMetricIsUsed(t *testing.T) {
+	_, parsed := readRules(t)
+	var all []string
+	for _, rule := range parsed.all() {
+		all = append(all, rule.Expr)
+	}
+	for _, d := range dashboards(t) {
+		all = append(all, d.expressions(t)...)
+	}
+	used := map[string]bool{}
+	for _, expression := range all {
+		for _, name := range metricsOf(t, expression) {
+			used[name] = true
+		}
+	}
+	for _, m := range catalog(t) {
+		if !slices.ContainsFunc(suffixes(m.kind), func(suffix string) bool { return used[m.name+suffix] }) {
+			t.Errorf("%s is neither on a dashboard nor in an alert", m.name)
 		}
 	}
 }

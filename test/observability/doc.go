@@ -1,3 +1,3 @@
-// Package observability generates docs/reference/metrics.md, the alerts and the dashboards, and proves all of
-// them against a real agent and a real operator.
+// Package observability generates docs/reference/metrics.md and a resource of the alerts. It checks
+// them and the dashboards against a real agent and a real operator.
 package observability

@@ -18,9 +18,13 @@ type known struct {
 // targetLabels are added by a scrape.
 func targetLabels() []string { return []string{"namespace", "pod", "instance", "job", "le"} }
 
+// alertsMetric is that of Prometheus itself for each alert that waits or fires.
+const alertsMetric = "ALERTS"
+
 func newKnown(t testing.TB) known {
 	t.Helper()
 	k := known{labels: foreign(), words: newVocabulary(t)}
+	k.labels[alertsMetric] = []string{"alertname", "alertstate"}
 	for _, m := range catalog(t) {
 		for _, suffix := range suffixes(m.kind) {
 			k.labels[m.name+suffix] = m.labels
@@ -49,6 +53,7 @@ func foreign() map[string][]string {
 		"leader_election_master_status": {"name"},
 		"process_resident_memory_bytes": nil,
 		"process_cpu_seconds_total":     nil,
+		"process_start_time_seconds":    nil,
 		"go_goroutines":                 nil,
 	}
 }

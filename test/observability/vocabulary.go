@@ -55,7 +55,7 @@ func newVocabulary(t testing.TB) vocabulary {
 
 func notes() map[string]string {
 	return map[string]string{
-		"manager":   "name of a manager, `_other` for all beyond the limit",
+		"manager":   "a manager, or `_other`",
 		"runtime":   "id of a runtime",
 		"code":      "HTTP status, empty without an answer",
 		"version":   "version of the agent",

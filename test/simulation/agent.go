@@ -136,7 +136,7 @@ func (a *agent) parts() agentlib.Parts {
 		},
 	}
 	if a.cluster.plan.Canary {
-		parts.Canary = lease{a.cluster, a}
+		parts.Canary = lease{a.cluster, a}.write
 	}
 	return parts
 }

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
 // cluster is a runtime: a model of its API server with its etcd, and its agents.
@@ -322,8 +322,7 @@ type lease struct {
 	writer  *agent
 }
 
-// Write implements [canary.Writer].
-func (l lease) Write(ctx context.Context, nonce string) ([]string, error) {
+func (l lease) write(ctx context.Context, nonce string) ([]string, error) {
 	l.writer.awaitResume()
 	a := l.cluster.endpoint()
 	if a == nil {

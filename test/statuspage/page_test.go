@@ -191,9 +191,7 @@ func (w *world) testNarrow(t *testing.T) {
 	for _, cell := range []string{"td", ".state", ".why"} {
 		tab.want(fmt.Sprintf(`document.querySelector('#rows %s').getBoundingClientRect().width > 300`, cell), true)
 	}
-	if picture := tab.screenshot(); len(picture) == 0 {
-		t.Error("no picture of the narrow page")
-	}
+	w.shoot(t, "status-page-narrow.png")
 	tab.width(wide)
 	tab.want(`document.documentElement.scrollWidth`, float64(wide))
 }
@@ -207,11 +205,11 @@ func (w *world) testColours(t *testing.T) {
 	tab.want(background, "rgb(18, 22, 28)")
 	tab.colours("light")
 	tab.want(background, "rgb(244, 246, 249)")
-	w.shoot(t)
+	w.shoot(t, "status-page.png")
 }
 
-// shoot takes the picture of the page for the documents, and writes it there with -update.
-func (w *world) shoot(t *testing.T) {
+// shoot takes a picture of the page for the documents, and writes it there with -update.
+func (w *world) shoot(t *testing.T, name string) {
 	t.Helper()
 	picture := compress(t, w.tab.of(t).screenshot())
 	if len(picture) > 200_000 {
@@ -220,7 +218,7 @@ func (w *world) shoot(t *testing.T) {
 	if !*update {
 		return
 	}
-	if err := os.WriteFile(filepath.Join(test.Root(), "docs", "status-page.png"), picture, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(test.Root(), "docs", name), picture, 0o644); err != nil {
 		t.Error(err)
 	}
 }

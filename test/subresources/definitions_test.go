@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -18,7 +16,7 @@ const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 // define creates a definition with one object, and returns the path of the object.
 func define(s *scene, plural, kind, label string) string {
 	s.t.Helper()
-	d := definition(plural, kind, apiextensionsv1.NamespaceScoped, false)
+	d := lab.Definition("example.com", plural, kind)
 	d.APIVersion, d.Kind, d.Labels = "apiextensions.k8s.io/v1", "CustomResourceDefinition", map[string]string{"of": label}
 	body, err := json.Marshal(d)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -51,39 +50,27 @@ func newScene(t testing.TB) *scene {
 	t.Helper()
 	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
 	s.plane = lab.SharedAPIServer(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
-		definition("widgets", "Widget", apiextensionsv1.NamespaceScoped, true),
-		definition("gadgets", "Gadget", apiextensionsv1.NamespaceScoped, true),
-		definition("plants", "Plant", apiextensionsv1.ClusterScoped, false),
-		definition("samples", "Sample", apiextensionsv1.NamespaceScoped, false),
-		withoutSubresources(definition("things", "Thing", apiextensionsv1.NamespaceScoped, false)),
+		scaling(lab.Definition("example.com", "widgets", "Widget")),
+		scaling(lab.Definition("example.com", "gadgets", "Gadget")),
+		ofCluster(lab.Definition("example.com", "plants", "Plant")),
+		lab.Definition("example.com", "samples", "Sample"),
+		withoutSubresources(lab.Definition("example.com", "things", "Thing")),
 	}})
 	s.api = lab.NewAPI(t, s.plane)
 	return s
 }
 
-// definition returns the definition of a kind with status, and with scale if it scales.
-func definition(
-	plural, kind string, scope apiextensionsv1.ResourceScope, scales bool,
-) *apiextensionsv1.CustomResourceDefinition {
-	subresources := &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
-	if scales {
-		subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
-			SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
-		}
+// scaling adds the subresource scale to a definition.
+func scaling(d *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	d.Spec.Versions[0].Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
+		SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
 	}
-	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "example.com", Scope: scope,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true, Subresources: subresources,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", XPreserveUnknownFields: new(true),
-				}},
-			}},
-		},
-	}
+	return d
+}
+
+func ofCluster(d *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	d.Spec.Scope = apiextensionsv1.ClusterScoped
+	return d
 }
 
 func withoutSubresources(d *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {

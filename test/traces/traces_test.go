@@ -1,11 +1,10 @@
-// Package traces shows one trace over real processes: an API server, an agent and an operator.
+// Package traces shows one trace over an API server, an agent and an operator, which talk over real
+// connections.
 package traces
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,15 +20,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -41,15 +41,7 @@ const (
 	domain  = "runtime-1.example.com"
 )
 
-func TestMain(m *testing.M) {
-	if os.Getenv(spansFile) == "" {
-		os.Exit(lab.RunTests(m))
-	}
-	if err := runAgent(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
 // TestOneTrace makes a write in an API server that traces all requests, and follows it to the reconcile. No collector is
 // needed: the API server drops its own spans.
@@ -59,17 +51,11 @@ func TestOneTrace(t *testing.T) {
 	})
 	pki := lab.NewPKI(t)
 	name := lab.AddRuntime(t, plane, runtime, domain)
-	exporter := tracetest.NewInMemoryExporter()
-	address, reconciled := startOperator(t, plane, pki.ServerMaterial(), exporter)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "spans")
-	agent := lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), address,
-		lab.AgentOptions{Binary: self, Env: map[string]string{spansFile: file}})
+	ofOperator, ofAgent := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
+	address, reconciled := startOperator(t, plane, pki.ServerMaterial(), ofOperator)
+	sender := startAgent(t, pki.RuntimeVolume(runtime, domain), address, ofAgent)
 	labels := map[string]string{"watched": "true"}
-	lab.Watch(t, plane, agent, pki.CA.PEM(), watch.Watch{
+	lab.Watch(t, plane, sender, pki.CA.PEM(), watch.Watch{
 		Name: types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"}, Manager: manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
 	})
@@ -81,7 +67,7 @@ func TestOneTrace(t *testing.T) {
 	t.Cleanup(func() { _ = plane.Client.Delete(context.WithoutCancel(t.Context()), demo, &client.DeleteOptions{}) })
 	var spans []span
 	lab.Eventually(t, 30*time.Second, "a reconcile with a trace", func() bool {
-		spans = traceOfReconcile(append(agentSpans(t, file), operatorSpans(exporter)...))
+		spans = traceOfReconcile(append(spansOf("agent", ofAgent), spansOf("control plane", ofOperator)...))
 		// The agent writes a span when it ends: that of the send after the answer, which may be after the reconcile.
 		return slices.ContainsFunc(spans, func(s span) bool { return s.Name == "send" })
 	})
@@ -136,29 +122,22 @@ func traceOfReconcile(all []span) (spans []span) {
 	return nil
 }
 
-func agentSpans(t *testing.T, file string) (spans []span) {
-	t.Helper()
-	text, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer text.Close()
-	for decoder := json.NewDecoder(text); ; {
-		var s span
-		err := decoder.Decode(&s)
-		if err == io.EOF || err == io.ErrUnexpectedEOF { //nolint:errorlint // A line may be half written.
-			return spans
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		spans = append(spans, s)
-	}
+// span is a span of one of the programs.
+type span struct {
+	Process, Name, Trace, ID, Parent string
+	Started, Ended                   time.Time
 }
 
-func operatorSpans(exporter *tracetest.InMemoryExporter) (spans []span) {
+func (s *span) String() string {
+	return fmt.Sprintf("%-13s %-9s %s below %s", s.Process, s.Name, s.ID, s.Parent)
+}
+
+func spansOf(process string, exporter *tracetest.InMemoryExporter) (spans []span) {
 	for _, s := range exporter.GetSpans().Snapshots() {
-		spans = append(spans, newSpan("control plane", s))
+		spans = append(spans, span{
+			process, s.Name(), s.SpanContext().TraceID().String(), s.SpanContext().SpanID().String(),
+			s.Parent().SpanID().String(), s.StartTime(), s.EndTime(),
+		})
 	}
 	return spans
 }
@@ -177,17 +156,41 @@ samplingRatePerMillion: 1000000
 	return file
 }
 
+// startAgent runs an agent of an author in this process: that of this repository, with traces.
+func startAgent(t *testing.T, volume *testpki.Volume, address string, exporter sdktrace.SpanExporter) *lab.Agent {
+	t.Helper()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter),
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
+	ca, cert, key := volume.Paths()
+	a := &lab.Agent{
+		Process:     lab.NewProcess(t, "agent", "", nil), // It is not launched.
+		WebhookPort: lab.FreePort(t), MetricsPort: lab.FreePort(t), Volume: volume,
+	}
+	running, err := agent.New(t.Context(), agent.Parts{Tracing: opentelemetry.New(provider)}, agent.Options{
+		Managers:       []core.Manager{manager},
+		Keys:           agent.Keys{Client: keys.Paths{CA: ca, Certificate: cert, Key: key}},
+		ControlPlane:   agent.ControlPlane{Address: address},
+		Webhook:        agent.Webhook{Address: lab.Address(a.WebhookPort)},
+		MetricsAddress: lab.Address(a.MetricsPort),
+		Outbox:         outbox.Options{Resend: []time.Duration{}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab.Run(t, "agent", running.Start)
+	lab.Eventually(t, 30*time.Second, "the agent is ready", func() bool {
+		_, err := lab.Get(t.Context(), "http://"+lab.Address(a.MetricsPort)+"/readyz")
+		return err == nil
+	})
+	return a
+}
+
 // startOperator runs an operator with traces in this process, and returns its address and its reconciles.
 func startOperator(
 	t *testing.T, plane *apiserver.ControlPlane, material *keys.Material, exporter sdktrace.SpanExporter,
 ) (address string, reconciled <-chan types.NamespacedName) {
 	t.Helper()
-	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
-		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mgr := lab.NewManager(t, plane.Config, nil)
 	address = lab.Address(lab.FreePort(t))
 	requests := make(chan types.NamespacedName, 100)
 	tracing := opentelemetry.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))

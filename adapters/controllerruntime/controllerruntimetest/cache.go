@@ -21,7 +21,10 @@ import (
 // Cache is a [cache.Cache] of the metadata of one kind. It is for NewRuntimes of package
 // controllerruntime, and for the option NewCache of a controller manager. It is in sync also before
 // a manager starts it. It is safe for concurrent use.
-type Cache struct {
+type Cache struct{ *memory }
+
+// memory implements [cache.Cache] for a [Cache].
+type memory struct {
 	cache.Cache // nil: a method that is missing here panics
 
 	objects  toolscache.Indexer
@@ -35,7 +38,7 @@ var _ cache.Cache = (*Cache)(nil)
 
 // NewCache returns a cache of the metadata of objects, which may be typed.
 func NewCache(objects ...client.Object) *Cache {
-	c := &Cache{objects: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})}
+	c := &Cache{&memory{objects: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})}}
 	c.Set(objects...)
 	return c
 }
@@ -49,7 +52,7 @@ func (c *Cache) Set(objects ...client.Object) {
 	}
 }
 
-func (c *Cache) set(object *metav1.PartialObjectMetadata) {
+func (c *memory) set(object *metav1.PartialObjectMetadata) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.kind.Empty() {
@@ -109,15 +112,15 @@ func key(name types.NamespacedName) string {
 }
 
 // Start implements [cache.Cache]: it waits for the end of ctx.
-func (c *Cache) Start(ctx context.Context) error {
+func (c *memory) Start(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
 
 // WaitForCacheSync implements [cache.Cache]. It does not wait.
-func (c *Cache) WaitForCacheSync(context.Context) bool { return c.synced() }
+func (c *memory) WaitForCacheSync(context.Context) bool { return c.synced() }
 
-func (c *Cache) synced() bool {
+func (c *memory) synced() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.unsynced
@@ -125,7 +128,7 @@ func (c *Cache) synced() bool {
 
 // GetInformer implements [cache.Cache]. Like an API server, it fails for another kind than that of
 // the objects, if they name one.
-func (c *Cache) GetInformer(
+func (c *memory) GetInformer(
 	_ context.Context, object client.Object, _ ...cache.InformerGetOption,
 ) (cache.Informer, error) {
 	c.mu.Lock()
@@ -137,7 +140,7 @@ func (c *Cache) GetInformer(
 }
 
 // Get implements [cache.Cache] for metadata.
-func (c *Cache) Get(_ context.Context, name types.NamespacedName, object client.Object, _ ...client.GetOption) error {
+func (c *memory) Get(_ context.Context, name types.NamespacedName, object client.Object, _ ...client.GetOption) error {
 	into, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return fmt.Errorf("controllerruntimetest: get of %T, want metadata", object)
@@ -155,14 +158,14 @@ func (c *Cache) Get(_ context.Context, name types.NamespacedName, object client.
 }
 
 // IndexField implements [cache.Cache].
-func (c *Cache) IndexField(_ context.Context, _ client.Object, name string, extract client.IndexerFunc) error {
+func (c *memory) IndexField(_ context.Context, _ client.Object, name string, extract client.IndexerFunc) error {
 	return c.objects.AddIndexers(toolscache.Indexers{name: func(object any) ([]string, error) {
 		return extract(metadata(object)), nil
 	}})
 }
 
 // List implements [cache.Cache] for lists of metadata, by one field or all.
-func (c *Cache) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
+func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	into, ok := list.(*metav1.PartialObjectMetadataList)
 	if !ok {
 		return fmt.Errorf("controllerruntimetest: list of %T, want metadata", list)
@@ -179,7 +182,7 @@ func (c *Cache) List(_ context.Context, list client.ObjectList, opts ...client.L
 	return err
 }
 
-func (c *Cache) find(options *client.ListOptions) ([]any, error) {
+func (c *memory) find(options *client.ListOptions) ([]any, error) {
 	if options.FieldSelector == nil || options.FieldSelector.Empty() {
 		return c.objects.List(), nil
 	}

@@ -12,7 +12,7 @@ import (
 type informer struct {
 	cache.Informer // nil: a method that is missing here panics
 
-	cache *Cache
+	cache *memory
 }
 
 func (i *informer) HasSynced() bool { return i.cache.synced() }

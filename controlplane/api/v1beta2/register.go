@@ -6,9 +6,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Kind is the kind of a [Watcher].
-const Kind = "Watcher"
-
 // GroupVersion returns the group and version of this package's types.
 func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: "operator.kyma-project.io", Version: "v1beta2"}

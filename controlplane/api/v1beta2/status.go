@@ -35,12 +35,3 @@ const (
 	StateWarning    State = "Warning"
 	StateError      State = "Error"
 )
-
-// The types of conditions.
-const (
-	// ConditionRouteReady reports whether events reach the service.
-	ConditionRouteReady = "RouteReady"
-	// ConditionReady reports whether a Watcher works, for kubectl wait, Flux and Argo CD: the route
-	// is ready, and a runtime watches, as far as the runtimes are known. Its message counts them.
-	ConditionReady = "Ready"
-)

@@ -35,15 +35,6 @@ type Watcher struct {
 	Status WatcherStatus `json:"status,omitempty,omitzero"`
 }
 
-// ManagerName returns the manager of the spec, or else the label [ManagedByLabel], which is not
-// validated. It is empty when both are.
-func (w *Watcher) ManagerName() string {
-	if w.Spec.Manager != "" {
-		return w.Spec.Manager
-	}
-	return w.Labels[ManagedByLabel]
-}
-
 // WatcherList is a list of Watchers.
 //
 // +kubebuilder:object:root=true
@@ -112,7 +103,8 @@ type WatcherSpec struct {
 	//
 	// +optional
 	// +kubebuilder:default=spec
-	Field FieldName `json:"field,omitempty"`
+	// +kubebuilder:validation:Enum=spec;status
+	Field string `json:"field,omitempty"`
 
 	// The gateways through which the events arrive.
 	Gateway GatewayConfig `json:"gateway"`
@@ -189,11 +181,6 @@ type NamespaceSelector struct {
 	// +kubebuilder:validation:MaxItems=16
 	MatchExpressions []LabelRequirement `json:"matchExpressions,omitempty"`
 }
-
-// FieldName is the part of an object in which changes count.
-//
-// +kubebuilder:validation:Enum=spec;status
-type FieldName string
 
 // Service is a port of a service in the control plane.
 type Service struct {

@@ -13,27 +13,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// GroupVersion is that of cert-management.
-func GroupVersion() schema.GroupVersion {
+// groupVersion is that of cert-management.
+func groupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: "cert.gardener.cloud", Version: "v1alpha1"}
 }
 
-// Options are the optional settings of [NewClient]. The zero value is the documented default.
-type Options struct {
-	// IssuerNamespace is written into the references to Issuers, for Issuers in another cluster
-	// than the default one of cert-management. Default: none.
-	IssuerNamespace string
-}
-
-// NewClient returns a client for certificates.New. Its methods may be called concurrently.
-func NewClient(c client.Client, opts Options) client.Client {
-	return &translator{Client: c, opts: opts}
+// NewClient returns a client for certificates.New. Its methods may be called concurrently. The
+// namespace is written into the references to Issuers, for Issuers in another cluster than the
+// default one of cert-management. Empty means none.
+func NewClient(c client.Client, issuerNamespace string) client.Client {
+	return &translator{Client: c, issuerNamespace: issuerNamespace}
 }
 
 type translator struct {
 	client.Client
 
-	opts Options
+	issuerNamespace string
 }
 
 // IssuesBothUsages reports that each certificate is for clients and for servers.
@@ -86,7 +81,7 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 	}
 
 	found := &unstructured.UnstructuredList{}
-	found.SetGroupVersionKind(GroupVersion().WithKind("CertificateList"))
+	found.SetGroupVersionKind(groupVersion().WithKind("CertificateList"))
 
 	if err := t.Client.List(ctx, found, opts...); err != nil {
 		return err
@@ -239,6 +234,6 @@ func (t *translator) renew(ctx context.Context, certificate *certv1.Certificate)
 
 func newObject(kind string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(GroupVersion().WithKind(kind))
+	object.SetGroupVersionKind(groupVersion().WithKind(kind))
 	return object
 }

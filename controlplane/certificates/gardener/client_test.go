@@ -22,7 +22,7 @@ import (
 )
 
 // newClient returns a client, and the objects that it applies.
-func newClient(t *testing.T, opts gardener.Options, objects ...client.Object) (client.Client, *[]map[string]any) {
+func newClient(t *testing.T, issuerNamespace string, objects ...client.Object) (client.Client, *[]map[string]any) {
 	t.Helper()
 	var applied []map[string]any
 	under := fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
@@ -31,7 +31,7 @@ func newClient(t *testing.T, opts gardener.Options, objects ...client.Object) (c
 			return nil
 		},
 	}).Build()
-	return gardener.NewClient(under, opts), &applied
+	return gardener.NewClient(under, issuerNamespace), &applied
 }
 
 func apply(t *testing.T, c client.Client, kind string, object any) error {
@@ -54,7 +54,7 @@ func meta(name string) metav1.ObjectMeta {
 
 func TestCertificatesAreTranslated(t *testing.T) {
 	t.Parallel()
-	c, applied := newClient(t, gardener.Options{IssuerNamespace: "issuers"})
+	c, applied := newClient(t, "issuers")
 	certificate := &certv1.Certificate{ObjectMeta: meta("a"), Spec: certv1.CertificateSpec{
 		CommonName: "runtime-a", DNSNames: []string{"a.example.com"}, SecretName: "a-tls",
 		IssuerRef:      cmmeta.IssuerReference{Name: "watcher-clients"},
@@ -83,7 +83,7 @@ func TestCertificatesAreTranslated(t *testing.T) {
 // An owner that does not exist would end its objects.
 func TestOwnersAreTranslated(t *testing.T) {
 	t.Parallel()
-	c, applied := newClient(t, gardener.Options{})
+	c, applied := newClient(t, "")
 	secret := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta("a-tls")}
 	secret.OwnerReferences = []metav1.OwnerReference{
 		{APIVersion: certv1.SchemeGroupVersion.String(), Kind: "Certificate", Name: "a", UID: "u"},
@@ -100,7 +100,7 @@ func TestOwnersAreTranslated(t *testing.T) {
 
 func TestAuthoritiesAreMadeOnce(t *testing.T) {
 	t.Parallel()
-	c, applied := newClient(t, gardener.Options{})
+	c, applied := newClient(t, "")
 	ca := &certv1.Certificate{ObjectMeta: meta("watcher-ca-1"), Spec: certv1.CertificateSpec{
 		CommonName: "watcher-ca-1", SecretName: "watcher-ca-1", IsCA: true, Duration: &metav1.Duration{Duration: time.Hour},
 		IssuerRef: cmmeta.IssuerReference{Name: "corporate"},
@@ -133,7 +133,7 @@ func TestAuthoritiesAreMadeOnce(t *testing.T) {
 func TestAuthoritiesAreBackdated(t *testing.T) {
 	t.Parallel()
 	const duration = 48 * time.Hour
-	c, _ := newClient(t, gardener.Options{})
+	c, _ := newClient(t, "")
 	ca := &certv1.Certificate{ObjectMeta: meta("watcher-ca-1"), Spec: certv1.CertificateSpec{
 		CommonName: "watcher-ca-1", SecretName: "watcher-ca-1", IsCA: true, Duration: &metav1.Duration{Duration: duration},
 		IssuerRef: cmmeta.IssuerReference{Name: "watcher-selfsigned"},
@@ -162,7 +162,7 @@ func TestAuthoritiesAreBackdated(t *testing.T) {
 
 func TestSelfSignedIssuersAreLeftOut(t *testing.T) {
 	t.Parallel()
-	c, applied := newClient(t, gardener.Options{})
+	c, applied := newClient(t, "")
 	selfSigned := &certv1.Issuer{ObjectMeta: meta("watcher-selfsigned")}
 	selfSigned.Spec.SelfSigned = &certv1.SelfSignedIssuer{}
 	signing := &certv1.Issuer{ObjectMeta: meta("watcher-clients")}

@@ -71,8 +71,8 @@ func (t *translator) toCertificate(from *certv1.Certificate) *unstructured.Unstr
 	set(object, anyOf(from.Spec.DNSNames), "spec", "dnsNames")
 	set(object, from.Spec.SecretName, "spec", "secretName")
 	set(object, from.Spec.IssuerRef.Name, "spec", "issuerRef", "name")
-	if t.opts.IssuerNamespace != "" {
-		set(object, t.opts.IssuerNamespace, "spec", "issuerRef", "namespace")
+	if t.issuerNamespace != "" {
+		set(object, t.issuerNamespace, "spec", "issuerRef", "namespace")
 	}
 	if template := from.Spec.SecretTemplate; template != nil {
 		for name, value := range template.Labels {
@@ -132,7 +132,7 @@ func translateOwners(object *unstructured.Unstructured) {
 	owners := object.GetOwnerReferences()
 	for i := range owners {
 		if owners[i].APIVersion == certv1.SchemeGroupVersion.String() {
-			owners[i].APIVersion = GroupVersion().String()
+			owners[i].APIVersion = groupVersion().String()
 		}
 	}
 	if len(owners) > 0 {

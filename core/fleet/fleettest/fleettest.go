@@ -30,7 +30,7 @@ func Unproved(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
 
 // Stale makes a runtime stale with [fleet.ReasonStopped]: its agent leaves.
 func Stale(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
-	to(f, runtime, manager, fleet.Condition{State: fleet.Stale})
+	to(f, runtime, manager, fleet.Condition{State: fleet.Stale, Reason: fleet.ReasonStopped})
 }
 
 // Degraded makes a runtime degraded for a reason, such as [fleet.ReasonCanaryLost]. It panics on
@@ -45,7 +45,7 @@ func to(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet
 	for _, a := range []*agent{current(f, runtime, manager), next(f, runtime, manager)} {
 		a.send(f, want)
 		got := f.Get(runtime, manager)
-		if got.State == want.State && (got.Reason == want.Reason || want.State == fleet.Stale) {
+		if got.State == want.State && got.Reason == want.Reason {
 			return
 		}
 		a.beat(f, func(b *core.Heartbeat) { b.Leaving = true })
@@ -85,6 +85,9 @@ func next(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agent {
 
 const year = 365 * 24 * time.Hour
 
+// gaps are enough for [fleet.ReasonSharedByReplicas].
+const gaps = 5
+
 // send sends the heartbeats that show a condition.
 func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
 	if want.State == fleet.Stale && a.last.Number == 0 { // The fleet ignores an agent that only leaves.
@@ -95,6 +98,10 @@ func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
 		a.peer.NotAfter = time.Now().Add(time.Minute)
 	case fleet.ReasonDropping, fleet.ReasonWebhookUnreachable: // They count since the heartbeat before.
 		a.beat(f, func(b *core.Heartbeat) { b.Canary = core.CanaryOff })
+	case fleet.ReasonSharedByReplicas:
+		for range gaps {
+			a.beat(f, func(b *core.Heartbeat) { b.Sequence += 2 })
+		}
 	}
 	a.beat(f, func(b *core.Heartbeat) { show(b, want) })
 }
@@ -128,7 +135,8 @@ func (a *agent) beat(f *fleet.Fleet, change func(*core.Heartbeat)) {
 	now := time.Now()
 	a.last = core.Heartbeat{
 		ID: fmt.Sprint(a.epoch, "-", a.last.Number+1), Time: now, Number: a.last.Number + 1, Interval: interval,
-		Canary: core.CanaryAlive, Dropped: a.last.Dropped, WebhookFailures: a.last.WebhookFailures,
+		Sequence: a.last.Sequence, Canary: core.CanaryAlive, Dropped: a.last.Dropped,
+		WebhookFailures: a.last.WebhookFailures,
 	}
 	change(&a.last)
 	beat := a.last

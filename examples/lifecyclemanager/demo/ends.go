@@ -53,8 +53,7 @@ func (d *demo) killFirst(ctx context.Context) error {
 }
 
 func (d *demo) firstNamesCause(ctx context.Context) bool {
-	kyma := kymaOf(first)
-	err := d.Plane.Get(ctx, client.ObjectKeyFromObject(kyma), kyma)
+	kyma, err := d.planeKyma(ctx, first)
 	return err == nil && kyma.Status.State == v1beta2.Deleting && kyma.Status.Message != ""
 }
 

@@ -11,13 +11,11 @@ import (
 	apiutil "github.com/cert-manager/cert-manager/pkg/api/util"
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
@@ -26,7 +24,7 @@ import (
 // storyOfFaults returns the lines of another story, in which the operator is killed in each line.
 func (d *demo) storyOfFaults() []line {
 	return slices.Concat(d.installation(), []line{
-		{"a user deletes the webhook", "there again when the operator starts", d.deleteWebhook, d.isWatched, later},
+		{"a user deletes the webhook", "there again when the operator starts", d.deleteWebhook, d.isRepaired, later},
 		{"runtime-2 is cut, keda is 3.0.0", "its Kyma says so", d.cutAndRelease, d.isIn(v1beta2.Error), later},
 		{"runtime-2 is back", "rolled out", d.restore, d.runs("3.0.0"), later},
 		{"the certificate of runtime-2 rotates", "its agents use the new one", d.rotate, d.hasRotated, later},
@@ -52,13 +50,6 @@ func (d *demo) crash(ctx context.Context) error {
 	return d.StartOperator(ctx)
 }
 
-// isWatched reports whether runtime-2 has its webhook and is fresh.
-func (d *demo) isWatched(ctx context.Context) bool {
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	err := d.Runtimes[second].Get(ctx, client.ObjectKey{Name: installation.Name}, configuration)
-	return err == nil && d.isFresh(ctx)
-}
-
 func (d *demo) cutAndRelease(ctx context.Context) error {
 	d.Runtimes[second].Cut()
 	return d.ApplyFile(ctx, "samples/keda-3.0.0.yaml")
@@ -74,17 +65,18 @@ func (d *demo) restore(context.Context) error { return d.Runtimes[second].Restor
 // isIn returns a function that reports whether the Kyma in the control plane is in a state.
 func (d *demo) isIn(state v1beta2.State) func(context.Context) bool {
 	return func(ctx context.Context) bool {
-		kyma := &v1beta2.Kyma{}
-		err := d.Plane.Get(ctx, client.ObjectKey{Namespace: "kcp-system", Name: second}, kyma)
+		kyma, err := d.planeKyma(ctx, second)
 		return err == nil && kyma.Status.State == state
 	}
 }
 
+// identity is the client certificate of the second runtime, and its Secret.
+var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watcher-tls"}
+
 // rotate makes cert-manager issue the certificate again, and the operator install it at once.
 func (d *demo) rotate(ctx context.Context) error {
-	key := client.ObjectKey{Namespace: "kcp-system", Name: second + "-watcher-tls"}
 	before, certificate := &corev1.Secret{}, &certv1.Certificate{}
-	if err := errors.Join(d.Plane.Get(ctx, key, before), d.Plane.Get(ctx, key, certificate)); err != nil {
+	if err := errors.Join(d.Plane.Get(ctx, identity, before), d.Plane.Get(ctx, identity, certificate)); err != nil {
 		return err
 	}
 	apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
@@ -94,7 +86,7 @@ func (d *demo) rotate(ctx context.Context) error {
 	}
 	now := &corev1.Secret{}
 	err := machine.Poll(ctx, func() bool {
-		err := d.Plane.Get(ctx, key, now)
+		err := d.Plane.Get(ctx, identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})
 	return errors.Join(err, d.repair(ctx))
@@ -103,8 +95,7 @@ func (d *demo) rotate(ctx context.Context) error {
 // hasRotated reports whether both agents have come with the certificate of the control plane.
 func (d *demo) hasRotated(ctx context.Context) bool {
 	certificate := &certv1.Certificate{}
-	key := client.ObjectKey{Namespace: "kcp-system", Name: second + "-watcher-tls"}
-	if err := d.Plane.Get(ctx, key, certificate); err != nil || certificate.Status.NotAfter == nil {
+	if err := d.Plane.Get(ctx, identity, certificate); err != nil || certificate.Status.NotAfter == nil {
 		return false
 	}
 	fleet, err := d.Fleet(ctx, second)

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	planeruntimes "github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
@@ -190,10 +189,10 @@ func (d *demo) hasLevel(ctx context.Context) bool {
 
 var manager = client.ObjectKey{Namespace: "keda", Name: "keda-manager"}
 
-// deployment returns that of the module.
-func (d *demo) deployment(ctx context.Context) (*appsv1.Deployment, error) {
+// deployment returns that of the module in a runtime.
+func (d *demo) deployment(ctx context.Context, id string) (*appsv1.Deployment, error) {
 	deployment := &appsv1.Deployment{}
-	return deployment, d.Runtimes[second].Get(ctx, manager, deployment)
+	return deployment, d.Runtimes[id].Get(ctx, manager, deployment)
 }
 
 const imageName = "keda.example.com/keda-manager:"
@@ -201,7 +200,7 @@ const imageName = "keda.example.com/keda-manager:"
 // runs returns a function that reports whether the Deployment is that of a version.
 func (d *demo) runs(version string) func(context.Context) bool {
 	return func(ctx context.Context) bool {
-		deployment, err := d.deployment(ctx)
+		deployment, err := d.deployment(ctx, second)
 		return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+version
 	}
 }
@@ -209,8 +208,8 @@ func (d *demo) runs(version string) func(context.Context) bool {
 func (d *demo) edit(ctx context.Context) error { return d.editIn(ctx, second) }
 
 func (d *demo) editIn(ctx context.Context, id string) error {
-	deployment := &appsv1.Deployment{}
-	if err := d.Runtimes[id].Get(ctx, manager, deployment); err != nil {
+	deployment, err := d.deployment(ctx, id)
+	if err != nil {
 		return err
 	}
 	before := deployment.DeepCopy()
@@ -219,7 +218,7 @@ func (d *demo) editIn(ctx context.Context, id string) error {
 }
 
 func (d *demo) deleteDeployment(ctx context.Context) error {
-	deployment, err := d.deployment(ctx)
+	deployment, err := d.deployment(ctx, second)
 	if err != nil {
 		return err
 	}
@@ -261,7 +260,7 @@ func (d *demo) label(ctx context.Context, value string) error {
 		if kyma.Labels == nil {
 			kyma.Labels = make(map[string]string)
 		}
-		kyma.Labels[planeruntimes.LabelSkip] = value
+		kyma.Labels[v1beta2.SkipLabel] = value
 	})
 }
 
@@ -279,8 +278,8 @@ func (d *demo) repair(ctx context.Context) error {
 }
 
 func (d *demo) changeKyma(ctx context.Context, change func(*v1beta2.Kyma)) error {
-	kyma := &v1beta2.Kyma{}
-	if err := d.Plane.Get(ctx, client.ObjectKey{Namespace: "kcp-system", Name: second}, kyma); err != nil {
+	kyma, err := d.planeKyma(ctx, second)
+	if err != nil {
 		return err
 	}
 	before := kyma.DeepCopy()
@@ -289,7 +288,7 @@ func (d *demo) changeKyma(ctx context.Context, change func(*v1beta2.Kyma)) error
 }
 
 func (d *demo) isGone(ctx context.Context) bool {
-	_, err := d.deployment(ctx)
+	_, err := d.deployment(ctx, second)
 	kyma, kymaErr := d.userKyma(ctx, second)
 	return apierrors.IsNotFound(err) && kymaErr == nil && len(kyma.Status.Modules) == 0
 }
@@ -300,10 +299,16 @@ func kymaOf(id string) *v1beta2.Kyma {
 	return &v1beta2.Kyma{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: id}}
 }
 
+// planeKyma returns the Kyma of a runtime in the control plane.
+func (d *demo) planeKyma(ctx context.Context, id string) (*v1beta2.Kyma, error) {
+	kyma := kymaOf(id)
+	return kyma, d.Plane.Get(ctx, client.ObjectKeyFromObject(kyma), kyma)
+}
+
 // hasNoKyma reports whether the control plane has no longer a Kyma of a runtime.
 func (d *demo) hasNoKyma(ctx context.Context, id string) bool {
-	kyma := kymaOf(id)
-	return apierrors.IsNotFound(d.Plane.Get(ctx, client.ObjectKeyFromObject(kyma), kyma))
+	_, err := d.planeKyma(ctx, id)
+	return apierrors.IsNotFound(err)
 }
 
 func (d *demo) isClean(ctx context.Context) bool {

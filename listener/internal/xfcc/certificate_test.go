@@ -1,20 +1,16 @@
 package xfcc_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
-	"math/big"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
@@ -94,20 +90,11 @@ func TestCertificatesRefuses(t *testing.T) {
 
 func newCertificate(tb testing.TB, name string) *x509.Certificate {
 	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	leaf, err := testpki.SelfSigned(name, testpki.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return cert
+	return leaf.Certificate()
 }
 
 func text(certs ...*x509.Certificate) string {

@@ -1,14 +1,11 @@
 package multicluster_test
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -32,27 +29,31 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // settings are those of an operator, which is a process of its own.
 type settings struct {
-	// Keys is a folder with key material, and Server the URL of the control plane.
-	Keys   string `json:"keys"`
-	Server string `json:"server"`
+	// Keys is the key material of the listener, and Server the URL of the control plane.
+	Keys   keys.Paths
+	Server string
 	// Addr is the address of the listener. Without one, the operator has caches.
-	Addr string `json:"addr"`
+	Addr string
 }
 
 // seen is the state of an operator.
 type seen struct {
 	// Memory is the resident memory after a garbage collection, in bytes.
-	Memory int64 `json:"memory"`
+	Memory int64
 	// Reconciles counts all, and Delays has the times from each write to its first reconcile.
-	Reconciles int             `json:"reconciles"`
-	Delays     []time.Duration `json:"delays"`
+	Reconciles int
+	Delays     []time.Duration
 }
 
 type operator struct {
+	settings
+
 	mgr mcmanager.Manager
 
 	mu     sync.Mutex
@@ -60,27 +61,30 @@ type operator struct {
 	newest map[mcreconcile.Request]int64
 }
 
-// serve runs an operator. It prints its state for each line of standard input.
-func (s settings) serve(ctx context.Context) error {
+// operate runs until its parent ends.
+func operate(ctx context.Context) error {
 	log.SetLogger(logr.Discard())
+	o := &operator{newest: make(map[mcreconcile.Request]int64)}
+	if err := kit.Settings(&o.settings); err != nil {
+		return err
+	}
 	config := &rest.Config{
-		Host: s.Server, BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(s.Keys, "ca.crt")},
+		Host: o.Server, BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CAFile: o.Keys.CA},
 	}
 	local, err := ctrl.NewManager(config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		return err
 	}
-	o := &operator{newest: make(map[mcreconcile.Request]int64)}
 	setUp := o.cached
-	if s.Addr != "" {
-		setUp = func(ctx context.Context, local ctrl.Manager) error { return o.watched(ctx, local, s) }
+	if o.Addr != "" {
+		setUp = o.watched
 	}
 	if err := setUp(ctx, local); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	go func() {
-		o.report()
+		_ = kit.Answer(o.state)
 		stop()
 	}()
 	return o.mgr.Start(ctx)
@@ -99,7 +103,7 @@ func (o *operator) cached(ctx context.Context, local ctrl.Manager) (err error) {
 }
 
 // watched sets up the provider of this project.
-func (o *operator) watched(ctx context.Context, local ctrl.Manager, s settings) error {
+func (o *operator) watched(ctx context.Context, local ctrl.Manager) error {
 	kubeconfigs := runtimes.NewKubeconfigs(local.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{
 		Scheme: local.GetScheme(),
 		Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil },
@@ -115,12 +119,11 @@ func (o *operator) watched(ctx context.Context, local ctrl.Manager, s settings) 
 	if err != nil {
 		return err
 	}
-	key := func(name string) string { return filepath.Join(s.Keys, name) }
-	files, err := keys.NewFiles(keys.Paths{CA: key("ca.crt"), Certificate: key("tls.crt"), Key: key("tls.key")}, keys.FilesOptions{})
+	files, err := keys.NewFiles(o.Keys, keys.FilesOptions{})
 	if err != nil {
 		return err
 	}
-	source, err := controllerruntime.SetUpListener(local, s.Addr, string(manager), controllerruntime.MutualTLS(files),
+	source, err := controllerruntime.SetUpListener(local, o.Addr, string(manager), controllerruntime.MutualTLS(files),
 		listener.SANPinning(secrets), multicluster.Enqueue, controllerruntime.ComponentOptions{})
 	if err != nil {
 		return err
@@ -153,22 +156,13 @@ func (o *operator) reconcile(ctx context.Context, r mcreconcile.Request) (reconc
 	return reconcile.Result{}, err
 }
 
-func (o *operator) report() {
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		debug.FreeOSMemory()
-		o.mu.Lock()
-		o.seen.Memory = resident()
-		err := json.NewEncoder(os.Stdout).Encode(o.seen)
-		o.mu.Unlock()
-		if err != nil {
-			return
-		}
-	}
-}
-
-// resident returns the resident memory of the process (proc(5), statm).
-func resident() int64 {
-	var size, pages int64
-	_ = must(fmt.Sscan(string(must(os.ReadFile("/proc/self/statm"))), &size, &pages))
-	return pages * int64(os.Getpagesize())
+// state is also the end of a garbage collection.
+func (o *operator) state(string) any {
+	debug.FreeOSMemory()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seen.Memory = lab.Must(kit.UsageOf(os.Getpid())).Resident
+	state := o.seen
+	state.Delays = slices.Clone(state.Delays)
+	return state
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // written is the key of a ConfigMap with the time of its write, in nanoseconds.
@@ -56,7 +57,7 @@ func startServers(t *testing.T, ca *testpki.CA, clusters int) *apiServers {
 	s := &apiServers{stores: map[string]*store{controlPlane: newStore("Secret", "secrets")}}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
-	leaf := must(ca.Server("kubernetes", testpki.Options{
+	leaf := lab.Must(ca.Server("kubernetes", testpki.Options{
 		DNSNames: []string{"*.example.com"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}))
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{leaf.TLS()}, MinVersion: tls.VersionTLS13}
@@ -88,7 +89,7 @@ func (s *apiServers) secret(name string, ca *testpki.CA) *corev1.Secret {
 	kubeconfig := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"contexts":[{"name":"c","context":{"cluster":"c","user":"c"}}],"users":[{"name":"c","user":{"token":"t"}}],
 		"clusters":[{"name":"c","cluster":{"server":"%s/%s","tls-server-name":"%s.example.com","certificate-authority-data":%s}}]}`,
-		s.URL, name, name, must(json.Marshal(ca.PEM())))
+		s.URL, name, name, lab.Must(json.Marshal(ca.PEM())))
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: name, UID: types.UID(name),
@@ -119,7 +120,7 @@ func (s *store) put(object client.Object) (base int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before, known := s.objects[object.GetName()]; known {
-		base = must(strconv.Atoi(before.GetResourceVersion()))
+		base = lab.Must(strconv.Atoi(before.GetResourceVersion()))
 	} else {
 		s.order = append(s.order, object.GetName())
 	}
@@ -178,18 +179,9 @@ func (s *store) form(object client.Object, metadata bool) any {
 			},
 		}
 	}
-	switch typed := object.(type) {
-	case *corev1.ConfigMap:
-		own := *typed
-		own.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: s.kind}
-		return &own
-	case *corev1.Secret:
-		own := *typed
-		own.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: s.kind}
-		return &own
-	default:
-		panic(fmt.Sprintf("an object of type %T", object))
-	}
+	own := object.DeepCopyObject()
+	own.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(s.kind))
+	return own
 }
 
 func (s *store) get(w http.ResponseWriter, name string) {

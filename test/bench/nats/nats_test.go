@@ -6,11 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"net"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -123,7 +121,7 @@ func (t transport) run(b *testing.B, l load) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	took := make([][]time.Duration, l.runtimes)
-	cpu, brokerCPU := processorTime(), processorTimeOf(pid)
+	cpu, brokerCPU := processorTime(), broker(pid).Processor
 	b.ResetTimer()
 	began := time.Now()
 	var all sync.WaitGroup
@@ -144,14 +142,14 @@ func (t transport) run(b *testing.B, l load) {
 	wall := time.Since(began)
 	b.StopTimer()
 	events := float64(b.N * l.events)
-	latencies := slices.Sorted(slices.Values(slices.Concat(took...)))
+	latencies := kit.Sorted(slices.Concat(took...))
 	b.ReportMetric(events/wall.Seconds(), "events/s")
 	b.ReportMetric(float64((processorTime()-cpu).Microseconds())/events, "cpu-µs/event")
-	b.ReportMetric(float64((processorTimeOf(pid)-brokerCPU).Microseconds())/events, "broker-µs/event")
-	b.ReportMetric(float64(latencies[len(latencies)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(latencies[len(latencies)*99/100].Microseconds()), "p99-µs")
+	b.ReportMetric(float64((broker(pid).Processor-brokerCPU).Microseconds())/events, "broker-µs/event")
+	b.ReportMetric(float64(latencies.At(50).Microseconds()), "p50-µs")
+	b.ReportMetric(float64(latencies.At(99).Microseconds()), "p99-µs")
 	if pid != 0 {
-		b.ReportMetric(float64(residentMemory(b, pid))/(1<<20), "broker-MiB")
+		b.ReportMetric(float64(broker(pid).Resident)/(1<<20), "broker-MiB")
 	}
 }
 
@@ -186,10 +184,7 @@ func overHTTP(b testing.TB, runtimes int, op core.Handler) (forwarders []core.Fo
 func listenTo(b testing.TB, runtimes int, op core.Handler, opts listener.Options) (forwarders []core.Forwarder) {
 	b.Helper()
 	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
-	material := func(leaf *testpki.Leaf) *keys.Material {
-		return lab.Must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), lab.Must(leaf.KeyPEM())))
-	}
-	server := material(lab.Must(ca.Server("operator", testpki.Options{})))
+	server := kit.Material(lab.Must(ca.Server("operator", testpki.Options{})), ca)
 	socket := lab.Must(net.Listen("tcp", "127.0.0.1:0"))
 	opts.Listener, opts.TLS = socket, keys.ServerTLSConfig(server)
 	l := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(server), listener.PeerOptions{}), pinning(),
@@ -198,7 +193,7 @@ func listenTo(b testing.TB, runtimes int, op core.Handler, opts listener.Options
 	for n := range runtimes {
 		id := runtimeNumber(n)
 		leaf := lab.Must(ca.Client(string(id), testpki.Options{DNSNames: []string{lab.RuntimeDomain(id)}}))
-		f := lab.Must(httpmtls.NewForwarder(material(leaf), socket.Addr().String(), contract.V3, httpmtls.Options{}))
+		f := lab.Must(httpmtls.NewForwarder(kit.Material(leaf, ca), socket.Addr().String(), contract.V3, httpmtls.Options{}))
 		b.Cleanup(func() { _ = f.Close() })
 		forwarders = append(forwarders, f)
 	}
@@ -213,27 +208,12 @@ func processorTime() time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// processorTimeOf reads that of another process (proc(5), stat). The kernel counts in 10 ms.
-func processorTimeOf(pid int) time.Duration {
+// broker is the use of resources of the server, none without one.
+func broker(pid int) (u kit.Usage) {
 	if pid == 0 {
-		return 0
+		return u
 	}
-	text := string(lab.Must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))))
-	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:])
-	const utime, stime, tick = 11, 12, 10 * time.Millisecond
-	return time.Duration(lab.Must(strconv.Atoi(fields[utime]))+lab.Must(strconv.Atoi(fields[stime]))) * tick
-}
-
-// residentMemory is in bytes.
-func residentMemory(t testing.TB, pid int) int {
-	t.Helper()
-	for line := range strings.Lines(string(lab.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))))) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			return lab.Must(strconv.Atoi(strings.Fields(rest)[0])) << 10
-		}
-	}
-	t.Fatal("no VmRSS in /proc")
-	return 0
+	return lab.Must(kit.UsageOf(pid))
 }
 
 var connections = flag.Int("connections", 50, "runtimes that TestBrokerMemory connects")
@@ -245,13 +225,13 @@ func TestBrokerMemory(t *testing.T) {
 	b := lab.StartBroker(t, lab.BrokerOptions{}, users(n)...)
 	consume(t, b.Operator(manager), &counter{})
 	pid := b.Nodes[0].Pid()
-	before := residentMemory(t, pid)
+	before := broker(pid).Resident
 	for i := range n {
 		f := b.Forwarder(runtimeNumber(i), natsjetstream.ForwarderOptions{})
 		lab.Eventually(t, time.Minute, "the batch is sent", func() bool {
 			return f.Forward(t.Context(), manager, batchOf(runtimeNumber(i), "object")) == nil
 		})
 	}
-	after := residentMemory(t, pid)
-	t.Logf("%d runtimes: %d MiB before, %d MiB after, %d KiB for each", n, before>>20, after>>20, (after-before)/n>>10)
+	after := broker(pid).Resident
+	t.Logf("%d runtimes: %d MiB before, %d MiB after, %d KiB for each", n, before>>20, after>>20, (after-before)/int64(n)>>10)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -61,8 +62,8 @@ func TestNeighbours(t *testing.T) {
 					beside = append(beside, measure(t, noisy)...)
 					stop()
 				}
-				a50, a99 := percentiles(alone)
-				b50, b99 := percentiles(beside)
+				a, b := kit.Sorted(alone), kit.Sorted(beside)
+				a50, a99, b50, b99 := a.At(50), a.At(99), b.At(50), b.At(99)
 				t.Logf("%d calls alone: p50 %v, p99 %v; beside %d %s runtimes: p50 %v, p99 %v; ratios %.2f and %.2f; %d batches of neighbours",
 					len(alone), a50, a99, kind.count, kind.name, b50, b99, b50.Seconds()/a50.Seconds(), b99.Seconds()/a99.Seconds(), noises.Load())
 				if noises.Load() < rounds*int64(kind.count) {
@@ -121,11 +122,6 @@ func measure(t *testing.T, over []core.Forwarder) []time.Duration {
 	}
 	all.Wait()
 	return slices.Concat(took...)
-}
-
-func percentiles(took []time.Duration) (p50, p99 time.Duration) {
-	slices.Sort(took)
-	return took[len(took)/2], took[len(took)*99/100]
 }
 
 func each(ctx context.Context, interval time.Duration, act func()) {

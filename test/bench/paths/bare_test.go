@@ -13,13 +13,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // newBareEnds returns the bare twin of newEnds: a server of net/http that reads each body and
 // answers 202, and a client of net/http for each runtime.
 func newBareEnds(b *testing.B, protocol httpmtls.Protocol, l load) *ends {
 	b.Helper()
-	ca, e := must(testpki.NewCA("ca", testpki.Options{})), &ends{}
+	ca, e := lab.Must(testpki.NewCA("ca", testpki.Options{})), &ends{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n, err := io.Copy(io.Discard, r.Body); err == nil && n > 0 {
 			e.handled.Add(int64(l.events))
@@ -27,16 +29,16 @@ func newBareEnds(b *testing.B, protocol httpmtls.Protocol, l load) *ends {
 		w.WriteHeader(http.StatusAccepted)
 	}))
 	server.EnableHTTP2 = protocol == httpmtls.HTTP2
-	server.TLS = keys.ServerTLSConfig(material(ca, must(ca.Server("kcp", testpki.Options{}))))
+	server.TLS = keys.ServerTLSConfig(kit.Material(lab.Must(ca.Server("kcp", testpki.Options{})), ca))
 	server.StartTLS()
 	b.Cleanup(server.Close)
 	for i := range l.runtimes {
-		config := must(keys.ClientTLSConfig(material(ca, must(ca.Client(runtimeName(i), testpki.Options{}))), "127.0.0.1"))
+		config := lab.Must(keys.ClientTLSConfig(kit.Material(lab.Must(ca.Client(runtimeName(i), testpki.Options{})), ca), "127.0.0.1"))
 		batch := contract.Claim(newBatch(l.events), core.RuntimeID(runtimeName(i)))
 		transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: server.EnableHTTP2}
 		b.Cleanup(transport.CloseIdleConnections)
 		e.runtimes = append(e.runtimes, bare{
-			client: &http.Client{Transport: transport}, url: server.URL, body: must(contract.V3.Encode(&batch)).Body,
+			client: &http.Client{Transport: transport}, url: server.URL, body: lab.Must(contract.V3.Encode(&batch)).Body,
 		})
 	}
 	return e

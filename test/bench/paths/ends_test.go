@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -32,11 +33,11 @@ type ends struct {
 // runtime.
 func newEnds(b *testing.B, verifier core.Verifier, protocol httpmtls.Protocol, runtimes int) *ends {
 	b.Helper()
-	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
 	address, e := listen(b, ca, verifier)
 	for i := range runtimes {
-		leaf := must(ca.Client(runtimeName(i), testpki.Options{DNSNames: []string{domainOf(i)}}))
-		forwarder := must(httpmtls.NewForwarder(material(ca, leaf), address, contract.V3,
+		leaf := lab.Must(ca.Client(runtimeName(i), testpki.Options{DNSNames: []string{domainOf(i)}}))
+		forwarder := lab.Must(httpmtls.NewForwarder(kit.Material(leaf, ca), address, contract.V3,
 			httpmtls.Options{Protocol: protocol}))
 		b.Cleanup(func() { _ = forwarder.Close() })
 		e.runtimes = append(e.runtimes, forwarder)
@@ -48,9 +49,9 @@ func newEnds(b *testing.B, verifier core.Verifier, protocol httpmtls.Protocol, r
 func listen(b *testing.B, ca *testpki.CA, verifier core.Verifier) (string, *ends) {
 	b.Helper()
 	e := &ends{}
-	material := material(ca, must(ca.Server("kcp", testpki.Options{})))
-	socket := must(net.Listen("tcp", "127.0.0.1:0"))
-	events := must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), verifier,
+	material := kit.Material(lab.Must(ca.Server("kcp", testpki.Options{})), ca)
+	socket := lab.Must(net.Listen("tcp", "127.0.0.1:0"))
+	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), verifier,
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(e.handle)},
 		// The shares of a runtime are larger than the load.
 		listener.Options{
@@ -64,10 +65,6 @@ func listen(b *testing.B, ca *testpki.CA, verifier core.Verifier) (string, *ends
 func (e *ends) handle(context.Context, core.Delivery) error {
 	e.handled.Add(1)
 	return nil
-}
-
-func material(ca *testpki.CA, leaf *testpki.Leaf) *keys.Material {
-	return must(keys.NewMaterial(testpki.Bundle(ca), leaf.CertPEM(), must(leaf.KeyPEM())))
 }
 
 // newBatch returns a batch as an outbox makes it: with an epoch, numbers and IDs.
@@ -84,11 +81,4 @@ func newBatch(events int) core.Batch {
 		}
 	}
 	return batch
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
 }

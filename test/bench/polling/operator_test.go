@@ -1,18 +1,14 @@
 package polling_test
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,27 +24,22 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // settings are those of an operator, which is a process of its own.
 type settings struct {
-	// Keys is a folder with key material.
-	Keys string `json:"keys"`
+	// Keys is its key material: a client of the API servers, and the server of its listener.
+	Keys keys.Paths
 	// Server is the address of the API servers.
-	Server string `json:"server"`
+	Server string
 	// Runtimes is the number of runtimes.
-	Runtimes int `json:"runtimes"`
+	Runtimes int
 	// Interval is the time between two looks at a runtime, when nothing happens.
-	Interval time.Duration `json:"interval"`
+	Interval time.Duration
 	// Events means that the operator also listens for events.
-	Events bool `json:"events"`
-}
-
-// used has the resources that an operator has used since its start.
-type used struct {
-	Processor time.Duration `json:"processor"`
-	// Requests counts the requests to its listener.
-	Requests int64 `json:"requests"`
+	Events bool
 }
 
 // operator looks at runtimes: at each once in an interval, and after an event.
@@ -61,20 +52,22 @@ type operator struct {
 	requests atomic.Int64
 }
 
-// serve runs an operator. It prints the address of its listener, and then its use of resources for
-// each line of standard input.
-func (s settings) serve(ctx context.Context) error {
+// operate prints the address of its listener, and then the number of requests to it, when asked.
+func operate(ctx context.Context) error {
 	o := &operator{
-		settings: s, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]()),
+		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]()),
 		source: controllerruntime.NewSource(requests, controllerruntime.SourceOptions{}),
 	}
-	for i := range s.Runtimes {
-		connected, err := s.connect(i)
+	if err := kit.Settings(&o.settings); err != nil {
+		return err
+	}
+	for i := range o.Runtimes {
+		connected, err := o.connect(i)
 		if err != nil {
 			return err
 		}
 		o.clients = append(o.clients, connected)
-		o.queue.AddAfter(i, rand.N(s.Interval))
+		o.queue.AddAfter(i, rand.N(o.Interval))
 	}
 	const workers = 16
 	for range workers {
@@ -85,20 +78,7 @@ func (s settings) serve(ctx context.Context) error {
 		return err
 	}
 	fmt.Println(address)
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		if err := json.NewEncoder(os.Stdout).Encode(o.used()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (o *operator) used() used {
-	var all syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &all); err != nil {
-		panic(err)
-	}
-	return used{Processor: time.Duration(all.Utime.Nano() + all.Stime.Nano()), Requests: o.requests.Load()}
+	return kit.Answer(func(string) any { return o.requests.Load() })
 }
 
 // work looks at the runtimes of the queue.
@@ -132,10 +112,9 @@ func kymaKind() schema.GroupVersionKind {
 func (s settings) connect(i int) (client.Client, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
-	key := func(name string) string { return filepath.Join(s.Keys, name) }
 	config := &rest.Config{
 		Host: "https://" + s.Server + "/" + runtimeName(i), QPS: -1, Dial: new(net.Dialer).DialContext,
-		TLSClientConfig: rest.TLSClientConfig{CAFile: key("ca.crt"), CertFile: key("tls.crt"), KeyFile: key("tls.key")},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.Keys.CA, CertFile: s.Keys.Certificate, KeyFile: s.Keys.Key},
 	}
 	return client.New(config, client.Options{Scheme: runtime.NewScheme(), Mapper: mapper})
 }
@@ -148,7 +127,7 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	if err := o.source.Start(ctx, o.queue); err != nil {
 		return "", err
 	}
-	material, err := readMaterial(o.Keys)
+	material, err := keys.NewFiles(o.Keys, keys.FilesOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -178,7 +157,7 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 }
 
 func domain(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
-	return domainOf(string(id)), nil
+	return lab.RuntimeDomain(id), nil
 }
 
 // requests returns the number of the runtime of a delivery.
@@ -193,18 +172,3 @@ const (
 )
 
 func runtimeName(i int) string { return fmt.Sprint(runtimePrefix, i) }
-
-func domainOf(name string) string { return name + ".example.com" }
-
-// readMaterial reads ca.crt, tls.crt and tls.key of a folder.
-func readMaterial(folder string) (*keys.Material, error) {
-	var files [3][]byte
-	for i, name := range strings.Fields("ca.crt tls.crt tls.key") {
-		text, err := os.ReadFile(filepath.Join(folder, name))
-		if err != nil {
-			return nil, err
-		}
-		files[i] = text
-	}
-	return keys.NewMaterial(files[0], files[1], files[2])
-}

@@ -17,11 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // apiServers answer a get of the one object of each runtime, as an API server does. They are one
@@ -34,6 +35,8 @@ type apiServers struct {
 	gets atomic.Int64
 	// spec makes the object as large as those of a fleet.
 	spec string
+	// delays are the times from each change to the look that saw it.
+	delays kit.Samples
 }
 
 // apiServer has the state of one runtime.
@@ -42,9 +45,7 @@ type apiServer struct {
 	version int64
 	// unseen are the times of the changes since the last look.
 	unseen []time.Time
-	// looks counts the looks, and delays are the times from each change to the look that saw it.
 	looks  int
-	delays []time.Duration
 }
 
 func startAPIServers(t *testing.T, ca *testpki.CA, runtimes int) *apiServers {
@@ -56,7 +57,7 @@ func startAPIServers(t *testing.T, ca *testpki.CA, runtimes int) *apiServers {
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	s.TLS = &tls.Config{
-		Certificates: []tls.Certificate{must(ca.Server("kubernetes", testpki.Options{})).TLS()},
+		Certificates: []tls.Certificate{lab.Must(ca.Server("kubernetes", testpki.Options{})).TLS()},
 		ClientCAs:    ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
 	}
 	s.StartTLS()
@@ -75,18 +76,18 @@ func (s *apiServers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.gets.Add(1)
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"apiVersion":"operator.kyma-project.io/v1beta2","kind":"Kyma","metadata":{"namespace":"kyma-system",`+
-		`"name":"default","uid":%q,"resourceVersion":"%d"},"spec":{"modules":[%s{}]}}`, uid, s.runtimes[i].look(), s.spec)
+		`"name":"default","uid":%q,"resourceVersion":"%d"},"spec":{"modules":[%s{}]}}`, uid, s.runtimes[i].look(&s.delays), s.spec)
 }
 
 // uid is that of the object of each runtime.
 const uid = "aa1d8e0b-6b7e-4a3c-9a53-6a3e2b1f0c9d"
 
 // look returns the version, and notes how long its changes waited.
-func (a *apiServer) look() int64 {
+func (a *apiServer) look(delays *kit.Samples) int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, at := range a.unseen {
-		a.delays = append(a.delays, time.Since(at))
+		delays.Add(time.Since(at))
 	}
 	a.unseen = nil
 	a.looks++
@@ -132,27 +133,24 @@ func (s *apiServers) change(ctx context.Context, clock clock, changed func(i int
 	}
 }
 
-// startAgents starts, for each runtime, the parts of an agent behind its webhook. It returns a
-// function that offers a change to one of them.
+// startAgents starts an agent for each runtime. It returns a function that offers a change to one of
+// them.
 func startAgents(
-	t *testing.T, ca *testpki.CA, address string, clock clock, runtimes int,
+	t *testing.T, pki *lab.PKI, address string, clock clock, runtimes int,
 ) (changed func(i int, base int64)) {
 	t.Helper()
-	outboxes := make([]*outbox.Outbox, runtimes)
-	var all sync.WaitGroup
-	t.Cleanup(all.Wait)
-	for i := range outboxes {
-		leaf := must(ca.Client(runtimeName(i), testpki.Options{DNSNames: []string{domainOf(runtimeName(i))}}))
-		material := must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
-		forwarder := must(httpmtls.NewForwarder(material, address, contract.V3, httpmtls.Options{Protocol: httpmtls.Protocol(*protocol)}))
-		outboxes[i] = must(outbox.New(forwarder, clock.outbox(runtimeName(i))))
-		all.Go(func() {
-			_ = outboxes[i].Start(t.Context()) // It ends with the test.
-			_ = forwarder.Close()
-		})
+	agents := make([]*kit.Agent, runtimes)
+	for i := range agents {
+		id := core.RuntimeID(runtimeName(i))
+		leaf := lab.Must(pki.CA.Client(runtimeName(i), testpki.Options{DNSNames: []string{lab.RuntimeDomain(id)}}))
+		agents[i] = lab.Must(kit.StartAgent(context.Background(), manager, agentlib.Parts{ClientKeys: kit.Material(leaf, pki.CA)},
+			agentlib.Options{
+				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: httpmtls.Protocol(*protocol)}, Outbox: clock.outbox(),
+			}))
+		t.Cleanup(agents[i].Kill)
 	}
 	return func(i int, base int64) {
-		outboxes[i].Accept(manager, core.WatchEvent{
+		agents[i].Change(core.WatchEvent{
 			Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
 			WatchedGVK: kymaKind(), Operation: core.OperationUpdate, Time: time.Now(), UID: uid, Base: base,
 		})
@@ -160,14 +158,13 @@ func startAgents(
 }
 
 // outbox returns the defaults of an agent, with scaled waits.
-func (c clock) outbox(epoch string) outbox.Options {
+func (c clock) outbox() outbox.Options {
 	resend := outbox.Defaults().Resend
 	for i := range resend {
 		resend[i] = c.scaled(resend[i])
 	}
 	return outbox.Options{
-		Epoch: epoch, ResyncFirst: true, Managers: []core.Manager{manager}, MaxBatch: contract.V3.MaxEvents(),
 		Settle: c.scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: c.scaled(outbox.Defaults().ResendResync),
-		HeartbeatInterval: c.scaled(outbox.Defaults().HeartbeatInterval), DrainTimeout: -1,
+		HeartbeatInterval: c.scaled(outbox.Defaults().HeartbeatInterval),
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -56,8 +56,8 @@ func TestCommitToReconcile(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			fromRequest, fromAnswer, stale := measure(t, runtime, pki, row.env)
 			t.Logf("%d writes: p50 %v, p99 %v after the request, p50 %v, p99 %v after the answer, %d stale reads", *writes,
-				at(fromRequest, 50), at(fromRequest, 99), at(fromAnswer, 50), at(fromAnswer, 99), stale)
-			if at(fromRequest, 50) > row.p50 || at(fromRequest, 99) > row.to {
+				fromRequest.At(50), fromRequest.At(99), fromAnswer.At(50), fromAnswer.At(99), stale)
+			if fromRequest.At(50) > row.p50 || fromRequest.At(99) > row.to {
 				t.Errorf("want p50 %v, and p99 %v", row.p50, row.to)
 			}
 			if unsettled := row.env["SETTLE"] != ""; stale > 0 != unsettled {
@@ -67,13 +67,9 @@ func TestCommitToReconcile(t *testing.T) {
 	}
 }
 
-func at(sorted []time.Duration, percent int) time.Duration {
-	return sorted[len(sorted)*percent/100].Round(10 * time.Microsecond)
-}
-
 func measure(
 	t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, env map[string]string,
-) (fromRequest, fromAnswer []time.Duration, stale int) {
+) (fromRequest, fromAnswer kit.Delays, stale int) {
 	t.Helper()
 	reads := make(chan read, 100)
 	plane := lab.StartPlane(t, pki, lab.PlaneOptions{Reconcile: func(ctx context.Context, look lab.Look) (reconcile.Result, error) {
@@ -107,9 +103,7 @@ func measure(
 			stale++
 		}
 	}
-	slices.Sort(fromRequest)
-	slices.Sort(fromAnswer)
-	return fromRequest, fromAnswer, stale
+	return kit.Sorted(fromRequest), kit.Sorted(fromAnswer), stale
 }
 
 func startAgent(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, addr, scene string, env map[string]string) {

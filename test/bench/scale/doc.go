@@ -5,5 +5,5 @@
 // runtimes. It answers each request after a latency, and its Deployments are ready at once. The
 // operator is a process of its own, so that its memory can be measured.
 //
-//	go test ./test/scale -run TestScale -v -timeout 2h -runtimes 10000 -dead 1000
+//	go test ./test/bench/scale -run TestScale -v -timeout 2h -runtimes 10000 -dead 1000
 package scale

@@ -5,12 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/signal"
-	goruntime "runtime"
-	"runtime/pprof"
 	"strings"
-	"syscall"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/go-logr/logr"
@@ -31,15 +26,20 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 )
 
+// settings are those of an operator: a file, and addresses.
+type settings struct{ Kubeconfig, Servers, Dead string }
+
 // operate is an operator with the documented defaults. It prints a line for each report.
-func operate() error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func operate(ctx context.Context) error {
+	var s settings
+	if err := kit.Settings(&s); err != nil {
+		return err
+	}
 	ctrl.SetLogger(logr.Discard())
-	go profile()
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -71,28 +71,12 @@ func operate() error {
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
-		runtimes.KubeconfigOptions{Configure: toLoopback})
+		runtimes.KubeconfigOptions{Configure: s.toLoopback})
 	if err := runtimes.SetUp(mgr, kind, identify, kubeconfigs.Connect, set, installer,
 		runtimes.Options{Report: report}); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
-}
-
-// profile writes a heap profile at each SIGUSR1.
-func profile() {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGUSR1)
-	for range asked {
-		goruntime.GC()
-		path := os.Getenv("SCALE_PROFILE")
-		out, err := os.Create(path + ".new")
-		if err == nil {
-			_ = pprof.WriteHeapProfile(out)
-			_ = out.Close()
-			_ = os.Rename(path+".new", path)
-		}
-	}
 }
 
 func newScheme() *runtime.Scheme {
@@ -105,12 +89,12 @@ func newScheme() *runtime.Scheme {
 
 // toLoopback connects to the servers, or to an address that never answers, with the dialer of the
 // operator.
-func toLoopback(config *rest.Config) {
+func (s settings) toLoopback(config *rest.Config) {
 	dial := config.Dial
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		to := os.Getenv("SCALE_SERVERS")
+		to := s.Servers
 		if strings.HasPrefix(address, "dead-") {
-			to = os.Getenv("SCALE_DEAD")
+			to = s.Dead
 		}
 		return dial(ctx, network, to)
 	}

@@ -1,18 +1,13 @@
 package scale
 
 import (
-	"bufio"
-	"bytes"
+	"context"
 	"encoding/base64"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
@@ -41,15 +37,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	roles := map[string]func() error{"servers": serve, "operator": operate}
-	if role := roles[os.Getenv("SCALE_ROLE")]; role != nil {
-		if err := role(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
+	os.Exit(kit.Main(m, map[string]func(context.Context) error{"servers": serve, "operator": operate}))
 }
 
 // TestScale measures in this order: the installation everywhere (not judged), a look at each
@@ -67,12 +55,11 @@ func TestScale(t *testing.T) {
 	w.t.Logf("installed in %d runtimes, without latency, after %v", *many, o.allReady().Round(time.Millisecond))
 	w.setLatency(*latency)
 	if *looks {
-		o.stop()
+		o.Kill()
 		o = w.lookAtAll()
 	}
 	w.newcomers(o)
-	o.writeProfile()
-	if memory := o.peakMemory(); memory > 300 && judged() {
+	if memory := lab.Must(o.Used()).Peak >> 20; memory > 300 && judged() {
 		t.Errorf("memory of the operator: %d MiB, want at most 300", memory)
 	} else {
 		t.Logf("memory of the operator: at most %d MiB resident", memory)
@@ -81,17 +68,19 @@ func TestScale(t *testing.T) {
 
 // world is the control plane, and the servers of the runtimes.
 type world struct {
-	t            *testing.T
-	plane        *apiserver.ControlPlane
-	kubeconfig   string // of a runtime, with a place for its name
-	api, control string
-	deadAddress  string
+	t           *testing.T
+	plane       *apiserver.ControlPlane
+	kubeconfig  string // of a runtime, with a place for its name
+	servers     *kit.Process
+	api         string
+	deadAddress string
 }
 
 // operator is a process, and its last reports.
 type operator struct {
-	*child
+	*kit.Process
 
+	t     *testing.T
 	begun time.Time
 
 	mu      sync.Mutex
@@ -106,28 +95,14 @@ func (w *world) lookAtAll() *operator {
 	requests := w.requests()
 	o := w.startOperator()
 	cold := o.allReady()
-	w.judge("look at each runtime after a restart", cold, limit, w.requests()-requests, o.processor())
-	requests, processor := w.requests(), o.processor()
+	w.judge("look at each runtime after a restart", cold, limit, w.requests()-requests, lab.Must(o.Used()).Processor)
+	requests, processor := w.requests(), lab.Must(o.Used()).Processor
 	o.forgetReports()
 	begun := time.Now()
 	w.touchWatcher("first")
 	o.allReady()
-	w.judge("look at each unchanged runtime", time.Since(begun), limit, w.requests()-requests, o.processor()-processor)
+	w.judge("look at each unchanged runtime", time.Since(begun), limit, w.requests()-requests, lab.Must(o.Used()).Processor-processor)
 	return o
-}
-
-// writeProfile makes the operator write a heap profile to the file in SCALE_PROFILE, if it is set.
-func (o *operator) writeProfile() {
-	o.t.Helper()
-	path := os.Getenv("SCALE_PROFILE")
-	if path == "" {
-		return
-	}
-	_ = o.cmd.Process.Signal(syscall.SIGUSR1)
-	lab.Eventually(o.t, time.Minute, "the heap profile is written", func() bool {
-		written, err := os.Stat(path)
-		return err == nil && written.Size() > 0
-	})
 }
 
 // judged reports whether the figures have to meet the goals. A few runtimes are for the suite, which
@@ -174,18 +149,8 @@ func newWorld(t *testing.T) *world {
 		CRDPaths: manifests.CertManager(t),
 	})
 	startIssuer(t, w.plane.Config)
-	ca, err := testpki.NewCA("runtimes", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := ca.Server("", testpki.Options{DNSNames: []string{"*.runtimes.example"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := testpki.Files(leaf, ca)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pki := lab.NewPKI(t)
+	leaf := lab.Must(pki.CA.Server("", testpki.Options{DNSNames: []string{"*.runtimes.example"}}))
 	w.kubeconfig = fmt.Sprintf(`
 apiVersion: v1
 kind: Config
@@ -193,18 +158,9 @@ current-context: runtime
 contexts: [{name: runtime, context: {cluster: runtime, user: operator}}]
 clusters: [{name: runtime, cluster: {server: "https://%%s.runtimes.example:6443", certificate-authority-data: %s}}]
 users: [{name: operator, user: {token: secret}}]
-`, base64.StdEncoding.EncodeToString(files["ca.crt"]))
-	folder := t.TempDir()
-	certificate, key := filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key")
-	for path, text := range map[string][]byte{certificate: files["tls.crt"], key: files["tls.key"]} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lines := start(t, "servers", "SCALE_CERT="+certificate, "SCALE_KEY="+key).lines
-	if _, err := fmt.Sscan(<-lines, &w.api, &w.control); err != nil {
-		t.Fatal(err)
-	}
+`, base64.StdEncoding.EncodeToString(pki.CA.PEM()))
+	w.servers = kit.Start(t, "servers", kit.Paths(pki.Volume(leaf)))
+	w.api = w.servers.Line()
 	return w
 }
 
@@ -263,34 +219,26 @@ func (w *world) touchWatcher(name string) {
 	}
 }
 
-func (w *world) setLatency(latency time.Duration) { w.ask("?latency=" + latency.String()) }
-
-// requests is the number of requests to all runtimes so far.
-func (w *world) requests() int {
-	n, err := strconv.Atoi(w.ask(""))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return n
+func (w *world) setLatency(latency time.Duration) {
+	w.t.Helper()
+	var requests int
+	w.servers.Ask(latency.String(), &requests)
 }
 
-func (w *world) ask(query string) string {
+// requests is the number of requests to all runtimes so far.
+func (w *world) requests() (n int) {
 	w.t.Helper()
-	answer, err := lab.Get(w.t.Context(), "http://"+w.control+"/"+query)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return string(answer)
+	w.servers.Ask("", &n)
+	return n
 }
 
 func (w *world) startOperator() *operator {
 	w.t.Helper()
-	o := &operator{begun: time.Now(), reports: map[string]string{}}
+	o := &operator{t: w.t, begun: time.Now(), reports: map[string]string{}}
 	// As docs/guide/embedding.md says: the lists of a start are garbage soon.
-	o.child = start(w.t, "operator", "KUBECONFIG="+w.plane.Kubeconfig, "SCALE_SERVERS="+w.api, "SCALE_DEAD="+w.deadAddress,
-		"GOMEMLIMIT=240MiB")
+	o.Process = kit.Start(w.t, "operator", settings{w.plane.Kubeconfig, w.api, w.deadAddress}, "GOMEMLIMIT=240MiB")
 	go func() {
-		for line := range o.lines {
+		for line := range o.Lines {
 			name, rest, _ := strings.Cut(line, " ")
 			state, _, _ := strings.Cut(rest, " ")
 			o.mu.Lock()
@@ -324,81 +272,4 @@ func (o *operator) allReady() time.Duration {
 	o.t.Helper()
 	lab.Eventually(o.t, patience, "all runtimes are ready", func() bool { return o.count("runtime-", "Ready") == *many })
 	return time.Since(o.begun)
-}
-
-// peakMemory is the largest resident set of the process, in MiB.
-func (o *operator) peakMemory() int {
-	o.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.cmd.Process.Pid))
-	if err != nil {
-		o.t.Skip("the memory of a process is read from /proc:", err)
-	}
-	for line := range bytes.Lines(text) {
-		if rest, ok := bytes.CutPrefix(line, []byte("VmHWM:")); ok {
-			var kib int
-			if _, err := fmt.Sscan(string(rest), &kib); err != nil {
-				o.t.Fatal(err)
-			}
-			return kib >> 10
-		}
-	}
-	o.t.Fatal("no VmHWM")
-	return 0
-}
-
-// processor returns the processor time of the process.
-func (o *operator) processor() time.Duration {
-	o.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", o.cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	const user, system = 11, 12 // proc_pid_stat(5), after the name
-	var ticks int
-	for _, field := range []int{user, system} {
-		n, _ := strconv.Atoi(strings.Fields(rest)[field])
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / 100 // USER_HZ
-}
-
-// child is this program in another role.
-type child struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	lines chan string
-	stop  func()
-}
-
-func start(t *testing.T, role string, env ...string) *child {
-	t.Helper()
-	c := &child{t: t, cmd: exec.Command(os.Args[0]), lines: make(chan string, 1)}
-	c.cmd.Env = append(append(os.Environ(), "SCALE_ROLE="+role), env...)
-	c.cmd.Stderr = os.Stderr
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		defer close(c.lines)
-		for scanner := bufio.NewScanner(out); scanner.Scan(); {
-			c.lines <- scanner.Text()
-		}
-	}()
-	c.stop = sync.OnceFunc(func() {
-		_ = c.cmd.Process.Kill()
-		for range c.lines { // So that the reader ends.
-		}
-		<-read
-		_ = c.cmd.Wait()
-	})
-	t.Cleanup(c.stop)
-	return c
 }

@@ -1,8 +1,8 @@
 package scale
 
 import (
+	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -10,13 +10,15 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"path"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 )
 
 // servers are the API servers of all runtimes: a host name for each.
@@ -36,37 +38,27 @@ type stored struct {
 	generation int
 }
 
-// serve prints its two addresses: of the API servers, and of its own control.
-func serve() error {
-	pair, err := tls.LoadX509KeyPair(os.Getenv("SCALE_CERT"), os.Getenv("SCALE_KEY"))
-	if err != nil {
+// serve prints the address of the API servers. The answer to each question is the number of
+// requests so far. A question is a new latency, or "".
+func serve(ctx context.Context) error {
+	var paths keys.Paths
+	if err := kit.Settings(&paths); err != nil {
 		return err
 	}
 	s := &servers{objects: map[string]stored{}, bodies: map[digest]map[string]any{}}
-	api, err := net.Listen("tcp", "127.0.0.1:0")
+	api, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	control, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(api.Addr(), control.Addr())
-	own := &http.Server{Handler: http.HandlerFunc(s.control), ReadHeaderTimeout: time.Minute}
-	go func() { _ = own.Serve(control) }() // It ends with the process.
-	server := &http.Server{
-		ReadHeaderTimeout: time.Minute,
-		Handler:           http.HandlerFunc(s.api), TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}},
-	}
-	return server.ServeTLS(api, "", "")
-}
-
-// control answers how many requests came, and sets the latency.
-func (s *servers) control(w http.ResponseWriter, r *http.Request) {
-	if latency, err := time.ParseDuration(r.URL.Query().Get("latency")); err == nil {
-		s.latency.Store(int64(latency))
-	}
-	fmt.Fprint(w, s.requests.Load())
+	fmt.Println(api.Addr())
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(s.api)}
+	go func() { _ = server.ServeTLS(api, paths.Certificate, paths.Key) }() // It ends with the process.
+	return kit.Answer(func(question string) any {
+		if latency, err := time.ParseDuration(question); err == nil {
+			s.latency.Store(int64(latency))
+		}
+		return s.requests.Load()
+	})
 }
 
 func (s *servers) api(w http.ResponseWriter, r *http.Request) {

@@ -64,7 +64,7 @@ func TestInformerMemory(t *testing.T) {
 			lab.Eventually(t, 2*time.Minute, "all changes are observed", func() bool {
 				return agent.Metric("runtime_watcher_agent_informer_changes_total") >= float64(*objects)
 			})
-			peak := (&watched{t: t, agent: agent}).peak()
+			_, peak := (&watched{t: t, agent: agent}).used()
 			t.Logf("%d objects listed and changed: %.0f MiB at the peak", *objects, peak)
 			if peak > limit>>20 {
 				t.Errorf("%.0f MiB at the peak, want at most %d", peak, limit>>20)

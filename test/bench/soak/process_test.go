@@ -1,16 +1,15 @@
 package soak
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -79,49 +78,30 @@ func (w *watched) sample() {
 	if err != nil {
 		return // The scrape is late on a busy machine; there are others.
 	}
-	files, err := os.ReadDir(w.proc("fd"))
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.agent.Pid()))
 	if err != nil {
 		w.t.Errorf("open files: %v", err)
 		return
 	}
+	resident, _ := w.used()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.samples = append(w.samples, sample{
 		phase: w.current, at: time.Since(w.began), files: len(files),
-		resident:   w.status("VmRSS"),
+		resident:   resident,
 		goroutines: int(lab.Sum(text, "go_goroutines")),
 		pending:    int(lab.Sum(text, "runtime_watcher_agent_events_pending")),
 	})
 }
 
-func (w *watched) proc(name string) string {
-	return "/proc/" + strconv.Itoa(w.agent.Pid()) + "/" + name
-}
-
-// status returns a field of /proc/<pid>/status (proc(5)) in MiB.
-func (w *watched) status(field string) float64 {
-	text, err := os.ReadFile(w.proc("status"))
+// used is the use of resources. The peak is also that between the samples.
+func (w *watched) used() (resident, peak float64) {
+	u, err := kit.UsageOf(w.agent.Pid())
 	if err != nil {
 		w.t.Errorf("status of the process: %v", err)
-		return 0
 	}
-	for line := range bytes.Lines(text) {
-		name, value, _ := strings.Cut(string(line), ":")
-		if name != field {
-			continue
-		}
-		kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 64)
-		if err != nil {
-			w.t.Errorf("%s: %v", line, err)
-		}
-		return kib / 1024
-	}
-	w.t.Errorf("no %s in the status of the process", field)
-	return 0
+	return float64(u.Resident) / (1 << 20), float64(u.Peak) / (1 << 20)
 }
-
-// peak is the largest resident memory, also between the samples.
-func (w *watched) peak() float64 { return w.status("VmHWM") }
 
 func (w *watched) summary() string {
 	w.mu.Lock()
@@ -130,8 +110,9 @@ func (w *watched) summary() string {
 		return "no samples yet"
 	}
 	last := w.samples[len(w.samples)-1]
+	_, peak := w.used()
 	return fmt.Sprintf("%.1f MiB resident (peak %.1f), %d open files, %d goroutines, after %v",
-		last.resident, w.peak(), last.files, last.goroutines, last.at.Round(time.Second))
+		last.resident, peak, last.files, last.goroutines, last.at.Round(time.Second))
 }
 
 // number is a value that must not grow, with the tolerance between two thirds of the samples.

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -36,7 +35,7 @@ type existing struct {
 
 func newExisting(t *testing.T) *existing {
 	t.Helper()
-	e := &existing{t: t, client: startPlane(t)}
+	e := &existing{t: t, client: startOwnPlane(t)}
 	e.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: todaysCA.Namespace}})
 	e.create(&certv1.Issuer{
 		ObjectMeta: metav1.ObjectMeta{Namespace: todaysCA.Namespace, Name: "klm-watcher-root"},
@@ -90,9 +89,8 @@ func (e *existing) createSecret(key types.NamespacedName, kind corev1.SecretType
 func (e *existing) set(opts certificates.Options) *certificates.Certificates {
 	e.t.Helper()
 	opts.Propagation = propagation
-	confirmed := certificates.Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil })
 	set, err := certificates.New(e.client, types.NamespacedName{Namespace: namespace, Name: setName},
-		[]string{serverName}, confirmed, opts)
+		[]string{serverName}, everybodyConfirms, opts)
 	e.must(err)
 	return set
 }
@@ -127,11 +125,11 @@ func TestExistingCAIsImported(t *testing.T) {
 	if err := leaf.CheckSignatureFrom(e.ca); err != nil {
 		t.Errorf("the client certificate is not signed by the existing CA: %v", err)
 	}
-	annotate(t, e.client, set, certificates.AnnotationRotate, "now")
+	annotate(t, e.client, rotateCA, "now")
 	rig.Eventually(t, patience, "the second CA signs everything", func() bool {
 		status, err := set.Reconcile(t.Context())
 		e.must(err)
-		return status.Generation == 2 && status.Phase == certificates.PhaseStable
+		return stable(2)(status)
 	})
 	assertOneKey(t, e.client)
 	if !e.trusts(e.ca) {

@@ -3,7 +3,6 @@ package certificates_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -19,18 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
@@ -54,15 +47,11 @@ type followed struct {
 
 func startFollowed(t *testing.T) *followed {
 	t.Helper()
-	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
-		t.Fatal(err)
-	}
+	known := known(t)
 	f := &followed{t: t, ControlPlane: apiserver.StartT(t, apiserver.Options{
 		Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 	})}
-	stop := f.operate(known)
-	t.Cleanup(stop)
+	f.operate(known)
 	// The CRDs of cert-manager come after the start of the operator.
 	certmanager.StartT(t, f.Kubeconfig, certmanager.Options{})
 	return f
@@ -75,16 +64,12 @@ func (f *followed) must(err error) {
 	}
 }
 
-func (f *followed) operate(known *runtime.Scheme) (stop func()) {
+func (f *followed) operate(known *runtime.Scheme) {
 	f.t.Helper()
 	var err error
 	f.kubeconfig, err = os.ReadFile(f.Kubeconfig)
 	f.must(err)
-	mgr, err := ctrl.NewManager(f.Config, ctrl.Options{
-		Scheme: known, Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	f.must(err)
+	mgr := rig.NewManager(f.t, f.Config, known)
 	direct, err := client.NewWithWatch(f.Config, client.Options{Scheme: known})
 	f.must(err)
 	f.set = newSet(f.t, interceptor.NewClient(direct, interceptor.Funcs{
@@ -94,7 +79,7 @@ func (f *followed) operate(known *runtime.Scheme) (stop func()) {
 			f.gets.Add(1)
 			return c.Get(ctx, key, o, opts...)
 		},
-	}), nobody)
+	}), everybodyConfirms)
 	installer, err := installation.New("image", "listener.example:443", installation.Options{})
 	f.must(err)
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
@@ -113,18 +98,8 @@ func (f *followed) operate(known *runtime.Scheme) (stop func()) {
 			},
 		},
 	}))
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	return func() {
-		cancel()
-		if err := <-ended; err != nil {
-			f.t.Error(err)
-		}
-	}
+	rig.Run(f.t, "operator", mgr.Start)
 }
-
-func nobody(string, []core.RuntimeID) []core.RuntimeID { return nil }
 
 func secretOf(object client.Object) client.ObjectKey {
 	return client.ObjectKey{Namespace: namespace, Name: "kubeconfig-" + object.GetName()}
@@ -214,7 +189,7 @@ func TestChangesActAtOnce(t *testing.T) {
 	f.setKubeconfig(f.kubeconfig)
 	f.waitFor(installation.Ready, "")
 	f.certificateIsDeliveredAtOnce()
-	annotate(t, f.Client, f.set, certificates.AnnotationRotate, "now")
+	annotate(t, f.Client, rotateCA, "now")
 	rig.Eventually(t, patience, "the rotation begins", func() bool {
 		second := client.ObjectKey{Namespace: namespace, Name: setName + "-ca-2"}
 		return f.Client.Get(t.Context(), second, &certv1.Certificate{}) == nil

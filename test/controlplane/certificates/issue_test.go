@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,8 +37,6 @@ func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
 	return all
 }
 
-var certificateKind = certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind)
-
 func everybodyConfirms(string, []core.RuntimeID) []core.RuntimeID { return nil }
 
 // serviceNames are the names of the agent's Service.
@@ -52,11 +49,13 @@ var serviceNames = []string{
 // Service, with one usage each.
 func assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, domain string) {
 	t.Helper()
-	certManager().assertRuntime(t, data, id, domain)
+	assertIssued(t, data, id, []string{domain}, x509.ExtKeyUsageClientAuth)
+	serving := map[string][]byte{"ca.crt": data["ca.crt"], "tls.crt": data["webhook.crt"], "tls.key": data["webhook.key"]}
+	assertIssued(t, serving, "", serviceNames, x509.ExtKeyUsageServerAuth)
 }
 
 // assertIssued checks a certificate as a peer does.
-func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usages ...x509.ExtKeyUsage) {
+func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usage x509.ExtKeyUsage) {
 	t.Helper()
 	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	if err != nil {
@@ -64,16 +63,10 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data["ca.crt"])
-	for _, usage := range usages {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{
-			Roots: roots, DNSName: names[0],
-			KeyUsages: []x509.ExtKeyUsage{usage},
-		}); err != nil {
-			t.Errorf("%s: usage %v: %v", id, usage, err)
-		}
-	}
-	if len(pair.Leaf.ExtKeyUsage) != len(usages) {
-		t.Errorf("%s: usages %v, want %v", id, pair.Leaf.ExtKeyUsage, usages)
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{
+		Roots: roots, DNSName: names[0], KeyUsages: []x509.ExtKeyUsage{usage},
+	}); err != nil || len(pair.Leaf.ExtKeyUsage) != 1 {
+		t.Errorf("%s: usages %v, want %v: %v", id, pair.Leaf.ExtKeyUsage, usage, err)
 	}
 	if have := pair.Leaf.Subject.CommonName; have != string(id) {
 		t.Errorf("Common Name %q, want %q", have, id)
@@ -87,21 +80,25 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 }
 
 func TestBootstrapAndRuntimes(t *testing.T) {
-	for _, i := range issuers() {
-		t.Run(i.name, func(t *testing.T) { bootstrapAndRuntimes(t, i) })
-	}
-}
-
-func bootstrapAndRuntimes(t *testing.T, i issuer) {
-	t.Helper()
-	c := i.start(t)
-	set := newSet(t, c, certificates.Confirmations(everybodyConfirms))
+	c := startPlane(t)
+	set := newSet(t, c, everybodyConfirms)
 	bootstrapped(t, set)
 	var published corev1.Secret
 	if err := c.Get(t.Context(), set.ListenerSecret(), &published); err != nil {
 		t.Fatal(err)
 	}
-	assertIssued(t, published.Data, serverName, []string{serverName}, i.usages(x509.ExtKeyUsageServerAuth)...)
+	assertIssued(t, published.Data, serverName, []string{serverName}, x509.ExtKeyUsageServerAuth)
+	before := published.Data
+	if err := c.Delete(t.Context(), &published); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, patience, "the listener's Secret is there again, as before", func() bool {
+		if _, err := set.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var after corev1.Secret
+		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before)
+	})
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"}}
 	if err := c.Create(t.Context(), owner); err != nil {
 		t.Fatal(err)
@@ -111,15 +108,15 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 		domain := "a.skr.example"
 		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
 		status := ensured(t, set, r)
-		i.assertRuntime(t, status.Secret, id, domain)
+		assertRuntime(t, status.Secret, id, domain)
 		r.Domain = "moved.skr.example"
 		moved := ensured(t, set, r)
-		i.assertRuntime(t, moved.Secret, id, r.Domain)
+		assertRuntime(t, moved.Secret, id, r.Domain)
 		if moved.Fingerprint == status.Fingerprint {
 			t.Errorf("%s: the certificate did not change with the domain", id)
 		}
 	}
-	assertOwned(t, c, i.kind, owner)
+	assertOwned(t, c, owner)
 	if err := set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}); err != nil {
 		t.Fatal(err)
 	}
@@ -139,20 +136,19 @@ func bootstrapAndRuntimes(t *testing.T, i issuer) {
 
 // assertOwned follows the owner references: from the owner to the certificate, and from there to
 // its key.
-func assertOwned(t *testing.T, c client.Client, kind schema.GroupVersionKind, owner client.Object) {
+func assertOwned(t *testing.T, c client.Client, owner client.Object) {
 	t.Helper()
 	name := client.ObjectKey{Namespace: namespace, Name: "runtime-a-watcher-tls"}
-	certificate := &metav1.PartialObjectMetadata{}
-	certificate.SetGroupVersionKind(kind)
+	var certificate certv1.Certificate
 	var secret corev1.Secret
-	if err := errors.Join(c.Get(t.Context(), name, certificate), c.Get(t.Context(), name, &secret)); err != nil {
+	if err := errors.Join(c.Get(t.Context(), name, &certificate), c.Get(t.Context(), name, &secret)); err != nil {
 		t.Fatal(err)
 	}
 	if o := certificate.OwnerReferences; len(o) != 1 || o[0].UID != owner.GetUID() {
 		t.Errorf("owners of the certificate: %v, want %s", o, owner.GetName())
 	}
 	if o := secret.OwnerReferences; len(o) != 1 || o[0].UID != certificate.UID ||
-		o[0].APIVersion != kind.GroupVersion().String() {
+		o[0].APIVersion != certv1.SchemeGroupVersion.String() {
 		t.Errorf("owners of the Secret: %v, want %s", o, certificate.Name)
 	}
 }
@@ -181,7 +177,7 @@ func TestOwnPKI(t *testing.T) {
 		}
 	}
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
-		certificates.Confirmations(everybodyConfirms), certificates.Options{
+		everybodyConfirms, certificates.Options{
 			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
 				Name: "corporate", Kind: certv1.IssuerKind,
 				Group: certv1.SchemeGroupVersion.Group,
@@ -193,7 +189,7 @@ func TestOwnPKI(t *testing.T) {
 	r := certificates.Runtime{ID: "runtime-a", Domain: "a.skr.example"}
 	bootstrapped(t, set)
 	before := ensured(t, set, r)
-	annotate(t, c, set, certificates.AnnotationRotate, "now")
+	annotate(t, c, rotateCA, "now")
 	rig.Eventually(t, patience, "the CA is rotated", func() bool {
 		status, err := set.Reconcile(t.Context())
 		if err != nil {
@@ -211,25 +207,4 @@ func TestOwnPKI(t *testing.T) {
 			t.Errorf("the bundle has %s of %s, want only certificates that the root has signed for us", ca.Subject, ca.Issuer)
 		}
 	}
-}
-
-// Changes by hand are corrected, and a deleted Secret is created again.
-func TestDrift(t *testing.T) {
-	c := startPlane(t)
-	set := newSet(t, c, certificates.Confirmations(everybodyConfirms))
-	bootstrapped(t, set)
-	var before corev1.Secret
-	if err := c.Get(t.Context(), set.ListenerSecret(), &before); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Delete(t.Context(), &before); err != nil {
-		t.Fatal(err)
-	}
-	rig.Eventually(t, patience, "the listener's Secret is as before", func() bool {
-		if _, err := set.Reconcile(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		var after corev1.Secret
-		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before.Data)
-	})
 }

@@ -19,58 +19,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
-// issuer is a program that issues certificates. The tests with issuers() are the suite that each of
-// them passes.
-type issuer struct {
-	name  string
-	start func(testing.TB) client.Client
-	kind  schema.GroupVersionKind
-	// both means that each certificate is for clients and for servers.
-	both bool
-}
-
-func certManager() issuer {
-	return issuer{name: "cert-manager", start: startPlane, kind: certificateKind}
-}
-
-func issuers() []issuer {
-	return []issuer{certManager(), {
-		name: "cert-management of Gardener", start: startGardener, both: true,
-		kind: gardener.GroupVersion().WithKind("Certificate"),
-	}}
-}
-
-func (i issuer) usages(wanted x509.ExtKeyUsage) []x509.ExtKeyUsage {
-	if i.both {
-		return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+// issuers are programs that issue certificates. A rotation is that of each of them.
+func issuers() map[string]func(testing.TB) client.Client {
+	return map[string]func(testing.TB) client.Client{
+		"cert-manager": startPlane, "cert-management of Gardener": startGardener,
 	}
-	return []x509.ExtKeyUsage{wanted}
-}
-
-func (i issuer) assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, domain string) {
-	t.Helper()
-	assertIssued(t, data, id, []string{domain}, i.usages(x509.ExtKeyUsageClientAuth)...)
-	var name core.RuntimeID
-	if i.both {
-		name = id // Or all runtimes would share a key.
-	}
-	serving := map[string][]byte{"ca.crt": data["ca.crt"], "tls.crt": data["webhook.crt"], "tls.key": data["webhook.key"]}
-	assertIssued(t, serving, name, serviceNames, i.usages(x509.ExtKeyUsageServerAuth)...)
 }
 
 // startGardener starts an API server with the definitions of cert-management, and a controller that
@@ -78,20 +41,21 @@ func (i issuer) assertRuntime(t *testing.T, data map[string][]byte, id core.Runt
 func startGardener(t testing.TB) client.Client {
 	t.Helper()
 	plane := apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Gardener(t)})
-	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
-		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kind := &unstructured.Unstructured{}
-	kind.SetGroupVersionKind(gardener.GroupVersion().WithKind("Certificate"))
+	mgr := rig.NewManager(t, plane.Config, nil)
+	kind := ofGardener("Certificate")
 	if err := ctrl.NewControllerManagedBy(mgr).For(kind).Complete(&certManagement{plane.Client}); err != nil {
 		t.Fatal(err)
 	}
 	rig.Run(t, "cert-management", mgr.Start)
-	return gardener.NewClient(plane.Client, gardener.Options{})
+	return gardener.NewClient(plane.Client, "")
+}
+
+// ofGardener returns an empty object of cert-management.
+func ofGardener(kind string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion("cert.gardener.cloud/v1alpha1")
+	object.SetKind(kind)
+	return object
 }
 
 // certManagement issues with CA issuers, for 90 days, both usages, and again after
@@ -99,8 +63,7 @@ func startGardener(t testing.TB) client.Client {
 type certManagement struct{ client.Client }
 
 func (m *certManagement) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	certificate := &unstructured.Unstructured{}
-	certificate.SetGroupVersionKind(gardener.GroupVersion().WithKind("Certificate"))
+	certificate := ofGardener("Certificate")
 	if err := m.Get(ctx, request.NamespacedName, certificate); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -124,8 +87,7 @@ func (m *certManagement) Reconcile(ctx context.Context, request reconcile.Reques
 }
 
 func (m *certManagement) authority(ctx context.Context, certificate *unstructured.Unstructured) (*tls.Certificate, error) {
-	issuer := &unstructured.Unstructured{}
-	issuer.SetGroupVersionKind(gardener.GroupVersion().WithKind("Issuer"))
+	issuer := ofGardener("Issuer")
 	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "issuerRef", "name")
 	if err := m.Get(ctx, client.ObjectKey{Namespace: certificate.GetNamespace(), Name: name}, issuer); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 func TestKeysNamesAndLifeAreSet(t *testing.T) {
 	c := startPlane(t)
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
-		certificates.Confirmations(everybodyConfirms), certificates.Options{
+		everybodyConfirms, certificates.Options{
 			Propagation: propagation, KeyAlgorithm: certv1.RSAKeyAlgorithm, Duration: 48 * time.Hour,
 			RenewBefore: 12 * time.Hour, RuntimeDNSNames: []string{"tunnel.example.com"}, Service: "agent",
 			RuntimeNamespace: "kyma-system", FieldOwner: "me",

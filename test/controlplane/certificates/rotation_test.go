@@ -29,25 +29,25 @@ var three = []core.RuntimeID{"runtime-a", "runtime-b", "runtime-c"}
 
 // Two rotations, the second while the first is under way: at no moment does a peer mistrust another.
 func TestRotation(t *testing.T) {
-	for _, i := range issuers() {
-		t.Run(i.name, func(t *testing.T) { rotation(t, i) })
+	for name, start := range issuers() {
+		t.Run(name, func(t *testing.T) { rotation(t, start(t)) })
 	}
 }
 
-func rotation(t *testing.T, i issuer) {
+func rotation(t *testing.T, c client.Client) {
 	t.Helper()
-	p := newPeers(t, i.start(t), three...)
+	p := newPeers(t, c, three...)
 	set := newSet(t, p.client, p.confirmations)
 	before := p.published(set)
-	annotate(t, p.client, set, certificates.AnnotationRotate, "first")
+	annotate(t, p.client, rotateCA, "first")
 	p.until(set, "the first rotation has its CA", func(s certificates.Status) bool { return s.Generation == 2 })
-	annotate(t, p.client, set, certificates.AnnotationRotate, "second")
+	annotate(t, p.client, rotateCA, "second")
 	p.until(set, "both rotations are over", stable(3))
 	// One runtime gets its Secret late: the server waits for it.
 	p.frozen = three[2]
-	annotate(t, p.client, set, certificates.AnnotationRotate, "third")
+	annotate(t, p.client, rotateCA, "third")
 	p.until(set, "the third rotation waits for runtime-c", func(s certificates.Status) bool {
-		return s.Phase == certificates.PhaseConfirming && slices.Equal(s.Waiting, three[2:])
+		return s.Confirming && slices.Equal(s.Waiting, three[2:])
 	})
 	p.frozen = ""
 	p.until(set, "the third rotation is over", stable(4))
@@ -59,6 +59,20 @@ func rotation(t *testing.T, i issuer) {
 		t.Errorf("the bundle has %d CAs, want all 4 until they expire", have)
 	}
 	assertOneKey(t, p.client)
+	for id, secret := range p.loaded {
+		p.assertNamed(id, secret[corev1.TLSCertKey])
+		p.assertNamed(id, secret["webhook.crt"])
+	}
+}
+
+// assertNamed wants a certificate with which a runtime could connect to be of that runtime. With
+// cert-management of Gardener, this is also the serving certificate.
+func (p *peers) assertNamed(id core.RuntimeID, text []byte) {
+	p.t.Helper()
+	leaf := certificatesOf(p.t, text)[0]
+	if slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) && leaf.Subject.CommonName != string(id) {
+		p.t.Errorf("%s: Common Name %q of a certificate for clients", id, leaf.Subject.CommonName)
+	}
 }
 
 // assertOneKey requires that the keys of retired CAs are gone.
@@ -66,7 +80,7 @@ func assertOneKey(t *testing.T, c client.Client) {
 	t.Helper()
 	rig.Eventually(t, patience, "only the CA that signs has a key", func() bool {
 		var secrets corev1.SecretList
-		if err := c.List(t.Context(), &secrets,
+		if err := c.List(t.Context(), &secrets, client.InNamespace(namespace),
 			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}); err != nil {
 			t.Fatal(err)
 		}
@@ -131,16 +145,16 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	p.frozen = three[1]
 	server := func() []byte { return p.published(set)[corev1.TLSCertKey] }
 	first := server()
-	annotate(t, p.client, set, certificates.AnnotationRotate, "now")
+	annotate(t, p.client, rotateCA, "now")
 	status := p.until(set, "only runtime-b is waited for", func(s certificates.Status) bool {
-		return s.Phase == certificates.PhaseConfirming && slices.Equal(s.Waiting, three[1:2])
+		return s.Confirming && slices.Equal(s.Waiting, three[1:2])
 	})
 	t.Log(status.Message)
 	var issuer certv1.Issuer
-	if err := p.client.Get(t.Context(), set.ClientsIssuer(), &issuer); err != nil {
+	if err := p.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: clientsIssuer}, &issuer); err != nil {
 		t.Fatal(err)
 	}
-	if reported := issuer.Annotations[certificates.AnnotationRotation]; reported != status.Message {
+	if reported := issuer.Annotations["operator.kyma-project.io/rotation"]; reported != status.Message {
 		t.Errorf("the Issuer reports %q, want %q", reported, status.Message)
 	}
 	p.assertEvent(set, recorder, "RotationWaits", "confirm that: runtime-b")
@@ -149,7 +163,7 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 		t.Error("the server has another certificate before runtime-b has confirmed the new CA")
 	}
 	p.cutOff = three[1]
-	annotate(t, p.client, set, certificates.AnnotationSwitchAnyway, "2")
+	annotate(t, p.client, "operator.kyma-project.io/switch-anyway", "2")
 	p.until(set, "the rotation goes on without it", stable(2))
 	if bytes.Equal(first, server()) {
 		t.Error("the server has its first certificate after the switch")
@@ -176,7 +190,7 @@ func (p *peers) staysUntilConfirmed(set *certificates.Certificates, waiting []co
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		if status.Phase != certificates.PhaseConfirming || !slices.Equal(status.Waiting, waiting) {
+		if !status.Confirming || !slices.Equal(status.Waiting, waiting) {
 			p.t.Fatalf("got %+v, want it to wait for %v", status, waiting)
 		}
 	}
@@ -244,7 +258,7 @@ func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...
 // state follows. The rotation still ends, and no peer mistrusts another.
 func TestKilledAtEveryStep(t *testing.T) {
 	p := newPeers(t, startPlane(t), three...)
-	annotate(t, p.client, newSet(t, p.client, p.confirmations), certificates.AnnotationRotate, "now")
+	annotate(t, p.client, rotateCA, "now")
 	const most = 14
 	var kills int
 	for round := 0; ; round++ {

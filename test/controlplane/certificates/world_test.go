@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -26,8 +28,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 )
 
+// namespace is that of the test that runs. Tests with startPlane share an API server and cert-manager.
+var namespace = metav1.NamespaceDefault
+
 const (
-	namespace  = "default"
 	setName    = "watcher"
 	serverName = "listener.example"
 	patience   = 2 * time.Minute
@@ -38,15 +42,57 @@ const (
 	lag = time.Second
 )
 
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared != nil {
+		shared.Stop()
+	}
+	if err := rig.StopSharedAPIServer(); err != nil {
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var (
+	shared *certmanager.Process
+	planes int
+)
+
+// startPlane makes a namespace for a test.
 func startPlane(t testing.TB) client.Client {
 	t.Helper()
-	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known)); err != nil {
+	plane := rig.SharedAPIServer(t, apiserver.Options{Scheme: known(t)})
+	if shared == nil {
+		process, err := certmanager.Start(t.Context(), plane.Kubeconfig, certmanager.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared = process
+	}
+	planes++
+	namespace = fmt.Sprint("test-", planes)
+	t.Cleanup(func() { namespace = metav1.NamespaceDefault })
+	if err := plane.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	plane := apiserver.StartT(t, apiserver.Options{Scheme: known})
+	return plane.Client
+}
+
+// startOwnPlane is for a test with objects outside of its namespace.
+func startOwnPlane(t testing.TB) client.Client {
+	t.Helper()
+	plane := apiserver.StartT(t, apiserver.Options{Scheme: known(t)})
 	certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
 	return plane.Client
+}
+
+func known(t testing.TB) *runtime.Scheme {
+	t.Helper()
+	known := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
+		t.Fatal(err)
+	}
+	return known
 }
 
 func newSet(
@@ -75,7 +121,7 @@ func bootstrapped(t testing.TB, set *certificates.Certificates) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return status.Ready && status.Phase == certificates.PhaseStable
+		return status.Ready && status.Phase == "Stable"
 	})
 }
 
@@ -194,9 +240,14 @@ func (p *peers) trusts(own, other map[string][]byte, usage x509.ExtKeyUsage) err
 	return err
 }
 
-func annotate(t *testing.T, c client.Client, set *certificates.Certificates, key, value string) {
+const (
+	clientsIssuer = setName + "-clients"
+	rotateCA      = "operator.kyma-project.io/rotate-ca"
+)
+
+func annotate(t *testing.T, c client.Client, key, value string) {
 	t.Helper()
-	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: set.ClientsIssuer().Name}}
+	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clientsIssuer}}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
 	if err := c.Patch(t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		t.Fatal(err)
@@ -221,6 +272,6 @@ func (p *peers) until(
 
 func stable(generation int) func(certificates.Status) bool {
 	return func(s certificates.Status) bool {
-		return s.Phase == certificates.PhaseStable && s.Generation == generation
+		return s.Phase == "Stable" && s.Generation == generation
 	}
 }

@@ -1,56 +1,47 @@
 package chain
 
 import (
+	"context"
+	"flag"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 )
 
-// Events for steady flow all the time. Watchers of the other managers are changed beside it.
+// Events for steady flow all the time. The Watcher of moving gets another manager beside it.
 const (
 	steady  = core.Manager("steady")
 	moving  = core.Manager("moving")
 	renamed = core.Manager("renamed")
 	// unwatched is a manager that no Watcher names, and for which one event has arrived.
 	unwatched = core.Manager("unwatched")
+
+	stays = core.RuntimeID("runtime-1")
+	goes  = core.RuntimeID("runtime-2")
 )
 
-const (
-	istioGateway = `
-apiVersion: networking.istio.io/v1beta1
-kind: Gateway
-metadata: {name: gateway, namespace: default, labels: {for: watchers}}
-spec:
-  selector: {istio: ingressgateway}
-  servers:
-    - hosts: [listener.example]
-      port: {name: https, number: 443, protocol: HTTPS}
-      tls: {mode: MUTUAL, credentialName: gateway}
-`
-)
-
-func newWatcher(manager core.Manager, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
-	w := &v1beta2.Watcher{
+func newWatcher(manager core.Manager) *v1beta2.Watcher {
+	return &v1beta2.Watcher{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: string(manager), Namespace: rig.Namespace,
 			Labels: map[string]string{v1beta2.ManagedByLabel: string(manager)},
@@ -64,10 +55,6 @@ func newWatcher(manager core.Manager, change func(*v1beta2.Watcher)) *v1beta2.Wa
 			}},
 		},
 	}
-	if change != nil {
-		change(w)
-	}
-	return w
 }
 
 func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) {
@@ -80,39 +67,75 @@ func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) 
 	})
 }
 
-// TestChain runs a control plane with three runtimes. Two of them have changes all the time, and
-// none may be lost.
+// TestChain runs a control plane with two runtimes, in which nothing is due by time within an hour.
+// One has changes all the time, and none may be lost.
 func TestChain(t *testing.T) {
-	w := newWorld(t, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2", "runtime-3")
-	ids := []core.RuntimeID{"runtime-1", "runtime-2", "runtime-3"}
-	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, istioGateway)))
-	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))
-	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving, nil)))
-	for _, id := range ids {
-		w.represent(id)
-	}
-	w.installed(ids...)
-	w.settled(ids...)
-	for _, id := range ids {
+	settings := map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms", "CANARY_INTERVAL": "1s"}
+	w := newWorld(t, settings, []core.Manager{steady, moving, renamed}, stays, goes)
+	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving)))
+	for _, id := range []core.RuntimeID{stays, goes} {
 		w.eventuallyCalls(id, "default.moving", "default.steady", "canary")
 		w.onlyFrom(id, w.reaches(id, moving, "first-"+string(id), labels(moving)), moving)
 		w.reaches(id, steady, "steady-"+string(id), labels(steady))
 	}
-	w.fleet.Observe(core.Peer{ID: "runtime-1"}, unwatched, core.NewBatch(core.WatchEvent{}), nil)
-	flow := []*rig.Flow{w.startFlow("runtime-1"), w.startFlow("runtime-2")}
-	w.routeComesBack()
-	w.watcherEdited(ids)
-	w.watcherRenamed(ids)
-	w.watcherDeleted(ids)
-	w.runtimeRemoved("runtime-3")
-	w.settled("runtime-1", "runtime-2")
-	w.knows("runtime-1", steady, unwatched)
-	w.knows("runtime-2", steady)
-	before := []int{flow[0].Count(), flow[1].Count()}
-	w.rotation("runtime-1", "runtime-2")
-	for i := range flow {
-		flow[i].Settle(patience, before[i])
+	w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: installation.Name},
+	}, patience)
+	w.repaired(&appsv1.Deployment{ObjectMeta: meta("")}, patience)
+	// A reconcile that reads three objects finds nothing.
+	w.repaired(&rbacv1.Role{ObjectMeta: meta("-canary")}, patience)
+	w.settled(stays)
+	w.fleet.Observe(core.Peer{ID: stays}, unwatched, core.NewBatch(core.WatchEvent{}), nil)
+	flow := rig.StartFlow(t, &w.record.Arrivals, stays, steady, 100*time.Millisecond,
+		func(ctx context.Context, name string) error { return w.create(ctx, stays, name, labels(steady)) })
+	w.watcherChanges(stays, goes)
+	w.runtimeRemoved(goes)
+	w.settled(stays)
+	w.knows(stays, renamed, steady, unwatched)
+	before := flow.Count()
+	w.rotation(stays)
+	flow.Settle(patience, before)
+}
+
+// TestRepairTime measures the time from the removal of a webhook configuration to the new one, with
+// the default settings.
+func TestRepairTime(t *testing.T) {
+	if *repairs == 0 {
+		t.Skip("measures for minutes: -repairs 10")
 	}
+	w := newWorld(t, nil, []core.Manager{steady}, stays)
+	for n := range *repairs {
+		<-time.After(rand.N(30 * time.Second)) // The canary writes and heartbeats come every 30 s.
+		took := w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: installation.Name},
+		}, 3*time.Minute)
+		t.Logf("repair %d: %.1f s", n+1, took.Seconds())
+	}
+}
+
+var repairs = flag.Int("repairs", 0, "measure that many repairs with the default intervals of the agent")
+
+// meta names an object of the agent by its suffix.
+func meta(suffix string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: installation.Name + suffix}
+}
+
+// repaired removes an object from the runtime that stays, and returns the time until another one is
+// there. The fleet asks for that. The runtime is fresh before and after that.
+func (w *world) repaired(object client.Object, within time.Duration) time.Duration {
+	w.t.Helper()
+	fresh := func() bool { return w.fleet.Get(stays, steady).State == fleet.Fresh }
+	w.eventually("the runtime is fresh", fresh)
+	in, key := w.runtimes[stays].Client, client.ObjectKeyFromObject(object)
+	w.must(in.Get(w.t.Context(), key, object))
+	former, begun := object.GetUID(), time.Now()
+	w.must(in.Delete(w.t.Context(), object))
+	rig.Eventually(w.t, within, "there is another "+key.Name, func() bool {
+		return in.Get(w.t.Context(), key, object) == nil && object.GetUID() != former
+	})
+	took := time.Since(begun)
+	w.eventually("the runtime is fresh again", fresh)
+	return took
 }
 
 func labels(manager core.Manager) map[string]string {
@@ -140,8 +163,11 @@ func (w *world) eventuallyCalls(id core.RuntimeID, want ...string) {
 		}
 	}()
 	w.eventually(fmt.Sprintf("%s has the webhooks %v", id, want), func() bool {
+		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
+		err := w.runtimes[id].Client.Get(w.t.Context(), types.NamespacedName{Name: installation.Name}, &configuration)
+		w.must(client.IgnoreNotFound(err))
 		have = nil
-		for _, webhook := range w.webhooks(id) {
+		for _, webhook := range configuration.Webhooks {
 			have = append(have, strings.TrimSuffix(webhook.Name, ".operator.kyma-project.io"))
 		}
 		slices.Sort(have)
@@ -149,89 +175,18 @@ func (w *world) eventuallyCalls(id core.RuntimeID, want ...string) {
 	})
 }
 
-func (w *world) webhooks(id core.RuntimeID) []admissionregistrationv1.ValidatingWebhook {
-	w.t.Helper()
-	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
-	err := w.runtimes[id].Client.Get(w.t.Context(), types.NamespacedName{Name: installation.Name}, &configuration)
-	if !apierrors.IsNotFound(err) {
-		w.must(err)
-	}
-	return configuration.Webhooks
-}
-
-func (w *world) route(name core.Manager) *unstructured.Unstructured {
-	route := &unstructured.Unstructured{}
-	route.SetGroupVersionKind(schema.GroupVersionKind{
-		Group: "networking.istio.io", Version: "v1beta1",
-		Kind: "VirtualService",
-	})
-	route.SetNamespace(rig.Namespace)
-	route.SetName(string(name))
-	return route
-}
-
-// routeLeads returns when there is a route for a manager that is called name.
-func (w *world) routeLeads(name, manager core.Manager) {
-	w.t.Helper()
-	w.eventually("there is a route for "+string(manager), func() bool {
-		route := w.route(name)
-		err := w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(route), route)
-		return err == nil && strings.Contains(fmt.Sprint(route.Object["spec"]), "/v3/"+string(manager)+"/")
-	})
-}
-
-func (w *world) routeGone(name core.Manager) {
-	w.t.Helper()
-	w.eventually("the route of "+string(name)+" is gone", func() bool {
-		route := w.route(name)
-		return apierrors.IsNotFound(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(route), route))
-	})
-}
-
-func (w *world) routeComesBack() {
-	w.t.Helper()
-	w.routeLeads(steady, steady)
-	w.routeLeads(moving, moving)
-	w.must(w.plane.Client.Delete(w.t.Context(), w.route(moving)))
-	w.routeLeads(moving, moving)
-}
-
-// watcherEdited changes the labels of a Watcher.
-func (w *world) watcherEdited(ids []core.RuntimeID) {
-	w.t.Helper()
-	w.changeWatcher(moving, func(stored *v1beta2.Watcher) {
-		stored.Spec.LabelsToWatch = map[string]v1beta2.LabelValue{"color": "blue"}
-	})
-	for _, id := range ids {
-		w.reaches(id, moving, "blue-"+string(id), map[string]string{"color": "blue"})
-		// An event for the old label would arrive before the one for the new label. It must not
-		// arrive.
-		w.eventually(string(id)+" forgets the old labels", func() bool {
-			for _, webhook := range w.webhooks(id) {
-				if webhook.ObjectSelector.MatchLabels["watched-by"] == string(moving) {
-					return false
-				}
-			}
-			return true
-		})
-		w.write(id, "old-"+string(id), labels(moving))
-		w.reaches(id, moving, "newer-"+string(id), map[string]string{"color": "blue"})
-		if w.record.has(rig.Arrival{Runtime: id, Manager: moving, Object: "old-" + string(id)}) {
-			w.t.Errorf("%s still reports the old labels", id)
-		}
-	}
-}
-
-// watcherRenamed gives the Watcher another manager in its label. The former one is gone, so the agents
-// are replaced.
-func (w *world) watcherRenamed(ids []core.RuntimeID) {
+// watcherChanges gives a Watcher other labels to watch, and another manager in its own label. The
+// former manager is gone, so the agents are replaced.
+func (w *world) watcherChanges(ids ...core.RuntimeID) {
 	w.t.Helper()
 	before := w.pods(ids...)
 	for _, id := range ids {
 		w.speaksTo(id, moving, true)
 	}
-	w.changeWatcher(moving, func(stored *v1beta2.Watcher) { stored.Labels[v1beta2.ManagedByLabel] = string(renamed) })
-	w.routeLeads(moving, renamed)
+	w.changeWatcher(moving, func(stored *v1beta2.Watcher) {
+		stored.Spec.LabelsToWatch = map[string]v1beta2.LabelValue{"color": "blue"}
+		stored.Labels[v1beta2.ManagedByLabel] = string(renamed)
+	})
 	for _, id := range ids {
 		w.onlyFrom(id, w.reaches(id, renamed, "renamed-"+string(id), map[string]string{"color": "blue"}), renamed)
 	}
@@ -280,19 +235,6 @@ func (w *world) pods(ids ...core.RuntimeID) (pods []node.Pod) {
 	return pods
 }
 
-func (w *world) watcherDeleted(ids []core.RuntimeID) {
-	w.t.Helper()
-	w.must(w.plane.Client.Delete(w.t.Context(), newWatcher(moving, nil)))
-	w.routeGone(moving)
-	for _, id := range ids {
-		w.eventuallyCalls(id, "default.steady", "canary")
-		w.reaches(id, steady, "alone-"+string(id), labels(steady))
-		w.speaksTo(id, moving, false)
-		w.speaksTo(id, renamed, false)
-		w.speaksTo(id, steady, true)
-	}
-}
-
 // runtimeRemoved leaves nothing, neither there nor in the control plane.
 func (w *world) runtimeRemoved(id core.RuntimeID) {
 	w.t.Helper()
@@ -303,7 +245,11 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 	})
 	// The removal from a namespace of others does not wait for the end of pods and EndpointSlices.
 	w.eventually("the agents of "+string(id)+" have ended", func() bool { return len(w.pods(id)) == 0 })
-	w.eventually("nothing is left in "+string(id), func() bool { return len(w.left(id)) == 0 })
+	w.eventually("nothing is left in "+string(id), func() bool {
+		return len(rig.Left(w.t, w.runtimes[id].ControlPlane, func(o *metav1.PartialObjectMetadata) bool {
+			return o.Namespace == installation.DefaultNamespace || strings.HasPrefix(o.Name, installation.Name)
+		})) == 0
+	})
 	w.knows(id)
 	for _, suffix := range []string{"-watcher-tls", "-webhook-tls"} {
 		name := types.NamespacedName{Namespace: rig.Namespace, Name: string(id) + suffix}
@@ -315,20 +261,12 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 	}
 }
 
-// left returns all objects of a runtime that are in the agent's namespace or have its name.
-func (w *world) left(id core.RuntimeID) []string {
-	w.t.Helper()
-	return rig.Left(w.t, w.runtimes[id].ControlPlane, func(o *metav1.PartialObjectMetadata) bool {
-		return o.Namespace == installation.DefaultNamespace || strings.HasPrefix(o.Name, installation.Name)
-	})
-}
-
 // rotation replaces the CA while changes flow, without a restart of an agent.
 func (w *world) rotation(ids ...core.RuntimeID) {
 	w.t.Helper()
 	before := w.pods(ids...)
-	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: w.set.ClientsIssuer().Name}}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"now"}}}`, certificates.AnnotationRotate)
+	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "watcher-clients"}}
+	patch := []byte(`{"metadata":{"annotations":{"operator.kyma-project.io/rotate-ca":"now"}}}`)
 	w.must(w.plane.Client.Patch(w.t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)))
 	var message string
 	defer func() {
@@ -338,7 +276,7 @@ func (w *world) rotation(ids ...core.RuntimeID) {
 	}()
 	w.eventually("the second CA signs everything", func() bool {
 		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(issuer), issuer))
-		message = issuer.Annotations[certificates.AnnotationRotation]
+		message = issuer.Annotations["operator.kyma-project.io/rotation"]
 		return message == "CA 2 signs everything"
 	})
 	for _, id := range ids {

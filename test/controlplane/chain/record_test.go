@@ -71,11 +71,3 @@ func (w *world) reaches(id core.RuntimeID, manager core.Manager, name string, la
 	})
 	return last
 }
-
-// startFlow changes objects for steady in one runtime all the time.
-func (w *world) startFlow(id core.RuntimeID) *rig.Flow {
-	w.t.Helper()
-	return rig.StartFlow(w.t, &w.record.Arrivals, id, steady, 100*time.Millisecond, func(ctx context.Context, name string) error {
-		return w.create(ctx, id, name, labels(steady))
-	})
-}

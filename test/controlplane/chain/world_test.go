@@ -19,8 +19,6 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -55,7 +53,6 @@ const (
 type world struct {
 	t        *testing.T
 	settings map[string]string // of the agent
-	interval time.Duration     // between two looks at a runtime
 	scheme   *runtime.Scheme
 	plane    *apiserver.ControlPlane
 	addr     string
@@ -83,24 +80,13 @@ type member struct {
 }
 
 // newWorld installs the agents into a namespace of their own, and watches objects in the namespace
-// default.
-func newWorld(t *testing.T, managers []core.Manager, ids ...core.RuntimeID) *world {
-	t.Helper()
-	return startWorld(t, &world{
-		settings: soon(), interval: 2 * time.Second,
-	}, managers, ids...)
-}
-
-// soon has settings that keep the test short.
-func soon() map[string]string {
-	return map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"}
-}
-
-func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.RuntimeID) *world {
+// default for steady.
+func newWorld(t *testing.T, settings map[string]string, managers []core.Manager, ids ...core.RuntimeID) *world {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
+	w := &world{settings: settings}
 	w.t, w.scheme, w.addr = t, runtime.NewScheme(), rig.Address(rig.FreePort(t))
 	w.runtimes, w.states = map[core.RuntimeID]*member{}, map[core.RuntimeID]installation.Status{}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
@@ -112,7 +98,6 @@ func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.Run
 	}
 	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
-		CRDPaths: manifests.Routes(t, watcher.VirtualService),
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 	for i, id := range ids {
@@ -127,6 +112,12 @@ func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.Run
 		w.work.Wait()
 	})
 	w.operate(managers)
+	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady)))
+	for _, id := range ids {
+		w.represent(id)
+	}
+	w.installed(ids...)
+	w.settled(ids...)
 	return w
 }
 
@@ -147,17 +138,14 @@ func (w *world) eventually(what string, condition func() bool) {
 // represent runtimes.
 func (w *world) operate(managers []core.Manager) {
 	w.t.Helper()
-	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
-		Scheme: w.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	w.must(err)
-	w.must(watcher.SetUp(mgr, watcher.Options{Routing: watcher.VirtualService}))
+	mgr := rig.NewManager(w.t, w.plane.Config, w.scheme)
+	w.must(watcher.SetUp(mgr, watcher.Options{Routing: watcher.NoRouting}))
+	var err error
 	w.fleet, err = fleet.New(fleet.Options{})
 	w.must(err)
 	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
 		[]string{host},
-		certificates.FromFleet(w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
+		certificates.FromFleet(w.fleet, time.Millisecond),
 		certificates.Options{Propagation: propagation})
 	w.must(err)
 	w.must(w.addRuntimes(mgr))
@@ -208,9 +196,9 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	}, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer,
+	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, w.set, installer,
 		runtimes.Options{
-			Interval: w.interval, Retry: 300 * time.Millisecond, Fleet: w.fleet,
+			Interval: time.Hour, Retry: 300 * time.Millisecond, Fleet: w.fleet,
 			Report: func(_ context.Context, object client.Object, status installation.Status) error {
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -218,16 +206,6 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 				return nil
 			},
 		})
-}
-
-// attentive reconciles the CA every second. Otherwise an annotation that requests a rotation may be
-// read after five minutes.
-type attentive struct{ *certificates.Certificates }
-
-func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
-	status, err := a.Certificates.Reconcile(ctx)
-	status.RequeueAfter = min(status.RequeueAfter, time.Second)
-	return status, err
 }
 
 // listen starts the listener, with the Secret that the certificates publish.

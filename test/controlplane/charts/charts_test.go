@@ -23,6 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "copy the files of the charts from their origin")
 
+func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
+
 const (
 	agent        = "deploy/charts/runtime-watcher-agent"
 	controlPlane = "deploy/charts/runtime-watcher-controlplane"
@@ -233,6 +235,14 @@ func TestMonitoringOfTheAgent(t *testing.T) {
 	if diff := cmp.Diff(monitored["spec"], monitor["spec"]); diff != "" {
 		t.Errorf("PodMonitor (-deploy/observability +chart):\n%s", diff)
 	}
+	service := objects(t, render(t, agent, append(exampleValues(), "serviceMonitor.install=true", "serviceMonitor.labels.release=mine")...))
+	monitor, _ = service["ServiceMonitor "+namespace].(map[string]any)
+	want, _ := monitored["spec"].(map[string]any)
+	want["endpoints"] = want["podMetricsEndpoints"]
+	delete(want, "podMetricsEndpoints")
+	if diff := cmp.Diff(want, monitor["spec"]); diff != "" || service["PodMonitor "+namespace] != nil {
+		t.Errorf("ServiceMonitor (-deploy/observability +chart):\n%s", diff)
+	}
 	alerts := strings.Count(string(test.Read(t, agent+"/files/rules.yaml")), "alert: RuntimeWatcher")
 	if named := strings.Count(chart, "runtime: runtime-1"); named != alerts || alerts < 15 {
 		t.Errorf("%d of %d alerts have the label of the runtime", named, alerts)
@@ -354,7 +364,7 @@ func TestServerAccepts(t *testing.T) {
 	chart := render(t, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")...)
 	watches := render(t, agent, informerValues(t)...)
 	definition := render(t, controlPlane, "serviceAccount.name=operator")
-	plane := apiserver.StartT(t, apiserver.Options{})
+	plane := rig.SharedAPIServer(t, apiserver.Options{})
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
 	for name, text := range map[string]string{"agent": chart, "control plane": definition, "informer": watches} {
 		file := filepath.Join(t.TempDir(), "objects.yaml")
@@ -369,21 +379,43 @@ func TestServerAccepts(t *testing.T) {
 }
 
 // TestInstallElsewhere installs the agent in a namespace of another name. The notes must name the
-// Service there, or the API server calls nothing, in silence.
+// Service there, or the API server calls nothing, in silence. The commands of helm.md upgrade, roll
+// back and remove it.
 func TestInstallElsewhere(t *testing.T) {
-	plane := apiserver.StartT(t, apiserver.Options{})
-	out, err := helm(t, append([]string{
-		"install", "any", agent, "--namespace", "elsewhere", "--create-namespace",
-		"--kubeconfig", plane.Kubeconfig, "--set",
-	}, strings.Join(exampleValues(), ","))...)
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+	plane := rig.SharedAPIServer(t, apiserver.Options{})
+	run := func(args ...string) string {
+		out, err := helm(t, append(args, "--kubeconfig", plane.Kubeconfig)...)
+		if err != nil {
+			t.Fatalf("helm %v: %v: %s", args, err, out)
+		}
+		return out
 	}
+	values := append(exampleValues(), "labels.team=blue", "annotations.cost=low", "volumes[0].name=cas", "volumes[0].emptyDir.medium=Memory",
+		"volumeMounts[0].name=cas", "volumeMounts[0].mountPath=/cas", "tolerations[0].operator=Exists",
+		"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone")
+	install := []string{"install", "agent", agent, "--namespace", "elsewhere", "--create-namespace", "--set", strings.Join(values, ",")}
+	run(append(install, "--dry-run=server")...)
+	out := run(install...)
 	if !strings.Contains(out, "--service elsewhere/runtime-watcher --canary elsewhere/runtime-watcher-canary |") {
 		t.Errorf("the notes name another Service:\n%s", out)
 	}
-	found := rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "get", "deployments,services,leases", "-n", "elsewhere", "-o", "name")
-	if strings.Count(found, "runtime-watcher") != 3 {
-		t.Errorf("objects %q, want Deployment, Service and Lease", found)
+	found := func() string {
+		return rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "get", "deployments,services,leases", "-n", "elsewhere", "-o", "name")
+	}
+	if strings.Count(found(), "runtime-watcher") != 3 {
+		t.Errorf("objects %q, want Deployment, Service and Lease", found())
+	}
+	_, page, _ := strings.Cut(string(test.Read(t, "docs/reference/helm.md")), "### Upgrade, rollback, removal\n")
+	commands := regexp.MustCompile(`(?m)^(helm|kubectl) (.+)$`).FindAllStringSubmatch(page, 4)
+	for _, command := range commands {
+		args := strings.Fields(strings.ReplaceAll(command[2], "--namespace "+namespace, "--namespace elsewhere"))
+		if command[1] == "helm" {
+			run(args...)
+		} else {
+			rig.Kubectl(t, append([]string{"--kubeconfig", plane.Kubeconfig}, args...)...)
+		}
+	}
+	if left := found(); len(commands) != 4 || strings.Contains(left, namespace) {
+		t.Errorf("%d commands left %q, want four and nothing", len(commands), left)
 	}
 }

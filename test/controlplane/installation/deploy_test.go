@@ -58,7 +58,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime, example) })
 	t.Run("webhook configuration", func(t *testing.T) { webhookConfigurationIsPrinted(t, runtime) })
 	t.Run("the same as Install", func(t *testing.T) {
-		installAppliesTheSame(t, runtime, example, installation.SourceAdmission, watchFor("my-operator"))
+		installAppliesTheSame(t, runtime, example, false, watchFor("my-operator"))
 	})
 	t.Run("rights", func(t *testing.T) { canaryMayPatchOneLease(t, runtime) })
 }
@@ -82,7 +82,7 @@ func TestDeployInformer(t *testing.T) {
 	watchesWithItsSettings(t, runtime, &deployment, "my-operator\n", watched)
 	deployments := watchFor("my-operator")
 	deployments.Resource.Group, deployments.Resource.Resource = "apps", "deployments"
-	installAppliesTheSame(t, runtime, example, installation.SourceInformer, deployments)
+	installAppliesTheSame(t, runtime, example, true, deployments)
 }
 
 // accepted applies folders as a dry run.
@@ -147,14 +147,14 @@ func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example st
 // installAppliesTheSame compares the objects from the manifests with those that Install makes from
 // the same manifests.
 func installAppliesTheSame(
-	t *testing.T, runtime *apiserver.ControlPlane, example string, source installation.Source, watched watch.Watch,
+	t *testing.T, runtime *apiserver.ControlPlane, example string, informer bool, watched watch.Watch,
 ) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
 		"-k", example)
 	byHand := objects(t, runtime)
 	installer, err := installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
-		installation.Options{Source: source})
+		installation.Options{Informer: informer})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func installAppliesTheSame(
 	delete(installed, "Secret/"+secretName)
 	delete(installed, "ConfigMap/runtime-watcher-managers")
 	for _, all := range []map[string]map[string]any{byHand, installed} {
-		if source == installation.SourceInformer {
+		if informer {
 			withoutManagers(all["Deployment/"+installation.Name], "WATCHERS", "EXCLUDED_NAMESPACES")
 		} else {
 			withoutManagers(all["Deployment/"+installation.Name])

@@ -1,13 +1,11 @@
 package installation
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -36,7 +34,7 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	w.opts.NoCanary = false
 	w.installed()
 	withWebhook := names(w.versions())
-	w.opts.Source = installation.SourceInformer
+	w.opts.Informer = true
 	w.runtime.Watches = informerWatches()
 	w.runtime.Secret = withoutServing(t, w.namespace)
 	status := w.install()
@@ -65,7 +63,7 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	if diff := cmp.Diff(before, w.versions()); diff != "" {
 		t.Errorf("a second time changes something (-before +after):\n%s", diff)
 	}
-	w.opts.Source = installation.SourceAdmission
+	w.opts.Informer = false
 	w.runtime.Watches = []watch.Watch{watchFor("first")}
 	w.runtime.Secret = newSecret(t, w.namespace, w.namespace)
 	w.opts.Replicas = 2
@@ -76,7 +74,7 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	if w.role() != nil {
 		t.Error("the rights of the informer are still there")
 	}
-	w.opts.Source = installation.SourceInformer
+	w.opts.Informer = true
 	w.install()
 	if w.role() == nil {
 		t.Fatal("the informer has no rights")
@@ -87,27 +85,12 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
-// newKeptInformer is ready.
-func newKeptInformer(t *testing.T, plane *apiserver.ControlPlane, name string, change func(*installation.Options)) *kept {
-	t.Helper()
-	k := &kept{world: newWorld(t, plane, name), now: time.Now()}
-	k.opts.Source, k.opts.Now = installation.SourceInformer, func() time.Time { return k.now }
-	change(&k.opts)
-	k.installer = k.world.installer()
-	k.look()
-	k.available(1) // No endpoint: nothing calls an informer.
-	if status := k.look(); status.State != installation.Ready {
-		t.Fatalf("got %+v, want it ready", status)
-	}
-	k.since()
-	k.readSince()
-	return k
-}
+func asInformer(o *installation.Options) { o.Informer = true }
 
 // anInformerThatIsUnchangedCostsTwoReads. A change that ends watching is corrected at once.
 func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	k := newKeptInformer(t, plane, "quiet", func(*installation.Options) {})
+	k := newKept(t, plane, "quiet", asInformer)
 	if status := k.look(); status.State != installation.Ready || status.Available != 1 {
 		t.Errorf("got %+v, want it ready", status)
 	}
@@ -150,36 +133,10 @@ func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.Contr
 	}
 }
 
-// theSecondInformerIsRefused, also in another namespace, as the role has one name in a runtime. So
-// is a webhook beside an informer.
-func theSecondInformerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	first := newKeptInformer(t, plane, "informers", func(*installation.Options) {})
-	before := first.versions()
-	for _, source := range []installation.Source{installation.SourceInformer, installation.SourceAdmission} {
-		opts := first.opts
-		opts.Owner, opts.Source, opts.Namespace, opts.Name = "second", source, "default", "second"
-		second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := first.runtime
-		r.Secret = newSecretFor(t, "informers", opts.Name, opts.Namespace)
-		if _, err := second.Install(t.Context(), r); !errors.Is(err, installation.ErrOwned) {
-			t.Errorf("%s: got %v, want it refused", source, err)
-		}
-		if status, err := second.Uninstall(t.Context(), r); err != nil || status.State != installation.Removed {
-			t.Errorf("%s: uninstall: got %+v, %v, want that nothing is left to remove", source, status, err)
-		}
-	}
-	if diff := cmp.Diff(before, first.versions()); diff != "" || first.role() == nil {
-		t.Errorf("the second one has changed (-before +after):\n%s", diff)
-	}
-}
-
 func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	k := newKeptInformer(t, plane, "informer-names", func(o *installation.Options) {
+	k := newKept(t, plane, "informer-names", func(o *installation.Options) {
+		asInformer(o)
 		o.Name, o.FieldOwner, o.Owner = "seen", "operator-seen", "seen.example.com"
 	})
 	var policy networkingv1.NetworkPolicy

@@ -28,18 +28,23 @@ type kept struct {
 	now       time.Time
 }
 
-func newKept(t *testing.T, plane *apiserver.ControlPlane, name string) *kept {
+// newKept is ready.
+func newKept(t *testing.T, plane *apiserver.ControlPlane, name string, change func(*installation.Options)) *kept {
 	t.Helper()
 	k := &kept{world: newWorld(t, plane, name), now: time.Now()}
-	k.opts.NoCanary = false
-	k.opts.Now = func() time.Time { return k.now }
+	k.opts.NoCanary, k.opts.Now = false, func() time.Time { return k.now }
+	change(&k.opts)
 	k.installer = k.world.installer()
 	k.look()
-	k.answer(1)
-	k.readSince()
+	k.available(1)
+	if !k.opts.Informer { // Nothing calls an informer.
+		k.endpoint()
+	}
 	if status := k.look(); status.State != installation.Ready {
 		t.Fatalf("got %+v, want it ready", status)
 	}
+	k.since()
+	k.readSince()
 	return k
 }
 
@@ -54,9 +59,7 @@ func (k *kept) look() installation.Status {
 
 func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	k := newKept(t, plane, "unchanged")
-	k.since()
-	k.readSince()
+	k := newKept(t, plane, "unchanged", func(*installation.Options) {})
 	if status := k.look(); status.State != installation.Ready || status.Available != 1 {
 		t.Errorf("got %+v, want it ready", status)
 	}
@@ -82,42 +85,9 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane)
 	}
 }
 
-// driftIsFoundInTime: at once if it ends watching, and otherwise within VerifyAfter.
-func driftIsFoundInTime(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	k := newKept(t, plane, "in-time")
-	configuration, deployment := k.configuration(), k.deployment()
-	webhooks := configuration.DeepCopy().Webhooks
-	configuration.Webhooks[1].ClientConfig.CABundle = nil
-	deployment.Spec.Template.Spec.Containers[0].Image = "another/image"
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: installation.Name}}
-	if err := k.client.Update(t.Context(), configuration); err != nil {
-		t.Fatal(err)
-	}
-	k.look()
-	if diff := cmp.Diff(webhooks, k.configuration().Webhooks); diff != "" {
-		t.Errorf("webhooks (-want +got):\n%s", diff)
-	}
-	if err := k.client.Update(t.Context(), deployment); err != nil {
-		t.Fatal(err)
-	}
-	k.look()
-	if image := k.deployment().Spec.Template.Spec.Containers[0].Image; image == "another/image" {
-		t.Error("the agents have another image")
-	}
-	k.answer(1)
-	k.look()
-	if err := k.client.Delete(t.Context(), service); err != nil {
-		t.Fatal(err)
-	}
-	k.now = k.now.Add(time.Hour)
-	k.look()
-	k.get(installation.Name, service)
-}
-
 func aNewManagerRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	k := newKept(t, plane, "managers")
+	k := newKept(t, plane, "managers", func(*installation.Options) {})
 	before := k.deployment()
 	k.runtime.Watches = append(k.runtime.Watches, watchFor("second"))
 	if status := k.look(); status.State != installation.Ready {
@@ -143,7 +113,7 @@ func aNewManagerRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 // A running agent would send heartbeats for a manager that is gone.
 func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	k := newKept(t, plane, "removed")
+	k := newKept(t, plane, "removed", func(*installation.Options) {})
 	first := k.deployment().Generation
 	k.runtime.Watches = []watch.Watch{watchFor("second")}
 	k.look()
@@ -168,24 +138,33 @@ func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
+// theSecondInstallerIsRefused, also in another namespace: webhook configuration and role have one
+// name in a runtime. So is a webhook beside an informer.
 func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	first := newKept(t, plane, "two")
-	before := first.versions()
-	for name, change := range map[string]func(o *installation.Options){
-		"same names":         func(*installation.Options) {},
-		"same configuration": func(o *installation.Options) { o.Namespace, o.Name = "default", "second" },
+	for name, test := range map[string]struct {
+		first, second bool // whether they install informers
+		namespace     string
+	}{
+		"same-names":              {false, false, "same-names"},
+		"same-configuration":      {false, false, "default"},
+		"two-informers":           {true, true, "default"},
+		"webhook-beside-informer": {true, false, "default"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			first := newKept(t, plane, name, func(o *installation.Options) { o.Informer = test.first })
+			before, role := first.versions(), first.role()
 			opts := first.opts
-			opts.Owner = "second"
-			change(&opts)
+			opts.Owner, opts.Informer, opts.Namespace = "second", test.second, test.namespace
+			if opts.Namespace != name {
+				opts.Name = "second"
+			}
 			second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
 			if err != nil {
 				t.Fatal(err)
 			}
 			r := first.runtime
-			r.Secret = newSecretFor(t, "two", opts.Name, opts.Namespace)
+			r.Secret = newSecretFor(t, name, opts.Name, opts.Namespace)
 			r.Watches = []watch.Watch{watchFor("other")}
 			for range 2 {
 				if _, err := second.Install(t.Context(), r); !errors.Is(err, installation.ErrOwned) {
@@ -198,30 +177,10 @@ func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			if status, err := second.Uninstall(t.Context(), r); err != nil || status.State != installation.Removed {
 				t.Errorf("uninstall: got %+v, %v, want that nothing is left to remove", status, err)
 			}
+			if diff := cmp.Diff(before, first.versions()); diff != "" || (first.role() == nil) != (role == nil) {
+				t.Errorf("the second one has changed (-before +after):\n%s", diff)
+			}
 		})
-	}
-	if diff := cmp.Diff(before, first.versions()); diff != "" {
-		t.Errorf("the second one has changed (-before +after):\n%s", diff)
-	}
-}
-
-func aFormerOwnerIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	former := newKept(t, plane, "taken-over")
-	opts := former.opts
-	opts.Owner, opts.FormerOwners = "second", []string{"control-plane.example.com:8443"}
-	second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := second.Install(t.Context(), former.runtime); err != nil {
-		t.Errorf("got %v, want it taken over", err)
-	}
-	if _, err := former.installer.Install(t.Context(), former.runtime); !errors.Is(err, installation.ErrOwned) {
-		t.Errorf("the former one: got %v, want it refused", err)
-	}
-	if env := former.environment(); env["KCP_ADDR"] != "other.example.com:443" {
-		t.Errorf("the agents send to %s", env["KCP_ADDR"])
 	}
 }
 
@@ -240,7 +199,7 @@ func (k *kept) pullSecretIs(installer *installation.Installer, r installation.Ru
 // allNamesAreSet installs twice into one namespace, with all names and settings of a pod.
 func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	k := newKept(t, plane, "names")
+	k := newKept(t, plane, "names", func(*installation.Options) {})
 	opts := k.opts
 	opts.Name, opts.SecretName, opts.ConfigurationName, opts.FieldOwner = "my-agent", "my-secret", "my-webhooks", "me"
 	opts.Owner, opts.PriorityClassName = "me", "system-cluster-critical"

@@ -150,8 +150,8 @@ func (l *lab) testLeaderWithoutRights(t *testing.T) {
 
 // testReplicas runs the code in the guide.
 func (l *lab) testReplicas(t *testing.T) {
-	leaf := must(l.ca.Client("my-operator", testpki.Options{DNSNames: []string{"my-operator.kcp-system.svc"}}))
-	material := must(keys.NewMaterial(l.ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+	leaf := must(l.CA.Client("my-operator", testpki.Options{DNSNames: []string{"my-operator.kcp-system.svc"}}))
+	material := must(keys.NewMaterial(l.CA.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
 	mgr := must(manager.New(l.Config, managerOptions()))
 	relay, err := setUpReplicas(t.Context(), mgr, "192.0.2.9", "my-operator-0", material, keys.Roots(material))
 	if err != nil {
@@ -172,21 +172,19 @@ func TestLeaderEndpointArguments(t *testing.T) {
 	t.Parallel()
 	writer := must(client.New(&rest.Config{Host: "https://127.0.0.1:1"}, client.Options{}))
 	ports := map[string]int32{"": 8082}
-	for name, create := range map[string]func() (*controllerruntime.LeaderEndpoint, error){
-		"client": func() (*controllerruntime.LeaderEndpoint, error) {
-			return controllerruntime.NewLeaderEndpoint(nil, leaderService, "192.0.2.1", ports, controllerruntime.LeaderEndpointOptions{})
-		},
-		"Service": func() (*controllerruntime.LeaderEndpoint, error) {
-			return controllerruntime.NewLeaderEndpoint(writer, types.NamespacedName{}, "192.0.2.1", ports, controllerruntime.LeaderEndpointOptions{})
-		},
-		"address": func() (*controllerruntime.LeaderEndpoint, error) {
-			return controllerruntime.NewLeaderEndpoint(writer, leaderService, "pod", ports, controllerruntime.LeaderEndpointOptions{})
-		},
-		"ports": func() (*controllerruntime.LeaderEndpoint, error) {
-			return controllerruntime.NewLeaderEndpoint(writer, leaderService, "192.0.2.1", nil, controllerruntime.LeaderEndpointOptions{})
-		},
+	for name, arguments := range map[string]struct {
+		writer  client.Writer
+		service types.NamespacedName
+		address string
+		ports   map[string]int32
+	}{
+		"client":  {nil, leaderService, "192.0.2.1", ports},
+		"Service": {writer, types.NamespacedName{}, "192.0.2.1", ports},
+		"address": {writer, leaderService, "pod", ports},
+		"ports":   {writer, leaderService, "192.0.2.1", nil},
 	} {
-		if _, err := create(); err == nil {
+		if _, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service, arguments.address, arguments.ports,
+			controllerruntime.LeaderEndpointOptions{}); err == nil {
 			t.Errorf("without %s: no error", name)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -46,16 +45,11 @@ func TestManager(t *testing.T) {
 		t.Skip("starts a real API server, and builds it the first time (minutes)")
 	}
 	kcp := apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{kymaCRD()}})
-	l := &lab{ControlPlane: kcp, pki: newPKI()}
+	l := &lab{ControlPlane: kcp, PKI: rig.NewPKI(t)}
 	l.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}})
 	t.Run("events", l.testEvents)
 	t.Run("refusals", l.testRefusals)
-	t.Run("leader election", func(t *testing.T) {
-		l.testLeaderElection(t, false, "not ready: the controller has not started")
-	})
-	t.Run("leader election with warm-up", func(t *testing.T) {
-		l.testLeaderElection(t, true, "not ready: another replica leads")
-	})
+	t.Run("leader election", l.testLeaderElection)
 	t.Run("cache of one namespace", l.testOneNamespace)
 	t.Run("unknown kind", l.testUnknownKind)
 	t.Run("leader endpoint", l.testLeaderEndpoint)
@@ -67,7 +61,7 @@ func TestManager(t *testing.T) {
 // lab is a control plane with certificates.
 type lab struct {
 	*apiserver.ControlPlane
-	*pki
+	*rig.PKI
 }
 
 func (l *lab) create(t *testing.T, object client.Object) {
@@ -101,10 +95,10 @@ func (l *lab) testEvents(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
 	l.kyma(t, "skr-2", "skr-2.example.com")
 	skr1, skr2 := l.runtime(t, "skr-1", "skr-1.example.com"), l.runtime(t, "skr-2", "skr-2.example.com")
-	o := newOperator(t, l.Config, l.pki, managerOptions())
+	o := l.newOperator(t, managerOptions())
 	// Before the controller manager starts, the cache is not synced: the answer is 503.
 	before := httptest.NewUnstartedServer(o.events)
-	before.TLS = l.serverTLS()
+	before.TLS = keys.ServerTLSConfig(l.ServerMaterial())
 	before.StartTLS()
 	defer before.Close()
 	for _, owner := range []string{"", "kcp-system/skr-1"} {
@@ -170,7 +164,7 @@ func (l *lab) testRefusals(t *testing.T) {
 	l.kyma(t, "probe", "probe.example.com")
 	good := l.kyma(t, "good", "good.example.com")
 	l.kyma(t, "other", "other.example.com")
-	o := newOperator(t, l.Config, l.pki, managerOptions())
+	o := l.newOperator(t, managerOptions())
 	o.start(t)
 	probe := l.runtime(t, "probe", "probe.example.com")
 	o.accepted(t, probe, "kcp-system/probe")
@@ -263,26 +257,26 @@ func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owne
 	})
 }
 
-// testLeaderElection has two replicas. Both listen, and only the leader accepts events.
-func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
-	t.Helper()
+// testLeaderElection has two replicas, whose controllers warm up. Both listen, and only the leader
+// accepts events.
+func (l *lab) testLeaderElection(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
 	skr1 := l.runtime(t, "skr-1", "skr-1.example.com")
 	opts := managerOptions()
-	opts.Controller.EnableWarmup = &warmUp
-	opts.LeaderElection, opts.LeaderElectionID = true, fmt.Sprintf("operator-%t", warmUp)
+	opts.Controller.EnableWarmup = new(true)
+	opts.LeaderElection, opts.LeaderElectionID = true, "operator"
 	opts.LeaderElectionNamespace, opts.LeaderElectionReleaseOnCancel = "kcp-system", true
 	lease, renew, retry := 4*time.Second, 3*time.Second, 200*time.Millisecond
 	opts.LeaseDuration, opts.RenewDeadline, opts.RetryPeriod = &lease, &renew, &retry
-	first := newOperator(t, l.Config, l.pki, opts)
+	first := l.newOperator(t, opts)
 	first.start(t)
 	first.accepted(t, skr1, "kcp-system/skr-1")
-	second := newOperator(t, l.Config, l.pki, opts)
+	second := l.newOperator(t, opts)
 	second.start(t)
 	eventually(t, "the second replica has all that does not need to lead", func() bool {
 		err := second.source.Handle(t.Context(), core.Delivery{Runtime: "skr-1"})
 		return second.events.Ready() == nil && second.mgr.GetCache().WaitForCacheSync(t.Context()) &&
-			errors.Is(err, core.ErrNotReady) && err.Error() == follower
+			errors.Is(err, core.ErrNotReady) && err.Error() == "not ready: another replica leads"
 	})
 	for range 3 {
 		if status := skr1.post(t, second.addr, "", "a"); status != http.StatusServiceUnavailable {
@@ -298,7 +292,7 @@ func (l *lab) testOneNamespace(t *testing.T) {
 	l.kyma(t, "good", "good.example.com")
 	opts := managerOptions()
 	opts.Cache.DefaultNamespaces = map[string]cache.Config{"kcp-system": {}}
-	o := newOperator(t, l.Config, l.pki, opts)
+	o := l.newOperator(t, opts)
 	o.start(t)
 	sender := l.runtime(t, "good", "good.example.com")
 	o.accepted(t, sender, "kcp-system/good")
@@ -323,8 +317,7 @@ func (l *lab) testSetUp(t *testing.T) {
 		mgr: must(manager.New(l.Config, managerOptions())), addr: rig.Address(rig.FreePort(t)),
 		reconciled: make(chan string),
 	}
-	material := must(keys.NewMaterial(l.ca.PEM(), l.server.CertPEM(), must(l.server.KeyPEM())))
-	if err := setUp(t.Context(), o.mgr, o.addr, material, reconcile.Func(o.reconcile)); err != nil {
+	if err := setUp(t.Context(), o.mgr, o.addr, l.ServerMaterial(), reconcile.Func(o.reconcile)); err != nil {
 		t.Fatal(err)
 	}
 	o.start(t)

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -28,6 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -78,32 +78,14 @@ func kymaCRD() *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// pki has the certificates of a control plane and its runtimes.
-type pki struct {
-	ca     *testpki.CA
-	server *testpki.Leaf
-}
-
-func newPKI() *pki {
-	ca := must(testpki.NewCA("ca", testpki.Options{}))
-	return &pki{ca: ca, server: must(ca.Server("operator", testpki.Options{}))}
-}
-
-func (p *pki) serverTLS() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{p.server.TLS()},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.ca.Pool(),
-	}
-}
-
 // runtime is a remote cluster with a certificate for its name and domain.
 type runtime struct{ client *http.Client }
 
-func (p *pki) runtime(t testing.TB, name string, domains ...string) *runtime {
+func (l *lab) runtime(t testing.TB, name string, domains ...string) *runtime {
 	t.Helper()
-	leaf := must(p.ca.Client(name, testpki.Options{DNSNames: domains}))
+	leaf := must(l.CA.Client(name, testpki.Options{DNSNames: domains}))
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS()},
+		MinVersion: tls.VersionTLS13, RootCAs: l.CA.Pool(), Certificates: []tls.Certificate{leaf.TLS()},
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &runtime{client: &http.Client{Transport: transport, Timeout: patience}}
@@ -183,9 +165,9 @@ func managerOptions() manager.Options {
 
 // newOperator has one worker, so requests are reconciled in the order of the queue. Each reconcile
 // has ended when the test has its request.
-func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Options) *operator {
+func (l *lab) newOperator(t *testing.T, opts manager.Options) *operator {
 	t.Helper()
-	o := &operator{mgr: must(manager.New(config, opts)), reconciled: make(chan string)}
+	o := &operator{mgr: must(manager.New(l.Config, opts)), reconciled: make(chan string)}
 	runtimes := must(controllerruntime.NewRuntimes(
 		t.Context(), o.mgr.GetCache(), kymaKind(), controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
 	var network net.ListenConfig
@@ -196,7 +178,7 @@ func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Opt
 		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),
 		controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(runtimes)),
 		controllerruntime.ComponentOptions{
-			Listener: listener.Options{Listener: bound, TLS: certs.serverTLS(), Hooks: o.reasons.hooks()},
+			Listener: listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(l.ServerMaterial()), Hooks: o.reasons.hooks()},
 			Source:   controllerruntime.SourceOptions{Elected: o.mgr.Elected()},
 		})
 	err = errors.Join(err, o.mgr.Add(o.events),

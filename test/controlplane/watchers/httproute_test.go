@@ -91,6 +91,7 @@ func TestHTTPRoutes(t *testing.T) {
 	if message := r.await("many", v1beta2.StateError, "RouteRefused"); !strings.Contains(message, "parentRefs") {
 		t.Errorf("message %q does not name the mistake", message)
 	}
+	r.routingChanges()
 }
 
 // answer writes the status of a route as the controller of its gateway does.
@@ -110,12 +111,13 @@ func (r *routes) answer(name string, kind gatewayv1.RouteConditionType, status m
 	})
 }
 
-// Routes of the former kind would lead events past the new ones.
-func TestRoutingChanges(t *testing.T) {
-	r := newRoutes(t, watcher.VirtualService, watcher.HTTPRoute)
-	createNamespace(t, r.plane, "istio-system")
+// routingChanges removes the routes of the former kind, which would lead events past the new ones.
+func (r *routes) routingChanges() {
+	r.t.Helper()
+	r.end()
+	r.kind, r.opts.Routing = string(watcher.VirtualService), watcher.VirtualService
+	r.start()
 	r.applyYAML(istioGateway("kyma", "a.example.com"))
-	r.applyYAML(httpsGateway)
 	r.newWatcher("kyma", nil)
 	r.await("kyma", v1beta2.StateReady, "RouteApplied")
 	former := r.empty("kyma")
@@ -131,8 +133,8 @@ func TestRoutingChanges(t *testing.T) {
 		r.opts.Routing = step.routing
 		r.start()
 		r.await("kyma", step.state, step.reason)
-		rig.Eventually(t, patience, "no route of the kind "+former.GetKind()+" is left", func() bool {
-			return r.plane.Client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "kyma"}, former) != nil
+		rig.Eventually(r.t, patience, "no route of the kind "+former.GetKind()+" is left", func() bool {
+			return r.plane.Client.Get(r.t.Context(), types.NamespacedName{Namespace: "default", Name: "kyma"}, former) != nil
 		})
 		r.kind = string(watcher.HTTPRoute)
 		former = r.empty("kyma")

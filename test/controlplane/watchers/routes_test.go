@@ -1,7 +1,6 @@
 package watchers
 
 import (
-	"context"
 	"encoding/json"
 	"maps"
 	"strings"
@@ -19,10 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
@@ -39,12 +35,12 @@ const patience = 90 * time.Second
 // routes is a control plane with the controller, run by a user that has no more rights than
 // deploy/controlplane gives.
 type routes struct {
-	t      *testing.T
+	t      *testing.T // of the present part
+	life   *testing.T // of all parts
 	plane  *apiserver.ControlPlane
 	user   *rest.Config
 	kind   string // of the route
-	stop   context.CancelFunc
-	ended  chan error
+	end    func() // of the controller
 	scheme *runtime.Scheme
 	opts   watcher.Options
 }
@@ -63,7 +59,7 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 	if err := watcher.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	r := &routes{t: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
+	r := &routes{t: t, life: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
 	definitions := manifests.Routes(t, kind)
 	for _, other := range more {
 		definitions = append(definitions, manifests.Routes(t, other)...)
@@ -71,7 +67,6 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 	r.plane = startControlPlane(t, apiserver.Options{Scheme: scheme, CRDPaths: definitions})
 	r.grant()
 	r.start()
-	t.Cleanup(r.end)
 	return r
 }
 
@@ -104,26 +99,9 @@ func (r *routes) must(err error) {
 // start runs the controller as an operator would.
 func (r *routes) start() {
 	r.t.Helper()
-	mgr, err := ctrl.NewManager(r.user, ctrl.Options{
-		Scheme:     r.scheme,
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	r.must(err)
+	mgr := rig.NewManager(r.t, r.user, r.scheme)
 	r.must(watcher.SetUp(mgr, r.opts))
-	ctx, stop := context.WithCancel(context.Background())
-	r.stop, r.ended = stop, make(chan error, 1)
-	go func() { r.ended <- mgr.Start(ctx) }()
-}
-
-func (r *routes) end() {
-	r.stop()
-	if err, open := <-r.ended; open {
-		close(r.ended)
-		if err != nil {
-			r.t.Errorf("controller: %v", err)
-		}
-	}
+	r.end = rig.Run(r.life, "controller", mgr.Start)
 }
 
 // newWatcher creates a Watcher of that name. Its gateways have a label with that name.
@@ -188,8 +166,8 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 	rig.Eventually(r.t, patience, name+" is "+string(state)+" because "+reason, func() bool {
 		w := r.watcher(name)
 		last = w.Status
-		c := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionRouteReady)
-		ready := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionReady)
+		c := meta.FindStatusCondition(last.Conditions, "RouteReady")
+		ready := meta.FindStatusCondition(last.Conditions, "Ready")
 		if ready == nil || ready.ObservedGeneration != w.Generation {
 			return false
 		}

@@ -8,7 +8,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
@@ -66,36 +65,31 @@ func (r todays) hosts() []string {
 	return hosts
 }
 
-func TestTodaysWatcherGetsARouteAndCanBeDeleted(t *testing.T) {
-	r := todays{newRoutes(t, watcher.VirtualService)}
-	createNamespace(t, r.plane, today.PlaneNamespace)
-	r.must(apply(t, r.plane, plainGateway(t)))
-	w := todaysObject(t, "Watcher")
+// todaysWatcherIsLetGo takes its finalizer off, also when it came while no controller ran.
+func todaysWatcherIsLetGo(of *routes) {
+	r := todays{of}
+	createNamespace(r.t, r.plane, today.PlaneNamespace)
+	r.must(apply(r.t, r.plane, plainGateway(r.t)))
+	w := todaysObject(r.t, "Watcher")
 	w.SetFinalizers([]string{today.Finalizer, "example.com/foreign"})
-	r.must(r.plane.Client.Create(t.Context(), w))
-	rig.Eventually(t, patience, "plain HTTP is routed", func() bool {
+	r.must(r.plane.Client.Create(r.t.Context(), w))
+	rig.Eventually(r.t, patience, "plain HTTP is routed", func() bool {
 		return len(r.hosts()) == 1 && r.hosts()[0] == today.Host
 	})
-	rig.Eventually(t, patience, "the finalizer is taken off", func() bool {
+	rig.Eventually(r.t, patience, "the finalizer is taken off", func() bool {
 		finalizers := r.stored().Finalizers
 		return len(finalizers) == 1 && finalizers[0] == "example.com/foreign"
 	})
-	r.must(r.plane.Client.Delete(t.Context(), r.stored()))
-	rig.Eventually(t, patience, "the route ends with the deletion", func() bool { return r.hosts() == nil })
+	r.must(r.plane.Client.Delete(r.t.Context(), r.stored()))
+	rig.Eventually(r.t, patience, "the route ends with the deletion", func() bool { return r.hosts() == nil })
 	held := r.stored()
 	held.Finalizers = nil
-	r.must(r.plane.Client.Update(t.Context(), held))
-	rig.Eventually(t, patience, "the Watcher is gone", func() bool { return r.stored() == nil })
-}
-
-// The finalizer may have come while no controller ran.
-func TestTodaysWatcherIsLetGoAfterARestart(t *testing.T) {
-	r := todays{newRoutes(t, watcher.VirtualService)}
-	createNamespace(t, r.plane, today.PlaneNamespace)
+	r.must(r.plane.Client.Update(r.t.Context(), held))
+	rig.Eventually(r.t, patience, "the Watcher is gone", func() bool { return r.stored() == nil })
 	r.end()
-	w := todaysObject(t, "Watcher")
-	r.must(r.plane.Client.Create(t.Context(), w))
-	r.must(r.plane.Client.Delete(t.Context(), w))
+	w = todaysObject(r.t, "Watcher")
+	r.must(r.plane.Client.Create(r.t.Context(), w))
+	r.must(r.plane.Client.Delete(r.t.Context(), w))
 	r.start()
-	rig.Eventually(t, patience, "the Watcher is gone", func() bool { return r.stored() == nil })
+	rig.Eventually(r.t, patience, "the other Watcher is gone, too", func() bool { return r.stored() == nil })
 }

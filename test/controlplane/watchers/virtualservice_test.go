@@ -66,6 +66,7 @@ func TestVirtualServices(t *testing.T) {
 		{"no manager", noManager},
 		{"from before", fromBefore},
 		{"restarted", restarted},
+		{"of today", todaysWatcherIsLetGo},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.t = t
@@ -226,7 +227,7 @@ func fromBefore(r *routes) {
 	theirs := r.empty("before")
 	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"old.example.com"}, "spec", "hosts"))
 	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"),
-		v1beta2.GroupVersion().WithKind(v1beta2.Kind))})
+		v1beta2.GroupVersion().WithKind("Watcher"))})
 	r.must(r.plane.Client.Create(r.t.Context(), theirs, client.FieldOwner("lifecycle-manager")))
 	before := r.watcher("before")
 	before.Status.Conditions = append(before.Status.Conditions,

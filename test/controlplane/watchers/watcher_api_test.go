@@ -388,45 +388,6 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
-// TestWrongWatchersOfBeforeCanBeMended changes a Watcher with mistakes that an older definition
-// accepted.
-func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
-	old := manifests.Watchers(t)
-	loose := &old.Spec.Versions[len(old.Spec.Versions)-1]
-	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
-	plane := apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{old}})
-	wrong := manifests.Object(t, goodWatcher)
-	setField(t, wrong, "serviceInfo.port", int64(0))
-	setField(t, wrong, "manager", "Lifecycle_Manager")
-	if err := plane.Client.Create(t.Context(), wrong); err != nil {
-		t.Fatal(err)
-	}
-	upgradeDefinition(t, plane)
-	wrong = get(t, plane, wrong)
-	wrong.SetLabels(map[string]string{"touched": "true"})
-	if err := plane.Client.Update(t.Context(), wrong); err != nil {
-		t.Errorf("the labels of a Watcher with a former mistake cannot be changed: %v", err)
-	}
-	if err := unstructured.SetNestedField(wrong.Object, "Error", "status", "state"); err != nil {
-		t.Fatal(err)
-	}
-	if err := plane.Client.Status().Update(t.Context(), wrong); err != nil {
-		t.Errorf("the status of a Watcher with a former mistake cannot be written: %v", err)
-	}
-	setField(t, wrong, "serviceInfo.port", int64(70000))
-	if err := plane.Client.Update(t.Context(), wrong); err == nil ||
-		!strings.Contains(err.Error(), "spec.serviceInfo.port") {
-		t.Errorf("another wrong port: %v, want a refusal that names it", err)
-	}
-	setField(t, wrong, "serviceInfo.port", int64(8082))
-	if err := plane.Client.Update(t.Context(), wrong); err != nil {
-		t.Errorf("one of two former mistakes cannot be corrected: %v", err)
-	}
-}
-
 // upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server
 // uses it.
 func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
@@ -501,7 +462,7 @@ func watchersAreShownInATable(t *testing.T, plane *apiserver.ControlPlane) {
 
 // TestDefinitionOfTodayCanBeUpgraded: today's clusters may have stored v1beta1, ports that are no
 // ports, and states that this module does not write. One such Watcher must not stop the controller
-// for the others.
+// for the others, and can be mended.
 func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 	r := newRoutes(t, watcher.VirtualService)
 	r.end()
@@ -517,7 +478,12 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 		r.must(unstructured.SetNestedField(w.Object, "Unmanaged", "status", "state"))
 		r.must(r.plane.Client.Status().Update(t.Context(), w))
 	}
+	wrong := manifests.Object(t, goodWatcher)
+	setField(t, wrong, "serviceInfo.port", int64(0))
+	setField(t, wrong, "manager", "Lifecycle_Manager")
+	r.must(r.plane.Client.Create(t.Context(), wrong))
 	upgradeDefinition(t, r.plane)
+	canBeMended(t, r.plane, get(t, r.plane, wrong))
 	r.start()
 	r.newWatcher("good", nil)
 	r.await("good", v1beta2.StateReady, "RouteApplied")
@@ -528,6 +494,30 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 		if route := r.route(name); route != nil {
 			t.Errorf("%s has the route %v", name, route.Object["spec"])
 		}
+	}
+}
+
+// canBeMended changes a Watcher with two mistakes that an older definition accepted.
+func canBeMended(t *testing.T, plane *apiserver.ControlPlane, wrong *unstructured.Unstructured) {
+	t.Helper()
+	wrong.SetLabels(map[string]string{"touched": "true"})
+	if err := plane.Client.Update(t.Context(), wrong); err != nil {
+		t.Errorf("the labels of a Watcher with a former mistake cannot be changed: %v", err)
+	}
+	if err := unstructured.SetNestedField(wrong.Object, "Error", "status", "state"); err != nil {
+		t.Fatal(err)
+	}
+	if err := plane.Client.Status().Update(t.Context(), wrong); err != nil {
+		t.Errorf("the status of a Watcher with a former mistake cannot be written: %v", err)
+	}
+	setField(t, wrong, "serviceInfo.port", int64(70000))
+	if err := plane.Client.Update(t.Context(), wrong); err == nil ||
+		!strings.Contains(err.Error(), "spec.serviceInfo.port") {
+		t.Errorf("another wrong port: %v, want a refusal that names it", err)
+	}
+	setField(t, wrong, "serviceInfo.port", int64(8082))
+	if err := plane.Client.Update(t.Context(), wrong); err != nil {
+		t.Errorf("one of two former mistakes cannot be corrected: %v", err)
 	}
 }
 

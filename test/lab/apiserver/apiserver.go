@@ -31,6 +31,10 @@ import (
 // for open watches, but nothing of it is kept anyway.
 const stopGrace = 2 * time.Second
 
+// startTimeout bounds the start, without the time to build the binaries. It is long enough for many
+// custom resource definitions on a machine with other work.
+const startTimeout = 3 * time.Minute
+
 // Options are the choices of [Start]. The zero value starts an empty control plane.
 type Options struct {
 	// Assets are the choices for the binaries.
@@ -59,9 +63,6 @@ type Options struct {
 	// etcd.log, which stay. Default: they are in a private temporary directory, and go with Stop.
 	LogDir string
 
-	// StartTimeout bounds the start, without the time to build the binaries. Default: 60 s.
-	StartTimeout time.Duration
-
 	// Logger logs start and stop. Default: discards.
 	Logger *slog.Logger
 }
@@ -70,9 +71,6 @@ func (o Options) withDefaults() Options {
 	if o.Scheme == nil {
 		o.Scheme = scheme.Scheme
 	}
-	if o.StartTimeout == 0 {
-		o.StartTimeout = time.Minute
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -80,9 +78,6 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	if o.StartTimeout < 0 {
-		return fmt.Errorf("StartTimeout is %s, expected a positive duration", o.StartTimeout)
-	}
 	if o.LogDir == "" {
 		return nil
 	}
@@ -151,7 +146,7 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 	}
 	defer logs.close() // the processes have their own handles
 	c.env = newEnvironment(c.guard, logs, opts)
-	if err := c.startEnvironment(ctx, opts.StartTimeout); err != nil {
+	if err := c.startEnvironment(ctx); err != nil {
 		return fmt.Errorf("%w%s", err, logs.tail())
 	}
 	c.Config = c.env.Config
@@ -183,7 +178,7 @@ func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
 		Scheme:                   opts.Scheme,
 		CRDDirectoryPaths:        opts.CRDPaths,
 		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: opts.StartTimeout,
+		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  stopGrace,
 	}
 	for _, crd := range opts.CRDs {
@@ -198,8 +193,8 @@ func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
 
 // startEnvironment bounds the start of envtest, which has no context. When ctx ends, the guard
 // kills its processes, and envtest gives up.
-func (c *ControlPlane) startEnvironment(ctx context.Context, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
+func (c *ControlPlane) startEnvironment(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %s", startTimeout))
 	defer cancel()
 	shut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -242,6 +237,23 @@ func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, err
 		return nil, fmt.Errorf("add user %q: %w", name, err)
 	}
 	return user.Config(), nil
+}
+
+// Restart ends the API server, calls meanwhile, and starts it again at the same address. etcd goes on.
+// Nothing logs the second process.
+func (c *ControlPlane) Restart(meanwhile func()) error {
+	server := c.env.ControlPlane.APIServer
+	_ = server.Stop() // It returns an error when the process is slow to end, and kills it then.
+	// etcd is the first.
+	if err := awaitExit(c.guard.pids()[1:], 10*time.Second); err != nil {
+		return fmt.Errorf("restart API server: %w", err)
+	}
+	meanwhile()
+	server.Out, server.Err = nil, nil // The files are closed.
+	if err := server.Start(); err != nil {
+		return fmt.Errorf("restart API server: %w", err)
+	}
+	return nil
 }
 
 // Stop ends the API server and etcd, waits for their end, and removes their data and the

@@ -1,41 +1,67 @@
 package apiserver
 
 import (
+	"context"
 	"embed"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
 )
 
 //go:embed build/*.mod build/*.sum
 var buildFiles embed.FS
 
-// binary is one program of a control plane and its sources.
-type binary struct {
-	name    string
-	files   string // base name of its .mod and .sum in build/
-	module  string // its required version is the version of the program
-	pkg     string // main package
-	ldflags func(version string) string
-}
+const (
+	etcdModule       = "go.etcd.io/etcd/server/v3"
+	kubernetesModule = "k8s.io/kubernetes"
+)
 
-func etcdBinary() binary {
-	return binary{
-		name:    "etcd",
-		files:   "etcd",
-		module:  "go.etcd.io/etcd/server/v3",
-		pkg:     "go.etcd.io/etcd/server/v3",
-		ldflags: func(string) string { return "-s -w" },
+// programs returns those of a control plane, the quick build first.
+func programs(kubectl bool) (all []program.Program, err error) {
+	etcd, err := versionOf("etcd", etcdModule)
+	if err != nil {
+		return nil, err
 	}
+	kubernetes, err := versionOf("kubernetes", kubernetesModule)
+	if err != nil {
+		return nil, err
+	}
+	all = []program.Program{{Name: "etcd", Version: etcd, Package: etcdModule, Lay: module("etcd"), LDFlags: "-s -w"}}
+	names := []string{"kube-apiserver"}
+	if kubectl {
+		names = append(names, "kubectl")
+	}
+	for _, name := range names {
+		all = append(all, program.Program{
+			Name: name, Version: kubernetes, Package: kubernetesModule + "/cmd/" + name, Lay: module("kubernetes"),
+			LDFlags: kubernetesLDFlags(kubernetes),
+		})
+	}
+	return all, nil
 }
 
-func kubernetesBinary(name string) binary {
-	return binary{
-		name:    name,
-		files:   "kubernetes",
-		module:  "k8s.io/kubernetes",
-		pkg:     "k8s.io/kubernetes/cmd/" + name,
-		ldflags: kubernetesLDFlags,
+// versionOf is the version that build/<files>.mod requires of a module.
+func versionOf(files, module string) (string, error) {
+	mod, err := buildFiles.ReadFile("build/" + files + ".mod")
+	if err != nil {
+		return "", err
+	}
+	return program.Required(string(mod), module)
+}
+
+// module writes the module file of build/<files>, and its checksums.
+func module(files string) func(context.Context, string) error {
+	return func(_ context.Context, folder string) (err error) {
+		for _, ext := range []string{"mod", "sum"} {
+			content, readErr := buildFiles.ReadFile("build/" + files + "." + ext)
+			err = errors.Join(err, readErr, os.WriteFile(filepath.Join(folder, "go."+ext), content, 0o644))
+		}
+		return err
 	}
 }
 
@@ -53,47 +79,8 @@ func kubernetesLDFlags(version string) string {
 	}, " ")
 }
 
-// binaries returns the programs of a control plane, the quick build first.
-func binaries(kubectl bool) []binary {
-	list := []binary{etcdBinary(), kubernetesBinary("kube-apiserver")}
-	if kubectl {
-		list = append(list, kubernetesBinary("kubectl"))
-	}
-	return list
-}
-
-// version is the version that build/<files>.mod requires.
-func (b binary) version() (string, error) {
-	mod, err := buildFiles.ReadFile("build/" + b.files + ".mod")
-	if err != nil {
-		return "", fmt.Errorf("read the module file of %s: %w", b.name, err)
-	}
-	return requiredVersion(string(mod), b.module)
-}
-
-func requiredVersion(mod, module string) (string, error) {
-	for line := range strings.Lines(mod) {
-		fields := strings.Fields(line)
-		if len(fields) >= 3 && fields[0] == "require" && fields[1] == module {
-			if strings.Count(fields[2], ".") < 2 {
-				return "", fmt.Errorf("version of %s is %q, expected vMAJOR.MINOR.PATCH", module, fields[2])
-			}
-			return fields[2], nil
-		}
-	}
-	return "", fmt.Errorf("no line %q in the module file", "require "+module+" VERSION")
-}
-
 // versionDir names the directory of the binaries. The platform is part of it, because a repository
 // may be mounted into a container.
-func versionDir() (string, error) {
-	kubernetes, err := kubernetesBinary("kube-apiserver").version()
-	if err != nil {
-		return "", err
-	}
-	etcd, err := etcdBinary().version()
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("kubernetes-%s_etcd-%s_%s-%s", kubernetes, etcd, runtime.GOOS, runtime.GOARCH), nil
+func versionDir(all []program.Program) string {
+	return fmt.Sprintf("kubernetes-%s_etcd-%s_%s-%s", all[1].Version, all[0].Version, runtime.GOOS, runtime.GOARCH)
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
 )
 
 // logs are the files that the two processes write to. Files, not pipes: they need no reader, and
@@ -43,7 +45,7 @@ func (l *logs) tail() string {
 	for _, f := range []*os.File{l.etcd, l.apiServer} {
 		content, err := os.ReadFile(f.Name())
 		if err == nil && len(content) > 0 {
-			fmt.Fprintf(&out, "\nend of %s:\n%s", filepath.Base(f.Name()), tail(string(content), 10))
+			fmt.Fprintf(&out, "\nend of %s:\n%s", filepath.Base(f.Name()), program.Tail(string(content), 10))
 		}
 	}
 	return out.String()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
 )
 
 // Options are the choices of [Start]. The zero value is good.
@@ -25,9 +26,10 @@ type Options struct {
 	Verbose bool
 	// LogFile gets the log, and stays. Default: a temporary file.
 	LogFile string
-	// StartTimeout bounds the start, without the time to build the program. Default: 60 s.
-	StartTimeout time.Duration
 }
+
+// startTimeout bounds the start, without the time to build the program.
+const startTimeout = 3 * time.Minute
 
 // Process is cert-manager at work. Its methods may be called concurrently.
 type Process struct {
@@ -43,16 +45,13 @@ type Process struct {
 // caller must call [Process.Stop], before the API server stops: that waits for open watches. The
 // process does not outlive this one.
 func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, error) {
-	program, err := Assets(ctx, opts.Assets)
+	binary, err := Assets(ctx, opts.Assets)
 	if err != nil {
 		return nil, err
 	}
-	if opts.StartTimeout == 0 {
-		opts.StartTimeout = time.Minute
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, opts.StartTimeout, fmt.Errorf("not ready after %s", opts.StartTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %s", startTimeout))
 	defer cancel()
-	p, err := launch(program, kubeconfig, opts)
+	p, err := launch(binary, kubeconfig, opts)
 	if err != nil {
 		return nil, fmt.Errorf("start cert-manager: %w", err)
 	}
@@ -65,7 +64,7 @@ func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, erro
 	return nil, fmt.Errorf("start cert-manager: %w\n%s", err, text)
 }
 
-func launch(program, kubeconfig string, opts Options) (p *Process, err error) {
+func launch(binary, kubeconfig string, opts Options) (p *Process, err error) {
 	p = &Process{log: opts.LogFile}
 	if p.log == "" {
 		file, err := os.CreateTemp("", "certmanager-*.log")
@@ -76,7 +75,7 @@ func launch(program, kubeconfig string, opts Options) (p *Process, err error) {
 		p.log, p.temporary = file.Name(), true
 	}
 	args := []string{"-kubeconfig=" + kubeconfig, fmt.Sprintf("-v=%t", opts.Verbose)}
-	p.Process, err = machine.Launch(p.log, program, os.Environ(), args)
+	p.Process, err = machine.Launch(p.log, binary, os.Environ(), args)
 	return p, err
 }
 
@@ -86,7 +85,7 @@ func (p *Process) Log() string {
 	if err != nil {
 		return err.Error()
 	}
-	return end(string(text))
+	return program.Tail(string(text), 20)
 }
 
 // Stop ends the controllers and waits for them: in good order, or else, after some seconds, for good.

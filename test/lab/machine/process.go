@@ -4,6 +4,7 @@ package machine
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -28,8 +29,18 @@ func Launch(log, path string, env, args []string) (*Process, error) {
 	}
 	// The process has its own handle.
 	defer file.Close()
-	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{}), log: log} // Stop ends it.
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = env, file, file, OwnGroup()
+	p, err := Start(file, path, env, args)
+	if err != nil {
+		return nil, err
+	}
+	p.log = log
+	return p, nil
+}
+
+// Start is like [Launch], with a writer for the log.
+func Start(log io.Writer, path string, env, args []string) (*Process, error) {
+	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{})} // Stop ends it.
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = env, log, log, OwnGroup()
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -49,6 +60,9 @@ func (p *Process) Running() bool {
 		return true
 	}
 }
+
+// Exited is closed when the program has ended.
+func (p *Process) Exited() <-chan struct{} { return p.done }
 
 // Signal sends a signal. It fails when the process has ended.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -93,7 +94,11 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 		return fmt.Errorf("there is no volume %s", mount.Name)
 	}
 	if config := p.spec.Volumes[at].ConfigMap; config != nil {
-		return p.mountConfig(mount, config)
+		// Every user may read it.
+		v, err := newVolume(p.path(mount.MountPath), os.FileMode(corev1.ConfigMapVolumeSourceDefaultMode), -1)
+		v.read = func() (map[string][]byte, error) { return p.readConfig(config.Name) }
+		p.volumes = append(p.volumes, v)
+		return err
 	}
 	source := p.spec.Volumes[at].Secret
 	mode, group := corev1.SecretVolumeSourceDefaultMode, int64(-1)
@@ -104,16 +109,37 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 		group, mode = *security.FSGroup, mode|0o440 // As kubelets do for fsGroup.
 	}
 	v, err := newVolume(p.path(mount.MountPath), os.FileMode(mode), int(group))
-	v.items = source.Items
-	p.volumes[source.SecretName] = v
+	v.secret, v.read = true, func() (map[string][]byte, error) { return p.readSecret(source) }
+	p.volumes = append(p.volumes, v)
 	return err
 }
 
-// mountConfig mounts a ConfigMap, which every user may read.
-func (p *pod) mountConfig(mount *corev1.VolumeMount, source *corev1.ConfigMapVolumeSource) error {
-	v, err := newVolume(p.path(mount.MountPath), os.FileMode(corev1.ConfigMapVolumeSourceDefaultMode), -1)
-	p.configs[source.Name] = v
-	return err
+func (p *pod) readConfig(name string) (map[string][]byte, error) {
+	var config corev1.ConfigMap
+	err := p.node.plane.Client.Get(context.Background(), types.NamespacedName{Namespace: p.owner.Namespace, Name: name}, &config)
+	files := map[string][]byte{}
+	for name, text := range config.Data {
+		files[name] = []byte(text)
+	}
+	return files, err
+}
+
+// readSecret fails when a key is missing, as a kubelet does.
+func (p *pod) readSecret(source *corev1.SecretVolumeSource) (map[string][]byte, error) {
+	var secret corev1.Secret
+	key := types.NamespacedName{Namespace: p.owner.Namespace, Name: source.SecretName}
+	if err := p.node.plane.Client.Get(context.Background(), key, &secret); err != nil || len(source.Items) == 0 {
+		return secret.Data, err
+	}
+	files := map[string][]byte{}
+	for _, item := range source.Items {
+		content, ok := secret.Data[item.Key]
+		if !ok {
+			return nil, fmt.Errorf("volume: the Secret has no key %s", item.Key)
+		}
+		files[item.Path] = content
+	}
+	return files, nil
 }
 
 // mountAccount mounts the token of the service account, if the pod wants one. It makes the account

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -46,8 +45,7 @@ type pod struct {
 	ip       netip.Addr
 	dir      string
 	net      *network
-	volumes  map[string]*volume // by the name of the Secret
-	configs  map[string]*volume // by the name of the ConfigMap
+	volumes  []*volume
 	env      []string
 	args     []string
 	ways     []net.Listener       // out of the network
@@ -70,7 +68,7 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	p := &pod{
 		node: n, hash: hash, owner: owner, labels: maps.Clone(template.Labels), spec: *template.Spec.DeepCopy(),
 		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: filepath.Join(n.dir, name),
-		volumes: map[string]*volume{}, configs: map[string]*volume{}, deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name},
+		deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name},
 	}
 	var err error
 	if p.net, err = newNetwork(p.ip); err != nil {
@@ -118,48 +116,22 @@ func (p *pod) run() {
 	}
 }
 
-// refresh brings the volumes up to date, and reports whether the process has all Secrets that it
-// needs.
+// refresh brings the volumes up to date, and reports whether the process has all Secrets and
+// ConfigMaps that it needs.
 func (p *pod) refresh() bool {
 	complete := true
-	for name, v := range p.volumes {
-		var secret corev1.Secret
-		key := types.NamespacedName{Namespace: p.owner.Namespace, Name: name}
-		if err := p.node.plane.Client.Get(context.Background(), key, &secret); err != nil {
-			complete = complete && v.written != nil // A running container keeps its files.
-			continue
-		}
-		files, err := v.of(secret.Data)
+	for _, v := range p.volumes {
+		files, err := v.read()
 		if err != nil {
-			complete = complete && v.written != nil
+			complete = complete && v.written != nil // A running container keeps its files.
 			continue
 		}
 		changed, err := v.write(files)
 		if err != nil {
 			p.node.t.Errorf("pod %s: %v", p.state.Name, err)
 		}
-		if changed {
-			p.secrets = slices.AppendSeq(p.secrets, maps.Values(secret.Data))
-		}
-	}
-	return p.refreshConfigs() && complete
-}
-
-func (p *pod) refreshConfigs() bool {
-	complete := true
-	for name, v := range p.configs {
-		var config corev1.ConfigMap
-		key := types.NamespacedName{Namespace: p.owner.Namespace, Name: name}
-		if err := p.node.plane.Client.Get(context.Background(), key, &config); err != nil {
-			complete = complete && v.written != nil // A running container keeps its files.
-			continue
-		}
-		files := map[string][]byte{}
-		for name, text := range config.Data {
-			files[name] = []byte(text)
-		}
-		if _, err := v.write(files); err != nil {
-			p.node.t.Errorf("pod %s: %v", p.state.Name, err)
+		if changed && v.secret {
+			p.secrets = slices.AppendSeq(p.secrets, maps.Values(files))
 		}
 	}
 	return complete

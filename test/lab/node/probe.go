@@ -54,26 +54,30 @@ func (p *pod) probe(spec *corev1.Probe) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(spec.TimeoutSeconds)*time.Second)
 	defer cancel()
-	address := netip.AddrPortFrom(p.ip, number)
-	transport := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.net.dial(ctx, address) },
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
-		DisableKeepAlives: true,
-	}
-	url := strings.ToLower(string(spec.HTTPGet.Scheme)) + "://" + address.String() + spec.HTTPGet.Path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return err
-	}
-	answer, err := transport.RoundTrip(request)
+	answer, err := p.request(ctx, strings.ToLower(string(spec.HTTPGet.Scheme)), number, spec.HTTPGet.Path)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode < 200 || answer.StatusCode >= 400 { // As kubelets judge.
-		return fmt.Errorf("GET %s: %s", url, answer.Status)
+		return fmt.Errorf("GET %s: %s", spec.HTTPGet.Path, answer.Status)
 	}
 	return nil
+}
+
+// request makes one HTTP request to a port of the pod, without another one on its connection.
+func (p *pod) request(ctx context.Context, scheme string, port uint16, path string) (*http.Response, error) {
+	address := netip.AddrPortFrom(p.ip, port)
+	transport := &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.net.dial(ctx, address) },
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true,
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address.String()+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	return transport.RoundTrip(request)
 }
 
 // Get returns the answer of a pod of a Deployment to an HTTP request, as Prometheus would see it.
@@ -87,21 +91,15 @@ func (n *Node) Get(ctx context.Context, deployment types.NamespacedName, port, p
 		if err != nil {
 			return nil, err
 		}
-		return p.get(ctx, netip.AddrPortFrom(p.ip, number), path)
+		return p.get(ctx, number, path)
 	}
 	return nil, fmt.Errorf("no pod of Deployment %s", deployment)
 }
 
-func (p *pod) get(ctx context.Context, address netip.AddrPort, path string) ([]byte, error) {
-	transport := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.net.dial(ctx, address) },
-		DisableKeepAlives: true,
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address.String()+path, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := (&http.Client{Transport: transport, Timeout: requestTimeout}).Do(request)
+func (p *pod) get(ctx context.Context, port uint16, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	answer, err := p.request(ctx, "http", port, path)
 	if err != nil {
 		return nil, err
 	}

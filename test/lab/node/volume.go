@@ -7,17 +7,17 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
-// volume holds the files of a Secret as a kubelet does: each is a link through ..data into the
+// volume holds the files of a Secret or a ConfigMap as a kubelet does: each is a link through ..data into the
 // directory of one generation. A change swaps that one link.
 type volume struct {
-	dir   string
-	mode  os.FileMode
-	group int                // of all of it; -1 is that of this process
-	items []corev1.KeyToPath // the keys that become files; none: all
+	dir    string
+	mode   os.FileMode
+	group  int // of all of it; -1 is that of this process
+	secret bool
+	// read returns the files that it should have.
+	read func() (map[string][]byte, error)
 
 	written    map[string][]byte
 	generation string
@@ -34,22 +34,6 @@ func newVolume(dir string, mode os.FileMode, group int) (*volume, error) {
 		return nil, err
 	}
 	return v, os.Chown(dir, -1, group)
-}
-
-// of returns the files of a Secret. It fails when a key is missing, as a kubelet does.
-func (v *volume) of(secret map[string][]byte) (map[string][]byte, error) {
-	if len(v.items) == 0 {
-		return secret, nil
-	}
-	files := map[string][]byte{}
-	for _, item := range v.items {
-		content, ok := secret[item.Key]
-		if !ok {
-			return nil, fmt.Errorf("volume: the Secret has no key %s", item.Key)
-		}
-		files[item.Path] = content
-	}
-	return files, nil
 }
 
 // write replaces the files, and reports whether they have changed.

@@ -52,6 +52,8 @@ type Settings struct {
 	// Listen is the address of the listener. With NATS, these are the URLs of servers, and there is
 	// no listener.
 	Listen, NATS string
+	// StreamReplicas is the number of NATS servers that have each message. Default: one.
+	StreamReplicas int
 	// Runtime is the object that represents the runtime, and Namespace has its objects.
 	Runtime, Namespace string
 	// Gateway is the name in the certificate of a gateway, which sends the certificate of a runtime in

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -122,6 +123,12 @@ func (o *operator) consume(context.Context) (manager.Runnable, *controllerruntim
 	source.Follow(o.fleet, name)
 	consumer, err := natsjetstream.NewConsumer(conn, listener.SANPinning(o.runtimes),
 		map[core.Manager]core.Handler{name: source},
-		natsjetstream.Options{Peer: lab.MappedPeer, Fleet: o.fleet, Logger: o.log})
+		natsjetstream.Options{Peer: lab.MappedPeer, Fleet: o.fleet, Logger: o.log, Stream: o.stream})
 	return consumer, source, err
+}
+
+func (o *operator) stream(name core.Manager) jetstream.StreamConfig {
+	stream := natsjetstream.StreamConfig(name)
+	stream.Replicas = max(o.StreamReplicas, 1)
+	return stream
 }

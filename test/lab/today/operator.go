@@ -154,22 +154,13 @@ func (o *Operator) keepWatcher(ctx context.Context, w *unstructured.Unstructured
 		route.SetOwnerReferences([]metav1.OwnerReference{{
 			APIVersion: WatcherKind().GroupVersion().String(), Kind: "Watcher", Name: w.GetName(), UID: w.GetUID(),
 		}})
-		route.Object["spec"] = objects(virtualService)[0].Object["spec"]
+		route.Object["spec"] = objects("virtualservice")[0].Object["spec"]
 		return nil
 	}); err != nil {
 		return err
 	}
 	return o.keepCondition(ctx, w)
 }
-
-const virtualService = `
-spec:
-  gateways: [kcp-system/klm-watcher]
-  hosts: [listener.kyma.example.com, listener.kyma.example.com]
-  http:
-    - match: [{uri: {prefix: /v2/lifecycle-manager/event}}]
-      route: [{destination: {host: klm-event-service.kcp-system.svc.cluster.local, port: {number: 8082}}}]
-`
 
 // keepCondition reports that the route is configured, once.
 func (o *Operator) keepCondition(ctx context.Context, w *unstructured.Unstructured) error {
@@ -256,7 +247,7 @@ func (o *Operator) Remove(ctx context.Context, kymas ...string) error {
 
 // Route returns the VirtualService of the Watcher, as the operator makes it.
 func Route() *unstructured.Unstructured {
-	route := &unstructured.Unstructured{Object: map[string]any{"spec": objects(virtualService)[0].Object["spec"]}}
+	route := &unstructured.Unstructured{Object: map[string]any{"spec": objects("virtualservice")[0].Object["spec"]}}
 	route.SetGroupVersionKind(RouteKind())
 	route.SetNamespace(PlaneNamespace)
 	route.SetName("klm-kyma-watcher")

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
 const (
@@ -34,7 +34,9 @@ func (c *checker) canary(ctx context.Context) {
 		c.skip("canary", "no time is left")
 		return
 	}
-	lease, err := canary.NewLease(opts.Lease, opts.LeaseOptions)
+	lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
+		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
+	})
 	if err != nil {
 		c.fail("canary", finding{
 			err.Error(), "an API server, and its CA bundle", "check CANARY_API_SERVER and CANARY_CA_CERT",

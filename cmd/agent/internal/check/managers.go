@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 )
@@ -36,7 +35,7 @@ func (c *checker) managers() {
 }
 
 func (c *checker) addFile(path string) bool {
-	listed, err := managersfile.Others(c.known, path, agent.MaxManagers)
+	listed, err := managersfile.Others(c.known, path)
 	if err != nil {
 		c.fail("MANAGERS_FILE", finding{err.Error(), "one name per line", "correct the ConfigMap"})
 		return false

@@ -91,6 +91,14 @@ func (l *Lab) onClose(end func() error) {
 	l.closers = append(l.closers, end)
 }
 
+// onStop adds an end that cannot fail.
+func (l *Lab) onStop(end func()) {
+	l.onClose(func() error {
+		end()
+		return nil
+	})
+}
+
 // Close ends all programs and removes the directory, unless its logs shall be kept.
 func (l *Lab) Close(keepLogs bool) error {
 	l.mu.Lock()
@@ -177,9 +185,6 @@ func (l *Lab) startRuntime(ctx context.Context, id string, crds []string) (*Runt
 	if err != nil {
 		return nil, err
 	}
-	l.onClose(func() error {
-		way.Cut()
-		return nil
-	})
+	l.onStop(way.Cut)
 	return &Runtime{Client: plane.Client, id: id, plane: plane, node: n, Link: way}, nil
 }

@@ -33,10 +33,7 @@ func (l *Lab) StartCertManager(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.onClose(func() error {
-		p.Stop()
-		return nil
-	})
+	l.onStop(p.Stop)
 	return nil
 }
 
@@ -114,10 +111,7 @@ func (l *Lab) StartOperator(ctx context.Context) error {
 			return err
 		}
 		o.Process = started
-		l.onClose(func() error {
-			started.Stop()
-			return nil
-		})
+		l.onStop(started.Stop)
 	}
 	return machine.Poll(ctx, func() bool {
 		_, err := l.service.leader(ctx)

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"   //nolint:depguard // Neither is released.
@@ -20,9 +21,12 @@ func (l *Lab) Build(ctx context.Context) error {
 		return err
 	}
 	var errs [4]error
-	l.programs.agent, errs[0] = machine.Build(ctx, "cmd/agent", "lifecyclemanager", l.Dir)
-	l.programs.operator, errs[1] = machine.Build(ctx, "examples/lifecyclemanager", "lifecyclemanager", l.Dir)
-	l.programs.manager, errs[2] = machine.Build(ctx, "examples/lifecyclemanager/module", "lifecyclemanager", l.Dir)
+	var paths [3]string
+	for i, folder := range []string{"cmd/agent", "examples/lifecyclemanager", "examples/lifecyclemanager/module"} {
+		_, _ = fmt.Fprintln(lines, "building", folder) // It cannot fail.
+		paths[i], errs[i] = machine.Build(ctx, folder, "lifecyclemanager", l.Dir)
+	}
+	l.programs = programs{agent: paths[0], operator: paths[1], manager: paths[2]}
 	_, errs[3] = certmanager.Assets(ctx, certmanager.AssetsOptions{Progress: lines})
 	return errors.Join(errs[:]...)
 }

@@ -1,0 +1,52 @@
+package fleet
+
+import "time"
+
+const (
+	// perGap is added to the score for a request with a gap.
+	perGap = 2
+	// sharedFrom is the score from which a replica is shared, until the score is 0. The score is at
+	// most mostShared.
+	sharedFrom = 8
+	mostShared = 24
+	// sharedPatience multiplies the silence after which a shared replica is silent, because others
+	// take most of its heartbeats.
+	sharedPatience = 8
+)
+
+// sharing is the evidence that other replicas of the operator take some of the requests of an
+// epoch, so that this one sees gaps that are none. A request with new numbers and a gap adds to
+// the score, one without a gap takes one off. Lost batches alone are seldom a third of all.
+// Heartbeats without new numbers prove nothing, because an outage loses them, too.
+type sharing struct {
+	score int
+	on    bool
+}
+
+// observe takes in a request with new numbers, and returns the cause for a resync. While the
+// replica is shared, a gap is none. The end leads to one resync, for batches that were lost
+// meanwhile.
+func (s *sharing) observe(cause string) string {
+	if cause == causeGap {
+		s.score = min(s.score+perGap, mostShared)
+	} else {
+		s.score = max(s.score-1, 0)
+	}
+	before := s.on
+	s.on = s.score >= sharedFrom || s.on && s.score > 0
+	switch {
+	case s.on && cause == causeGap:
+		return ""
+	case before && !s.on:
+		return causeGap
+	default:
+		return cause
+	}
+}
+
+func (s *sharing) patience(usual time.Duration) time.Duration {
+	if s.on {
+		return sharedPatience * usual
+	}
+	return usual
+}

@@ -1,0 +1,199 @@
+package canary
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+)
+
+// Write writes a nonce to an object that the webhook watches. It returns the warnings in the answer
+// of the API server. An error means that nothing was written.
+//
+// It is called by one goroutine. It may block until ctx ends.
+type Write = func(ctx context.Context, nonce string) (warnings []string, err error)
+
+const defaultTimeout = 5 * time.Second
+
+// Options are the optional settings of a [Canary]. The zero value is the documented default.
+type Options struct {
+	// Interval is the time between two writes. Default: 30 s.
+	Interval time.Duration
+	// Timeout bounds one write, and must not exceed Interval. Default: 5 s, or Interval if that is
+	// shorter.
+	Timeout time.Duration
+	// Recovered is called when a write succeeds after one that did not. Changes in between were
+	// missed, so the caller should accept a resync. It must not block. Default: none.
+	Recovered func()
+	// Probed is called after each probe with the state and the duration of its last write. It must
+	// not block. Default: none.
+	Probed func(state core.CanaryState, took time.Duration)
+	// Logger gets a line when the state or its error changes, and every 5 minutes while it is not
+	// alive. Default: discarded.
+	Logger *slog.Logger
+}
+
+// withDefaults returns a copy with all defaults set.
+func (o Options) withDefaults() Options {
+	o.Interval = cmp.Or(o.Interval, defaults.CanaryInterval)
+	o.Timeout = cmp.Or(o.Timeout, min(defaultTimeout, o.Interval))
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Recovered == nil {
+		o.Recovered = func() {}
+	}
+	if o.Probed == nil {
+		o.Probed = func(core.CanaryState, time.Duration) {}
+	}
+	return o
+}
+
+// validate returns an error for times that are negative or do not fit together.
+func (o Options) validate() error {
+	if o.Interval < 0 || o.Timeout < 0 || o.Timeout > o.Interval {
+		return fmt.Errorf(
+			"canary: interval is %v and timeout %v, want both above 0, and the timeout within the interval",
+			o.Interval, o.Timeout)
+	}
+	return nil
+}
+
+// Canary finds out whether the API server calls the agent. Create one with [New]. It is safe for
+// concurrent use.
+type Canary struct {
+	write Write
+	opts  Options
+
+	// mu guards state.
+	mu    sync.Mutex
+	state core.CanaryState
+
+	logged line // used by Start only
+}
+
+// New returns a canary that calls write while [Canary.Start] runs. It fails if an option is
+// invalid.
+func New(write Write, opts Options) (*Canary, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	return &Canary{write: write, opts: opts, state: core.CanaryOff}, nil
+}
+
+// State returns the result of the last probe, and [core.CanaryOff] before the first one.
+func (c *Canary) State() core.CanaryState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+// Start probes at the interval until ctx ends, and then returns nil. It must be called once.
+func (c *Canary) Start(ctx context.Context) error {
+	ticker := time.NewTicker(c.opts.Interval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		c.probe(ctx)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// probe writes once, and again if the first write shows a new problem: one failure proves nothing.
+func (c *Canary) probe(ctx context.Context) {
+	state, took, err := c.attempt(ctx)
+	if state != core.CanaryAlive && c.State() != state && ctx.Err() == nil {
+		state, took, err = c.attempt(ctx)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	c.opts.Probed(state, took)
+	c.enter(state, err)
+}
+
+// attempt makes one write and returns its result. took is the time that it took.
+func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	defer cancel()
+	nonce := newNonce()
+	started := time.Now()
+	warnings, err := c.write(ctx, nonce)
+	took = time.Since(started)
+	switch {
+	case err != nil:
+		return core.CanaryFailing, took, err
+	case slices.Contains(warnings, warningPrefix+nonce):
+		return core.CanaryAlive, took, nil
+	default:
+		return core.CanaryLost, took, nil
+	}
+}
+
+// enter sets a state, logs it, and reports a recovery.
+func (c *Canary) enter(state core.CanaryState, err error) {
+	c.mu.Lock()
+	before := c.state
+	c.state = state
+	c.mu.Unlock()
+	if c.logged.isDue(before, state, err, time.Now()) {
+		c.log(before, state, err)
+	}
+	if state == core.CanaryAlive && before != core.CanaryAlive && before != core.CanaryOff {
+		c.opts.Recovered()
+	}
+}
+
+func (c *Canary) log(before, state core.CanaryState, err error) {
+	switch {
+	case state == core.CanaryAlive:
+		c.opts.Logger.Info("the API server calls the agent", slog.String("before", string(before)))
+	case state == core.CanaryLost && before == core.CanaryOff:
+		// An agent is installed before its webhook configuration, so this is no error yet.
+		c.opts.Logger.Info("the API server does not call the agent yet, " +
+			"changes are missed until the webhook configuration is applied")
+	case state == core.CanaryLost:
+		c.opts.Logger.Error("the API server does not call the agent, changes are missed: " +
+			"check the webhook configuration, its caBundle and the network policy")
+	default:
+		c.opts.Logger.Warn("the canary cannot write its Lease: it is unknown whether the API server calls the agent, "+
+			"check the error, the Role and the token", slog.Any("error", err))
+	}
+}
+
+// logEvery is the time after which a fault that lasts is logged again.
+const logEvery = 5 * time.Minute
+
+// line is the last log line.
+type line struct {
+	fault string // its error
+	at    time.Time
+}
+
+// isDue reports whether a state is to be logged: when it or its error changed, and every logEvery
+// while it is not alive.
+func (l *line) isDue(before, state core.CanaryState, err error, now time.Time) bool {
+	fault := fmt.Sprint(err)
+	if before == state && fault == l.fault && (state == core.CanaryAlive || now.Sub(l.at) < logEvery) {
+		return false
+	}
+	l.fault, l.at = fault, now
+	return true
+}
+
+// newNonce returns 128 random bits in hex.
+func newNonce() string {
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // Never fails (crypto/rand).
+	return hex.EncodeToString(random[:])
+}

@@ -1,0 +1,388 @@
+package canary_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cluster is an API server with a webhook that a test can remove.
+type cluster struct {
+	mu       sync.Mutex
+	bypassed int // writes that the webhook does not see
+	err      error
+	writes   int
+}
+
+func (c *cluster) write(_ context.Context, nonce string) ([]string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes++
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case c.bypassed > 0:
+		c.bypassed--
+		return []string{"something else"}, nil
+	default:
+		return []string{"something else", "runtime-watcher canary " + nonce}, nil
+	}
+}
+
+func (c *cluster) set(bypassed int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bypassed, c.err = bypassed, err
+}
+
+const always = 1 << 30
+
+func TestStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &cluster{}
+		recovered := 0
+		c, err := canary.New(api.write, canary.Options{Interval: 10 * time.Second, Recovered: func() { recovered++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.State(); got != core.CanaryOff {
+			t.Errorf("before the first write: %q, want off", got)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.Start(ctx) }()
+		for _, step := range []struct {
+			name      string
+			bypassed  int
+			err       error
+			want      core.CanaryState
+			recovered int
+		}{
+			{"at first", 0, nil, core.CanaryAlive, 0},
+			{"one write missed", 1, nil, core.CanaryAlive, 0},
+			{"webhook removed", always, nil, core.CanaryLost, 0},
+			{"still removed", always, nil, core.CanaryLost, 0},
+			{"put back", 0, nil, core.CanaryAlive, 1},
+			{"lease refused", 0, errors.New("forbidden"), core.CanaryFailing, 1},
+			{"lease allowed", 0, nil, core.CanaryAlive, 2},
+		} {
+			api.set(step.bypassed, step.err)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if got := c.State(); got != step.want || recovered != step.recovered {
+				t.Errorf("%s: state %q, recovered %d times, want %q and %d", step.name, got, recovered, step.want,
+					step.recovered)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A fault that lasts is logged when it begins, when its error changes, and every 5 minutes.
+func TestLastingFaultsAreLoggedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		api := &cluster{bypassed: always}
+		c, err := canary.New(api.write, canary.Options{
+			Interval: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.Start(ctx) }()
+		wait := func(d time.Duration, bypassed int, err error) {
+			time.Sleep(d)
+			synctest.Wait()
+			api.set(bypassed, err)
+		}
+		wait(11*time.Minute+5*time.Second, 0, errors.New("403 Forbidden"))
+		wait(time.Minute, 0, errors.New("deadline exceeded"))
+		wait(6*time.Minute, 0, nil)
+		wait(11*time.Minute, 0, nil)
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for message, want := range map[string]int{
+			"level=INFO msg=\"the API server does not call the agent yet": 1,
+			"level=ERROR msg=\"the API server does not call the agent":    2,
+			"403 Forbidden":                        1,
+			"deadline exceeded":                    2,
+			"msg=\"the API server calls the agent": 1,
+		} {
+			if n := strings.Count(log.String(), message); n != want {
+				t.Errorf("%s is logged %d times, want %d:\n%s", message, n, want, &log)
+			}
+		}
+	})
+}
+
+func TestNewNamesWrongOptions(t *testing.T) {
+	_, err := canary.New(new(cluster).write, canary.Options{Interval: time.Second, Timeout: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "timeout 1m0s") {
+		t.Errorf("error %v, want one that names the timeout", err)
+	}
+}
+
+// leaseReview returns the review of a Lease with that nonce.
+func leaseReview(nonce string) []byte {
+	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"42",`+
+		`"object":{"metadata":{"name":"canary","annotations":{"operator.kyma-project.io/canary-nonce":%q}}}}}`, nonce)
+}
+
+func post(t *testing.T, method string, body []byte) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	canary.Handler{}.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, canary.Path,
+		bytes.NewReader(body)))
+	return w
+}
+
+func TestHandlerReturnsTheNonce(t *testing.T) {
+	for name, test := range map[string]struct {
+		nonce string
+		want  string
+	}{
+		"nonce":      {"0123456789abcdef", `,"warnings":["runtime-watcher canary 0123456789abcdef"]`},
+		"none":       {"", ""},
+		"not ours":   {"Hello \"world\"", ""},
+		"much of it": {strings.Repeat("a", 65), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",` +
+				`"response":{"uid":"42","allowed":true` + test.want + `}}`
+			if got := post(t, http.MethodPost, leaseReview(test.nonce)).Body.String(); got != want {
+				t.Errorf("answer %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+func TestHandlerRefusesOtherRequests(t *testing.T) {
+	for name, test := range map[string]struct {
+		method string
+		body   string
+		want   int
+	}{
+		"method":  {http.MethodGet, "", http.StatusMethodNotAllowed},
+		"empty":   {http.MethodPost, "", http.StatusBadRequest},
+		"no json": {http.MethodPost, "{", http.StatusBadRequest},
+		"no uid":  {http.MethodPost, `{"apiVersion":"admission.k8s.io/v1","request":{}}`, http.StatusBadRequest},
+		"version": {
+			http.MethodPost, `{"apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"1"}}`,
+			http.StatusBadRequest,
+		},
+		"huge": {http.MethodPost, strings.Repeat(" ", 300<<10), http.StatusRequestEntityTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if w := post(t, test.method, []byte(test.body)); w.Code != test.want {
+				t.Errorf("status %d %s, want %d", w.Code, w.Body, test.want)
+			}
+		})
+	}
+}
+
+// apiServer answers patches of one Lease.
+func apiServer(t *testing.T, handler http.HandlerFunc) canary.LeaseOptions {
+	t.Helper()
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	opts := canary.LeaseOptions{
+		Server: server.URL, TokenFile: filepath.Join(dir, "token"),
+		CAFile: filepath.Join(dir, "ca.crt"),
+	}
+	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	for file, content := range map[string][]byte{opts.TokenFile: []byte("secret\n"), opts.CAFile: bundle} {
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return opts
+}
+
+func name() types.NamespacedName { return types.NamespacedName{Namespace: "watcher", Name: "canary"} }
+
+func TestLeaseIsPatched(t *testing.T) {
+	opts := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPatch ||
+			r.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/watcher/leases/canary" ||
+			r.Header.Get("Authorization") != "Bearer secret" ||
+			r.Header.Get("Content-Type") != "application/merge-patch+json" {
+			t.Errorf("request %s %s %v", r.Method, r.URL, r.Header)
+		}
+		w.Header().Add("Warning", `299 - "first"`)
+		w.Header().Add("Warning", `299 - "runtime-watcher canary 00ff"`)
+	})
+	lease, err := canary.NewLease(name(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := lease.Write(t.Context(), "00ff")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"first", "runtime-watcher canary 00ff"}, got); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+func TestRefusedPatchIsAnError(t *testing.T) {
+	opts := apiServer(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"kind":"Status","message":"leases \"canary\" is forbidden"}`))
+	})
+	lease, err := canary.NewLease(name(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.Write(t.Context(), "00ff"); err == nil || !strings.Contains(err.Error(), "is forbidden") {
+		t.Errorf("error %v, want one with the words of the API server", err)
+	}
+}
+
+// A check changes nothing, and shows whether an agent was called for this very write.
+func TestCheckIsADryRun(t *testing.T) {
+	for title, test := range map[string]struct {
+		status int
+		warn   func(nonce string) string
+		called bool
+		failed bool
+	}{
+		"called":    {http.StatusOK, func(nonce string) string { return nonce }, true, false},
+		"not":       {http.StatusOK, func(string) string { return "00ff" }, false, false},
+		"forbidden": {http.StatusForbidden, func(nonce string) string { return nonce }, false, true},
+	} {
+		t.Run(title, func(t *testing.T) {
+			opts := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+				var lease struct {
+					Metadata struct {
+						Annotations map[string]string `json:"annotations"`
+					} `json:"metadata"`
+				}
+				if err := json.NewDecoder(r.Body).Decode(&lease); err != nil || r.URL.Query().Get("dryRun") != "All" {
+					t.Errorf("request %s (%v), want a dry run", r.URL, err)
+				}
+				for _, nonce := range lease.Metadata.Annotations {
+					w.Header().Add("Warning", `299 - "runtime-watcher canary `+test.warn(nonce)+`"`)
+				}
+				w.WriteHeader(test.status)
+			})
+			lease, err := canary.NewLease(name(), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Close()
+			called, err := lease.Check(t.Context())
+			if called != test.called || (err != nil) != test.failed {
+				t.Errorf("called %t, error %v, want %t and a failure %t", called, err, test.called, test.failed)
+			}
+		})
+	}
+}
+
+func TestLeaseFollowsItsCABundle(t *testing.T) {
+	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
+	lease, err := canary.NewLease(name(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Close()
+	good, err := os.ReadFile(opts.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{}, &x509.Certificate{}, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger})
+	for _, step := range []struct {
+		bundle []byte
+		want   string
+	}{
+		{good, ""}, {other, "x509"}, {[]byte("half"), "no certificate in PEM"}, {good, ""},
+	} {
+		if err := os.WriteFile(opts.CAFile, step.bundle, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lease.Write(t.Context(), "00ff"); (err == nil) != (step.want == "") || err != nil &&
+			!strings.Contains(err.Error(), step.want) {
+			t.Errorf("error %v, want %q", err, step.want)
+		}
+	}
+}
+
+func TestNewLeaseRefuses(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	good := apiServer(t, func(http.ResponseWriter, *http.Request) {})
+	for want, change := range map[string]func(*canary.LeaseOptions, *types.NamespacedName){
+		"https://host:port":   func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.Server = "http://x" },
+		"<namespace>/<name>":  func(_ *canary.LeaseOptions, n *types.NamespacedName) { n.Name = "" },
+		"CA bundle":           func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.CAFile = "nowhere" },
+		"no certificate":      func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.CAFile = o.TokenFile },
+		"KUBERNETES_SERVICE_": func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.Server = "" },
+	} {
+		opts, lease := good, name()
+		change(&opts, &lease)
+		if _, err := canary.NewLease(lease, opts); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one that names %q", err, want)
+		}
+	}
+}
+
+func TestNewLeaseFindsTheAPIServerOfThePod(t *testing.T) {
+	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
+	opts.Server = ""
+	t.Setenv("KUBERNETES_SERVICE_HOST", "::1")
+	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
+	if _, err := canary.NewLease(name(), opts); err != nil {
+		t.Errorf("error %v, want an API server", err)
+	}
+}
+
+func FuzzReview(f *testing.F) {
+	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","request":{"uid":"1","object":{"metadata":{"annotations":{"operator.kyma-project.io/canary-nonce":"00"}}}}}`))
+	f.Add([]byte(`{"request":null}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		w := post(t, http.MethodPost, body)
+		if w.Code != http.StatusOK && w.Code != http.StatusBadRequest && w.Code != http.StatusRequestEntityTooLarge {
+			t.Errorf("status %d", w.Code)
+		}
+	})
+}

@@ -1,0 +1,111 @@
+package canary
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// maxBody is in bytes. The review of a Lease has less than 2 KiB.
+const maxBody = 16 << 10
+
+// errNoReview is answered 400.
+var errNoReview = errors.New("want an AdmissionReview of admission.k8s.io/v1 with a request")
+
+// Handler answers the reviews of canary Leases, always with allowed: true. The nonce of the Lease
+// is a warning in the answer. The zero value is ready to use, has no state, and is safe for
+// concurrent use.
+type Handler struct{}
+
+// ServeHTTP answers one review. It answers 400 for a body that is not a review, 405 for other
+// methods than POST, and 413 above 16 KiB.
+func (Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		http.Error(w, "want POST", http.StatusMethodNotAllowed)
+		return
+	}
+
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("want a body of at most %d bytes", maxBody), http.StatusRequestEntityTooLarge)
+		return
+	}
+
+	answer, err := review(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(answer) // An API server that has gone sees the write without its nonce.
+}
+
+// review returns the answer in JSON to a review in JSON. A review without a nonce, such as that of
+// another writer, is allowed without a warning.
+func review(body []byte) ([]byte, error) {
+	var in admissionReview
+	if err := json.Unmarshal(body, &in); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoReview, err)
+	}
+	if in.Request == nil || in.Request.UID == "" || in.APIVersion != "admission.k8s.io/v1" {
+		return nil, errNoReview
+	}
+	in.Response = &admissionResponse{UID: in.Request.UID, Allowed: true}
+	if nonce := nonceOf(in.Request.Object); nonce != "" {
+		in.Response.Warnings = []string{warningPrefix + nonce}
+	}
+	in.Request = nil
+	answer, err := json.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("answer to a review: %w", err)
+	}
+	return answer, nil
+}
+
+// admissionReview has the fields of an AdmissionReview (admission.k8s.io/v1) that a canary needs.
+type admissionReview struct {
+	Kind       string             `json:"kind,omitempty"`
+	APIVersion string             `json:"apiVersion,omitempty"`
+	Request    *admissionRequest  `json:"request,omitempty"`
+	Response   *admissionResponse `json:"response,omitempty"`
+}
+
+type admissionRequest struct {
+	UID    string          `json:"uid"`
+	Object json.RawMessage `json:"object"`
+}
+
+type admissionResponse struct {
+	UID      string   `json:"uid"`
+	Allowed  bool     `json:"allowed"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// maxNonce bounds a nonce in bytes. API servers truncate long warnings.
+const maxNonce = 64
+
+// nonceOf returns the nonce of a Lease, or "" if a canary did not write it. A nonce becomes part of
+// a header, so only short hex is accepted.
+func nonceOf(lease []byte) string {
+	var object struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(lease, &object) != nil {
+		return ""
+	}
+	nonce := object.Metadata.Annotations[nonceAnnotation]
+	for _, c := range nonce {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ""
+		}
+	}
+	if len(nonce) > maxNonce {
+		return ""
+	}
+	return nonce
+}

@@ -1,0 +1,235 @@
+package canary
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+)
+
+// The files in which Kubernetes mounts the credentials of a service account.
+const (
+	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
+	defaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+)
+
+// The limits of the connection to the API server.
+const (
+	// maxAnswer is in bytes. Only the message of an error is read from an answer.
+	maxAnswer   = 64 << 10
+	idleTimeout = 90 * time.Second
+	// pingAfter and pingTimeout bound the time in which a dead connection fails writes.
+	pingAfter   = 10 * time.Second
+	pingTimeout = 5 * time.Second
+)
+
+// Lease patches one existing Lease (coordination.k8s.io/v1). It needs the
+// permission to patch this object only. Create one with [NewLease]. It is not safe for concurrent
+// use.
+type Lease struct {
+	// url has the path of the Lease and the name of the field manager.
+	url string
+	// token and ca are paths of files.
+	token, ca string
+
+	// bundle has the CAs that client trusts.
+	bundle []byte
+	client *http.Client
+}
+
+// LeaseOptions are the optional settings of a [Lease]. The zero value is the documented default.
+type LeaseOptions struct {
+	// Server is the https URL of the API server. Default: the cluster of the process, from
+	// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
+	Server string
+	// TokenFile and CAFile are the credentials. Both are read before each write, because they
+	// rotate. Default: the files of the pod's service account.
+	TokenFile, CAFile string
+}
+
+// NewLease returns a writer for the Lease of that name. It reads the CA bundle. It fails if that is
+// invalid, or if there is no address of an API server.
+func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
+	server, err := serverURL(opts)
+	if err != nil {
+		return nil, err
+	}
+	if name.Name == "" || name.Namespace == "" {
+		return nil, fmt.Errorf("canary: lease is %q, want <namespace>/<name>", name)
+	}
+	lease := &Lease{
+		url: server.JoinPath("apis/coordination.k8s.io/v1/namespaces", url.PathEscape(name.Namespace), "leases",
+			url.PathEscape(name.Name)).String() + "?fieldManager=runtime-watcher-canary",
+		token: cmp.Or(opts.TokenFile, defaultTokenFile),
+		ca:    cmp.Or(opts.CAFile, defaultCAFile),
+	}
+	if err := lease.trust(); err != nil {
+		return nil, err
+	}
+	return lease, nil
+}
+
+// Close closes the idle connection to the API server. A later write opens a new one.
+func (l *Lease) Close() { l.client.CloseIdleConnections() }
+
+// trust makes a client for the present CA bundle, unless the client has the same bundle.
+func (l *Lease) trust() error {
+	bundle, err := os.ReadFile(l.ca)
+	if err != nil {
+		return fmt.Errorf("canary: CA bundle of the API server: %w", err)
+	}
+	if l.client != nil && bytes.Equal(bundle, l.bundle) {
+		return nil
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		return fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", l.ca)
+	}
+	if l.client != nil {
+		l.client.CloseIdleConnections()
+	}
+	l.bundle, l.client = bundle, newClient(roots)
+	return nil
+}
+
+// newClient returns a client with one HTTP/2 connection.
+func newClient(roots *x509.CertPool) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		ForceAttemptHTTP2: true,
+		MaxConnsPerHost:   1,
+		IdleConnTimeout:   idleTimeout,
+		// Pings find a dead connection. Without them, each write would fail until the kernel closes
+		// it.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}}
+}
+
+// serverURL returns the URL of the API server. It must be https.
+func serverURL(opts LeaseOptions) (*url.URL, error) {
+	server := opts.Server
+	if server == "" {
+		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+		if host == "" || port == "" {
+			return nil, errors.New("canary: no API server: " +
+				"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, as they are in a pod")
+		}
+
+		server = "https://" + net.JoinHostPort(host, port)
+	}
+
+	parsed, err := url.Parse(server)
+	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
+		return nil, fmt.Errorf("canary: API server is %q, want https://host:port", server)
+	}
+	return parsed, nil
+}
+
+// Write patches the nonce and the time of renewal. It is a [Write]. It reads both files, and
+// blocks until the API server answers or ctx ends. The error for an answer other than 200 has a
+// method StatusCode() int. The error for a file is an [io/fs.PathError].
+func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
+	return l.write(ctx, l.url, nonce)
+}
+
+func (l *Lease) write(ctx context.Context, target, nonce string) ([]string, error) {
+	if err := l.trust(); err != nil {
+		return nil, err
+	}
+	token, err := os.ReadFile(l.token)
+	if err != nil {
+		return nil, fmt.Errorf("canary: token: %w", err)
+	}
+	request, err := newPatch(ctx, target, nonce)
+	if err != nil {
+		return nil, fmt.Errorf("canary: %w", err)
+	}
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	return l.do(request)
+}
+
+// Check patches the Lease as a dry run, which changes nothing. It reports whether the API server
+// called an agent for it, and fails if the Lease cannot be written. It blocks as Write does.
+func (l *Lease) Check(ctx context.Context) (called bool, err error) {
+	nonce := newNonce()
+	warnings, err := l.write(ctx, l.url+"&dryRun=All", nonce)
+	return slices.Contains(warnings, warningPrefix+nonce), err
+}
+
+// newPatch returns the request for a JSON merge patch (RFC 7386), without credentials.
+func newPatch(ctx context.Context, target, nonce string) (*http.Request, error) {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{nonceAnnotation: nonce}},
+		"spec":     map[string]any{"renewTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")},
+	})
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, target, bytes.NewReader(patch))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/merge-patch+json")
+	return request, nil
+}
+
+// do returns the warnings of an answer 200, and an error for any other answer.
+func (l *Lease) do(request *http.Request) ([]string, error) {
+	answer, err := l.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("canary: %w", reasons.Plain(err))
+	}
+	defer answer.Body.Close()                                     // Its error does not change the answer.
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // An error only shortens the message.
+	if answer.StatusCode != http.StatusOK {
+		// The body of an error is a metav1.Status.
+		var status struct {
+			Message string `json:"message"`
+		}
+		_ = json.Unmarshal(body, &status)
+		return nil, &refusal{request.URL.Path, answer, status.Message}
+	}
+	return warnings(answer.Header), nil
+}
+
+// refusal is an answer of the API server other than 200.
+type refusal struct {
+	path    string
+	answer  *http.Response
+	message string
+}
+
+func (r *refusal) Error() string {
+	return fmt.Sprintf("canary: PATCH %s: %s: %.300q", r.path, r.answer.Status, r.message)
+}
+
+// StatusCode returns the HTTP status.
+func (r *refusal) StatusCode() int { return r.answer.StatusCode }
+
+// warnings returns the texts of the Warning headers (RFC 7234, section 5.5). API servers send them
+// as: 299 - "text".
+func warnings(header http.Header) (texts []string) {
+	for _, value := range header.Values("Warning") {
+		_, rest, _ := strings.Cut(value, `"`)
+		if text, _, ok := strings.Cut(rest, `"`); ok {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}

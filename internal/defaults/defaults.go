@@ -1,0 +1,16 @@
+// Package defaults has the defaults of the agent that its program documents, too.
+package defaults
+
+import "time"
+
+const (
+	// MaxConnections bounds the connections of the webhook. It is enough for several API servers,
+	// each with one connection per waiting write and 25 idle ones. A connection takes up to 100 KiB
+	// under attack, and all of them must fit into the memory limit of the manifest.
+	MaxConnections = 192
+	// RetryNewest is the time between two attempts with the newest contract while an older one is
+	// in use.
+	RetryNewest = 5 * time.Minute
+	// CanaryInterval is the time between two writes of the canary.
+	CanaryInterval = 30 * time.Second
+)

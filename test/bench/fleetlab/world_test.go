@@ -1,0 +1,294 @@
+package fleetlab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
+)
+
+// world is a fleet with its operator.
+type world struct {
+	t         *testing.T
+	plane     *apiserver.ControlPlane
+	namespace string
+	lossy     bool
+
+	ca       *testpki.CA
+	volume   *testpki.Volume
+	network  *network
+	runtimes []*runtime
+	// empty is the resident memory of the operator before the first connection, in bytes.
+	empty int64
+
+	mu sync.Mutex
+	// replicas are all that were started. The last one runs.
+	replicas []*replica
+	// resident has the memory of the operator at each report since the begin of a scenario.
+	resident []int64
+}
+
+// replica is a process of the operator, with its last report and its use of resources then.
+type replica struct {
+	*kit.Process
+
+	address string
+	last    status
+	used    kit.Usage
+}
+
+// newWorld starts everything, and returns when all runtimes are fresh.
+func newWorld(t *testing.T, n int, lossy bool) *world {
+	t.Helper()
+	debug.SetGCPercent(200) // This process has memory, and shares its processors with the operator.
+	w := &world{
+		t: t, plane: lab.SharedAPIServer(t, apiserver.Options{}), lossy: lossy, namespace: fmt.Sprintf("fleet-%d-%v", n, lossy),
+		ca: lab.NewPKI(t).CA, volume: testpki.NewVolume(t.TempDir()), network: &network{oracle: newOracle(n)},
+	}
+	w.serve(w.ca, w.ca)
+	w.populate(n)
+	operator := w.startReplica()
+	w.network.lead(operator.address)
+	w.await("the operator leads", func() bool { return w.now().Leading })
+	<-time.After(2 * every) // Its caches are complete.
+	w.empty = lab.Must(operator.Used()).Resident
+	for _, r := range w.runtimes {
+		r.start()
+	}
+	w.await("all are fresh", w.allFresh)
+	lab.Run(t, "changes", func(ctx context.Context) error {
+		w.write(ctx)
+		return nil
+	})
+	return w
+}
+
+// serve gives the operator a new certificate of issuer, and the CA bundle.
+func (w *world) serve(issuer *testpki.CA, bundle ...*testpki.CA) {
+	leaf := lab.Must(issuer.Server("operator", testpki.Options{}))
+	if err := w.volume.Write(lab.Must(testpki.Files(leaf, bundle...))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// populate creates the namespace with an object for each of n runtimes, and their key material.
+func (w *world) populate(n int) {
+	w.t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
+	if err := w.plane.Client.Create(w.t.Context(), namespace); err != nil {
+		w.t.Fatal(err)
+	}
+	w.runtimes = make([]*runtime, n)
+	inParallel(n, func(i int) {
+		r := newRuntime(w.network, i)
+		r.renew(w.ca)
+		r.trust(w.ca)
+		w.runtimes[i] = r
+		if err := w.plane.Client.Create(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: r.name,
+			Annotations: map[string]string{controllerruntime.DomainAnnotation: lab.RuntimeDomain(core.RuntimeID(r.name))},
+		}}); err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.t.Cleanup(func() { inParallel(n, func(i int) { w.runtimes[i].stop() }) })
+}
+
+// inParallel calls do with each number below n.
+func inParallel(n int, do func(number int)) {
+	const parallel = 32
+	var calls sync.WaitGroup
+	for worker := range parallel {
+		calls.Go(func() {
+			for number := worker; number < n; number += parallel {
+				do(number)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// write changes random runtimes as a Poisson process. That equals one such process for each
+// runtime.
+func (w *world) write(ctx context.Context) {
+	const objects = 20
+	mean := float64(*changeEvery) / float64(len(w.runtimes))
+	for next := time.Now(); ctx.Err() == nil; {
+		next = next.Add(time.Duration(rand.ExpFloat64() * mean))
+		<-time.After(time.Until(next))
+		w.runtimes[rand.IntN(len(w.runtimes))].change(rand.IntN(objects))
+	}
+}
+
+func (w *world) startReplica() *replica {
+	w.t.Helper()
+	r := &replica{address: lab.Address(lab.FreePort(w.t))}
+	r.Process = kit.Start(w.t, "operator", settings{
+		Kubeconfig: w.plane.Kubeconfig, Namespace: w.namespace, Address: r.address, Lossy: w.lossy,
+		Files: kit.Paths(w.volume), Lease: *lease,
+	})
+	w.mu.Lock()
+	w.replicas = append(w.replicas, r)
+	w.mu.Unlock()
+	go w.follow(r)
+	return r
+}
+
+// follow reads the lines of an operator until it ends.
+func (w *world) follow(r *replica) {
+	for line := range r.Lines {
+		var number int
+		var began time.Duration
+		if _, err := fmt.Sscan(line, &number, &began); err == nil {
+			w.network.oracle.reconciled(number, began)
+			continue
+		}
+		var last status
+		used, err := r.Used()
+		if err = errors.Join(err, json.Unmarshal([]byte(line), &last)); err != nil {
+			continue // It ends.
+		}
+		w.mu.Lock()
+		r.last, r.used = last, used
+		if r == w.replicas[len(w.replicas)-1] {
+			w.resident = append(w.resident, used.Resident)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// operator is the replica that was started last.
+func (w *world) operator() *replica {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.replicas[len(w.replicas)-1]
+}
+
+// now is the last report of the operator.
+func (w *world) now() status {
+	r := w.operator()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return r.last
+}
+
+func (w *world) allFresh() bool { return w.now().Runtimes[fleet.Fresh] == len(w.runtimes) }
+
+// allKnown reports whether all runtimes have sent a request to the operator.
+func (w *world) allKnown() bool {
+	known := 0
+	for _, n := range w.now().Runtimes {
+		known += n
+	}
+	return known == len(w.runtimes)
+}
+
+func (w *world) await(what string, done func() bool) {
+	w.t.Helper()
+	lab.Eventually(w.t, *patience, what, done)
+}
+
+// awaitSeen waits until all changes so far are reconciled. It returns the number of runtimes for
+// which that is not so in time.
+func (w *world) awaitSeen(within time.Duration) (missed int) {
+	began := record.Now()
+	for missed = w.network.oracle.missing(began); missed > 0 && record.Now()-began < within; {
+		<-time.After(20 * time.Millisecond)
+		missed = w.network.oracle.missing(began)
+	}
+	return missed
+}
+
+// totals are the counters of a world.
+type totals struct {
+	changes, looks, dials, failures int64
+	operator, lab                   time.Duration
+	resyncs                         map[string]int64
+}
+
+func (w *world) totals() totals {
+	t := totals{
+		dials: w.network.dials.Load(), failures: w.network.failures.Load(), resyncs: map[string]int64{},
+		lab: lab.Must(kit.UsageOf(os.Getpid())).Processor,
+	}
+	t.changes, t.looks = w.network.oracle.counts()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.replicas {
+		t.operator += r.used.Processor
+		for cause, n := range r.last.Resyncs {
+			t.resyncs[cause] += n
+		}
+	}
+	return t
+}
+
+// since returns the differences. An operator that was killed between has its last report.
+func (t totals) since(before totals) totals {
+	t.changes, t.looks = t.changes-before.changes, t.looks-before.looks
+	t.dials, t.failures = t.dials-before.dials, t.failures-before.failures
+	t.operator, t.lab = t.operator-before.operator, t.lab-before.lab
+	for cause, n := range before.resyncs {
+		t.resyncs[cause] -= n
+	}
+	maps.DeleteFunc(t.resyncs, func(_ string, n int64) bool { return n == 0 })
+	return t
+}
+
+// play plays one scenario, and returns its measurement.
+func (w *world) play(s scenario) *result {
+	w.t.Helper()
+	r := &result{scenario: s.name}
+	w.network.acks.Take()
+	w.network.oracle.latency.Take()
+	w.mu.Lock()
+	w.resident = nil
+	w.mu.Unlock()
+	before := w.totals()
+	ended := s.run(w, r)
+	w.await("all are connected", w.allKnown)
+	r.connected = time.Since(ended)
+	w.await("all are fresh", w.allFresh)
+	r.fresh = time.Since(ended)
+	r.missed = w.awaitSeen(*patience)
+	w.await("no resync is to come", func() bool { return w.allFresh() && w.now().ToCome == 0 })
+	<-time.After(2 * every)
+	r.totals, r.ack, r.look = w.totals().since(before), w.network.acks.Take(), w.network.oracle.latency.Take()
+	r.memory, r.stacks, r.heap = w.perRuntime(w.memory()-w.empty), w.perRuntime(int64(w.now().Stack)), w.perRuntime(int64(w.now().Heap))
+	return r
+}
+
+// memory returns the mean memory in the second half of the scenario.
+func (w *world) memory() (mean int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	half := w.resident[len(w.resident)/2:]
+	for _, resident := range half {
+		mean += resident / int64(len(half))
+	}
+	return mean
+}
+
+// perRuntime returns KiB.
+func (w *world) perRuntime(bytes int64) float64 {
+	return float64(bytes) / float64(len(w.runtimes)) / 1024
+}

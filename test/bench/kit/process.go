@@ -1,0 +1,154 @@
+// Package kit is shared by the programs that measure: processes with their use of resources, key
+// material, agents and delays.
+package kit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+)
+
+// The variables of the environment of a [Process].
+const (
+	roleVariable     = "BENCH_ROLE"
+	settingsVariable = "BENCH_SETTINGS"
+)
+
+// Main runs the role of a [Process], or the tests, and returns the exit code.
+func Main(m *testing.M, roles map[string]func(context.Context) error) int {
+	role := roles[os.Getenv(roleVariable)]
+	if role == nil {
+		return lab.RunTests(m)
+	}
+	if err := role(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Settings reads the settings of this process.
+func Settings(into any) error { return json.Unmarshal([]byte(os.Getenv(settingsVariable)), into) }
+
+// Answer answers each [Process.Ask], until the parent ends.
+func Answer(answer func(question string) any) error {
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if err := json.NewEncoder(os.Stdout).Encode(answer(lines.Text())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Process is this program in another role. The test kills it.
+type Process struct {
+	// Lines are those of its standard output.
+	Lines <-chan string
+	// Kill ends the process as a crash does, and may be called again.
+	Kill func()
+
+	t   testing.TB
+	cmd *exec.Cmd
+	in  io.Writer
+}
+
+// Start starts a process with more variables of the environment.
+func Start(t testing.TB, role string, settings any, env ...string) *Process {
+	t.Helper()
+	lines, ended := make(chan string, 1000), make(chan struct{})
+	p := &Process{Lines: lines, t: t, cmd: exec.Command(os.Args[0])}
+	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(lab.Must(json.Marshal(settings))))
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Stderr, p.cmd.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out := lab.Must(p.cmd.StdoutPipe())
+	p.in = lab.Must(p.cmd.StdinPipe())
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(ended)
+		scanner := bufio.NewScanner(out)
+		scanner.Buffer(nil, 1<<24)
+		for scanner.Scan() {
+			lines <- scanner.Text()
+		}
+		close(lines)
+		_ = p.cmd.Wait() // It was killed, or its standard error has the cause.
+	}()
+	p.Kill = sync.OnceFunc(func() {
+		_ = p.cmd.Process.Kill()
+		for range lines { // So that the reader ends.
+		}
+		<-ended
+	})
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// Line returns the next line.
+func (p *Process) Line() string {
+	p.t.Helper()
+	line, ok := <-p.Lines
+	if !ok {
+		p.t.Fatal("the process has ended, see its standard error")
+	}
+	return line
+}
+
+// Ask reads the answer of a process that calls [Answer].
+func (p *Process) Ask(question string, into any) {
+	p.t.Helper()
+	if _, err := fmt.Fprintln(p.in, question); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(p.Line()), into); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// Usage is the use of resources of a process, memory in bytes.
+type Usage struct {
+	Processor      time.Duration
+	Resident, Peak int64
+}
+
+// Used returns the use of resources. It fails after the end of the process.
+func (p *Process) Used() (Usage, error) { return UsageOf(p.cmd.Process.Pid) }
+
+// UsageOf reads the use of resources of a process (proc(5)).
+func UsageOf(pid int) (u Usage, err error) {
+	folder := "/proc/" + strconv.Itoa(pid)
+	text, err := os.ReadFile(folder + "/stat")
+	if err != nil {
+		return u, err
+	}
+	// The name of the program, in parentheses, may have spaces.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	const user, system = 11, 12
+	ticks := lab.Must(strconv.Atoi(fields[user])) + lab.Must(strconv.Atoi(fields[system]))
+	u.Processor = time.Duration(ticks) * time.Second / 100 // USER_HZ
+	if text, err = os.ReadFile(folder + "/status"); err != nil {
+		return u, err
+	}
+	for name, value := range map[string]*int64{"\nVmRSS:": &u.Resident, "\nVmHWM:": &u.Peak} {
+		_, rest, _ := strings.Cut(string(text), name)
+		if _, err := fmt.Sscan(rest, value); err != nil {
+			return u, err
+		}
+		*value <<= 10
+	}
+	return u, nil
+}

@@ -1,0 +1,148 @@
+// Package mutants shows that the simulation can fail: it puts one fault after the other into a copy of the
+// code, and tells after how many schedules the oracle finds it.
+package mutants
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
+)
+
+var (
+	seeds = flag.Int("seeds", 200, "the most schedules for a mutant")
+	only  = flag.String("only", "nothing is resent|fresh without proof|heartbeat is not cut",
+		"a regular expression for the names of mutants")
+)
+
+// The table must follow the code: a mutant that does not apply proves nothing.
+func TestMutantsApply(t *testing.T) {
+	t.Parallel()
+	for _, m := range table() {
+		if _, err := m.apply(); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+}
+
+// TestMutants tries a few mutants. make simulate-mutants tries them all.
+func TestMutants(t *testing.T) {
+	match, tried := regexp.MustCompile(*only), 0
+	for _, m := range table() {
+		if !match.MatchString(m.name) {
+			continue
+		}
+		tried++
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			found, text := m.try(t)
+			t.Log(text)
+			if !found {
+				t.Error("the oracle does not find the mutant")
+			}
+		})
+	}
+	if tried == 0 {
+		t.Errorf("no mutant matches %s", *only)
+	}
+}
+
+// apply returns the file with the fault in it.
+func (m mutant) apply() (string, error) {
+	source, err := os.ReadFile(filepath.Join(test.Root(), m.file))
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return "", fmt.Errorf("want the old text once in %s, have it %d times: bring the table up to date", m.file, n)
+	}
+	return strings.Replace(string(source), m.old, m.new, 1), nil
+}
+
+// try builds the simulation with the fault, and runs it until the oracle finds something.
+func (m mutant) try(t *testing.T) (found bool, text string) {
+	t.Helper()
+	folder := t.TempDir()
+	changed, overlay := filepath.Join(folder, "changed.go"), filepath.Join(folder, "overlay.json")
+	source, err := m.apply()
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(test.Root(), m.file): changed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string][]byte{changed: []byte(source), overlay: replace} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binary := filepath.Join(folder, "simulation.test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, "./test/simulation")
+	build.Dir = test.Root()
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return simulate(t, folder, binary)
+}
+
+// hang and each bound the time of a run: with a fault, a schedule may never end.
+const (
+	hang = 5 * time.Minute
+	each = 500 * time.Millisecond // of a schedule on a busy machine
+)
+
+var (
+	schedules = regexp.MustCompile(`(\d+) schedules in`)
+	rules     = regexp.MustCompile(`(?m)^\s+([a-z]+): `)
+)
+
+func simulate(t *testing.T, folder, binary string) (found bool, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hang+time.Duration(*seeds)*each)
+	defer cancel()
+	command := exec.CommandContext(ctx, binary, "-test.run=^TestSimulation$", "-test.v", "-shrink=false",
+		"-seeds", strconv.Itoa(*seeds))
+	command.Dir = folder
+	command.Env = append(os.Environ(), "TMPDIR="+folder)
+	out, err := command.CombinedOutput()
+	switch {
+	case ctx.Err() != nil:
+		return true, "found: a schedule does not end"
+	case err == nil:
+		return false, fmt.Sprintf("not found in %d schedules", *seeds)
+	case !schedules.Match(out):
+		return true, "found: " + firstLine(string(out), "panic:", "fatal error:")
+	default:
+		return true, fmt.Sprintf("found after %s schedules: %s", schedules.FindSubmatch(out)[1], firstRule(out))
+	}
+}
+
+func firstRule(out []byte) string {
+	if rule := rules.FindSubmatch(out); rule != nil {
+		return string(rule[1])
+	}
+	return "?"
+}
+
+// firstLine returns the first line that contains one of the words.
+func firstLine(text string, words ...string) string {
+	for line := range strings.Lines(text) {
+		for _, word := range words {
+			if strings.Contains(line, word) {
+				return strings.TrimSpace(line)
+			}
+		}
+	}
+	return "?"
+}
