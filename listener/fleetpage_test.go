@@ -129,15 +129,17 @@ func TestFleetSelection(t *testing.T) {
 	for i, name := range []core.RuntimeID{"late", "lost", "expiring", "Fresh-1", "fresh-2"} {
 		batch := heartbeat(name, 1)
 		batch.Heartbeat.Canary = core.CanaryAlive
+		peer := core.Peer{ID: name, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(100 * time.Hour)}
 		switch i {
 		case 0:
 			batch.Heartbeat.OldestPending = time.Hour
 		case 1:
 			batch.Heartbeat.Canary = core.CanaryLost
+			peer.NotAfter = time.Now().Add(2 * time.Hour)
 		case 2:
 			batch.Heartbeat.KeyMaterialError = "expired"
 		}
-		watched.Observe(core.Peer{ID: name}, manager, batch, nil)
+		watched.Observe(peer, manager, batch, nil)
 	}
 	watched.Observe(core.Peer{ID: "old"}, manager, core.NewBatch(core.WatchEvent{}, core.WatchEvent{}), nil)
 	handler := statuspage.Authenticated(statuspage.FleetHandler(watched))
@@ -153,6 +155,7 @@ func TestFleetSelection(t *testing.T) {
 		{"search=FRESH", "Fresh-1 fresh-2", 0},
 		{"search=resh-&limit=1", "Fresh-1", 2},
 		{"reason=canary_lost", "lost", 0},
+		{"expires=4h", "lost", 0}, // whatever else is wrong with it
 		{"reason=", "Fresh-1 fresh-2 old", 0},
 	}
 	for _, test := range tests {
@@ -167,7 +170,7 @@ func TestFleetSelection(t *testing.T) {
 	if view := fleetJSON(t, handler, "?brief=true&runtime=lost"); len(view.Runtimes[0].Replicas) != 0 {
 		t.Errorf("brief: %+v, want no replicas", view.Runtimes[0])
 	}
-	for _, wrong := range []string{"limit=-1", "limit=many", "offset=1.5", "order=random"} {
+	for _, wrong := range []string{"limit=-1", "limit=many", "offset=1.5", "order=random", "expires=soon"} {
 		if w := serve(handler, httptest.NewRequest(http.MethodGet, "/?"+wrong, http.NoBody)); w.Code != http.StatusBadRequest {
 			t.Errorf("%s: answer %d, want 400", wrong, w.Code)
 		}

@@ -29,7 +29,7 @@ const (
 	runtime1 = "skr-1"
 
 	// patience bounds the time of prompt operations on a busy machine.
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 var protocols = []httpmtls.Protocol{httpmtls.HTTP2, httpmtls.HTTP1}

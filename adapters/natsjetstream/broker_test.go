@@ -157,7 +157,7 @@ func freeAddr(t *testing.T) string {
 }
 
 // patience is for a busy machine.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()

@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is the longest wait for an effect that is immediate unless something is broken.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {

@@ -32,7 +32,7 @@ import (
 
 const (
 	// patience is the limit for one step on a busy machine.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 	// gatewayName is the identity of the gateway in config/istio.
 	gatewayName = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
 	// sidecar is the address from which an Istio sidecar connects.

@@ -46,7 +46,7 @@ import (
 
 const (
 	// patience is generous: the machine may be busy with other things.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 	// The images of the agents: that of today, ours in its Deployment, and ours in our Deployment.
 	todaysImage = "runtime-watcher-skr:today"
 	dropinImage = "runtime-watcher-skr:dropin"

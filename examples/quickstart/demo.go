@@ -18,7 +18,7 @@ import (
 )
 
 // patience is the limit for one step on a busy machine.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // demo has two clusters and the programs in them.
 type demo struct {

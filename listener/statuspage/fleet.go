@@ -17,8 +17,9 @@ import (
 // runtime.
 //
 // The query parameters state, reason, manager and runtime select statuses by value, search by a
-// part of the runtime's id. Offset and limit select a part of the answer, then total is the number
-// without them. brief=true leaves out replicas. order=attention sorts the worst first.
+// part of the runtime's id, and expires=4h by a client certificate that ends by then. Offset and
+// limit select a part of the answer, then total is the number without them. brief=true leaves out
+// replicas. order=attention sorts the worst first.
 func FleetHandler(f *fleet.Fleet) http.Handler {
 	page := newFleetPage()
 	return authenticatedOnly(func(w http.ResponseWriter, r *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -19,6 +20,7 @@ type selection struct {
 	offset, limit int    // a limit of 0 is none
 	brief         bool
 	attention     bool
+	expires       time.Time // zero selects all
 }
 
 func newSelection(query url.Values) (s selection, err error) {
@@ -33,8 +35,15 @@ func newSelection(query url.Values) (s selection, err error) {
 	if s.offset, err = notNegativeParam(query, "offset"); err != nil {
 		return s, err
 	}
-	s.limit, err = notNegativeParam(query, "limit")
-	return s, err
+	if s.limit, err = notNegativeParam(query, "limit"); err != nil || !query.Has("expires") {
+		return s, err
+	}
+	within, err := time.ParseDuration(query.Get("expires"))
+	if err != nil {
+		return s, fmt.Errorf("expires is %q, want a time such as 4h", query.Get("expires"))
+	}
+	s.expires = time.Now().Add(within)
+	return s, nil
 }
 
 func notNegativeParam(query url.Values, name string) (int, error) {
@@ -73,7 +82,13 @@ func part[T any](s *selection, all []T) []T {
 
 func (s *selection) matches(status *fleet.Status) bool {
 	return s.is("state", string(status.State)) && s.is("reason", status.Reason) &&
-		s.is("manager", string(status.Manager)) && s.is("runtime", string(status.Runtime)) && s.finds(status.Runtime)
+		s.is("manager", string(status.Manager)) && s.is("runtime", string(status.Runtime)) && s.finds(status.Runtime) &&
+		(s.expires.IsZero() || slices.ContainsFunc(status.Replicas, s.endsSoon))
+}
+
+// endsSoon reports whether the client certificate of a replica ends soon, or has ended.
+func (s *selection) endsSoon(p fleet.Replica) bool {
+	return !p.CertificateExpiry.IsZero() && p.CertificateExpiry.Before(s.expires)
 }
 
 // finds reports whether an id has the text of the search, in upper or lower case.

@@ -27,7 +27,7 @@ import (
 )
 
 // patience bounds every wait, on a busy machine, too.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // way is how a request reaches a listener.
 type way string

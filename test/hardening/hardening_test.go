@@ -32,7 +32,7 @@ const (
 	friends   = "127.0.0.2"
 
 	// patience is the limit for steps that take milliseconds on a machine without an attack.
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 // scene is an agent with its control plane. The test is its API server.

@@ -40,7 +40,7 @@ type demo struct {
 
 // settings are the values of the flags.
 type settings struct {
-	// slack is a factor for the time that each effect may take.
+	// slack is a factor for the time that each effect may take. Twenty doubles that of the preparation.
 	slack int
 	// faults plays another story, in which the operator is killed in each line.
 	faults bool
@@ -121,7 +121,7 @@ func (d *demo) prepare(ctx context.Context) error {
 	for _, stage := range stages {
 		began := time.Now()
 		d.printf("  %-13s ", stage.name)
-		limited, cancel := context.WithTimeoutCause(ctx, stage.limit, errors.New("too slow"))
+		limited, cancel := context.WithTimeoutCause(ctx, stage.limit*time.Duration(20+d.slack)/20, errors.New("too slow"))
 		err := stage.do(limited)
 		cancel()
 		if err != nil {

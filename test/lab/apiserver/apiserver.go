@@ -19,7 +19,9 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -30,6 +32,10 @@ import (
 // stopGrace is how long each process may take to end by itself. The API server would wait longer
 // for open watches, but nothing of it is kept anyway.
 const stopGrace = 2 * time.Second
+
+// exitLimit bounds the wait for the end of a process that was killed. It takes seconds where the machine has no
+// processor time for it.
+const exitLimit = time.Minute
 
 // startTimeout bounds the start, without the time to build the binaries. It is long enough for many
 // custom resource definitions on a machine with other work.
@@ -104,7 +110,7 @@ type ControlPlane struct {
 	// Client is a client without a cache for Config.
 	Client client.Client
 
-	env      *envtest.Environment
+	plane    *envtest.ControlPlane
 	users    sync.Mutex // envtest numbers its certificates without one
 	guard    *guard
 	logger   *slog.Logger
@@ -145,55 +151,36 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 		return err
 	}
 	defer logs.close() // the processes have their own handles
-	c.env = newEnvironment(c.guard, logs, opts)
-	if err := c.startEnvironment(ctx); err != nil {
+	c.plane = newPlane(c.guard, logs, opts)
+	if err := c.startPlane(ctx, opts); err != nil {
 		return fmt.Errorf("%w%s", err, logs.tail())
-	}
-	c.Config = c.env.Config
-	if c.Client, err = client.New(c.Config, client.Options{Scheme: opts.Scheme}); err != nil {
-		return err
-	}
-	if err := c.writeKubeconfig(opts.KubeconfigPath); err != nil {
-		return err
 	}
 	c.logger.InfoContext(ctx, "control plane started", "url", c.Config.Host, "kubeconfig", c.Kubeconfig, "duration",
 		time.Since(begin))
 	return nil
 }
 
-func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
-	existing := false // The environment cannot change it: this package starts control planes.
-	env := &envtest.Environment{
-		ControlPlane: envtest.ControlPlane{
-			APIServer: &envtest.APIServer{
-				Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs.apiServer,
-				Err: logs.apiServer,
-			},
-			Etcd: &envtest.Etcd{
-				Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs.etcd,
-				Err: logs.etcd,
-			},
+func newPlane(g *guard, logs *logs, opts Options) *envtest.ControlPlane {
+	plane := &envtest.ControlPlane{
+		APIServer: &envtest.APIServer{
+			Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs.apiServer, Err: logs.apiServer,
+			StartTimeout: startTimeout, StopTimeout: stopGrace,
 		},
-		UseExistingCluster:       &existing,
-		Scheme:                   opts.Scheme,
-		CRDDirectoryPaths:        opts.CRDPaths,
-		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: startTimeout,
-		ControlPlaneStopTimeout:  stopGrace,
+		Etcd: &envtest.Etcd{
+			Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs.etcd, Err: logs.etcd,
+			StartTimeout: startTimeout, StopTimeout: stopGrace,
+		},
 	}
-	for _, crd := range opts.CRDs {
-		env.CRDs = append(env.CRDs, crd.DeepCopy())
-	}
-	args := env.ControlPlane.APIServer.Configure()
+	args := plane.APIServer.Configure()
 	for name, values := range opts.APIServerArgs {
 		args.Set(name, values...)
 	}
-	return env
+	return plane
 }
 
-// startEnvironment bounds the start of envtest, which has no context. When ctx ends, the guard
-// kills its processes, and envtest gives up.
-func (c *ControlPlane) startEnvironment(ctx context.Context) error {
+// startPlane bounds the start of envtest, which has no context. When ctx ends, the guard kills its
+// processes, and envtest gives up.
+func (c *ControlPlane) startPlane(ctx context.Context, opts Options) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %s", startTimeout))
 	defer cancel()
 	shut := make(chan struct{})
@@ -201,9 +188,10 @@ func (c *ControlPlane) startEnvironment(ctx context.Context) error {
 		defer close(shut)
 		c.guard.shut()
 	})
-	_, err := c.env.Start()
-	// Keys for webhooks, which are not used here, in a directory that the guard does not know.
-	err = errors.Join(err, c.env.WebhookInstallOptions.Cleanup())
+	err := c.plane.Start()
+	if err == nil {
+		err = c.prepare(ctx, opts)
+	}
 	if !stop() {
 		<-shut
 		return errors.Join(context.Cause(ctx), err)
@@ -211,15 +199,69 @@ func (c *ControlPlane) startEnvironment(ctx context.Context) error {
 	return err
 }
 
-func (c *ControlPlane) writeKubeconfig(path string) error {
-	if path == "" {
-		path = c.guard.path("kubeconfig")
+// prepare does what envtest.Environment does after the start, which waits for the default namespace for 5 s and for
+// definitions for 10 s: too short on a busy machine.
+func (c *ControlPlane) prepare(ctx context.Context, opts Options) error {
+	admin, err := c.plane.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}},
+		&rest.Config{QPS: -1}) // no limit
+	if err != nil {
+		return fmt.Errorf("add administrator: %w", err)
 	}
-	path, err := filepath.Abs(path)
+	c.Config = admin.Config()
+	if c.Client, err = client.New(c.Config, client.Options{Scheme: opts.Scheme}); err != nil {
+		return err
+	}
+	if err := c.awaitDefaultNamespace(ctx); err != nil {
+		return err
+	}
+	if err := c.writeKubeconfig(opts.KubeconfigPath, admin); err != nil {
+		return err
+	}
+	install := envtest.CRDInstallOptions{
+		Scheme: opts.Scheme, Paths: opts.CRDPaths, ErrorIfPathMissing: true, MaxTime: startTimeout,
+	}
+	for _, crd := range opts.CRDs {
+		install.CRDs = append(install.CRDs, crd.DeepCopy())
+	}
+	if len(install.Paths)+len(install.CRDs) == 0 {
+		return nil
+	}
+	_, err = envtest.InstallCRDs(c.Config, install)
+	return err
+}
+
+func (c *ControlPlane) awaitDefaultNamespace(ctx context.Context) error {
+	namespaces, err := client.New(c.Config, client.Options{}) // opts.Scheme may lack the kind.
+	if err != nil {
+		return err
+	}
+	for {
+		err := namespaces.Get(ctx, client.ObjectKey{Name: metav1.NamespaceDefault}, new(corev1.Namespace))
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("default namespace: %w", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (c *ControlPlane) writeKubeconfig(path string, admin *envtest.AuthenticatedUser) error {
+	content, err := admin.KubeConfig()
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	if err := os.WriteFile(path, c.env.KubeConfig, 0o600); err != nil {
+
+	if path == "" {
+		path = c.guard.path("kubeconfig")
+	}
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	c.Kubeconfig = path
@@ -231,7 +273,7 @@ func (c *ControlPlane) writeKubeconfig(path string) error {
 func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, error) {
 	c.users.Lock()
 	defer c.users.Unlock()
-	user, err := c.env.AddUser(envtest.User{Name: name, Groups: groups},
+	user, err := c.plane.AddUser(envtest.User{Name: name, Groups: groups},
 		&rest.Config{QPS: c.Config.QPS, Burst: c.Config.Burst})
 	if err != nil {
 		return nil, fmt.Errorf("add user %q: %w", name, err)
@@ -242,10 +284,10 @@ func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, err
 // Restart ends the API server, calls meanwhile, and starts it again at the same address. etcd goes on.
 // Nothing logs the second process.
 func (c *ControlPlane) Restart(meanwhile func()) error {
-	server := c.env.ControlPlane.APIServer
+	server := c.plane.APIServer
 	_ = server.Stop() // It returns an error when the process is slow to end, and kills it then.
 	// etcd is the first.
-	if err := awaitExit(c.guard.pids()[1:], 10*time.Second); err != nil {
+	if err := awaitExit(c.guard.pids()[1:], exitLimit); err != nil {
 		return fmt.Errorf("restart API server: %w", err)
 	}
 	meanwhile()
@@ -263,10 +305,10 @@ func (c *ControlPlane) Restart(meanwhile func()) error {
 func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {
 		begin := time.Now()
-		if c.env != nil {
+		if c.plane != nil {
 			// It returns an error when a process is slow to end. The guard kills the process, so
 			// only the error of the guard counts.
-			if err := c.env.Stop(); err != nil {
+			if err := c.plane.Stop(); err != nil {
 				c.logger.Debug("control plane was slow to stop", "error", err)
 			}
 		}

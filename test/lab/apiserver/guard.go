@@ -106,11 +106,11 @@ func (g *guard) pids() []int {
 	return pids
 }
 
-// close kills the processes that still run, waits up to 5 s for their end, and removes the
+// close kills the processes that still run, waits for their end, and removes the
 // directory.
 func (g *guard) close() error {
 	g.shut()
-	err := awaitExit(g.pids(), 5*time.Second)
+	err := awaitExit(g.pids(), exitLimit)
 	if g.watchdog != nil {
 		_ = g.pipe.Close()
 		_ = g.watchdog.Wait()

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	patience = 90 * time.Second
+	patience = 3 * time.Minute
 	image    = "agent.example/agent:test"
 	address  = "listener.example:443"
 )

@@ -114,7 +114,7 @@ func key(name string) types.NamespacedName {
 // settle reconciles everything until no reconcile requests another one soon, or an error occurs.
 func (w *world) settle() error {
 	w.t.Helper()
-	limit := time.Now().Add(time.Minute)
+	limit := time.Now().Add(5 * time.Minute)
 	for quiet := 0; quiet < 2; { // The Manifests change the status of the Kyma.
 		if time.Now().After(limit) {
 			w.t.Fatal("the reconciles do not end")
