@@ -13,6 +13,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
+// minIdle is the least time for which a connection without requests stays open.
+const minIdle = 90 * time.Second
+
 // transport is a forwarder with the connections below it.
 type transport struct {
 	core.Forwarder
@@ -81,7 +84,9 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 		ServerName: b.opts.ControlPlane.ServerName,
 		Protocol:   b.opts.ControlPlane.Protocol,
 		Timeout:    b.opts.Outbox.ForwardTimeout,
-		UserAgent:  agent,
+		// The next heartbeat finds the connection open.
+		IdleTimeout: max(minIdle, 2*b.opts.Outbox.HeartbeatInterval),
+		UserAgent:   agent,
 		// Nil has keep-alive probes.
 		DialContext: b.parts.Dial,
 		Hooks:       httpmtls.Hooks{Connected: b.metrics.Connected, Retried: b.metrics.Retried},

@@ -34,16 +34,20 @@ func (c clock) scaled(wait time.Duration) time.Duration { return wait / time.Dur
 type way struct {
 	name     string
 	interval time.Duration
-	events   bool
+	// heartbeat is the interval of the agents. It is 0 without events.
+	heartbeat time.Duration
 }
+
+func (w way) events() bool { return w.heartbeat > 0 }
 
 // TestEventsAgainstPolling prints the table of docs/maintainers/measurements.md. Each runtime changes once in an
 // hour on average. With events the operator also polls fresh runtimes, every 30 min by default.
 func TestEventsAgainstPolling(t *testing.T) {
-	polls := []way{{"polling every 5 min", 5 * time.Minute, false}, {"polling every 30 s", 30 * time.Second, false}}
+	polls := []way{{"polling every 5 min", 5 * time.Minute, 0}, {"polling every 30 s", 30 * time.Second, 0}}
 	t.Logf("%d runtimes, waits scaled by %d, %v measured", *runtimes, *scale, *duration)
-	events := run(t, way{"events", 30 * time.Minute, true})
+	events := run(t, way{"events", 30 * time.Minute, outbox.Defaults().HeartbeatInterval})
 	t.Log(events)
+	t.Log(run(t, way{"events, heartbeats every 5 min", 30 * time.Minute, 5 * time.Minute}))
 	for _, poll := range polls {
 		r := run(t, poll)
 		t.Log(r)
@@ -65,7 +69,7 @@ type result struct {
 }
 
 func (r *result) String() string {
-	return fmt.Sprintf("%-20s | changes %4d | staleness p50 %v p99 %v | in an hour: %d requests to API servers, "+
+	return fmt.Sprintf("%-30s | changes %4d | staleness p50 %v p99 %v | in an hour: %d requests to API servers, "+
 		"%d to the operator, %v of processor time", r.name, len(r.delays), r.delays.At(50),
 		r.delays.At(99), r.gets, r.requests, r.processor.Round(10*time.Millisecond))
 }
@@ -79,11 +83,11 @@ func run(t *testing.T, w way) (r *result) {
 		leaf := lab.Must(pki.CA.Server("operator", testpki.Options{Usages: lab.BothUsages()}))
 		operator := kit.Start(t, "operator", settings{
 			Keys: kit.Paths(pki.Volume(leaf)), Server: servers.Listener.Addr().String(), Runtimes: *runtimes,
-			Interval: clock{*scale}.scaled(w.interval), Events: w.events,
+			Interval: clock{*scale}.scaled(w.interval), Events: w.events(),
 		})
 		address, changed := operator.Line(), func(int, int64) {}
-		if w.events {
-			changed = startAgents(t, pki, address, clock{*scale}, *runtimes)
+		if w.events() {
+			changed = startAgents(t, pki, address, clock{*scale}, w.heartbeat)
 		}
 		r = measure(t, w, servers, operator, changed)
 	})
@@ -127,7 +131,7 @@ func hourly[T int64 | time.Duration](measured T) T {
 // unscaled returns a delay with the waits of the true time. With events that is the settle time, and
 // everything else is work. With polling it is nearly all of the delay.
 func (c clock) unscaled(delay time.Duration, w way) time.Duration {
-	if w.events {
+	if w.events() {
 		return delay - c.scaled(outbox.Defaults().Settle) + outbox.Defaults().Settle
 	}
 	return delay * time.Duration(c.scale)

@@ -136,16 +136,17 @@ func (s *apiServers) change(ctx context.Context, clock clock, changed func(i int
 // startAgents starts an agent for each runtime. It returns a function that offers a change to one of
 // them.
 func startAgents(
-	t *testing.T, pki *lab.PKI, address string, clock clock, runtimes int,
+	t *testing.T, pki *lab.PKI, address string, clock clock, heartbeat time.Duration,
 ) (changed func(i int, base int64)) {
 	t.Helper()
-	agents := make([]*kit.Agent, runtimes)
+	agents := make([]*kit.Agent, *runtimes)
 	for i := range agents {
 		id := core.RuntimeID(runtimeName(i))
 		leaf := lab.Must(pki.CA.Client(runtimeName(i), testpki.Options{DNSNames: []string{lab.RuntimeDomain(id)}}))
 		agents[i] = lab.Must(kit.StartAgent(context.Background(), manager, agentlib.Parts{ClientKeys: kit.Material(leaf, pki.CA)},
 			agentlib.Options{
-				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: httpmtls.Protocol(*protocol)}, Outbox: clock.outbox(),
+				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: httpmtls.Protocol(*protocol)},
+				Outbox:       clock.outbox(heartbeat),
 			}))
 		t.Cleanup(agents[i].Kill)
 	}
@@ -158,13 +159,13 @@ func startAgents(
 }
 
 // outbox returns the defaults of an agent, with scaled waits.
-func (c clock) outbox() outbox.Options {
+func (c clock) outbox(heartbeat time.Duration) outbox.Options {
 	resend := outbox.Defaults().Resend
 	for i := range resend {
 		resend[i] = c.scaled(resend[i])
 	}
 	return outbox.Options{
 		Settle: c.scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: c.scaled(outbox.Defaults().ResendResync),
-		HeartbeatInterval: c.scaled(outbox.Defaults().HeartbeatInterval),
+		HeartbeatInterval: c.scaled(heartbeat),
 	}
 }
