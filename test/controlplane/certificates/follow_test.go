@@ -30,7 +30,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
-// followed is an operator whose own intervals are longer than the test. One API server is the
+// followed is an operator with intervals that are longer than the test. One API server is the
 // control plane and the runtime.
 type followed struct {
 	*apiserver.ControlPlane

@@ -257,7 +257,7 @@ func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owne
 	})
 }
 
-// testLeaderElection has two replicas, whose controllers warm up. Both listen, and only the leader
+// testLeaderElection has two replicas with controllers that warm up. Both listen, and only the leader
 // accepts events.
 func (l *lab) testLeaderElection(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")

@@ -11,7 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
-// operatorSources is the folder with the consumer: an operator and its unit tests.
+// operatorSources is the folder with an operator and its unit tests.
 const operatorSources = "tools/internal/consumer/testdata/operator"
 
 // examples are folders that the consumer copies, as users do.

@@ -1,4 +1,6 @@
-package main
+// Package operator_test is an operator that others build and test: outside of the repository, from released modules. It
+// polls a runtime seldom while events arrive from it.
+package operator_test
 
 import (
 	"context"
@@ -9,7 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/mock/gomock"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
@@ -19,6 +27,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet/fleettest"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/listener/listenertest"
 )
@@ -32,13 +42,17 @@ type world struct {
 	fleet    *fleet.Fleet
 }
 
-func newWorld(t *testing.T) *world {
-	t.Helper()
+func newObjects() *controllerruntimetest.Cache {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.Name, kyma.Namespace = "kyma-1", "kcp-system"
 	kyma.Labels = map[string]string{"runtime-id": "runtime-1"}
 	kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: "one.example.com"}
-	w := &world{objects: controllerruntimetest.NewCache(kyma)}
+	return controllerruntimetest.NewCache(kyma)
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{objects: newObjects()}
 	var err error
 	w.runtimes, err = controllerruntime.NewRuntimes(t.Context(), w.objects, kind(), controllerruntime.ByLabel("runtime-id"),
 		controllerruntime.RuntimesOptions{})
@@ -104,6 +118,35 @@ func TestOnlyTheRuntimeItselfTriggersIt(t *testing.T) {
 	}
 }
 
+// All parts fit into a controller manager, which does not start here.
+func TestSetUp(t *testing.T) {
+	mgr, err := manager.New(&rest.Config{Host: "https://127.0.0.1:1"}, manager.Options{
+		NewCache: func(*rest.Config, cache.Options) (cache.Cache, error) { return newObjects(), nil },
+		Metrics:  server.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := testpki.NewCA("runtimes", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Server("listener", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volume := testpki.NewVolume(t.TempDir())
+	files, err := testpki.Files(leaf, ca)
+	if err := errors.Join(err, volume.Write(files)); err != nil {
+		t.Fatal(err)
+	}
+	authorities, certificate, key := volume.Paths()
+	material, err := keys.NewFiles(keys.Paths{CA: authorities, Certificate: certificate, Key: key}, keys.FilesOptions{})
+	if err := errors.Join(err, mgr.Add(material), setUp(t.Context(), mgr, "127.0.0.1:0", material)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A mock of a port, and a matcher.
 func TestVerifiersJoin(t *testing.T) {
 	stolen, event := errors.New("stolen"), coretest.Changed("ConfigMap", "default", "demo")
@@ -114,3 +157,52 @@ func TestVerifiersJoin(t *testing.T) {
 		t.Errorf("error %v, want %v", err, stolen)
 	}
 }
+
+func kind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+func setUp(ctx context.Context, mgr manager.Manager, addr string, material keys.Source) error {
+	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kind(), controllerruntime.ByLabel("runtime-id"),
+		controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return err
+	}
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		return err
+	}
+	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
+		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
+		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
+			Listener: listener.Options{TLS: keys.ServerTLSConfig(material), Fleet: watched},
+			Source:   controllerruntime.SourceOptions{Elected: mgr.Elected()},
+		})
+	if err != nil {
+		return err
+	}
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(kind())
+	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(kyma, builder.OnlyMetadata).
+		WatchesRawSource(source).Complete(&reconciler{runtimes: runtimes, fleet: watched, look: lookAt}))
+}
+
+// reconciler looks at one runtime, and again later.
+type reconciler struct {
+	runtimes *controllerruntime.Runtimes
+	fleet    *fleet.Fleet
+	look     func(context.Context, core.RuntimeID) error
+}
+
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	id, err := r.runtimes.ID(ctx, request.NamespacedName)
+	if err == nil {
+		err = r.look(ctx, id)
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: r.fleet.RequeueAfter(id).Round(time.Second)}, nil
+}
+
+func lookAt(context.Context, core.RuntimeID) error { return nil }
