@@ -17,8 +17,7 @@ func readEnv(path string) (env []string, err error) {
 		return nil, err
 	}
 	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		if name, _, ok := strings.Cut(line, "="); !ok || name == "" {

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -54,8 +55,7 @@ func rehome(file string) error {
 	if err != nil {
 		return err
 	}
-	moved := strings.ReplaceAll(string(text), modules.Path("examples")+"/", modulePath+"/")
-	return os.WriteFile(file, []byte(moved), 0o600)
+	return os.WriteFile(file, bytes.ReplaceAll(text, []byte(modules.Path("examples")+"/"), []byte(modulePath+"/")), 0o600)
 }
 
 const modulePath = "example.com/consumer"
