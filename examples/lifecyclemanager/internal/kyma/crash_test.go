@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-var every = flag.Int("crash-every", 23, "crash at every n-th write")
+var every = flag.Int("crash-every", 41, "crash at every n-th write")
 
 var errCrash = errors.New("crash")
 
