@@ -2,6 +2,7 @@ package listener_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -141,10 +142,7 @@ func TestInstallationsHandlerIsDocumented(t *testing.T) {
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
 	answer := serve(handler, httptest.NewRequest(http.MethodGet, "/?limit=4&offset=2", http.NoBody))
 	var want, have any
-	if err := json.Unmarshal(shown[1], &want); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(answer.Body.Bytes(), &have); err != nil {
+	if err := errors.Join(json.Unmarshal(shown[1], &want), json.Unmarshal(answer.Body.Bytes(), &have)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, have); diff != "" {

@@ -63,28 +63,3 @@ func wrap(text, indent string) string {
 	out.WriteString(strings.TrimRight(line, " ") + "\n")
 	return out.String()
 }
-
-// markdown has one table per group for docs/reference/agent.md.
-func markdown() string {
-	var out strings.Builder
-	for _, g := range groups(new(config)) {
-		fmt.Fprintf(&out, "### %s\n\n| variable | flag | value | default | meaning |\n", g.title)
-		out.WriteString("| --- | --- | --- | --- | --- |\n")
-		for _, s := range g.settings {
-			fmt.Fprintf(&out, "| `%s` | `--%s` | %s | %s | %s |\n", s.env, s.flag(), s.kind, s.markdownDefault(), s.help)
-		}
-		out.WriteString("\n")
-	}
-	return out.String()
-}
-
-func (s setting) markdownDefault() string {
-	switch {
-	case s.required:
-		return "**required**"
-	case s.fallback != "":
-		return "`" + s.fallback + "`"
-	default:
-		return ""
-	}
-}

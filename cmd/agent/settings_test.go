@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -421,18 +423,45 @@ func TestEverySettingIsInHelp(t *testing.T) {
 	}
 }
 
+// markdown has one table per group for docs/reference/agent.md.
+func markdown() string {
+	var out strings.Builder
+	for _, g := range groups(new(config)) {
+		fmt.Fprintf(&out, "### %s\n\n| variable | value | meaning |\n| --- | --- | --- |\n", g.title)
+		for _, s := range g.settings {
+			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", s.env, s.note(), s.help)
+		}
+		out.WriteString("\n")
+	}
+	return out.String()
+}
+
+func TestFlagsInDocsExist(t *testing.T) {
+	t.Parallel()
+	var flags strings.Builder
+	_ = webhookconfig.Run([]string{"--help"}, nil, &flags) // flag.ErrHelp
+	flags.WriteString(help())
+	for _, document := range []string{"reference/agent.md", "guide/installing-agents.md", "operations/runbooks.md", "platforms/informer.md"} {
+		text := must(os.ReadFile("../../docs/" + document))(t)
+		commands := regexp.MustCompile("agent( webhook-configuration)?( --[^|`\n]*)").FindAllString(string(text), -1)
+		for _, name := range regexp.MustCompile(` -(-[a-z-]+)`).FindAllStringSubmatch(strings.Join(commands, " "), -1) {
+			if !regexp.MustCompile(name[1] + "[ ,\n]").MatchString(flags.String()) {
+				t.Errorf("%s: the agent has no flag -%s", document, name[1])
+			}
+		}
+	}
+}
+
 // Run with -update after a change of a setting.
 func TestSettingsInDocs(t *testing.T) {
 	t.Parallel()
 	const path = "../../docs/reference/agent.md"
 	text := string(must(os.ReadFile(path))(t))
-	before, rest, begins := strings.Cut(text, "<!-- settings: begin.")
-	comment, rest, _ := strings.Cut(rest, "\n")
-	_, after, ends := strings.Cut(rest, "<!-- settings: end -->")
-	if !begins || !ends {
+	place := regexp.MustCompile("(?s)(<!-- settings: begin[^\n]*\n\n).*(<!-- settings: end -->)")
+	if !place.MatchString(text) {
 		t.Fatalf("%s has no place for the settings", path)
 	}
-	fresh := before + "<!-- settings: begin." + comment + "\n\n" + markdown() + "<!-- settings: end -->" + after
+	fresh := place.ReplaceAllString(text, "${1}"+markdown()+"$2")
 	if *update {
 		if err := os.WriteFile(path, []byte(fresh), 0o600); err != nil {
 			t.Fatal(err)

@@ -47,7 +47,7 @@ func requiredSettings(c *config) []setting {
 		required("TLS_KEY", file(&c.client.Key),
 			"Private key of `TLS_CERT`, in PEM."),
 		required("KCP_ADDR", into("host:port", &c.controlPlane, parseAddress),
-			"Address of the control plane (KCP)."),
+			"Address of the control plane (KCP): host, host:port or https://host:port. Without a port 443, with `nats` 4222."),
 	}
 }
 
@@ -109,11 +109,11 @@ func sourceSettings(c *config) []setting {
 		optional("EXCLUDED_NAMESPACES", into("names", &c.informer.ExcludedNamespaces, parseNames), "",
 			"Namespaces that the informer does not watch, separated by commas. If empty, it watches all."),
 		optional("INFORMER_API_SERVER", text("URL", &c.informer.Server), "",
-			"API server that the informer watches. If empty, that of the cluster that the pod runs in."),
+			"API server that the informer watches. If empty, the one of the pod's cluster."),
 		optional("INFORMER_TOKEN_FILE", file(&c.informer.TokenFile), "",
-			"Bearer token of the informer. If empty, that of the pod's service account."),
+			"Bearer token of the informer. If empty, the token of the pod's service account."),
 		optional("INFORMER_CA_CERT", file(&c.informer.CAFile), "",
-			"CA certificates of `INFORMER_API_SERVER`, in PEM. If empty, those of the pod's service account."),
+			"CA certificates of `INFORMER_API_SERVER`. If empty, the file of the pod's service account."),
 	}
 }
 
@@ -160,11 +160,11 @@ func canarySettingsOf(c *config) []setting {
 		optional("CANARY_INTERVAL", duration(&c.canary.interval), defaults.CanaryInterval.String(),
 			"Time between two writes of the canary."),
 		optional("CANARY_API_SERVER", text("URL", &c.canary.server), "",
-			"API server that the canary writes to. If empty, that of the cluster that the pod runs in."),
+			"API server that the canary writes to. If empty, the one of the pod's cluster."),
 		optional("CANARY_TOKEN_FILE", file(&c.canary.token), "",
-			"Bearer token of the canary. If empty, that of the pod's service account."),
+			"Bearer token of the canary. If empty, the token of the pod's service account."),
 		optional("CANARY_CA_CERT", file(&c.canary.ca), "",
-			"CA certificates of `CANARY_API_SERVER`, in PEM. If empty, those of the pod's service account."),
+			"CA certificates of `CANARY_API_SERVER`. If empty, the file of the pod's service account."),
 	}
 }
 

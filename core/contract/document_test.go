@@ -18,9 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// example is a fenced block of docs/reference/contract-v3.md behind a comment "example: <name>".
-type example struct{ name, language, text string }
-
 func document(t *testing.T) string {
 	t.Helper()
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
@@ -31,6 +28,7 @@ func document(t *testing.T) string {
 	return string(text)
 }
 
+// examples returns the fenced blocks of docs/reference/contract-v3.md behind a comment "example: <name>", by name.
 func examples(t *testing.T, language string) map[string]string {
 	t.Helper()
 	blocks := regexp.MustCompile("(?s)<!-- example: ([^\n]+) -->\n```(\\w+)\n(.*?)```\n").FindAllStringSubmatch(document(t), -1)
@@ -39,8 +37,8 @@ func examples(t *testing.T, language string) map[string]string {
 	}
 	found := make(map[string]string)
 	for _, block := range blocks {
-		if e := (example{block[1], block[2], block[3]}); e.language == language {
-			found[e.name] = e.text
+		if block[2] == language {
+			found[block[1]] = block[3]
 		}
 	}
 	return found

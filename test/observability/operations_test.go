@@ -2,6 +2,7 @@ package observability
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,12 +46,9 @@ func TestLogMessagesAreListed(t *testing.T) {
 
 const runbooks = "docs/operations/runbooks.md"
 
-// TestRunbooks fails when an alert has no runbook or no severity, or when a runbook is too long, has
-// no command to copy, or asks Prometheus for what no process has.
+// TestRunbooks fails when an alert has no runbook or no severity, or when a runbook has no alert, is too long, or has no command to copy.
 func TestRunbooks(t *testing.T) {
 	const longest = 120 // words
-	exists := newKnown(t)
-	query := regexp.MustCompile(`(?m)^q '([^']*)'$`)
 	_, parsed := readRules(t)
 	for _, rule := range parsed.all() {
 		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], runbooks+"#")
@@ -62,10 +60,46 @@ func TestRunbooks(t *testing.T) {
 		if words := len(strings.Fields(text)); words > longest || !strings.Contains(text, "```sh\n") {
 			t.Errorf("%s has %d words, want at most %d, and commands to copy", rule.Alert, words, longest)
 		}
-		for _, found := range query.FindAllStringSubmatch(text, -1) {
-			if strings.Contains(found[1], "runtime_watcher_") {
-				exists.check(t, rule.Alert, found[1])
-			}
+	}
+	if n := strings.Count(read(t, runbooks), "\n### RuntimeWatcher"); n != len(parsed.all()) {
+		t.Errorf("%d runbooks for %d alerts", n, len(parsed.all()))
+	}
+}
+
+// TestRunbookCommands fails when a command asks Prometheus for what no process has, asks the fleet with an unknown
+// parameter, state, reason or problem, or searches a log for what no message has.
+func TestRunbookCommands(t *testing.T) {
+	exists, text := newKnown(t), read(t, runbooks)
+	each := func(pattern string, check func(argument string)) {
+		found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
+		if len(found) < 5 {
+			t.Errorf("%d commands match %s, want more", len(found), pattern)
+		}
+		for _, argument := range found {
+			check(argument[1])
 		}
 	}
+	each(`\bq '([^']*)'`, func(query string) {
+		if strings.Contains(query, "runtime_watcher_") {
+			exists.check(t, query, query)
+		}
+	})
+	api := read(t, "docs/reference/fleet-api.md")
+	each(`\bfleet '[a-z]+\?([^']*)'`, func(query string) {
+		for parameter := range strings.SplitSeq(query, "&") {
+			name, value, _ := strings.Cut(parameter, "=")
+			fixed := slices.Contains([]string{"state", "reason", "problem"}, name)
+			if !regexp.MustCompile("`"+name+"[`=]").MatchString(api) || fixed && !regexp.MustCompile("[`| ]"+value+"[` ]").MatchString(api) {
+				t.Errorf("fleet %s: fleet-api.md has no %s", query, parameter)
+			}
+		}
+	})
+	logged := section(t, "docs/reference/reasons-and-messages.md", "## Log messages")
+	each(`logs \| grep (?:-E )?'([^']*)'`, func(pattern string) {
+		for part := range strings.SplitSeq(pattern, "|") {
+			if !strings.Contains(logged, part) {
+				t.Errorf("grep %q: no message has %q", pattern, part)
+			}
+		}
+	})
 }

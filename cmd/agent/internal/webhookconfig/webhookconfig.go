@@ -31,7 +31,8 @@ const usage = `agent webhook-configuration prints the ValidatingWebhookConfigura
 It needs no cluster. The watches come from Watcher resources (-f), or one from --manager and --resource.
 Apply the output after the agent is ready:
 
-  agent webhook-configuration --ca-cert ca.crt -f watchers.yaml | kubectl apply --server-side -f -
+  agent webhook-configuration --ca-cert ca.crt -f watchers.yaml --canary runtime-watcher/runtime-watcher-canary |
+    kubectl apply --server-side -f -
 
 Flags:
 `
