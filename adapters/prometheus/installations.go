@@ -71,7 +71,7 @@ func newInstallationsCollector(
 		overdue: f.desc("certificates_overdue_runtimes",
 			"Runtimes with a certificate that was not issued or renewed in time."),
 		repairs: f.desc("repairs_total",
-			"Looks that applied all objects of an agent, because the fleet found that it does not watch."),
+			"Reconciles that applied all objects of an agent, because the fleet found that it does not watch."),
 		problem: f.desc("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem),
 	}
 }

@@ -49,7 +49,7 @@ runtime_watcher_installation_certificates_overdue_runtimes 1
 # TYPE runtime_watcher_installation_never_heard_runtimes gauge
 runtime_watcher_installation_never_heard_runtimes{manager="kyma"} 2
 runtime_watcher_installation_never_heard_runtimes{manager="other"} 0
-# HELP runtime_watcher_installation_repairs_total Looks that applied all objects of an agent, because the fleet found that it does not watch.
+# HELP runtime_watcher_installation_repairs_total Reconciles that applied all objects of an agent, because the fleet found that it does not watch.
 # TYPE runtime_watcher_installation_repairs_total counter
 runtime_watcher_installation_repairs_total 4
 # HELP runtime_watcher_installation_runtime_problem 1 for a runtime with that problem.

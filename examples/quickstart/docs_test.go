@@ -66,27 +66,46 @@ func anchors(t *testing.T, path string) (all []string) {
 	return all
 }
 
-// TestTestsThatAreNamedExist holds that a claim names a test that exists.
-func TestTestsThatAreNamedExist(t *testing.T) {
+// TestNamesExist holds that the tests, the targets of make and the exported names of packages exist that documents name.
+func TestNamesExist(t *testing.T) {
+	packages := map[string]*strings.Builder{} // Source by the name of the folder.
 	var tests strings.Builder
 	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && (entry.Name() == "bin" || entry.Name() == ".git") {
 			return filepath.SkipDir
-		} else if strings.HasSuffix(path, "_test.go") {
+		} else if filepath.Ext(path) != ".go" {
+			return err
+		}
+		folder := filepath.Base(filepath.Dir(path))
+		if packages[folder] == nil {
+			packages[folder] = &strings.Builder{}
+		}
+		packages[folder].WriteString(read(t, path))
+		if strings.HasSuffix(path, "_test.go") {
 			tests.WriteString(read(t, path))
 		}
 		return err
 	})
-	named := 0
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, named := read(t, "../../Makefile"), 0
 	for _, path := range documents(t) {
-		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w*`).FindAllString(read(t, path), -1) {
+		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w*|`+"`make [a-z-]+|`"+`[a-z]+\.[A-Z]\w+`).FindAllString(read(t, path), -1) {
 			named++
-			if !strings.Contains(tests.String(), "\nfunc "+name+"(") {
+			target, isTarget := strings.CutPrefix(name, "`make ")
+			folder, exported, isExported := strings.Cut(strings.Trim(name, "`"), ".")
+			switch {
+			case isTarget && !matches(`(?m)^`+target+`\b.*:`, makefile):
+				t.Errorf("%s names make %s, which is no target", path, target)
+			case isExported && packages[folder] != nil && !matches(`\b`+exported+`\b`, packages[folder].String()):
+				t.Errorf("%s names %s.%s, which the package does not have", path, folder, exported)
+			case !isTarget && !isExported && !strings.Contains(tests.String(), "\nfunc "+name+"("):
 				t.Errorf("%s names %s, which is no test", path, name)
 			}
 		}
 	}
-	if err != nil || named == 0 {
-		t.Errorf("%d tests are named (%v)", named, err)
+	if named < 100 {
+		t.Errorf("%d names are found, want more", named)
 	}
 }

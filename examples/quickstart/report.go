@@ -123,7 +123,7 @@ func (r *report) summary(s sum) {
 		"%d reconciles started: all of %s, none of runtime-2.\n",
 		seconds(s.took), len(s.waits), s.writes, s.reconciles, runtimeName)
 	r.printf("From commit to reconcile: %s to %s. Of these, the agent waits %s (the settle time),\n"+
-		"so that the operator does not look before the commit.\n",
+		"so that the operator does not read before the commit.\n",
 		millis(slices.Min(s.waits)), millis(slices.Max(s.waits)), millis(settle))
 	r.printf("Events, with the resync at the start of the agent: "+
 		"%.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n",
