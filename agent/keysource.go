@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -64,7 +63,7 @@ func (f *followed) reload() {
 	case err != nil:
 		f.status.Store(&keys.Status{Material: before.Material, Loaded: before.Loaded, Err: err})
 		if before.Err == nil || before.Err.Error() != err.Error() {
-			f.hooks.Refused(problemOf(err))
+			f.hooks.Refused(keys.Problem(err))
 		}
 	case newest != before.Material:
 		f.status.Store(&keys.Status{Material: newest, Loaded: time.Now()})
@@ -72,12 +71,4 @@ func (f *followed) reload() {
 	case before.Err != nil:
 		f.status.Store(&keys.Status{Material: newest, Loaded: before.Loaded})
 	}
-}
-
-// problemOf returns the label of an error.
-func problemOf(err error) string {
-	if broken, ok := errors.AsType[*keys.MaterialError](err); ok {
-		return broken.Problem
-	}
-	return keys.ProblemUnreadable
 }

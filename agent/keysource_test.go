@@ -51,9 +51,9 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			calls    []string
 		}{
 			{older, nil, "older", nil},
-			{nil, &keys.MaterialError{Problem: "mismatch"}, "older", []string{"mismatch"}},
-			{nil, &keys.MaterialError{Problem: "mismatch"}, "older", nil},
-			{nil, errors.New("no answer"), "older", []string{keys.ProblemUnreadable}},
+			{nil, broken("mismatch"), "older", []string{"mismatch"}},
+			{nil, broken("mismatch"), "older", nil},
+			{nil, errors.New("no answer"), "older", []string{"unreadable"}},
 			{older, nil, "older", nil},
 			{newer, nil, "newer", []string{"reloaded"}},
 		} {
@@ -89,3 +89,9 @@ func TestKeySourceMustBeginWithMaterial(t *testing.T) {
 		t.Errorf("error %v, want %v", err, missing)
 	}
 }
+
+// broken is an error of a source of its own.
+type broken string
+
+func (b broken) Error() string  { return "broken: " + string(b) }
+func (b broken) Reason() string { return string(b) }

@@ -63,8 +63,8 @@ type Options struct {
 	StopDelay time.Duration
 	// ShutdownTimeout bounds the shutdown after StopDelay. Default: 20 s.
 	ShutdownTimeout time.Duration
-	// Logger gets the log. Reviews wait while a line is written, so it must not block: see
-	// [LogWriter]. Nil discards.
+	// Logger gets the log. Reviews wait while a line is written, so it must not block. Nil
+	// discards.
 	Logger *slog.Logger
 }
 

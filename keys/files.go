@@ -29,7 +29,7 @@ type FilesHooks struct {
 	// Reloaded is called when a new generation is in use, with the validity of its certificate.
 	// Without a certificate both are the zero time.
 	Reloaded func(notBefore, notAfter time.Time)
-	// Refused is called once per distinct failure with its problem (see [MaterialError]). The last
+	// Refused is called once per distinct failure with its [Problem]. The last
 	// good generation stays in use. The problem "expired" may also be that of the generation in
 	// use.
 	Refused func(problem string)
@@ -89,8 +89,8 @@ type refusal struct {
 	message string
 }
 
-// NewFiles reads the files once. At this point broken files are an error: a [*MaterialError] with
-// the file and the problem.
+// NewFiles reads the files once. At this point broken files are an error with
+// the file and the [Problem].
 func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(paths.validate(), opts.validate()); err != nil {
@@ -220,7 +220,7 @@ func (f *Files) refuse(files snapshot, err error) error {
 	}
 	f.refused = refusal{files: files, message: err.Error()}
 	f.logRefused(&old, files.equal(old.files))
-	f.opts.Hooks.Refused(problemOf(err))
+	f.opts.Hooks.Refused(Problem(err))
 	return err
 }
 
@@ -235,12 +235,4 @@ func (f *Files) logRefused(g *generation, inUse bool) {
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
 	}
-}
-
-// problemOf returns the label of an error.
-func problemOf(err error) string {
-	if material, ok := errors.AsType[*MaterialError](err); ok {
-		return material.Problem
-	}
-	return ProblemUnreadable
 }

@@ -56,8 +56,8 @@ func (m *Material) Material() (*Material, error) {
 var errNoMaterial = errors.New("keys: no key material")
 
 // NewMaterial parses PEM text, as in the keys ca.crt, tls.crt and tls.key of a Kubernetes Secret.
-// It needs a CA bundle, a certificate with its key, or both, valid at this moment. It fails with a
-// [*MaterialError] for PEM text that it refuses.
+// It needs a CA bundle, a certificate with its key, or both, valid at this moment. The
+// error for PEM text that it refuses has a [Problem].
 func NewMaterial(caPEM, certPEM, keyPEM []byte) (*Material, error) {
 	paths := Paths{CA: fileOf(caPEM, "ca.crt"), Certificate: fileOf(certPEM, "tls.crt"), Key: fileOf(keyPEM, "tls.key")}
 	if err := paths.validate(); err != nil {
@@ -74,11 +74,9 @@ func fileOf(content []byte, name string) string {
 	return name
 }
 
-// ProblemUnreadable is the problem of key material that a source could not read.
-const ProblemUnreadable = "unreadable"
-
-// The other problems of key material.
+// The problems of key material.
 const (
+	problemUnreadable  = "unreadable"
 	problemEmpty       = "empty"
 	problemMalformed   = "malformed"
 	problemMismatch    = "mismatch"
@@ -86,27 +84,31 @@ const (
 	problemNotYetValid = "not_yet_valid"
 )
 
-// MaterialError is a fault of one file with key material. Its text never contains key material.
-type MaterialError struct {
-	// File is the path. For [NewMaterial] it is ca.crt, tls.crt or tls.key.
-	File string
-	// Problem is one of "unreadable", "empty", "malformed", "mismatch" (the key is of another
-	// certificate), "expired" and "not_yet_valid". It is a metric label.
-	Problem string
-	// Err has the details.
-	Err error
+// Problem returns what is wrong with key material, for the error of a [Source]: "unreadable",
+// "empty", "malformed", "mismatch" (the key is of another certificate), "expired" or
+// "not_yet_valid". It is a metric label. A source of your own names another problem by a method
+// Reason() string of its error. Otherwise its error means "unreadable".
+func Problem(err error) string {
+	var named interface{ Reason() string }
+	if errors.As(err, &named) {
+		return named.Reason()
+	}
+	return problemUnreadable
 }
 
-// Error returns the file, the problem and the details.
-func (e *MaterialError) Error() string {
-	return fmt.Sprintf("keys: key material %s (%s): %v", e.File, e.Problem, e.Err)
+// materialError is a fault of one file with key material. Its text never contains key material.
+type materialError struct {
+	file    string // the path; for [NewMaterial] ca.crt, tls.crt or tls.key
+	problem string
+	err     error
 }
 
-// Unwrap returns the details.
-func (e *MaterialError) Unwrap() error { return e.Err }
+func (e *materialError) Error() string {
+	return fmt.Sprintf("keys: key material %s (%s): %v", e.file, e.problem, e.err)
+}
 
-// Reason returns the problem.
-func (e *MaterialError) Reason() string { return e.Problem }
+func (e *materialError) Unwrap() error  { return e.err }
+func (e *materialError) Reason() string { return e.problem }
 
 // parse returns the material of files. It checks validity at now.
 func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
@@ -166,7 +168,7 @@ func (m *Material) addCertificate(paths Paths, files snapshot, now time.Time) er
 	// It also compares the public keys.
 	pair, err := tls.X509KeyPair(files.cert, files.key)
 	if err != nil {
-		return &MaterialError{File: paths.Key, Problem: keyProblem(files.key), Err: err}
+		return &materialError{file: paths.Key, problem: keyProblem(files.key), err: err}
 	}
 
 	pair.Leaf = chain[0]
@@ -223,7 +225,7 @@ var pemBegin = []byte("-----BEGIN ")
 // checkPEM refuses an empty file, and one with an incomplete PEM block (RFC 7468).
 func checkPEM(file string, content []byte) error {
 	if len(bytes.TrimSpace(content)) == 0 {
-		return &MaterialError{File: file, Problem: problemEmpty, Err: errors.New("want PEM blocks")}
+		return &materialError{file: file, problem: problemEmpty, err: errors.New("want PEM blocks")}
 	}
 	begun, whole := bytes.Count(content, pemBegin), 0
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
@@ -237,7 +239,7 @@ func checkPEM(file string, content []byte) error {
 
 // malformed returns the error for PEM text that cannot be parsed.
 func malformed(file string, err error) error {
-	return &MaterialError{File: file, Problem: problemMalformed, Err: err}
+	return &materialError{file: file, problem: problemMalformed, err: err}
 }
 
 // checkValidity leaves now out of its error, so that equal failures have equal texts and are
@@ -245,10 +247,10 @@ func malformed(file string, err error) error {
 func checkValidity(file string, certificate *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(certificate.NotAfter):
-		return &MaterialError{File: file, Problem: problemExpired, Err: fmt.Errorf(
+		return &materialError{file: file, problem: problemExpired, err: fmt.Errorf(
 			"%.64q expired at %s", certificate.Subject.CommonName, stamp(certificate.NotAfter))}
 	case now.Before(certificate.NotBefore):
-		return &MaterialError{File: file, Problem: problemNotYetValid, Err: fmt.Errorf(
+		return &materialError{file: file, problem: problemNotYetValid, err: fmt.Errorf(
 			"%.64q is valid from %s", certificate.Subject.CommonName, stamp(certificate.NotBefore))}
 	default:
 		return nil
@@ -261,7 +263,7 @@ func (m *Material) expiry(paths Paths, now time.Time) error {
 	case m.Certificate != nil && now.After(m.NotAfter):
 		return checkValidity(paths.Certificate, m.Certificate.Leaf, now)
 	case m.Roots != nil && now.After(m.RootsNotAfter):
-		return &MaterialError{File: paths.CA, Problem: problemExpired, Err: fmt.Errorf(
+		return &materialError{file: paths.CA, problem: problemExpired, err: fmt.Errorf(
 			"the last of its CAs expired at %s", stamp(m.RootsNotAfter))}
 	default:
 		return nil

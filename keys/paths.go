@@ -57,7 +57,7 @@ func (p Paths) read(known snapshot) (snapshot, error) {
 	}
 	files, err := settled(p.readOnce)
 	if errors.Is(err, errChanging) {
-		err = &MaterialError{File: cmp.Or(p.Certificate, p.CA), Problem: ProblemUnreadable, Err: err}
+		err = &materialError{file: cmp.Or(p.Certificate, p.CA), problem: problemUnreadable, err: err}
 	}
 	return files, err
 }
@@ -92,14 +92,14 @@ func (p Paths) readOnce() (files snapshot, err error) {
 	return files, nil
 }
 
-// readFile returns nil without a path, and a [*MaterialError] for a file that it cannot read.
+// readFile returns nil without a path, and an error for a file that it cannot read.
 func readFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
 	content, err := readBounded(path)
 	if err != nil {
-		return nil, &MaterialError{File: path, Problem: ProblemUnreadable, Err: err}
+		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
 	}
 	return content, nil
 }

@@ -103,7 +103,7 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 		t.Fatal(err)
 	}
 	beat := view.Runtimes[0].Replicas[0].Heartbeat
-	if view.Runtimes[0].Reason != fleet.ReasonPendingTooLong || view.Runtimes[0].Replicas[0].Sequence != 7 ||
+	if view.Runtimes[0].Reason != reasons.PendingTooLong || view.Runtimes[0].Replicas[0].Sequence != 7 ||
 		beat["interval"] != "30s" || beat["oldestPending"] != "1m30s" || beat["keyMaterialError"] != "\"},\ufffd<script>" {
 		t.Errorf("shown: %s", w.Body)
 	}

@@ -1,14 +1,50 @@
 package prometheus
 
 import (
+	"time"
+
 	prom "github.com/prometheus/client_golang/prometheus"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// Agent has the metrics of an agent. Its methods are hooks for the parts of an agent. They return
+// Agent has the metrics of an agent. Its functions are hooks for the parts of an agent. They return
 // at once and may be called concurrently.
 type Agent struct {
+	// Reviewed counts a review for manager that was answered with decision.
+	Reviewed func(manager core.Manager, decision string, took time.Duration)
+	// Refused counts a request that was answered with an HTTP status other than 200.
+	Refused func(status int, reason string, took time.Duration)
+	// OwnerProblem counts an object with a missing or malformed owner.
+	OwnerProblem func(manager core.Manager, problem string)
+	// Panicked counts a panic that was caught.
+	Panicked func(place string)
+	// InFlight adds 1 before a request is read, and -1 after it was answered.
+	InFlight func(delta int)
+	// HandshakeFailed counts a connection to the webhook with a failed TLS handshake.
+	HandshakeFailed func(cause string)
+	// Attempted counts one call of a forwarder with a number of events, 0 for a lone heartbeat.
+	Attempted func(manager core.Manager, events int, took time.Duration, err error)
+	// Connected counts an attempt to connect, which failed unless err is nil.
+	Connected func(err error)
+	// Retried counts a short retry after an HTTP status, 0 for no answer.
+	Retried func(status int)
+	// ContractInUse sets the contract that events to a manager travel with: "v1", "v2", ….
+	ContractInUse func(manager core.Manager, contract string)
+	// ContractUnknown counts an attempt that is answered as if the contract is not known.
+	ContractUnknown func(manager core.Manager)
+	// ConnectionDropped counts a connection that a server closed for its limit.
+	ConnectionDropped func(server, reason string)
+	// Stalled counts a time for which the agent did not run.
+	Stalled func()
+	// ManagersFileBroken sets whether the file with managers is broken.
+	ManagersFileBroken func(broken bool)
+	// CanaryProbed counts a write of the canary and sets the state that it showed.
+	CanaryProbed func(state core.CanaryState, took time.Duration)
+	// ReadOutbox makes each scrape read box. The last call counts.
+	ReadOutbox func(box *outbox.Outbox)
+
 	certificates
 	managers *managers
 	outbox   *outboxCollector
@@ -26,7 +62,7 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 		return nil, err
 	}
 	a := newAgent("agent", newManagers(opts))
-	all := collectors{a.outbox, a.keyMaterial(), a.webhook.all(), a.forward.all(), a.process.all()}
+	all := collectors{a.outbox, a.certificates.all(), a.webhook.all(), a.forward.all(), a.process.all()}
 	if err := all.register(reg); err != nil {
 		return nil, err
 	}
@@ -42,11 +78,15 @@ func newAgent(f factory, managers *managers) *Agent {
 		forward:      newForwardMetrics(f),
 		process:      newProcessMetrics(f),
 	}
+	a.Reviewed, a.Refused, a.OwnerProblem, a.Panicked = a.reviewed, a.refused, a.ownerProblem, a.panicked
+	a.InFlight, a.HandshakeFailed, a.Attempted, a.Connected = a.inFlight, a.handshakeFailed, a.attempted, a.connected
+	a.Retried, a.ContractInUse, a.ContractUnknown = a.retried, a.contractInUse, a.contractUnknown
+	a.ConnectionDropped, a.Stalled, a.ManagersFileBroken = a.connectionDropped, a.stalled, a.managersFileBroken
+	a.CanaryProbed, a.ReadOutbox = a.canaryProbed, a.readOutbox
 	for _, manager := range managers.all() {
 		a.forward.unknown.WithLabelValues(string(manager))
 	}
 	return a
 }
 
-// ReadOutbox makes each scrape read box. The last call counts.
-func (a *Agent) ReadOutbox(box *outbox.Outbox) { a.outbox.outbox.Store(box) }
+func (a *Agent) readOutbox(box *outbox.Outbox) { a.outbox.outbox.Store(box) }

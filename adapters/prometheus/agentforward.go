@@ -56,8 +56,7 @@ func (m forwardMetrics) all() collectors {
 	return collectors{m.durations, m.events, m.success, m.connects, m.retries, m.contract, m.unknown}
 }
 
-// Attempted counts one call of a forwarder with a number of events, 0 for a lone heartbeat.
-func (a *Agent) Attempted(manager core.Manager, events int, took time.Duration, err error) {
+func (a *Agent) attempted(manager core.Manager, events int, took time.Duration, err error) {
 	label := a.managers.value(manager)
 	a.forward.durations.WithLabelValues(a.forward.results.value(result(err))).Observe(took.Seconds())
 	for result, n := range a.forward.byResult(events, err) {
@@ -97,13 +96,11 @@ func result(err error) string {
 	return core.Reason(err)
 }
 
-// Connected counts an attempt to connect, which failed unless err is nil.
-func (a *Agent) Connected(err error) {
+func (a *Agent) connected(err error) {
 	a.forward.connects.WithLabelValues(a.forward.results.value(result(err))).Inc()
 }
 
-// Retried counts a short retry after an HTTP status, 0 for no answer.
-func (a *Agent) Retried(status int) {
+func (a *Agent) retried(status int) {
 	after := ""
 	if status != 0 {
 		after = code(status)
@@ -111,13 +108,11 @@ func (a *Agent) Retried(status int) {
 	a.forward.retries.WithLabelValues(after).Inc()
 }
 
-// ContractInUse sets the contract that events to a manager travel with: "v1", "v2", ….
-func (a *Agent) ContractInUse(manager core.Manager, contract string) {
+func (a *Agent) contractInUse(manager core.Manager, contract string) {
 	choose(a.forward.contract, a.forward.contracts, contract, a.managers.value(manager))
 }
 
-// ContractUnknown counts an attempt that is answered as if the contract is not known.
-func (a *Agent) ContractUnknown(manager core.Manager) {
+func (a *Agent) contractUnknown(manager core.Manager) {
 	a.forward.unknown.WithLabelValues(a.managers.value(manager)).Inc()
 }
 

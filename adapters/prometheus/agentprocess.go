@@ -39,24 +39,20 @@ func (m processMetrics) all() collectors {
 	return collectors{m.drops, m.stalls, m.managers, m.canaries, m.canary}
 }
 
-// ConnectionDropped counts a connection that a server closed for its limit.
-func (a *Agent) ConnectionDropped(server, reason string) {
+func (a *Agent) connectionDropped(server, reason string) {
 	a.process.drops.WithLabelValues(a.process.servers.value(server), a.process.reasons.value(reason)).Inc()
 }
 
-// Stalled counts a time for which the agent did not run.
-func (a *Agent) Stalled() { a.process.stalls.Inc() }
+func (a *Agent) stalled() { a.process.stalls.Inc() }
 
-// ManagersFileBroken sets whether the file with managers is broken.
-func (a *Agent) ManagersFileBroken(broken bool) {
+func (a *Agent) managersFileBroken(broken bool) {
 	a.process.managers.Set(0)
 	if broken {
 		a.process.managers.Set(1)
 	}
 }
 
-// CanaryProbed counts a write of the canary and sets the state that it showed.
-func (a *Agent) CanaryProbed(state core.CanaryState, took time.Duration) {
+func (a *Agent) canaryProbed(state core.CanaryState, took time.Duration) {
 	a.process.canaries.WithLabelValues(a.process.states.value(string(state))).Observe(took.Seconds())
 	choose(a.process.canary, a.process.states, string(state))
 }

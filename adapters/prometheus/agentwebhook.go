@@ -51,8 +51,7 @@ func (w webhookMetrics) all() collectors {
 	return collectors{w.durations, w.reviews, w.last, w.owners, w.refusals, w.panics, w.inFlight, w.handshakes}
 }
 
-// Reviewed counts a review for manager that was answered with decision.
-func (a *Agent) Reviewed(manager core.Manager, decision string, took time.Duration) {
+func (a *Agent) reviewed(manager core.Manager, decision string, took time.Duration) {
 	decision = a.webhook.decisions.value(decision)
 	label := a.managers.value(manager)
 	a.webhook.durations.WithLabelValues(decision).Observe(took.Seconds())
@@ -60,27 +59,22 @@ func (a *Agent) Reviewed(manager core.Manager, decision string, took time.Durati
 	a.webhook.last.WithLabelValues(label).SetToCurrentTime()
 }
 
-// Refused counts a request that was answered with an HTTP status other than 200.
-func (a *Agent) Refused(status int, reason string, took time.Duration) {
+func (a *Agent) refused(status int, reason string, took time.Duration) {
 	a.webhook.durations.WithLabelValues(decisionRefused).Observe(took.Seconds())
 	a.webhook.refusals.WithLabelValues(code(status), a.webhook.reasons.value(reason)).Inc()
 }
 
-// OwnerProblem counts an object with a missing or malformed owner.
-func (a *Agent) OwnerProblem(manager core.Manager, problem string) {
+func (a *Agent) ownerProblem(manager core.Manager, problem string) {
 	a.webhook.owners.WithLabelValues(a.managers.value(manager), a.webhook.problems.value(problem)).Inc()
 }
 
-// Panicked counts a panic that was caught.
-func (a *Agent) Panicked(place string) {
+func (a *Agent) panicked(place string) {
 	a.webhook.panics.WithLabelValues(a.webhook.places.value(place)).Inc()
 }
 
-// InFlight adds 1 before a request is read, and -1 after it was answered.
-func (a *Agent) InFlight(delta int) { a.webhook.inFlight.Add(float64(delta)) }
+func (a *Agent) inFlight(delta int) { a.webhook.inFlight.Add(float64(delta)) }
 
-// HandshakeFailed counts a connection to the webhook with a failed TLS handshake.
-func (a *Agent) HandshakeFailed(cause string) {
+func (a *Agent) handshakeFailed(cause string) {
 	a.webhook.handshakes.WithLabelValues(a.webhook.causes.value(cause)).Inc()
 }
 

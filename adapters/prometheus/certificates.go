@@ -4,6 +4,8 @@ import (
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // certificates are the metrics of key material, which agent and listener share.
@@ -31,7 +33,7 @@ func newCertificates(f factory) certificates {
 	}
 }
 
-func (c certificates) keyMaterial() collectors {
+func (c certificates) all() collectors {
 	return collectors{c.reloads, c.failures, c.expiry, c.lifetime}
 }
 
@@ -39,37 +41,41 @@ func (c certificates) keyMaterial() collectors {
 func (c certificates) KeyMaterial(use string) KeyMaterial {
 	use = c.uses.value(use)
 	c.reloads.WithLabelValues(use)
-	return KeyMaterial{use: use, metrics: c}
+	k := keyMaterial{use: use, metrics: c}
+	return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: k.reloaded, Refused: k.refused}, Expires: k.expires}
 }
 
-// KeyMaterial has the metrics of one set of key material. Its methods are hooks. They return at
-// once and may be called concurrently.
+// KeyMaterial has the metrics of one set of key material. Its functions return at once and may be
+// called concurrently.
 type KeyMaterial struct {
+	keys.FilesHooks
+	// Expires sets expiry and lifetime of the certificate in use. A zero time removes its series:
+	// notAfter the expiry, notBefore the lifetime. Call it for the first generation, for which no
+	// hook is called.
+	Expires func(notBefore, notAfter time.Time)
+}
+
+type keyMaterial struct {
 	use     string
 	metrics certificates
 }
 
-// Reloaded counts a new generation, and sets its validity as Expires does.
-func (k KeyMaterial) Reloaded(notBefore, notAfter time.Time) {
+func (k keyMaterial) reloaded(notBefore, notAfter time.Time) {
 	k.metrics.reloads.WithLabelValues(k.use).Inc()
-	k.Expires(notBefore, notAfter)
+	k.expires(notBefore, notAfter)
 }
 
-// Refused counts a new generation with a problem.
-func (k KeyMaterial) Refused(problem string) {
+func (k keyMaterial) refused(problem string) {
 	k.metrics.failures.WithLabelValues(k.use, k.metrics.problems.value(problem)).Inc()
 }
 
-// Expires sets expiry and lifetime of the certificate in use. A zero time removes its series:
-// notAfter the expiry, notBefore the lifetime. Call it for the first generation, for which no hook
-// is called.
-func (k KeyMaterial) Expires(notBefore, notAfter time.Time) {
+func (k keyMaterial) expires(notBefore, notAfter time.Time) {
 	k.set(k.metrics.expiry, notAfter, float64(notAfter.Unix()))
 	k.set(k.metrics.lifetime, notBefore, notAfter.Sub(notBefore).Seconds())
 }
 
 // set removes the series if known is the zero time.
-func (k KeyMaterial) set(gauge *prom.GaugeVec, known time.Time, value float64) {
+func (k keyMaterial) set(gauge *prom.GaugeVec, known time.Time, value float64) {
 	if known.IsZero() {
 		gauge.DeleteLabelValues(k.use)
 		return

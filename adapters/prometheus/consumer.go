@@ -8,9 +8,19 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Consumer has the metrics of a consumer of messages, such as that of adapters/natsjetstream. Its
-// methods are hooks for it. They return at once and may be called concurrently.
+// Consumer has the metrics of a consumer of messages. It converts to the hooks of
+// adapters/natsjetstream. Its functions return at once and may be called concurrently.
 type Consumer struct {
+	// Concluded counts a message for manager by its fate, for a reason. The reason is empty when every
+	// event is enqueued.
+	Concluded func(manager core.Manager, fate, reason string, took time.Duration)
+	// Backlog sets the backlog in the stream of a manager.
+	Backlog func(manager core.Manager, messages uint64, filled float64, oldest time.Duration)
+	// Redelivered counts a message that the stream delivers again.
+	Redelivered func(manager core.Manager)
+}
+
+type consumer struct {
 	managers              *managers
 	messages, redelivered *prom.CounterVec
 	durations             *prom.HistogramVec
@@ -20,13 +30,13 @@ type Consumer struct {
 }
 
 // NewConsumer returns the metrics of a consumer, registered with reg. It fails as [NewAgent] does.
-func NewConsumer(reg prom.Registerer, opts Options) (*Consumer, error) {
+func NewConsumer(reg prom.Registerer, opts Options) (Consumer, error) {
 	opts = opts.withDefaults()
 	if err := check(reg, opts); err != nil {
-		return nil, err
+		return Consumer{}, err
 	}
 	f := factory("consumer")
-	c := &Consumer{
+	c := &consumer{
 		managers: newManagers(opts),
 		messages: f.counters("messages_total",
 			"Messages that the consumer took, by fate and reason. A delayed one counts at each delivery.",
@@ -43,28 +53,24 @@ func NewConsumer(reg prom.Registerer, opts Options) (*Consumer, error) {
 			"Age of the oldest message in the stream, 0 without one.", labelManager),
 	}
 	if err := (collectors{c.messages, c.durations, c.redelivered, c.backlog, c.filled, c.age}).register(reg); err != nil {
-		return nil, err
+		return Consumer{}, err
 	}
-	return c, nil
+	return Consumer{Concluded: c.concluded, Backlog: c.setBacklog, Redelivered: c.countRedelivered}, nil
 }
 
-// Concluded counts a message for manager by its fate, for a reason. The reason is empty when every
-// event is enqueued.
-func (c *Consumer) Concluded(manager core.Manager, fate, reason string, took time.Duration) {
+func (c *consumer) concluded(manager core.Manager, fate, reason string, took time.Duration) {
 	fate = c.fates.value(fate)
 	c.durations.WithLabelValues(fate).Observe(took.Seconds())
 	c.messages.WithLabelValues(c.managers.value(manager), fate, c.reasons.value(reason)).Inc()
 }
 
-// Backlog sets the backlog in the stream of a manager.
-func (c *Consumer) Backlog(manager core.Manager, messages uint64, filled float64, oldest time.Duration) {
+func (c *consumer) setBacklog(manager core.Manager, messages uint64, filled float64, oldest time.Duration) {
 	name := c.managers.value(manager)
 	c.backlog.WithLabelValues(name).Set(float64(messages))
 	c.filled.WithLabelValues(name).Set(filled)
 	c.age.WithLabelValues(name).Set(oldest.Seconds())
 }
 
-// Redelivered counts a message that the stream delivers again.
-func (c *Consumer) Redelivered(manager core.Manager) {
+func (c *consumer) countRedelivered(manager core.Manager) {
 	c.redelivered.WithLabelValues(c.managers.value(manager)).Inc()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-func newConsumer(t *testing.T, opts prometheus.Options) (*prometheus.Consumer, *prom.Registry) {
+func newConsumer(t *testing.T, opts prometheus.Options) (prometheus.Consumer, *prom.Registry) {
 	t.Helper()
 	reg := prom.NewPedanticRegistry()
 	consumer, err := prometheus.NewConsumer(reg, opts)

@@ -1,5 +1,5 @@
 // Package prometheus exposes metrics of an agent, of a listener, of a consumer and of a fleet to
-// Prometheus. The methods of [Agent], [Listener] and [Consumer] are hooks for the parts that they
+// Prometheus. [Agent], [Listener] and [Consumer] have hooks for the parts that they
 // measure. An outbox and a fleet are read at each scrape. Nothing is global: the caller passes a
 // [prom.Registerer], and serves it.
 //

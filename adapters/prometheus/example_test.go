@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// The outbox is read at each scrape. Its hooks, and those of the other parts, are methods of the
+// The outbox is read at each scrape. Its hooks, and those of the other parts, belong to the
 // metrics.
 func ExampleNewAgent() {
 	reg := prom.NewRegistry()
@@ -61,7 +61,7 @@ func ExampleNewListener() {
 	}
 
 	// A listener calls this when it has answered a request.
-	metrics.Answered("v2", "kyma", http.StatusOK, "", 80*time.Microsecond)
+	metrics.Hooks.Answered("v2", "kyma", http.StatusOK, "", 80*time.Microsecond)
 
 	printMetrics(reg, "runtime_watcher_listener_requests_total")
 	// Output:

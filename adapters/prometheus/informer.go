@@ -6,10 +6,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Informer has the metrics of a source that watches, such as adapters/informer: its methods are
-// hooks of that. Register it as a collector. Create it with [NewInformer]. It is safe for
+// Informer has the metrics of a source that watches, such as adapters/informer: its functions
+// are hooks of that. Register it as a collector. Create it with [NewInformer]. It is safe for
 // concurrent use.
 type Informer struct {
+	// Observed counts a change of an object of a manager, by its decision.
+	Observed func(manager core.Manager, decision string)
+	// Proved records that the API server showed that a watch works.
+	Proved func(manager core.Manager)
+	// Failed counts a failed attempt to establish a watch.
+	Failed func(manager core.Manager, reason string)
+
 	collectors
 
 	changes  *prom.CounterVec
@@ -36,21 +43,19 @@ func NewInformer(opts Options) (*Informer, error) {
 			"Time at which the API server last showed that a watch works, in Unix time.", labelManager),
 		managers: newManagers(opts), decisions: new(vocabulary), reasons: new(vocabulary),
 	}
+	i.Observed, i.Proved, i.Failed = i.observed, i.proved, i.failed
 	i.collectors = collectors{i.changes, i.failures, i.last}
 	return i, nil
 }
 
-// Observed counts a change of an object of a manager, by its decision.
-func (i *Informer) Observed(manager core.Manager, decision string) {
+func (i *Informer) observed(manager core.Manager, decision string) {
 	i.changes.WithLabelValues(i.managers.value(manager), i.decisions.value(decision)).Inc()
 }
 
-// Failed counts a failed attempt to establish a watch.
-func (i *Informer) Failed(manager core.Manager, reason string) {
+func (i *Informer) failed(manager core.Manager, reason string) {
 	i.failures.WithLabelValues(i.managers.value(manager), i.reasons.value(reason)).Inc()
 }
 
-// Proved records that the API server showed that a watch works.
-func (i *Informer) Proved(manager core.Manager) {
+func (i *Informer) proved(manager core.Manager) {
 	i.last.WithLabelValues(i.managers.value(manager)).SetToCurrentTime()
 }

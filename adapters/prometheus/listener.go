@@ -8,10 +8,23 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Listener has the metrics of a listener. Its methods are hooks for it. They return at once and may
-// be called concurrently.
+// Listener has the metrics of a listener: the hooks for its options. They return at once and may be
+// called concurrently.
 type Listener struct {
+	// Hooks fits the field Hooks of the options of a listener.
+	Hooks hooks
 	certificates
+}
+
+// hooks has the fields of the hooks of package listener, which no agent may link.
+type hooks = struct {
+	Answered          func(contract string, manager core.Manager, status int, reason string, took time.Duration)
+	InFlight          func(delta int)
+	HandshakeFailed   func(cause string)
+	ConnectionDropped func(reason string)
+}
+
+type listenerMetrics struct {
 	managers   *managers
 	answers    *prom.CounterVec
 	durations  *prom.HistogramVec
@@ -30,8 +43,8 @@ func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 	if err := check(reg, opts); err != nil {
 		return nil, err
 	}
-	l := newListener("listener", newManagers(opts))
-	all := collectors{l.answers, l.durations, l.inFlight, l.handshakes, l.drops, l.keyMaterial()}
+	l, keys := newListenerMetrics("listener", newManagers(opts)), newCertificates("listener")
+	all := collectors{l.answers, l.durations, l.inFlight, l.handshakes, l.drops, keys.all()}
 	if opts.Aliases {
 		l.aliases = newListenerAliases()
 		all = append(all, l.aliases.all()...)
@@ -39,13 +52,15 @@ func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 	if err := all.register(reg); err != nil {
 		return nil, err
 	}
-	return l, nil
+	return &Listener{certificates: keys, Hooks: hooks{
+		Answered: l.answered, InFlight: l.addInFlight,
+		HandshakeFailed: l.handshakeFailed, ConnectionDropped: l.connectionDropped,
+	}}, nil
 }
 
-func newListener(f factory, managers *managers) *Listener {
-	return &Listener{
-		certificates: newCertificates(f),
-		managers:     managers,
+func newListenerMetrics(f factory, managers *managers) *listenerMetrics {
+	return &listenerMetrics{
+		managers: managers,
 		answers: f.counters("requests_total", "Requests answered, by contract, manager, HTTP status and reason.",
 			labelContract, labelManager, labelCode, labelReason),
 		durations: f.histograms("request_duration_seconds",
@@ -58,10 +73,7 @@ func newListener(f factory, managers *managers) *Listener {
 	}
 }
 
-// Answered counts a request for manager that was answered with an HTTP status, for a reason.
-// Contract and manager are empty when the request names no known one. The reason is empty for a
-// success.
-func (l *Listener) Answered(contract string, manager core.Manager, status int, reason string, took time.Duration) {
+func (l *listenerMetrics) answered(contract string, manager core.Manager, status int, reason string, took time.Duration) {
 	contract = l.contracts.value(contract)
 	l.durations.WithLabelValues(contract, code(status)).Observe(took.Seconds())
 	l.answers.WithLabelValues(contract, l.managers.value(manager), code(status), l.reasons.value(reason)).Inc()
@@ -70,21 +82,18 @@ func (l *Listener) Answered(contract string, manager core.Manager, status int, r
 	}
 }
 
-// InFlight adds 1 before the work on a request, and -1 after it.
-func (l *Listener) InFlight(delta int) {
+func (l *listenerMetrics) addInFlight(delta int) {
 	l.inFlight.Add(float64(delta))
 	if l.aliases != nil {
 		l.aliases.inFlight.Add(float64(delta))
 	}
 }
 
-// HandshakeFailed counts a connection with a failed TLS handshake.
-func (l *Listener) HandshakeFailed(cause string) {
+func (l *listenerMetrics) handshakeFailed(cause string) {
 	l.handshakes.WithLabelValues(l.causes.value(cause)).Inc()
 }
 
-// ConnectionDropped counts a connection that was closed for the limit.
-func (l *Listener) ConnectionDropped(reason string) {
+func (l *listenerMetrics) connectionDropped(reason string) {
 	l.drops.WithLabelValues(l.reasons.value(reason)).Inc()
 }
 

@@ -13,13 +13,13 @@ import (
 
 func TestListenerBoundsManagers(t *testing.T) {
 	listener, reg := newListener(t, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
-	listener.Answered("", "", http.StatusNotFound, "unknown_path", time.Microsecond)
+	listener.Hooks.Answered("", "", http.StatusNotFound, "unknown_path", time.Microsecond)
 	for i := range 100 {
 		manager := core.Manager(fmt.Sprintf("guess-%d", i))
-		listener.Answered("v2", manager, http.StatusNotFound, "unknown_manager", time.Microsecond)
+		listener.Hooks.Answered("v2", manager, http.StatusNotFound, "unknown_manager", time.Microsecond)
 	}
-	listener.Answered("v2", "known", http.StatusServiceUnavailable, "not_ready", time.Microsecond)
-	listener.Answered("v2", "known", 0, "\xff", time.Microsecond)
+	listener.Hooks.Answered("v2", "known", http.StatusServiceUnavailable, "not_ready", time.Microsecond)
+	listener.Hooks.Answered("v2", "known", 0, "\xff", time.Microsecond)
 	text := scrape(t, reg)
 	for _, want := range []string{
 		`requests_total{code="404",contract="",manager="_other",reason="unknown_path"} 1`,
@@ -41,9 +41,9 @@ func TestListenerAliases(t *testing.T) {
 	for _, status := range []int{
 		http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnauthorized, http.StatusForbidden,
 	} {
-		listener.Answered("v2", "known", status, "", time.Second)
+		listener.Hooks.Answered("v2", "known", status, "", time.Second)
 	}
-	listener.InFlight(2)
+	listener.Hooks.InFlight(2)
 	text := "\n" + scrape(t, reg)
 	for _, want := range []string{
 		`requests_total{server_name="listener"} 5`, `request_errors_total{server_name="listener"} 4`,

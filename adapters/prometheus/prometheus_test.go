@@ -25,27 +25,6 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// The methods fit the hooks of the parts. Those of adapters that may not be imported are written
-// out.
-var (
-	_ = outbox.Hooks{Attempted: (*prometheus.Agent)(nil).Attempted}
-
-	_ func(core.Manager, string, time.Duration)              = (*prometheus.Agent)(nil).Reviewed
-	_ func(int, string, time.Duration)                       = (*prometheus.Agent)(nil).Refused
-	_ func(core.Manager, string)                             = (*prometheus.Agent)(nil).OwnerProblem
-	_ func(string)                                           = (*prometheus.Agent)(nil).Panicked
-	_ func(int)                                              = (*prometheus.Agent)(nil).InFlight
-	_ func(error)                                            = (*prometheus.Agent)(nil).Connected
-	_ func(int)                                              = (*prometheus.Agent)(nil).Retried
-	_ func(string, core.Manager, int, string, time.Duration) = (*prometheus.Listener)(nil).Answered
-	_ func(int)                                              = (*prometheus.Listener)(nil).InFlight
-	_ func(string)                                           = (*prometheus.Listener)(nil).HandshakeFailed
-	_ func(string)                                           = (*prometheus.Listener)(nil).ConnectionDropped
-	_ func(core.Manager, string, string, time.Duration)      = (*prometheus.Consumer)(nil).Concluded
-	_ func(notBefore, notAfter time.Time)                    = prometheus.KeyMaterial{}.Reloaded
-	_ func(string)                                           = prometheus.KeyMaterial{}.Refused
-)
-
 var errBroken = errors.New("broken")
 
 // refusal is an error that names its cause.
@@ -109,14 +88,14 @@ func useAgent(t *testing.T, agent *prometheus.Agent) {
 
 // useListener touches every metric of a listener.
 func useListener(listener *prometheus.Listener) {
-	listener.InFlight(+1)
-	listener.InFlight(+1)
-	listener.InFlight(-1)
-	listener.Answered("v2", "kyma", http.StatusOK, "", 60*time.Microsecond)
-	listener.Answered("v2", "kyma", http.StatusServiceUnavailable, "busy", 3*time.Millisecond)
-	listener.Answered("v1", "", http.StatusNotFound, "unknown_manager", 30*time.Microsecond)
-	listener.HandshakeFailed("untrusted")
-	listener.ConnectionDropped("no_slot")
+	listener.Hooks.InFlight(+1)
+	listener.Hooks.InFlight(+1)
+	listener.Hooks.InFlight(-1)
+	listener.Hooks.Answered("v2", "kyma", http.StatusOK, "", 60*time.Microsecond)
+	listener.Hooks.Answered("v2", "kyma", http.StatusServiceUnavailable, "busy", 3*time.Millisecond)
+	listener.Hooks.Answered("v1", "", http.StatusNotFound, "unknown_manager", 30*time.Microsecond)
+	listener.Hooks.HandshakeFailed("untrusted")
+	listener.Hooks.ConnectionDropped("no_slot")
 	listener.KeyMaterial("server").Reloaded(time.Unix(1_899_000_000, 0), time.Unix(1_900_000_000, 0))
 	listener.KeyMaterial("server").Refused("expired")
 	listener.KeyMaterial("ca").Expires(time.Time{}, time.Unix(2_000_000_000, 0))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/logwriter"
 )
 
 // options returns the settings as options of the agent.
@@ -72,7 +73,7 @@ func (c *config) buildInfo() prom.Collector {
 	}, func() float64 { return 1 })
 }
 
-func droppedLines(log *agent.LogWriter) prom.Collector {
+func droppedLines(log *logwriter.Writer) prom.Collector {
 	return prom.NewCounterFunc(prom.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "log_lines_dropped_total",
 		Help: "Log lines that were dropped because the log sink was stalled.",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
+	"github.com/runtime-watcher/runtime-watcher/internal/logwriter"
 )
 
 const (
@@ -70,7 +71,7 @@ func printTo(w io.Writer, text string) error {
 
 // runAgent runs the agent, and a log that does not wait for stderr.
 func runAgent(ctx context.Context, c config, stderr io.Writer) error {
-	lines := agent.NewLogWriter(stderr)
+	lines := logwriter.New(stderr)
 	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
 	writing.Go(func() { _ = lines.Start(logging) }) // It returns nil.
@@ -106,7 +107,7 @@ func (c *config) parts(log *slog.Logger) (agent.Parts, []prom.Collector, error) 
 	return source.Parts(), []prom.Collector{source.Collector()}, nil
 }
 
-func serve(ctx context.Context, c config, log *slog.Logger, lines *agent.LogWriter) error {
+func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Writer) error {
 	limitMemory(c.getenv)
 	for _, warning := range c.warnings {
 		log.WarnContext(ctx, "doubtful setting", slog.String("warning", warning))

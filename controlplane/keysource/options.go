@@ -17,7 +17,7 @@ type Options struct {
 	// Reloaded is called when new key material is in use, with its validity. It must return at
 	// once. Default: no call.
 	Reloaded func(notBefore, notAfter time.Time)
-	// Refused is called once per distinct failure, with the Problem of an keys.MaterialError.
+	// Refused is called once per distinct failure, with its [keys.Problem].
 	// A Secret that does not exist yet is no failure. It must return at once. Default: no call.
 	Refused func(problem string)
 	// Logger gets a line for each reload and each distinct failure. Default: discarded.

@@ -154,14 +154,7 @@ func (s *Secret) refuse(old *generation, err error) {
 	}
 	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
-	s.opts.Refused(problemOf(err))
-}
-
-func problemOf(err error) string {
-	if broken, ok := errors.AsType[*keys.MaterialError](err); ok {
-		return broken.Problem
-	}
-	return keys.ProblemUnreadable
+	s.opts.Refused(keys.Problem(err))
 }
 
 // content is the PEM text of CA bundle, certificate and key, from one reading.

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -168,8 +167,8 @@ func TestBrokenSecretKeepsTheLastGoodMaterial(t *testing.T) {
 		problem string
 		spoil   func(s *secrets, ca *testpki.CA)
 	}{
-		"deleted": {keys.ProblemUnreadable, func(s *secrets, _ *testpki.CA) { s.data = nil }},
-		"no API server": {keys.ProblemUnreadable, func(s *secrets, _ *testpki.CA) {
+		"deleted": {"unreadable", func(s *secrets, _ *testpki.CA) { s.data = nil }},
+		"no API server": {"unreadable", func(s *secrets, _ *testpki.CA) {
 			s.err = errors.New("connection refused")
 		}},
 		"no CA": {"empty", func(s *secrets, _ *testpki.CA) { delete(s.data, "ca.crt") }},

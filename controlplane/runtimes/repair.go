@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // followFleet enqueues a runtime at once when the fleet finds its watch path broken, if the fleet
@@ -156,7 +157,7 @@ func (r *repairable) change(now *fleet.Status) (isNew bool) {
 // canRepair reports whether a look may end a condition of a single runtime. Load, or the control
 // plane, causes the others.
 func canRepair(c fleet.Condition) bool {
-	causedElsewhere := []string{fleet.ReasonDropping, fleet.ReasonPendingTooLong, fleet.ReasonSharedByReplicas}
+	causedElsewhere := []string{reasons.Dropping, reasons.PendingTooLong, reasons.SharedByReplicas}
 	return c.State == fleet.Stale || c.State == fleet.Degraded && !slices.Contains(causedElsewhere, c.Reason)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // repairWorld is a reconciler that follows a fleet. The runtime prod is ready for a long time, and
@@ -135,8 +136,8 @@ func TestOtherConditionsAreNotLookedAt(t *testing.T) {
 		for n := range uint64(9) {
 			w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, Sequence: 2*n + 2})
 		}
-		if s := w.fleet.Get(prod, "a"); s.Reason != fleet.ReasonSharedByReplicas {
-			t.Errorf("reason %q, want %q", s.Reason, fleet.ReasonSharedByReplicas)
+		if s := w.fleet.Get(prod, "a"); s.Reason != reasons.SharedByReplicas {
+			t.Errorf("reason %q, want %q", s.Reason, reasons.SharedByReplicas)
 		}
 		w.beat("by hand", lost)
 		w.fleet.Observe(core.Peer{ID: "unknown"}, "a", core.Batch{Epoch: "e", Heartbeat: &lost}, nil)

@@ -109,7 +109,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	}
 	// The runtimes watch without the invalid condition, so events arrive, and too many.
 	if dropped != nil {
-		result.state, result.reason, result.message = v1beta2.StateWarning, reasonConditionInvalid, dropped.Error()
+		result.state, result.reason, result.message = stateWarning, reasonConditionInvalid, dropped.Error()
 	}
 	return result, nil
 }
@@ -118,7 +118,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
 	if r.routing == nil {
 		return outcome{
-			v1beta2.StateReady, metav1.ConditionTrue, reasonRouteNotNeeded,
+			stateReady, metav1.ConditionTrue, reasonRouteNotNeeded,
 			"routes are turned off",
 		}, nil
 	}
@@ -154,7 +154,7 @@ func (r *reconciler) lead(ctx context.Context, w *v1beta2.Watcher, manager core.
 	}
 
 	return outcome{
-		v1beta2.StateReady, metav1.ConditionTrue, reasonRouteApplied,
+		stateReady, metav1.ConditionTrue, reasonRouteApplied,
 		fmt.Sprintf("%s leads %s from %s", r.routing.kind(), strings.Join(prefixes(manager), ", "), where),
 	}, nil
 }

@@ -63,20 +63,28 @@ func problem(reason, format string, args ...any) error {
 	return &routeProblem{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
+// The states of a Watcher that this package writes. Others may have stored Deleting and Unmanaged.
+const (
+	stateProcessing = "Processing"
+	stateReady      = "Ready"
+	stateWarning    = "Warning"
+	stateError      = "Error"
+)
+
 // outcome is the content of a status.
 type outcome struct {
-	state           v1beta2.State
+	state           string
 	status          metav1.ConditionStatus
 	reason, message string
 }
 
 // failed returns the outcome of an error, and the error again when it must be retried.
 func failed(err error) (o outcome, again error) {
-	o = outcome{state: v1beta2.StateError, status: metav1.ConditionFalse, reason: reasonRouteRefused, message: err.Error()}
+	o = outcome{state: stateError, status: metav1.ConditionFalse, reason: reasonRouteRefused, message: err.Error()}
 	var known *routeProblem
 	switch {
 	case errors.As(err, &known) && known.reason == reasonRoutePending:
-		o.state, o.status, o.reason = v1beta2.StateProcessing, metav1.ConditionUnknown, known.reason
+		o.state, o.status, o.reason = stateProcessing, metav1.ConditionUnknown, known.reason
 	case errors.As(err, &known):
 		o.reason = known.reason
 	case errors.Is(err, errNoManager):
@@ -143,7 +151,7 @@ func (r *reconciler) readyOf(w *v1beta2.Watcher, o outcome) metav1.Condition {
 
 func (r *reconciler) emit(w *v1beta2.Watcher, o outcome) {
 	kind := corev1.EventTypeNormal
-	if o.state == v1beta2.StateError || o.state == v1beta2.StateWarning {
+	if o.state == stateError || o.state == stateWarning {
 		kind = corev1.EventTypeWarning
 	}
 	r.events.Eventf(w, nil, kind, o.reason, "Route", "%s", shorten(o.message))

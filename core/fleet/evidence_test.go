@@ -6,6 +6,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // An agent that starts during an outage may drop events before its first heartbeat arrives.
@@ -18,8 +19,8 @@ func TestDropsBeforeTheFirstHeartbeatAreSeen(t *testing.T) {
 		want     fleet.State
 		reason   string
 	}{
-		"the first heartbeat":               {[]message{dropped(beat("e", 1, 0))}, fleet.Degraded, fleet.ReasonDropping},
-		"the first event, a late heartbeat": {[]message{resync("e", 1), dropped(beat("e", 9, 1))}, fleet.Degraded, fleet.ReasonDropping},
+		"the first heartbeat":               {[]message{dropped(beat("e", 1, 0))}, fleet.Degraded, reasons.Dropping},
+		"the first event, a late heartbeat": {[]message{resync("e", 1), dropped(beat("e", 9, 1))}, fleet.Degraded, reasons.Dropping},
 		// A new leader does not know when an old agent dropped them.
 		"an old epoch": {[]message{resync("e", 70), dropped(beat("e", 900, 70))}, fleet.Fresh, ""},
 	} {
@@ -38,7 +39,7 @@ func TestFailedHandshakesExplainALostCanary(t *testing.T) {
 		r.observe(resync("e", 1), beat("e", 1, 1))
 		time.Sleep(interval)
 		r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary, b.WebhookFailures = core.CanaryLost, 2 }))
-		r.wantState(fleet.Degraded, fleet.ReasonWebhookUnreachable)
+		r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
 	})
 }
 
@@ -56,7 +57,7 @@ func TestAReviewEndsWebhookUnreachable(t *testing.T) {
 		r.observe(resync("e", 1), with(beat("e", 1, 1), failures(0, time.Second)))
 		time.Sleep(interval)
 		r.observe(with(beat("e", 2, 1), failures(4, interval+time.Second)))
-		r.wantState(fleet.Degraded, fleet.ReasonWebhookUnreachable)
+		r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
 		time.Sleep(interval)
 		r.observe(with(beat("e", 3, 1), failures(4, time.Second)))
 		r.wantState(fleet.Fresh, "")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // A restart of the operator made dead runtimes vanish from page and metrics, and ended the alert.
@@ -127,7 +128,7 @@ func TestARefusedRuntimeNamesTheReason(t *testing.T) {
 		wantRefused("san_mismatch")
 		time.Sleep(2*interval + time.Second)
 		refuse()
-		r.wantState(fleet.Stale, fleet.ReasonRefused)
+		r.wantState(fleet.Stale, reasons.Refused)
 		time.Sleep(2 * time.Minute)
 		r.wantState(fleet.Stale, "") // It does not even try any more.
 		wantRefused("")
@@ -143,6 +144,6 @@ func TestAnExpectedRuntimeThatIsRefused(t *testing.T) {
 		r.fleet.Expect(prod, kyma)
 		time.Sleep(2*interval + 2*time.Second)
 		r.fleet.Refuse(prod, kyma, "domain_missing")
-		r.wantState(fleet.Stale, fleet.ReasonRefused)
+		r.wantState(fleet.Stale, reasons.Refused)
 	})
 }

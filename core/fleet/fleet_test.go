@@ -18,6 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -393,7 +394,7 @@ func TestRuntimeThatLeftIsStaleAtOnce(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1))
 		r.observe(leaving)
-		r.wantState(fleet.Stale, fleet.ReasonStopped)
+		r.wantState(fleet.Stale, reasons.Stopped)
 	})
 }
 
@@ -414,21 +415,21 @@ func TestDegradedNamesTheWorstReason(t *testing.T) {
 
 		number++
 
-		r.wantState(fleet.Degraded, fleet.ReasonCertificateExpiring)
+		r.wantState(fleet.Degraded, reasons.CertificateExpiring)
 		say(func(b *core.Heartbeat) { b.ConfigError = "managers: broken" })
-		r.wantState(fleet.Degraded, fleet.ReasonConfiguration)
+		r.wantState(fleet.Degraded, reasons.Configuration)
 		say(func(b *core.Heartbeat) { b.KeyMaterialError = "tls.key is empty" })
-		r.wantState(fleet.Degraded, fleet.ReasonKeyMaterial)
+		r.wantState(fleet.Degraded, reasons.KeyMaterial)
 		say(func(b *core.Heartbeat) { b.OldestPending = 2 * time.Minute })
-		r.wantState(fleet.Degraded, fleet.ReasonPendingTooLong)
+		r.wantState(fleet.Degraded, reasons.PendingTooLong)
 		say(func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 3} })
-		r.wantState(fleet.Degraded, fleet.ReasonDropping)
+		r.wantState(fleet.Degraded, reasons.Dropping)
 		say(func(b *core.Heartbeat) {
 			b.Dropped, b.Canary = map[string]int64{"overflow": 3}, core.CanaryLost
 		})
-		r.wantState(fleet.Degraded, fleet.ReasonCanaryLost)
+		r.wantState(fleet.Degraded, reasons.CanaryLost)
 		say(func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 3} })
-		r.wantState(fleet.Degraded, fleet.ReasonDropping)
+		r.wantState(fleet.Degraded, reasons.Dropping)
 		time.Sleep(interval)
 		say(func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 3} })
 		time.Sleep(interval + time.Second)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // judge returns the state of a record, as of now.
@@ -39,9 +40,9 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 func (r *record) silence(opts *Options, now time.Time) string {
 	switch {
 	case r.refusal(opts, now) != "":
-		return ReasonRefused
+		return reasons.Refused
 	case r.heartbeats && !slices.ContainsFunc(r.replicas, func(p *replica) bool { return !p.gone }):
-		return ReasonStopped
+		return reasons.Stopped
 	default:
 		return ""
 	}
@@ -57,23 +58,23 @@ func (p *replica) isProved(opts *Options, now time.Time) bool {
 func (p *replica) trouble(opts *Options, now time.Time) string {
 	switch {
 	case now.Before(p.unreachable): // It explains a lost canary.
-		return ReasonWebhookUnreachable
+		return reasons.WebhookUnreachable
 	case p.beat.Canary == core.CanaryLost:
-		return ReasonCanaryLost
+		return reasons.CanaryLost
 	case p.beat.Canary == core.CanaryFailing:
-		return ReasonCanaryFailing
+		return reasons.CanaryFailing
 	case now.Before(p.dropping):
-		return ReasonDropping
+		return reasons.Dropping
 	case p.beat.OldestPending > opts.PendingTooLong:
-		return ReasonPendingTooLong
+		return reasons.PendingTooLong
 	case p.beat.KeyMaterialError != "":
-		return ReasonKeyMaterial
+		return reasons.KeyMaterial
 	case p.beat.ConfigError != "":
-		return ReasonConfiguration
+		return reasons.Configuration
 	case p.certificate.isExpiring(opts, now):
-		return ReasonCertificateExpiring
+		return reasons.CertificateExpiring
 	case p.sharing.on:
-		return ReasonSharedByReplicas
+		return reasons.SharedByReplicas
 	default:
 		return ""
 	}
@@ -88,8 +89,8 @@ func (c certificate) isExpiring(opts *Options, now time.Time) bool {
 // severity has the reasons, worst first.
 func severity() []string {
 	return []string{
-		ReasonWebhookUnreachable, ReasonCanaryLost, ReasonCanaryFailing, ReasonDropping, ReasonPendingTooLong,
-		ReasonKeyMaterial, ReasonConfiguration, ReasonCertificateExpiring, ReasonSharedByReplicas,
+		reasons.WebhookUnreachable, reasons.CanaryLost, reasons.CanaryFailing, reasons.Dropping, reasons.PendingTooLong,
+		reasons.KeyMaterial, reasons.Configuration, reasons.CertificateExpiring, reasons.SharedByReplicas,
 	}
 }
 
@@ -105,7 +106,7 @@ func worse(a, b string) string {
 // Conditions returns every state with every reason that it can have, worst last.
 func Conditions() []Condition {
 	all := []Condition{
-		{State: Fresh}, {State: Unproved}, {State: Unknown}, {Stale, ReasonStopped}, {State: Stale}, {Stale, ReasonRefused},
+		{State: Fresh}, {State: Unproved}, {State: Unknown}, {Stale, reasons.Stopped}, {State: Stale}, {Stale, reasons.Refused},
 	}
 	for _, reason := range slices.Backward(severity()) {
 		all = append(all, Condition{Degraded, reason})

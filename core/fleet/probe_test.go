@@ -6,6 +6,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // probe is the heartbeat of a process that checks the path and leaves.
@@ -54,7 +55,7 @@ func TestLastHeartbeatsOfAgentsAreNoProbes(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(with(beat("e", 7, 3), func(b *core.Heartbeat) { b.Leaving = true }))
 		settle()
-		r.wantState(fleet.Stale, fleet.ReasonStopped)
+		r.wantState(fleet.Stale, reasons.Stopped)
 		r.wantCauses("new_epoch")
 	})
 }

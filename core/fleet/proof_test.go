@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // quiet is the heartbeat of an agent without a canary.
@@ -71,7 +72,7 @@ func TestSilenceEndsProofs(t *testing.T) {
 		r.observe(resync("e", 2))
 		r.wantState(fleet.Unproved, "")
 		canary(2, core.CanaryLost)
-		r.wantState(fleet.Degraded, fleet.ReasonCanaryLost)
+		r.wantState(fleet.Degraded, reasons.CanaryLost)
 	})
 }
 
@@ -91,10 +92,10 @@ func TestFailedHandshakesWithoutAProofAreDegraded(t *testing.T) {
 		r.observe(resync("e", 1), quiet(1, func(*core.Heartbeat) {}))
 		time.Sleep(interval)
 		r.observe(quiet(2, func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
-		r.wantState(fleet.Degraded, fleet.ReasonWebhookUnreachable)
+		r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
 		time.Sleep(interval)
 		r.observe(quiet(3, func(b *core.Heartbeat) { b.WebhookFailures = 6 }))
-		r.wantState(fleet.Degraded, fleet.ReasonWebhookUnreachable)
+		r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
 	})
 }
 
@@ -141,7 +142,7 @@ func TestExpiryIsRelativeToTheLifetime(t *testing.T) {
 				}
 				r.observe(resync("e", 1), m)
 				if test.expiring {
-					r.wantState(fleet.Degraded, fleet.ReasonCertificateExpiring)
+					r.wantState(fleet.Degraded, reasons.CertificateExpiring)
 				} else {
 					r.wantState(fleet.Fresh, "")
 				}

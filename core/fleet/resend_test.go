@@ -6,6 +6,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // lateCommit is longer than a replica may wait before its next attempt, and an API server for the slowest webhook.
@@ -175,7 +176,7 @@ func TestResyncForTheResendsThatAReplicaLeaves(t *testing.T) {
 				}
 				r.observe(with(beat("f", 2, 1), func(b *core.Heartbeat) { b.Leaving, b.Pending = true, 1 }))
 				if !other {
-					r.wantState(fleet.Stale, fleet.ReasonStopped)
+					r.wantState(fleet.Stale, reasons.Stopped)
 				}
 				settle()
 				r.wantCauses()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
@@ -167,7 +168,7 @@ func TestFormerManagerSaysNothingOfAuthorities(t *testing.T) {
 func TestOlderContractTakesOver(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), with(beat("e", 1, 1), func(b *core.Heartbeat) { b.Leaving = true }))
-		r.wantState(fleet.Stale, fleet.ReasonStopped)
+		r.wantState(fleet.Stale, reasons.Stopped)
 		for range 10 {
 			r.observe(message{})
 			settle()
@@ -269,7 +270,7 @@ func TestDropsAreRememberedForAsLongAsAReplicaMayBeSilent(t *testing.T) {
 		for n := range uint64(4) {
 			time.Sleep(interval)
 			r.observe(dropped(n + 3))
-			r.wantState(fleet.Degraded, fleet.ReasonDropping)
+			r.wantState(fleet.Degraded, reasons.Dropping)
 		}
 		time.Sleep(interval + time.Second)
 		r.observe(dropped(7))

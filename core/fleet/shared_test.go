@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // active are the replicas of an operator without leader election. Each has a fleet of its own, and takes some of the
@@ -85,8 +86,8 @@ func TestActiveReplicasShareARuntime(t *testing.T) {
 				a.run(time.Hour, test.between)
 				a.wantQuiet("an hour", 0, 0)
 				for _, f := range a.fleets {
-					if s := f.Get(prod, kyma); s.State != fleet.Degraded || s.Reason != fleet.ReasonSharedByReplicas {
-						t.Errorf("%s %q, want degraded %q", s.State, s.Reason, fleet.ReasonSharedByReplicas)
+					if s := f.Get(prod, kyma); s.State != fleet.Degraded || s.Reason != reasons.SharedByReplicas {
+						t.Errorf("%s %q, want degraded %q", s.State, s.Reason, reasons.SharedByReplicas)
 					}
 				}
 				time.Sleep(10 * time.Minute)

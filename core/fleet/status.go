@@ -26,41 +26,6 @@ const (
 	Degraded State = "degraded"
 )
 
-// The reasons for which a silent runtime is stale, if one is known.
-const (
-	// ReasonRefused means that the verifier refuses the runtime. [Status].Refused has its reason.
-	ReasonRefused = "refused"
-	// ReasonStopped means that each agent has sent its last heartbeat, as at a clean shutdown.
-	ReasonStopped = "stopped"
-)
-
-// The reasons for which a runtime is degraded, worst first.
-const (
-	// ReasonWebhookUnreachable means that TLS handshakes at the webhook fail, and that no proved
-	// call came through since.
-	ReasonWebhookUnreachable = "webhook_unreachable"
-	// ReasonCanaryLost means that the API server does not call the agent for its canary.
-	ReasonCanaryLost = "canary_lost"
-	// ReasonCanaryFailing means that the write of the canary fails.
-	ReasonCanaryFailing = "canary_failing"
-	// ReasonDropping means that the agent drops events.
-	ReasonDropping = "dropping"
-	// ReasonPendingTooLong means that an event waits for longer than [Options].PendingTooLong.
-	ReasonPendingTooLong = "pending_too_long"
-	// ReasonKeyMaterial means that the agent does not use new key material.
-	ReasonKeyMaterial = "key_material"
-	// ReasonConfiguration means that the agent does not use new configuration, such as a file with
-	// managers, or cannot establish a watch.
-	ReasonConfiguration = "configuration"
-	// ReasonCertificateExpiring means that the client certificate expires soon, see
-	// [Options].ExpiringWithin.
-	ReasonCertificateExpiring = "certificate_expiring"
-	// ReasonSharedByReplicas means that other replicas of the operator take some of the requests,
-	// as without leader election. Gaps then lead to no resync, and the runtime is stale after eight
-	// times the usual silence.
-	ReasonSharedByReplicas = "shared_by_replicas"
-)
-
 // Condition is a state with its reason.
 type Condition struct {
 	State  State

@@ -138,10 +138,7 @@ func (w *watching) listen(secret types.NamespacedName) error {
 func (w *watching) options(measured *prometheus.Listener) listener.Options {
 	return listener.Options{
 		Addr: w.listenAddress, Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
-		Hooks: listener.Hooks{
-			Answered: measured.Answered, InFlight: measured.InFlight,
-			HandshakeFailed: measured.HandshakeFailed, ConnectionDropped: measured.ConnectionDropped,
-		},
+		Hooks: measured.Hooks,
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -146,7 +147,7 @@ func (s *canaryScene) put(configuration *admissionregistrationv1.ValidatingWebho
 func TestCanary(t *testing.T) {
 	s := newCanaryScene(t)
 	nobody := lab.Address(lab.FreePort(t))
-	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
+	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, reasons.CanaryLost)
 	s.put(s.configuration())
 	s.await("with a configuration", core.CanaryAlive, fleet.Fresh, "")
 	s.awaitResyncs(4) // Two of each replica: one at its start, and one when its canary was proved first.
@@ -175,7 +176,7 @@ func TestCanary(t *testing.T) {
 	} {
 		before := s.resyncs()
 		fault.inject()
-		s.await(fault.name, core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
+		s.await(fault.name, core.CanaryLost, fleet.Degraded, reasons.CanaryLost)
 		s.beats(1)
 		if got := s.resyncs(); got != before {
 			t.Errorf("%s: %d resyncs before anything was mended, want none", fault.name, got-before)

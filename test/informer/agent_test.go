@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -101,7 +102,7 @@ func TestAgent(t *testing.T) {
 	}
 	removed := time.Now()
 	remove(t, c, gadgets)
-	lab.Eventually(t, patience, "the runtime is degraded", is(fleet.Degraded, fleet.ReasonConfiguration))
+	lab.Eventually(t, patience, "the runtime is degraded", is(fleet.Degraded, reasons.Configuration))
 	t.Logf("degraded %v after the end of the definition", time.Since(removed).Round(time.Millisecond))
 	for _, replica := range watched.Get("runtime-1", manager).Replicas {
 		if text := replica.Heartbeat.ConfigError; !strings.Contains(text, "watch default/gadgets of gadgets."+group) {

@@ -130,10 +130,10 @@ func useListener(t testing.TB, registry *prom.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	measured.InFlight(1)
-	measured.Answered("v3", "kyma", http.StatusAccepted, "", 0)
-	measured.HandshakeFailed("untrusted")
-	measured.ConnectionDropped("no_slot")
+	measured.Hooks.InFlight(1)
+	measured.Hooks.Answered("v3", "kyma", http.StatusAccepted, "", 0)
+	measured.Hooks.HandshakeFailed("untrusted")
+	measured.Hooks.ConnectionDropped("no_slot")
 	measured.KeyMaterial("server").Reloaded(time.Now(), time.Now())
 	measured.KeyMaterial("server").Refused("expired")
 }
@@ -145,9 +145,7 @@ func useConsumer(t testing.TB, registry *prom.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hooks := natsjetstream.Hooks{
-		Concluded: measured.Concluded, Backlog: measured.Backlog, Redelivered: measured.Redelivered,
-	}
+	hooks := natsjetstream.Hooks(measured)
 	hooks.Concluded("kyma", "terminated", "malformed", 0)
 	hooks.Backlog("kyma", 0, 0, 0)
 	hooks.Redelivered("kyma")

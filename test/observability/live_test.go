@@ -67,11 +67,8 @@ func newScene(t *testing.T) *scene {
 	pki := rig.NewPKI(t)
 	rig.AddRuntime(t, s.plane, runtime, domain)
 	operator := rig.StartOperator(t, s.plane, pki.ServerMaterial(), manager, rig.OperatorOptions{
-		Addr: rig.Address(rig.FreePort(t)),
-		Listener: listener.Options{Fleet: s.fleet, Hooks: listener.Hooks{
-			Answered: measured.Answered, InFlight: measured.InFlight, HandshakeFailed: measured.HandshakeFailed,
-			ConnectionDropped: measured.ConnectionDropped,
-		}},
+		Addr:     rig.Address(rig.FreePort(t)),
+		Listener: listener.Options{Fleet: s.fleet, Hooks: measured.Hooks},
 	})
 	canary := rig.NewCanary(t, s.plane, "live")
 	maps.Copy(canary.Env, map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s"})

@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/logwriter"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
@@ -24,7 +25,7 @@ type agent struct {
 	cluster  *cluster
 	epoch    string
 	contract contract.Version
-	lines    *agentlib.LogWriter
+	lines    *logwriter.Writer
 	sink     *sink
 	history  *oracle.Agent
 	webhook  *server
@@ -100,7 +101,7 @@ func (c *cluster) runAgent(instance, epoch string) *agent {
 		webhook: newServer(epoch), metrics: newServer(epoch), ended: make(chan struct{}),
 	}
 	a.history = c.world.history.Agent(c.plan.Name, epoch, a.contract.Numbered())
-	a.lines, a.api = agentlib.NewLogWriter(a.sink), a.transport("api", a.webhook)
+	a.lines, a.api = logwriter.New(a.sink), a.transport("api", a.webhook)
 	lib, err := agentlib.New(ctx, a.parts(), a.options(instance))
 	c.world.must(err)
 	go a.run(ctx, lib)

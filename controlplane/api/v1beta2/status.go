@@ -6,8 +6,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type WatcherStatus struct {
 	// The summary in one word.
 	//
+	// +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;Unmanaged;""
 	// +optional
-	State State `json:"state,omitempty"`
+	State string `json:"state,omitempty"`
 
 	// The conditions, with reasons.
 	//
@@ -21,17 +22,3 @@ type WatcherStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
-
-// State is the status of a [Watcher] in one word.
-//
-// +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;Unmanaged;""
-type State string
-
-// The states that this module writes. Deleting and Unmanaged are accepted, as other controllers may
-// have stored them.
-const (
-	StateProcessing State = "Processing"
-	StateReady      State = "Ready"
-	StateWarning    State = "Warning"
-	StateError      State = "Error"
-)

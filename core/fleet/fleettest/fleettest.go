@@ -13,35 +13,21 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // interval is that of the heartbeats: the longest one that a fleet accepts.
 const interval = time.Hour
 
-// Fresh makes a runtime fresh for a manager.
-func Fresh(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
-	to(f, runtime, manager, fleet.Condition{State: fleet.Fresh})
-}
-
-// Unproved makes a runtime unproved: heartbeats come, and the agent has no canary.
-func Unproved(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
-	to(f, runtime, manager, fleet.Condition{State: fleet.Unproved})
-}
-
-// Stale makes a runtime stale with [fleet.ReasonStopped]: its agent leaves.
-func Stale(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
-	to(f, runtime, manager, fleet.Condition{State: fleet.Stale, Reason: fleet.ReasonStopped})
-}
-
-// Degraded makes a runtime degraded for a reason, such as [fleet.ReasonCanaryLost]. It panics on
-// another reason than those of package fleet.
-func Degraded(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, reason string) {
-	to(f, runtime, manager, fleet.Condition{State: fleet.Degraded, Reason: reason})
-}
-
-// to sends the heartbeats of an agent in a condition. If those of the current agent do not lead to
-// it, a new agent sends them: drops of the current one count for a while.
-func to(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet.Condition) {
+// Set sends the heartbeats that lead to a condition of a runtime for a manager. A stale runtime has
+// the reason "stopped": its agent leaves. Set panics if no heartbeat leads to the condition, such as
+// one with an unknown reason.
+func Set(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet.Condition) {
+	if want.State == fleet.Stale {
+		want.Reason = reasons.Stopped
+	}
+	// If the heartbeats of the current agent do not lead to it, a new agent sends them: drops of the
+	// current one count for a while.
 	for _, a := range []*agent{current(f, runtime, manager), next(f, runtime, manager)} {
 		a.send(f, want)
 		got := f.Get(runtime, manager)
@@ -85,7 +71,7 @@ func next(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agent {
 
 const year = 365 * 24 * time.Hour
 
-// gaps are enough for [fleet.ReasonSharedByReplicas].
+// gaps are enough for the reason "shared_by_replicas".
 const gaps = 5
 
 // send sends the heartbeats that show a condition.
@@ -94,11 +80,11 @@ func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
 		a.beat(f, func(*core.Heartbeat) {})
 	}
 	switch want.Reason {
-	case fleet.ReasonCertificateExpiring:
+	case reasons.CertificateExpiring:
 		a.peer.NotAfter = time.Now().Add(time.Minute)
-	case fleet.ReasonDropping, fleet.ReasonWebhookUnreachable: // They count since the heartbeat before.
+	case reasons.Dropping, reasons.WebhookUnreachable: // They count since the heartbeat before.
 		a.beat(f, func(b *core.Heartbeat) { b.Canary = core.CanaryOff })
-	case fleet.ReasonSharedByReplicas:
+	case reasons.SharedByReplicas:
 		for range gaps {
 			a.beat(f, func(b *core.Heartbeat) { b.Sequence += 2 })
 		}
@@ -113,19 +99,19 @@ func show(b *core.Heartbeat, want fleet.Condition) {
 		b.Canary = core.CanaryOff
 	}
 	switch want.Reason {
-	case fleet.ReasonCanaryLost:
+	case reasons.CanaryLost:
 		b.Canary = core.CanaryLost
-	case fleet.ReasonCanaryFailing:
+	case reasons.CanaryFailing:
 		b.Canary = core.CanaryFailing
-	case fleet.ReasonWebhookUnreachable:
+	case reasons.WebhookUnreachable:
 		b.Canary, b.WebhookFailures = core.CanaryOff, b.WebhookFailures+1
-	case fleet.ReasonDropping:
+	case reasons.Dropping:
 		b.Dropped = map[string]int64{"overflow": b.Dropped["overflow"] + 1}
-	case fleet.ReasonPendingTooLong:
+	case reasons.PendingTooLong:
 		b.Pending, b.OldestPending = 1, year
-	case fleet.ReasonKeyMaterial:
+	case reasons.KeyMaterial:
 		b.KeyMaterialError = "the new certificate has no key"
-	case fleet.ReasonConfiguration:
+	case reasons.Configuration:
 		b.ConfigError = "MANAGERS_FILE: the file is empty"
 	}
 }

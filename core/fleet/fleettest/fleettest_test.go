@@ -10,6 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet/fleettest"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 const (
@@ -27,18 +28,11 @@ func newFleet(t *testing.T) *fleet.Fleet {
 }
 
 func put(f *fleet.Fleet, c fleet.Condition) {
-	switch c.State {
-	case fleet.Fresh:
-		fleettest.Fresh(f, runtime, kyma)
-	case fleet.Unproved:
-		fleettest.Unproved(f, runtime, kyma)
-	case fleet.Stale:
-		fleettest.Stale(f, runtime, kyma)
-	case fleet.Degraded:
-		fleettest.Degraded(f, runtime, kyma, c.Reason)
-	default:
+	if c.State == fleet.Unknown {
 		f.Forget(runtime)
+		return
 	}
+	fleettest.Set(f, runtime, kyma, c)
 }
 
 // TestEachConditionFollowsEachOther also holds in a bubble, with a clock that stands still.
@@ -50,7 +44,7 @@ func TestEachConditionFollowsEachOther(t *testing.T) {
 				put(f, from)
 				put(f, to)
 				if to.State == fleet.Stale {
-					to.Reason = fleet.ReasonStopped
+					to.Reason = reasons.Stopped
 				}
 				got := f.Get(runtime, kyma)
 				if got.State != to.State || got.Reason != to.Reason {
@@ -65,9 +59,9 @@ func TestOneTransition(t *testing.T) {
 	f := newFleet(t)
 	var seen []fleet.State
 	f.OnChange(func(change fleet.Transition) { seen = append(seen, change.To.State) })
-	fleettest.Fresh(f, runtime, kyma)
-	fleettest.Degraded(f, runtime, kyma, fleet.ReasonCanaryLost)
-	fleettest.Stale(f, runtime, kyma)
+	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Fresh})
+	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Degraded, Reason: reasons.CanaryLost})
+	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Stale})
 	if want := []fleet.State{fleet.Fresh, fleet.Degraded, fleet.Stale}; !slices.Equal(seen, want) {
 		t.Errorf("an observer sees %v, want %v", seen, want)
 	}
@@ -79,13 +73,13 @@ func TestUnknownReason(t *testing.T) {
 			t.Error("an unknown reason does not panic")
 		}
 	}()
-	fleettest.Degraded(newFleet(t), runtime, kyma, "tired")
+	fleettest.Set(newFleet(t), runtime, kyma, fleet.Condition{State: fleet.Degraded, Reason: "tired"})
 }
 
 func TestFreshEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
-		fleettest.Fresh(f, runtime, kyma)
+		fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Fresh})
 		time.Sleep(2 * time.Hour)
 		if got := f.Get(runtime, kyma).State; got != fleet.Fresh {
 			t.Errorf("after 2 h: %s, want fresh", got)
@@ -102,9 +96,9 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	fleettest.Fresh(f, "runtime-1", "my-operator")
+	fleettest.Set(f, "runtime-1", "my-operator", fleet.Condition{State: fleet.Fresh})
 	fmt.Println("fresh:", f.RequeueAfter("runtime-1"))
-	fleettest.Degraded(f, "runtime-1", "my-operator", fleet.ReasonCanaryLost)
+	fleettest.Set(f, "runtime-1", "my-operator", fleet.Condition{State: fleet.Degraded, Reason: reasons.CanaryLost})
 	fmt.Println("degraded:", f.RequeueAfter("runtime-1"))
 	// Output:
 	// fresh: 30m0s

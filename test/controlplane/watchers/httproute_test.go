@@ -54,26 +54,26 @@ func TestHTTPRoutes(t *testing.T) {
 	r := newRoutes(t, watcher.HTTPRoute, watcher.VirtualService)
 	createNamespace(t, r.plane, "istio-system")
 	r.newWatcher("kyma", nil)
-	if message := r.await("kyma", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "for=kyma") {
+	if message := r.await("kyma", "Error", "GatewayNotFound"); !strings.Contains(message, "for=kyma") {
 		t.Errorf("message %q does not name the selector", message)
 	}
 	r.applyYAML(tcpGateway)
-	r.await("kyma", v1beta2.StateError, "GatewayWithoutHosts")
+	r.await("kyma", "Error", "GatewayWithoutHosts")
 	r.applyYAML(httpsGateway)
-	if message := r.await("kyma", v1beta2.StateProcessing, "RoutePending"); !strings.Contains(message,
+	if message := r.await("kyma", "Processing", "RoutePending"); !strings.Contains(message,
 		"istio-system/gateway") {
 		t.Errorf("message %q does not name the gateway", message)
 	}
 	r.awaitSpec("kyma", wantedHTTPRoute)
 	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionFalse, "NotAllowedByListeners")
-	if message := r.await("kyma", v1beta2.StateError, "RouteRejected"); !strings.Contains(message,
+	if message := r.await("kyma", "Error", "RouteRejected"); !strings.Contains(message,
 		"NotAllowedByListeners") {
 		t.Errorf("message %q does not name the reason", message)
 	}
 	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionTrue, "Accepted")
-	r.await("kyma", v1beta2.StateReady, "RouteApplied")
+	r.await("kyma", "Ready", "RouteApplied")
 	r.answer("kyma", gatewayv1.RouteConditionResolvedRefs, metav1.ConditionFalse, "RefNotPermitted")
-	r.await("kyma", v1beta2.StateError, "RouteRejected")
+	r.await("kyma", "Error", "RouteRejected")
 	r.edit("kyma", func(route *unstructured.Unstructured) {
 		unstructured.RemoveNestedField(route.Object, "spec", "parentRefs")
 	})
@@ -88,7 +88,7 @@ func TestHTTPRoutes(t *testing.T) {
 			"for: many").Replace(httpsGateway))
 	}
 	r.newWatcher("many", nil)
-	if message := r.await("many", v1beta2.StateError, "RouteRefused"); !strings.Contains(message, "parentRefs") {
+	if message := r.await("many", "Error", "RouteRefused"); !strings.Contains(message, "parentRefs") {
 		t.Errorf("message %q does not name the mistake", message)
 	}
 	r.routingChanges()
@@ -119,15 +119,15 @@ func (r *routes) routingChanges() {
 	r.start()
 	r.applyYAML(istioGateway("kyma", "a.example.com"))
 	r.newWatcher("kyma", nil)
-	r.await("kyma", v1beta2.StateReady, "RouteApplied")
+	r.await("kyma", "Ready", "RouteApplied")
 	former := r.empty("kyma")
 	for _, step := range []struct {
 		routing watcher.Routing
-		state   v1beta2.State
+		state   string
 		reason  string
 	}{
-		{watcher.HTTPRoute, v1beta2.StateProcessing, "RoutePending"},
-		{watcher.NoRouting, v1beta2.StateReady, "RouteNotNeeded"},
+		{watcher.HTTPRoute, "Processing", "RoutePending"},
+		{watcher.NoRouting, "Ready", "RouteNotNeeded"},
 	} {
 		r.end()
 		r.opts.Routing = step.routing
@@ -141,5 +141,5 @@ func (r *routes) routingChanges() {
 	}
 	// Without gateways the status still reports an invalid Watcher.
 	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
-	r.await("no-manager", v1beta2.StateError, "ManagerMissing")
+	r.await("no-manager", "Error", "ManagerMissing")
 }

@@ -52,7 +52,7 @@ func TestOverlays(t *testing.T) {
 			r.newWatcher("led", selectsDefault)
 			r.newWatcher("lost", nil)
 			r.leads("led", namespaces[0]+"/runtime-watcher")
-			if message := r.await("lost", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "in "+namespaces[0]) {
+			if message := r.await("lost", "Error", "GatewayNotFound"); !strings.Contains(message, "in "+namespaces[0]) {
 				t.Errorf("message %q does not name the namespace", message)
 			}
 		})

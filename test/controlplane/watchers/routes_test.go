@@ -155,7 +155,7 @@ func (r *routes) watcher(name string) *v1beta2.Watcher {
 
 // await waits until the status of a Watcher, of its newest generation, has the state and the
 // reason. It returns the message.
-func (r *routes) await(name string, state v1beta2.State, reason string) (message string) {
+func (r *routes) await(name string, state string, reason string) (message string) {
 	r.t.Helper()
 	var last v1beta2.WatcherStatus
 	defer func() {
@@ -189,8 +189,8 @@ func (r *routes) agrees(w *v1beta2.Watcher, ready *metav1.Condition) {
 	r.must(err)
 	computed, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
 	r.must(err)
-	healthy, wants := computed.Status == kstatus.CurrentStatus, w.Status.State == v1beta2.StateReady
-	if healthy != (ready.Status == metav1.ConditionTrue) || wants != healthy && w.Status.State != v1beta2.StateWarning {
+	healthy, wants := computed.Status == kstatus.CurrentStatus, w.Status.State == "Ready"
+	if healthy != (ready.Status == metav1.ConditionTrue) || wants != healthy && w.Status.State != "Warning" {
 		r.t.Errorf("%s is %s for kstatus (%s), its state is %s and Ready is %+v",
 			w.Name, computed.Status, computed.Message, w.Status.State, ready)
 	}

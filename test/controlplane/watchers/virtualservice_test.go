@@ -78,12 +78,12 @@ func TestVirtualServices(t *testing.T) {
 
 func gatewayAppears(r *routes) {
 	r.newWatcher("appears", nil)
-	if message := r.await("appears", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "for=appears") {
+	if message := r.await("appears", "Error", "GatewayNotFound"); !strings.Contains(message, "for=appears") {
 		r.t.Errorf("message %q does not name the selector", message)
 	}
 	r.awaitEvent("appears", "GatewayNotFound", "for=appears")
 	r.applyYAML(istioGateway("appears", "listener.example.com"))
-	r.await("appears", v1beta2.StateReady, "RouteApplied")
+	r.await("appears", "Ready", "RouteApplied")
 	r.awaitSpec("appears", virtualService("appears", "manager-appears", "listener.example.com", events))
 	r.awaitEvent("appears", "RouteApplied", "/v2/manager-appears/")
 	r.deleteWatcher("appears")
@@ -93,19 +93,19 @@ func gatewayAppears(r *routes) {
 func hostsChange(r *routes) {
 	r.applyYAML(istioGateway("hosts", ""))
 	r.newWatcher("hosts", nil)
-	if message := r.await("hosts", v1beta2.StateError, "GatewayWithoutHosts"); !strings.Contains(message,
+	if message := r.await("hosts", "Error", "GatewayWithoutHosts"); !strings.Contains(message,
 		"istio-system/gateway-hosts") {
 		r.t.Errorf("message %q does not name the gateway", message)
 	}
 	r.awaitEvent("hosts", "GatewayWithoutHosts", "for=hosts")
 	r.applyYAML(istioGateway("hosts", "./b.example.com, a.example.com, '*/a.example.com'"))
-	r.await("hosts", v1beta2.StateReady, "RouteApplied")
+	r.await("hosts", "Ready", "RouteApplied")
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "a.example.com, b.example.com", events))
 	r.applyYAML(istioGateway("hosts", "c.example.com"))
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
 	// A route stays when its gateway is gone and there is no other.
 	r.must(r.plane.Client.Delete(r.t.Context(), manifests.Object(r.t, istioGateway("hosts", ""))))
-	r.await("hosts", v1beta2.StateError, "GatewayNotFound")
+	r.await("hosts", "Error", "GatewayNotFound")
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
 }
 
@@ -153,17 +153,17 @@ func watcherChanges(r *routes) {
 	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", events))
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "more" })
 	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", "more.kcp-system.svc.cluster.local"))
-	r.await("changes", v1beta2.StateReady, "RouteApplied")
+	r.await("changes", "Ready", "RouteApplied")
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) {
 		w.Spec.MatchConditions = []v1beta2.MatchCondition{{Name: "large", Expression: "object.spec.size > limit"}}
 	})
-	message := r.await("changes", v1beta2.StateWarning, "ConditionInvalid")
+	message := r.await("changes", "Warning", "ConditionInvalid")
 	if !strings.Contains(message, `spec.matchConditions[large].expression: invalid expression: line 1, column 20`) {
 		r.t.Errorf("message %q does not name the place of the mistake", message)
 	}
 	r.awaitEvent("changes", "ConditionInvalid", "column 20")
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.MatchConditions[0].Expression = "object.spec.size > 1" })
-	r.await("changes", v1beta2.StateReady, "RouteApplied")
+	r.await("changes", "Ready", "RouteApplied")
 }
 
 func sharedManager(r *routes) {
@@ -173,19 +173,19 @@ func sharedManager(r *routes) {
 	r.newWatcher("one", shared)
 	r.newWatcher("two", shared)
 	for _, name := range []string{"one", "two"} {
-		r.await(name, v1beta2.StateReady, "RouteApplied")
+		r.await(name, "Ready", "RouteApplied")
 		r.awaitSpec(name, virtualService(name, "shared", "a.example.com", events))
 	}
 	r.changeWatcher("two", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "elsewhere" })
-	if message := r.await("two", v1beta2.StateError, "ManagerShared"); !strings.Contains(message, "default/one") {
+	if message := r.await("two", "Error", "ManagerShared"); !strings.Contains(message, "default/one") {
 		r.t.Errorf("message %q does not name the older Watcher", message)
 	}
 	r.awaitNoRoute("two")
-	r.await("one", v1beta2.StateReady, "RouteApplied")
+	r.await("one", "Ready", "RouteApplied")
 	r.awaitSpec("one", virtualService("one", "shared", "a.example.com", events))
 	// Its service gets the events when the older Watcher is gone.
 	r.deleteWatcher("one")
-	r.await("two", v1beta2.StateReady, "RouteApplied")
+	r.await("two", "Ready", "RouteApplied")
 	r.awaitSpec("two", virtualService("two", "shared", "a.example.com", "elsewhere.kcp-system.svc.cluster.local"))
 }
 
@@ -195,7 +195,7 @@ func foreignRoute(r *routes) {
 	r.must(r.plane.Client.Create(r.t.Context(), theirs))
 	r.applyYAML(istioGateway("taken", "a.example.com"))
 	r.newWatcher("taken", nil)
-	if message := r.await("taken", v1beta2.StateError, "RouteConflict"); !strings.Contains(message, "default/taken") {
+	if message := r.await("taken", "Error", "RouteConflict"); !strings.Contains(message, "default/taken") {
 		r.t.Errorf("message %q does not name the route", message)
 	}
 	hosts, _, _ := unstructured.NestedStringSlice(r.route("taken").Object, "spec", "hosts")
@@ -203,27 +203,27 @@ func foreignRoute(r *routes) {
 		r.t.Errorf("the route of another owner has hosts %v", hosts)
 	}
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("taken")))
-	r.await("taken", v1beta2.StateReady, "RouteApplied")
+	r.await("taken", "Ready", "RouteApplied")
 }
 
 func noManager(r *routes) {
 	r.applyYAML(istioGateway("no-manager", "a.example.com"))
 	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
-	if message := r.await("no-manager", v1beta2.StateError, "ManagerMissing"); !strings.Contains(message,
+	if message := r.await("no-manager", "Error", "ManagerMissing"); !strings.Contains(message,
 		v1beta2.ManagedByLabel) {
 		r.t.Errorf("message %q does not name the label", message)
 	}
 	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
-	r.await("no-manager", v1beta2.StateError, "ManagerInvalid")
+	r.await("no-manager", "Error", "ManagerInvalid")
 	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
-	r.await("no-manager", v1beta2.StateReady, "RouteApplied")
+	r.await("no-manager", "Ready", "RouteApplied")
 	r.awaitSpec("no-manager", virtualService("no-manager", "by-label", "a.example.com", events))
 }
 
 // fromBefore: a Watcher with the status, and the route, of the controller that is deployed today.
 func fromBefore(r *routes) {
 	r.newWatcher("before", nil)
-	r.await("before", v1beta2.StateError, "GatewayNotFound")
+	r.await("before", "Error", "GatewayNotFound")
 	theirs := r.empty("before")
 	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"old.example.com"}, "spec", "hosts"))
 	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"),
@@ -238,7 +238,7 @@ func fromBefore(r *routes) {
 		metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()})
 	r.must(r.plane.Client.Status().Update(r.t.Context(), before))
 	r.applyYAML(istioGateway("before", "a.example.com"))
-	r.await("before", v1beta2.StateReady, "RouteApplied")
+	r.await("before", "Ready", "RouteApplied")
 	r.awaitSpec("before", virtualService("before", "manager-before", "a.example.com", events))
 	var types []string
 	for _, condition := range r.watcher("before").Status.Conditions {
@@ -255,8 +255,8 @@ func restarted(r *routes) {
 	r.applyYAML(istioGateway("goes", "a.example.com"))
 	r.newWatcher("stays", nil)
 	r.newWatcher("goes", nil)
-	r.await("stays", v1beta2.StateReady, "RouteApplied")
-	r.await("goes", v1beta2.StateReady, "RouteApplied")
+	r.await("stays", "Ready", "RouteApplied")
+	r.await("goes", "Ready", "RouteApplied")
 	r.end()
 	r.deleteWatcher("goes")
 	r.edit("stays", func(route *unstructured.Unstructured) {

@@ -486,9 +486,9 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 	canBeMended(t, r.plane, get(t, r.plane, wrong))
 	r.start()
 	r.newWatcher("good", nil)
-	r.await("good", v1beta2.StateReady, "RouteApplied")
+	r.await("good", "Ready", "RouteApplied")
 	for _, name := range []string{"huge", "zero"} {
-		if message := r.await(name, v1beta2.StateError, "WatchInvalid"); !strings.Contains(message, "spec.serviceInfo.port") {
+		if message := r.await(name, "Error", "WatchInvalid"); !strings.Contains(message, "spec.serviceInfo.port") {
 			t.Errorf("message %q does not name the field", message)
 		}
 		if route := r.route(name); route != nil {

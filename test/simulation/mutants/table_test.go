@@ -184,7 +184,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: a lost canary does not count (row 26)", judge,
-			"case p.beat.Canary == core.CanaryLost:\n\t\treturn ReasonCanaryLost\n", "",
+			"case p.beat.Canary == core.CanaryLost:\n\t\treturn reasons.CanaryLost\n", "",
 		},
 	}
 }

@@ -2,7 +2,6 @@ package check
 
 import (
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,18 +66,16 @@ func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 
 // material returns the finding for files that cannot be used.
 func material(err error) finding {
-	f := finding{found: err.Error(), want: "PEM files that belong together and are valid now"}
-	if broken, ok := errors.AsType[*keys.MaterialError](err); ok {
-		f.found = fmt.Sprintf("%s (%s): %v", broken.File, broken.Problem, broken.Err)
-		f.action = materialAction(broken.Problem)
+	return finding{
+		found: err.Error(), want: "PEM files that belong together and are valid now",
+		action: materialAction(keys.Problem(err)),
 	}
-	return f
 }
 
-// materialAction returns the action for a problem of [keys.MaterialError].
+// materialAction returns the action for a [keys.Problem].
 func materialAction(problem string) string {
 	switch problem {
-	case keys.ProblemUnreadable:
+	case "unreadable":
 		return "mount the Secret, and allow the user of the agent to read it"
 	case "mismatch":
 		return "take certificate and key of one Secret"

@@ -78,13 +78,13 @@ func TestPolling(t *testing.T) {
 		}
 	}
 	poll(time.Minute)
-	fleettest.Fresh(w.fleet, "runtime-1", myOperator)
+	fleettest.Set(w.fleet, "runtime-1", myOperator, fleet.Condition{State: fleet.Fresh})
 	poll(30 * time.Minute)
-	fleettest.Degraded(w.fleet, "runtime-1", myOperator, fleet.ReasonCanaryLost)
+	fleettest.Set(w.fleet, "runtime-1", myOperator, fleet.Condition{State: fleet.Degraded, Reason: "canary_lost"})
 	poll(time.Minute)
-	fleettest.Unproved(w.fleet, "runtime-1", myOperator)
+	fleettest.Set(w.fleet, "runtime-1", myOperator, fleet.Condition{State: fleet.Unproved})
 	poll(5 * time.Minute)
-	fleettest.Stale(w.fleet, "runtime-1", myOperator)
+	fleettest.Set(w.fleet, "runtime-1", myOperator, fleet.Condition{State: fleet.Stale})
 	poll(time.Minute)
 }
 

@@ -1,4 +1,5 @@
-package agent
+// Package logwriter keeps a log that stalls away from the reviews of an agent.
+package logwriter
 
 import (
 	"context"
@@ -16,10 +17,10 @@ const (
 	flushTimeout = time.Second
 )
 
-// LogWriter writes lines to a sink without waiting for it, so that a stalled sink does not delay
+// Writer writes lines to a sink without waiting for it, so that a stalled sink does not delay
 // reviews. Lines that exceed 256 KiB while the sink is stalled are dropped and counted. Create one
-// with [NewLogWriter]. Its methods may be called concurrently.
-type LogWriter struct {
+// with [New]. Its methods may be called concurrently.
+type Writer struct {
 	sink    io.Writer
 	dropped atomic.Int64
 
@@ -30,13 +31,13 @@ type LogWriter struct {
 	reported int64         // dropped lines that the sink knows of
 }
 
-// NewLogWriter returns a writer to sink. Lines wait until [LogWriter.Start] is called.
-func NewLogWriter(sink io.Writer) *LogWriter {
-	return &LogWriter{sink: sink, added: make(chan struct{}, 1)}
+// New returns a writer to sink. Lines wait until [Writer.Start] is called.
+func New(sink io.Writer) *Writer {
+	return &Writer{sink: sink, added: make(chan struct{}, 1)}
 }
 
 // Write keeps one line for the sink, or drops it. It never blocks and never fails.
-func (w *LogWriter) Write(line []byte) (int, error) {
+func (w *Writer) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.bytes+len(line) > maxLogBytes {
@@ -53,11 +54,11 @@ func (w *LogWriter) Write(line []byte) (int, error) {
 }
 
 // Dropped returns the number of dropped lines.
-func (w *LogWriter) Dropped() int64 { return w.dropped.Load() }
+func (w *Writer) Dropped() int64 { return w.dropped.Load() }
 
 // Start writes lines until ctx ends, and then at most 1 s longer. It returns nil. A write to a
 // stalled sink is left behind: nothing can end it.
-func (w *LogWriter) Start(ctx context.Context) error {
+func (w *Writer) Start(ctx context.Context) error {
 	ended := make(chan struct{})
 
 	go func() {
@@ -79,7 +80,7 @@ func (w *LogWriter) Start(ctx context.Context) error {
 	return nil
 }
 
-func (w *LogWriter) write(ctx context.Context) {
+func (w *Writer) write(ctx context.Context) {
 	for {
 		select {
 		case <-w.added:
@@ -92,7 +93,7 @@ func (w *LogWriter) write(ctx context.Context) {
 }
 
 // writeAll writes the waiting lines, and then a line about the dropped ones.
-func (w *LogWriter) writeAll() {
+func (w *Writer) writeAll() {
 	for line := w.take(); line != nil; line = w.take() {
 		_, _ = w.sink.Write(line) // There is no other place to report to.
 	}
@@ -100,7 +101,7 @@ func (w *LogWriter) writeAll() {
 
 // take returns the next line, nil for none. Its room is free only then, so that the lines that the
 // sink did not take yet count.
-func (w *LogWriter) take() []byte {
+func (w *Writer) take() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 

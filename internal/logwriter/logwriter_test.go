@@ -1,4 +1,4 @@
-package agent
+package logwriter
 
 import (
 	"bytes"
@@ -21,11 +21,11 @@ func (s *sink) Write(line []byte) (int, error) {
 	return s.out.Write(line)
 }
 
-func TestLogWriterDropsAndReports(t *testing.T) {
+func TestWriterDropsAndReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{taken: make(chan struct{})}
-		w := NewLogWriter(s)
+		w := New(s)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- w.Start(ctx) }()
@@ -58,11 +58,11 @@ func TestLogWriterDropsAndReports(t *testing.T) {
 }
 
 // A stalled sink does not delay the end of the process.
-func TestLogWriterEndsWithAStalledSink(t *testing.T) {
+func TestWriterEndsWithAStalledSink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &sink{taken: make(chan struct{})}
-		w := NewLogWriter(s)
+		w := New(s)
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		_, _ = w.Write([]byte("line\n"))
