@@ -47,7 +47,7 @@ func Metrics() (listener.Hooks, error) {
 	if err != nil {
 		return listener.Hooks{}, err
 	}
-	return listener.Hooks{Answered: m.Answered, InFlight: m.InFlight}, nil
+	return m.Hooks, nil
 }
 
 // Events is step 2. Pass the result to WatchesRawSource. With dry, an event that SAN pinning
