@@ -25,7 +25,7 @@ var (
 	resend = flag.Duration("resend", 3*time.Second, "when the agents send each event once more, 0 for never")
 	source = flag.String("source", sourceAdmission, "source of the agents: admission or informer")
 	// With it, an object that is created and deleted within one outage counts as a miss: no list
-	// shows it. See docs/benchmarks.md.
+	// shows it.
 	expired   = flag.Bool("expired", false, "with -source informer: versions expire when a watch is lost")
 	transport = flag.String("transport", transportHTTP, "transport of the agents: http or nats")
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
