@@ -109,7 +109,9 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 		c.settled(j, manager, fateHandedBack, reason, j.msg.Ack())
 	case r.fault == intake.FaultOfReplica && c.intake.Ready(manager) != nil:
 		c.settled(j, manager, fateDelayed, reason, j.msg.Nak())
-	case r.fault != intake.FaultOfShare && j.age > c.opts.GiveUpAfter && isFinal(r.err):
+	case r.fault == intake.FaultOfShare:
+		c.delay(j, manager, reason, c.pace.after(runtime, j.msg.Data(), longestWait(r.err), time.Now()))
+	case j.age > c.opts.GiveUpAfter && isFinal(r.err):
 		c.terminate(j, manager, reason, r.err)
 	default:
 		c.delay(j, manager, reason, max(longestWait(r.err), backoff(j.attempts)))
@@ -237,11 +239,7 @@ func longestWait(err error) (longest time.Duration) {
 
 // backoff doubles from delivery to delivery.
 func backoff(attempts uint64) time.Duration {
-	wait := minDelay
-	for range min(max(attempts, 1)-1, maxDoublings) {
-		wait *= 2
-	}
-	return min(wait, maxDelay)
+	return min(minDelay<<min(max(attempts, 1)-1, maxDoublings), maxDelay)
 }
 
 const maxDoublings = 5

@@ -33,6 +33,7 @@ type Consumer struct {
 	serving atomic.Bool
 	paced   *slog.Logger // for lines that a runtime can cause without end
 	returns returns
+	pace    *pace
 	now     func() time.Time
 	ackWait time.Duration
 	// receive is the part that a test replaces.
@@ -68,7 +69,8 @@ func NewConsumer(
 	}
 	c := &Consumer{
 		conn: conn, stream: stream, intake: in, opts: opts, now: time.Now, ackWait: ackWait,
-		returns: newReturns(opts.MaxInFlight), paced: pacedlog.New(opts.Logger, time.Minute, "reason", "stream"),
+		returns: newReturns(opts.MaxInFlight), pace: newPace(opts.RuntimeRate),
+		paced: pacedlog.New(opts.Logger, time.Minute, "reason", "stream"),
 	}
 	c.receive = c.receiveBatch
 	return c, nil

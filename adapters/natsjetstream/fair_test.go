@@ -60,15 +60,19 @@ func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 	}
 }
 
+func objectNames(count int) (names []string) {
+	for i := range count {
+		names = append(names, fmt.Sprintf("object-%d", i))
+	}
+	return names
+}
+
 // A runtime gets its share of events, and no more.
 func TestLoudRuntimeWaits(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, allowAll(), natsjetstream.Options{})
 	stream := must(jetstream.New(s.connect()))
-	names := make([]string, 400)
-	for i := range names {
-		names[i] = fmt.Sprintf("object-%d", i)
-	}
+	names := objectNames(400)
 	for i := range 8 {
 		publishFrom(t, stream, "loud", numbered(uint64(i*len(names)+1), names...), "")
 	}
@@ -82,6 +86,23 @@ func TestLoudRuntimeWaits(t *testing.T) {
 	}
 	if all := 8 * len(names); loud == all {
 		t.Errorf("all %d events of the loud runtime were handled before one of another", all)
+	}
+}
+
+// A message beyond the share comes back when the share has room for it, and not before, because a
+// message that is carried in vain delays those of others. However old it is, it is never given up.
+func TestRefusedMessagesAreCarriedOnceMore(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, allowAll(), natsjetstream.Options{RuntimeRate: 200, RuntimeBurst: 100, GiveUpAfter: time.Millisecond})
+	stream := must(jetstream.New(s.connect()))
+	const messages, events = 24, 100 // 12 s of the share.
+	for i := range messages {
+		publishFrom(t, stream, "loud", numbered(uint64(i*events+1), objectNames(events)...), "")
+	}
+	s.awaitEmpty()
+	refused, enqueued := s.fates.of("delayed too_fast"), s.fates.of("enqueued ")
+	if refused == 0 || refused > 2*messages || enqueued != messages {
+		t.Errorf("%d of %d messages were enqueued after %d refusals, want once or twice each", enqueued, messages, refused)
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	defaultRefusedRetryAfter = 30 * time.Second
 	defaultMaxInFlight       = 256
 	defaultRuntimeInFlight   = 16
+	defaultRuntimeRate       = 200
 	defaultHandleTimeout     = 5 * time.Second
 	defaultGiveUpAfter       = 10 * time.Minute
 )
@@ -107,6 +108,7 @@ type Hooks struct {
 func (o Options) withDefaults() Options {
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
 	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)
+	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
 	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
 	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, defaultGiveUpAfter)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))

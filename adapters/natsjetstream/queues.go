@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -101,8 +100,8 @@ func (q *queues) add(msg jetstream.Msg) {
 	}
 	switch q.enqueue(runtime, msg) {
 	case tooMany:
-		pause := q.intake.Pause(intake.Account{Name: string(runtime)})
-		q.delay(&job{msg: msg, began: time.Now()}, q.manager, reasons.TooFast, max(pause, minDelay))
+		now := time.Now()
+		q.delay(&job{msg: msg, began: now}, q.manager, reasons.TooFast, q.pace.after(runtime, msg.Data(), 0, now))
 		<-q.slots
 	case first:
 		q.running.Go(func() { q.work(runtime, msg) })

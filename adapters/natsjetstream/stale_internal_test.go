@@ -17,22 +17,15 @@ import (
 type stored struct {
 	jetstream.Msg
 
-	body     []byte
-	age      time.Duration
-	attempts uint64
-	delay    time.Duration // with which it was returned
+	body []byte
+	age  time.Duration
 }
 
 func (s *stored) Data() []byte         { return s.body }
 func (s *stored) Headers() nats.Header { return nil }
 func (s *stored) Ack() error           { return nil }
 func (s *stored) Metadata() (*jetstream.MsgMetadata, error) {
-	return &jetstream.MsgMetadata{Timestamp: time.Now().Add(-s.age), NumDelivered: max(s.attempts, 1)}, nil
-}
-
-func (s *stored) NakWithDelay(delay time.Duration) error {
-	s.delay = delay
-	return nil
+	return &jetstream.MsgMetadata{Timestamp: time.Now().Add(-s.age), NumDelivered: 1}, nil
 }
 
 // A heartbeat that has waited in the stream must not make a runtime look fresh, also if the clock of
@@ -65,24 +58,6 @@ func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 			if got != want {
 				t.Errorf("a heartbeat of age %v is delivered: %v, want %v; the clocks differ by %v", age, got, want, differs)
 			}
-		}
-	}
-}
-
-// TestMessageBeyondTheShareComesBackLessAndLess: each delivery of a loud runtime's message costs its
-// bytes, and a stream keeps 256 of them. However old it is, it is never given up.
-func TestMessageBeyondTheShareComesBackLessAndLess(t *testing.T) {
-	t.Parallel()
-	opts := Options{}.withDefaults()
-	c := &Consumer{opts: opts}
-	err := &intake.Failure{Fault: intake.FaultOfShare}
-	for attempts, least := range map[uint64]time.Duration{1: time.Second, 3: 4 * time.Second, 100: maxDelay} {
-		msg := &stored{age: time.Hour, attempts: attempts}
-		clock := newClock(time.Now)
-		clock.learn(clock.now(), &jetstream.StreamInfo{TimeStamp: time.Now()})
-		c.conclude("runtime-1", "my-operator", newJob(msg, clock), result{err, err.Fault}, false)
-		if msg.delay < least {
-			t.Errorf("delivery %d comes back after %v, want at least %v", attempts, msg.delay, least)
 		}
 	}
 }

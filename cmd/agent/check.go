@@ -34,7 +34,7 @@ func checkSetUp(ctx context.Context, args []string, env environment, stdout io.W
 	case err != nil:
 		return errors.Join(err, refuse(err, stdout))
 	default:
-		return check.Run(ctx, c.options(slog.New(slog.DiscardHandler)), c.transport, c.tryInformer(), c.warnings, stdout)
+		return check.Run(ctx, c.options(slog.New(slog.DiscardHandler)), c.tryNATS(), c.tryInformer(), c.warnings, stdout)
 	}
 }
 

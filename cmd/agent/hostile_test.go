@@ -16,7 +16,7 @@ import (
 )
 
 // residentLimit is the limit of the agent's resident memory in MiB, whatever strangers send.
-const residentLimit = 48
+const residentLimit = 44
 
 // attack is one connection of a stranger. It returns when the agent has enough of it, or ctx ends.
 type attack func(ctx context.Context, conn net.Conn)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/agent"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/check"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
@@ -54,7 +55,7 @@ func (c *config) addTransport(parts *agent.Parts) (stop func(), err error) {
 	if c.transport != transportNATS {
 		return func() {}, nil
 	}
-	to, err := c.connectNATS()
+	to, err := c.connectNATS(natsjetstream.ForwarderOptions{Timeout: c.forwarding})
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +70,25 @@ func (c *config) addTransport(parts *agent.Parts) (stop func(), err error) {
 	}, nil
 }
 
+// tryNATS returns nil with another transport.
+func (c *config) tryNATS() check.Link {
+	if c.transport != transportNATS {
+		return nil
+	}
+	return func() (core.Forwarder, func(), error) {
+		// Without an answer of the operator, a stored heartbeat is no success.
+		t, err := c.connectNATS(natsjetstream.ForwarderOptions{Timeout: c.forwarding, AnswerWait: 2 * c.forwarding},
+			nats.RetryOnFailedConnect(false))
+		if err != nil {
+			return nil, nil, err
+		}
+		return t, t.conn.Close, nil
+	}
+}
+
 // connectNATS connects as the runtime in the Common Name of the certificate, and again with each
-// new certificate. It does not wait for the server.
-func (c *config) connectNATS() (*natsTransport, error) {
+// new certificate. Unless opts change that, it does not wait for the server.
+func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nats.Option) (*natsTransport, error) {
 	t := &natsTransport{}
 	var err error
 	t.files, err = keys.NewFiles(c.client, keys.FilesOptions{Hooks: keys.FilesHooks{
@@ -84,11 +101,11 @@ func (c *config) connectNATS() (*natsTransport, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := append(natsjetstream.ConnectOptions(runtime, t.material), c.expectServer)
+	opts = append(append(natsjetstream.ConnectOptions(runtime, t.material), c.expectServer), opts...)
 	if t.conn, err = nats.Connect(server, opts...); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", server, err)
 	}
-	t.Forwarder, err = natsjetstream.NewForwarder(t.conn, runtime, natsjetstream.ForwarderOptions{Timeout: c.forwarding})
+	t.Forwarder, err = natsjetstream.NewForwarder(t.conn, runtime, options)
 	if err != nil {
 		t.conn.Close()
 		return nil, err

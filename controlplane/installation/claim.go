@@ -64,7 +64,6 @@ func (i *Installer) claim(ctx context.Context, in *cluster, wanted, live *unstru
 	if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
 		return in.wrap(err, "claim "+wanted.GetKind(), wanted.GetName())
 	}
-
 	other, err := in.get(ctx, wanted)
 	if err != nil {
 		return err

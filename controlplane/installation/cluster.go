@@ -72,7 +72,6 @@ func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) 
 	if !immutable(err) {
 		return live, err
 	}
-
 	// Its creator has set an immutable field to another value.
 	c.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
 		slog.String("name", object.GetName()), slog.String("error", remote.Text(err.Error())))
@@ -151,17 +150,14 @@ func (c *cluster) remove(
 		if apierrors.IsNotFound(err) {
 			continue
 		}
-
 		// A namespace that is being deleted conflicts.
 		if err != nil && !apierrors.IsConflict(err) {
 			return nil, c.wrap(err, "delete "+object.GetKind(), object.GetName())
 		}
-
 		live, err := c.get(ctx, object)
 		if err != nil {
 			return nil, err
 		}
-
 		if live != nil {
 			held = append(held, object)
 		}

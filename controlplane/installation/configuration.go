@@ -19,13 +19,10 @@ func (i *Installer) configuration(
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts := i.opts.Webhooks
 	opts.Labels = maps.Clone(opts.Labels)
-
 	if opts.Labels == nil {
 		opts.Labels = i.labels()
 	}
-
 	opts.ExcludedNamespaces = i.excludedNamespaces(ownNamespace)
-
 	configuration, err := admission.WebhookConfiguration(i.opts.ConfigurationName, admission.Endpoint{
 		Service:  types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name},
 		CABundle: r.Secret[material.CA],
@@ -33,7 +30,6 @@ func (i *Installer) configuration(
 	if err != nil {
 		return nil, fmt.Errorf("installation: runtime %q: %w", r.ID, err)
 	}
-
 	return configuration, nil
 }
 

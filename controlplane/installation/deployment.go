@@ -17,6 +17,8 @@ import (
 const (
 	settingControlPlane       = "KCP_ADDR"
 	settingContract           = "KCP_CONTRACT"
+	settingFallback           = "CONTRACT_FALLBACK"
+	settingTransport          = "TRANSPORT"
 	settingManagers           = "MANAGERS"
 	settingManagersFile       = "MANAGERS_FILE"
 	settingCanary             = "CANARY_LEASE"
@@ -55,7 +57,6 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) 
 	pod.PriorityClassName = i.opts.PriorityClassName
 	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary || i.watches())
 	pod.Volumes[0].Secret.SecretName = i.opts.secretName()
-
 	names := i.opts.ImagePullSecrets
 	if r.PullSecret != nil {
 		names = append(slices.Clone(names), i.pullSecretName())
@@ -63,15 +64,12 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) 
 	for _, name := range names {
 		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-
 	container := &pod.Containers[0]
 	container.Image = i.image
 	container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath, ownNamespace)...)
-
 	if i.opts.Resources != nil {
 		container.Resources = *i.opts.Resources.DeepCopy()
 	}
-
 	i.mountManagers(pod)
 }
 
@@ -82,32 +80,25 @@ func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []c
 	if settings == nil {
 		settings = make(map[string]string)
 	}
-
 	delete(settings, settingManagers) // They are in the file, with those of the watches.
-
 	settings[settingControlPlane] = i.addressFor(r)
 	settings[settingManagersFile] = path.Join(managersMount, managersKey)
-
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()
 	}
-
 	if i.watches() {
 		settings[settingSource] = "informer"
 		settings[settingWatchers] = watchersSetting(r.Watches)
 		settings[settingExcluded] = strings.Join(i.excludedNamespaces(ownNamespace), ",")
 	}
-
 	if r.hasServingPair() {
 		settings[settingServingCertificate] = path.Join(mount, material.ServingCertificate)
 		settings[settingServingKey] = path.Join(mount, material.ServingKey)
 	}
-
 	variables := make([]corev1.EnvVar, 0, len(settings))
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		// A '$' would begin a reference to another variable.
 		variables = append(variables, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(settings[name], "$", "$$")})
 	}
-
 	return variables
 }

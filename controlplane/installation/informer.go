@@ -37,14 +37,11 @@ func (i *Installer) installInformer(
 		}
 		found.configuration = nil
 	}
-
 	live, status, err := i.installAgent(ctx, in, found, want)
 	if err == nil && status.State == Ready {
 		status, err = i.complete(ctx, in, status, i.lookOf(want, found.role, live))
 	}
-
 	status.Former = former
-
 	return status, err
 }
 

@@ -96,20 +96,15 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if r.Verify {
 		i.looks.forget(r.ID) // Even if this call fails.
 	}
-
-	if err := errors.Join(r.validate(i.host(), !i.watches()), i.validateAddress(&r)); err != nil {
+	if err := errors.Join(r.validate(i.host(), !i.watches(), i.opts.overNATS()), i.validateAddress(&r)); err != nil {
 		return Status{}, err
 	}
-
 	in := i.cluster(&r)
-
 	status, unchanged, err := i.glance(ctx, in, &r)
 	if unchanged || err != nil {
 		return status, err
 	}
-
 	i.looks.forget(r.ID)
-
 	return i.correct(ctx, in, &r)
 }
 
@@ -161,40 +156,32 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 	if err != nil {
 		return Status{}, err
 	}
-
 	if err := i.checkOwner(in, found.configuration, found.managers, found.role); err != nil {
 		return Status{}, err
 	}
-
 	former := i.formerManagers(r, found.managers)
-
 	if r.PullSecret == nil { // Before the ConfigMap loses the annotation.
 		if err := in.removeAll(ctx, i.formerPullSecret(found.managers)); err != nil {
 			return Status{}, err
 		}
 	}
-
 	want, err := i.wanted(r, facts{
 		ownNamespace: found.namespace == nil || ours(found.namespace), restart: restart(found.managers, former),
 	})
 	if err != nil {
 		return Status{}, err
 	}
-
 	if err := i.begin(ctx, in, found, want); err != nil {
 		return Status{}, err
 	}
-
 	install := i.installWebhook
 	if i.watches() {
 		install = i.installInformer
 	}
-
 	status, err := install(ctx, in, found, want, former)
 	if err != nil {
 		status = Status{Former: status.Former}
 	}
-
 	return status, err
 }
 
@@ -204,11 +191,9 @@ func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want
 	if found.namespaceEnds() {
 		return nil
 	}
-
 	if err := in.ensureNamespace(ctx, i.namespace(), found.namespace); err != nil {
 		return err
 	}
-
 	return i.claim(ctx, in, want.managers, found.managers)
 }
 
@@ -221,11 +206,9 @@ func (i *Installer) installWebhook(
 	if err != nil {
 		return Status{}, err
 	}
-
 	if found.configuration != nil {
 		former = renewed.former
 	}
-
 	live, status, err := i.installAgent(ctx, in, found, want)
 	if err == nil && status.State == Ready {
 		var configuration *unstructured.Unstructured
@@ -233,9 +216,7 @@ func (i *Installer) installWebhook(
 			status, err = i.complete(ctx, in, status, i.lookOf(want, configuration, live))
 		}
 	}
-
 	status.Former = former
-
 	return status, err
 }
 
@@ -249,11 +230,9 @@ func (i *Installer) callAgent(
 			return nil, err
 		}
 	}
-
 	if renewed.complete {
 		return renewed.live, nil
 	}
-
 	return in.apply(ctx, i.unstructured(want.configuration))
 }
 
@@ -264,14 +243,11 @@ func (i *Installer) installAgent(
 	if found.namespaceEnds() {
 		return agents{}, progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), nil
 	}
-
 	live, err := i.applyObjects(ctx, in, found, &want.objects)
 	if err != nil {
 		return agents{}, Status{}, err
 	}
-
 	status, err := i.judge(in, live)
-
 	return live, status, err
 }
 
@@ -280,12 +256,10 @@ func (i *Installer) complete(ctx context.Context, in *cluster, status Status, se
 	if err := i.prune(ctx, in); err != nil {
 		return Status{}, err
 	}
-
 	status, err := i.replace(ctx, in, status)
 	if err == nil && status.State == Ready {
 		i.looks.keep(in.id, seen)
 	}
-
 	return status, err
 }
 
@@ -302,18 +276,14 @@ func (i *Installer) applyObjects(
 		i.slicesInto(ctx, in, &live.slices),
 		func() error { return in.correctNamespace(ctx, i.namespace(), found.namespace) },
 	}
-
 	if found.configuration != nil {
 		err = together(append(late, early)...)
 		return live, err
 	}
-
 	if err := early(); err != nil {
 		return agents{}, err
 	}
-
 	err = together(late...)
-
 	return live, err
 }
 

@@ -30,40 +30,37 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		"a URL":             {"agent:v1", "https://a:443", installation.Options{}, []string{"<host>:<port>"}},
 		"no host":           {"agent:v1", ":443", installation.Options{}, []string{"<host>:<port>"}},
 		"a namespace":       {"agent:v1", "a:443", installation.Options{Namespace: "a/b"}, []string{"Namespace"}},
-		"a configuration": {
-			"agent:v1", "a:443",
-			installation.Options{ConfigurationName: "A"},
-			[]string{"ConfigurationName"},
-		},
-		"replicas": {"agent:v1", "a:443", installation.Options{Replicas: -1}, []string{"Replicas"}},
+		"a configuration":   {"agent:v1", "a:443", installation.Options{ConfigurationName: "A"}, []string{"ConfigurationName"}},
+		"replicas":          {"agent:v1", "a:443", installation.Options{Replicas: -1}, []string{"Replicas"}},
 		"a path of the agent": {
-			"agent:v1", "a:443",
-			installation.Options{Settings: map[string]string{"TLS_KEY": "/etc/key"}},
+			"agent:v1", "a:443", installation.Options{Settings: map[string]string{"TLS_KEY": "/etc/key"}},
 			[]string{"Settings", "TLS_KEY"},
 		},
 		"the address twice": {
-			"agent:v1", "a:443",
-			installation.Options{Settings: map[string]string{"KCP_ADDR": "b:443"}},
+			"agent:v1", "a:443", installation.Options{Settings: map[string]string{"KCP_ADDR": "b:443"}},
 			[]string{"KCP_ADDR"},
 		},
 		"an object without name": {
-			"agent:v1", "a:443",
-			installation.Options{Replaces: []*unstructured.Unstructured{{}}},
+			"agent:v1", "a:443", installation.Options{Replaces: []*unstructured.Unstructured{{}}},
 			[]string{"Replaces[0]"},
 		},
 		"the objects of a former agent": {
-			"agent:v1", "a:443",
-			installation.Options{Replaces: installation.SKRWebhook("kyma-system")},
-			nil,
+			"agent:v1", "a:443", installation.Options{Replaces: installation.SKRWebhook("kyma-system")}, nil,
 		},
 		"the source as a setting": {
-			"agent:v1", "a:443",
-			installation.Options{Settings: map[string]string{"SOURCE": "informer"}},
+			"agent:v1", "a:443", installation.Options{Settings: map[string]string{"SOURCE": "informer"}},
 			[]string{"Settings", "SOURCE"},
 		},
+		"NATS":                {"agent:v1", "nats:4222", overNATS("KCP_CONTRACT", "v3"), nil},
+		"NATS without a port": {"agent:v1", "nats", overNATS("SETTLE", "1s"), []string{"<host>:<port>"}},
+		"NATS with contract v2": {
+			"agent:v1", "nats:4222", overNATS("KCP_CONTRACT", "v2"),
+			[]string{`KCP_CONTRACT in Settings: want v3 with TRANSPORT=nats, have "v2"`},
+		},
+		"NATS with a fallback": {"agent:v1", "nats:4222", overNATS("CONTRACT_FALLBACK", "v2"), []string{"CONTRACT_FALLBACK"}},
+		"no transport":         {"agent:v1", "a:443", overNATS("TRANSPORT", "NATS"), []string{"want https or nats"}},
 		"no setting": {
-			"agent:v1", "a:443",
-			installation.Options{Settings: map[string]string{"settle": "1s"}},
+			"agent:v1", "a:443", installation.Options{Settings: map[string]string{"settle": "1s"}},
 			[]string{"settle"},
 		},
 	}
@@ -80,6 +77,12 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			}
 		})
 	}
+}
+
+func overNATS(setting, value string) installation.Options {
+	settings := map[string]string{"TRANSPORT": "nats"}
+	settings[setting] = value
+	return installation.Options{Settings: settings}
 }
 
 func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {

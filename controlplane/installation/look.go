@@ -155,32 +155,25 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 	if !known || i.opts.Now().Sub(last.at) >= i.opts.VerifyAfter {
 		return Status{}, false, nil
 	}
-
 	known = r.Secret != nil
 	if !known {
 		r.Secret = last.digest.public()
 	}
-
 	want, err := i.wanted(r, last.facts)
 	if err != nil || want.digest.sum != last.digest.sum || known && want.digest.secret != last.digest.secret {
 		return Status{}, false, err
 	}
-
 	marker, agents, err := i.readAgain(ctx, in, want)
 	if err != nil {
 		return Status{}, false, err
 	}
-
 	if err := i.checkOwner(in, marker, agents.deployment); err != nil {
 		return Status{}, false, err
 	}
-
 	if markOf(marker) != last.marker || markOf(agents.deployment) != last.deployment {
 		return Status{}, false, nil
 	}
-
 	status, err = i.judge(in, agents)
-
 	// A missing object may keep the agent from answering.
 	return status, status.State == Ready, err
 }

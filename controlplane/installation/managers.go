@@ -67,7 +67,6 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	for _, manager := range i.Managers(r.Watches) {
 		lines.WriteString(string(manager) + "\n")
 	}
-
 	config := &corev1.ConfigMap{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -82,7 +81,6 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	if r.PullSecret != nil {
 		config.Annotations[annotationPullSecret] = i.pullSecretName()
 	}
-
 	return i.finished(&unstructured.Unstructured{Object: content(config)})
 }
 
@@ -97,21 +95,16 @@ func restart(live *unstructured.Unstructured, former []core.Manager) string {
 	if live == nil {
 		return ""
 	}
-
 	last := remote.Token(live.GetAnnotations()[annotationRestart])
 	if len(former) == 0 {
 		return last
 	}
-
 	text := []byte(last)
 	for _, manager := range former {
 		text = append(text, " "+string(manager)...)
 	}
-
 	const digits = 10
-
 	sum := sha256.Sum256(text)
-
 	return hex.EncodeToString(sum[:])[:digits]
 }
 

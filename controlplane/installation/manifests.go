@@ -141,19 +141,15 @@ func (i *Installer) objects(r *Runtime, have facts) objects {
 	if r.PullSecret != nil {
 		all.early = append(all.early, i.pullSecret(r))
 	}
-
 	if i.watches() {
 		rights := i.informerObjects(r.Watches)
 		all.early, all.late = append(all.early, rights.policy, rights.role), append(all.late, rights.binding)
 	}
-
 	for _, f := range files() {
 		if f.canary && i.opts.NoCanary {
 			continue
 		}
-
 		object := i.filled(f, r, have)
-
 		switch {
 		case f.path == deploymentFile:
 			all.deployment = object
@@ -163,14 +159,12 @@ func (i *Installer) objects(r *Runtime, have facts) objects {
 			all.early = append(all.early, object)
 		}
 	}
-
 	return all
 }
 
 // filled returns the object of a manifest as it is applied.
 func (i *Installer) filled(f file, r *Runtime, have facts) *unstructured.Unstructured {
 	object := i.object(f.path)
-
 	switch {
 	case object.GetKind() == kindDeployment:
 		i.fillDeployment(object, r, have)
@@ -179,7 +173,6 @@ func (i *Installer) filled(f file, r *Runtime, have facts) *unstructured.Unstruc
 	case f.path == policyFile:
 		i.fillNetworkPolicy(object, r)
 	}
-
 	return i.finished(object)
 }
 

@@ -84,8 +84,10 @@ type Options struct {
 	// Informer there is no canary.
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
-	// restarts the agents. The managers in MANAGERS, separated by commas, are no variable. They are
-	// added to those of the watches, in a file that the agents read again. Default: none.
+	// restarts the agents. With TRANSPORT=nats, the address of the control plane is that of a NATS
+	// server, KCP_CONTRACT is v3, and each client certificate has a DNS name. The managers in
+	// MANAGERS, separated by commas, are no variable. They are added to those of the watches, in a
+	// file that the agents read again. Default: none.
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By
 	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
@@ -173,7 +175,7 @@ func (o Options) validate() error {
 			problems = append(problems, fmt.Errorf("option Replaces[%d]: want a kind and a name", n))
 		}
 	}
-	return errors.Join(slices.Concat(problems, o.validateSettings(), o.validateManagers())...)
+	return errors.Join(slices.Concat(problems, o.validateSettings(), o.validateTransport(), o.validateManagers())...)
 }
 
 func (o Options) validateSettings() (problems []error) {

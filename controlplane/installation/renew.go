@@ -29,24 +29,19 @@ func (i *Installer) renewConfiguration(
 	if live == nil {
 		return renewal{}, nil
 	}
-
 	stored, err := in.webhooks(live)
 	if err != nil {
 		return renewal{}, err
 	}
-
 	narrowed := *wanted
 	narrowed.Webhooks = slices.DeleteFunc(slices.Clone(wanted.Webhooks), isNew(stored))
-
 	renewed, err := in.apply(ctx, i.unstructured(&narrowed))
 	if err != nil {
 		return renewal{}, err
 	}
-
 	// Webhooks that others have added by hand are still there.
 	left, err := in.webhooks(renewed)
 	former := without(without(managersCalled(stored), managersCalled(wanted.Webhooks)), managersCalled(left))
-
 	return renewal{
 		former: former, complete: len(narrowed.Webhooks) == len(wanted.Webhooks), live: renewed,
 	}, err

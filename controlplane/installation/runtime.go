@@ -52,8 +52,9 @@ func (r *Runtime) hasServingPair() bool {
 }
 
 // validate checks the material as the peers of the agent will: a mistake found there is a silent
-// failure. Only an agent that serves a webhook needs a serving certificate.
-func (r *Runtime) validate(host string, serves bool) error {
+// failure. Only an agent that serves a webhook needs a serving certificate, and only one over NATS a
+// user.
+func (r *Runtime) validate(host string, serves, user bool) error {
 	if r.Client == nil {
 		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)
 	}
@@ -67,6 +68,11 @@ func (r *Runtime) validate(host string, serves bool) error {
 	if have := pair.Leaf.Subject.CommonName; have != string(r.ID) || r.ID == "" {
 		return fmt.Errorf("%w %q: its Secret has the certificate of %.80q", ErrInvalidRuntime, r.ID, have)
 	}
+	if user {
+		if err := r.validateUser(pair.Leaf); err != nil {
+			return err
+		}
+	}
 	if !serves {
 		return nil
 	}
@@ -79,29 +85,24 @@ func (r *Runtime) validateServing(host string) error {
 	if r.hasServingPair() {
 		certificate, key = material.ServingCertificate, material.ServingKey
 	}
-
 	pair, err := r.pair(certificate, key)
 	if err != nil {
 		return err
 	}
-
 	opts := x509.VerifyOptions{
 		DNSName: host, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	opts.Roots.AppendCertsFromPEM(r.Secret[material.CA])
-
 	for _, der := range pair.Certificate[1:] {
 		if intermediate, err := x509.ParseCertificate(der); err == nil {
 			opts.Intermediates.AddCert(intermediate)
 		}
 	}
-
 	if _, err := pair.Leaf.Verify(opts); err != nil {
 		return fmt.Errorf("%w %q: API server would not trust %s of its Secret as %s: %w",
 			ErrInvalidRuntime, r.ID, certificate, host, err)
 	}
-
 	return nil
 }
 

@@ -15,12 +15,10 @@ func (i *Installer) secret(r *Runtime) *unstructured.Unstructured {
 		material.ClientCertificate: r.Secret[material.ClientCertificate],
 		material.ClientKey:         r.Secret[material.ClientKey],
 	}
-
 	if r.hasServingPair() {
 		data[material.ServingCertificate] = r.Secret[material.ServingCertificate]
 		data[material.ServingKey] = r.Secret[material.ServingKey]
 	}
-
 	return i.secretOf(i.opts.secretName(), corev1.SecretTypeTLS, data)
 }
 

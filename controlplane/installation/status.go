@@ -67,23 +67,19 @@ func (i *Installer) judge(in *cluster, live agents) (Status, error) {
 	if live.deployment == nil { // It was deleted a moment ago.
 		return progressing(reasonRolloutProgressing, "waiting for the Deployment"), nil
 	}
-
 	var deployment appsv1.Deployment
 	if err := in.decode(live.deployment, &deployment); err != nil {
 		return Status{}, err
 	}
-
 	status := rollout(&deployment)
 	if status.State != Ready || i.watches() {
 		return status, nil
 	}
-
 	reached, err := in.reached(live.slices)
 	if err == nil && !reached {
 		status.State, status.Reason = Progressing, reasonServiceWithoutPods
 		status.Message = "waiting for an endpoint of Service " + i.opts.Name
 	}
-
 	return status, err
 }
 
@@ -94,7 +90,6 @@ func rollout(d *appsv1.Deployment) Status {
 	if d.Spec.Replicas != nil {
 		s.Replicas = *d.Spec.Replicas
 	}
-
 	switch {
 	case d.Status.ObservedGeneration < d.Generation:
 		s.Message = "waiting for the controller of the Deployment"
@@ -139,11 +134,8 @@ func (i *Installer) slicesInto(
 func (i *Installer) slices(ctx context.Context, in *cluster) (*unstructured.UnstructuredList, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSliceList"))
-
 	ofService := client.MatchingLabels{discoveryv1.LabelServiceName: i.opts.Name}
-
 	err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), ofService)
-
 	return list, in.wrap(err, "list the EndpointSlices of Service", i.opts.Name)
 }
 
@@ -154,7 +146,6 @@ func (c *cluster) reached(list *unstructured.UnstructuredList) (bool, error) {
 		if err := c.decode(&list.Items[n], &slice); err != nil {
 			return false, err
 		}
-
 		for _, endpoint := range slice.Endpoints {
 			// Nil means ready (discovery.k8s.io/v1).
 			if endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready {
@@ -162,6 +153,5 @@ func (c *cluster) reached(list *unstructured.UnstructuredList) (bool, error) {
 			}
 		}
 	}
-
 	return false, nil
 }

@@ -18,14 +18,11 @@ import (
 // runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	i.looks.forget(r.ID)
-
 	if r.Client == nil {
 		return Status{State: Removed}, nil
 	}
-
 	ctx, end := i.budgets.Begin(ctx)
 	defer end()
-
 	return bounded(i.uninstall(ctx, i.cluster(&r)))
 }
 
@@ -34,21 +31,17 @@ func (i *Installer) uninstall(ctx context.Context, in *cluster) (Status, error) 
 	if err != nil {
 		return Status{}, err
 	}
-
 	if err := i.checkOwner(in, found.configuration, found.managers, found.role); err != nil {
 		return Status{State: Removed}, nil //nolint:nilerr // Nothing there is of this installer.
 	}
-
 	held, err := in.remove(ctx, []*unstructured.Unstructured{i.bareConfiguration()})
 	if err != nil || len(held) > 0 {
 		return awaitingEndOf(held), err
 	}
-
 	held, err = in.remove(ctx, i.removable(found))
 	if err != nil {
 		return Status{}, err
 	}
-
 	return awaitingEndOf(held), nil
 }
 
@@ -67,28 +60,21 @@ func (i *Installer) bareConfiguration() *unstructured.Unstructured {
 // namespace, if Install has made it.
 func (i *Installer) removable(found existing) []*unstructured.Unstructured {
 	objects := make([]*unstructured.Unstructured, 0, len(files())+7)
-
 	if i.watches() || found.role != nil {
 		objects = append(objects, i.informerObjects(nil).removable()...)
 	}
-
 	for _, f := range slices.Backward(files()) {
 		object := i.object(f.path)
-
 		objects = append(objects, object)
-
 		if object.GetKind() == kindDeployment {
 			objects = append(objects, i.secret(&Runtime{}))
 			objects = append(objects, i.formerPullSecret(found.managers)...)
 		}
 	}
-
 	objects = append(objects, i.managersMap(&Runtime{}, ""))
-
 	if found.namespace != nil && ours(found.namespace) {
 		objects = append(objects, i.namespace())
 	}
-
 	return objects
 }
 

@@ -35,12 +35,10 @@ func KeepCertificates(issuer Certificates) manager.Runnable {
 // all runtimes once, so that they get the new bundle before their interval ends.
 func (r *reconciler) keepAuthority() manager.Runnable {
 	confirming := false
-
 	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, func(status certificates.Status) {
 		if status.Confirming && !confirming {
 			r.reconcileAll()
 		}
-
 		confirming = status.Confirming
 		r.opts.Overview.noteAuthority(status)
 	}, &r.authority)
@@ -56,12 +54,9 @@ func keepReconciled(
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-
 		note(status)
-
 		return reconcile.Result{RequeueAfter: max(status.RequeueAfter, time.Second)}, nil
 	}
-
 	return manager.RunnableFunc(func(ctx context.Context) error {
 		c, err := controller.NewUnmanaged(name, controller.Options{
 			Reconciler: reconcile.Func(reconcileOnce),

@@ -57,26 +57,20 @@ func (w *conditions) report(ctx context.Context, object client.Object, status in
 	if w.has(key, wanted) {
 		return nil
 	}
-
 	gvk, err := apiutil.GVKForObject(object, w.client.Scheme())
 	if err != nil {
 		return fmt.Errorf("condition %s: %w", w.kind, err)
 	}
-
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(gvk)
-
 	err = w.client.Get(ctx, key, live)
 	if err == nil {
 		err = w.write(ctx, live, wanted)
 	}
-
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("condition %s: %w", w.kind, err)
 	}
-
 	w.note(key, wanted, status)
-
 	return nil
 }
 
@@ -103,27 +97,21 @@ func (w *conditions) write(ctx context.Context, live *unstructured.Unstructured,
 			Conditions []metav1.Condition `json:"conditions"`
 		} `json:"status"`
 	}
-
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(live.Object, &stored); err != nil {
 		return err
 	}
-
 	if !meta.SetStatusCondition(&stored.Status.Conditions, wanted) {
 		return nil
 	}
-
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&stored)
 	if err != nil {
 		return err
 	}
-
 	before := live.DeepCopy()
 	list, _, _ := unstructured.NestedSlice(content, "status", "conditions")
-
 	if err := unstructured.SetNestedSlice(live.Object, list, "status", "conditions"); err != nil {
 		return err
 	}
-
 	return w.client.Status().Patch(ctx, live, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 

@@ -174,30 +174,23 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 			return known, nil
 		}
 	}
-
 	secret, where, err := k.find(ctx, object)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig in Secret %s: %w", where, err)
 	}
-
 	if secret == nil {
 		return nil, fmt.Errorf("%w: there is no Secret %s", ErrGone, where)
 	}
-
 	name, version := client.ObjectKeyFromObject(secret), versionOf(secret)
-
 	if known := k.known(name, version); known != nil {
 		return known, nil
 	}
-
 	made, err := newConnection(secret.Data[k.key], k.opts)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig in Secret %s, key %s: %w", where, k.key, err)
 	}
-
 	made.version, made.asked = version, time.Now()
 	k.keep(name, made)
-
 	return made.client, nil
 }
 
@@ -257,28 +250,22 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	if err != nil {
 		return connection{}, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
 	}
-
 	config = rest.AddUserAgent(config, userAgent)
 	config.Timeout = requestTimeout
 	config.QPS = -1 // The concurrent reconciles are the limit.
 	config.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	opts.Configure(config)
 	remote.Distrust(config)
-
 	connected, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return connection{}, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
 	}
-
 	connected = remote.WithoutRedirects(connected)
-
 	mapper, err := opts.Mapper(config, connected)
 	if err != nil {
 		return connection{}, fmt.Errorf("mapper: %w", err)
 	}
-
 	made, err := client.New(config, client.Options{HTTPClient: connected, Scheme: opts.Scheme, Mapper: mapper})
-
 	return connection{client: made, http: connected}, err
 }
 

@@ -80,16 +80,13 @@ func (o *Overview) Installed(watcher types.NamespacedName, generation int64) (in
 func (o *Overview) Installations() fleet.Installations {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	all := fleet.Installations{
 		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID), Repairs: o.repairs,
 		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting),
 		Overdue: slices.Clone(o.authority.Overdue),
 	}
-
 	for key, runtime := range o.runtimes {
 		all.Runtimes[runtime.state]++
-
 		if runtime.state.State == string(installation.Failed) {
 			all.Failed = append(all.Failed,
 				fleet.FailedInstallation{Object: key, Runtime: runtime.id, Reason: runtime.state.Reason})
@@ -101,14 +98,12 @@ func (o *Overview) Installations() fleet.Installations {
 			}
 		}
 	}
-
 	for _, runtimes := range all.NeverHeard {
 		slices.Sort(runtimes)
 	}
 	slices.SortFunc(all.Failed, func(a, b fleet.FailedInstallation) int {
 		return cmp.Compare(a.Object.String(), b.Object.String())
 	})
-
 	return all
 }
 
@@ -129,23 +124,19 @@ func (o *Overview) silent(runtime seen, manager core.Manager) bool {
 func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installation.Status, has contents) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	now := seen{
 		id:    cmp.Or(id, o.runtimes[key].id),
 		state: fleet.InstallationState{State: string(status.State), Reason: status.Reason},
 	}
-
 	if status.State == installation.Ready {
 		now.managers, now.watchers, now.ready = has.managers, has.watchers, o.runtimes[key].ready
 		if now.ready.IsZero() {
 			now.ready = time.Now()
 		}
 	}
-
 	if o.runtimes == nil {
 		o.runtimes = make(map[client.ObjectKey]seen)
 	}
-
 	o.runtimes[key] = now
 }
 

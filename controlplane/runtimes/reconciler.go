@@ -68,23 +68,18 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 	// The work in a runtime has a bound of its own, which leaves time to report the result.
 	ctx, cancel := context.WithTimeout(ctx, 2*r.opts.Timeout)
 	defer cancel()
-
 	object, _ := r.prototype.DeepCopyObject().(client.Object) // It is one.
-
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
 		r.end(ctx, request.NamespacedName)
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
 	}
-
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-
 	if object.GetDeletionTimestamp() != nil {
 		return r.remove(ctx, object)
 	}
-
 	return r.keep(ctx, object)
 }
 
@@ -104,41 +99,32 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	if err != nil {
 		return r.fail(ctx, object, "", because(reasonIdentityUnknown, err))
 	}
-
 	if identity.ID == "" {
 		return reconcile.Result{}, nil
 	}
-
 	skipped := skips(object)
 	if identity.Remove && !skipped {
 		return r.remove(ctx, object)
 	}
-
 	if err := r.noteRemoval(ctx, object, ""); err != nil {
 		return reconcile.Result{}, err
 	}
-
 	if skipped {
 		return reconcile.Result{}, r.report(ctx, object, identity.ID,
 			awaiting(reasonSkipped, "waiting for the end of an opt-out"), contents{})
 	}
-
 	has, err := r.contents(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-
 	status, err := r.install(ctx, object, identity, has.watches)
 	r.forgetter.noteFormer(client.ObjectKeyFromObject(object), status.Former)
-
 	if err != nil {
 		return r.fail(ctx, object, identity.ID, err)
 	}
-
 	if err := r.report(ctx, object, identity.ID, status, has); err != nil {
 		return reconcile.Result{}, err
 	}
-
 	return r.again(object, identity.ID, has.managers, status), nil
 }
 
@@ -168,41 +154,32 @@ func (r *reconciler) install(
 ) (installation.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-
 	if err := r.hold(ctx, object); err != nil {
 		return installation.Status{}, err
 	}
-
 	own, next := r.runtimeOf(object, identity), &installation.Runtime{ID: identity.ID, Watches: watches}
 	version := r.version(own)
-
 	if r.repairs.isInstalled(identity.ID, version) {
 		status, unchanged, err := r.glance(ctx, object, next)
 		if unchanged || err != nil {
 			return status, err
 		}
 	}
-
 	issued, err := r.certificates.EnsureRuntime(ctx, own)
 	if err != nil {
 		return installation.Status{}, because(certificateReason(err), fmt.Errorf("issue certificates: %w", err))
 	}
-
 	if !issued.Ready {
 		return awaitingCertificate(issued), nil
 	}
-
 	if waiting, err := r.prepare(ctx, object, next); err != nil || next.Client == nil {
 		return waiting, err
 	}
-
 	next.Secret = issued.Secret
 	status, err := r.apply(ctx, *next)
-
 	if err == nil && status.State == installation.Ready {
 		r.repairs.noteInstalled(identity.ID, version)
 	}
-
 	return status, err
 }
 
@@ -246,11 +223,9 @@ func (r *reconciler) apply(ctx context.Context, next installation.Runtime) (inst
 		r.opts.Overview.noteRepair()
 		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", next.ID)
 	}
-
 	next.Verify = verify
 	status, err := r.installer.Install(ctx, next)
 	r.repairs.end(next.ID, time.Since(begun), verify)
-
 	return status, because(installReason(err), err)
 }
 

@@ -22,39 +22,31 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	if !controllerutil.ContainsFinalizer(object, finalizer) {
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(key)}, nil
 	}
-
 	runtime, status, err := r.uninstall(ctx, object)
 	if err != nil || status.State != installation.Removed {
 		since, noteErr := r.sinceRemoval(ctx, object)
 		if noteErr != nil {
 			return reconcile.Result{}, errors.Join(err, noteErr)
 		}
-
 		if since > r.opts.GiveUp {
 			ctrl.LoggerFrom(ctx).Error(err, "object is let go, and its agent stays in the runtime", "awaiting", status.Message)
-
 			status, err = installation.Status{State: installation.Removed}, nil
 		}
 	}
-
 	// A certificate that is left would hold up each rotation, which waits for all runtimes.
 	if err == nil && status.State == installation.Removed {
 		err = r.removeCertificates(ctx, runtime)
 	}
-
 	if err != nil {
 		return r.fail(ctx, object, runtime.ID, err)
 	}
-
 	if err := r.report(ctx, object, runtime.ID, status, contents{}); err != nil {
 		return reconcile.Result{}, err
 	}
-
 	if status.State != installation.Removed {
 		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
 		return reconcile.Result{RequeueAfter: after}, nil
 	}
-
 	return r.release(ctx, object, runtime.ID)
 }
 
@@ -116,29 +108,22 @@ func (r *reconciler) uninstall(
 ) (certificates.Runtime, installation.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-
 	identity, err := r.identify(ctx, object)
 	if err == nil && identity.ID == "" {
 		err = errors.New("want the ID of a runtime that is being deleted, have none")
 	}
-
 	if err != nil {
 		return certificates.Runtime{}, installation.Status{}, because(reasonIdentityUnknown, err)
 	}
-
 	runtime := r.runtimeOf(object, identity)
-
 	owned, err := r.certificates.OwnsRuntime(ctx, runtime)
 	if err != nil {
 		return runtime, installation.Status{}, because(reasonCertificateFailed, err)
 	}
-
 	if !owned {
 		return certificates.Runtime{}, installation.Status{State: installation.Removed}, nil
 	}
-
 	status, err := r.uninstallAgent(ctx, object, identity.ID)
-
 	return runtime, status, err
 }
 

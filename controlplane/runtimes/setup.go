@@ -53,43 +53,34 @@ func SetUp(
 		required("Certificates", issuer != nil),
 		required("an Installer", installer != nil),
 	}
-
 	if err := errors.Join(append(problems, checkService(issuer, installer))...); err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
-
 	gvk, err := apiutil.GVKForObject(object, mgr.GetScheme())
 	if err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
-
 	plane, err := ownscheme.Cluster(mgr, v1beta2.AddToScheme, &v1beta2.Watcher{})
 	if err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
-
 	if opts.Recorder == nil {
 		opts.Recorder = mgr.GetEventRecorder(opts.Name)
 	}
-
 	r := &reconciler{
 		client: mgr.GetClient(), scheme: mgr.GetScheme(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
 		pullSecret: pullSecret{reader: mgr.GetAPIReader(), name: opts.PullSecret},
 		forgetter:  opts.newForgetter(), confirming: make(chan event.GenericEvent, 1),
 	}
-
 	if installer.Heartbeats() && opts.Fleet != nil {
 		opts.Overview.useFleet(opts.Fleet)
 	}
-
 	r.followFleet()
-
 	changes, err := r.follow(mgr)
 	if err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
-
 	return errors.Join(r.setUp(mgr, plane.GetCache()), mgr.Add(r.keepAuthority()), mgr.Add(changes))
 }
 
@@ -114,11 +105,9 @@ func required(what string, given bool) error {
 func (r *reconciler) setUp(mgr ctrl.Manager, watchers cache.Cache) error {
 	watched := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	relevant := []builder.ForOption{builder.WithPredicates(relevant())}
-
 	if _, ok := r.prototype.(*metav1.PartialObjectMetadata); ok {
 		relevant = append(relevant, builder.OnlyMetadata)
 	}
-
 	err := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name).
 		For(r.prototype, relevant...).
 		WatchesRawSource(source.Kind[client.Object](watchers, &v1beta2.Watcher{}, r.fanOut(), watched)).
@@ -126,16 +115,13 @@ func (r *reconciler) setUp(mgr ctrl.Manager, watchers cache.Cache) error {
 		WatchesRawSource(r.regular.source()).
 		WithOptions(r.controllerOptions()).
 		Complete(r)
-
 	failingErr := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name + "-failing").
 		WatchesRawSource(r.failing.source()).
 		WithOptions(r.controllerOptions()).
 		Complete(reconcile.Func(r.retry))
-
 	if err := errors.Join(err, failingErr); err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
-
 	return nil
 }
 
@@ -182,11 +168,9 @@ func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, er
 	if err != nil {
 		return nil, err
 	}
-
 	if err := r.client.List(ctx, list); err != nil {
 		return nil, err
 	}
-
 	err = meta.EachListItem(list, func(item runtime.Object) error {
 		object, err := meta.Accessor(item)
 		if err == nil {
@@ -195,7 +179,6 @@ func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, er
 		}
 		return err
 	})
-
 	return requests, err
 }
 

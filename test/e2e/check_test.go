@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"crypto/x509"
 	"errors"
 	"maps"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -48,30 +46,16 @@ func TestCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			env := maps.Clone(sound)
 			m.change(t, s, env)
-			out, code := runCheck(t, env)
+			out, code := lab.Check(t, env)
 			if code != m.code {
 				t.Errorf("exit code %d, want %d", code, m.code)
 			}
-			if line := telling(out, m.code); !regexp.MustCompile(`^` + m.line).MatchString(line) {
+			if line := lab.Telling(out, m.code); !regexp.MustCompile(`^` + m.line).MatchString(line) {
 				t.Errorf("line %q, want a match of %s", line, m.line)
 			}
 			t.Logf("\n%s", out)
 		})
 	}
-}
-
-// telling returns the first line that fails, or the line of the heartbeat if none fails.
-func telling(out string, code int) string {
-	prefix := "FAIL"
-	if code == 0 {
-		prefix = "ok    heartbeat"
-	}
-	for line := range strings.Lines(out) {
-		if strings.HasPrefix(line, prefix) {
-			return line
-		}
-	}
-	return ""
 }
 
 func mistakes() map[string]mistake {
@@ -217,29 +201,12 @@ func volumeEnv(volume *testpki.Volume) map[string]string {
 	return map[string]string{"CA_CERT": ca, "TLS_CERT": cert, "TLS_KEY": key}
 }
 
-// runCheck returns the output and the exit code. It must end within the time that the help names.
-func runCheck(t *testing.T, env map[string]string) (string, int) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, lab.Build(t, "cmd/agent"), "check")
-	for name, value := range env {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return string(out), cmd.ProcessState.ExitCode()
-}
-
 // awaitOperator waits until the operator takes the heartbeat of a check, which is a while after it
 // started.
 func awaitOperator(t *testing.T, sound map[string]string) {
 	t.Helper()
 	lab.Eventually(t, 30*time.Second, "a check of a sound set-up is good", func() bool {
-		_, code := runCheck(t, sound)
+		_, code := lab.Check(t, sound)
 		return code == 0
 	})
 }
@@ -271,7 +238,7 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	awaitHeartbeats(7)
 	before, deliveries := watched.Get(runtime, manager), len(s.operator.Deliveries())
 	for range 3 {
-		if out, code := runCheck(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {
+		if out, code := lab.Check(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {
 			t.Errorf("exit code %d, want 0 and that the API server calls the agent:\n%s", code, out)
 		}
 	}
@@ -307,8 +274,8 @@ func (s *scene) checkFindsFault(
 		s.t.Fatal(err)
 	}
 	lab.Eventually(s.t, 30*time.Second, name+": the check fails with the cause", func() bool {
-		out, code := runCheck(s.t, env)
-		return code == 1 && regexp.MustCompile(`^`+line).MatchString(telling(out, code))
+		out, code := lab.Check(s.t, env)
+		return code == 1 && regexp.MustCompile(`^`+line).MatchString(lab.Telling(out, code))
 	})
 }
 
@@ -324,7 +291,7 @@ func (s *scene) checkBefore(watched *fleet.Fleet, canary *lab.Canary, env map[st
 	}
 	before := lease()
 	awaitOperator(s.t, env)
-	if out, code := runCheck(s.t, env); code != 0 || !strings.Contains(out, "warn  webhook") {
+	if out, code := lab.Check(s.t, env); code != 0 || !strings.Contains(out, "warn  webhook") {
 		s.t.Fatalf("exit code %d, want 0 and a warning that no agent is called:\n%s", code, out)
 	}
 	if state := watched.Get(runtime, manager).State; state != fleet.Unknown {

@@ -54,6 +54,15 @@ func TestKilledLeader(t *testing.T) {
 	}
 }
 
+// TestActiveReplicas has three replicas without leader election, each with a fleet, and kills one.
+func TestActiveReplicas(t *testing.T) {
+	t.Parallel()
+	plane, pki := newWorld(t)
+	kill := Fault{Kind: OperatorKilled, Start: slot, Duration: time.Second}
+	run(t, plane, pki, Schedule{Duration: 4 * slot, Replicas: 1, Faults: []Fault{kill}},
+		setup{name: "active", source: sourceAdmission, transport: transportHTTP, way: active})
+}
+
 // TestTheSuiteCanFail plays the same schedules with a forwarder of the kind that is deployed today.
 func TestTheSuiteCanFail(t *testing.T) {
 	table := playSeeds(t, setup{name: "naive", source: sourceAdmission, transport: transportHTTP, naive: true})
@@ -114,6 +123,9 @@ func run(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule Sch
 	r.failedOpen = s.failedOpen()
 	if !with.naive {
 		s.checkAccounts()
+		if with.way == active {
+			s.checkShared(&r)
+		}
 		s.report(&r, began)
 	}
 	return r

@@ -3,6 +3,7 @@ package loss
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -96,7 +98,9 @@ func (s *scene) startReplicas() string {
 	for number := range 3 {
 		settings := operator.Settings{
 			Listen: lab.Address(lab.FreePort(s.t)), Keys: files, Gateway: gatewayName,
-			Replica: &operator.Replica{Service: s.serviceName(), Number: number + 1, Lease: *lease},
+		}
+		if s.with.way != active {
+			settings.Replica = &operator.Replica{Service: s.serviceName(), Number: number + 1, Lease: *lease}
 		}
 		if s.with.way == relay {
 			settings.Replica.Relay = lab.Address(lab.FreePort(s.t))
@@ -104,7 +108,9 @@ func (s *scene) startReplicas() string {
 		s.startOperator(settings)
 		upstreams = append(upstreams, settings.Listen)
 	}
-	lab.Eventually(s.t, time.Minute, "a replica leads", func() bool { return s.leader() != nil })
+	if s.with.way != active {
+		lab.Eventually(s.t, time.Minute, "a replica leads", func() bool { return s.leader() != nil })
+	}
 	if s.with.way == route {
 		service, err := lab.NewRelayTo(lab.Address(lab.FreePort(s.t)), s.leaderAddress)
 		s.must(err)
@@ -117,6 +123,22 @@ func (s *scene) startReplicas() string {
 	opts.ClientCA, opts.Certificate, opts.Key = front.Paths()
 	opts.UpstreamCA, opts.UpstreamCertificate, opts.UpstreamKey = back.Paths()
 	return lab.StartGateway(s.t, opts).Addr
+}
+
+// checkShared makes sure that each fleet found that others take a part of the numbers. From then on,
+// a gap leads to no resync. Before, each process has those of its start and of a few gaps.
+func (s *scene) checkShared(r *result) {
+	s.t.Helper()
+	const most = 40
+	for n, one := range s.operators {
+		if !strings.Contains(one.FullLog(), "reason="+fleet.ReasonSharedByReplicas) {
+			s.t.Errorf("replica %d did not find that others take events", n)
+		}
+	}
+	s.t.Logf("%d events, %d resyncs", r.events, r.resyncs)
+	if r.resyncs > most {
+		s.t.Errorf("%d resyncs, want at most %d", r.resyncs, most)
+	}
 }
 
 // serviceName is also that of the Lease. The canary has a Lease with the name of the scene.

@@ -41,6 +41,8 @@ const (
 	route way = "route"
 	// relay means that the gateway asks the replicas in turn, and they relay.
 	relay way = "relay"
+	// active means that the gateway asks the replicas in turn, and none of them leads.
+	active way = "active"
 )
 
 // setup selects the parts between a write and an operator.

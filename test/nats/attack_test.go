@@ -298,20 +298,6 @@ func testAcknowledgementsElsewhere(t *testing.T, l *site) {
 
 func ptr[T any](value T) *T { return &value }
 
-// A runtime that may not publish learns it at once, and its outbox waits.
-func TestForwarderWithoutPermission(t *testing.T) {
-	t.Parallel()
-	l := newSite(t)
-	began := time.Now()
-	err := l.Forwarder(attacker, natsjetstream.ForwarderOptions{}).Forward(t.Context(), other, batchOf(attacker, "object"))
-	if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != "forbidden" || core.IsPermanent(err) {
-		t.Errorf("Forward = %v (reason %q), want ErrForbidden", err, core.Reason(err))
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("Forward took %v, want the answer of the server and no timeout", took)
-	}
-}
-
 // The server checks a certificate when a connection is opened, and not after. docs/security.md
 // names it as a limit.
 func TestOpenConnectionOutlivesItsCertificate(t *testing.T) {

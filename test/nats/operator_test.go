@@ -1,6 +1,6 @@
 // Package nats tests adapters/natsjetstream against real NATS servers with TLS: attacks, streams, leaf
-// nodes, certificates and the configuration of the documents. The rows of test/loss kill servers, the
-// nodes of a cluster, and operators.
+// nodes and "agent check". The rows of test/loss kill servers, the nodes of a cluster, and operators.
+// test/controlplane/chain has the configuration and the certificates of the documents.
 package nats_test
 
 import (

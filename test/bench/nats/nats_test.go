@@ -117,7 +117,6 @@ func (t transport) run(b *testing.B, l load) {
 	}
 	lab.Eventually(b, time.Minute, "the first batches are handled", func() bool { return op.handled.Load() >= int64(l.runtimes*l.events) })
 	op.handled.Store(0)
-
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	took := make([][]time.Duration, l.runtimes)

@@ -30,7 +30,7 @@ import (
 
 // Events for steady flow all the time. The Watcher of moving gets another manager beside it.
 const (
-	steady  = core.Manager("steady")
+	steady  = core.Manager("my-operator")
 	moving  = core.Manager("moving")
 	renamed = core.Manager("renamed")
 	// unwatched is a manager that no Watcher names, and for which one event has arrived.
@@ -74,7 +74,7 @@ func TestChain(t *testing.T) {
 	w := newWorld(t, settings, []core.Manager{steady, moving, renamed}, stays, goes)
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving)))
 	for _, id := range []core.RuntimeID{stays, goes} {
-		w.eventuallyCalls(id, "default.moving", "default.steady", "canary")
+		w.eventuallyCalls(id, "default.moving", "default."+string(steady), "canary")
 		w.onlyFrom(id, w.reaches(id, moving, "first-"+string(id), labels(moving)), moving)
 		w.reaches(id, steady, "steady-"+string(id), labels(steady))
 	}

@@ -56,6 +56,7 @@ type world struct {
 	scheme   *runtime.Scheme
 	plane    *apiserver.ControlPlane
 	addr     string
+	broker   *rig.BrokerNode // With TRANSPORT=nats.
 	fleet    *fleet.Fleet
 	set      *certificates.Certificates
 	record   record
@@ -88,6 +89,10 @@ func newWorld(t *testing.T, settings map[string]string, managers []core.Manager,
 	}
 	w := &world{settings: settings}
 	w.t, w.scheme, w.addr = t, runtime.NewScheme(), rig.Address(rig.FreePort(t))
+	if settings["TRANSPORT"] == "nats" {
+		w.broker = rig.NewBrokerNode(t, "broker", "")
+		w.addr = w.broker.Addr
+	}
 	w.runtimes, w.states = map[core.RuntimeID]*member{}, map[core.RuntimeID]installation.Status{}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
 	nodes := make([]*node.Node, len(ids)) // First of all, as they may skip the test.
@@ -144,7 +149,7 @@ func (w *world) operate(managers []core.Manager) {
 	w.fleet, err = fleet.New(fleet.Options{})
 	w.must(err)
 	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
-		[]string{host},
+		[]string{host, operatorDomain},
 		certificates.FromFleet(w.fleet, time.Millisecond),
 		certificates.Options{Propagation: propagation})
 	w.must(err)
@@ -165,7 +170,11 @@ func (w *world) operate(managers []core.Manager) {
 			})))
 	}
 	w.run(mgr.Start)
-	w.listen(listener.SANPinning(known), handlers)
+	if w.broker == nil {
+		w.listen(listener.SANPinning(known), handlers)
+	} else {
+		w.consume(listener.SANPinning(known), handlers)
+	}
 }
 
 func (w *world) run(start func(context.Context) error) {
@@ -233,7 +242,7 @@ func (w *world) represent(id core.RuntimeID) {
 			Name:      "kubeconfig-" + string(id),
 		}, Data: map[string][]byte{"config": kubeconfig},
 	}))
-	rig.AddRuntime(w.t, w.plane, string(id), string(id)+".skr.example")
+	rig.AddRuntime(w.t, w.plane, string(id), rig.RuntimeDomain(id))
 }
 
 func (w *world) installed(ids ...core.RuntimeID) {

@@ -315,7 +315,8 @@ func TestValues(t *testing.T) {
 func TestSchemaRefusesMistakes(t *testing.T) {
 	for _, mistake := range []string{
 		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "source=informer", "managers={Not-A-Label}",
-		"image.digest=latest", "replicas=0", "canary=true", "unknown=1",
+		"image.digest=latest", "replicas=0", "canary=true", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.KCP_CONTRACT=v2",
+		"env.TRANSPORT=nats,env.CONTRACT_FALLBACK=v2",
 	} {
 		if out, err := template(t, agent, append(exampleValues(), mistake)...); err == nil {
 			t.Errorf("%s: rendered\n%.300s", mistake, out)
@@ -366,7 +367,8 @@ func TestServerAccepts(t *testing.T) {
 	definition := render(t, controlPlane, "serviceAccount.name=operator")
 	plane := rig.SharedAPIServer(t, apiserver.Options{})
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
-	for name, text := range map[string]string{"agent": chart, "control plane": definition, "informer": watches} {
+	nats := render(t, agent, append(exampleValues(), "env.TRANSPORT=nats", "canary.enabled=false")...)
+	for name, text := range map[string]string{"agent": chart, "control plane": definition, "informer": watches, "NATS": nats} {
 		file := filepath.Join(t.TempDir(), "objects.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -463,6 +463,15 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			}
 		})
 	}
+	w.opts.Settings = map[string]string{"TRANSPORT": "nats"}
+	for id, want := range map[core.RuntimeID]string{"invalid": "no DNS name", "operator": "another ID"} {
+		r := w.runtime
+		r.ID, r.Secret = id, newSecret(t, string(id), "invalid")
+		if _, err := w.installer().Install(t.Context(), r); !errors.Is(err, installation.ErrInvalidRuntime) ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("NATS: got %v, want %s", err, want)
+		}
+	}
 }
 
 // todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet

@@ -253,7 +253,6 @@ func (c *ControlPlane) writeKubeconfig(path string, admin *envtest.Authenticated
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-
 	if path == "" {
 		path = c.guard.path("kubeconfig")
 	}

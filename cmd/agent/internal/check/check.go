@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/agent"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // ErrFailed means that at least one check failed. The output names it.
@@ -22,10 +23,10 @@ const timeout = 40 * time.Second
 // no port, so it may run beside an agent with the same settings. It returns [ErrFailed] if a check
 // failed.
 //
-// Another transport than "https" is not tried. Without a webhook, informer tries the watches, and
-// returns the problems of those that cannot be established. It is nil for a webhook.
+// Link is nil for HTTPS. Without a webhook, informer tries the watches, and returns the problems of
+// those that cannot be established. It is nil for a webhook.
 func Run(
-	ctx context.Context, opts agent.Options, transport string, informer func(context.Context) []string,
+	ctx context.Context, opts agent.Options, link Link, informer func(context.Context) []string,
 	warnings []string, out io.Writer,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -38,11 +39,7 @@ func Run(
 		c.callers()
 	}
 	c.managers()
-	if transport == "https" {
-		c.controlPlane(ctx)
-	} else {
-		c.skip("connection", "TRANSPORT="+transport+": see the log of the agent")
-	}
+	c.controlPlane(ctx, link)
 	if informer == nil {
 		c.canary(ctx)
 	} else {
@@ -50,6 +47,10 @@ func Run(
 	}
 	return c.end()
 }
+
+// Link connects to the NATS server, and returns a forwarder with its end. The forwarder fails unless
+// the operator answers.
+type Link func() (over core.Forwarder, stop func(), err error)
 
 // Refuse prints wrong settings, one line each. Warnings do not fail.
 func Refuse(mistakes, warnings []string, out io.Writer) error {

@@ -10,11 +10,14 @@ import (
 	"net"
 	"os"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 )
 
 // controlPlane checks the way to the control plane, from the name to the answer of its listener.
-func (c *checker) controlPlane(ctx context.Context) {
+func (c *checker) controlPlane(ctx context.Context, link Link) {
 	to := connect.Target{Address: c.opts.ControlPlane.Address, ServerName: c.opts.ControlPlane.ServerName}
 	conn, err := connect.TCP(ctx, to)
 	if err != nil {
@@ -30,13 +33,38 @@ func (c *checker) controlPlane(ctx context.Context) {
 		c.skip("heartbeat", "the key material cannot be used")
 		return
 	}
+	if link != nil {
+		_ = conn.Close() // NATS begins with a line of the server, before the handshake.
+		c.server(ctx, link)
+		return
+	}
 	if err := connect.TLS(ctx, conn, c.client.source, to); err != nil {
 		c.fail("TLS", untrusted(err))
 		c.skip("heartbeat", "no TLS connection")
 		return
 	}
 	c.ok("TLS", "the certificate of %s is trusted, and it accepts TLS_CERT", to.Address)
-	c.heartbeats(ctx)
+	c.heartbeats(ctx, core.ForwarderFunc(c.sendOnce))
+}
+
+// server checks the way through a NATS server, from the handshake to the answer of the operator.
+func (c *checker) server(ctx context.Context, link Link) {
+	over, stop, err := link()
+	switch {
+	case errors.Is(err, nats.ErrAuthorization):
+		c.fail("TLS", finding{
+			err.Error(), "a user with a SAN of TLS_CERT as its name",
+			"add the user of this runtime to the configuration of the NATS server, and reload it",
+		})
+	case err != nil:
+		c.fail("TLS", untrusted(err))
+	default:
+		defer stop()
+		c.ok("TLS", "the certificate of the NATS server is trusted, and it has a user for TLS_CERT")
+		c.heartbeats(ctx, over)
+		return
+	}
+	c.skip("heartbeat", "no connection to the NATS server")
 }
 
 func unreachable(err error) finding {

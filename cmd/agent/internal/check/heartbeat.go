@@ -17,7 +17,7 @@ import (
 )
 
 // heartbeats sends one to each manager, and reports the answers.
-func (c *checker) heartbeats(ctx context.Context) {
+func (c *checker) heartbeats(ctx context.Context, over core.Forwarder) {
 	switch {
 	case !c.opts.Contract.Numbered():
 		c.skip("heartbeat", fmt.Sprintf("contract %s has none: only an event shows an answer", c.opts.Contract))
@@ -29,7 +29,7 @@ func (c *checker) heartbeats(ctx context.Context) {
 	answers := make([]error, len(c.known))
 	var sending sync.WaitGroup
 	for i, manager := range c.known {
-		sending.Go(func() { answers[i] = c.send(ctx, manager) })
+		sending.Go(func() { answers[i] = c.send(ctx, over, manager) })
 	}
 	sending.Wait()
 	for i, manager := range c.known {
@@ -43,10 +43,14 @@ const (
 	pause    = time.Second
 )
 
-// send tries again on a new connection while the control plane is not ready.
-func (c *checker) send(ctx context.Context, manager core.Manager) (err error) {
+// send tries again while the control plane is not ready.
+func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Manager) (err error) {
 	for range attempts {
-		if err = c.sendOnce(ctx, manager); err == nil || core.Reason(err) != reasons.NotReady {
+		err = over.Forward(ctx, manager, c.probe())
+		if refused, ok := errors.AsType[core.EventErrors](err); ok {
+			err = refused[0] // That of the heartbeat, as there is no event.
+		}
+		if err == nil || core.Reason(err) != reasons.NotReady {
 			return err
 		}
 		select {
@@ -57,7 +61,8 @@ func (c *checker) send(ctx context.Context, manager core.Manager) (err error) {
 	return err
 }
 
-func (c *checker) sendOnce(ctx context.Context, manager core.Manager) error {
+// sendOnce sends on a new connection.
+func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	to := c.opts.ControlPlane
 	forwarder, err := httpmtls.NewForwarder(c.client.source, to.Address, c.opts.Contract, httpmtls.Options{
 		ServerName: to.ServerName, Protocol: to.Protocol, Timeout: c.opts.Outbox.ForwardTimeout,
@@ -67,11 +72,7 @@ func (c *checker) sendOnce(ctx context.Context, manager core.Manager) error {
 		return err
 	}
 	defer forwarder.Close() // It returns nil.
-	err = forwarder.Forward(ctx, manager, c.probe())
-	if refused, ok := errors.AsType[core.EventErrors](err); ok {
-		return refused[0] // That of the heartbeat, as there is no event.
-	}
-	return err
+	return forwarder.Forward(ctx, manager, batch)
 }
 
 // probe returns a heartbeat that begins and ends its own epoch, which has no events. A fleet
@@ -121,8 +122,10 @@ func actions() []known {
 		{reasons.Forbidden, "san_mismatch", "make the SAN of TLS_CERT and the annotation skr-domain equal"},
 		{reasons.Forbidden, "domain_", "correct the annotation skr-domain of this runtime in the control plane"},
 		{reasons.Forbidden, "source_mismatch", "issue TLS_CERT with the id of this runtime as Common Name"},
+		{reasons.Forbidden, "violation", "add this manager to the user of this runtime, and reload the NATS server"},
 		{reasons.Forbidden, "", "check the name of this runtime and its annotation skr-domain"},
 		{reasons.Unauthenticated, "", "check the CA bundle of the listener, and the header of the gateway"},
+		{reasons.UnknownManager, "natsjetstream", "correct MANAGERS, or start the operator, which creates the stream"},
 		{reasons.UnknownManager, "", "correct MANAGERS, or the label managed-by of the Watcher"},
 		{reasons.UnknownContract, "", "route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK"},
 		{reasons.GatewayRefused, "", "check the CA bundle of the gateway"},

@@ -1,0 +1,136 @@
+package chain
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+)
+
+// TestChainOverNATS installs agents that send through a NATS server. The server has the certificate
+// of a listener, and loads new ones. After the rotation it is killed, so that each connection is made
+// with the new certificates.
+func TestChainOverNATS(t *testing.T) {
+	w := newWorld(t, map[string]string{
+		"TRANSPORT": "nats", "HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms", "CANARY_INTERVAL": "1s",
+	}, []core.Manager{steady}, stays)
+	w.eventuallyCalls(stays, "default."+string(steady), "canary")
+	w.reaches(stays, steady, "first", labels(steady))
+	w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: installation.Name},
+	}, patience)
+	w.settled(stays)
+	flow := rig.StartFlow(t, &w.record.Arrivals, stays, steady, 100*time.Millisecond,
+		func(ctx context.Context, name string) error { return w.create(ctx, stays, name, labels(steady)) })
+	w.rotation(stays)
+	before := flow.Count()
+	w.broker.Restart()
+	w.reaches(stays, steady, "last", labels(steady))
+	flow.Settle(patience, before)
+	if _, err := w.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: goes, Domain: operatorDomain}); err == nil {
+		t.Error("a runtime gets a certificate with the name of the operator")
+	}
+}
+
+// operatorDomain is the SAN of the operator in the guide.
+const operatorDomain = "my-operator.operators.example.com"
+
+// consume starts the NATS server of the guide with the Secret of a listener, and a consumer.
+func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
+	w.t.Helper()
+	text := rig.CodeBlock(w.t, "docs/platforms/nats.md", "", "tls {")
+	users := rig.Must(natsjetstream.Authorization(
+		rig.RuntimeUser(stays, steady), natsjetstream.OperatorUser(steady, operatorDomain)))
+	if !strings.Contains(text, string(users)) {
+		w.t.Errorf("docs/platforms/nats.md has other users than\n%s", users)
+	}
+	text = strings.NewReplacer(`"/data"`, `"`+w.broker.Dir+`/data"`, `_file: "`, `_file: "`+w.broker.Dir+"/").Replace(text)
+	w.broker.Write("nats.conf", fmt.Appendf(nil, "listen: %q\n%s", w.addr, text))
+	loaded := map[string][]byte{}
+	w.eventually("the NATS server has key material", func() bool { return w.load(loaded) })
+	w.broker.Launch()
+	w.broker.Await()
+	w.run(func(ctx context.Context) error {
+		for tick := time.Tick(200 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick:
+				if w.load(loaded) {
+					_ = w.broker.Signal(syscall.SIGHUP) // A new process reads the files.
+				}
+			}
+		}
+	})
+	conn := rig.Must(connectOperator("tls://"+w.addr, w.operatorKeys(), func(o *nats.Options) error {
+		o.TLSConfig.ServerName = host // It is at an address here.
+		return nil
+	}))
+	w.t.Cleanup(conn.Close)
+	consumer := rig.Must(natsjetstream.NewConsumer(conn, pinning, handlers, natsjetstream.Options{
+		Fleet: w.fleet, Peer: rig.MappedPeer,
+	}))
+	w.run(consumer.Start)
+	w.eventually("the consumer is ready", func() bool { return consumer.Ready() == nil })
+}
+
+// load writes the Secret of a listener to the folder of the NATS server, unless it has that already.
+func (w *world) load(loaded map[string][]byte) (changed bool) {
+	var secret corev1.Secret
+	err := w.plane.Client.Get(w.ctx, w.set.ListenerSecret(), &secret)
+	if err != nil || len(secret.Data["tls.crt"]) == 0 || maps.EqualFunc(secret.Data, loaded, bytes.Equal) {
+		return false
+	}
+	for name, text := range secret.Data {
+		w.broker.Write(name, text)
+	}
+	maps.Copy(loaded, secret.Data)
+	return true
+}
+
+// operatorKeys are those of the guide: a certificate of its own, and the CAs of the listener.
+func (w *world) operatorKeys() natsjetstream.KeyMaterial {
+	w.t.Helper()
+	var certificate unstructured.Unstructured
+	text := rig.CodeBlock(w.t, "docs/platforms/nats.md", "yaml", "apiVersion: cert-manager.io")
+	w.must(yaml.UnmarshalStrict([]byte(text), &certificate.Object))
+	certificate.SetNamespace(rig.Namespace)
+	w.must(client.WithFieldValidation(w.plane.Client, metav1.FieldValidationStrict).Create(w.ctx, &certificate))
+	source := func(name types.NamespacedName) *keysource.Secret {
+		s := rig.Must(keysource.NewSecret(w.plane.Client, name, keysource.Options{Poll: 200 * time.Millisecond}))
+		w.run(s.Start)
+		w.eventually(name.Name+" is issued", func() bool { _, err := s.Material(); return err == nil })
+		return s
+	}
+	own := types.NamespacedName{Namespace: rig.Namespace, Name: "my-operator-nats-tls"}
+	leaf, roots := source(own), keys.Roots(source(w.set.ListenerSecret()))
+	return func() (*tls.Certificate, *x509.CertPool) { return rig.Must(leaf.Material()).Certificate, roots() }
+}
+
+// connectOperator connects with the present certificate of keys, also after a rotation.
+func connectOperator(servers string, keys natsjetstream.KeyMaterial, opts ...nats.Option) (*nats.Conn, error) {
+	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", keys), opts...)...)
+}
