@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -131,7 +130,7 @@ func (s *scene) checkShared(r *result) {
 	s.t.Helper()
 	const most = 40
 	for n, one := range s.operators {
-		if !strings.Contains(one.FullLog(), "reason="+fleet.ReasonSharedByReplicas) {
+		if !strings.Contains(one.FullLog(), "reason=shared_by_replicas") {
 			s.t.Errorf("replica %d did not find that others take events", n)
 		}
 	}
