@@ -223,8 +223,19 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestGuide wants the lines of setUpWithManager in the guide, which adds at most 20 lines. The
-// guide begins with a dry run.
+// former are the lines that the guide removes, of internal/controller/kyma/setup.go at lifecycle-manager c5b83f1 (2026-08-07).
+const former = `runnableListener := watcherevent.NewSKREventListener(
+settings.ListenerAddr,
+shared.OperatorName,
+)
+
+if err := mgr.Add(runnableListener); err != nil {
+WatchesRawSource(source.Channel(controller.AdaptEvents(runnableListener.ReceivedEvents),
+CreateSkrEventHandler(&kymaNameLookupAdapter{r.LookupService}))).
+`
+
+// TestGuide wants the lines of setUpWithManager in the guide, which adds at most 20 lines, and
+// removes those of the operator. The guide begins with a dry run.
 func TestGuide(t *testing.T) {
 	guide := string(test.Read(t, "docs/platforms/migration.md"))
 
@@ -234,10 +245,11 @@ func TestGuide(t *testing.T) {
 		t.Fatal("docs/platforms/migration.md has no diff")
 	}
 
-	code, added := lines(string(test.Read(t, "examples/migration/setup_test.go"))), 0
+	code, added, removed := lines(string(test.Read(t, "examples/migration/setup_test.go"))), 0, ""
 	for line := range strings.Lines(diff) {
 		text, plus := strings.CutPrefix(strings.TrimRight(line, "\n"), "+")
 		if !plus {
+			removed += strings.TrimSpace(strings.TrimPrefix(text, "-")) + "\n"
 			continue
 		}
 
@@ -248,8 +260,8 @@ func TestGuide(t *testing.T) {
 		}
 	}
 
-	if added == 0 || added > 20 {
-		t.Errorf("the guide adds %d lines, want 1 to 20", added)
+	if removed != former || added == 0 || added > 20 {
+		t.Errorf("the guide adds %d lines, want 1 to 20, and removes\n%s", added, removed)
 	}
 }
 

@@ -46,7 +46,8 @@ func TestLogMessagesAreListed(t *testing.T) {
 
 const runbooks = "docs/operations/runbooks.md"
 
-// TestRunbooks fails when an alert has no runbook or no severity, or when a runbook has no alert, is too long, or has no command to copy.
+// TestRunbooks fails when an alert has no runbook or no severity, or when a runbook has no alert, is
+// too long, or has no command to copy.
 func TestRunbooks(t *testing.T) {
 	const longest = 120 // words
 	_, parsed := readRules(t)
@@ -84,12 +85,17 @@ func TestRunbookCommands(t *testing.T) {
 			exists.check(t, query, query)
 		}
 	})
+	row := regexp.MustCompile("(?m)^\\| `watcher_listener_\\w+` \\| `(.*)` \\|$")
+	for _, row := range row.FindAllStringSubmatch(read(t, "docs/platforms/migration.md"), -1) {
+		exists.check(t, row[0], strings.ReplaceAll(row[1], `\|`, "|"))
+	}
 	api := read(t, "docs/reference/fleet-api.md")
 	each(`\bfleet '[a-z]+\?([^']*)'`, func(query string) {
 		for parameter := range strings.SplitSeq(query, "&") {
 			name, value, _ := strings.Cut(parameter, "=")
 			fixed := slices.Contains([]string{"state", "reason", "problem"}, name)
-			if !regexp.MustCompile("`"+name+"[`=]").MatchString(api) || fixed && !regexp.MustCompile("[`| ]"+value+"[` ]").MatchString(api) {
+			valued := regexp.MustCompile("[`| ]" + value + "[` ]")
+			if !regexp.MustCompile("`"+name+"[`=]").MatchString(api) || fixed && !valued.MatchString(api) {
 				t.Errorf("fleet %s: fleet-api.md has no %s", query, parameter)
 			}
 		}
