@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -371,6 +373,21 @@ func TestNamesAreBounded(t *testing.T) {
 		if len(got.events) > 0 {
 			t.Error("an event of more than 3000 bytes")
 		}
+	}
+}
+
+// The review of docs/reference/agent.md has the answer and the event that the document shows.
+func TestDocumentedReview(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/reference/agent.md")
+	shown := regexp.MustCompile("(?s)(/validate/\\S+) --json '\n(.*?)'\n```\n\n```json\n(.*?)\n```").FindSubmatch(text)
+	if err != nil || shown == nil {
+		t.Fatalf("the document shows no review (%v)", err)
+	}
+	got := newInbox()
+	answer := post(newHandler(t, got, admission.Options{}), string(shown[1]), shown[2])
+	if have := strings.TrimSpace(answer.Body.String()); have != string(shown[3]) || len(got.events) != 1 {
+		t.Errorf("answer %s and events %v, want %s and one", have, got.events, shown[3])
 	}
 }
 
