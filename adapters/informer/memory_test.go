@@ -1,69 +1,113 @@
 package informer
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"runtime"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// An object takes few bytes while it is watched, and also while a list after an outage is compared.
+// The first list is one answer, or the beginning of a watch (WatchList), for which a reflector has a
+// map of its own. Later the digests of the objects stand beside a list.
 func TestMemoryOfAnObject(t *testing.T) {
-	const (
-		count       = 50_000
-		mostWatched = 250
-		mostListed  = 550
-	)
-	text := smallObjects(count)
-	accepts := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return "" })
-	o := &objects{
-		watch: newWatched(watch.Watch{}, &Options{}), resource: &resource{}, acceptor: accepts,
-		selects: func(string) bool { return true }, uncounted: func() {}, opts: new(Options{}.withDefaults()),
+	const count, mostWatched = 50_000, 250
+	items := smallObjects(count)
+	list := `{"metadata":{"resourceVersion":"7"},"items":[` + strings.Join(items, ",") + "]}"
+	frames := `{"type":"ADDED","object":` + strings.Join(items, `}{"type":"ADDED","object":`) + `}{"type":"BOOKMARK",` +
+		`"object":{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}`
+	for watchList, most := range map[bool]int64{false: 550, true: 650} {
+		t.Run(fmt.Sprintf("WatchList %t", watchList), func(t *testing.T) {
+			s := &sized{answer: func(query url.Values) (int, string) {
+				switch {
+				case query.Get("watch") == "":
+					return http.StatusOK, list
+				case query.Get("sendInitialEvents") == "":
+					return http.StatusOK, `{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`
+				case watchList:
+					return http.StatusOK, frames
+				default:
+					return http.StatusUnprocessableEntity, ""
+				}
+			}}
+			client, err := newClient(&rest.Config{Host: "http://api.example.com", Transport: s})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := newWatched(watch.Watch{}, &Options{})
+			ctx, stop := context.WithCancel(t.Context())
+			s.stop, s.before, s.objects = stop, heap(), &objects{
+				watch: w, selects: func(string) bool { return true }, opts: new(Options{}.withDefaults()),
+				acceptor: core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return "" }),
+			}
+			f := &follower{client: client, watch: w, store: s, objects: s.objects, health: &health{}}
+			f.reflect(ctx, &resource{kind: schema.GroupVersionKind{Kind: "Widget"}, namespaced: true})
+			first, again, watched := s.listed[0]/count, s.listed[1]/count, (heap()-s.before)/count
+			t.Logf("bytes for each object: %d in the first list, %d when listed again, %d while watched", first, again, watched)
+			if len(s.known) != count || first > most || again > most || watched > mostWatched {
+				t.Errorf("want at most %d, %d and %d", most, most, mostWatched)
+			}
+		})
 	}
-	before := heap()
-	replace := func() (live uint64) {
-		l, err := readList(strings.NewReader(text), parts{field: core.FieldSpec})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := make([]any, len(l.Items))
-		for n := range l.Items {
-			all[n] = l.Items[n]
-		}
-		live = (heap() - before) / count
-		_ = o.Replace(all, "")
-		return live
-	}
-	replace()
-	watched := (heap() - before) / count
-	listed := replace()
-	t.Logf("%d objects: %d bytes for each, and %d while they are listed again", len(o.known), watched, listed)
-	if len(o.known) != count || watched > mostWatched || listed > mostListed {
-		t.Errorf("want at most %d and %d", mostWatched, mostListed)
-	}
-	runtime.KeepAlive(text)
+	runtime.KeepAlive(list + frames)
 }
 
-// smallObjects returns a list of custom resources of a few owners.
-func smallObjects(count int) string {
-	var b strings.Builder
-	b.WriteString(`{"metadata":{"resourceVersion":"7"},"items":[`)
+// sized is an API server and a store. It measures the memory when a list is read, and when the store
+// gets it, and ends after two lists.
+type sized struct {
+	*objects
+
+	answer       func(query url.Values) (code int, body string)
+	stop         func()
+	before, peak int64
+	listed       []int64
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (s *sized) RoundTrip(r *http.Request) (*http.Response, error) {
+	code, body := s.answer(r.URL.Query())
+	return &http.Response{StatusCode: code, Body: io.NopCloser(io.MultiReader(strings.NewReader(body), s))}, nil
+}
+
+// Read is the end of each answer.
+func (s *sized) Read([]byte) (int, error) {
+	s.peak = max(s.peak, heap()-s.before)
+	return 0, io.EOF
+}
+
+// Replace implements [cache.ReflectorStore].
+func (s *sized) Replace(all []any, version string) error {
+	s.listed = append(s.listed, max(s.peak, heap()-s.before))
+	if s.peak = 0; len(s.listed) > 1 {
+		s.stop()
+	}
+	return s.objects.Replace(all, version)
+}
+
+// smallObjects returns custom resources of a few owners.
+func smallObjects(count int) (items []string) {
 	for n := range count {
-		fmt.Fprintf(&b, `{"metadata":{"name":"object-%d","namespace":"namespace-%d","resourceVersion":"%d","generation":3,`+
+		items = append(items, fmt.Sprintf(`{"metadata":{"name":"object-%d","namespace":"namespace-%d","resourceVersion":"%d","generation":3,`+
 			`"uid":"00000000-0000-0000-0000-%012d","labels":{"operator.kyma-project.io/managed-by":"kyma","app":"app-%d"},`+
 			`"annotations":{"operator.kyma-project.io/owned-by":"kcp-system/kyma-%d"},"finalizers":["example.com/finalizer"]},`+
-			`"spec":{"n":%d}},`, n, n%40, n, n, n%20, n%20, n)
+			`"spec":{"n":%d}}`, n, n%40, n, n, n%20, n%20, n))
 	}
-	return strings.TrimSuffix(b.String(), ",") + "]}"
+	return items
 }
 
 // heap returns the bytes of live objects.
-func heap() uint64 {
+func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	return int64(m.HeapAlloc)
 }

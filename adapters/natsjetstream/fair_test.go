@@ -60,49 +60,23 @@ func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 	}
 }
 
-func objectNames(count int) (names []string) {
-	for i := range count {
-		names = append(names, fmt.Sprintf("object-%d", i))
-	}
-	return names
-}
-
-// A runtime gets its share of events, and no more.
+// A runtime gets its share of events, and no more. A message beyond it comes back when the share has
+// room, as one that is carried in vain delays those of others. However old, it is never given up.
 func TestLoudRuntimeWaits(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, allowAll(), natsjetstream.Options{})
-	stream := must(jetstream.New(s.connect()))
-	names := objectNames(400)
-	for i := range 8 {
-		publishFrom(t, stream, "loud", numbered(uint64(i*len(names)+1), names...), "")
-	}
-	s.awaitFate("delayed too_fast", 1)
-	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}), numbered(1, "a"))
-	loud := 0
-	for _, call := range s.handler.Calls() {
-		if call.Runtime == "loud" {
-			loud++
-		}
-	}
-	if all := 8 * len(names); loud == all {
-		t.Errorf("all %d events of the loud runtime were handled before one of another", all)
-	}
-}
-
-// A message beyond the share comes back when the share has room for it, and not before, because a
-// message that is carried in vain delays those of others. However old it is, it is never given up.
-func TestRefusedMessagesAreCarriedOnceMore(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, allowAll(), natsjetstream.Options{RuntimeRate: 200, RuntimeBurst: 100, GiveUpAfter: time.Millisecond})
 	stream := must(jetstream.New(s.connect()))
 	const messages, events = 24, 100 // 12 s of the share.
+	names := strings.Fields(strings.Repeat("object ", events))
 	for i := range messages {
-		publishFrom(t, stream, "loud", numbered(uint64(i*events+1), objectNames(events)...), "")
+		publishFrom(t, stream, "loud", numbered(uint64(i*events+1), names...), "")
 	}
+	s.awaitFate("delayed too_fast", 1)
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}), numbered(1, "a"))
 	s.awaitEmpty()
-	refused, enqueued := s.fates.of("delayed too_fast"), s.fates.of("enqueued ")
-	if refused == 0 || refused > 2*messages || enqueued != messages {
-		t.Errorf("%d of %d messages were enqueued after %d refusals, want once or twice each", enqueued, messages, refused)
+	refused, enqueued := s.fates.of("delayed too_fast"), s.fates.of("enqueued")
+	if refused == 0 || refused > 2*messages || enqueued != messages+1 {
+		t.Errorf("%d of %d messages were enqueued after %d refusals, want at most two each", enqueued, messages+1, refused)
 	}
 }
 

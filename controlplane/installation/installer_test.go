@@ -18,51 +18,34 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		opts           installation.Options
 		want           []string // none: nothing is wrong
 	}{
-		"nothing":            {"agent:v1", "control-plane.example.com:443", installation.Options{}, nil},
-		"an address of IPv6": {"agent:v1", "[2001:db8::1]:443", installation.Options{}, nil},
-		"settings": {"agent:v1", "a:443", installation.Options{Settings: map[string]string{
-			"SETTLE":   "1s",
-			"MANAGERS": "a,b",
-		}}, nil},
-		"no image, no port": {"", "control-plane.example.com", installation.Options{}, []string{"image", "<host>:<port>"}},
-		"port 0":            {"agent:v1", "a:0", installation.Options{}, []string{"<host>:<port>"}},
-		"port 65536":        {"agent:v1", "a:65536", installation.Options{}, []string{"<host>:<port>"}},
-		"a URL":             {"agent:v1", "https://a:443", installation.Options{}, []string{"<host>:<port>"}},
-		"no host":           {"agent:v1", ":443", installation.Options{}, []string{"<host>:<port>"}},
-		"a namespace":       {"agent:v1", "a:443", installation.Options{Namespace: "a/b"}, []string{"Namespace"}},
-		"a configuration":   {"agent:v1", "a:443", installation.Options{ConfigurationName: "A"}, []string{"ConfigurationName"}},
-		"replicas":          {"agent:v1", "a:443", installation.Options{Replicas: -1}, []string{"Replicas"}},
-		"a path of the agent": {
-			"agent:v1", "a:443", installation.Options{Settings: map[string]string{"TLS_KEY": "/etc/key"}},
-			[]string{"Settings", "TLS_KEY"},
-		},
-		"the address twice": {
-			"agent:v1", "a:443", installation.Options{Settings: map[string]string{"KCP_ADDR": "b:443"}},
-			[]string{"KCP_ADDR"},
-		},
+		"nothing":             {"agent:v1", "control-plane.example.com:443", installation.Options{}, nil},
+		"an address of IPv6":  {"agent:v1", "[2001:db8::1]:443", installation.Options{}, nil},
+		"settings":            {"agent:v1", "a:443", with("MANAGERS", "a,b", "https"), nil},
+		"no image, no port":   {"", "control-plane.example.com", installation.Options{}, []string{"image", "<host>:<port>"}},
+		"port 0":              {"agent:v1", "a:0", installation.Options{}, []string{"<host>:<port>"}},
+		"port 65536":          {"agent:v1", "a:65536", installation.Options{}, []string{"<host>:<port>"}},
+		"a URL":               {"agent:v1", "https://a:443", installation.Options{}, []string{"<host>:<port>"}},
+		"no host":             {"agent:v1", ":443", installation.Options{}, []string{"<host>:<port>"}},
+		"a namespace":         {"agent:v1", "a:443", installation.Options{Namespace: "a/b"}, []string{"Namespace"}},
+		"a configuration":     {"agent:v1", "a:443", installation.Options{ConfigurationName: "A"}, []string{"ConfigurationName"}},
+		"replicas":            {"agent:v1", "a:443", installation.Options{Replicas: -1}, []string{"Replicas"}},
+		"a path of the agent": {"agent:v1", "a:443", with("TLS_KEY", "/etc/key", "https"), []string{"Settings", "TLS_KEY"}},
+		"the address twice":   {"agent:v1", "a:443", with("KCP_ADDR", "b:443", "https"), []string{"KCP_ADDR"}},
 		"an object without name": {
-			"agent:v1", "a:443", installation.Options{Replaces: []*unstructured.Unstructured{{}}},
-			[]string{"Replaces[0]"},
+			"agent:v1", "a:443", installation.Options{Replaces: []*unstructured.Unstructured{{}}}, []string{"Replaces[0]"},
 		},
 		"the objects of a former agent": {
 			"agent:v1", "a:443", installation.Options{Replaces: installation.SKRWebhook("kyma-system")}, nil,
 		},
-		"the source as a setting": {
-			"agent:v1", "a:443", installation.Options{Settings: map[string]string{"SOURCE": "informer"}},
-			[]string{"Settings", "SOURCE"},
-		},
-		"NATS":                {"agent:v1", "nats:4222", overNATS("KCP_CONTRACT", "v3"), nil},
-		"NATS without a port": {"agent:v1", "nats", overNATS("SETTLE", "1s"), []string{"<host>:<port>"}},
+		"the source as a setting": {"agent:v1", "a:443", with("SOURCE", "informer", "https"), []string{"Settings", "SOURCE"}},
+		"NATS":                    {"agent:v1", "nats:4222", with("KCP_CONTRACT", "v3", "nats"), nil},
 		"NATS with contract v2": {
-			"agent:v1", "nats:4222", overNATS("KCP_CONTRACT", "v2"),
+			"agent:v1", "nats:4222", with("KCP_CONTRACT", "v2", "nats"),
 			[]string{`KCP_CONTRACT in Settings: want v3 with TRANSPORT=nats, have "v2"`},
 		},
-		"NATS with a fallback": {"agent:v1", "nats:4222", overNATS("CONTRACT_FALLBACK", "v2"), []string{"CONTRACT_FALLBACK"}},
-		"no transport":         {"agent:v1", "a:443", overNATS("TRANSPORT", "NATS"), []string{"want https or nats"}},
-		"no setting": {
-			"agent:v1", "a:443", installation.Options{Settings: map[string]string{"settle": "1s"}},
-			[]string{"settle"},
-		},
+		"NATS with a fallback": {"agent:v1", "nats:4222", with("CONTRACT_FALLBACK", "v2", "nats"), []string{"CONTRACT_FALLBACK"}},
+		"no transport":         {"agent:v1", "a:443", with("SETTLE", "1s", "NATS"), []string{"want https or nats"}},
+		"no setting":           {"agent:v1", "a:443", with("settle", "1s", "https"), []string{"settle"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -79,10 +62,9 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 	}
 }
 
-func overNATS(setting, value string) installation.Options {
-	settings := map[string]string{"TRANSPORT": "nats"}
-	settings[setting] = value
-	return installation.Options{Settings: settings}
+// with returns the options with a setting, and another transport.
+func with(setting, value, transport string) installation.Options {
+	return installation.Options{Settings: map[string]string{"TRANSPORT": transport, setting: value}}
 }
 
 func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {
