@@ -34,8 +34,13 @@ type Parts struct {
 	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
 	// after the last batch. Default: HTTPS.
 	Transport core.Forwarder
-	// Tracing wraps the webhook, the inbox of the webhook, and the transport. Default: none.
-	Tracing Tracing
+	// Tracing wraps the webhook, the inbox of the webhook, and the transport. That of
+	// adapters/opentelemetry fits. Default: none.
+	Tracing interface {
+		Webhook(next http.Handler) http.Handler
+		Acceptor(next core.Acceptor) core.Acceptor
+		Forwarder(next core.Forwarder) core.Forwarder
+	}
 
 	// Listen binds the ports of the webhook and of the metrics. Default: TCP.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
@@ -71,13 +76,6 @@ func (p Parts) withDefaults() Parts {
 		p.Now = time.Now
 	}
 	return p
-}
-
-// Tracing makes traces of events. It is implemented by adapters/opentelemetry.
-type Tracing interface {
-	Webhook(next http.Handler) http.Handler
-	Acceptor(next core.Acceptor) core.Acceptor
-	Forwarder(next core.Forwarder) core.Forwarder
 }
 
 // noTracing returns each port unchanged.

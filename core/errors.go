@@ -25,8 +25,8 @@ var (
 		reason:    "invalid_object",
 		permanent: true,
 	}
-	// ErrInvalidOwner means that the value of [OwnerAnnotation] names no object. It is permanent.
-	ErrInvalidOwner error = &sentinel{text: "owner is not <namespace>/<name>", reason: "invalid_owner", permanent: true}
+	// errInvalidOwner means that the value of [OwnerAnnotation] names no object. It is permanent.
+	errInvalidOwner error = &sentinel{text: "owner is not <namespace>/<name>", reason: "invalid_owner", permanent: true}
 	// ErrUnauthenticated means that a sender did not prove its identity. A later attempt can
 	// succeed: a rotation may be under way.
 	ErrUnauthenticated error = &sentinel{text: "sender is not authenticated", reason: "unauthenticated"}

@@ -14,7 +14,7 @@ import (
 const OwnerAnnotation = "operator.kyma-project.io/owned-by"
 
 // Owner returns the owner that the newest state of the object names in [OwnerAnnotation], and the
-// zero value without the annotation. The error wraps [ErrInvalidOwner].
+// zero value without the annotation. The error has the [Reason] "invalid_owner" and is permanent.
 func (c *Change) Owner() (types.NamespacedName, error) {
 	value, found := c.New.Annotation(OwnerAnnotation)
 	if !found {
@@ -27,7 +27,7 @@ func (c *Change) Owner() (types.NamespacedName, error) {
 }
 
 // parseOwner reads the value of [OwnerAnnotation]. The namespace is a DNS-1123 label and the name a
-// DNS-1123 subdomain (RFC 1123), joined by '/'. The error wraps [ErrInvalidOwner].
+// DNS-1123 subdomain (RFC 1123), joined by '/'. The error wraps errInvalidOwner.
 func parseOwner(value string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(value, "/")
 	switch {
@@ -42,5 +42,5 @@ func parseOwner(value string) (types.NamespacedName, error) {
 }
 
 func invalidOwner(want, have string) error {
-	return fmt.Errorf("%w: %s %s", ErrInvalidOwner, want, shorten(have))
+	return fmt.Errorf("%w: %s %s", errInvalidOwner, want, shorten(have))
 }

@@ -30,7 +30,7 @@ func (v *verdict) holds(now time.Time, roots *x509.CertPool) bool {
 
 // checker checks client certificates, each once.
 type checker struct {
-	identity IdentityFunc
+	identity func(*x509.Certificate) (core.RuntimeID, error)
 	now      func() time.Time
 	// good and bad are apart, so that a flood of bad certificates does not push out the good.
 	good, bad *cache

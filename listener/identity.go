@@ -15,11 +15,6 @@ import (
 // section 2.3).
 const maxIdentity = 2048
 
-// IdentityFunc names the runtime of a verified certificate. It returns an error if the certificate
-// names none. A name is refused in the same way if it is blank, longer than 2048 bytes, or has
-// characters that cannot be printed.
-type IdentityFunc func(*x509.Certificate) (core.RuntimeID, error)
-
 // commonName returns the Common Name of the certificate's subject.
 func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
 	return core.RuntimeID(cert.Subject.CommonName), nil
@@ -27,7 +22,7 @@ func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
 
 var errNoSPIFFE = errors.New("want exactly one URI SAN, of the form spiffe://<trust domain>/<path>")
 
-// SPIFFE is an [IdentityFunc]. It returns the whole SPIFFE ID, with scheme and trust domain: the
+// SPIFFE is an Identity of [PeerOptions]. It returns the whole SPIFFE ID, with scheme and trust domain: the
 // one URI SAN of the certificate (X509-SVID, section 2).
 func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	if len(cert.URIs) != 1 {
@@ -42,7 +37,9 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 }
 
 // identify calls identity, and refuses names that are blank or would forge a line of a log.
-func identify(cert *x509.Certificate, identity IdentityFunc) (core.RuntimeID, error) {
+func identify(
+	cert *x509.Certificate, identity func(*x509.Certificate) (core.RuntimeID, error),
+) (core.RuntimeID, error) {
 	id, err := identity(cert)
 	if err == nil {
 		err = checkIdentity(string(id))

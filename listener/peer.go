@@ -76,9 +76,10 @@ var errNoRoots = fmt.Errorf("%w: there is no CA bundle", core.ErrNotReady)
 
 // PeerOptions are the optional settings of [Peers]. The zero value is the documented default.
 type PeerOptions struct {
-	// Identity names the runtime of a verified certificate. Default: the Common Name of its
-	// subject.
-	Identity IdentityFunc
+	// Identity names the runtime of a verified certificate. It returns an error if the certificate
+	// names none. A name is refused in the same way if it is blank, longer than 2048 bytes, or has
+	// characters that cannot be printed. Default: the Common Name of its subject.
+	Identity func(*x509.Certificate) (core.RuntimeID, error)
 	// CacheSize bounds the verified certificates that are remembered, at about 1 KiB each.
 	// Default: 16,384.
 	CacheSize int

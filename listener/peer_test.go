@@ -186,13 +186,13 @@ func TestIdentity(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "ca")
 	long := strings.Repeat("a", 2049)
-	fixed := func(id core.RuntimeID, err error) listener.IdentityFunc {
+	fixed := func(id core.RuntimeID, err error) func(*x509.Certificate) (core.RuntimeID, error) {
 		return func(*x509.Certificate) (core.RuntimeID, error) { return id, err }
 	}
 	tests := []struct {
 		name     string
 		cert     *leaf
-		identity listener.IdentityFunc
+		identity func(*x509.Certificate) (core.RuntimeID, error)
 		want     core.RuntimeID
 	}{
 		{"common name by default", ca.client(t, "runtime-a"), nil, "runtime-a"},

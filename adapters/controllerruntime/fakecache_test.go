@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 func kymaKind() schema.GroupVersionKind {
@@ -114,7 +115,7 @@ func domain(value string) map[string]string {
 	return map[string]string{controllerruntime.DomainAnnotation: value}
 }
 
-func newRuntimes(t testing.TB, fake *fakeCache, identify controllerruntime.IdentifyFunc) *controllerruntime.Runtimes {
+func newRuntimes(t testing.TB, fake *fakeCache, identify func(metav1.Object) core.RuntimeID) *controllerruntime.Runtimes {
 	t.Helper()
 	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify,
 		controllerruntime.RuntimesOptions{})

@@ -35,16 +35,11 @@ var errIncomplete = errors.New("want a cache, a kind with version and an identif
 // errNoFleet means that an option of NewRuntimes is useless.
 var errNoFleet = errors.New("option Managers: want it only with Fleet")
 
-// IdentifyFunc returns the runtime that an object stands for, from its metadata. "" means that the
-// object has no identity. Such an object can still be the owner of an event, and only its domain
-// proves the sender. The function is called concurrently and must not change the object.
-type IdentifyFunc func(object metav1.Object) core.RuntimeID
-
 // ByName identifies a runtime by the name of its object.
 func ByName(object metav1.Object) core.RuntimeID { return core.RuntimeID(object.GetName()) }
 
 // ByLabel identifies a runtime by the value of that label. An object without it has no identity.
-func ByLabel(label string) IdentifyFunc {
+func ByLabel(label string) func(object metav1.Object) core.RuntimeID {
 	return func(object metav1.Object) core.RuntimeID { return core.RuntimeID(object.GetLabels()[label]) }
 }
 
@@ -81,15 +76,20 @@ type Runtimes struct {
 	informer   cache.Informer
 	lookup     lookup
 	kind       schema.GroupVersionKind
-	identify   IdentifyFunc
+	identify   func(object metav1.Object) core.RuntimeID
 	annotation string
 }
 
 // NewRuntimes adds kind to a cache, usually that of a controller manager that has not started. It
 // asks the API server for the kind, and fails if the kind is unknown there. The operator needs the
 // rights to list and watch the kind. A cache can take a kind once, so the result must be shared.
+//
+// identify returns the runtime that an object stands for, from its metadata. "" means that the
+// object has no identity. Such an object can still be the owner of an event, and only its domain
+// proves the sender. identify is called concurrently and must not change the object.
 func NewRuntimes(
-	ctx context.Context, objects cache.Cache, kind schema.GroupVersionKind, identify IdentifyFunc, opts RuntimesOptions,
+	ctx context.Context, objects cache.Cache, kind schema.GroupVersionKind,
+	identify func(object metav1.Object) core.RuntimeID, opts RuntimesOptions,
 ) (*Runtimes, error) {
 	if objects == nil || kind.Kind == "" || kind.Version == "" || identify == nil {
 		return nil, fmt.Errorf("runtimes of kind %q: %w", kind, errIncomplete)
@@ -170,7 +170,7 @@ func (r *Runtimes) keepIn(known *fleet.Fleet, managers []core.Manager) toolscach
 }
 
 // indexes returns the functions that compute the values of each index.
-func indexes(identify IdentifyFunc, annotation string) map[string]client.IndexerFunc {
+func indexes(identify func(object metav1.Object) core.RuntimeID, annotation string) map[string]client.IndexerFunc {
 	return map[string]client.IndexerFunc{
 		indexRuntime: func(object client.Object) []string { return notEmpty(string(identify(object))) },
 		// A Get by key fails for a namespace that is not in the cache. The index finds no object.
@@ -214,7 +214,7 @@ func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types
 	return names, nil
 }
 
-// ID returns the runtime that an object stands for by its [IdentifyFunc]. It returns "" if there is
+// ID returns the runtime that an object stands for by the function of [NewRuntimes]. It returns "" if there is
 // no such object, or if the object has no identity. A reconciler needs it to query a fleet.
 func (r *Runtimes) ID(ctx context.Context, object types.NamespacedName) (core.RuntimeID, error) {
 	found, err := r.find(ctx, indexOwner, object.String())

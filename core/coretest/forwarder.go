@@ -17,21 +17,6 @@ type ForwarderHarness struct {
 	Disconnect func()
 }
 
-// NewForwarder makes a forwarder with a new and real far end. The far end decodes each request and
-// calls farEnd.Forward with the context of the request, the manager and the batch that arrived. It
-// answers in the words of its transport:
-//
-//   - nil acknowledges the request,
-//   - an error that is [core.IsPermanent] refuses it for good (400 in HTTP),
-//   - [core.ErrUnauthenticated] and [core.ErrForbidden] refuse the sender (401, 403),
-//   - [core.ErrUnknownManager] means that the manager is not served here (404),
-//   - [core.ErrNotReady] refuses for now (503),
-//   - [core.EventErrors] names the events that failed, when a request carries several,
-//   - [core.RetryAfter] of an error is the wait that the far end asks for.
-//
-// It stops everything that it starts with t.Cleanup.
-type NewForwarder func(t *testing.T, farEnd *Recorder) ForwarderHarness
-
 // ForwarderOptions name the things that a transport cannot carry. The zero value means that it
 // carries everything.
 type ForwarderOptions struct {
@@ -63,7 +48,23 @@ func (o ForwarderOptions) withDefaults() ForwarderOptions {
 // TestForwarder checks the contract of [core.Forwarder]. Each check gets a harness of its own. A
 // forwarder may cut a batch ([core.ErrNotSent]): the suite sends the rest again. When Forward
 // ignores the end of its context, the other checks are left out.
-func TestForwarder(t *testing.T, newForwarder NewForwarder, opts ForwarderOptions) {
+//
+// newForwarder makes a forwarder with a new and real far end. The far end decodes each request and
+// calls farEnd.Forward with the context of the request, the manager and the batch that arrived. It
+// answers in the words of its transport:
+//
+//   - nil acknowledges the request,
+//   - an error that is [core.IsPermanent] refuses it for good (400 in HTTP),
+//   - [core.ErrUnauthenticated] and [core.ErrForbidden] refuse the sender (401, 403),
+//   - [core.ErrUnknownManager] means that the manager is not served here (404),
+//   - [core.ErrNotReady] refuses for now (503),
+//   - [core.EventErrors] names the events that failed, when a request carries several,
+//   - [core.RetryAfter] of an error is the wait that the far end asks for.
+//
+// newForwarder stops everything that it starts with t.Cleanup.
+func TestForwarder(
+	t *testing.T, newForwarder func(t *testing.T, farEnd *Recorder) ForwarderHarness, opts ForwarderOptions,
+) {
 	t.Helper()
 	opts = opts.withDefaults()
 	hangs := false

@@ -20,7 +20,9 @@ type forwarderSuite struct {
 	hangs  atomic.Bool // Forward ignored the end of its context
 }
 
-func newForwarderSuite(t *testing.T, newForwarder NewForwarder, opts ForwarderOptions) *forwarderSuite {
+func newForwarderSuite(
+	t *testing.T, newForwarder func(t *testing.T, farEnd *Recorder) ForwarderHarness, opts ForwarderOptions,
+) *forwarderSuite {
 	t.Helper()
 	farEnd := &Recorder{}
 	harness := newForwarder(t, farEnd)

@@ -20,10 +20,6 @@ type ReceiverParts struct {
 	Fleet    *fleet.Fleet
 }
 
-// NewReceiver starts a receiver until the test ends, with the default shares. The result returns a
-// forwarder of a runtime to it. The receiver verifies that the runtime is the sender.
-type NewReceiver func(t *testing.T, parts ReceiverParts) func(runtime core.RuntimeID) core.Forwarder
-
 // ReceiverOptions are the optional settings of [TestReceiver].
 type ReceiverOptions struct {
 	// Patience bounds each call of Forward, and the wait for the batches that a transport keeps.
@@ -35,7 +31,13 @@ type ReceiverOptions struct {
 // side that each failure belongs to, and the events that reach handlers and fleet. It also checks
 // that a loud runtime has a share only. A forwarder may also return nil for a batch that its
 // transport keeps, and delivers again.
-func TestReceiver(t *testing.T, newReceiver NewReceiver, opts ReceiverOptions) {
+//
+// newReceiver starts a receiver until the test ends, with the default shares. Its result returns a
+// forwarder of a runtime to it. The receiver verifies that the runtime is the sender.
+func TestReceiver(
+	t *testing.T, newReceiver func(t *testing.T, parts ReceiverParts) func(runtime core.RuntimeID) core.Forwarder,
+	opts ReceiverOptions,
+) {
 	t.Helper()
 	for _, c := range receiverChecks() {
 		t.Run(c.rule, func(t *testing.T) {

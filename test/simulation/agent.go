@@ -169,10 +169,10 @@ func (c *cluster) managers() []core.Manager {
 
 var errKilled = errors.New("the process was killed")
 
-// Webhook implements [agentlib.Tracing].
+// Webhook implements Tracing of [agentlib.Parts].
 func (*agent) Webhook(next http.Handler) http.Handler { return next }
 
-// Acceptor counts the events of the webhook. It implements [agentlib.Tracing].
+// Acceptor counts the events of the webhook. It implements Tracing of [agentlib.Parts].
 func (a *agent) Acceptor(next core.Acceptor) core.Acceptor {
 	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 		a.history.Offered(manager)
@@ -180,7 +180,7 @@ func (a *agent) Acceptor(next core.Acceptor) core.Acceptor {
 	})
 }
 
-// Forwarder gives the oracle a copy of each batch. It implements [agentlib.Tracing].
+// Forwarder gives the oracle a copy of each batch. It implements Tracing of [agentlib.Parts].
 func (a *agent) Forwarder(next core.Forwarder) core.Forwarder {
 	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		a.awaitResume()
