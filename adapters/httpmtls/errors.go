@@ -87,7 +87,7 @@ func (e *requestError) Unwrap() error { return e.Err }
 // none can.
 func (e *requestError) Retryable() bool { return !e.permanent }
 
-// RetryAfter returns the wait that the receiver asks for, at most [Options.MaxRetryAfter]. It is 0
+// RetryAfter returns the wait that the receiver asks for, at most 5 min. It is 0
 // without one.
 func (e *requestError) RetryAfter() time.Duration { return e.retryAfter }
 

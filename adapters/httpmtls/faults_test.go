@@ -112,7 +112,7 @@ func TestTransportFailures(t *testing.T) {
 			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 				t.Helper()
 				opts := tc.opts
-				opts.Protocol, opts.RetryWait = protocol, time.Millisecond
+				opts.Protocol = protocol
 				forwarder := newForwarder(t, ends.client, tc.address, opts)
 				err := forward(t, forwarder, event("object"))
 				// With TLS 1.3, a server refuses a client after the handshake. The transport of HTTP/2 may
@@ -183,9 +183,9 @@ func TestCancelWhile(t *testing.T) {
 			t.Helper()
 			reached := make(chan struct{}, 10)
 			end := newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable))
-			return httpmtls.Options{
-				RetryWait: time.Second, Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }},
-			}, end.address(), reached
+			return httpmtls.RetryWait(httpmtls.Options{
+				Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }},
+			}, time.Second), end.address(), reached
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -354,7 +354,8 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 		if protocol == httpmtls.HTTP1 {
 			opts.Timeout = 3 * time.Second
 		} else {
-			opts.PingAfter, opts.PingTimeout = 100*time.Millisecond, 2*time.Second
+			opts.PingTimeout = 2 * time.Second
+			opts = httpmtls.PingAfter(opts, 100*time.Millisecond)
 		}
 		forwarder := newForwarder(t, ends.client, end.address(), opts)
 		if err := forward(t, forwarder, event("before")); err != nil {
@@ -382,9 +383,9 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 		t.Helper()
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
-		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
-			Protocol: protocol, Timeout: time.Second, PingAfter: time.Hour, DialContext: network.dial,
-		})
+		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.PingAfter(httpmtls.Options{
+			Protocol: protocol, Timeout: time.Second, DialContext: network.dial,
+		}, time.Hour))
 		if err := forward(t, forwarder, event("before")); err != nil {
 			t.Fatal(err)
 		}
@@ -434,7 +435,7 @@ func TestCutsUnderLoad(t *testing.T) {
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
-			Protocol: protocol, RetryWait: time.Millisecond, DialContext: network.dial,
+			Protocol: protocol, DialContext: network.dial,
 		})
 		var (
 			group            sync.WaitGroup

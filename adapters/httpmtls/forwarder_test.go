@@ -91,7 +91,7 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 			_, _ = io.WriteString(w, strings.Repeat("x", 32<<10))
 		})
 		forwarder := newForwarder(t, ends.client, end.address(),
-			httpmtls.Options{Protocol: protocol, RetryWait: time.Millisecond})
+			httpmtls.Options{Protocol: protocol})
 		for range 10 {
 			failure := failureOf(t, forward(t, forwarder, event("object")))
 			if failure.Status != http.StatusServiceUnavailable || len(failure.Body) != 1<<10 {
@@ -238,7 +238,7 @@ func TestAnswers(t *testing.T) {
 				_, _ = io.WriteString(w, "because of "+r.URL.Path)
 			})
 			err := forward(t, newForwarder(t, ends.client, end.address(),
-				httpmtls.Options{RetryWait: time.Millisecond}), event("object"))
+				httpmtls.Options{}), event("object"))
 			some, oneEvent := errors.AsType[core.EventErrors](err)
 			failure := failureOf(t, err)
 			got := answer{
@@ -352,9 +352,9 @@ func TestRetriesEndWithDeadline(t *testing.T) {
 	var retried atomic.Int64
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable))
-	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
-		RetryWait: time.Hour, Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
-	})
+	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.RetryWait(httpmtls.Options{
+		Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
+	}, time.Hour))
 	failure := failureOf(t, forward(t, forwarder, event("object")))
 	if failure.Status != http.StatusServiceUnavailable {
 		t.Errorf("have %v, want the 503 rather than the wait", failure)
@@ -387,8 +387,8 @@ func TestShortRetrySucceeds(t *testing.T) {
 					}
 				})
 				forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
-					Protocol: protocol, RetryWait: time.Millisecond,
-					Hooks: httpmtls.Hooks{Retried: func(status int) { retried <- status }},
+					Protocol: protocol,
+					Hooks:    httpmtls.Hooks{Retried: func(status int) { retried <- status }},
 				})
 				if err := forward(t, forwarder, event("object")); err != nil {
 					t.Fatal(err)

@@ -168,9 +168,9 @@ func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) 
 
 // unhurried returns options with which a busy machine does not close connections.
 func unhurried(protocol httpmtls.Protocol) httpmtls.Options {
-	return httpmtls.Options{
-		Protocol: protocol, Timeout: patience, DialTimeout: patience, PingAfter: time.Hour, PingTimeout: time.Hour,
-	}
+	return httpmtls.PingAfter(httpmtls.Options{
+		Protocol: protocol, Timeout: patience, DialTimeout: patience, PingTimeout: time.Hour,
+	}, time.Hour)
 }
 
 // failureOf returns the typed error of the only event that was sent.

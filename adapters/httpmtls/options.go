@@ -37,7 +37,8 @@ const (
 	defaultInFlightHTTP2     = 16
 	defaultRetries           = 2
 	defaultRetryWait         = 50 * time.Millisecond
-	defaultMaxRetryAfter     = 5 * time.Minute
+	// maxRetryAfter bounds the wait that a server asks for. A longer one is shortened.
+	maxRetryAfter = 5 * time.Minute
 )
 
 // Options are the optional settings of a [Forwarder]. The zero value is the documented default.
@@ -58,9 +59,6 @@ type Options struct {
 	DialTimeout time.Duration
 	// IdleTimeout is the time after which an unused connection is closed. Default: 90 s.
 	IdleTimeout time.Duration
-	// PingAfter is the silence after which an HTTP/2 connection is pinged. It is also the time
-	// after which TCP probes an idle connection. Default: 15 s.
-	PingAfter time.Duration
 	// PingTimeout bounds the wait for the answer to a ping, and is the time between TCP probes.
 	// Default: 5 s.
 	PingTimeout time.Duration
@@ -72,15 +70,9 @@ type Options struct {
 	// connection, 502, or 503 without Retry-After, unless its deadline is too near. Default: 2. A
 	// negative number means none.
 	Retries int
-	// RetryWait is the wait before the first short retry. Each further wait is longer by this time,
-	// and up to half of RetryWait is subtracted at random. Default: 50 ms.
-	RetryWait time.Duration
 	// RefusedRetryAfter is the wait after 401 or 403 without Retry-After, because certificates may
 	// be rotating. Default: 30 s. A negative time means none.
 	RefusedRetryAfter time.Duration
-	// MaxRetryAfter bounds the wait that a server asks for. A longer one is shortened. Default: 5
-	// min.
-	MaxRetryAfter time.Duration
 	// UserAgent is sent with each request (RFC 9110, section 10.1.5). Default:
 	// "runtime-watcher".
 	UserAgent string
@@ -93,6 +85,13 @@ type Options struct {
 	Hooks Hooks
 	// Logger gets a line for connections with new key material. Default: discarded.
 	Logger *slog.Logger
+
+	// pingAfter is the silence after which an HTTP/2 connection is pinged. It is also the time
+	// after which TCP probes an idle connection: 15 s, unless a test sets it.
+	pingAfter time.Duration
+	// retryWait is the wait before the first short retry. Each further wait is longer by this time,
+	// and up to half of retryWait is subtracted at random. It is 50 ms, unless a test sets it.
+	retryWait time.Duration
 }
 
 // Hooks are optional callbacks of a [Forwarder]. They are called concurrently and must return at
@@ -113,12 +112,11 @@ func (o Options) withDefaults(host string) Options {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.DialTimeout = cmp.Or(o.DialTimeout, defaultDialTimeout)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
-	o.PingAfter = cmp.Or(o.PingAfter, defaultPingAfter)
+	o.pingAfter = cmp.Or(o.pingAfter, defaultPingAfter)
 	o.PingTimeout = cmp.Or(o.PingTimeout, defaultPingTimeout)
 	o.Retries = cmp.Or(o.Retries, defaultRetries)
-	o.RetryWait = cmp.Or(o.RetryWait, defaultRetryWait)
+	o.retryWait = cmp.Or(o.retryWait, defaultRetryWait)
 	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, defaultRefusedRetryAfter)
-	o.MaxRetryAfter = cmp.Or(o.MaxRetryAfter, defaultMaxRetryAfter)
 	o.UserAgent = cmp.Or(o.UserAgent, "runtime-watcher")
 	o.InFlight = cmp.Or(o.InFlight, o.Protocol.inFlight())
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -142,7 +140,7 @@ func (o Options) dialer() *net.Dialer {
 	return &net.Dialer{
 		Timeout: o.DialTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{
-			Enable: true, Idle: o.PingAfter, Interval: o.PingTimeout, Count: probes,
+			Enable: true, Idle: o.pingAfter, Interval: o.PingTimeout, Count: probes,
 		},
 	}
 }
@@ -161,11 +159,8 @@ func (o Options) validate() error {
 		{"Timeout", int64(o.Timeout)},
 		{"DialTimeout", int64(o.DialTimeout)},
 		{"IdleTimeout", int64(o.IdleTimeout)},
-		{"PingAfter", int64(o.PingAfter)},
 		{"PingTimeout", int64(o.PingTimeout)},
 		{"InFlight", int64(o.InFlight)},
-		{"RetryWait", int64(o.RetryWait)},
-		{"MaxRetryAfter", int64(o.MaxRetryAfter)},
 	} {
 		if setting.have <= 0 {
 			return fmt.Errorf("httpmtls: option %s is %d, want more than 0", setting.name, setting.have)

@@ -69,7 +69,7 @@ func newTransport(config *tls.Config, dial dialFunc, opts Options) *http.Transpo
 		Protocols:              protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxEncoderHeaderTableSize: headerTable,
-			SendPingTimeout:           opts.PingAfter,
+			SendPingTimeout:           opts.pingAfter,
 			PingTimeout:               opts.PingTimeout,
 			WriteByteTimeout:          opts.Timeout,
 		},

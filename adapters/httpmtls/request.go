@@ -116,7 +116,7 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 	}
 	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxFailures))
 	decoded := contract.DecodeAnswer(answer.StatusCode, kept, m.Elements())
-	decoded.RetryAfter = parseRetryAfter(answer.Header, time.Now(), f.opts.MaxRetryAfter)
+	decoded.RetryAfter = parseRetryAfter(answer.Header, time.Now(), maxRetryAfter)
 	if len(decoded.Failed) > 0 {
 		return f.eventErrors(target, decoded.Failed, m)
 	}
@@ -168,7 +168,7 @@ func isWebPage(header http.Header) bool {
 func (f *Forwarder) eventErrors(target *url.URL, refused map[int]contract.Refusal, m *message) core.EventErrors {
 	all := make(core.EventErrors, len(refused))
 	for element, r := range refused {
-		r.RetryAfter = min(r.RetryAfter, f.opts.MaxRetryAfter)
+		r.RetryAfter = min(r.RetryAfter, maxRetryAfter)
 		failed := f.refusal(target, r, false)
 		failed.Body = r.Reason[:min(len(r.Reason), maxKept)]
 		failed.named = true

@@ -14,8 +14,8 @@ func newClient(transport http.RoundTripper, opts Options) *retryablehttp.Client 
 	return &retryablehttp.Client{
 		HTTPClient:   &http.Client{Transport: keepAlive{transport}, CheckRedirect: keepRedirect},
 		RetryMax:     max(opts.Retries, 0),
-		RetryWaitMin: opts.RetryWait / 2,
-		RetryWaitMax: opts.RetryWait,
+		RetryWaitMin: opts.retryWait / 2,
+		RetryWaitMax: opts.retryWait,
 		CheckRetry:   opts.checkRetry,
 		Backoff:      opts.backoff,
 		// The last answer is judged by the forwarder, as any other.
@@ -33,7 +33,7 @@ func (o Options) checkRetry(ctx context.Context, answer *http.Response, err erro
 }
 
 // longestWait returns the longest wait before a retry.
-func (o Options) longestWait() time.Duration { return o.RetryWait * time.Duration(o.Retries) }
+func (o Options) longestWait() time.Duration { return o.retryWait * time.Duration(o.Retries) }
 
 // endsAfter reports whether the deadline of ctx is later than wait from now.
 func endsAfter(ctx context.Context, wait time.Duration) bool {

@@ -8,7 +8,7 @@ import (
 )
 
 // Expect makes a runtime known for a manager before its first request. While Start has a handler
-// for the manager that is ready, the runtime is unknown for [Options].MissedHeartbeats intervals of
+// for the manager that is ready, the runtime is unknown for two intervals of
 // 30 s, and then stale. It stays known until Forget or ForgetManager. An agent without heartbeats
 // makes it unknown. Call it at each start for all runtimes that have an agent.
 func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
@@ -30,8 +30,8 @@ func (r *record) expect(now time.Time) {
 }
 
 // isMissing reports whether the runtime is expected and has sent nothing for too long.
-func (r *record) isMissing(opts *Options, now time.Time) bool {
-	return !r.expected.IsZero() && r.lastSeen.IsZero() && now.Sub(r.expected) > patience(opts, nil)
+func (r *record) isMissing(now time.Time) bool {
+	return !r.expected.IsZero() && r.lastSeen.IsZero() && now.Sub(r.expected) > patience(nil)
 }
 
 // addExpected makes records of the expected runtimes, where this process serves their manager.

@@ -148,7 +148,7 @@ func (f *Fleet) record(k key, now time.Time) *record {
 
 // review brings the state of a record up to date, and notes a change for the observers.
 func (f *Fleet) review(r *record, now time.Time) {
-	if r.lose(&f.opts, now) {
+	if r.lose(now) {
 		f.schedule(r.key, causeReplicaLost, now)
 	}
 	if cause := r.takeResend(now); cause != "" {

@@ -30,7 +30,7 @@ func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (for
 	defer f.mu.Unlock()
 	k := key{runtime, manager}
 	r := f.records[k]
-	if r != nil && r.isSpeaking(&f.opts, time.Now()) {
+	if r != nil && r.isSpeaking(time.Now()) {
 		return false
 	}
 	if r != nil {

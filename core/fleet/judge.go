@@ -13,7 +13,7 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	alive, proved := false, false
 
 	for _, p := range r.replicas {
-		if p.isAlive(opts, now) {
+		if p.isAlive(now) {
 			alive = true
 			proved = proved || p.isProved(opts, now)
 			reason = worse(reason, p.trouble(opts, now))
@@ -21,12 +21,12 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	}
 
 	switch {
-	case r.isMissing(opts, now):
-		return Stale, r.silence(opts, now)
+	case r.isMissing(now):
+		return Stale, r.silence(now)
 	case !r.heartbeats:
 		return Unknown, ""
 	case !alive:
-		return Stale, r.silence(opts, now)
+		return Stale, r.silence(now)
 	case reason != "":
 		return Degraded, reason
 	case !proved:
@@ -37,9 +37,9 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 }
 
 // silence returns the reason for which the runtime is stale, "" if it is not known.
-func (r *record) silence(opts *Options, now time.Time) string {
+func (r *record) silence(now time.Time) string {
 	switch {
-	case r.refusal(opts, now) != "":
+	case r.refusal(now) != "":
 		return reasons.Refused
 	case r.heartbeats && !slices.ContainsFunc(r.replicas, func(p *replica) bool { return !p.gone }):
 		return reasons.Stopped
@@ -51,7 +51,7 @@ func (r *record) silence(opts *Options, now time.Time) string {
 // isProved reports whether the API server called the agent lately: within ProofLasts, and at least
 // until the next heartbeat is missed.
 func (p *replica) isProved(opts *Options, now time.Time) bool {
-	return now.Sub(p.proved) <= max(opts.ProofLasts, patience(opts, p.beat))
+	return now.Sub(p.proved) <= max(opts.ProofLasts, patience(p.beat))
 }
 
 // trouble returns the reason for which the replica is degraded, "" when it is not.

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	defaultMissedHeartbeats = 2
+	// missedHeartbeats is the number of intervals for which a runtime may be silent before it is stale.
+	missedHeartbeats        = 2
 	defaultForgetAfter      = 7 * 24 * time.Hour
 	defaultMaxStatuses      = 100_000
 	defaultPollFresh        = 30 * time.Minute
@@ -28,9 +29,6 @@ const (
 
 // Options are the optional settings of a [Fleet]. The zero value is the documented default.
 type Options struct {
-	// MissedHeartbeats is the number of intervals for which a runtime may be silent before it is
-	// stale. Default: 2.
-	MissedHeartbeats int
 	// ForgetAfter is the silence after which a stale or unknown runtime is forgotten, unless
 	// [Fleet.Expect] was called for it. Default: 7 days.
 	ForgetAfter time.Duration
@@ -79,7 +77,6 @@ type Hooks struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.MissedHeartbeats = cmp.Or(o.MissedHeartbeats, defaultMissedHeartbeats)
 	o.ForgetAfter = cmp.Or(o.ForgetAfter, defaultForgetAfter)
 	o.MaxStatuses = cmp.Or(o.MaxStatuses, defaultMaxStatuses)
 	o.PollFresh = cmp.Or(o.PollFresh, defaultPollFresh)
@@ -103,7 +100,6 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	set := o.withDefaults()
 	return errors.Join(
-		option.NotNegative("Options.MissedHeartbeats", o.MissedHeartbeats),
 		option.NotNegative("Options.ForgetAfter", o.ForgetAfter),
 		option.NotNegative("Options.MaxStatuses", o.MaxStatuses),
 		option.NotNegative("Options.PollFresh", o.PollFresh),

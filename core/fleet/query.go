@@ -21,7 +21,7 @@ func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
 // current is the status as of now, also when no review has found it yet.
 func (f *Fleet) current(r *record, now time.Time) Status {
 	s := r.status()
-	s.Refused = r.refusal(&f.opts, now)
+	s.Refused = r.refusal(now)
 	if state, reason := r.judge(&f.opts, now); state != s.State || reason != s.Reason {
 		s.State, s.Reason, s.Since = state, reason, now
 	}
@@ -106,7 +106,7 @@ func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 func (f *Fleet) trusts(runtime core.RuntimeID, fingerprint string, now time.Time) (trusts bool) {
 	for _, manager := range f.managers[runtime] {
 		for _, p := range f.records[key{runtime, manager}].replicas {
-			if !p.isSpeaking(&f.opts, now) {
+			if !p.isSpeaking(now) {
 				continue
 			}
 			if !p.trusts(fingerprint) {

@@ -40,7 +40,7 @@ type record struct {
 // if there is none.
 func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
 	// A new epoch may send events before its first heartbeat: the runtime is stale, but not silent.
-	if state, _ := r.judge(opts, now); state == Stale && !r.isSpeaking(opts, now) {
+	if state, _ := r.judge(opts, now); state == Stale && !r.isSpeaking(now) {
 		cause = causeReturned
 		r.disprove()
 	}
@@ -51,7 +51,7 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 	}
 
 	if batch.Epoch != "" {
-		cause = cmp.Or(r.observeReplica(peer, batch, opts, now), cause)
+		cause = cmp.Or(r.observeReplica(peer, batch, now), cause)
 	} else if cause == causeReturned {
 		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.heartbeats = false
@@ -60,7 +60,7 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 
 	if cause != "" {
 		// The resync to come stands for the pending events of silent replicas, too.
-		r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(opts, now) })
+		r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
 	}
 
 	return cause
@@ -74,9 +74,9 @@ func (r *record) disprove() {
 	}
 }
 
-func (r *record) observeReplica(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
+func (r *record) observeReplica(peer core.Peer, batch *core.Batch, now time.Time) (cause string) {
 	p, first := r.replica(batch, now)
-	cause = p.observe(peer, batch, opts, now)
+	cause = p.observe(peer, batch, now)
 	if batch.Heartbeat != nil {
 		r.heartbeats = true
 		r.succeed(p, batch.Heartbeat, now)
@@ -145,11 +145,11 @@ func (r *record) dismiss(again resync, gone func(*replica) bool) (dismissed bool
 // lose dismisses replicas that stopped sending while others did not, and reports whether there were
 // any: their pending events are lost. They stay while the next heartbeat of each other replica is
 // overdue. The runtime may then be cut off as a whole, and all may come back.
-func (r *record) lose(opts *Options, now time.Time) bool {
+func (r *record) lose(now time.Time) bool {
 	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isPunctual(now) }) {
 		return false
 	}
-	return r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(opts, now) })
+	return r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
 }
 
 // resendsItself notes that a replica asks for a resync itself. It then resends it, too.
@@ -202,13 +202,13 @@ func (r *record) remove(p *replica) {
 }
 
 // isSpeaking reports whether some process of the runtime still speaks to the manager.
-func (r *record) isSpeaking(opts *Options, now time.Time) bool {
-	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isSpeaking(opts, now) }) {
+func (r *record) isSpeaking(now time.Time) bool {
+	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isSpeaking(now) }) {
 		return true
 	}
 
 	// A sender without heartbeats cannot announce that it leaves.
-	return !r.heartbeats && now.Sub(r.lastSeen) <= patience(opts, nil)
+	return !r.heartbeats && now.Sub(r.lastSeen) <= patience(nil)
 }
 
 func (r *record) status() Status {

@@ -25,8 +25,8 @@ func (f *Fleet) Refuse(runtime core.RuntimeID, manager core.Manager, reason stri
 
 // refusal returns the reason of the last refusal, "" if it is so old that the runtime would have
 // tried again.
-func (r *record) refusal(opts *Options, now time.Time) string {
-	if now.Sub(r.refused.at) > longestPause+patience(opts, nil) {
+func (r *record) refusal(now time.Time) string {
+	if now.Sub(r.refused.at) > longestPause+patience(nil) {
 		return ""
 	}
 	return r.refused.reason

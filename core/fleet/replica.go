@@ -63,7 +63,7 @@ func begins(batch *core.Batch) bool {
 }
 
 // observe takes in a batch, and returns the cause for a resync, "" if there is none.
-func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
+func (p *replica) observe(peer core.Peer, batch *core.Batch, now time.Time) (cause string) {
 	if p.gone {
 		p.gone, p.resend = false, resync{} // It has its events still.
 	}
@@ -78,7 +78,7 @@ func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now 
 		p.sequence = max(p.sequence, sequence)
 	}
 	if batch.Heartbeat != nil {
-		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, opts, now), cause)
+		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, now), cause)
 	}
 	if p.sequence > before {
 		return p.sharing.observe(cause)
@@ -86,11 +86,11 @@ func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now 
 	return cause
 }
 
-func (p *replica) observeHeartbeat(beat *core.Heartbeat, opts *Options, now time.Time) (cause string) {
+func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause string) {
 	if p.beat != nil && beat.Number <= p.beat.Number && now.Sub(p.beatAt) < straggler {
 		return "" // Overtaken, or sent twice.
 	}
-	p.prove(beat, opts, now)
+	p.prove(beat, now)
 	switch {
 	case p.beat == nil && p.sequence == 0: // The first of this replica.
 	case beat.Sequence < p.sequence:
@@ -104,7 +104,7 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, opts *Options, now time
 
 // prove notes the evidence of a heartbeat for and against the path from the API server to the
 // agent.
-func (p *replica) prove(beat *core.Heartbeat, opts *Options, now time.Time) {
+func (p *replica) prove(beat *core.Heartbeat, now time.Time) {
 	if beat.Canary == core.CanaryAlive {
 		p.proved = now
 	}
@@ -114,7 +114,7 @@ func (p *replica) prove(beat *core.Heartbeat, opts *Options, now time.Time) {
 	}
 
 	if drops(beat) > p.knownDrops(beat) {
-		p.dropping = now.Add(patience(opts, beat))
+		p.dropping = now.Add(patience(beat))
 	}
 
 	switch {
@@ -122,7 +122,7 @@ func (p *replica) prove(beat *core.Heartbeat, opts *Options, now time.Time) {
 	case beat.Canary == core.CanaryAlive, p.proved.After(p.beatAt):
 		p.unreachable = time.Time{}
 	case beat.WebhookFailures > p.beat.WebhookFailures:
-		p.unreachable = now.Add(patience(opts, beat))
+		p.unreachable = now.Add(patience(beat))
 	}
 }
 
@@ -212,22 +212,22 @@ func interval(beat *core.Heartbeat) time.Duration {
 }
 
 // patience is how long a replica may be silent.
-func patience(opts *Options, beat *core.Heartbeat) time.Duration {
-	return time.Duration(opts.MissedHeartbeats) * interval(beat)
+func patience(beat *core.Heartbeat) time.Duration {
+	return missedHeartbeats * interval(beat)
 }
 
-func (p *replica) isSilent(opts *Options, now time.Time) bool {
-	return now.Sub(p.lastSeen) > p.sharing.patience(patience(opts, p.beat))
+func (p *replica) isSilent(now time.Time) bool {
+	return now.Sub(p.lastSeen) > p.sharing.patience(patience(p.beat))
 }
 
 // isSpeaking reports whether the replica sends events or heartbeats.
-func (p *replica) isSpeaking(opts *Options, now time.Time) bool {
-	return !p.gone && !p.isSilent(opts, now)
+func (p *replica) isSpeaking(now time.Time) bool {
+	return !p.gone && !p.isSilent(now)
 }
 
 // isAlive reports whether the replica sends heartbeats.
-func (p *replica) isAlive(opts *Options, now time.Time) bool {
-	return p.beat != nil && p.isSpeaking(opts, now)
+func (p *replica) isAlive(now time.Time) bool {
+	return p.beat != nil && p.isSpeaking(now)
 }
 
 // expired reports whether the certificate expired at the end of the last requests, which explains

@@ -264,16 +264,14 @@ func TestDropsAreRememberedForAsLongAsAReplicaMayBeSilent(t *testing.T) {
 	dropped := func(number uint64) message {
 		return with(beat("e", number, 1), func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 1} })
 	}
-	inBubble(t, fleet.Options{MissedHeartbeats: 5}, func(r *rig) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1))
 		r.observe(dropped(2))
-		for n := range uint64(4) {
-			time.Sleep(interval)
-			r.observe(dropped(n + 3))
-			r.wantState(fleet.Degraded, reasons.Dropping)
-		}
+		time.Sleep(interval)
+		r.observe(dropped(3))
+		r.wantState(fleet.Degraded, reasons.Dropping)
 		time.Sleep(interval + time.Second)
-		r.observe(dropped(7))
+		r.observe(dropped(4))
 		r.wantState(fleet.Fresh, "")
 	})
 }

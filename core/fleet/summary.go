@@ -84,7 +84,7 @@ func (s *Summary) add(r *record, opts *Options, now time.Time) {
 	s.Runtimes[Condition{state, reason}]++
 	for _, p := range r.replicas {
 		expiry := p.certificate.notAfter
-		if p.isAlive(opts, now) {
+		if p.isAlive(now) {
 			s.Pending += min(max(p.beat.Pending, 0), mostPending)
 			s.OldestPending = max(s.OldestPending, p.beat.OldestPending)
 		} else if state != Stale || !p.expired(now) {

@@ -277,5 +277,3 @@ func (a *agent) scrape() {
 		a.history.Balance(manager, account)
 	}
 }
-
-var _ agentlib.Tracing = (*agent)(nil)

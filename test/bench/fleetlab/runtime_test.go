@@ -107,13 +107,13 @@ func (r *runtime) change(object int) {
 	})
 }
 
-// Webhook implements [agentlib.Tracing].
+// Webhook implements Tracing of [agentlib.Parts].
 func (*runtime) Webhook(next http.Handler) http.Handler { return next }
 
-// Acceptor implements [agentlib.Tracing].
+// Acceptor implements Tracing of [agentlib.Parts].
 func (*runtime) Acceptor(next core.Acceptor) core.Acceptor { return next }
 
-// Forwarder measures each attempt. It implements [agentlib.Tracing].
+// Forwarder measures each attempt. It implements Tracing of [agentlib.Parts].
 func (r *runtime) Forwarder(next core.Forwarder) core.Forwarder {
 	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		if r.dead.Load() {

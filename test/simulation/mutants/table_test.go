@@ -147,7 +147,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: a replica is lost while all are cut off", record,
-			"return p.isPunctual(now) })", "return p.isAlive(opts, now) })",
+			"return p.isPunctual(now) })", "return p.isAlive(now) })",
 		},
 		{
 			"fleet: no resync for a gap", replica,
