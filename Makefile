@@ -84,7 +84,7 @@ test: $(TOOLS)/helm ## Test every module with the race detector, against real AP
 	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test -race -vet=off -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
 
 # The modules whose tests start no API server. They need neither root nor another program.
-LIGHT := . adapters/admission adapters/httpmtls adapters/informer adapters/natsjetstream adapters/opentelemetry adapters/prometheus agent tools
+LIGHT := . adapters/admission adapters/httpmtls adapters/informer adapters/multicluster adapters/natsjetstream adapters/opentelemetry adapters/prometheus agent tools
 
 .PHONY: unit
 unit: ## Test the modules that need no API server, no root and no other program. TESTFLAGS
@@ -255,7 +255,7 @@ image-dropin: ## Build the image with the defaults for the Deployment of kyma-pr
 # It needs the database of vulnerabilities, from the network or from a copy that GOVULNDB names (a URL, file:// too).
 .PHONY: vulncheck
 vulncheck: $(TOOLS)/govulncheck ## Scan the agent as it ships, and the modules with the newest versions. Needs the network, or GOVULNDB
-	@for m in . cmd/agent adapters/controllerruntime controlplane; do \
+	@for m in . cmd/agent adapters/controllerruntime adapters/multicluster controlplane; do \
 		(cd "$$m" && GOWORK=$$([ "$$m" != cmd/agent ] || echo off) $(TOOLS)/govulncheck $${GOVULNDB:+-db="$$GOVULNDB"} ./...) || \
 			{ echo "vulncheck: $$m was not scanned, or has findings: see above. Offline, set GOVULNDB to a copy of the database" >&2; exit 1; }; done
 

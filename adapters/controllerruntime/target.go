@@ -107,6 +107,9 @@ func (t *target[request]) raiseListed() {
 			delete(t.raised, r)
 		}
 		t.listed = nil
+		if len(t.raised) == 0 {
+			t.raised = make(map[request]bool) // A map never shrinks, and a list may be long.
+		}
 		return
 	}
 	t.queue.Add(t.listed[0])

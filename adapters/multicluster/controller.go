@@ -3,6 +3,8 @@ package multicluster
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,8 +22,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// page is the number of objects of one request for a resync.
-const page = 250
+const (
+	// page is the number of objects of one request for a resync.
+	page = 250
+	// waiting is the number of requests in the queue above which lists wait. A queue with the
+	// objects of all clusters would need more memory than the clusters.
+	waiting = 1000
+	// pause is the longest time between two lists while a cluster waits for one.
+	pause = time.Second
+)
 
 // Enqueue requests the object that an event names, in the cluster with the name of the runtime. It
 // requests the cluster itself, without the name of an object, for a resync. It is a
@@ -39,30 +48,18 @@ func Enqueue(_ context.Context, d core.Delivery) ([]mcreconcile.Request, error) 
 //
 // A request for a cluster requests each of its objects of that kind that opts match. There is one
 // when the cluster is engaged, as after a restart of the operator, and for each resync. The list
-// has only the metadata of objects, in pages of 250.
+// has only the metadata of objects, in pages of 250. While more than 1,000 requests wait, there is
+// one list a second.
 func Complete(
 	mgr mcmanager.Manager, controller *mcbuilder.Builder, src *controllerruntime.Source[mcreconcile.Request],
 	kind schema.GroupVersionKind, reconciler mcreconcile.Reconciler, opts ...client.ListOption,
 ) error {
-	built, err := controller.WatchesRawSource(src).Build(&objects{reconciler, mgr, src, kind, opts})
+	o := &objects{Reconciler: reconciler, mgr: mgr, source: src, kind: kind, opts: opts}
+	built, err := controller.WatchesRawSource(src).Build(o)
 	if err != nil {
 		return err
 	}
-	return built.MultiClusterWatch(engaged{})
-}
-
-// engaged requests each cluster when it is engaged.
-type engaged struct{}
-
-// ForCluster implements the source of multicluster-runtime.
-func (engaged) ForCluster(
-	name multicluster.ClusterName, _ cluster.Cluster,
-) (source.TypedSource[mcreconcile.Request], bool, error) {
-	return source.TypedFunc[mcreconcile.Request](
-		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[mcreconcile.Request]) error {
-			queue.Add(mcreconcile.Request{ClusterName: name})
-			return nil
-		}), true, nil
+	return built.MultiClusterWatch(o)
 }
 
 // objects reconciles objects, and requests those of a cluster for a request without a name.
@@ -73,6 +70,37 @@ type objects struct {
 	source *controllerruntime.Source[mcreconcile.Request]
 	kind   schema.GroupVersionKind
 	opts   []client.ListOption
+
+	mu     sync.Mutex
+	queue  workqueue.TypedRateLimitingInterface[mcreconcile.Request]
+	listed time.Time
+}
+
+// ForCluster implements the source of multicluster-runtime. It requests each cluster when it is
+// engaged.
+func (o *objects) ForCluster(
+	name multicluster.ClusterName, _ cluster.Cluster,
+) (source.TypedSource[mcreconcile.Request], bool, error) {
+	return source.TypedFunc[mcreconcile.Request](
+		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[mcreconcile.Request]) error {
+			o.mu.Lock()
+			o.queue = queue
+			o.mu.Unlock()
+			queue.Add(mcreconcile.Request{ClusterName: name})
+			return nil
+		}), true, nil
+}
+
+// waits reports whether a list must wait, because many requests do. One list for each pause need
+// not, as a loud cluster could keep the queue long for ever.
+func (o *objects) waits() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.queue != nil && o.queue.Len() > waiting && time.Since(o.listed) < pause {
+		return true
+	}
+	o.listed = time.Now()
+	return false
 }
 
 // reconciled is the key of the context with the cluster of a reconcile.
@@ -85,6 +113,9 @@ func (o *objects) Reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 		return reconcile.Result{}, err
 	}
 	if r.Name == "" {
+		if o.waits() {
+			return reconcile.Result{RequeueAfter: pause}, nil
+		}
 		return reconcile.Result{}, o.request(ctx, r.ClusterName, of.GetAPIReader())
 	}
 	// Only a cluster without cache reads the newest version.

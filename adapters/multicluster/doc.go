@@ -13,8 +13,9 @@
 // # Differences from caches
 //
 // A cluster costs no watch, and a connection only while it is used. Each read of a reconcile is a
-// request. Deletions while the operator does not run are not seen, so use finalizers. The agents
-// must watch each kind that a controller depends on.
+// request, so set MaxConcurrentReconciles of the controller, such as 10. Deletions while the
+// operator does not run are not seen, so use finalizers. The agents must watch each kind that a
+// controller depends on.
 //
 // Clusters of other providers work with [Enqueue] and [Complete], too.
 package multicluster

@@ -10,7 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -182,104 +183,49 @@ func TestAProviderNeedsConnect(t *testing.T) {
 	}
 }
 
-// calls notes the calls of a client, and fails them.
-type calls struct {
-	client.Client
+// requests notes requests, and fails them.
+type requests []string
 
-	names *[]string
-	sub   string
-}
-
-func (c calls) note(name string) error {
-	*c.names = append(*c.names, c.sub+name)
-	return errRefused
-}
-
-func (c calls) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	return c.note("get")
-}
-
-func (c calls) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return c.note("list")
-}
-
-func (c calls) Apply(context.Context, runtime.ApplyConfiguration, ...client.ApplyOption) error {
-	return c.note("apply")
-}
-
-func (c calls) Create(context.Context, client.Object, ...client.CreateOption) error {
-	return c.note("create")
-}
-
-func (c calls) Delete(context.Context, client.Object, ...client.DeleteOption) error {
-	return c.note("delete")
-}
-
-func (c calls) Update(context.Context, client.Object, ...client.UpdateOption) error {
-	return c.note("update")
-}
-
-func (c calls) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
-	return c.note("patch")
-}
-
-func (c calls) DeleteAllOf(context.Context, client.Object, ...client.DeleteAllOfOption) error {
-	return c.note("deletecollection")
-}
-
-func (c calls) SubResource(name string) client.SubResourceClient {
-	return subCalls{calls{names: c.names, sub: name + " "}}
-}
-
-type subCalls struct{ calls }
-
-func (c subCalls) Get(context.Context, client.Object, client.Object, ...client.SubResourceGetOption) error {
-	return c.note("get")
-}
-
-func (c subCalls) Create(context.Context, client.Object, client.Object, ...client.SubResourceCreateOption) error {
-	return c.note("create")
-}
-
-func (c subCalls) Update(context.Context, client.Object, ...client.SubResourceUpdateOption) error {
-	return c.note("update")
-}
-
-func (c subCalls) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
-	return c.note("patch")
-}
-
-func (c subCalls) Apply(context.Context, runtime.ApplyConfiguration, ...client.SubResourceApplyOption) error {
-	return c.note("apply")
+func (r *requests) RoundTrip(request *http.Request) (*http.Response, error) {
+	note := request.Method + " " + strings.TrimPrefix(request.URL.Path, "/api/v1/namespaces/default/configmaps/")
+	if request.Method == http.MethodPatch {
+		note += " " + strings.TrimPrefix(request.Header.Get("Content-Type"), "application/")
+	}
+	*r = append(*r, note)
+	return nil, errRefused
 }
 
 // use makes each call of a client once.
 func use(ctx context.Context, c client.Client) []error {
-	o, patch, list := configMap("x"), client.RawPatch("", nil), &corev1.ConfigMapList{}
-	sub := c.SubResource("scale")
+	o, patch, list := configMap("x"), client.RawPatch(types.MergePatchType, []byte("{}")), &corev1.ConfigMapList{}
+	sub, applied := c.SubResource("scale"), applycorev1.ConfigMap("x", "default")
 	return []error{
-		c.Get(ctx, client.ObjectKeyFromObject(o), o), c.List(ctx, list), c.Apply(ctx, nil), c.Create(ctx, o), c.Delete(ctx, o),
-		c.Update(ctx, o), c.Patch(ctx, o, patch), c.DeleteAllOf(ctx, o), c.Status().Update(ctx, o),
-		sub.Get(ctx, o, o), sub.Create(ctx, o, o), sub.Update(ctx, o), sub.Patch(ctx, o, patch), sub.Apply(ctx, nil),
+		c.Get(ctx, client.ObjectKeyFromObject(o), o), c.List(ctx, list), c.Apply(ctx, applied), c.Create(ctx, o),
+		c.Delete(ctx, o), c.Update(ctx, o), c.Patch(ctx, o, patch), c.DeleteAllOf(ctx, o), c.Status().Update(ctx, o),
+		sub.Get(ctx, o, o), sub.Create(ctx, o, o), sub.Update(ctx, o), sub.Patch(ctx, o, patch), sub.Apply(ctx, applied),
 	}
 }
 
 func TestEachCallConnects(t *testing.T) {
-	const want = "[get list apply create delete update patch deletecollection status update " +
-		"scale get scale create scale update scale patch scale apply]"
+	const want = "[GET x GET /api/v1/configmaps PATCH x apply-patch+yaml POST /api/v1/namespaces/default/configmaps " +
+		"DELETE x PUT x PATCH x merge-patch+json DELETE /api/v1/configmaps PUT x/status " +
+		"GET x/scale POST x/scale PUT x/scale PATCH x/scale merge-patch+json PATCH x/scale apply-patch+yaml]"
 	connect := clients(map[string][]client.Object{"a": {configMap("x")}})
 	w := start(t, func(secret client.Object) (client.Client, error) { return connect(secret) }, secret("a", "1"))
 	w.await("a/x")
 	a := must(w.mgr.GetCluster(t.Context(), "a")).GetClient()
-	var names []string
-	connect = func(client.Object) (client.Client, error) { return calls{names: &names}, nil }
+	var made requests
+	config := &rest.Config{Host: "https://127.0.0.1:1", Transport: &made}
+	connect = func(client.Object) (client.Client, error) {
+		return client.New(config, client.Options{Scheme: a.Scheme(), Mapper: a.RESTMapper()})
+	}
 	for _, err := range use(t.Context(), a) {
 		if !errors.Is(err, errRefused) {
 			t.Errorf("error %v, want that of the connected client", err)
 		}
 	}
-	if fmt.Sprint(names) != want {
-		t.Errorf("calls %v, want %s", names, want)
+	if fmt.Sprint(made) != want {
+		t.Errorf("requests %v, want %s", made, want)
 	}
 	errNoWay := errors.New("no way")
 	connect = func(client.Object) (client.Client, error) { return nil, errNoWay }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -51,12 +50,10 @@ type farEnd struct {
 	material
 	*verdict
 
-	*endpoint
-	version contract.Version
-	stdout  io.Writer
-	stderr  io.Writer
-	process *process // nil: the user runs it
-	hellos  atomic.Int64
+	endpoint       *endpoint
+	stdout, stderr io.Writer
+	process        *process // nil: the user runs it
+	hellos         atomic.Int64
 
 	lock     sync.Mutex
 	arrivals []*arrival
@@ -66,22 +63,22 @@ type farEnd struct {
 	answer func(*arrival) response
 }
 
-const runtimeID = "judge/1" // It must be escaped in a URL.
+const (
+	runtimeID = "judge/1" // It must be escaped in a URL.
+	owner     = "kcp-system/judge"
+)
 
 // serve starts the server, with a certificate for the host of its address or for names.
-func (f *farEnd) serve(opts testpki.Options) {
+func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
 	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", cmp.Or(f.settings.address, "127.0.0.1:0"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	server, serverErr := f.ca.Server("judge", opts)
+	f.must(err)
+	server, err := ca.Server("judge", opts)
+	f.must(err)
 	client, err := f.ca.Client(runtimeID, testpki.Options{})
-	if err == nil && serverErr == nil {
-		f.endpoint, err = f.newEndpoint(f.settings, l.Addr().String(), client)
-	}
-	if err != nil || serverErr != nil {
-		f.Fatal(err, serverErr)
-	}
+	f.must(err)
+	f.settings.address = l.Addr().String()
+	f.endpoint, err = f.newEndpoint(f.settings, client)
+	f.must(err)
 	s := &http.Server{Handler: f, ReadHeaderTimeout: f.patience, ErrorLog: log.New(io.Discard, "", 0)}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: f.roots,
@@ -99,15 +96,12 @@ func (f *farEnd) serve(opts testpki.Options) {
 // start starts the sender, or asks for it.
 func (f *farEnd) start() {
 	if len(f.command) == 0 {
-		_, _ = fmt.Fprintf(f.stdout, "start the sender anew with %s\n", strings.Join(f.environment(), " "))
+		_, _ = fmt.Fprintf(f.stdout, "start the sender anew with %s\n", strings.Join(f.endpoint.environment(), " "))
 		return
 	}
-	p, err := start(f.command, f.endpoint, f.stderr, func([]byte) {})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.process = p
-	context.AfterFunc(f.ctx, p.stop)
+	var err error
+	f.process, err = f.endpoint.start(f.ctx, f.stderr, func([]byte) {})
+	f.must(err)
 }
 
 // changed makes the sender send events about objects.
@@ -143,8 +137,8 @@ func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.lock.Unlock()
 	raw, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	a.raw = raw
-	if err == nil && r.URL.EscapedPath() == f.version.Path(f.endpoint.manager) {
-		a.batch, err = f.version.Decode(raw)
+	if err == nil && r.URL.EscapedPath() == f.contract.Path(f.manager) {
+		a.batch, err = f.contract.Decode(raw)
 	}
 	if err != nil {
 		f.Errorf("the request is invalid: %v", err)
@@ -157,7 +151,7 @@ func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.open--
 	f.arrivals = append(f.arrivals, a)
 	f.lock.Unlock()
-	a.response.write(w, f.version)
+	a.response.write(w, f.contract)
 	f.wake()
 }
 
@@ -165,14 +159,13 @@ func (r *response) write(w http.ResponseWriter, version contract.Version) {
 	if r.cut {
 		panic(http.ErrAbortHandler)
 	}
-	if r.retryAfter != "" {
-		w.Header().Set("Retry-After", r.retryAfter)
-	}
-	if r.location != "" {
-		w.Header().Set("Location", r.location)
+	for name, value := range map[string]string{"Retry-After": r.retryAfter, "Location": r.location} {
+		if value != "" {
+			w.Header().Set(name, value)
+		}
 	}
 	if r.reason+r.body != "" {
-		w.Header().Set("Content-Type", cmp.Or(r.media, "application/json"))
+		w.Header().Set("Content-Type", cmp.Or(r.media, plain))
 	}
 	w.WriteHeader(cmp.Or(r.status, version.Status()))
 	if r.reason != "" {
@@ -220,36 +213,30 @@ func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*ar
 // summary shows the last requests.
 func summary(all []*arrival) string {
 	const most = 8
-	var out bytes.Buffer
+	text := ""
 	for _, a := range all[max(0, len(all)-most):] {
-		_, _ = fmt.Fprintf(&out, "\n%d:", a.response.status)
+		text += fmt.Sprintf("\n%d:", a.response.status)
 		for _, e := range a.batch.Events[:min(most, len(a.batch.Events))] {
-			_, _ = fmt.Fprintf(&out, " %d %s", e.Sequence, cmp.Or(e.Watched.Name, e.KindWord()))
+			text += fmt.Sprintf(" %d %s", e.Sequence, cmp.Or(e.Watched.Name, e.KindWord()))
 		}
 		if a.batch.Heartbeat != nil {
-			_, _ = fmt.Fprintf(&out, " heartbeat %d", a.batch.Heartbeat.Number)
+			text += fmt.Sprintf(" heartbeat %d", a.batch.Heartbeat.Number)
 		}
 	}
-	return out.String()
+	return text
 }
 
 // find returns the place of an object in the batch, or -1.
 func (a *arrival) find(name string) int {
-	is := func(e core.Numbered) bool { return e.Watched.Name == name && !e.Resync }
-	return slices.IndexFunc(a.batch.Events, is)
+	return slices.IndexFunc(a.batch.Events, func(e core.Numbered) bool { return e.Watched.Name == name && !e.Resync })
 }
 
 // event returns the event about an object, which the batch has.
 func (a *arrival) event(name string) *core.Numbered { return &a.batch.Events[a.find(name)] }
 
 // with returns the requests that carry an object.
-func with(all []*arrival, name string) (some []*arrival) {
-	for _, a := range all {
-		if a.find(name) >= 0 {
-			some = append(some, a)
-		}
-	}
-	return some
+func with(all []*arrival, name string) []*arrival {
+	return slices.DeleteFunc(slices.Clone(all), func(a *arrival) bool { return a.find(name) < 0 })
 }
 
 // took reports whether the events about these objects were acknowledged.
@@ -269,16 +256,24 @@ func (r *response) takes(index int) bool {
 	return !r.cut && (acknowledged || len(r.failed) > 0 && !refused)
 }
 
-// resyncs returns the numbers of the resyncs without owner that were acknowledged.
-func resyncs(all []*arrival) (numbers []uint64) {
+// resyncs returns the number of resyncs without owner that were acknowledged.
+func resyncs(all []*arrival) (n int) {
 	for _, a := range all {
-		for i := range a.batch.Events {
-			if e := &a.batch.Events[i]; e.Resync && e.Owner.Name == "" && a.response.takes(i) {
-				numbers = append(numbers, e.Sequence)
+		for i, e := range a.batch.Events {
+			if e.Resync && e.Owner.Name == "" && a.response.takes(i) {
+				n++
 			}
 		}
 	}
-	return numbers
+	return n
+}
+
+// eventsOf returns the events of all requests.
+func eventsOf(all []*arrival) (events []core.Numbered) {
+	for _, a := range all {
+		events = append(events, a.batch.Events...)
+	}
+	return events
 }
 
 // objects are n names, padded to a length.

@@ -8,7 +8,9 @@
 // RW_KEY in the environment. A receiver under test serves at the address. It may follow the script
 // of coretest.ScriptedParts, and print each delivery of its operator as examples/minimal does. A
 // sender under test reads one command in each line of its input: "changed <namespace> <name>" is a
-// change of a ConfigMap. It stops at the end of the input.
+// change of a ConfigMap. It stops at the end of the input. With -single, it is also judged by
+// contracts v1 and v2. RW_CONTRACT names the contract (v1, v2 or v3), and RW_OWNER the owner of all
+// objects, as <namespace>/<name>.
 //
 // Without a command, a receiver is judged at -address, with the files of -ca, -cert and -key. For a
 // sender, the program prints each step for the user.
@@ -27,6 +29,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -44,10 +47,12 @@ func main() {
 // settings are the values of the flags.
 type settings struct {
 	address, junit string
+	dir            string     // for the files of the ends under test
 	files          keys.Paths // of a runtime, for a receiver without command
 	manager        core.Manager
 	only           string
-	script         bool
+	script, single bool
+	contract       contract.Version // that a sender speaks
 	patience       time.Duration
 	command        []string
 }
@@ -64,10 +69,11 @@ func parse(end conformance.End, args []string, stderr io.Writer) (s settings, er
 	flags.StringVar((*string)(&s.manager), "manager", "my-operator", "`name` of the manager")
 	flags.StringVar(&s.only, "only", "", "`expression`: judge only rules with such an ID")
 	flags.BoolVar(&s.script, "script", false, "the receiver follows the script; default with a command: true")
+	flags.BoolVar(&s.single, "single", false, "the sender speaks contracts v1 and v2, too, by RW_CONTRACT and RW_OWNER")
 	flags.DurationVar(&s.patience, "patience", patience, "longest `time` of a prompt step")
 	err = flags.Parse(args)
 	s.command = flags.Args()
-	s.script = s.script || len(s.command) > 0
+	s.script, s.contract = s.script || len(s.command) > 0, contract.V3
 	return s, err
 }
 
@@ -77,6 +83,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errors.New("want sender or receiver, flags, and a command")
 	}
 	end := conformance.End(args[0])
+	judge := map[conformance.End]func(context.Context, settings, *report, io.Writer, io.Writer) error{
+		conformance.Receiver: judgeReceiver, conformance.Sender: judgeSender,
+	}[end]
+	if judge == nil {
+		return fmt.Errorf("want sender or receiver, have %.20q", args[0])
+	}
 	s, err := parse(end, args[1:], stderr)
 	if err != nil {
 		return err
@@ -85,17 +97,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	report := &report{end: end, only: only}
-	switch end {
-	case conformance.Receiver:
-		err = judgeReceiver(ctx, s, report, stderr)
-	case conformance.Sender:
-		err = judgeSender(ctx, s, report, stdout, stderr)
-	default:
-		err = fmt.Errorf("want sender or receiver, have %.20q", args[0])
-	}
-	if err != nil {
+	if s.dir, err = os.MkdirTemp("", "conformance"); err != nil {
 		return err
 	}
-	return report.write(stdout, s.junit)
+	defer func() { _ = os.RemoveAll(s.dir) }()
+	to := newReport(end, only)
+	if err := judge(ctx, s, to, stdout, stderr); err != nil {
+		return err
+	}
+	return to.write(stdout, s.junit)
 }

@@ -63,29 +63,20 @@ func (m material) runtime(id core.RuntimeID) (tls.Certificate, error) {
 	return *m.given, nil
 }
 
-// process is an end under test.
-type process struct {
-	*exec.Cmd
-
-	stdin io.WriteCloser
-	ended chan struct{} // closed when it ended
-}
-
 // endpoint has the settings of an end under test: an address, and files with key material.
 type endpoint struct {
-	address string
-	manager core.Manager
-	volume  *testpki.Volume
-	dir     string
+	settings
+
+	volume *testpki.Volume
 }
 
-// newEndpoint writes the files of a leaf into a folder, which close removes.
-func (m material) newEndpoint(s settings, address string, leaf *testpki.Leaf) (*endpoint, error) {
-	dir, err := os.MkdirTemp("", "conformance")
+// newEndpoint writes the files of a leaf into a folder.
+func (m material) newEndpoint(s settings, leaf *testpki.Leaf) (*endpoint, error) {
+	dir, err := os.MkdirTemp(s.dir, "")
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{address: address, manager: s.manager, volume: testpki.NewVolume(dir), dir: dir}
+	e := &endpoint{s, testpki.NewVolume(dir)}
 	return e, m.write(e, leaf)
 }
 
@@ -98,55 +89,39 @@ func (m material) write(e *endpoint, leaf *testpki.Leaf) error {
 	return e.volume.Write(files)
 }
 
-func (e *endpoint) close() { _ = os.RemoveAll(e.dir) } //nolint:gosec // newEndpoint made it.
-
 // environment returns the settings as variables.
 func (e *endpoint) environment() []string {
 	ca, cert, key := e.volume.Paths()
 	return []string{
 		"RW_ADDRESS=" + e.address, "RW_MANAGER=" + string(e.manager), "RW_CA=" + ca, "RW_CERT=" + cert, "RW_KEY=" + key,
+		"RW_CONTRACT=" + string(e.contract), "RW_OWNER=" + owner,
 	}
 }
 
-// start starts a command. It gets the lines of the output.
-func start(command []string, e *endpoint, stderr io.Writer, line func([]byte)) (*process, error) {
-	p := &process{
-		Cmd:   exec.Command(command[0], command[1:]...), //nolint:gosec,noctx // The user names it; stop ends it.
-		ended: make(chan struct{}),
-	}
-	p.Env = append(os.Environ(), e.environment()...)
-	p.Stderr = stderr
-	err := p.follow(line)
-	return p, err
+// process is an end under test.
+type process struct {
+	stdin io.WriteCloser
+	ended chan struct{} // closed when it ended
 }
 
-// follow starts the command, and reads its output.
-func (p *process) follow(line func([]byte)) (err error) {
-	if p.stdin, err = p.StdinPipe(); err != nil {
-		return err
+// start runs the command until ctx ends. line gets each line of the output.
+func (e *endpoint) start(ctx context.Context, stderr io.Writer, line func([]byte)) (*process, error) {
+	cmd := exec.CommandContext(ctx, e.command[0], e.command[1:]...) //nolint:gosec // The user names it.
+	cmd.Env, cmd.Stderr = append(os.Environ(), e.environment()...), stderr
+	stdin, inErr := cmd.StdinPipe()
+	stdout, outErr := cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
+		return nil, err
 	}
-	out, err := p.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := p.Start(); err != nil {
-		return err
-	}
+	p := &process{stdin, make(chan struct{})}
 	go func() {
 		defer close(p.ended)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			line(lines.Bytes())
 		}
-		_ = p.Wait()
+		_ = cmd.Wait()
 	}()
-	return nil
-}
-
-// stop ends the process.
-func (p *process) stop() {
-	_ = p.stdin.Close()
-	_ = p.Process.Kill()
-	<-p.ended
+	return p, nil
 }
 
 // await waits until something listens.
@@ -167,24 +142,9 @@ func await(ctx context.Context, address string, ended <-chan struct{}) error {
 	}
 }
 
-// freeAddress returns an address of this machine that nothing listens at.
-func freeAddress() (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
 // record adds a delivery that a receiver printed.
 func record(operator *coretest.Recorder, line []byte) {
-	var d struct {
-		Event     string `json:"event"`
-		Runtime   string `json:"runtime"`
-		Manager   string `json:"manager"`
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-	}
+	var d struct{ Event, Runtime, Manager, Namespace, Name string }
 	if json.Unmarshal(line, &d) != nil || d.Event == "" {
 		return
 	}

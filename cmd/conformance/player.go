@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/listener/listenertest"
 )
 
 // player plays a sender for one check of a receiver.
@@ -108,33 +109,12 @@ func (p *player) post(r request) *reply {
 
 // forwarder returns a forwarder of a runtime to the receiver.
 func (p *player) forwarder(runtime core.RuntimeID) core.Forwarder {
-	return core.ForwarderFunc(func(_ context.Context, _ core.Manager, batch core.Batch) error {
-		batch = contract.Claim(batch, runtime)
-		encoded, err := contract.V3.Encode(&batch)
-		if err != nil || len(encoded.Failed) > 0 {
-			return fmt.Errorf("encode: %w: %w", err, encoded.Failed)
-		}
-		r := p.post(request{from: runtime, body: string(encoded.Body)})
-		if r.err != nil || r.Status == http.StatusAccepted {
-			return r.err
-		}
-		return r.refusal()
-	})
-}
-
-// refusal returns the meaning of the answer for a sender.
-func (r *reply) refusal() error {
-	if len(r.Failed) == 0 {
-		return refusalOf(r.Refusal)
+	relay := func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got := p.post(request{from: runtime, body: string(body)})
+		maps.Copy(w.Header(), got.header)
+		w.WriteHeader(cmp.Or(got.Status, http.StatusBadGateway))
+		_, _ = w.Write(got.body)
 	}
-	failed := core.EventErrors{}
-	for i, refusal := range r.Failed {
-		failed[i] = refusalOf(refusal)
-	}
-	return failed
-}
-
-func refusalOf(r contract.Refusal) error {
-	m := contract.V3.Interpret(r, false)
-	return &coretest.Refusal{Label: m.Reason, Cause: errors.Join(m.Cause), Permanent: m.Permanent, After: r.RetryAfter}
+	return listenertest.Forwarder(http.HandlerFunc(relay), core.Peer{ID: runtime})
 }

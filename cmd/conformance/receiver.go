@@ -1,17 +1,17 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"testing/iotest"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -22,7 +22,9 @@ import (
 )
 
 // judgeReceiver starts the receiver, unless it runs already, and tries each rule.
-func judgeReceiver(ctx context.Context, s settings, to *report, stderr io.Writer) error {
+func judgeReceiver(ctx context.Context, s settings, to *report, _, stderr io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	m, err := newMaterial(s)
 	if err != nil {
 		return err
@@ -30,63 +32,59 @@ func judgeReceiver(ctx context.Context, s settings, to *report, stderr io.Writer
 	var operator *coretest.Recorder
 	if len(s.command) > 0 {
 		operator = &coretest.Recorder{}
-		stop, address, err := startReceiver(ctx, s, m, stderr, operator)
-		if err != nil {
+		if err := startReceiver(ctx, &s, m, stderr, operator); err != nil {
 			return err
 		}
-		defer stop()
-		s.address = address
 	}
-	judge := func(rule conformance.Rule, check func(*player)) {
-		to.run(ctx, rule.ID, func(v *verdict) {
-			p := &player{settings: s, material: m, verdict: v, operator: operator}
-			p.id = core.RuntimeID("judge-" + rule.ID)
-			if m.given != nil {
-				p.id = core.RuntimeID(m.given.Leaf.Subject.CommonName)
+	shared, own := sharedChecks(operator, s), receiverChecks()
+	for _, of := range to.Results {
+		rule := of.rule
+		try := func(p *player) { p.try(rule.ID) }
+		for _, check := range append(shared[rule.ID], try, own[rule.ID]) {
+			if check == nil {
+				continue
 			}
-			p.skipWithout(rule.Needs)
-			check(p)
-		})
-	}
-	shared := sharedChecks(operator, s)
-	for _, rule := range conformance.Rules() {
-		if rule.End == conformance.Receiver {
-			try := []func(*player){func(p *player) { p.try(rule.ID) }}
-			for _, check := range slices.Concat(shared[rule.ID], try, receiverChecks()[rule.ID]) {
-				judge(rule, check)
-			}
+			to.run(ctx, of, func(v *verdict) {
+				p := &player{settings: s, material: m, verdict: v, operator: operator}
+				p.id = core.RuntimeID("judge-" + rule.ID)
+				if m.given != nil {
+					p.id = core.RuntimeID(m.given.Leaf.Subject.CommonName)
+				}
+				p.skipWithout(rule.Needs)
+				check(p)
+			})
 		}
 	}
 	return nil
 }
 
+// startReceiver starts the command, and waits until it serves at the address of the settings.
 func startReceiver(
-	ctx context.Context, s settings, m material, stderr io.Writer, operator *coretest.Recorder,
-) (stop func(), address string, err error) {
-	free, err := freeAddress()
-	if err != nil {
-		return nil, "", err
+	ctx context.Context, s *settings, m material, stderr io.Writer, operator *coretest.Recorder,
+) error {
+	if s.address == "" {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		s.address = l.Addr().String()
+		_ = l.Close()
 	}
 	leaf, err := m.ca.Server("receiver", testpki.Options{})
 	if err != nil {
-		return nil, "", err
+		return err
 	}
-	e, err := m.newEndpoint(s, cmp.Or(s.address, free), leaf)
+	e, err := m.newEndpoint(*s, leaf)
 	if err != nil {
-		return nil, "", err
+		return err
 	}
-	p, err := start(s.command, e, stderr, func(line []byte) { record(operator, line) })
+	p, err := e.start(ctx, stderr, func(line []byte) { record(operator, line) })
 	if err != nil {
-		return nil, "", err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
-	stop = func() { p.stop(); e.close() }
-	if err := await(ctx, e.address, p.ended); err != nil {
-		stop()
-		return nil, "", err
-	}
-	return stop, e.address, nil
+	return await(ctx, e.address, p.ended)
 }
 
 func (p *player) skipWithout(needs conformance.Needs) {
@@ -115,22 +113,21 @@ func sharedChecks(operator *coretest.Recorder, s settings) map[string][]func(*pl
 }
 
 // receiverChecks are those that need more than a request and its answer.
-func receiverChecks() map[string][]func(*player) {
-	one := func(check func(*player)) []func(*player) { return []func(*player){check} }
-	return map[string][]func(*player){
-		"accepted":    one((*player).checkAcknowledged),
-		"tls":         one((*player).checkTLS),
-		"certificate": one((*player).checkCertificates),
-		"protocol":    one((*player).checkProtocol),
-		"elements":    one((*player).checkElements),
-		"invalid":     one((*player).checkNoneTaken),
-		"cut-off":     one((*player).checkCutOff),
-		"claim":       one((*player).checkClaim),
-		"too-fast":    one((*player).checkTooFast),
-		"new-epoch":   one((*player).checkNewEpoch),
-		"gap":         one((*player).checkGap),
-		"ahead":       one((*player).checkAhead),
-		"went-back":   one((*player).checkWentBack),
+func receiverChecks() map[string]func(*player) {
+	return map[string]func(*player){
+		"accepted":    (*player).checkAcknowledged,
+		"tls":         (*player).checkTLS,
+		"certificate": (*player).checkCertificates,
+		"protocol":    (*player).checkProtocol,
+		"elements":    (*player).checkElements,
+		"invalid":     (*player).checkNoneTaken,
+		"cut-off":     (*player).checkCutOff,
+		"claim":       (*player).checkClaim,
+		"too-fast":    (*player).checkTooFast,
+		"new-epoch":   (*player).checkNewEpoch,
+		"gap":         (*player).checkGap,
+		"ahead":       (*player).checkAhead,
+		"went-back":   (*player).checkWentBack,
 	}
 }
 
@@ -159,9 +156,7 @@ func (p *player) checkTLS() {
 // checkCertificates shows certificates that prove nothing.
 func (p *player) checkCertificates() {
 	stranger, err := testpki.NewCA("stranger", testpki.Options{})
-	if err != nil {
-		p.Fatal(err)
-	}
+	p.must(err)
 	show := func(what string, certificates ...tls.Certificate) {
 		got := p.post(request{body: list(p.changed("a")), edit: func(t *http.Transport) {
 			t.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -186,9 +181,7 @@ func (p *player) checkCertificates() {
 
 func (p *player) issue(ca *testpki.CA, opts testpki.Options) tls.Certificate {
 	leaf, err := ca.Client(string(p.id), opts)
-	if err != nil {
-		p.Fatal(err)
-	}
+	p.must(err)
 	return leaf.TLS()
 }
 
@@ -224,25 +217,12 @@ func (p *player) checkNoneTaken() {
 	}
 }
 
-// broken is a body that ends with an error.
-type broken struct{ io.Reader }
-
-func (b broken) Read(into []byte) (int, error) {
-	n, err := b.Reader.Read(into)
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
-}
-
 func (p *player) checkCutOff() {
 	client := p.client(&request{from: p.id})
 	for range 3 {
 		out, err := http.NewRequestWithContext(p.ctx, http.MethodPost, "https://"+p.address+contract.V3.Path(p.manager),
-			broken{bytes.NewReader([]byte("[" + p.changed("a")))})
-		if err != nil {
-			p.Fatal(err)
-		}
+			io.MultiReader(strings.NewReader("["+p.changed("a")), iotest.ErrReader(io.ErrUnexpectedEOF)))
+		p.must(err)
 		out.ContentLength = 1 << 16
 		out.Header.Set("Content-Type", contract.V3.ContentType())
 		if answer, err := client.Do(out); err == nil {

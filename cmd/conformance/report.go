@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/xml"
 	"fmt"
@@ -50,161 +51,117 @@ func (v *verdict) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
+// must ends the check if a step of its own failed.
+func (v *verdict) must(err error) {
+	if err != nil {
+		v.Fatal(err)
+	}
+}
+
 // skip ends the check without a verdict.
 func (v *verdict) skip(reason string) {
 	v.skipped = reason
 	runtime.Goexit()
 }
 
+// report has the results of the rules of one end. It is JUnit XML.
+type report struct {
+	XMLName  xml.Name  `xml:"testsuite"`
+	Name     string    `xml:"name,attr"`
+	Tests    int       `xml:"tests,attr"`
+	Failures int       `xml:"failures,attr"`
+	Skips    int       `xml:"skipped,attr"`
+	Results  []*result `xml:"testcase"`
+
+	mu sync.Mutex
+}
+
 // result has the findings of the checks of a rule.
 type result struct {
-	conformance.Rule
+	Class   string   `xml:"classname,attr"`
+	Name    string   `xml:"name,attr"`
+	Time    float64  `xml:"time,attr"`
+	Failure *message `xml:"failure"`
+	Skipped *message `xml:"skipped"`
 
+	rule    conformance.Rule
+	verdict verdict
 	checks  int
-	faults  []string
-	skipped string
-	took    time.Duration
 }
 
-// report has the results of the rules of one end.
-type report struct {
-	end  conformance.End
-	only *regexp.Regexp
-
-	mu      sync.Mutex
-	results map[string]*result
+type message struct {
+	Text string `xml:"message,attr"`
 }
 
-// run calls a check of a rule in a goroutine of its own, and waits for its end.
-func (r *report) run(ctx context.Context, rule string, check func(v *verdict)) {
-	if !r.only.MatchString(rule) {
-		return
+// newReport returns that of the rules of an end with such an ID, in their order.
+func newReport(end conformance.End, only *regexp.Regexp) *report {
+	r := &report{Name: "contract-v3." + string(end)}
+	for _, rule := range conformance.Rules() {
+		if rule.End == end && only.MatchString(rule.ID) {
+			r.Results = append(r.Results, &result{
+				Class: r.Name + "." + rule.Section, Name: rule.ID + ": " + rule.Says, rule: rule,
+			})
+		}
 	}
+	return r
+}
+
+// run calls a check in a goroutine of its own, and waits for its end.
+func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
 	v, started, ended := &verdict{ctx: ctx}, time.Now(), make(chan struct{})
 	go func() {
 		defer close(ended)
 		check(v)
 	}()
 	<-ended
-	r.add(rule, v, time.Since(started))
-}
-
-func (r *report) add(rule string, v *verdict, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.results == nil {
-		r.results = map[string]*result{}
-	}
-	have := r.results[rule]
-	if have == nil {
-		have = &result{}
-		r.results[rule] = have
-	}
-	have.checks++
-	have.faults = append(have.faults, v.faults...)
-	have.skipped += v.skipped
-	have.took += took
+	of.checks++
+	of.Time += time.Since(started).Seconds()
+	of.verdict.faults = append(of.verdict.faults, v.faults...)
+	of.verdict.skipped = cmp.Or(of.verdict.skipped, v.skipped)
 }
 
-// outcome is the word of a result in the table.
-func (r *result) outcome() string {
-	switch {
-	case r.checks == 0, r.skipped != "" && len(r.faults) == 0:
-		return "skip"
-	case len(r.faults) > 0:
-		return "FAIL"
+// conclude returns the word for a result in the table, and its lines.
+func (r *report) conclude(of *result) (word string, lines []string) {
+	switch lines = of.verdict.faults; {
+	case len(lines) > 0:
+		r.Failures++
+		of.Failure = &message{strings.Join(lines, "\n")}
+		return "FAIL", lines
+	case of.checks == 0, of.verdict.skipped != "":
+		r.Skips++
+		of.Skipped = &message{cmp.Or(of.verdict.skipped, "no check ran")}
+		return "skip", []string{of.Skipped.Text}
 	default:
-		return "ok"
+		return "ok", nil
 	}
-}
-
-// all returns the results in the order of the rules.
-func (r *report) all() (all []*result) {
-	for _, rule := range conformance.Rules() {
-		if rule.End != r.end || !r.only.MatchString(rule.ID) {
-			continue
-		}
-		found := r.results[rule.ID]
-		if found == nil {
-			found = &result{skipped: "no check ran"}
-		}
-		found.Rule = rule
-		all = append(all, found)
-	}
-	return all
 }
 
 // write prints the table, and fails if a rule is broken.
 func (r *report) write(out io.Writer, junit string) error {
-	counts := map[string]int{}
-	for _, rule := range r.all() {
-		counts[rule.outcome()]++
-		_, _ = fmt.Fprintf(out, "%-4s  %-19s %-20s %s\n", rule.outcome(), rule.ID, "#"+rule.Section, rule.Says)
-		if rule.skipped != "" {
-			_, _ = fmt.Fprintf(out, "      %s\n", rule.skipped)
-		}
-		for _, fault := range rule.faults {
-			_, _ = fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(fault, "\n", "\n      "))
+	r.Tests = len(r.Results)
+	for _, of := range r.Results {
+		word, lines := r.conclude(of)
+		_, _ = fmt.Fprintf(out, "%-4s  %-19s %-20s %s\n", word, of.rule.ID, "#"+of.rule.Section, of.rule.Says)
+		for _, line := range lines {
+			_, _ = fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(line, "\n", "\n      "))
 		}
 	}
-	_, _ = fmt.Fprintf(out, "%s: %d rules kept, %d broken, %d skipped\n",
-		r.end, counts["ok"], counts["FAIL"], counts["skip"])
-	if err := r.writeJUnit(junit); err != nil {
-		return err
+	kept := r.Tests - r.Failures - r.Skips
+	_, _ = fmt.Fprintf(out, "%s: %d rules kept, %d broken, %d skipped\n", r.Name, kept, r.Failures, r.Skips)
+	if junit != "" {
+		text, err := xml.MarshalIndent(r, "", "  ")
+		if err != nil {
+			return err
+		}
+		const mode = 0o644
+		if err := os.WriteFile(junit, append([]byte(xml.Header), text...), mode); err != nil {
+			return err
+		}
 	}
-	if counts["FAIL"] > 0 || counts["ok"] == 0 {
-		return fmt.Errorf("%d rules are broken, %d kept", counts["FAIL"], counts["ok"])
+	if r.Failures > 0 || kept == 0 {
+		return fmt.Errorf("%d rules are broken, %d kept", r.Failures, kept)
 	}
 	return nil
-}
-
-// suite, testCase and message are JUnit XML.
-type suite struct {
-	XMLName  xml.Name   `xml:"testsuite"`
-	Name     string     `xml:"name,attr"`
-	Tests    int        `xml:"tests,attr"`
-	Failures int        `xml:"failures,attr"`
-	Skipped  int        `xml:"skipped,attr"`
-	Cases    []testCase `xml:"testcase"`
-}
-
-type testCase struct {
-	Class   string   `xml:"classname,attr"`
-	Name    string   `xml:"name,attr"`
-	Time    string   `xml:"time,attr"`
-	Failure *message `xml:"failure"`
-	Skipped *message `xml:"skipped"`
-}
-
-type message struct {
-	Message string `xml:"message,attr"`
-}
-
-func (r *report) writeJUnit(file string) error {
-	if file == "" {
-		return nil
-	}
-	s := suite{Name: "contract-v3." + string(r.end)}
-	for _, rule := range r.all() {
-		c := testCase{
-			Class: s.Name + "." + rule.Section, Name: rule.ID + ": " + rule.Says,
-			Time: fmt.Sprintf("%.3f", rule.took.Seconds()),
-		}
-		switch rule.outcome() {
-		case "FAIL":
-			s.Failures++
-			c.Failure = &message{strings.Join(rule.faults, "\n")}
-		case "skip":
-			s.Skipped++
-			c.Skipped = &message{rule.skipped}
-		}
-		s.Cases = append(s.Cases, c)
-	}
-	s.Tests = len(s.Cases)
-	text, err := xml.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return err
-	}
-	const mode = 0o644
-	return os.WriteFile(file, append([]byte(xml.Header), text...), mode)
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -27,31 +26,27 @@ func judgeSender(ctx context.Context, s settings, to *report, stdout, stderr io.
 		return err
 	}
 	var group sync.WaitGroup
+	defer group.Wait()
 	slots := make(chan struct{}, 1)
 	if len(s.command) > 0 {
 		const atOnce = 8
 		slots = make(chan struct{}, atOnce)
 	}
-	for _, rule := range conformance.Rules() {
-		for _, check := range senderChecks()[rule.ID] {
-			if rule.End != conformance.Sender {
-				continue
-			}
+	for _, of := range to.Results {
+		for _, check := range senderChecks()[of.rule.ID] {
 			slots <- struct{}{}
 			group.Go(func() {
 				defer func() { <-slots }()
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
-				to.run(ctx, rule.ID, func(v *verdict) {
+				to.run(ctx, of, func(v *verdict) {
 					check(&farEnd{
-						settings: s, material: m, verdict: v, stdout: stdout, stderr: stderr, version: contract.V3,
-						news: make(chan struct{}, 1),
+						settings: s, material: m, verdict: v, stdout: stdout, stderr: stderr, news: make(chan struct{}, 1),
 					})
 				})
 			})
 		}
 	}
-	group.Wait()
 	return nil
 }
 
@@ -62,10 +57,17 @@ const (
 	notReady = http.StatusServiceUnavailable
 )
 
-func senderChecks() map[string][]func(*farEnd) {
-	type check = func(*farEnd)
+type check = func(*farEnd)
+
+func senderChecks() map[string][]check {
 	const failed = `{"reason":"partial","failed":[{"index":%d,"status":403}]}`
 	return map[string][]check{
+		"single": slices.Concat(
+			single(contract.V1, (*farEnd).checkRequest, (*farEnd).checkContent),
+			single(contract.V2, (*farEnd).checkRequest, (*farEnd).checkContent, (*farEnd).checkResyncFirst,
+				drops(400, "malformed")),
+			single(contract.V1, singleKept()...), single(contract.V2, singleKept()...),
+		),
 		"refused-sender": {
 			refusedFor(response{status: http.StatusUnauthorized, reason: "unauthenticated"}),
 			refusedFor(response{status: http.StatusForbidden, reason: "san_mismatch"}),
@@ -74,8 +76,12 @@ func senderChecks() map[string][]func(*farEnd) {
 		"rotation": {(*farEnd).checkRotation},
 		"request":  {(*farEnd).checkRequest},
 		"server-certificate": {
-			untrusted(func(f *farEnd) { f.serve(testpki.Options{DNSNames: []string{"other.example.com"}}) }),
-			untrusted((*farEnd).serveAsStranger),
+			untrusted(func(f *farEnd) { f.serve(f.ca, testpki.Options{DNSNames: []string{"other.example.com"}}) }),
+			untrusted(func(f *farEnd) {
+				stranger, err := testpki.NewCA("stranger", testpki.Options{})
+				f.must(err)
+				f.serve(stranger, testpki.Options{})
+			}),
 		},
 		"redirect":     {(*farEnd).checkRedirect},
 		"limits":       {(*farEnd).checkLimits},
@@ -118,22 +124,48 @@ func senderChecks() map[string][]func(*farEnd) {
 	}
 }
 
+// single makes checks of one of the contracts v1 and v2.
+func single(version contract.Version, checks ...check) (all []check) {
+	for _, check := range checks {
+		all = append(all, func(f *farEnd) {
+			if !f.single {
+				f.skip("needs a sender that speaks contracts v1 and v2, and -single")
+			}
+			f.contract = version
+			check(f)
+		})
+	}
+	return all
+}
+
+func singleKept() []check {
+	return []check{
+		keeps(response{status: http.StatusInternalServerError}),
+		keeps(response{status: http.StatusForbidden, reason: "owner_mismatch"}),
+		waits(notReady, "not_ready"),
+	}
+}
+
+// deliver makes the sender deliver events about objects, and returns all requests.
+func (f *farEnd) deliver(names ...string) []*arrival {
+	f.begin(nil)
+	f.changed(names...)
+	return f.await("the events", took(names...))
+}
+
 // begin serves and starts the sender.
 func (f *farEnd) begin(answer func(*arrival) response) {
 	f.answer = answer
-	f.serve(testpki.Options{})
+	f.serve(f.ca, testpki.Options{})
 	f.start()
 }
 
 func (f *farEnd) checkRequest() {
-	f.begin(nil)
-	f.changed("a")
-	all := f.await("the event", took("a"))
-	for _, a := range all {
-		if a.Method != http.MethodPost || a.URL.Path != f.version.Path(f.endpoint.manager) {
+	for _, a := range f.deliver("a") {
+		if a.Method != http.MethodPost || a.URL.Path != f.contract.Path(f.manager) {
 			f.Errorf("sends %s %s", a.Method, a.URL)
 		}
-		if media := a.Header.Get("Content-Type"); media != f.version.ContentType() {
+		if media := a.Header.Get("Content-Type"); media != f.contract.ContentType() {
 			f.Errorf("the media type is %q", media)
 		}
 		if a.TLS.Version != tls.VersionTLS13 || a.TLS.PeerCertificates[0].Subject.CommonName != runtimeID {
@@ -142,22 +174,6 @@ func (f *farEnd) checkRequest() {
 		if a.ContentLength < 0 {
 			f.Error("states no Content-Length")
 		}
-	}
-}
-
-func (f *farEnd) serveAsStranger() {
-	ca := f.ca
-	defer func() { f.ca = ca }()
-	stranger, err := testpki.NewCA("stranger", testpki.Options{})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.ca = stranger
-	f.serve(testpki.Options{})
-	f.ca = ca
-	client, err := f.ca.Client(runtimeID, testpki.Options{})
-	if err != nil || f.write(f.endpoint, client) != nil {
-		f.Fatal("files: ", err)
 	}
 }
 
@@ -207,45 +223,38 @@ func (f *farEnd) checkLimits() {
 }
 
 func (f *farEnd) checkClaim() {
-	f.begin(nil)
-	f.changed("a", "b")
-	ids := map[string]bool{}
-	for _, a := range f.await("events", took("a", "b")) {
+	ids, all := map[string]bool{}, f.deliver("a", "b")
+	for _, a := range all {
 		if a.batch.Source != runtimeID {
 			f.Errorf("the source is %q, want the escaped id of the certificate", a.batch.Source)
 		}
-		for i := range a.batch.Events {
-			if ids[a.batch.Events[i].ID] {
-				f.Errorf("the id %q is that of two events", a.batch.Events[i].ID)
-			}
-			ids[a.batch.Events[i].ID] = true
+	}
+	for _, e := range eventsOf(all) {
+		if ids[e.ID] {
+			f.Errorf("the id %q is that of two events", e.ID)
 		}
+		ids[e.ID] = true
 	}
 }
 
 func (f *farEnd) checkContent() {
-	f.begin(nil)
-	f.changed("demo")
-	for _, a := range with(f.await("the event", took("demo")), "demo") {
+	for _, a := range with(f.deliver("demo"), "demo") {
 		e := a.event("demo")
 		if e.Watched.Namespace != "default" || e.WatchedGVK.Kind != "ConfigMap" || e.WatchedGVK.Version != "v1" {
 			f.Errorf("the change of ConfigMap default/demo arrives as %s %s", e.WatchedGVK, e.Watched)
+		}
+		if f.contract.NeedsOwner() && e.Owner.String() != owner {
+			f.Errorf("the owner %s arrives as %s", owner, e.Owner)
 		}
 	}
 }
 
 func (f *farEnd) checkResyncFirst() {
-	f.begin(nil)
-	f.changed("a")
-	all := f.await("the event", took("a"))
-	for _, a := range all {
-		if len(a.batch.Events) > 0 {
-			ofRuntime := func(e core.Numbered) bool { return e.Resync && e.Owner.Name == "" }
-			if !slices.ContainsFunc(a.batch.Events, ofRuntime) {
-				f.Error("the first events have no resync of the runtime")
-			}
-			return
-		}
+	all := f.deliver("a")
+	first := slices.IndexFunc(all, func(a *arrival) bool { return len(a.batch.Events) > 0 })
+	ofRuntime := func(e core.Numbered) bool { return e.Resync && e.Owner.Name == "" }
+	if !slices.ContainsFunc(all[first].batch.Events, ofRuntime) {
+		f.Error("the first events have no resync of the runtime")
 	}
 }
 
@@ -343,18 +352,13 @@ func (f *farEnd) checkHeartbeat() {
 	}
 }
 
-func beatsOf(all []*arrival) (some []*arrival) {
-	for _, a := range all {
-		if a.batch.Heartbeat != nil {
-			some = append(some, a)
-		}
-	}
-	return some
+func beatsOf(all []*arrival) []*arrival {
+	return slices.DeleteFunc(slices.Clone(all), func(a *arrival) bool { return a.batch.Heartbeat == nil })
 }
 
 func (f *farEnd) checkLast() {
 	f.begin(nil)
-	f.await("the resync", func(all []*arrival) bool { return len(resyncs(all)) > 0 })
+	f.await("the resync", func(all []*arrival) bool { return resyncs(all) > 0 })
 	f.changed("a")
 	f.stopSender()
 	all := f.seen()
@@ -378,18 +382,14 @@ func (f *farEnd) checkSilentEnd() {
 }
 
 func (f *farEnd) checkAcknowledged() {
-	f.begin(nil)
-	f.changed("a")
-	f.await("the event", took("a"))
+	f.deliver("a")
 	f.changed("b")
 	seen := map[uint64]bool{}
-	for _, a := range f.await("another event", took("b")) {
-		for i := range a.batch.Events {
-			if n := a.batch.Events[i].Sequence; seen[n] {
-				f.Errorf("number %d is sent again after 202", n)
-			}
-			seen[a.batch.Events[i].Sequence] = true
+	for _, e := range eventsOf(f.await("another event", took("b"))) {
+		if seen[e.Sequence] {
+			f.Errorf("number %d is sent again after 202", e.Sequence)
 		}
+		seen[e.Sequence] = true
 	}
 }
 
@@ -457,9 +457,8 @@ func (f *farEnd) checkRotation() {
 	f.changed("a")
 	old := with(f.await("the event", func(all []*arrival) bool { return len(with(all, "a")) > 0 }), "a")[0]
 	renewed, err := f.ca.Client(runtimeID, testpki.Options{})
-	if err != nil || f.write(f.endpoint, renewed) != nil {
-		f.Fatal("files: ", err)
-	}
+	f.must(err)
+	f.must(f.write(f.endpoint, renewed))
 	const wait = 30 * time.Second
 	all := with(f.awaitFor(f.patience+2*wait, "the event with the new certificate", took("a")), "a")
 	if last := all[len(all)-1].TLS.PeerCertificates[0]; last.Equal(old.TLS.PeerCertificates[0]) {
@@ -479,7 +478,7 @@ func drops(status int, reason string) func(*farEnd) {
 			return response{status: status, reason: reason}
 		})
 		all := f.await("the other events, and a resync that stands in", func(all []*arrival) bool {
-			return took("a", "c")(all) && len(resyncs(all)) > 1
+			return took("a", "c")(all) && resyncs(all) > 1
 		})
 		before := len(with(all, "bad"))
 		f.changed("d")

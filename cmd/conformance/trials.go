@@ -111,6 +111,7 @@ func (p *player) invalidTrials() (all []trial) {
 	event := p.changed(ofInvalidBatch)
 	for what, elements := range map[string][]string{
 		"an empty batch":                {},
+		"an epoch that is not UTF-8":    {p.element("changed", "1", "\"epoch\":\"\xff\"", dataOf(ofInvalidBatch))},
 		"no kind":                       {event, p.element("changed", "1", `"data":{"watched":{"name":"x"}}`)},
 		"two sources":                   {event, strings.Replace(event, "/runtimes/", "/runtimes/x", 1)},
 		"two epochs":                    {p.numbered("changed", 1, dataOf("x")), event},

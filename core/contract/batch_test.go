@@ -110,12 +110,19 @@ func TestMalformedBatches(t *testing.T) {
 			t.Errorf("error %v, want one that names event 0 and %q", err, want)
 		}
 	}
+	same := func(_, _ map[string]any) {}
+	inBase64 := func(e, _ map[string]any) {
+		delete(e, "data")
+		e["data_base64"] = []byte("{\"watched\":{\"name\":\"\xff\"},\"watchedGvk\":{\"kind\":\"a\"}}")
+	}
 	for name, body := range map[string]string{
-		"empty":    "",
-		"no array": "{}",
-		"none":     "[]",
-		"too many": "[" + strings.Repeat("{},", 500) + "{}]",
-		"too long": "[" + strings.Repeat(" ", 256<<10) + "]",
+		"empty":           "",
+		"no array":        "{}",
+		"none":            "[]",
+		"too many":        "[" + strings.Repeat("{},", 500) + "{}]",
+		"too long":        "[" + strings.Repeat(" ", 256<<10) + "]",
+		"no UTF-8":        strings.Replace(string(oneEvent(t, same)), "demo", "\xff", 1),
+		"no UTF-8 inside": string(oneEvent(t, inBase64)),
 	} {
 		if _, err := contract.V3.Decode([]byte(body)); !errors.Is(err, contract.ErrMalformed) {
 			t.Errorf("%s: error %v, want ErrMalformed", name, err)

@@ -3,6 +3,7 @@ package contract
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -51,6 +53,8 @@ func decodeBatch(body []byte) (core.Batch, error) {
 	}
 
 	switch {
+	case !utf8.Valid(body):
+		return core.Batch{}, fmt.Errorf("%w: the body is not UTF-8", ErrMalformed)
 	case err != nil:
 		return core.Batch{}, fmt.Errorf("%w: want a batch of CloudEvents in JSON: %w", ErrMalformed, err)
 	case d.n == 0:
@@ -147,6 +151,9 @@ func readBase64(r *rawjson.Reader) ([]byte, error) {
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		return nil, fmt.Errorf("data_base64: %w", err)
+	}
+	if !utf8.Valid(data) {
+		return nil, errors.New("data_base64: want UTF-8")
 	}
 	return data, nil
 }

@@ -69,7 +69,7 @@ func TestForwarder(
 	opts = opts.withDefaults()
 	hangs := false
 	for _, c := range forwarderChecks() {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.rule, func(t *testing.T) {
 			s := newForwarderSuite(t, newForwarder, opts)
 			defer func() { hangs = s.hangs.Load() }()
 			c.check(s)
@@ -80,39 +80,40 @@ func TestForwarder(
 	}
 }
 
+// forwarderCheck checks a rule of internal/conformance.
 type forwarderCheck struct {
-	name  string
+	rule  string
 	check func(s *forwarderSuite)
 }
 
 func forwarderChecks() []forwarderCheck {
 	type suite = forwarderSuite
 	return []forwarderCheck{
-		{"context ended before", (*suite).testEndedBefore},
-		{"context cancelled meanwhile", (*suite).testCancelledMeanwhile},
-		{"deadline", (*suite).testDeadline},
+		{"context", (*suite).testEndedBefore},
+		{"context", (*suite).testCancelledMeanwhile},
+		{"context", (*suite).testDeadline},
 
-		{"empty batch", (*suite).testEmpty},
-		{"events arrive", (*suite).testEvents},
-		{"resyncs arrive", (*suite).testResync},
-		{"owner arrives", (*suite).testOwner},
-		{"details arrive", (*suite).testDetails},
-		{"source and epoch arrive", (*suite).testClaim},
-		{"sequence and IDs arrive", (*suite).testNumbers},
-		{"heartbeat arrives", (*suite).testHeartbeat},
-		{"many events arrive in order", (*suite).testMany},
-		{"concurrent calls arrive", (*suite).testConcurrent},
-		{"batch is not changed", (*suite).testUnchanged},
-		{"batch is not kept", (*suite).testNotKept},
+		{"empty", (*suite).testEmpty},
+		{"content", (*suite).testEvents},
+		{"resync", (*suite).testResync},
+		{"content", (*suite).testOwner},
+		{"content", (*suite).testDetails},
+		{"claim", (*suite).testClaim},
+		{"numbers", (*suite).testNumbers},
+		{"heartbeat", (*suite).testHeartbeat},
+		{"order", (*suite).testMany},
+		{"concurrent", (*suite).testConcurrent},
+		{"batch", (*suite).testUnchanged},
+		{"batch", (*suite).testNotKept},
 
-		{"permanent refusal", (*suite).testPermanent},
-		{"unauthenticated", (*suite).testUnauthenticated},
-		{"forbidden", (*suite).testForbidden},
-		{"unknown manager", (*suite).testUnknownManager},
-		{"not ready", (*suite).testNotReady},
-		{"far end unreachable", (*suite).testUnreachable},
-		{"refused events", (*suite).testRefusedEvents},
-		{"unsendable event", (*suite).testUnsendable},
-		{"works again after failures", (*suite).testRecovers},
+		{"permanent", (*suite).testPermanent},
+		{"refused-sender", (*suite).testUnauthenticated},
+		{"refused-sender", (*suite).testForbidden},
+		{"unknown-manager", (*suite).testUnknownManager},
+		{"not-ready", (*suite).testNotReady},
+		{"unreachable", (*suite).testUnreachable},
+		{"partial", (*suite).testRefusedEvents},
+		{"unsendable", (*suite).testUnsendable},
+		{"recovers", (*suite).testRecovers},
 	}
 }

@@ -2,10 +2,14 @@ package coretest
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
 )
 
 // Cases without a verdict that a fault could change prove nothing.
@@ -29,5 +33,23 @@ func TestCasesThatProveTooLittle(t *testing.T) {
 		if got := faultOf(tt.cases); !strings.Contains(got, tt.fault) || (got == "") != (tt.fault == "") {
 			t.Errorf("%s: fault %q, want %q", name, got, tt.fault)
 		}
+	}
+}
+
+func TestChecksOfAForwarderAreItsRules(t *testing.T) {
+	t.Parallel()
+	var checked, ruled []string
+	for _, c := range forwarderChecks() {
+		checked = append(checked, c.rule)
+	}
+	for _, rule := range conformance.Rules() {
+		if rule.End == conformance.Forwarder {
+			ruled = append(ruled, rule.ID)
+		}
+	}
+	slices.Sort(checked)
+	slices.Sort(ruled)
+	if diff := cmp.Diff(ruled, slices.Compact(checked)); diff != "" {
+		t.Errorf("the checks of a forwarder (-rules +checks):\n%s", diff)
 	}
 }

@@ -1,15 +1,18 @@
-// Package conformance lists the rules of contract v3 that a test can judge: one list for the suites
-// of core/coretest and for cmd/conformance. Each rule has a check in one of them, and each check a
-// rule.
+// Package conformance lists the rules of contract v3 and of the port core.Forwarder that a test can
+// judge: one list for the suites of core/coretest and for cmd/conformance. Each rule has a check in
+// one of them, and each check a rule.
 package conformance
 
-// End is the end of the contract that a rule binds.
+import "slices"
+
+// End is the part that a rule binds: an end of the contract, or a forwarder on any transport.
 type End string
 
-// The ends of the contract.
+// The ends.
 const (
-	Sender   End = "sender"
-	Receiver End = "receiver"
+	Sender    End = "sender"
+	Receiver  End = "receiver"
+	Forwarder End = "forwarder"
 )
 
 // Needs says how much more than the contract a check needs.
@@ -23,6 +26,8 @@ const (
 	Script
 	// Operator is a receiver that prints the deliveries of its operator.
 	Operator
+	// Single is a sender that speaks contracts v1 and v2, too.
+	Single
 )
 
 // Rule is one rule of the contract.
@@ -30,7 +35,8 @@ type Rule struct {
 	End End
 	// ID is unique for its end.
 	ID string
-	// Section is the anchor in docs/reference/contract-v3.md.
+	// Section is the anchor in docs/reference/contract-v3.md, or of a forwarder in
+	// docs/guide/extending.md.
 	Section string
 	// Says is the rule in short.
 	Says  string
@@ -38,7 +44,7 @@ type Rule struct {
 }
 
 // Rules returns all rules, those of an end in the order of their checks.
-func Rules() []Rule { return append(receiverRules(), senderRules()...) }
+func Rules() []Rule { return slices.Concat(receiverRules(), senderRules(), forwarderRules()) }
 
 func receiverRules() []Rule {
 	return []Rule{
@@ -106,5 +112,30 @@ func senderRules() []Rule {
 		{Sender, "hostile", "answers", "keeps events at answers that are garbage", Wire},
 		{Sender, "partial", "refusals-by-index", "retries a refused event alone, and lets none wait for it", Wire},
 		{Sender, "index-outside", "refusals-by-index", "takes an answer with a wrong index as one for all", Wire},
+		{Sender, "single", "contracts-v1-and-v2", "sends single events of v1 and v2, and keeps each until 200", Single},
+	}
+}
+
+func forwarderRules() []Rule {
+	const section = "transport-of-your-own"
+	return []Rule{
+		{Forwarder, "context", section, "returns soon after its context ends, with the error of it", Wire},
+		{Forwarder, "empty", section, "sends nothing for an empty batch", Wire},
+		{Forwarder, "content", section, "delivers objects, owners and details", Wire},
+		{Forwarder, "resync", section, "delivers a resync as one", Wire},
+		{Forwarder, "claim", section, "delivers source and epoch", Wire},
+		{Forwarder, "numbers", section, "delivers sequences and IDs", Wire},
+		{Forwarder, "heartbeat", section, "delivers a heartbeat alone, and behind events", Wire},
+		{Forwarder, "order", section, "delivers many events in their order, and names those that it does not send", Wire},
+		{Forwarder, "concurrent", section, "serves concurrent calls", Wire},
+		{Forwarder, "batch", section, "neither changes nor keeps the batch", Wire},
+		{Forwarder, "permanent", section, "returns a permanent error for a refusal for good", Wire},
+		{Forwarder, "refused-sender", section, "has an error of its own for a sender that is unknown, or forbidden", Wire},
+		{Forwarder, "unknown-manager", section, "returns core.ErrUnknownManager for one that is not served", Wire},
+		{Forwarder, "not-ready", section, "returns core.ErrNotReady with the wait that the far end asks for", Wire},
+		{Forwarder, "unreachable", section, "returns a retryable error without a far end", Wire},
+		{Forwarder, "partial", section, "names the events that were refused, and no others", Wire},
+		{Forwarder, "unsendable", section, "names an event that it cannot carry, and sends the others", Wire},
+		{Forwarder, "recovers", section, "works again after failures", Wire},
 	}
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
 )
 
-// sections returns the text of each section of the specification, by its anchor.
-func sections(t *testing.T) map[string]string {
+const specification, extending = "reference/contract-v3.md", "guide/extending.md"
+
+// sections returns the text of each section of a document, by its anchor.
+func sections(t *testing.T, document string) map[string]string {
 	t.Helper()
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-	text, err := os.ReadFile("../../docs/reference/contract-v3.md")
+	text, err := os.ReadFile("../../docs/" + document)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,10 +30,13 @@ func sections(t *testing.T) map[string]string {
 
 func TestEachRuleHasASection(t *testing.T) {
 	t.Parallel()
-	documented, seen := sections(t), make(map[string]bool)
+	wire, seen := sections(t, specification), make(map[string]bool)
+	documented := map[conformance.End]map[string]string{
+		conformance.Sender: wire, conformance.Receiver: wire, conformance.Forwarder: sections(t, extending),
+	}
 	for _, rule := range conformance.Rules() {
-		if _, ok := documented[rule.Section]; !ok {
-			t.Errorf("%s/%s: docs/reference/contract-v3.md has no section #%s", rule.End, rule.ID, rule.Section)
+		if _, ok := documented[rule.End][rule.Section]; !ok {
+			t.Errorf("%s/%s: its document has no section #%s", rule.End, rule.ID, rule.Section)
 		}
 		if key := string(rule.End) + "/" + rule.ID; seen[key] || rule.Says == "" {
 			t.Errorf("%s is there twice, or says nothing", key)
@@ -46,7 +51,7 @@ var normative = regexp.MustCompile(`(?i)\b(must|should|may|required|sends?|answe
 
 func TestEachSectionHasARule(t *testing.T) {
 	t.Parallel()
-	for anchor, body := range sections(t) {
+	for anchor, body := range sections(t, specification) {
 		ruled := slices.ContainsFunc(conformance.Rules(), func(r conformance.Rule) bool { return r.Section == anchor })
 		if normative.MatchString(body) && !ruled {
 			t.Errorf("no rule for #%s of docs/reference/contract-v3.md", anchor)

@@ -9,12 +9,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"time"
 
@@ -59,7 +57,7 @@ func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if _, err := core.ParseManager(string(manager)); err != nil {
 		return err
 	}
-	f.complete(&batch)
+	batch = contract.Claim(batch, f.peer.ID)
 	request, err := contract.V3.Encode(&batch)
 	if err != nil {
 		return err
@@ -68,15 +66,6 @@ func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 		return request.Failed
 	}
 	return f.send(ctx, manager, &request, len(batch.Events))
-}
-
-// complete adds the attributes that contract v3 needs.
-func (f *forwarder) complete(batch *core.Batch) {
-	batch.Source = cmp.Or(batch.Source, f.peer.ID)
-	batch.Events = slices.Clone(batch.Events)
-	for i := range batch.Events {
-		batch.Events[i].ID = cmp.Or(batch.Events[i].ID, rand.Text())
-	}
 }
 
 // send returns the errors of the events that failed, sent or not. An answer to the whole request is
@@ -89,7 +78,7 @@ func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract
 	}
 	failed := request.Failed
 	if answer.Code != contract.V3.Status() {
-		decoded := decode(answer, elements(request))
+		decoded := decode(answer, request.Elements())
 		if len(decoded.Failed) == 0 {
 			return refused(decoded.Refusal)
 		}
@@ -97,7 +86,7 @@ func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract
 			failed = core.EventErrors{}
 		}
 		for element, r := range decoded.Failed {
-			failed[index(request, element, events)] = refused(r)
+			failed[request.Index(element, events)] = refused(r)
 		}
 	}
 	if len(failed) == 0 {
@@ -111,22 +100,6 @@ func (f *forwarder) request(ctx context.Context, to core.Manager, body []byte) *
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, contract.V3.Path(to), bytes.NewReader(body))
 	r.Header.Set("Content-Type", contract.V3.ContentType())
 	return r
-}
-
-// elements returns the number of elements of the request, the heartbeat included.
-func elements(request *contract.Request) int {
-	if request.Heartbeat {
-		return len(request.Sent) + 1
-	}
-	return len(request.Sent)
-}
-
-// index returns the index in the batch of an element of the request.
-func index(request *contract.Request, element, events int) int {
-	if element < len(request.Sent) {
-		return request.Sent[element]
-	}
-	return events // The heartbeat.
 }
 
 func decode(answer *httptest.ResponseRecorder, elements int) contract.Answer {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func senderFaults() map[string]senderFault {
 				}
 				return nil
 			})
-		}, []string{"retry-after", "refused-sender", "dropped"}},
+		}, []string{"retry-after", "refused-sender", "dropped", "single"}},
 		"numbers retries anew": {func(next core.Forwarder) core.Forwarder {
 			var last atomic.Uint64
 			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
@@ -69,7 +70,7 @@ func senderFaults() map[string]senderFault {
 func TestSender(t *testing.T) {
 	t.Parallel()
 	binary := program(t)
-	wantKept(t, judge(t, binary, "", "sender", patience, os.Args[0]))
+	wantKept(t, judge(t, binary, "", "sender", patience, "-single", os.Args[0]))
 	for fault, f := range senderFaults() {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +85,11 @@ func send(ctx context.Context, fault string) error {
 	if err != nil {
 		return err
 	}
-	forwarder, err := httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), contract.V3, httpmtls.Options{})
+	version, err := contract.ParseVersion(os.Getenv("RW_CONTRACT"))
+	if err != nil {
+		return err
+	}
+	forwarder, err := httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), version, httpmtls.Options{})
 	if err != nil {
 		return err
 	}
@@ -94,7 +99,7 @@ func send(ctx context.Context, fault string) error {
 	}
 	manager := core.Manager(os.Getenv("RW_MANAGER"))
 	o, err := outbox.New(to, outbox.Options{
-		Settle: -1, Resend: []time.Duration{}, ResendResync: -1, ResyncFirst: true, Epoch: rand.Text(), MaxBatch: 500,
+		Settle: -1, Resend: []time.Duration{}, ResendResync: -1, ResyncFirst: true, Epoch: rand.Text(), MaxBatch: version.MaxEvents(),
 		Managers: []core.Manager{manager}, HeartbeatInterval: time.Second,
 	})
 	if err != nil {
@@ -118,7 +123,9 @@ func acceptLines(o *outbox.Outbox, manager core.Manager) {
 		if _, err := fmt.Sscanf(lines.Text(), "changed %s %s", &object.Namespace, &object.Name); err != nil {
 			panic(err)
 		}
+		namespace, name, _ := strings.Cut(os.Getenv("RW_OWNER"), "/")
 		o.Accept(manager, core.WatchEvent{
+			Owner:   types.NamespacedName{Namespace: namespace, Name: name},
 			Watched: object, WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
 		})
 	}

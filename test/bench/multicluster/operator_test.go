@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -41,6 +42,9 @@ type settings struct {
 	// Addr is the address of the listener. Without one, the operator has caches.
 	Addr string
 }
+
+// workers is what reads over a network need: with caches, one would do.
+const workers = 10
 
 // seen is the state of an operator.
 type seen struct {
@@ -70,8 +74,11 @@ func operate(ctx context.Context) error {
 	}
 	config := &rest.Config{
 		Host: o.Server, BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CAFile: o.Keys.CA},
+		QPS: -1, // As ctrl.GetConfig sets it.
 	}
-	local, err := ctrl.NewManager(config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	local, err := ctrl.NewManager(config, ctrl.Options{
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: ctrlconfig.Controller{MaxConcurrentReconciles: workers},
+	})
 	if err != nil {
 		return err
 	}
