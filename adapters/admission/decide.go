@@ -13,10 +13,10 @@ import (
 // decide makes an event of a change that matters, or a resync of the deletion of a definition, and
 // gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
 // answer.warn, because the API server waits.
-func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) Decision {
+func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) decision {
 	c, manager := q.change(answer.parent), answer.manager
 	if c.DryRun {
-		return DryRun
+		return dryRun
 	}
 	if q.deletesDefinition(answer.parent) {
 		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))

@@ -4,49 +4,36 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Decision is the result of a review, as in its answer and in [Hooks.Reviewed]. The write is
-// allowed with each of them. Besides the constants, there are:
-//
-//   - "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
-//   - "irrelevant": the filter refuses a write that is no update
-//   - "no_owner": the object has no valid owner, but an owner is required
-//   - "no_name": the object has no name, or one that is too long for an event
-//   - "unread": there was no memory to read the review; a resync is accepted instead
-//   - "failed": something panicked, see the log; a resync is accepted instead
-type Decision string
+// decision is the result of a review, as [Hooks].Reviewed lists them.
+type decision string
 
-// The decisions that others compare.
 const (
-	// Accepted means that an event was accepted.
-	Accepted = Decision(core.Accepted)
-	// Unchanged means that an update did not change the watched part of the object.
-	Unchanged Decision = "unchanged"
-	// DryRun means that the write is not persisted.
-	DryRun Decision = "dry_run"
-
-	coalesced           = Decision(core.Coalesced)
-	dropped             = Decision(core.Dropped)
-	irrelevant Decision = "irrelevant"
-	noOwner    Decision = "no_owner"
-	noName     Decision = "no_name"
-	unread     Decision = "unread"
-	failed     Decision = "failed"
+	accepted            = decision(core.Accepted)
+	coalesced           = decision(core.Coalesced)
+	dropped             = decision(core.Dropped)
+	irrelevant decision = "irrelevant"
+	unchanged  decision = "unchanged"
+	dryRun     decision = "dry_run"
+	noOwner    decision = "no_owner"
+	noName     decision = "no_name"
+	unread     decision = "unread"
+	failed     decision = "failed"
 )
 
 // message is the text in response.status.message. An API server shows it in its debug logs only.
-func (d Decision) message() string {
+func (d decision) message() string {
 	switch d {
-	case Accepted:
+	case accepted:
 		return "accepted: an event will be sent to the manager"
 	case coalesced:
 		return "coalesced: an equal event is waiting to be sent"
 	case dropped:
 		return "dropped: the outbox is full, a resync replaces the event"
-	case Unchanged:
+	case unchanged:
 		return "unchanged: the watched part is the same"
 	case irrelevant:
 		return "irrelevant: not watched"
-	case DryRun:
+	case dryRun:
 		return "dry_run: the write is not persisted"
 	case noOwner:
 		return "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>"
@@ -60,19 +47,19 @@ func (d Decision) message() string {
 }
 
 // decisionOf returns failed for an unknown outcome.
-func decisionOf(outcome core.Outcome) Decision {
+func decisionOf(outcome core.Outcome) decision {
 	switch outcome {
 	case core.Accepted, core.Coalesced, core.Dropped:
-		return Decision(outcome)
+		return decision(outcome)
 	default:
 		return failed
 	}
 }
 
 // filteredOut returns the decision for a change that the filter refused.
-func filteredOut(c *core.Change) Decision {
+func filteredOut(c *core.Change) decision {
 	if c.Operation == core.OperationUpdate {
-		return Unchanged
+		return unchanged
 	}
 	return irrelevant
 }

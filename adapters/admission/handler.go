@@ -36,7 +36,7 @@ type handler struct {
 // POST /validate/<manager>/<kind> for subresources, always with allowed: true.
 //
 // A review is answered 200 with an AdmissionReview of the same uid. Its response.status.message
-// begins with the [Decision]. Any other request gets a metav1.Status:
+// begins with the decision ([Hooks].Reviewed). Any other request gets a metav1.Status:
 //
 //   - 400 if the body is not an admission.k8s.io/v1 review, or the manager is invalid
 //   - 404 for an unknown path or manager

@@ -11,8 +11,17 @@ import (
 type Hooks struct {
 	// InFlight is called with 1 when a request begins, and with -1 when it has ended.
 	InFlight func(delta int)
-	// Reviewed is called for each answered review with its [Decision]. took is the time from the
-	// beginning of the request, before its body is read, to the answer.
+	// Reviewed is called for each answered review. took is the time from the beginning of the
+	// request, before its body is read, to the answer. The write is allowed with each decision:
+	//
+	//   - "accepted", "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
+	//   - "unchanged": an update did not change the watched part of the object
+	//   - "irrelevant": the filter refuses a write that is no update
+	//   - "dry_run": the write is not persisted
+	//   - "no_owner": the object has no valid owner, but an owner is required
+	//   - "no_name": the object has no name, or one that is too long for an event
+	//   - "unread": there was no memory to read the review; a resync is accepted instead
+	//   - "failed": something panicked, see the log; a resync is accepted instead
 	Reviewed func(manager core.Manager, decision string, took time.Duration)
 	// Refused is called for each request that is answered with another status than 200. reason is a
 	// label of bounded cardinality:

@@ -15,7 +15,7 @@ type reply struct {
 	manager core.Manager
 	// parent is the kind in the path, "" if it has none.
 	parent   string
-	decision Decision
+	decision decision
 	uid      string
 	// missed is whether a resync replaces the event of the change.
 	missed bool

@@ -8,8 +8,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 )
 
 // step is one write in the runtime, and its expected effect.
@@ -18,7 +16,7 @@ type step struct {
 	does  string
 	write func(ctx context.Context) error
 	// decision is the expected decision of the agent.
-	decision admission.Decision
+	decision string
 	// sees is the state that a reconcile must read. Empty: there must be no reconcile.
 	sees string
 }
@@ -43,33 +41,33 @@ func steps(runtime client.Client) []step {
 		{
 			does:     "create",
 			write:    func(ctx context.Context) error { return runtime.Create(ctx, deployment) },
-			decision: admission.Accepted, sees: describe(one, image),
+			decision: "accepted", sees: describe(one, image),
 		},
 		{
 			does: "change the spec: replicas 1 to 2",
 			write: func(ctx context.Context) error {
 				return update()(ctx, func(d *appsv1.Deployment) { d.Spec.Replicas = new(two) })
 			},
-			decision: admission.Accepted, sees: describe(two, image),
+			decision: "accepted", sees: describe(two, image),
 		},
 		{
 			does: "change only metadata: an annotation",
 			write: func(ctx context.Context) error {
 				return update()(ctx, func(d *appsv1.Deployment) { d.Annotations["note"] = "hello" })
 			},
-			decision: admission.Unchanged,
+			decision: "unchanged",
 		},
 		{
 			does: "dry run: replicas 2 to 3",
 			write: func(ctx context.Context) error {
 				return update(client.DryRunAll)(ctx, func(d *appsv1.Deployment) { d.Spec.Replicas = new(three) })
 			},
-			decision: admission.DryRun,
+			decision: "dry_run",
 		},
 		{
 			does:     "delete",
 			write:    func(ctx context.Context) error { return runtime.Delete(ctx, deployment) },
-			decision: admission.Accepted, sees: "no Deployment",
+			decision: "accepted", sees: "no Deployment",
 		},
 	}
 }
@@ -108,7 +106,7 @@ func (d *demo) playStep(ctx context.Context, step step) (time.Duration, error) {
 	if err := d.awaitDecision(ctx, before, step.decision); err != nil {
 		return 0, err
 	}
-	line := row{does: step.does, took: committed.Sub(began), decision: string(step.decision), sees: step.sees}
+	line := row{does: step.does, took: committed.Sub(began), decision: step.decision, sees: step.sees}
 	started, err := d.awaitEffect(ctx, before, step.sees)
 	if err != nil {
 		return 0, err
@@ -131,9 +129,9 @@ func (d *demo) awaitEffect(ctx context.Context, before mark, sees string) (time.
 	return time.Time{}, nil
 }
 
-func (d *demo) awaitDecision(ctx context.Context, after mark, want admission.Decision) error {
-	err := d.journal.await(ctx, "the decision "+string(want), func() bool {
-		return slices.Contains(d.journal.decisions[after.decisions:], string(want))
+func (d *demo) awaitDecision(ctx context.Context, after mark, want string) error {
+	err := d.journal.await(ctx, "the decision "+want, func() bool {
+		return slices.Contains(d.journal.decisions[after.decisions:], want)
 	})
 	if err != nil {
 		decisions, _, _ := d.journal.since(after)
