@@ -2,6 +2,7 @@ package keysource
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,8 @@ import (
 const (
 	// readTimeout bounds one reading of the Secret.
 	readTimeout = 10 * time.Second
+	// defaultPoll is that of [keys.FilesOptions].
+	defaultPoll = 5 * time.Second
 	// firstPoll bounds the poll without any key material.
 	firstPoll = time.Second
 )
@@ -32,7 +35,7 @@ const (
 type Secret struct {
 	reader client.Reader
 	name   types.NamespacedName
-	opts   Options
+	opts   keys.FilesOptions
 
 	current atomic.Pointer[generation]
 }
@@ -52,12 +55,13 @@ type generation struct {
 }
 
 // NewSecret returns a source that reads the Secret of that name. With the API reader of a manager
-// it needs only the right to get this one Secret, and no cache.
-func NewSecret(reader client.Reader, name types.NamespacedName, opts Options) (*Secret, error) {
-	opts = opts.withDefaults()
-	if err := opts.validate(); err != nil {
-		return nil, err
+// it needs only the right to get this one Secret, and no cache. Without any key material the poll is
+// at most 1 s. A Secret that does not exist yet is not reported as refused.
+func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesOptions) (*Secret, error) {
+	if opts.Poll < 0 {
+		return nil, fmt.Errorf("keysource: option Poll is %v, want more than 0", opts.Poll)
 	}
+	opts.Poll, opts.Logger = cmp.Or(opts.Poll, defaultPoll), cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	if reader == nil || name.Name == "" {
 		return nil, errors.New("keysource: no reader or no name of a Secret, want both")
 	}
@@ -78,7 +82,7 @@ func (s *Secret) Material() (*keys.Material, error) {
 // NeedLeaderElection returns false: a manager starts it on every replica, as all of them listen.
 func (*Secret) NeedLeaderElection() bool { return false }
 
-// Start reads the Secret every [Options.Poll] until ctx ends, and then returns nil.
+// Start reads the Secret every [keys.FilesOptions].Poll until ctx ends, and then returns nil.
 func (s *Secret) Start(ctx context.Context) error {
 	for {
 		s.refresh(ctx)
@@ -140,7 +144,9 @@ func (s *Secret) accept(next *generation) {
 		slog.String("secret", s.name.String()),
 		slog.String("fingerprint", next.material.Fingerprint),
 		slog.Time("not_after", next.material.NotAfter))
-	s.opts.Reloaded(next.material.NotBefore, next.material.NotAfter)
+	if reloaded := s.opts.Hooks.Reloaded; reloaded != nil {
+		reloaded(next.material.NotBefore, next.material.NotAfter)
+	}
 }
 
 func (s *Secret) refuse(old *generation, err error) {
@@ -154,7 +160,9 @@ func (s *Secret) refuse(old *generation, err error) {
 	}
 	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
-	s.opts.Refused(keys.Problem(err))
+	if refused := s.opts.Hooks.Refused; refused != nil {
+		refused(keys.Problem(err))
+	}
 }
 
 // content is the PEM text of CA bundle, certificate and key, from one reading.

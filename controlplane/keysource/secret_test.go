@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -81,10 +82,10 @@ func start(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{secrets: &secrets{}, ca: must(testpki.NewCA("ca", testpki.Options{}))}
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
-	f.Secret = must(keysource.NewSecret(f.secrets, name, keysource.Options{
+	f.Secret = must(keysource.NewSecret(f.secrets, name, keys.FilesOptions{Hooks: keys.FilesHooks{
 		Reloaded: func(_, _ time.Time) { f.reloaded++ },
 		Refused:  func(problem string) { f.refused = append(f.refused, problem) },
-	}))
+	}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Start(ctx) }()
@@ -241,12 +242,12 @@ func TestReadsPerMinute(t *testing.T) {
 func TestNewSecretRefuses(t *testing.T) {
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
 	for wrong, construct := range map[string]func() (*keysource.Secret, error){
-		"no reader": func() (*keysource.Secret, error) { return keysource.NewSecret(nil, name, keysource.Options{}) },
+		"no reader": func() (*keysource.Secret, error) { return keysource.NewSecret(nil, name, keys.FilesOptions{}) },
 		"no name": func() (*keysource.Secret, error) {
-			return keysource.NewSecret(&secrets{}, types.NamespacedName{}, keysource.Options{})
+			return keysource.NewSecret(&secrets{}, types.NamespacedName{}, keys.FilesOptions{})
 		},
 		"Poll": func() (*keysource.Secret, error) {
-			return keysource.NewSecret(&secrets{}, name, keysource.Options{Poll: -1})
+			return keysource.NewSecret(&secrets{}, name, keys.FilesOptions{Poll: -1})
 		},
 	} {
 		if _, err := construct(); err == nil {

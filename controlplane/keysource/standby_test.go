@@ -51,8 +51,8 @@ func TestStandbyFollowsKeyMaterial(t *testing.T) {
 	files := must(keys.NewFiles(keys.Paths{CA: caPath, Certificate: cert, Key: key}, keys.FilesOptions{
 		Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(_, at time.Time) { reloads["files"] <- at }},
 	}))
-	secret := must(keysource.NewSecret(stored, types.NamespacedName{Name: "listener"}, keysource.Options{
-		Poll: 10 * time.Millisecond, Reloaded: func(_, at time.Time) { reloads["Secret"] <- at },
+	secret := must(keysource.NewSecret(stored, types.NamespacedName{Name: "listener"}, keys.FilesOptions{
+		Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(_, at time.Time) { reloads["Secret"] <- at }},
 	}))
 	mgr := standby(t)
 	if err := errors.Join(mgr.Add(files), mgr.Add(secret)); err != nil {

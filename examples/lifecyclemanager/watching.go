@@ -114,7 +114,7 @@ func (w *watching) listen(secret types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
-	material, err := w.keys(secret, measured.KeyMaterial("server"))
+	material, err := w.keys(secret, measured.KeyMaterial("server").FilesHooks)
 	if err != nil {
 		return err
 	}
@@ -153,9 +153,9 @@ func (w *watching) addReadiness(listening *listener.Listener, material keys.Sour
 }
 
 // keys reads the key material that this operator issues for its own listener.
-func (w *watching) keys(name types.NamespacedName, hooks prometheus.KeyMaterial) (*keysource.Secret, error) {
-	return keysource.NewSecret(w.mgr.GetAPIReader(), name, keysource.Options{
-		Reloaded: hooks.Reloaded, Refused: hooks.Refused, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
+func (w *watching) keys(name types.NamespacedName, hooks keys.FilesHooks) (*keysource.Secret, error) {
+	return keysource.NewSecret(w.mgr.GetAPIReader(), name, keys.FilesOptions{
+		Hooks: hooks, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
 	})
 }
 

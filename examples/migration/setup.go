@@ -54,7 +54,7 @@ func Metrics() (listener.Hooks, error) {
 // refuses is logged and taken.
 func Events(
 	ctx context.Context, mgr ctrl.Manager, addr string, dry bool,
-	material keysource.Options, opts controllerruntime.ComponentOptions,
+	material keys.FilesOptions, opts controllerruntime.ComponentOptions,
 ) (*controllerruntime.Source[ctrl.Request], error) {
 	files, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, material)
 	kymas, kymasErr := controllerruntime.NewRuntimes(

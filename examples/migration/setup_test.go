@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
@@ -28,7 +28,7 @@ func setUpWithManager(ctx context.Context, mgr ctrl.Manager, settings settings, 
 	kyma.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
 
 	hooks, metricsErr := Metrics()
-	received, err := Events(ctx, mgr, settings.ListenerAddr, settings.dry, keysource.Options{},
+	received, err := Events(ctx, mgr, settings.ListenerAddr, settings.dry, keys.FilesOptions{},
 		controllerruntime.ComponentOptions{Listener: listener.Options{Hooks: hooks}})
 	if err := errors.Join(metricsErr, err); err != nil {
 		return err

@@ -30,11 +30,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -283,7 +283,7 @@ func (o *ours) listen() (addr string) {
 	mgr := o.newManager()
 
 	addr = rig.Address(rig.FreePort(w.t))
-	source, err := Events(ctx, mgr, addr, false, keysource.Options{Poll: 200 * time.Millisecond},
+	source, err := Events(ctx, mgr, addr, false, keys.FilesOptions{Poll: 200 * time.Millisecond},
 		controllerruntime.ComponentOptions{
 			Listener: listener.Options{Fleet: w.fleet}, Source: controllerruntime.SourceOptions{Handled: o.handled},
 		})

@@ -120,7 +120,7 @@ func (w *world) operatorKeys() natsjetstream.KeyMaterial {
 	certificate.SetNamespace(rig.Namespace)
 	w.must(client.WithFieldValidation(w.plane.Client, metav1.FieldValidationStrict).Create(w.ctx, &certificate))
 	source := func(name types.NamespacedName) *keysource.Secret {
-		s := rig.Must(keysource.NewSecret(w.plane.Client, name, keysource.Options{Poll: 200 * time.Millisecond}))
+		s := rig.Must(keysource.NewSecret(w.plane.Client, name, keys.FilesOptions{Poll: 200 * time.Millisecond}))
 		w.run(s.Start)
 		w.eventually(name.Name+" is issued", func() bool { _, err := s.Material(); return err == nil })
 		return s

@@ -220,7 +220,7 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 // listen starts the listener, with the Secret that the certificates publish.
 func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
 	w.t.Helper()
-	material, err := keysource.NewSecret(w.plane.Client, w.set.ListenerSecret(), keysource.Options{Poll: 200 * time.Millisecond})
+	material, err := keysource.NewSecret(w.plane.Client, w.set.ListenerSecret(), keys.FilesOptions{Poll: 200 * time.Millisecond})
 	w.must(err)
 	w.run(material.Start)
 	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
