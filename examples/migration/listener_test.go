@@ -224,15 +224,10 @@ func TestListener(t *testing.T) {
 }
 
 // former are the lines that the guide removes, of internal/controller/kyma/setup.go at lifecycle-manager c5b83f1 (2026-08-07).
-const former = `runnableListener := watcherevent.NewSKREventListener(
-settings.ListenerAddr,
-shared.OperatorName,
-)
-
-if err := mgr.Add(runnableListener); err != nil {
-WatchesRawSource(source.Channel(controller.AdaptEvents(runnableListener.ReceivedEvents),
-CreateSkrEventHandler(&kymaNameLookupAdapter{r.LookupService}))).
-`
+const former = "runnableListener := watcherevent.NewSKREventListener(\nsettings.ListenerAddr,\nshared.OperatorName,\n)\n\n" +
+	"if err := mgr.Add(runnableListener); err != nil {\n" +
+	"WatchesRawSource(source.Channel(controller.AdaptEvents(runnableListener.ReceivedEvents),\n" +
+	"CreateSkrEventHandler(&kymaNameLookupAdapter{r.LookupService}))).\n"
 
 // TestGuide wants the lines of setUpWithManager in the guide, which adds at most 20 lines, and
 // removes those of the operator. The guide begins with a dry run.

@@ -68,21 +68,14 @@ func anchors(t *testing.T, path string) (all []string) {
 
 // TestNamesExist holds that documents name tests, metrics, targets of make and names of packages that exist.
 func TestNamesExist(t *testing.T) {
-	packages := map[string]*strings.Builder{} // Source by the name of the folder.
-	var tests strings.Builder
+	packages := map[string]string{} // Source by the name of the folder.
+	var all strings.Builder
 	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && (entry.Name() == "bin" || entry.Name() == ".git") {
 			return filepath.SkipDir
-		} else if filepath.Ext(path) != ".go" {
-			return err
-		}
-		folder := filepath.Base(filepath.Dir(path))
-		if packages[folder] == nil {
-			packages[folder] = &strings.Builder{}
-		}
-		packages[folder].WriteString(read(t, path))
-		if strings.HasSuffix(path, "_test.go") {
-			tests.WriteString(read(t, path))
+		} else if filepath.Ext(path) == ".go" {
+			packages[filepath.Base(filepath.Dir(path))] += read(t, path)
+			all.WriteString(read(t, path))
 		}
 		return err
 	})
@@ -105,10 +98,10 @@ func TestNamesExist(t *testing.T) {
 			switch {
 			case isTarget && !matches(`(?m)^`+target+`\b.*:`, makefile):
 				t.Errorf("%s names make %s, which is no target", path, target)
-			case isExported && (packages[folder] == nil || strings.Contains(path, "decisions")): // It may be a former name.
-			case isExported && !matches(`\b`+exported+`\b`, packages[folder].String()):
+			case isExported && (packages[folder] == "" || strings.Contains(path, "decisions")): // It may be a former name.
+			case isExported && !matches(`\b`+exported+`\b`, packages[folder]):
 				t.Errorf("%s names %s`, which the package does not have", path, name)
-			case !isTarget && !isExported && !strings.Contains(tests.String(), "\nfunc "+name+"("):
+			case !isTarget && !isExported && !strings.Contains(all.String(), "\nfunc "+name+"("):
 				t.Errorf("%s names %s, which is no test", path, name)
 			}
 		}

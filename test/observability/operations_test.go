@@ -3,6 +3,7 @@ package observability
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,12 +17,8 @@ func section(t *testing.T, document, heading string) string {
 	if !found {
 		t.Fatalf("%s has no section %q", document, heading)
 	}
-	level, _, _ := strings.Cut(heading, " ")
-	next := regexp.MustCompile(`\n#{2,` + string(rune('0'+len(level))) + `} `)
-	if end := next.FindStringIndex(rest); end != nil {
-		rest = rest[:end[0]]
-	}
-	return rest
+	next := regexp.MustCompile(`\n#{2,` + strconv.Itoa(strings.Count(heading, "#")) + `} `)
+	return next.Split(rest, 2)[0]
 }
 
 // TestEachReasonHasARow fails when a reason of the fleet has no row in the table of states.
