@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"maps"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +28,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -34,20 +36,18 @@ import (
 // of a listener, and loads new ones. After the rotation it is killed, so that each connection is made
 // with the new certificates.
 func TestChainOverNATS(t *testing.T) {
-	w := newWorld(t, map[string]string{
-		"TRANSPORT": "nats", "HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms", "CANARY_INTERVAL": "1s",
-	}, []core.Manager{steady}, stays)
+	settings := map[string]string{"TRANSPORT": "nats", "HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms", "CANARY_INTERVAL": "1s"}
+	w := newWorld(t, settings, []core.Manager{steady}, stays)
 	w.eventuallyCalls(stays, "default."+string(steady), "canary")
 	w.reaches(stays, steady, "first", labels(steady))
-	w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: installation.Name},
-	}, patience)
+	configuration := metav1.ObjectMeta{Name: installation.Name}
+	w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: configuration}, patience)
 	w.settled(stays)
 	flow := rig.StartFlow(t, &w.record.Arrivals, stays, steady, 100*time.Millisecond,
 		func(ctx context.Context, name string) error { return w.create(ctx, stays, name, labels(steady)) })
 	w.rotation(stays)
 	before := flow.Count()
-	w.broker.Restart()
+	w.restart()
 	w.reaches(stays, steady, "last", labels(steady))
 	flow.Settle(patience, before)
 	if _, err := w.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: goes, Domain: operatorDomain}); err == nil {
@@ -61,7 +61,7 @@ const operatorDomain = "my-operator.operators.example.com"
 // consume starts the NATS server of the guide with the Secret of a listener, and a consumer.
 func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
 	w.t.Helper()
-	text := rig.CodeBlock(w.t, "docs/platforms/nats.md", "", "tls {")
+	text := documented(w.t, "", "tls {")
 	users := rig.Must(natsjetstream.Authorization(
 		rig.RuntimeUser(stays, steady), natsjetstream.OperatorUser(steady, operatorDomain)))
 	if !strings.Contains(text, string(users)) {
@@ -79,9 +79,7 @@ func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Ha
 			case <-ctx.Done():
 				return nil
 			case <-tick:
-				if w.load(loaded) {
-					_ = w.broker.Signal(syscall.SIGHUP) // A new process reads the files.
-				}
+				w.load(loaded)
 			}
 		}
 	})
@@ -90,32 +88,41 @@ func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Ha
 		return nil
 	}))
 	w.t.Cleanup(conn.Close)
-	consumer := rig.Must(natsjetstream.NewConsumer(conn, pinning, handlers, natsjetstream.Options{
-		Fleet: w.fleet, Peer: rig.MappedPeer,
-	}))
+	opts := natsjetstream.Options{Fleet: w.fleet, Peer: rig.MappedPeer}
+	consumer := rig.Must(natsjetstream.NewConsumer(conn, pinning, handlers, opts))
 	w.run(consumer.Start)
 	w.eventually("the consumer is ready", func() bool { return consumer.Ready() == nil })
 }
 
-// load writes the Secret of a listener to the folder of the NATS server, unless it has that already.
+// restart kills the NATS server while no file is half written, and starts it again.
+func (w *world) restart() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broker.Restart()
+}
+
+// load writes the Secret of a listener to the folder of the NATS server, and makes it read that.
 func (w *world) load(loaded map[string][]byte) (changed bool) {
 	var secret corev1.Secret
 	err := w.plane.Client.Get(w.ctx, w.set.ListenerSecret(), &secret)
 	if err != nil || len(secret.Data["tls.crt"]) == 0 || maps.EqualFunc(secret.Data, loaded, bytes.Equal) {
 		return false
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for name, text := range secret.Data {
 		w.broker.Write(name, text)
 	}
 	maps.Copy(loaded, secret.Data)
-	return true
+	return !w.broker.Running() || w.broker.Signal(syscall.SIGHUP) == nil
 }
 
 // operatorKeys are those of the guide: a certificate of its own, and the CAs of the listener.
 func (w *world) operatorKeys() natsjetstream.KeyMaterial {
 	w.t.Helper()
 	var certificate unstructured.Unstructured
-	text := rig.CodeBlock(w.t, "docs/platforms/nats.md", "yaml", "apiVersion: cert-manager.io")
+	text := documented(w.t, "yaml", "apiVersion: cert-manager.io")
 	w.must(yaml.UnmarshalStrict([]byte(text), &certificate.Object))
 	certificate.SetNamespace(rig.Namespace)
 	w.must(client.WithFieldValidation(w.plane.Client, metav1.FieldValidationStrict).Create(w.ctx, &certificate))
@@ -133,4 +140,15 @@ func (w *world) operatorKeys() natsjetstream.KeyMaterial {
 // connectOperator connects with the present certificate of keys, also after a rotation.
 func connectOperator(servers string, keys natsjetstream.KeyMaterial, opts ...nats.Option) (*nats.Conn, error) {
 	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", keys), opts...)...)
+}
+
+// documented returns the code of the guide in a language that begins with a text.
+func documented(t *testing.T, language, begins string) string {
+	t.Helper()
+	pattern := "(?s)```" + language + "\n(" + regexp.QuoteMeta(begins) + ".*?)```\n"
+	found := regexp.MustCompile(pattern).FindSubmatch(test.Read(t, "docs/platforms/nats.md"))
+	if found == nil {
+		t.Fatalf("the guide has no code in %q that begins with %q", language, begins)
+	}
+	return string(found[1])
 }
