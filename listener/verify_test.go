@@ -25,7 +25,6 @@ func answering(err error) core.Verifier {
 
 func TestComposedVerifiers(t *testing.T) {
 	t.Parallel()
-
 	var (
 		passes  = answering(nil)
 		stays   = listener.Unauthenticated("first", "no")
@@ -33,7 +32,6 @@ func TestComposedVerifiers(t *testing.T) {
 		open    = errors.New("do not know")
 		waits   = core.ErrNotReady
 	)
-
 	tests := []struct {
 		name     string
 		verifier core.Verifier
@@ -43,21 +41,17 @@ func TestComposedVerifiers(t *testing.T) {
 		{"all pass", listener.AllOf(passes, passes), nil},
 		{"the first error counts", listener.AllOf(passes, answering(stays), answering(forbids)), stays},
 		{"one is not ready", listener.AllOf(passes, answering(waits), answering(forbids)), waits},
-
 		{"any of none", listener.AnyOf(), core.ErrForbidden},
 		{"one passes", listener.AnyOf(answering(forbids), answering(open), passes), nil},
 		{"the first refusal counts", listener.AnyOf(answering(stays), answering(forbids)), stays},
 		{"one may still let it pass", listener.AnyOf(answering(forbids), answering(open), answering(waits)), open},
 		{"one may let it pass later", listener.AnyOf(answering(forbids), answering(waits), answering(open)), waits},
-
 		{"all of any", listener.AllOf(listener.AnyOf(answering(forbids), passes), listener.AnyOf(answering(stays))), stays},
 		{"everything", listener.InsecureAllowAll(), nil},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			if err := test.verifier.Verify(t.Context(), core.Peer{ID: "a"}, &core.WatchEvent{}); !errors.Is(err, test.want) {
 				t.Errorf("error %v, want %v", err, test.want)
 			}
@@ -67,7 +61,6 @@ func TestComposedVerifiers(t *testing.T) {
 
 func TestVerifierSuite(t *testing.T) {
 	t.Parallel()
-
 	good := core.Peer{ID: "runtime-a", DNSNames: []string{"a.example"}}
 	cases := []coretest.VerifierCase{
 		{Name: "its own domain", Peer: good},
@@ -76,9 +69,7 @@ func TestVerifierSuite(t *testing.T) {
 		{Name: "owner that is not there", Peer: good, Event: core.WatchEvent{Owner: types.NamespacedName{Name: "x"}}, Want: core.ErrForbidden},
 		{Name: "cold cache", Peer: core.Peer{ID: "cold"}, Want: core.ErrNotReady},
 	}
-
 	pinning := func(*testing.T) core.Verifier { return listener.SANPinning(listener.DomainsFunc(domainOf)) }
-
 	t.Run("SANPinning", func(t *testing.T) {
 		t.Parallel()
 		coretest.TestVerifier(t, pinning, cases...)
@@ -87,7 +78,6 @@ func TestVerifierSuite(t *testing.T) {
 		t.Parallel()
 		coretest.TestVerifier(t, func(t *testing.T) core.Verifier {
 			t.Helper()
-
 			return listener.AllOf(listener.InsecureAllowAll(), pinning(t))
 		}, cases...)
 	})
@@ -95,7 +85,6 @@ func TestVerifierSuite(t *testing.T) {
 		t.Parallel()
 		coretest.TestVerifier(t, func(t *testing.T) core.Verifier {
 			t.Helper()
-
 			return listener.AnyOf(answering(listener.Forbidden("never", "never")), pinning(t))
 		}, cases...)
 	})
@@ -116,14 +105,12 @@ func domainOf(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent)
 
 func TestSANPinning(t *testing.T) {
 	t.Parallel()
-
 	peer := core.Peer{
 		ID:       "runtime-a",
 		DNSNames: []string{"A.example", "b.example.", "*.wild.example", "192.0.2.7", "kk.example", ""},
 		URIs:     []string{"https://c.example/x", "d.example"},
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 	}
-
 	tests := []struct{ name, domain, reason string }{
 		{"equal", "A.example", ""},
 		{"other case", "a.EXAMPLE", ""},
@@ -135,7 +122,6 @@ func TestSANPinning(t *testing.T) {
 		{"IPv4 in IPv6", "::ffff:192.0.2.1", ""},
 		{"IPv6", "2001:db8::1", ""},
 		{"IPv6, written out", "2001:0DB8:0:0:0:0:0:1", ""},
-
 		{"another", "x.example", listener.ReasonSANMismatch},
 		{"a part", "example", listener.ReasonSANMismatch},
 		{"more", "x.a.example", listener.ReasonSANMismatch},
@@ -147,7 +133,6 @@ func TestSANPinning(t *testing.T) {
 		{"another IP address", "192.0.2.2", listener.ReasonSANMismatch},
 		{"an IP address among the DNS names", "192.0.2.7", listener.ReasonSANMismatch},
 		{"a letter that folds to ASCII", "\u212ak.example", listener.ReasonSANMismatch},
-
 		{"empty", "", listener.ReasonDomainEmpty},
 		{"blank", " \n", listener.ReasonDomainEmpty},
 		{"the root", ".", listener.ReasonDomainEmpty},
@@ -155,28 +140,22 @@ func TestSANPinning(t *testing.T) {
 		{"wildcard as in the SAN", "*.wild.example", listener.ReasonDomainWildcard},
 		{"wildcard inside", "a.*.example", listener.ReasonDomainWildcard},
 	}
-
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-
 			domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
 				if id != peer.ID {
 					t.Errorf("asked for runtime %q, want %q", id, peer.ID)
 				}
-
 				return test.domain, nil
 			})
 			err := listener.SANPinning(domains).Verify(t.Context(), peer, &core.WatchEvent{})
-
 			if test.reason == "" {
 				if err != nil {
 					t.Errorf("error %v, want none", err)
 				}
-
 				return
 			}
-
 			if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != test.reason {
 				t.Errorf("error %v with reason %q, want %v with %q", err, core.Reason(err), core.ErrForbidden, test.reason)
 			}
@@ -187,15 +166,12 @@ func TestSANPinning(t *testing.T) {
 // Events of one request with the same owner share a verdict. Others must not.
 func TestVerdictsOfOneRequest(t *testing.T) {
 	t.Parallel()
-
 	var asked []string
-
 	domains := listener.DomainsFunc(func(_ context.Context, _ core.RuntimeID, event *core.WatchEvent) (string, error) {
 		asked = append(asked, event.Owner.Name)
 		if event.Owner.Name == "foreign" {
 			return "", listener.Forbidden("owner_mismatch", "not yours")
 		}
-
 		return "a.example.com", nil
 	})
 	peers := listener.PeersFunc(func(*http.Request) (core.Peer, error) {
@@ -206,7 +182,6 @@ func TestVerdictsOfOneRequest(t *testing.T) {
 		"in AllOf": listener.AllOf(listener.SANPinning(domains)),
 		"in AnyOf": listener.AnyOf(listener.SANPinning(domains)),
 	}
-
 	for name, verifier := range verifiers {
 		asked = nil
 		l := newListener(t, peers, verifier, core.HandlerFunc(ignore), listener.Options{})
@@ -214,12 +189,10 @@ func TestVerdictsOfOneRequest(t *testing.T) {
 		request := post(contract.V3.Path(manager), string(body))
 		request.Header.Set("Content-Type", contract.V3.ContentType())
 		answer := serve(l, request)
-
 		refused := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), 9).Failed
 		if got, want := slices.Sorted(maps.Keys(refused)), []int{4, 7, 8}; !slices.Equal(got, want) {
 			t.Errorf("%s: events %v are refused, want %v: %d %s", name, got, want, answer.Code, answer.Body)
 		}
-
 		if want := []string{"", "own", "foreign", "own", "foreign"}; !slices.Equal(asked, want) {
 			t.Errorf("%s: the domains of the owners %q were asked for, want %q", name, asked, want)
 		}
@@ -237,9 +210,7 @@ func owned(owners ...string) core.Batch {
 		if owner != "" {
 			event.Owner = types.NamespacedName{Namespace: "kcp-system", Name: owner}
 		}
-
 		batch.Events = append(batch.Events, event)
 	}
-
 	return batch
 }

@@ -29,16 +29,13 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	if server == nil {
 		return errors.New("the server has no certificate")
 	}
-
 	bundle := compose(seen.bundle, slices.Concat(seen.issued, seen.additional), seen.now)
 	since := seen.published.since
-
 	for _, certificate := range bundle {
 		if !slices.Contains(seen.published.bundle, fingerprint(certificate)) {
 			since = c.opts.Now()
 		}
 	}
-
 	secret := &corev1.Secret{
 		ObjectMeta: c.meta(""), Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
@@ -55,7 +52,6 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	if seen.listener != nil {
 		secret.Type = seen.listener.Type // It cannot be changed, and another program may have made the Secret.
 	}
-
 	return c.apply(ctx, secret)
 }
 
@@ -118,17 +114,14 @@ func (c *Certificates) retire(ctx context.Context, seen *observed, generation in
 // first, or cert-manager would make a new Secret.
 func (c *Certificates) discard(ctx context.Context, seen *observed, generation int) error {
 	name := c.names.authority(generation)
-
 	for i := range seen.certificates {
 		if seen.certificates[i].Name != name {
 			continue
 		}
-
 		if err := c.remove(ctx, &seen.certificates[i]); err != nil {
 			return fmt.Errorf("delete Certificate %s: %w", name, err)
 		}
 	}
-
 	if secret := seen.secrets[name]; secret != nil {
 		if err := c.remove(ctx, secret); err != nil {
 			return fmt.Errorf("delete Secret %s: %w", name, err)

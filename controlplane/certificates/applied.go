@@ -60,21 +60,16 @@ func (c *Certificates) applyPair(ctx context.Context, p *pair) error {
 	if err != nil {
 		return err
 	}
-
 	now := appliedOnce{sum: sha256.Sum256(text), at: c.opts.Now()}
 	if p.existing != nil {
 		now.uid, now.generation = p.existing.UID, p.existing.Generation
 	}
-
 	if p.existing != nil && c.applied.has(p.wanted.Name, now) {
 		return nil
 	}
-
 	if err := c.apply(ctx, p.wanted); err != nil {
 		return err
 	}
-
 	c.applied.note(p.wanted.Name, now)
-
 	return nil
 }

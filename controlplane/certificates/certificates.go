@@ -125,37 +125,29 @@ func (c *Certificates) Reconcile(ctx context.Context) (Status, error) {
 
 func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again bool, err error) {
 	begun := time.Now()
-
 	seen, err := c.observe(ctx)
 	if err != nil {
 		return Status{}, false, err
 	}
-
 	if err := c.checkListener(seen); err != nil {
 		return Status{}, false, err
 	}
-
 	s := plan(seen.view, c.limits())
 	status = c.status(seen.view, s)
 	status.RequeueAfter = max(status.RequeueAfter, pauseAfter(time.Since(begun)))
-
 	if err := c.maintain(ctx, seen, status); err != nil {
 		return status, false, fmt.Errorf("certificates: %w", err)
 	}
-
 	if s.action == actionNone {
 		c.announce(ctx, seen, status)
 		return status, false, nil
 	}
-
 	c.opts.Logger.InfoContext(ctx, "step of the certificates",
 		slog.String("phase", s.phase), slog.String("action", s.action.String()),
 		slog.Int("generation", status.Generation), slog.Int("waiting", len(s.waiting)))
-
 	if err := c.act(ctx, seen, s); err != nil {
 		return status, false, fmt.Errorf("certificates: %s: %w", s.action, err)
 	}
-
 	// A new certificate is never issued at once.
 	return status, s.action != actionReissue && s.action != actionReissueServer, nil
 }
@@ -224,25 +216,19 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 			return err
 		}
 	}
-
 	if err := c.sweep(ctx, seen); err != nil {
 		return err
 	}
-
 	if seen.serverSigner == 0 || seen.clientSigner == 0 {
 		return nil
 	}
-
 	clients := c.issuer(c.names.clients(), seen.clientSigner)
 	clients.Annotations = map[string]string{annotationRotation: status.Message}
-
 	servers := c.issuer(c.names.servers(), seen.serverSigner)
-
 	for _, object := range []client.Object{clients, servers, c.serverCertificate()} {
 		if err := c.apply(ctx, object); err != nil {
 			return err
 		}
 	}
-
 	return nil
 }

@@ -78,7 +78,6 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 		view: view{now: c.opts.Now()}, secrets: make(map[string]*corev1.Secret), leaves: make(map[string]issuedLeaf),
 		byRuntime: make(map[string]runtimeCertificate),
 	}
-
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
 	reads := []func(context.Context, *observed) error{
@@ -102,7 +101,6 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 		c.followed.noteBundle(nil)
 		return err
 	}
-
 	o.listener = secret
 	c.followed.noteBundle(secret.Data[cmmeta.TLSCAKey])
 	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
@@ -112,11 +110,9 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 		present: true, bundle: fingerprints(o.bundle), since: since, newest: newestIn(o.bundle, c.names),
 		expired: slices.ContainsFunc(o.bundle, expired),
 	}
-
 	if since.IsZero() {
 		o.published.since, o.published.undated = o.now, true
 	}
-
 	return nil
 }
 
@@ -176,7 +172,6 @@ func (o *observed) readSecret(secret *corev1.Secret) {
 
 func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
 	authorities := make(map[string]certv1.Certificate)
-
 	newPage := func() *certv1.CertificateList { return &certv1.CertificateList{} }
 	err := eachPage(ctx, c, newPage, func(page *certv1.CertificateList) {
 		for i := range page.Items {
@@ -184,7 +179,6 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 		}
 	})
 	o.certificates = slices.Collect(maps.Values(authorities))
-
 	return err
 }
 
@@ -194,7 +188,6 @@ func (o *observed) readCertificate(
 	if certificate.DeletionTimestamp != nil {
 		return
 	}
-
 	switch role := certificate.Labels[labelRole]; role {
 	case roleCA:
 		authorities[certificate.Name] = *certificate.DeepCopy()
@@ -217,21 +210,17 @@ func (o *observed) readCertificate(
 func (o *observed) readAuthorities(names names) {
 	for i := range o.certificates {
 		certificate := &o.certificates[i]
-
 		generation, err := strconv.Atoi(certificate.Labels[labelGeneration])
 		if certificate.Labels[labelRole] != roleCA || err != nil || generation <= 0 {
 			continue
 		}
-
 		a := authority{generation: generation, request: certificate.Annotations[annotationRequest]}
 		if issued := o.issuedIn(certificate.Spec.SecretName); issued != nil && issued.IsCA {
 			a.replaced = o.replaces(issued, names.authority(generation))
 			o.noteIssued(&a, issued)
 		}
-
 		o.authorities = append(o.authorities, a)
 	}
-
 	o.readImported()
 	slices.SortFunc(o.authorities, func(a, b authority) int { return cmp.Compare(a.generation, b.generation) })
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
@@ -262,7 +251,6 @@ func (o *observed) readLeaves() {
 	if o.server.present {
 		o.server.signer = o.signerOf(o.serverIssued.signedBy)
 	}
-
 	for _, certificate := range o.byRuntime {
 		l := certificate.leaf
 		if issued, ok := o.leaves[certificate.secret]; ok {
@@ -270,7 +258,6 @@ func (o *observed) readLeaves() {
 		}
 		o.runtimes = append(o.runtimes, l)
 	}
-
 	slices.SortFunc(o.runtimes, func(a, b leaf) int {
 		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
 	})

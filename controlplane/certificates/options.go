@@ -110,30 +110,24 @@ func (o Options) withDefaults() Options {
 	o.Propagation = cmp.Or(o.Propagation, defaultPropagation)
 	o.Service = cmp.Or(o.Service, material.DefaultService)
 	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.DefaultNamespace)
-
 	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
 	o.KeyAlgorithm, o.KeySize = withDefaultKey(o.KeyAlgorithm, o.KeySize)
-
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-
 	return o
 }
 
 func (o Options) validate() error {
 	var wrong []error
-
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			wrong = append(wrong, fmt.Errorf("certificates: options "+format, args...))
 		}
 	}
-
 	check(o.Duration >= shortest, "Duration %v: want at least %v", o.Duration, shortest)
 	check(o.RenewBefore >= shortestRenewal && o.RenewBefore < o.Duration,
 		"RenewBefore %v: want %v to less than Duration %v", o.RenewBefore, shortestRenewal, o.Duration)
@@ -142,23 +136,18 @@ func (o Options) validate() error {
 	check(o.SwitchBefore > 0 && o.SwitchBefore < o.RotateCABefore,
 		"SwitchBefore %v: want more than 0 and less than RotateCABefore %v", o.SwitchBefore, o.RotateCABefore)
 	check(o.Propagation > 0, "Propagation %v: want more than 0", o.Propagation)
-
 	check(slices.Contains(keySizes()[o.KeyAlgorithm], o.KeySize),
 		"KeyAlgorithm %.40q, KeySize %d: want one of %v", o.KeyAlgorithm, o.KeySize, keySizes())
-
 	for option, key := range map[string]types.NamespacedName{"ImportCA": o.ImportCA, "ListenerSecret": o.ListenerSecret} {
 		check((key.Name == "") == (key.Namespace == ""), "%s %q: want a namespace and a name", option, key)
 	}
-
 	for _, key := range o.AdditionalCAs {
 		check(key.Name != "" && key.Namespace != "", "AdditionalCAs %q: want a namespace and a name", key)
 	}
-
 	for _, name := range o.serviceNames() {
 		err := checkDNSName(name)
 		check(err == nil, "Service, RuntimeNamespace and RuntimeDNSNames: %v", err)
 	}
-
 	return errors.Join(wrong...)
 }
 

@@ -16,19 +16,15 @@ func eachPage[L client.ObjectList](ctx context.Context, c *Certificates, newList
 	for next := ""; ; {
 		page := newList()
 		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(pageSize), client.Continue(next))...)
-
 		if err != nil && next != "" {
 			page = newList()
 			err = c.client.List(ctx, page, c.inSet()...)
 			page.SetContinue("")
 		}
-
 		if err != nil {
 			return err
 		}
-
 		visit(page)
-
 		if next = page.GetContinue(); next == "" {
 			return nil
 		}

@@ -29,22 +29,17 @@ func (p *pair) status(bundle []*x509.Certificate, now time.Time) (status Runtime
 	if p.secret == nil {
 		return missing(p.existing), false
 	}
-
 	loaded, err := tls.X509KeyPair(p.secret.Data[corev1.TLSCertKey], p.secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil { // cert-manager repairs its Secret.
 		return missing(p.existing), false
 	}
-
 	p.leaf = loaded.Leaf
-
 	if problem := p.misfit(now); problem != "" {
 		return RuntimeStatus{Reason: reasonOutdated, Message: problem + ", and is being replaced"}, false
 	}
-
 	if !trusted(p.leaf, bundle) {
 		return RuntimeStatus{Reason: reasonNoBundle, Message: "waiting for a bundle with the CA of the certificate"}, false
 	}
-
 	return RuntimeStatus{}, true
 }
 

@@ -270,14 +270,11 @@ func reissue(v view, l limits) (step, bool) {
 		s       = step{phase: phaseReissuing, after: pollInterval}
 		issuing int
 	)
-
 	for _, r := range v.runtimes {
 		if r.signer == v.newest().fingerprint {
 			continue
 		}
-
 		s.waiting = append(s.waiting, r.runtime)
-
 		switch {
 		case r.issuing, !r.present && r.failed.IsZero():
 			issuing++
@@ -286,14 +283,12 @@ func reissue(v view, l limits) (step, bool) {
 			s.reissue = append(s.reissue, r)
 		}
 	}
-
 	s.waiting = slices.Compact(s.waiting)
 	s.reissue = s.reissue[:min(len(s.reissue), max(l.issuingAtOnce-issuing, 0))]
 	if len(s.reissue) > 0 {
 		s.action = actionReissue
 		return s, true
 	}
-
 	return s, len(s.waiting) > 0 && v.serverLags() && !v.anyway(l)
 }
 

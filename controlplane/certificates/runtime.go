@@ -75,12 +75,9 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	if err := c.validateRuntime(r); err != nil {
 		return RuntimeStatus{}, err
 	}
-
 	lock := c.locks.of(r.ID)
-
 	lock.Lock()
 	defer lock.Unlock()
-
 	pairs := []*pair{
 		{wanted: c.clientCertificate(r), bothUsages: c.bothUsages()},
 		{wanted: c.webhookCertificate(r), bothUsages: c.bothUsages()},
@@ -88,13 +85,11 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	if err := c.readExisting(ctx, r, pairs); err != nil {
 		return RuntimeStatus{}, err
 	}
-
 	for _, p := range pairs {
 		if err := c.ensure(ctx, p); err != nil {
 			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
-
 	return c.runtimeStatus(ctx, r, pairs[0], pairs[1])
 }
 
@@ -220,25 +215,20 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 	if err != nil {
 		return err
 	}
-
 	c.applied.forget(key.Name)
-
 	if certificate != nil {
 		if !c.isOf(certificate, r.ID) || !owns(certificate, r.Owner) {
 			return nil
 		}
-
 		// cert-manager would make a new Secret while the Certificate exists.
 		if err := c.remove(ctx, certificate); err != nil {
 			return err
 		}
 	}
-
 	secret, err := get(ctx, c.client, key, &corev1.Secret{})
 	if err != nil || secret == nil || secret.Labels[labelSet] != string(c.names) {
 		return err
 	}
-
 	return c.remove(ctx, secret)
 }
 

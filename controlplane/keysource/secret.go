@@ -119,22 +119,18 @@ func (s *Secret) refresh(ctx context.Context) {
 func (s *Secret) read(ctx context.Context, old *generation) (*generation, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-
 	var secret corev1.Secret
 	if err := s.reader.Get(ctx, s.name, &secret); err != nil {
 		return nil, fmt.Errorf("keysource: read Secret %s: %w", s.name, err)
 	}
-
 	found := contentOf(&secret)
 	if old.material != nil && found.equal(old.content) {
 		return &generation{material: old.material, content: old.content}, nil
 	}
-
 	material, err := keys.NewMaterial(found[0], found[1], found[2])
 	if err != nil {
 		return nil, fmt.Errorf("keysource: Secret %s: %w", s.name, err)
 	}
-
 	return &generation{material: material, content: found}, nil
 }
 

@@ -22,7 +22,6 @@ func TestPullSecretIsReadAgain(t *testing.T) {
 				t.Errorf("%q, error %v, want %q", have, err, content)
 			}
 		}
-
 		want("") // There is none.
 		if err := plane.Create(t.Context(), secret); err != nil {
 			t.Fatal(err)

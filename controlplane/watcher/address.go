@@ -70,17 +70,13 @@ func gatewayAPIAddress(ctx context.Context, reader client.Reader, key client.Obj
 	if err := reader.Get(ctx, key, gateway); err != nil {
 		return "", fmt.Errorf("read Gateway %s: %w", key, err)
 	}
-
 	var plain string
-
 	for i := range gateway.Spec.Listeners {
 		listener := &gateway.Spec.Listeners[i]
 		address, ok := listenerAddress(listener, gateway.Status.Addresses)
-
 		if ok && listener.Protocol == gatewayv1.HTTPSProtocolType {
 			return address, nil
 		}
-
 		if ok && plain == "" {
 			plain = address
 		}

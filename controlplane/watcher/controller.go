@@ -41,31 +41,24 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, err
 	}
-
 	if !w.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, r.finish(ctx, w)
 	}
-
 	if err := r.removeFinalizer(ctx, w); err != nil {
 		return reconcile.Result{}, err
 	}
-
 	result, err := r.establish(ctx, w)
-
 	var again error
 	if err != nil {
 		result, again = failed(err)
 	}
-
 	err = r.report(ctx, w, result)
 	if apierrors.IsConflict(err) { // The cache has not seen the last write of the status yet.
 		return reconcile.Result{RequeueAfter: conflictPause}, again
 	}
-
 	if err := errors.Join(err, again); err != nil {
 		return reconcile.Result{}, err
 	}
-
 	return r.next(), nil
 }
 
@@ -93,16 +86,13 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	if err != nil {
 		return outcome{}, err
 	}
-
 	_, dropped, err := watchOf(w)
 	if err != nil {
 		return outcome{}, problem(reasonWatchInvalid, "%v", err)
 	}
-
 	if err := r.removeOthers(ctx, client.ObjectKeyFromObject(w)); err != nil {
 		return outcome{}, err
 	}
-
 	result, err := r.route(ctx, w, manager)
 	if err != nil {
 		return outcome{}, err
@@ -129,30 +119,24 @@ func (r *reconciler) lead(ctx context.Context, w *v1beta2.Watcher, manager core.
 	if err := checkPort(w.Spec.ServiceInfo); err != nil {
 		return outcome{}, err
 	}
-
 	if err := r.yield(ctx, w, manager); err != nil {
 		return outcome{}, err
 	}
-
 	selector, err := selectorOf(&w.Spec.Gateway.LabelSelector)
 	if err != nil {
 		return outcome{}, err
 	}
-
 	route, where, err := r.routing.build(ctx, r.gateways, selector, w, manager)
 	if err != nil {
 		return outcome{}, err
 	}
-
 	if err := r.apply(ctx, w, route); err != nil {
 		return outcome{}, err
 	}
-
 	// A cache may still have the former route, with the former conditions.
 	if err := r.routing.check(ctx, r.fresh, client.ObjectKeyFromObject(w)); err != nil {
 		return outcome{}, err
 	}
-
 	return outcome{
 		stateReady, metav1.ConditionTrue, reasonRouteApplied,
 		fmt.Sprintf("%s leads %s from %s", r.routing.kind(), strings.Join(prefixes(manager), ", "), where),

@@ -20,7 +20,6 @@ func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) er
 	if !controllerutil.RemoveFinalizer(w, formerFinalizer) {
 		return nil
 	}
-
 	// A patch replaces the whole list, so it must not overwrite a concurrent change.
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := client.IgnoreNotFound(r.client.Patch(ctx, w, patch)); err != nil {

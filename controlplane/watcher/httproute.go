@@ -33,26 +33,21 @@ func (h httpRoutes) build(
 	if err := reader.List(ctx, gateways, client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return nil, "", fmt.Errorf("list Gateways: %w", err)
 	}
-
 	if len(gateways.Items) == 0 {
 		return nil, "", problem(reasonGatewayNotFound,
 			"no Gateway of the Gateway API, %s, is selected by %s", h.where, selector)
 	}
-
 	parents, names := parentsOf(gateways.Items)
 	if len(parents) == 0 {
 		return nil, "", problem(reasonGatewayWithoutHosts,
 			"the gateways %s, selected by %s, have no listener for HTTP or HTTPS", strings.Join(names, ", "), selector)
 	}
-
 	route := &gatewayv1.HTTPRoute{TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1.GroupVersion.String(), Kind: h.kind()}}
 	route.Spec.ParentRefs = parents
 	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{
 		Matches: pathMatches(m), BackendRefs: []gatewayv1.HTTPBackendRef{backend(w.Spec.ServiceInfo)},
 	}}
-
 	service := w.Spec.ServiceInfo
-
 	return route, fmt.Sprintf("%s to %s/%s:%d",
 		strings.Join(names, ", "), service.Namespace, service.Name, service.Port), nil
 }
@@ -87,14 +82,11 @@ func parentsOf(gateways []gatewayv1.Gateway) (parents []gatewayv1.ParentReferenc
 	slices.SortFunc(gateways, func(a, b gatewayv1.Gateway) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
-
 	for i := range gateways {
 		names = append(names, gateways[i].Namespace+"/"+gateways[i].Name)
-
 		if !slices.ContainsFunc(gateways[i].Spec.Listeners, isHTTP) {
 			continue
 		}
-
 		parents = append(parents, gatewayv1.ParentReference{
 			Group:     new(gatewayv1.Group(gatewayv1.GroupName)),
 			Kind:      new(gatewayv1.Kind("Gateway")),

@@ -19,21 +19,17 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 	if err := reader.Get(ctx, key, route); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("read %s: %w", h.kind(), err)
 	}
-
 	accepted := make(map[string]bool)
-
 	for i := range route.Status.Parents {
 		parent := &route.Status.Parents[i]
 		if condition := rejection(parent.Conditions, route.Generation); condition != nil {
 			return problem(reasonRouteRejected, "gateway %s rejects the route: %s: %s",
 				nameOf(parent.ParentRef, route), condition.Reason, condition.Message)
 		}
-
 		if isTrue(parent.Conditions, gatewayv1.RouteConditionAccepted, route.Generation) {
 			accepted[nameOf(parent.ParentRef, route)] = true
 		}
 	}
-
 	return pending(route, accepted)
 }
 

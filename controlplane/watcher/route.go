@@ -120,24 +120,19 @@ func (r *reconciler) removeOthers(ctx context.Context, key client.ObjectKey) err
 // remove deletes one route, unless it has another owner.
 func (r *reconciler) remove(ctx context.Context, reader client.Reader, of routing, key client.ObjectKey) error {
 	current := of.route()
-
 	err := reader.Get(ctx, key, current)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-
 	if err != nil {
 		return fmt.Errorf("read %s: %w", of.kind(), err)
 	}
-
 	if !ownedBy(current, key.Name) {
 		return nil
 	}
-
 	err = r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s: %w", of.kind(), err)
 	}
-
 	return nil
 }

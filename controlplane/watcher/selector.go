@@ -13,12 +13,10 @@ func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
 		return nil, problem(reasonInvalidSelector, "spec.gateway.selector is empty and would select every gateway")
 	}
-
 	selector, err := metav1.LabelSelectorAsSelector(labelSelector(s))
 	if err != nil {
 		return nil, problem(reasonInvalidSelector, "spec.gateway.selector: %v", err)
 	}
-
 	return selector, nil
 }
 

@@ -46,40 +46,33 @@ func SetUp(mgr ctrl.Manager, opts Options) error {
 	if err := opts.validate(); err != nil {
 		return fmt.Errorf("watcher controller: %w", err)
 	}
-
 	plane, err := ownscheme.Cluster(mgr, AddToScheme, opts.kinds()...)
 	if err != nil {
 		return fmt.Errorf("watcher controller: %w", err)
 	}
-
 	gateways, err := opts.gatewayCache(mgr, plane)
 	if err != nil {
 		return fmt.Errorf("watcher controller: %w", err)
 	}
-
 	r := &reconciler{
 		client: plane.GetClient(), fresh: plane.GetAPIReader(), gateways: gateways, events: plane.GetEventRecorder(opts.Name),
 		routing: opts.routing(), opts: opts,
 	}
-
 	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	watches := func(kind client.Object, to handler.EventHandler, relevant ...predicate.Predicate) source.Source {
 		return source.Kind(plane.GetCache(), kind, to, relevant...)
 	}
 	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).
 		WatchesRawSource(watches(&v1beta2.Watcher{}, &handler.EnqueueRequestForObject{}, changed))
-
 	if r.routing != nil {
 		controller = controller.
 			WatchesRawSource(watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake))).
 			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), changed)).
 			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
-
 	if err := controller.Complete(r); err != nil {
 		return fmt.Errorf("watcher controller: %w", err)
 	}
-
 	return nil
 }
 

@@ -101,7 +101,6 @@ func failed(err error) (o outcome, again error) {
 func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) error {
 	before := w.DeepCopy()
 	old := meta.FindStatusCondition(before.Status.Conditions, conditionRouteReady)
-
 	w.Status.State = o.state
 	w.Status.ObservedGeneration = w.Generation
 	meta.RemoveStatusCondition(&w.Status.Conditions, formerCondition)
@@ -109,22 +108,17 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 		Type: conditionRouteReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
 		ObservedGeneration: w.Generation,
 	})
-
 	meta.SetStatusCondition(&w.Status.Conditions, r.readyOf(before, o))
-
 	if equality.Semantic.DeepEqual(before.Status, w.Status) {
 		return nil
 	}
-
 	// An update with the resource version loses no condition that others have written meanwhile.
 	if err := r.client.Status().Update(ctx, w); err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
-
 	if old == nil || old.Reason != o.reason || old.Message != shorten(o.message) {
 		r.emit(w, o)
 	}
-
 	return nil
 }
 

@@ -36,17 +36,14 @@ func (v virtualServices) build(
 	if err := reader.List(ctx, gateways, client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return nil, "", fmt.Errorf("list Gateways: %w", err)
 	}
-
 	names, hosts := namesAndHosts(gateways.Items)
 	if len(names) == 0 {
 		return nil, "", problem(reasonGatewayNotFound, "no Gateway of Istio, %s, is selected by %s", v.where, selector)
 	}
-
 	if len(hosts) == 0 {
 		return nil, "", problem(reasonGatewayWithoutHosts,
 			"the gateways %s, selected by %s, have no server for HTTP with hosts", strings.Join(names, ", "), selector)
 	}
-
 	destination := v.destination(w.Spec.ServiceInfo)
 	route := &networkingv1beta1.VirtualService{
 		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1beta1.SchemeGroupVersion.String(), Kind: v.kind()},
@@ -58,9 +55,7 @@ func (v virtualServices) build(
 		Route:   []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
 		Retries: retries(),
 	}}
-
 	where := fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), w.Spec.ServiceInfo.Port)
-
 	return route, where, nil
 }
 
@@ -99,22 +94,18 @@ func prefixMatches(m core.Manager) []*apinetworkingv1beta1.HTTPMatchRequest {
 // namesAndHosts returns sorted lists, so that the same gateways make the same route.
 func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string) {
 	all := make(map[string]bool)
-
 	for _, gateway := range gateways {
 		names = append(names, gateway.Namespace+"/"+gateway.Name)
-
 		for _, server := range gateway.Spec.GetServers() {
 			if !servesHTTP(server) {
 				continue
 			}
-
 			for _, host := range server.GetHosts() {
 				// A prefix <namespace>/ limits the namespaces that may bind to the host.
 				all[host[strings.LastIndex(host, "/")+1:]] = true
 			}
 		}
 	}
-
 	slices.Sort(names)
 	return names, slices.Sorted(maps.Keys(all))
 }

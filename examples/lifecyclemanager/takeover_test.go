@@ -42,13 +42,11 @@ func TestTakeover(t *testing.T) {
 			`runtime_watcher_fleet_events_pending{manager="lifecycle-manager"} 0`,
 		)
 	})
-
 	killed, err := w.EventsAddress(t.Context())
 	w.must(err)
 	w.must(w.KillLeader(t.Context()))
 	began := time.Now()
 	w.must(w.setModules())
-
 	ctx, cancel := context.WithTimeoutCause(t.Context(), takeover, errors.New("not within "+takeover.String()))
 	defer cancel()
 	w.poll(ctx, "the other replica leads", func() bool {

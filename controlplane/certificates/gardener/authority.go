@@ -38,18 +38,14 @@ func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certifi
 	if !strings.HasSuffix(wanted.Spec.IssuerRef.Name, "selfsigned") {
 		return errIssuer
 	}
-
 	secret := secretOf(wanted)
-
 	err := t.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{})
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-
 	if secret.Data, err = selfSigned(wanted); err != nil {
 		return fmt.Errorf("gardener: make CA %s: %w", wanted.Name, err)
 	}
-
 	err = t.Create(ctx, secret)
 	if apierrors.IsAlreadyExists(err) { // Of another replica.
 		return nil
@@ -79,18 +75,15 @@ func (t *translator) authorities(ctx context.Context, asked *client.ListOptions)
 	if err != nil {
 		return nil, fmt.Errorf("gardener: %w", err)
 	}
-
 	selector := labels.Everything()
 	if asked.LabelSelector != nil {
 		selector = asked.LabelSelector
 	}
-
 	var secrets corev1.SecretList
 	if err := t.Client.List(ctx, &secrets, client.InNamespace(asked.Namespace),
 		client.MatchingLabelsSelector{Selector: selector.Add(*made)}); err != nil {
 		return nil, err
 	}
-
 	all := make([]certv1.Certificate, len(secrets.Items))
 	for i := range secrets.Items {
 		all[i].ObjectMeta = secrets.Items[i].ObjectMeta
@@ -102,24 +95,19 @@ func (t *translator) authorities(ctx context.Context, asked *client.ListOptions)
 // selfSigned returns the data of a Secret. The key is of ECDSA P-256, or P-384 on request.
 func selfSigned(ca *certv1.Certificate) (map[string][]byte, error) {
 	const strong = 384
-
 	curve := elliptic.P256()
 	if key := ca.Spec.PrivateKey; key != nil && key.Size == strong {
 		curve = elliptic.P384()
 	}
-
 	key, err := ecdsa.GenerateKey(curve, rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-
 	const serialBits = 127
-
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
 	if err != nil {
 		return nil, err
 	}
-
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: ca.Spec.CommonName},
@@ -127,19 +115,15 @@ func selfSigned(ca *certv1.Certificate) (map[string][]byte, error) {
 		IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 	}
-
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err
 	}
-
 	text, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err
 	}
-
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-
 	return map[string][]byte{
 		corev1.ServiceAccountRootCAKey: certificate, corev1.TLSCertKey: certificate,
 		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}),

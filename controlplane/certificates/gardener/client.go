@@ -69,9 +69,7 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 	if !ok {
 		return t.Client.List(ctx, list, opts...)
 	}
-
 	certificates.Items = nil
-
 	if asked := (&client.ListOptions{}).ApplyOptions(opts); asked.Continue == "" {
 		authorities, err := t.authorities(ctx, asked)
 		if err != nil {
@@ -79,14 +77,11 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 		}
 		certificates.Items = authorities
 	}
-
 	found := &unstructured.UnstructuredList{}
 	found.SetGroupVersionKind(groupVersion().WithKind("CertificateList"))
-
 	if err := t.Client.List(ctx, found, opts...); err != nil {
 		return err
 	}
-
 	for i := range found.Items {
 		var certificate certv1.Certificate
 		if err := certificateFrom(&found.Items[i], &certificate); err != nil {
@@ -94,9 +89,7 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 		}
 		certificates.Items = append(certificates.Items, certificate)
 	}
-
 	certificates.SetContinue(found.GetContinue())
-
 	return nil
 }
 
@@ -111,9 +104,7 @@ func (t *translator) Apply(
 	if !ok {
 		return t.Client.Apply(ctx, object, opts...)
 	}
-
 	content := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(applied.UnstructuredContent())}
-
 	switch gvk := applied.GroupVersionKind(); {
 	case gvk == certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind):
 		return t.applyCertificate(ctx, content, opts)
@@ -165,16 +156,13 @@ func (t *translator) Patch(
 	default:
 		return t.Client.Patch(ctx, object, patch, opts...)
 	}
-
 	data, err := patch.Data(object)
 	if err != nil {
 		return fmt.Errorf("gardener: %w", err)
 	}
-
 	target := newObject(kind)
 	target.SetNamespace(object.GetNamespace())
 	target.SetName(object.GetName())
-
 	return t.Client.Patch(ctx, target, client.RawPatch(patch.Type(), data), opts...)
 }
 
@@ -221,14 +209,11 @@ func (t *translator) renew(ctx context.Context, certificate *certv1.Certificate)
 	if since.IsZero() {
 		return apierrors.NewBadRequest("gardener: want the condition Issuing with its time")
 	}
-
 	before := newObject("Certificate")
 	before.SetNamespace(certificate.Namespace)
 	before.SetName(certificate.Name)
-
 	after := before.DeepCopy()
 	set(after, since.UTC().Format("2006-01-02T15:04:05Z"), "spec", "ensureRenewedAfter")
-
 	return t.Client.Patch(ctx, after, client.MergeFrom(before))
 }
 

@@ -38,27 +38,22 @@ func certificateFrom(found *unstructured.Unstructured, into *certv1.Certificate)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, &read); err != nil {
 		return fmt.Errorf("gardener: Certificate %s: %w", found.GetName(), err)
 	}
-
 	*into = certv1.Certificate{ObjectMeta: read.Metadata}
 	into.Spec.CommonName, into.Spec.DNSNames, into.Spec.SecretName = read.Spec.CommonName, read.Spec.DNSNames,
 		read.Spec.SecretName
-
 	status := cmmeta.ConditionFalse
 	if read.Status.State == statePending || read.Status.ObservedGeneration < read.Metadata.Generation {
 		status = cmmeta.ConditionTrue
 	}
-
 	into.Status.Conditions = []certv1.CertificateCondition{{
 		Type: certv1.CertificateConditionIssuing, Status: status, Message: read.Status.Message,
 	}}
-
 	if read.Status.State == stateError {
 		into.Status.LastFailureTime = &read.Metadata.CreationTimestamp
 		if read.Status.LastPendingTimestamp != nil {
 			into.Status.LastFailureTime = read.Status.LastPendingTimestamp
 		}
 	}
-
 	return nil
 }
 

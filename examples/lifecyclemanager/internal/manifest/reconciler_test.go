@@ -184,7 +184,6 @@ func TestManifest(t *testing.T) {
 		},
 		Spec: w.spec("module", "1", deployment("app", "app"), configMap("old")),
 	}))
-
 	if again := w.reconcile().RequeueAfter; again > time.Minute {
 		t.Errorf("the Deployment is not ready, and the next reconcile is in %s", again)
 	}
@@ -196,7 +195,6 @@ func TestManifest(t *testing.T) {
 		t.Errorf("the next reconcile is in %s, want that of the fleet", again)
 	}
 	w.wantReady("1", 2)
-
 	w.t.Run("status of an object", func(*testing.T) { w.unavailable() })
 	w.t.Run("resend", func(*testing.T) { w.resend() })
 	w.t.Run("drift", func(*testing.T) { w.drift() })
@@ -336,7 +334,6 @@ func (w *world) upgrade() {
 	if after.UID != before.UID {
 		w.t.Error("the Deployment was replaced without permission")
 	}
-
 	annotate(renamed, skr.Replace)
 	m = w.manifest()
 	m.Spec = w.spec("module", "2", renamed, configMap("new"))

@@ -88,7 +88,6 @@ func (w *world) customResourcesFirst(t *testing.T) {
 	w.must(w.Update(t.Context(), cr))
 	users := &unstructured.Unstructured{Object: keda("users")}
 	w.must(w.Create(t.Context(), users))
-
 	w.disable("keda")
 	for range 3 {
 		w.reconcileOne("keda")
@@ -99,7 +98,6 @@ func (w *world) customResourcesFirst(t *testing.T) {
 	if !w.exists(&unstructured.Unstructured{Object: deployment("keda-manager", "keda")}, "keda-manager") {
 		t.Fatal("the manager is gone before its custom resource")
 	}
-
 	cr = w.keda("default")
 	cr.SetFinalizers(nil)
 	w.must(w.Update(t.Context(), cr))
@@ -153,7 +151,6 @@ func (w *world) sharedObjects(t *testing.T) {
 	if !before.DeletionTimestamp.IsZero() || before.Labels[skr.ManagedByLabel] != "" {
 		t.Errorf("the Namespace that existed before: %v", before.ObjectMeta)
 	}
-
 	w.install("c", configMap("shared"))
 	w.disable("b")
 	w.disable("c")

@@ -65,19 +65,16 @@ func TestConnections(t *testing.T) {
 		return there
 	}
 	get("runtime-1")
-
 	stored.version = "1"
 	first := get("runtime-1")
 	if get("runtime-1") != first || get("runtime-2") == first {
 		t.Error("want one connection for each runtime")
 	}
-
 	stored.version = "2"
 	second := get("runtime-1")
 	if second == first || second.Client == first.Client {
 		t.Error("the connection is still that of the former kubeconfig")
 	}
-
 	stored.version = ""
 	get("runtime-1")
 	stored.version = "2"
