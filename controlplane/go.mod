@@ -23,6 +23,8 @@ require (
 require (
 	github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261122175540-85687d8dde00
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261122175540-85687d8dde00
 )
 
 require (
@@ -92,4 +94,6 @@ require (
 replace (
 	github.com/runtime-watcher/runtime-watcher => ..
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 )

@@ -8,7 +8,7 @@
 // [Options.Report] gets a status after each reconcile. Beside the reasons of package installation,
 // its Reason is one of:
 //
-//   - IdentityUnknown: Identify has failed.
+//   - IdentityUnknown: identify has failed.
 //   - InvalidRuntime: the ID or the domain (annotation skr-domain) is missing or invalid.
 //   - RuntimeTaken: another object has the same runtime ID.
 //   - CertificateIssuing, CertificateOutdated, CertificateNoBundle: cert-manager is at work.

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,16 +17,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 )
 
-// KubeconfigSecrets selects the Secrets with kubeconfigs. The operator needs the right to list and
-// watch Secrets in Namespace, and only their metadata is read.
-type KubeconfigSecrets struct {
-	Namespace string
-	// Selector selects Secrets by their labels. Default: all.
-	Selector labels.Selector
-	// Object returns the name of the object that represents the runtime of a Secret. The zero name
-	// stands for none. Only the metadata of the Secret is set.
-	Object func(secret client.Object) types.NamespacedName
-}
+// KubeconfigSecrets are the Secrets with kubeconfigs: those in Namespace with Label. The value of
+// the label is the name of the object that represents the runtime, in the same namespace. The
+// operator needs the right to list and watch Secrets there.
+type KubeconfigSecrets struct{ Namespace, Label string }
 
 // followed is a part of [certificates.Certificates], for an issuer with objects that can be
 // followed.
@@ -50,10 +43,10 @@ func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 		if followed, ok := r.certificates.(followed); ok {
 			tasks.Go(func() { followed.Follow(ctx, watching, r.changed) })
 		}
-		if where := r.opts.Kubeconfigs; where.Object != nil {
+		if where := r.opts.Kubeconfigs; where.Label != "" {
 			tasks.Go(func() {
-				r.kubeconfigs(where).Run(ctx, watching, client.InNamespace(where.Namespace),
-					client.MatchingLabelsSelector{Selector: where.Selector})
+				r.kubeconfigs(where).Run(ctx, watching,
+					client.InNamespace(where.Namespace), client.HasLabels{where.Label})
 			})
 		}
 		tasks.Wait()
@@ -64,7 +57,7 @@ func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 // kubeconfigs has the object of each Secret as a part of its version.
 func (r *reconciler) kubeconfigs(where KubeconfigSecrets) *follow.Objects {
 	version := func(secret *metav1.PartialObjectMetadata) string {
-		return where.Object(secret).String() + " " + follow.ResourceVersion(secret)
+		return where.Namespace + "/" + secret.GetLabels()[where.Label] + " " + follow.ResourceVersion(secret)
 	}
 	return follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), version, func(_, version string) {
 		if object := follow.Owner(version); object.Name != "" {

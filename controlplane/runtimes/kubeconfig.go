@@ -126,27 +126,26 @@ func NewKubeconfigs(
 	})
 }
 
-// NewKubeconfigsByLabel is like [NewKubeconfigs], for Secrets that are found by the namespace and
-// the labels that where returns. More than one such Secret is an error.
+// NewKubeconfigsByLabel is like [NewKubeconfigs], for Secrets with a label. More than one for an
+// object is an error.
 func NewKubeconfigsByLabel(
-	secrets client.Reader, key string,
-	where func(object client.Object) (namespace string, labels client.MatchingLabels), opts KubeconfigOptions,
+	secrets client.Reader, key string, all KubeconfigSecrets, opts KubeconfigOptions,
 ) *Kubeconfigs {
 	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
-		namespace, labels := where(object)
-		return findByLabel(ctx, secrets, namespace, labels)
+		return all.find(ctx, secrets, object.GetName())
 	})
 }
 
-func findByLabel(
-	ctx context.Context, secrets client.Reader, namespace string, labels client.MatchingLabels,
+func (s KubeconfigSecrets) find(
+	ctx context.Context, secrets client.Reader, object string,
 ) (*corev1.Secret, string, error) {
-	where := fmt.Sprintf("%s with the labels %v", namespace, map[string]string(labels))
-	if namespace == "" || len(labels) == 0 {
-		return nil, where, fmt.Errorf("%w: want a namespace and labels to find it by", errInvalidKubeconfig)
+	where := fmt.Sprintf("%s with the label %s=%s", s.Namespace, s.Label, object)
+	if s.Namespace == "" || s.Label == "" {
+		return nil, where, fmt.Errorf("%w: want a namespace and a label to find it by", errInvalidKubeconfig)
 	}
 	var found corev1.SecretList
-	if err := secrets.List(ctx, &found, client.InNamespace(namespace), labels, client.Limit(2)); err != nil {
+	labels := client.MatchingLabels{s.Label: object}
+	if err := secrets.List(ctx, &found, client.InNamespace(s.Namespace), labels, client.Limit(2)); err != nil {
 		return nil, where, err
 	}
 	switch len(found.Items) {
@@ -166,7 +165,7 @@ func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *Kubeco
 	}
 }
 
-// Connect is a [Connect]. A missing Secret means [ErrGone]. If object is the Secret itself, or its
+// Connect is for [SetUp]. A missing Secret means [ErrGone]. If object is the Secret itself, or its
 // metadata, the Secret is not read again for a client that is kept for that version.
 func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client.Client, error) {
 	if object.GetUID() != "" {

@@ -202,12 +202,7 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 		secret("kubeconfig-2", "kcp", "kyma-2"), secret("kubeconfig-2-copy", "kcp", "kyma-2"),
 	).Build()
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(stored, "config",
-		func(object client.Object) (string, client.MatchingLabels) {
-			if object.GetName() == "" {
-				return "kcp", nil
-			}
-			return "kcp", client.MatchingLabels{label: object.GetName()}
-		}, runtimes.KubeconfigOptions{})
+		runtimes.KubeconfigSecrets{Namespace: "kcp", Label: label}, runtimes.KubeconfigOptions{})
 	for name, test := range map[string]struct {
 		gone bool
 		want string
@@ -215,7 +210,6 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 		"kyma-1": {},
 		"kyma-2": {want: "kubeconfig-2-copy"},
 		"kyma-3": {gone: true, want: "kyma-3"},
-		"":       {want: "labels"},
 	} {
 		object := &corev1.ConfigMap{}
 		object.SetName(name)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -25,17 +23,6 @@ type Identity struct {
 	// for a runtime that goes back to a former agent.
 	Remove bool
 }
-
-// Identify returns the runtime that an object represents. It must not change the object, and is
-// called concurrently. An error is reported and retried.
-type Identify func(ctx context.Context, object client.Object) (Identity, error)
-
-// Connect returns a client without cache for the runtime that an object represents. It is called
-// for each reconcile, concurrently, so it should keep its clients, as [Kubeconfigs] does.
-//
-// An error that wraps [ErrGone] means that there is no way, and a deleted object is then let go. It
-// must not mean that a runtime cannot be reached at the moment.
-type Connect func(ctx context.Context, object client.Object) (client.Client, error)
 
 // Certificates is the port to the issuer. Its methods may be called concurrently and do not wait
 // for certificates. One with the method CheckService of [certificates.Certificates] is asked by

@@ -38,8 +38,8 @@ type reconciler struct {
 	scheme       *runtime.Scheme
 	prototype    client.Object
 	gvk          schema.GroupVersionKind
-	identify     Identify
-	connect      Connect
+	identify     func(ctx context.Context, object client.Object) (Identity, error)
+	connect      func(ctx context.Context, object client.Object) (client.Client, error)
 	certificates Certificates
 	installer    *installation.Installer
 	opts         Options

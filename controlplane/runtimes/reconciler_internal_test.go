@@ -468,7 +468,7 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 }
 
 // newReconciler takes ConfigMaps for runtimes, and issues real certificates.
-func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
+func newReconciler(t *testing.T, c client.Client, connect func(context.Context, client.Object) (client.Client, error)) *reconciler {
 	t.Helper()
 	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
 		[]string{"listener.example.com"},

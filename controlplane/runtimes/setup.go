@@ -40,16 +40,24 @@ import (
 // The scheme of the manager must have the kind, unless object is metadata or unstructured with its
 // kind set. It needs no Watchers, and may have another Go type for them: Watchers then have a cache
 // of their own. The operator needs the rights to get, list, watch and patch the kind.
+//
+// identify returns the runtime that an object represents, and connect a client for it, without
+// cache. Both are called concurrently and must not change the object. An error is reported and
+// retried. connect is called for each reconcile, so it should keep its clients, as [Kubeconfigs]
+// does. If its error wraps [ErrGone], a deleted object is let go. Such an error must not mean that
+// a runtime cannot be reached at the moment.
 func SetUp(
-	mgr ctrl.Manager, object client.Object, identify Identify, connect Connect,
+	mgr ctrl.Manager, object client.Object,
+	identify func(ctx context.Context, object client.Object) (Identity, error),
+	connect func(ctx context.Context, object client.Object) (client.Client, error),
 	issuer Certificates, installer *installation.Installer, opts Options,
 ) error {
 	opts = opts.withDefaults()
 	problems := []error{
 		opts.validate(),
 		required("an object", object != nil),
-		required("Identify", identify != nil),
-		required("Connect", connect != nil),
+		required("identify", identify != nil),
+		required("connect", connect != nil),
 		required("Certificates", issuer != nil),
 		required("an Installer", installer != nil),
 	}

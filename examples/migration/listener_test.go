@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -25,9 +26,9 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
@@ -53,17 +54,14 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-
 	w := &planeWorld{t: t, addr: rig.Address(rig.FreePort(t)), dir: t.TempDir()}
 	w.plane = apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
-
 	ca, err := testpki.NewCA("klm-watcher-selfsigned-ca", testpki.Options{})
 	w.must(err)
 	w.ca = ca
 	for _, name := range []string{today.PlaneNamespace, today.GatewayNamespace} {
 		w.must(w.plane.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
-
 	w.must(w.plane.Client.Create(t.Context(), today.Kymas()))
 	w.must(w.plane.Client.Create(t.Context(), today.Watchers(true)))
 	for _, object := range append(today.Plane(), today.Route(), today.RuntimeKyma("kyma-1", testRuntime)) {
@@ -71,7 +69,6 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 			return w.plane.Client.Create(t.Context(), object.DeepCopy()) == nil
 		})
 	}
-
 	server, err := ca.Server(today.Host, testpki.Options{DNSNames: []string{today.Host}})
 	w.must(err)
 	files, err := testpki.Files(server, ca)
@@ -99,7 +96,6 @@ func (w *planeWorld) operate(dry bool) (stop func()) {
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	w.must(err)
-
 	addr := rig.Address(rig.FreePort(w.t))
 	reconciler := reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
 		w.mu.Lock()
@@ -107,15 +103,17 @@ func (w *planeWorld) operate(dry bool) (stop func()) {
 		w.reconciled = append(w.reconciled, r.String())
 		return reconcile.Result{}, nil
 	})
-
 	ingress := today.NewIngress(w.plane.Client)
 	ingress.Lead(today.Service, addr)
-
 	stopOperator := rig.Run(w.t, "operator", func(ctx context.Context) error {
-		if err := setUpWithManager(ctx, mgr, settings{addr, dry}, reconciler); err != nil {
+		received, err := lifecyclemanager.SetUp(mgr, addr, lifecyclemanager.Options{Step: 2, DryRun: dry})
+		if err != nil {
 			return err
 		}
-		return mgr.Start(ctx)
+		kyma := &metav1.PartialObjectMetadata{}
+		kyma.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
+		err = ctrl.NewControllerManagedBy(mgr).For(kyma).WatchesRawSource(received).Complete(reconciler)
+		return errors.Join(err, mgr.Start(ctx))
 	})
 	stopIngress := rig.Run(w.t, "ingress", func(ctx context.Context) error { return ingress.Run(ctx, w.addr) })
 	return func() {
@@ -135,7 +133,6 @@ func (w *planeWorld) client(id, domain string) *http.Client {
 	w.t.Helper()
 	leaf, err := w.ca.Client(id, testpki.Options{DNSNames: []string{domain}, Usages: []x509.ExtKeyUsage{}})
 	w.must(err)
-
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{
 			RootCAs: w.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS()}, ServerName: today.Host, MinVersion: tls.VersionTLS12,
@@ -156,7 +153,6 @@ func (w *planeWorld) post(client *http.Client, path string) int {
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "https://"+today.Host+path, strings.NewReader(body))
 	w.must(err)
 	request.Header.Set("Content-Type", "application/json")
-
 	answer, err := client.Do(request)
 	if err != nil {
 		return 0
@@ -179,9 +175,7 @@ func (w *planeWorld) refusals() string {
 // Secret stay, and so do its runtimes.
 func TestListener(t *testing.T) {
 	w := newPlaneWorld(t)
-
 	const path = "/v2/lifecycle-manager/event"
-
 	stop := w.operate(true)
 	rig.Eventually(t, patience, "an event of another domain is taken in the dry mode", func() bool {
 		return w.post(w.client(testRuntime, "other.kyma.example.com"), path) == http.StatusOK && len(w.reconciles()) > 0
@@ -195,19 +189,15 @@ func TestListener(t *testing.T) {
 	stop()
 	metrics.Registry = prom.NewRegistry() // The next operator is another process.
 	w.operate(false)
-
 	known := w.client(testRuntime, testRuntime+".kyma.example.com")
 	rig.Eventually(t, patience, "an event is accepted", func() bool { return w.post(known, path) == http.StatusOK })
-
 	before := len(w.reconciles())
 	if status := w.post(known, path); status != http.StatusOK {
 		t.Errorf("status %d of an event of a known runtime, want 200", status)
 	}
-
 	rig.Eventually(t, patience, "the Kyma with the label is reconciled", func() bool {
 		return slices.Contains(w.reconciles()[before:], "kcp-system/kyma-1")
 	})
-
 	for name, test := range map[string]struct {
 		id, domain, path string
 		want             int
@@ -220,43 +210,6 @@ func TestListener(t *testing.T) {
 		if status := w.post(w.client(test.id, test.domain), test.path); status != test.want {
 			t.Errorf("%s: status %d, want %d", name, status, test.want)
 		}
-	}
-}
-
-// former are the lines that the guide removes, of internal/controller/kyma/setup.go at lifecycle-manager c5b83f1 (2026-08-07).
-const former = "runnableListener := watcherevent.NewSKREventListener(\nsettings.ListenerAddr,\nshared.OperatorName,\n)\n\n" +
-	"if err := mgr.Add(runnableListener); err != nil {\n" +
-	"WatchesRawSource(source.Channel(controller.AdaptEvents(runnableListener.ReceivedEvents),\n" +
-	"CreateSkrEventHandler(&kymaNameLookupAdapter{r.LookupService}))).\n"
-
-// TestGuide wants the lines of setUpWithManager in the guide, which adds at most 20 lines, and
-// removes those of the operator. The guide begins with a dry run.
-func TestGuide(t *testing.T) {
-	guide := string(test.Read(t, "docs/platforms/migration.md"))
-
-	_, diff, found := strings.Cut(guide, "```diff\n")
-	diff, _, closed := strings.Cut(diff, "\n```")
-	if !found || !closed {
-		t.Fatal("docs/platforms/migration.md has no diff")
-	}
-
-	code, added, removed := lines(string(test.Read(t, "examples/migration/setup_test.go"))), 0, ""
-	for line := range strings.Lines(diff) {
-		text, plus := strings.CutPrefix(strings.TrimRight(line, "\n"), "+")
-		if !plus {
-			removed += strings.TrimSpace(strings.TrimPrefix(text, "-")) + "\n"
-			continue
-		}
-
-		added++
-		text = strings.NewReplacer("runtimewatcher.", "", ", true,", ", settings.dry,").Replace(text)
-		if !slices.Contains(code, strings.TrimSpace(text)) {
-			t.Errorf("the guide adds a line that is not in setUpWithManager: %s", text)
-		}
-	}
-
-	if removed != former || added == 0 || added > 20 {
-		t.Errorf("the guide adds %d lines, want 1 to 20, and removes\n%s", added, removed)
 	}
 }
 
@@ -276,11 +229,4 @@ func metricsOf(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return text.String()
-}
-
-func lines(text string) (all []string) {
-	for line := range strings.Lines(text) {
-		all = append(all, strings.TrimSpace(line))
-	}
-	return all
 }

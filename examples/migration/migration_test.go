@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,7 +26,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
@@ -40,12 +38,10 @@ func TestMigration(t *testing.T) {
 	w.agentsAre(todaysImage)
 	w.everywhereArrives("today")
 	w.steps.Done("today: 3 runtimes report to an operator behind the gateway")
-
 	var flow []*rig.Flow
 	for _, m := range w.members {
 		flow = append(flow, w.startFlow(m))
 	}
-
 	w.forward()
 	w.rotate()
 	w.back()
@@ -57,65 +53,60 @@ func TestMigration(t *testing.T) {
 	for _, tr := range flow {
 		tr.Settle(patience, tr.Count())
 	}
-
 	w.noDoubles()
 	w.nothingOfTodayIsLeft()
 	w.steps.Done("end:     each write is one event, and nothing of today is left")
 	w.resendsAreSpared()
 	w.steps.Done("end:     a resend of a write that a reconcile has read starts none")
 	w.steps.Log(t)
+	w.allCommandsRan()
 	w.checkRights()
 }
 
 // forward are the steps of docs/platforms/migration.md that have a way back.
 func (w *world) forward() {
 	w.t.Helper()
-	w.ours = &ours{w: w}
-
+	w.ours = newOurs(w)
 	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
 	w.agentsAre(dropinImage)
 	w.everywhereArrives("image")
 	w.asToday()
 	w.steps.Done("step 1:  our image in today's Deployments")
-
-	w.ingress.Lead(today.Service, w.ours.listen())
+	w.ours.release(2)
+	w.ingress.Lead(today.Service, w.ours.addr)
 	w.everywhereArrives("listener")
 	w.refused(w.members[2])
 	w.steps.Done("step 2:  our listener in the operator, contract v2; the events of a wrong skr-domain wait")
-
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
 	w.stored("v1beta1", "v1beta2")
-	w.define(unstructuredOf(w.t, manifests.Watchers(w.t)))
-	w.ours.watch()
+	w.kubectl(w.plane, "apply --server-side --force-conflicts -k controlplane/config/crd")
+	w.ours.release(3)
 	w.watcherIsOurs()
 	w.allow("/metrics", "/v2*", "/v3*")
 	shows(w, w.plane, "Ready", "get watchers -A")
 	shows(w, w.plane, "/v3/", "-n kcp-system get virtualservice -o yaml")
 	w.everywhereArrives("watchers")
 	w.steps.Done("step 3:  our definition, Watcher controller and routes; the policy allows contract v3")
-
 	w.operator.Set(func(d *today.Duties) { d.Gateway = false })
-	w.ours.set = w.ours.newSet(today.CA())
-	w.ours.keepSet()
+	w.ours.release(4)
 	w.serverIsLeafOf("klm-watcher-selfsigned-ca")
 	shows(w, w.plane, "signs everything", "-n kcp-system get issuer watcher-clients -o yaml")
+	shows(w, w.plane, "renewalTime", "-n istio-system get certificate klm-watcher-serving -o yaml")
 	w.renewFormer()
 	w.everywhereArrives("certificates")
 	w.steps.Done("step 4:  our certificates, with the imported CA and the gateway's Secret")
-
 	wake := w.hibernate(w.members[1])
-	w.ours.keepRuntimes(nil)
+	w.ours.release(5)
 	for _, awake := range []*member{w.members[0], w.members[2]} {
 		w.configurationsOf(awake, installation.Name, today.Name)
 	}
 	wake()
-	w.bothConfigurations()
+	w.configurationsAre(installation.Name, today.Name)
 	w.everywhereArrives("both")
 	w.fresh()
 	w.steps.Done("step 5:  our agents beside those of today, with both webhook configurations, at last in a hibernated runtime")
-
 	w.operator.Set(func(d *today.Duties) { d.Image = "" })
-	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
+	w.ours.release(6)
 	w.onlyOurs()
 	w.nothingOfTodayIsInRuntimes()
 	w.everywhereArrives("ours")
@@ -126,39 +117,33 @@ func (w *world) forward() {
 // back are the same steps in the opposite order.
 func (w *world) back() {
 	w.t.Helper()
-	w.ours.keepRuntimes(nil)
+	w.ours.release(5)
 	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
 	w.agentsAre(dropinImage)
-	w.bothConfigurations()
+	w.configurationsAre(installation.Name, today.Name)
 	w.everywhereArrives("back-both")
 	w.steps.Done("back 6:  agents of today beside ours")
-
-	w.ours.leave.Store(true)
-	w.ours.keepRuntimes(nil)
+	w.ours.opts.Leave = func(client.Object) bool { return true }
+	w.ours.release(5)
 	w.weLeft()
-	w.ours.stopRuntimes()
-	w.ours.keepSet()
+	w.ours.release(4)
 	w.everywhereArrives("back-agents")
 	w.steps.Done("back 5:  our agents leave, with their certificates and the finalizer")
-
-	w.ours.stopSet()
+	w.ours.release(3)
 	w.returnGateway()
 	w.everywhereArrives("back-gateway")
 	w.steps.Done("back 4:  the gateway's Secret belongs to the operator of today again")
-
-	w.ours.stopWatchers()
+	w.ours.release(2)
 	w.allow("/metrics", "/v2*")
 	w.define(today.Watchers(true))
 	w.operator.Set(func(d *today.Duties) { d.Watchers = true })
 	w.watcherIsTodays()
 	w.everywhereArrives("back-watchers")
 	w.steps.Done("back 3:  Watchers, routes and the policy of today")
-
 	w.ingress.Lead(today.Service, w.formerAt)
-	w.ours.stopListener()
+	w.ours.stop()
 	w.everywhereArrives("back-listener")
 	w.steps.Done("back 2:  the listener of today")
-
 	w.operator.Set(func(d *today.Duties) { d.Image = todaysImage })
 	w.agentsAre(todaysImage)
 	w.everywhereArrives("back-image")
@@ -168,18 +153,16 @@ func (w *world) back() {
 // rotate replaces the CA of today by one of ours.
 func (w *world) rotate() {
 	w.t.Helper()
-	status, err := w.ours.set.Reconcile(w.t.Context())
-	w.must(err)
-
-	next := status.Generation + 1
-	issuer := &certv1.Issuer{}
-	w.commands("7. CA")
-	// The operator reads the annotation every five minutes, and when it starts.
-	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
-	w.eventually("the next CA signs everything", func() bool {
+	rotation := func() (ca int) {
+		issuer := &certv1.Issuer{}
 		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKey{Namespace: "kcp-system", Name: "watcher-clients"}, issuer))
-		return issuer.Annotations["operator.kyma-project.io/rotation"] == fmt.Sprintf("CA %d signs everything", next)
-	})
+		_, _ = fmt.Sscanf(issuer.Annotations["operator.kyma-project.io/rotation"], "CA %d signs everything", &ca)
+		return ca
+	}
+	next := rotation() + 1
+	w.commands("7. CA")
+	w.ours.release(6) // The operator reads the annotation every five minutes, and when it starts.
+	w.eventually("the next CA signs everything", func() bool { return rotation() == next })
 	w.serverIsLeafOf(fmt.Sprintf("watcher-ca-%d", next))
 	w.everywhereArrives("rotated")
 	w.steps.Done("step 7:  a CA of ours replaces that of today, confirmed by every runtime")
@@ -192,11 +175,10 @@ func (w *world) cleanUp() {
 	for _, m := range w.members {
 		kymas = append(kymas, m.kyma)
 	}
-
-	w.ours.set = w.ours.newSet()
-	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
+	w.ours.release(8)
 	w.must(w.operator.Remove(w.t.Context(), kymas...))
 	w.everywhereArrives("removed")
+	shows(w, w.plane, "No resources found", "-n istio-system get certificates,issuers")
 	w.steps.Done("step 8:  the certificates of today are removed")
 }
 
@@ -205,7 +187,6 @@ func (w *world) everywhereArrives(name string) {
 	w.t.Helper()
 	for _, m := range w.members {
 		n := 0
-
 		w.eventually(fmt.Sprintf("an object of step %s arrives from %s", name, m.kyma), func() bool {
 			object := today.WatchedKyma(m.kyma, fmt.Sprintf("%s-%d-%d", name, w.steps.Len(), n))
 			n++
@@ -245,13 +226,11 @@ func (w *world) asToday() {
 		if at < 0 {
 			w.t.Fatalf("no event of %s has its runtime ID", m.kyma)
 		}
-
 		want := fmt.Sprintf(`{"watched":{"Namespace":"kyma-system","Name":%q},`+
 			`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}`, events[at].Watched.Name)
 		if events[at].Body != want || events[at].Path != "/v2/lifecycle-manager/event" {
 			w.t.Errorf("%s: got %+v, want the body %s", m.kyma, events[at], want)
 		}
-
 		text, err := m.node.Get(w.t.Context(), types.NamespacedName{Namespace: today.Namespace, Name: today.Name}, "metrics-port", "/metrics")
 		w.must(err)
 		if rig.Sum(text, "watcher_kcp_requests_total") <= 0 || rig.Sum(text, "watcher_fips_mode") != 2 {
@@ -271,24 +250,13 @@ func (m *member) image(t *testing.T, key types.NamespacedName) string {
 	t.Helper()
 	deployment := &unstructured.Unstructured{}
 	deployment.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"})
-
 	if m.Client.Get(t.Context(), key, deployment) != nil {
 		return ""
 	}
-
 	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
 	container, _ := containers[0].(map[string]any)
 	image, _ := container["image"].(string)
 	return image
-}
-
-func unstructuredOf(t *testing.T, definition any) *unstructured.Unstructured {
-	t.Helper()
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(definition)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &unstructured.Unstructured{Object: content}
 }
 
 func (w *world) watcher() *unstructured.Unstructured {
@@ -323,7 +291,6 @@ func (w *world) stored(versions ...string) {
 	w.t.Helper()
 	definition := today.Watchers(true)
 	w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(definition), definition))
-
 	have, _, _ := unstructured.NestedStringSlice(definition.Object, "status", "storedVersions")
 	if !slices.Equal(have, versions) {
 		w.t.Errorf("stored versions %v, want %v", have, versions)
@@ -360,12 +327,10 @@ func (w *world) allow(paths ...string) {
 	})
 	key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-controller-manager"}
 	w.must(w.plane.Client.Get(w.t.Context(), key, policy))
-
 	list := make([]any, len(paths))
 	for i, path := range paths {
 		list[i] = path
 	}
-
 	operation := map[string]any{"operation": map[string]any{"paths": list}}
 	w.must(unstructured.SetNestedSlice(policy.Object, []any{map[string]any{"to": []any{operation}}}, "spec", "rules"))
 	w.must(w.plane.Client.Update(w.t.Context(), policy))
@@ -392,9 +357,7 @@ func (w *world) serverIsLeafOf(ca string) {
 func (w *world) renewFormer() {
 	w.t.Helper()
 	w.renew("klm-watcher-serving", today.CA())
-	w.ours.stopSet()
-	w.ours.keepSet() // It reads the CA every five minutes, and when it starts.
-
+	w.ours.release(4) // It reads the CA every five minutes, and when it starts.
 	leaf := w.renew(w.members[0].kyma+"-webhook-tls", today.RuntimeSecret(w.members[0].kyma))
 	w.eventually("the gateway trusts a renewed certificate of today", func() bool {
 		roots := x509.NewCertPool()
@@ -424,7 +387,6 @@ func (w *world) certificateIn(key types.NamespacedName) *x509.Certificate {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	w.must(w.plane.Client.Get(w.t.Context(), key, secret))
-
 	block, _ := pem.Decode(secret.Data["tls.crt"])
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	w.must(err)
@@ -437,7 +399,6 @@ func (m *member) configurations(t *testing.T) (names []string) {
 	if err := m.Client.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
 	}
-
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
@@ -500,14 +461,10 @@ func (w *world) hibernate(m *member) (wake func()) {
 	return func() { set(m.rights.config.Host) }
 }
 
-func (w *world) bothConfigurations() {
-	w.t.Helper()
-	w.configurationsAre(installation.Name, today.Name)
-}
-
 func (w *world) onlyOurs() {
 	w.t.Helper()
 	w.configurationsAre(installation.Name)
+	shows(w, w.members[0].ControlPlane, "\nruntime-watcher ", "get validatingwebhookconfigurations")
 	for _, m := range w.members {
 		w.eventually("no pod of today is left in "+m.kyma, func() bool {
 			return len(m.node.Pods(types.NamespacedName{Namespace: today.Namespace, Name: today.Name})) == 0
@@ -530,7 +487,7 @@ func (w *world) fresh() {
 	w.t.Helper()
 	for _, m := range w.members {
 		w.eventually(m.kyma+" is fresh", func() bool {
-			return w.fleet.Get(core.RuntimeID(m.id), today.Manager).State == fleet.Fresh
+			return w.ours.opts.Listener.Listener.Fleet.Get(core.RuntimeID(m.id), today.Manager).State == fleet.Fresh
 		})
 	}
 }
@@ -540,7 +497,7 @@ func (w *world) weLeft() {
 	w.t.Helper()
 	w.configurationsAre(today.Name)
 	for _, m := range w.members {
-		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(m.left(w.t, installation.Name)) == 0 })
+		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(leftIn(w.t, m.ControlPlane, installation.Name)) == 0 })
 		w.eventually("the finalizer of "+m.kyma+" is removed", func() bool {
 			object := &metav1.PartialObjectMetadata{}
 			object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
@@ -557,51 +514,37 @@ func (w *world) returnGateway() {
 	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
 	w.commands("4. Certificates")
 	w.eventually("the gateway serves the CA again", func() bool { return w.certificateIn(today.GatewaySecret()).IsCA })
-
 	// A garbage collector would do that, and there is none. Their owners are gone.
 	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &certv1.CertificateRequest{}, client.InNamespace(today.PlaneNamespace)))
 }
 
 // leftIn are all objects of a cluster with one of the prefixes of their names.
-func leftIn(t *testing.T, plane *apiserver.ControlPlane, prefixes []string) []string {
+func leftIn(t *testing.T, plane *apiserver.ControlPlane, prefixes ...string) []string {
 	t.Helper()
 	return rig.Left(t, plane, func(o *metav1.PartialObjectMetadata) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(o.Name, p) })
 	})
 }
 
-// left are all objects with a prefix of their name, of whichever kind.
-func (m *member) left(t *testing.T, prefixes ...string) []string {
-	t.Helper()
-	return leftIn(t, m.ControlPlane, prefixes)
-}
-
 func (w *world) nothingOfOursIsLeft() {
 	w.t.Helper()
+	names := []string{"watcher-"}
 	for _, m := range w.members {
-		if left := m.left(w.t, installation.Name); len(left) > 0 {
+		names = append(names, m.id)
+		if left := leftIn(w.t, m.ControlPlane, installation.Name); len(left) > 0 {
 			w.t.Errorf("left in %s: %v", m.kyma, left)
 		}
 	}
-
-	left := leftIn(w.t, w.plane, append(ids(w.members), "watcher-"))
-	if len(left) > 0 {
+	if left := leftIn(w.t, w.plane, names...); len(left) > 0 {
 		w.t.Errorf("left in the control plane: %v", left)
 	}
-}
-
-func ids(members []*member) (ids []string) {
-	for _, m := range members {
-		ids = append(ids, m.id)
-	}
-	return ids
 }
 
 func (w *world) nothingOfTodayIsInRuntimes() {
 	w.t.Helper()
 	for _, m := range w.members {
 		w.eventually("nothing of today is left in "+m.kyma, func() bool {
-			left := m.left(w.t, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas")
+			left := leftIn(w.t, m.ControlPlane, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas")
 			status, _ := w.ours.states.Load(m.kyma)
 			w.last = fmt.Sprintf("left: %v, status: %+v", left, status)
 			return len(left) == 0
@@ -612,16 +555,14 @@ func (w *world) nothingOfTodayIsInRuntimes() {
 func (w *world) nothingOfTodayIsLeft() {
 	w.t.Helper()
 	w.nothingOfTodayIsInRuntimes()
-
 	// The Watcher, its route and the Gateway go on, with their names.
-	left := slices.DeleteFunc(leftIn(w.t, w.plane, []string{"klm-watcher", "kyma-"}), func(name string) bool {
+	left := slices.DeleteFunc(leftIn(w.t, w.plane, "klm-watcher", "kyma-"), func(name string) bool {
 		return strings.HasPrefix(name, "Gateway ") || strings.HasPrefix(name, "Kyma ") ||
 			strings.HasPrefix(name, "CertificateRequest ") // There is no garbage collector.
 	})
 	if len(left) > 0 {
 		w.t.Errorf("left in the control plane: %v", left)
 	}
-
 	if secret := w.gatewaySecret(); len(secret.Data["ca.crt"]) == 0 {
 		w.t.Error("the gateway's Secret has no bundle")
 	}
@@ -632,9 +573,9 @@ func (w *world) nothingOfTodayIsLeft() {
 func (w *world) resendsAreSpared() {
 	w.t.Helper()
 	name := "resent"
-	w.ours.resend = "1s"
+	w.ours.opts.Agent.Settings["RESEND_AFTER"] = "1s"
 	w.ours.reads.Store(&name)
-	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
+	w.ours.release(8)
 	object, i := today.WatchedKyma(w.members[0].kyma, name), 0
 	w.must(w.members[0].Client.Create(w.t.Context(), object))
 	w.eventually("a resend starts no reconcile", func() bool {
@@ -655,7 +596,6 @@ func (w *world) noDoubles() {
 		for n := range writes {
 			w.must(m.Client.Create(w.t.Context(), today.WatchedKyma(m.kyma, fmt.Sprintf("end-%d", n))))
 		}
-
 		w.eventually("all writes after the end arrive from "+m.kyma, func() bool {
 			for n := range writes {
 				if w.record.Count(arrival(m.id, fmt.Sprintf("end-%d", n))) == 0 {
@@ -665,7 +605,6 @@ func (w *world) noDoubles() {
 			return true
 		})
 	}
-
 	w.everywhereArrives("last") // What would come twice has had its time.
 	for _, m := range w.members {
 		for n := range writes {

@@ -48,7 +48,6 @@ func newLimited(t *testing.T, args map[string][]string, user, file string) *limi
 	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	l := &limited{user: user, file: file, audit: filepath.Join(dir, "audit.log")}
 	args["audit-policy-file"] = []string{policy}
 	args["audit-log-path"] = []string{l.audit}
@@ -62,30 +61,21 @@ func (l *limited) grant(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict",
 		"-f", filepath.Join(test.Root(), l.file))
-
 	config, err := plane.AddUser(l.user)
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	l.config = config
 }
 
 // kubeconfig is that of the user.
 func (l *limited) kubeconfig(t *testing.T) []byte {
 	t.Helper()
-	const name = "it"
-
-	text, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{
-			name: {Server: l.config.Host, CertificateAuthorityData: l.config.CAData},
-		},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{
-			name: {ClientCertificateData: l.config.CertData, ClientKeyData: l.config.KeyData},
-		},
-		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
-		CurrentContext: name,
-	})
+	config := clientcmdapi.NewConfig()
+	config.Clusters["it"] = &clientcmdapi.Cluster{Server: l.config.Host, CertificateAuthorityData: l.config.CAData}
+	config.AuthInfos["it"] = &clientcmdapi.AuthInfo{ClientCertificateData: l.config.CertData, ClientKeyData: l.config.KeyData}
+	config.Contexts["it"], config.CurrentContext = &clientcmdapi.Context{Cluster: "it", AuthInfo: "it"}, "it"
+	text, err := clientcmd.Write(*config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +90,6 @@ func (r right) String() string {
 	if r.name != "" {
 		text += " " + r.name
 	}
-
 	if r.namespace != "" {
 		text += " in " + r.namespace
 	}
@@ -120,7 +109,6 @@ func (l *limited) rights(t *testing.T) (all []right) {
 		if err := yaml.Unmarshal(document, &role); err != nil {
 			t.Fatal(err)
 		}
-
 		for _, rule := range role.Rules {
 			all = append(all, rightsOf(role.Namespace, rule)...)
 		}
@@ -133,7 +121,6 @@ func rightsOf(namespace string, rule rbacv1.PolicyRule) (all []right) {
 	if len(names) == 0 {
 		names = []string{""}
 	}
-
 	for _, resource := range rule.Resources {
 		for _, name := range names {
 			for _, verb := range rule.Verbs {
@@ -163,7 +150,6 @@ type request struct {
 func (r request) asked() []right {
 	o := r.ObjectRef
 	asked := right{o.Namespace, strings.Trim(o.APIGroup+"/"+o.Resource+"/"+o.Subresource, "/"), o.Name, r.Verb}
-
 	if r.Verb == "patch" && r.ResponseStatus.Code == 201 {
 		created := asked
 		created.verb = "create"
@@ -193,13 +179,11 @@ func (l *limited) used(t *testing.T) (used, refused map[string]bool) {
 	t.Helper()
 	rights := l.rights(t)
 	used, refused = map[string]bool{}, map[string]bool{}
-
 	for _, r := range l.requests(t) {
 		for _, asked := range r.asked() {
 			if r.ResponseStatus.Code == 403 {
 				refused[asked.String()] = true
 			}
-
 			for _, given := range rights {
 				if given.allows(asked) {
 					used[given.String()] = true
@@ -215,23 +199,19 @@ func (l *limited) used(t *testing.T) (used, refused map[string]bool) {
 func checkRights(t *testing.T, spare []string, clusters ...*limited) {
 	t.Helper()
 	used, refused := map[string]bool{}, map[string]bool{}
-
 	for _, l := range clusters {
 		u, r := l.used(t)
 		maps.Copy(used, u)
 		maps.Copy(refused, r)
 	}
-
 	for _, missing := range slices.Sorted(maps.Keys(refused)) {
 		t.Errorf("%s: %s is missing", clusters[0].file, missing)
 	}
-
 	for _, given := range clusters[0].rights(t) {
 		if name := given.String(); !used[name] && !slices.Contains(spare, name) {
 			t.Errorf("%s: %s is not used", clusters[0].file, name)
 		}
 	}
-
 	if len(used) == 0 {
 		t.Errorf("%s: no right is used, so the audit log is of another user", clusters[0].file)
 	}
@@ -265,7 +245,6 @@ func (w *world) checkRights() {
 	for i, m := range w.members {
 		installers[i] = m.rights
 	}
-
 	checkRights(w.t, spare(), w.rights)
 	checkRights(w.t, nil, installers...)
 }

@@ -1,7 +1,6 @@
 package migration
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	prom "github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -30,12 +31,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
@@ -67,10 +68,10 @@ type world struct {
 	former   *today.Listener
 	formerAt string
 	record   rig.Arrivals
-	fleet    *fleet.Fleet
 	steps    *rig.Steps
 	ours     *ours
-	last     string // what a test that fails was waiting for
+	ran      []string // commands of the guide
+	last     string   // what a test that fails was waiting for
 
 	ctx  context.Context //nolint:containedctx // That of its life.
 	work sync.WaitGroup
@@ -90,36 +91,27 @@ func newWorld(t *testing.T, kymas ...string) *world {
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
-
 	w := &world{t: t, scheme: runtime.NewScheme(), steps: rig.NewSteps()}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
 		apiextensionsv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
-
 	gateway := rig.Address(rig.FreePort(t))
 	w.startRuntimes(gateway, kymas)
-
 	args := map[string][]string{}
 	w.rights = newLimited(t, args, operatorUser, "deploy/migration/controlplane.yaml")
 	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: w.scheme, CRDPaths: manifests.Routes(t, watcher.VirtualService), APIServerArgs: args,
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
-
 	var stop context.CancelFunc
-
 	w.ctx, stop = context.WithCancel(context.Background())
-
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(w.last)
 			w.steps.Log(t)
 		}
-
 		stop()
 		w.work.Wait()
 	})
-
-	w.fleet, _ = fleet.New(fleet.Options{}) // Its defaults are valid.
 	w.startToday(gateway)
 	return w
 }
@@ -148,14 +140,12 @@ func (w *world) startRuntimes(gateway string, kymas []string) {
 	w.t.Helper()
 	agent := rig.Build(w.t, "cmd/agent")
 	images := map[string]string{todaysImage: rig.Build(w.t, "test/lab/today/skrwebhook"), dropinImage: agent, ourImage: agent}
-
 	for _, kyma := range kymas {
 		m := &member{kyma: kyma, id: strings.Repeat(kyma[len(kyma)-1:], 8) + "-aaaa-bbbb-cccc-dddddddddddd"}
 		m.node = node.New(w.t, node.Options{
 			Images: images, ImageEnv: map[string][]string{dropinImage: today.ImageEnv(w.t)},
 			Hosts: map[string]string{today.Host + ":443": gateway},
 		})
-
 		args := m.node.APIServerArgs()
 		m.rights = newLimited(w.t, args, installerUser, "deploy/migration/runtime.yaml")
 		m.ControlPlane = apiserver.StartT(w.t, apiserver.Options{APIServerArgs: args})
@@ -180,9 +170,7 @@ func (w *world) startToday(gateway string) {
 	for _, name := range []string{today.PlaneNamespace, today.GatewayNamespace} {
 		w.must(w.plane.Client.Create(w.t.Context(), newNamespace(name)))
 	}
-
 	w.rights.grant(w.t, w.plane)
-
 	w.must(w.plane.Client.Create(w.t.Context(), today.Kymas()))
 	w.must(w.plane.Client.Create(w.t.Context(), today.Watchers(false)))
 	w.define(today.Watchers(true))
@@ -191,23 +179,19 @@ func (w *world) startToday(gateway string) {
 			return w.plane.Client.Create(w.t.Context(), object.DeepCopy()) == nil
 		})
 	}
-
 	w.former = &today.Listener{Arrived: w.todays}
-	w.formerAt = w.serveFormer()
+	w.formerAt = today.Serve(w.t, w.former)
 	w.ingress = today.NewIngress(w.plane.Client)
 	w.ingress.Lead(today.Service, w.formerAt)
 	w.run(w.ctx, "ingress", func(ctx context.Context) error { return w.ingress.Run(ctx, gateway) })
-
 	w.operator = &today.Operator{
 		Plane: w.plane.Client, Runtimes: map[string]client.Client{}, Address: today.Host + ":443",
 	}
 	w.operator.Set(func(d *today.Duties) { *d = today.Duties{Gateway: true, Watchers: true, Image: todaysImage} })
-
 	for _, m := range w.members {
 		w.operator.Runtimes[m.kyma] = m.Client
 		w.represent(m)
 	}
-
 	w.work.Go(func() { w.operator.Run(w.ctx, func(err error) { w.t.Logf("operator of today: %v", err) }) })
 }
 
@@ -219,7 +203,6 @@ func (w *world) define(definition *unstructured.Unstructured) {
 		if w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(definition), stored) != nil {
 			return false
 		}
-
 		stored.Object["spec"] = definition.Object["spec"]
 		return w.plane.Client.Update(w.t.Context(), stored) == nil
 	})
@@ -238,23 +221,37 @@ func (w *world) represent(m *member) {
 	w.must(w.plane.Client.Create(w.t.Context(), today.RuntimeKyma(m.kyma, m.id)))
 }
 
-// ours are the parts of this project in the operator. Each has a life of its own, as it would be
-// turned on and off in a release of the operator.
+// ours are the parts of this project in the operator.
 type ours struct {
-	w *world
-	// leave makes the agents leave the runtimes.
-	leave atomic.Bool
-	// resend is RESEND_AFTER of the agents, and reads the name of an object that reconciles read in
-	// the runtimes.
-	resend string
-	reads  atomic.Pointer[string]
+	w    *world
+	opts lifecyclemanager.Options
+	addr string // of the listener
+	stop func()
+	// reads is the name of an object that reconciles read in the runtimes.
+	reads atomic.Pointer[string]
 	// spared is the number of resends that have started no reconcile.
 	spared atomic.Int64
 	states sync.Map
+}
 
-	stopListener, stopWatchers, stopSet, stopRuntimes context.CancelFunc
-
-	set *certificates.Certificates
+func newOurs(w *world) *ours {
+	o := &ours{w: w, addr: rig.Address(rig.FreePort(w.t)), stop: func() {}}
+	o.opts = lifecyclemanager.Options{
+		Address: today.Host + ":443", Image: ourImage, WarmUp: time.Millisecond,
+		Listener:     controllerruntime.ComponentOptions{Source: controllerruntime.SourceOptions{Handled: o.handled}},
+		Keys:         keys.FilesOptions{Poll: 200 * time.Millisecond},
+		Certificates: certificates.Options{Propagation: propagation},
+		Agent: installation.Options{
+			// Events are counted, so nothing is sent twice, except at the end.
+			Settings: map[string]string{
+				"HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "2s", "SETTLE": "10ms", "RESEND_AFTER": "0s", "RESEND_RESYNC": "0s",
+			},
+			// On a busy machine, the default would let writes go by that are counted here.
+			Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
+		},
+		Runtimes: runtimes.Options{Interval: time.Second, Retry: 300 * time.Millisecond, Report: o.note},
+	}
+	return o
 }
 
 // scheme is that of the former operator, which has a Go type of its own for Watchers.
@@ -265,36 +262,38 @@ func (o *ours) scheme() *runtime.Scheme {
 	return scheme
 }
 
-func (o *ours) newManager() ctrl.Manager {
-	o.w.t.Helper()
-	mgr, err := ctrl.NewManager(o.w.rights.config, ctrl.Options{
+// release restarts the operator, as a release of it does.
+func (o *ours) release(step int) {
+	w := o.w
+	w.t.Helper()
+	o.stop()
+	o.opts.Step = step
+	watched, err := fleet.New(fleet.Options{})
+	w.must(err)
+	o.opts.Listener.Listener.Fleet = watched
+	metrics.Registry = prom.NewRegistry() // It is another process.
+	mgr, err := ctrl.NewManager(w.rights.config, ctrl.Options{
 		Scheme: o.scheme(), Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
-	o.w.must(err)
-	return mgr
-}
-
-// listen takes the events of the gateway. It returns its address.
-func (o *ours) listen() (addr string) {
-	w := o.w
-	ctx, stop := context.WithCancel(w.ctx)
-	o.stopListener = stop
-	mgr := o.newManager()
-
-	addr = rig.Address(rig.FreePort(w.t))
-	source, err := Events(ctx, mgr, addr, false, keys.FilesOptions{Poll: 200 * time.Millisecond},
-		controllerruntime.ComponentOptions{
-			Listener: listener.Options{Fleet: w.fleet}, Source: controllerruntime.SourceOptions{Handled: o.handled},
-		})
+	w.must(err)
+	source, err := lifecyclemanager.SetUp(mgr, o.addr, o.opts)
 	w.must(err)
 	w.must(ctrl.NewControllerManagedBy(mgr).Named("kyma").WatchesRawSource(source).
 		Complete(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 			return reconcile.Result{}, o.read(ctx, r, source)
 		})))
-	w.run(ctx, "manager of the listener", mgr.Start)
-	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && answers(addr) })
-	return addr
+	ctx, cancel := context.WithCancel(w.ctx)
+	ended := make(chan struct{})
+	w.run(ctx, "operator", func(ctx context.Context) error {
+		defer close(ended)
+		return mgr.Start(ctx)
+	})
+	o.stop = func() {
+		cancel()
+		<-ended
+	}
+	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && answers(o.addr) })
 }
 
 // read reads an object of a runtime, if the test wants that, as step 5 of the guide does.
@@ -323,63 +322,19 @@ func answers(addr string) bool {
 	return err == nil && conn.Close() == nil
 }
 
-// watch runs the controller of Watchers.
-func (o *ours) watch() {
-	ctx, stop := context.WithCancel(o.w.ctx)
-	o.stopWatchers = stop
-	mgr := o.newManager()
-	o.w.must(watcher.SetUp(mgr, watcher.Options{}))
-	o.w.run(ctx, "Watcher controller", mgr.Start)
-}
-
-// newSet takes over the gateway's Secret of today, and a CA, which may be renewed by its owner.
-func (o *ours) newSet(ca ...types.NamespacedName) *certificates.Certificates {
-	set, err := Certificates(o.newManager(), o.w.fleet, ca, certificates.Options{Propagation: propagation},
-		time.Millisecond)
-	o.w.must(err)
-	return set
-}
-
-// keepSet reconciles the certificates of the control plane alone, without runtimes.
-func (o *ours) keepSet() {
-	ctx, stop := context.WithCancel(o.w.ctx)
-	o.stopSet = stop
-	mgr := o.newManager()
-	o.w.must(mgr.Add(runtimes.KeepCertificates(o.set)))
-	o.w.run(ctx, "certificates", mgr.Start)
-}
-
-// keepRuntimes installs our agents, and keeps the certificates. replaces are objects to remove.
-func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
-	w := o.w
-	o.stopSet()
-	if o.stopRuntimes != nil {
-		o.stopRuntimes()
-	}
-
-	ctx, stop := context.WithCancel(w.ctx)
-	o.stopRuntimes = stop
-	mgr := o.newManager()
-	w.must(Agents(mgr, o.set, ourImage, func(client.Object) bool { return o.leave.Load() },
-		installation.Options{
-			Replaces: replaces,
-			// Events are counted, so nothing is sent twice, except at the end.
-			Settings: map[string]string{
-				"HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "2s", "SETTLE": "10ms", "RESEND_AFTER": cmp.Or(o.resend, "0s"),
-				"RESEND_RESYNC": "0s",
-			},
-			// On a busy machine, the default would let writes go by that are counted here.
-			Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
-		},
-		runtimes.Options{Interval: time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet, Report: o.note}))
-	w.run(ctx, "runtimes", mgr.Start)
-}
-
 // note keeps the last status of each runtime, for a test that fails.
 func (o *ours) note(_ context.Context, object client.Object, status installation.Status) error {
 	o.states.Store(object.GetName(), status)
 	return nil
 }
 
-// serveFormer serves the listener of today in plain HTTP, behind the sidecar.
-func (w *world) serveFormer() string { return today.Serve(w.t, w.former) }
+// formerWatcher is the Go type of another module for the kind Watcher, as lifecycle-manager has one.
+type formerWatcher struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+}
+
+// DeepCopyObject implements [runtime.Object].
+func (f *formerWatcher) DeepCopyObject() runtime.Object {
+	return &formerWatcher{TypeMeta: f.TypeMeta, ObjectMeta: *f.DeepCopy()}
+}

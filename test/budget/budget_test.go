@@ -161,9 +161,9 @@ var bans = []struct {
 	},
 	{
 		module:   "controlplane",
-		packages: "./...",
+		packages: "./api/... ./certificates/... ./config/... ./installation/... ./keysource/... ./runtimes/... ./watcher/...",
 		banned: []string{
-			root + "listener/...", root + "adapters/controllerruntime/...",
+			root + "listener/...", root + "adapters/controllerruntime/...", root + "adapters/prometheus/...",
 			"istio.io/client-go/pkg/clientset/...", "istio.io/client-go/pkg/informers/...", "sigs.k8s.io/gateway-api/pkg/...",
 			"github.com/cert-manager/cert-manager/pkg/client/...", "github.com/cert-manager/cert-manager/pkg/controller/...",
 		},

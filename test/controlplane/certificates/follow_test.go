@@ -15,9 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -91,12 +89,7 @@ func (f *followed) operate(known *runtime.Scheme) {
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", secretOf, runtimes.KubeconfigOptions{})
 	f.must(runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, kubeconfigs.Connect, f.set, installer, runtimes.Options{
 		Interval: time.Hour, Report: f.report,
-		Kubeconfigs: runtimes.KubeconfigSecrets{
-			Namespace: namespace, Selector: labels.SelectorFromSet(labels.Set{"for": "runtimes"}),
-			Object: func(secret client.Object) types.NamespacedName {
-				return types.NamespacedName{Namespace: namespace, Name: secret.GetLabels()["runtime"]}
-			},
-		},
+		Kubeconfigs: runtimes.KubeconfigSecrets{Namespace: namespace, Label: "runtime"},
 	}))
 	rig.Run(f.t, "operator", mgr.Start)
 }
@@ -165,7 +158,7 @@ func (f *followed) setKubeconfig(content []byte) {
 	f.t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: "kubeconfig-runtime-a",
-		Labels: map[string]string{"for": "runtimes", "runtime": "runtime-a"},
+		Labels: map[string]string{"runtime": "runtime-a"},
 	}, Data: map[string][]byte{"config": content}}
 	if err := f.Client.Create(f.t.Context(), secret); err != nil {
 		f.must(f.Client.Update(f.t.Context(), secret))

@@ -37,7 +37,7 @@ func Watchers(newer bool) *unstructured.Unstructured {
 }
 
 // Service is the address of the operator's Service, as a route names it.
-const Service = "klm-event-service.kcp-system.svc.cluster.local:8082"
+const Service = "klm-controller-manager-events.kcp-system.svc.cluster.local:8082"
 
 // Plane returns the Gateway, the AuthorizationPolicy and the Watcher of the control plane.
 func Plane() []*unstructured.Unstructured { return objects("plane") }

@@ -1,0 +1,178 @@
+// Package lifecyclemanager puts the parts of this project into the operator of
+// kyma-project/lifecycle-manager, in the steps of docs/platforms/migration.md. Names are those of
+// its commit c5b83f1. No other package of this module knows a listener or metrics.
+package lifecyclemanager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+const (
+	operator   = "lifecycle-manager"
+	plane      = "kcp-system"
+	there      = "kyma-system"
+	runtimeID  = "kyma-project.io/runtime-id"
+	gatewaySAN = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
+)
+
+var (
+	kyma          = schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+	gatewaySecret = types.NamespacedName{Namespace: "istio-system", Name: "klm-istio-gateway"}
+	formerCA      = types.NamespacedName{Namespace: "istio-system", Name: "klm-watcher"}
+)
+
+// Options are the settings of [SetUp].
+type Options struct {
+	// Step is the step of docs/platforms/migration.md that a release of the operator takes, 2 to 8,
+	// with all before it. The way back is a lower one, with Leave before 4. Required.
+	Step int
+	// DryRun accepts events that SAN pinning refuses, with a line of log. Default: false.
+	DryRun bool
+	// Address is <host>:<port> of the ingress gateway. Required from step 4 on.
+	Address string
+	// Image is the image of the agent. Required from step 5 on.
+	Image string
+	// Leave reports whether the agent of a Kyma is removed, or not installed. It is called
+	// concurrently, and must not change the object. Default: none is.
+	Leave func(kyma client.Object) bool
+	// The parts have these options. SetUp sets the hooks and the fleet of Listener unless it has
+	// its own, and the names of lifecycle-manager in the others.
+	Listener     controllerruntime.ComponentOptions
+	Keys         keys.FilesOptions
+	Certificates certificates.Options
+	Agent        installation.Options
+	Runtimes     runtimes.Options
+	// WarmUp is that of [certificates.FromFleet]. Default: 90 s.
+	WarmUp time.Duration
+}
+
+func (o Options) validate() error {
+	host, _, err := net.SplitHostPort(o.Address)
+	switch {
+	case o.Step < 2 || o.Step > 8:
+		return fmt.Errorf("lifecyclemanager: Step is %d, want 2 to 8", o.Step)
+	case o.Step >= 4 && (err != nil || host == ""):
+		return fmt.Errorf("lifecyclemanager: Address is %q, want <host>:<port> from step 4 on", o.Address)
+	case o.Step >= 5 && o.Image == "":
+		return errors.New("lifecyclemanager: Image is empty, want that of the agent from step 5 on")
+	}
+	return nil
+}
+
+// SetUp adds the parts of a step to mgr. addr is the address of the listener, such as ":8082". Pass
+// the source to WatchesRawSource in the controller of Kymas, in each step. It has metrics of the
+// listener, with the former names as aliases, and of the fleet, in the registry of
+// controller-runtime, so a process can call it once. The scheme of mgr must have the kinds of
+// cert-manager from step 4 on. SetUp asks the API server for the kinds that it needs.
+func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		return nil, err
+	}
+	opts.Listener.Listener.Fleet = cmp.Or(opts.Listener.Listener.Fleet, watched)
+	received, err := listen(mgr, addr, opts)
+	if err == nil && opts.Step >= 3 {
+		err = watcher.SetUp(mgr, watcher.Options{})
+	}
+	if err == nil && opts.Step >= 4 {
+		err = install(mgr, opts)
+	}
+	return received, err
+}
+
+// listen is step 2.
+func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
+	named := prometheus.Options{Managers: []core.Manager{operator}, Aliases: true}
+	measured, err := prometheus.NewListener(metrics.Registry, named)
+	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, opts.Keys)
+	kymas, kymasErr := controllerruntime.NewRuntimes(context.Background(), mgr.GetCache(), kyma,
+		controllerruntime.ByLabel(runtimeID), controllerruntime.RuntimesOptions{})
+	if err := errors.Join(err, keysErr, kymasErr); err != nil {
+		return nil, err
+	}
+	if listening := &opts.Listener.Listener; listening.Hooks.Answered == nil {
+		listening.Hooks = measured.Hooks
+	}
+	verify := listener.SANPinning(kymas)
+	if opts.DryRun {
+		verify = listener.ObserveOnly(verify, controllerruntime.Logger(mgr.GetLogger()))
+	}
+	senders := controllerruntime.BehindGateway(listener.FromXFCC(
+		listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material),
+		listener.PeerOptions{GatewayNames: []string{gatewaySAN}}))
+	received, err := controllerruntime.SetUpListener(
+		mgr, addr, operator, senders, verify, controllerruntime.EnqueueByRuntime(kymas), opts.Listener)
+	return received, errors.Join(err, mgr.Add(material), prometheus.RegisterFleet(
+		metrics.Registry, opts.Listener.Listener.Fleet, prometheus.FleetOptions{Options: named}))
+}
+
+// install is step 4, with the certificates alone, and the steps after it.
+func install(mgr ctrl.Manager, opts Options) error {
+	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
+	if err != nil {
+		return err
+	}
+	if opts.Step < 8 {
+		opts.Certificates.ImportCA = formerCA
+		opts.Certificates.AdditionalCAs = append(opts.Certificates.AdditionalCAs, formerCA)
+	}
+	opts.Certificates.ListenerSecret, opts.Certificates.RuntimeNamespace = gatewaySecret, there
+	watched := opts.Listener.Listener.Fleet
+	host, _, _ := net.SplitHostPort(opts.Address) // It is valid.
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: plane, Name: "watcher"},
+		[]string{host}, certificates.FromFleet(watched, opts.WarmUp), opts.Certificates)
+	if err != nil {
+		return err
+	}
+	if opts.Step == 4 {
+		return mgr.Add(runtimes.KeepCertificates(set))
+	}
+	if opts.Agent.Namespace = there; opts.Step >= 6 {
+		opts.Agent.Replaces = installation.SKRWebhook(there)
+	}
+	installer, err := installation.New(opts.Image, opts.Address, opts.Agent)
+	if err != nil {
+		return err
+	}
+	secrets := runtimes.KubeconfigSecrets{Namespace: plane, Label: "operator.kyma-project.io/kyma-name"}
+	opts.Runtimes.Fleet, opts.Runtimes.Kubeconfigs = watched, secrets
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kyma)
+	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
+	return runtimes.SetUp(mgr, object, opts.identify, kubeconfigs.Connect, set, installer, opts.Runtimes)
+}
+
+func (o Options) identify(_ context.Context, object client.Object) (runtimes.Identity, error) {
+	return runtimes.Identity{
+		ID: core.RuntimeID(object.GetLabels()[runtimeID]), Remove: o.Leave != nil && o.Leave(object),
+		Domain: object.GetAnnotations()[controllerruntime.DomainAnnotation],
+	}, nil
+}

@@ -1,0 +1,157 @@
+package migration
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
+)
+
+// The guide, the patches and the fixtures stand for a commit of lifecycle-manager.
+var (
+	checkout = flag.String("lifecycle-manager", "", "git `directory` of kyma-project/lifecycle-manager")
+	commit   = flag.String("commit", "c5b83f1", "the `commit` there")
+)
+
+// patches are those of the guide, in its order.
+var patches = []string{"2-listener", "2-pinning", "3-watchers", "4-certificates", "5-agents", "6-removal"}
+
+// TestPatches applies the patches to a stub of lifecycle-manager, and takes them back. The stub compiles before,
+// between and after. The image and the address are edited after the first patch, as the guide says.
+func TestPatches(t *testing.T) {
+	dir := t.TempDir()
+	files := unpack(t, dir)
+	compile(t, dir)
+	const file, example, edited = "internal/controller/kyma/setup.go", ".example.com", ".edited.invalid"
+	for i, name := range patches {
+		apply(t, dir, name)
+		compile(t, dir)
+		if i == 0 {
+			replace(t, dir, file, example, edited)
+		}
+	}
+	for i, name := range slices.Backward(patches) {
+		if i == 0 {
+			replace(t, dir, file, edited, example)
+		}
+		apply(t, dir, name, "-R")
+	}
+	for name, text := range files {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("the way back changes %s: %v\n%s", name, err, got)
+		}
+	}
+}
+
+// TestPatchesOfCommit applies them to lifecycle-manager itself. It needs -lifecycle-manager.
+func TestPatchesOfCommit(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"cmd/main.go", "internal/controller/kyma/setup.go"} {
+		write(t, dir, name, show(t, name))
+	}
+	for _, name := range patches {
+		apply(t, dir, name)
+	}
+}
+
+// TestSizeOfPatches holds the goals: 25 lines in two files for step 2, and 60 in three for the others.
+func TestSizeOfPatches(t *testing.T) {
+	for _, goal := range []struct {
+		patches      []string
+		lines, files int
+	}{{patches[:2], 25, 2}, {patches[2:], 60, 3}} {
+		lines, files := 0, map[string]bool{}
+		for _, name := range goal.patches {
+			for line := range strings.Lines(string(test.Read(t, "examples/migration/patches/"+name+".patch"))) {
+				if file, found := strings.CutPrefix(line, "+++ "); found {
+					files[file] = true
+				} else if strings.HasPrefix(line, "+") || strings.HasPrefix(line, "-") && !strings.HasPrefix(line, "--- ") {
+					lines++
+				}
+			}
+		}
+		if lines == 0 || lines > goal.lines || len(files) > goal.files {
+			t.Errorf("%v: %d lines in %d files, want 1 to %d in at most %d", goal.patches, lines, len(files), goal.lines, goal.files)
+		}
+		t.Logf("%v: %d lines in %d files", goal.patches, lines, len(files))
+	}
+}
+
+// unpack writes the stub as a module, with the modules of this repository.
+func unpack(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	_, text, _ := strings.Cut(string(test.Read(t, "examples/migration/testdata/operator.txtar")), "\n-- ")
+	for file := range strings.SplitSeq(text, "\n-- ") {
+		name, content, _ := strings.Cut(file, " --\n")
+		files[name] = []byte(content + "\n")
+		write(t, dir, name, files[name])
+	}
+	const stub = "github.com/kyma-project/runtime-watcher/listener"
+	module := strings.NewReplacer(
+		"github.com/runtime-watcher/runtime-watcher/examples\n", "github.com/kyma-project/lifecycle-manager\n",
+		"=> ..", "=> "+test.Root()).Replace(string(test.Read(t, "examples/go.mod")))
+	write(t, dir, "go.mod", []byte(module+"\nrequire "+stub+" v0.0.0\n\nreplace "+stub+" => ./listener\n"))
+	write(t, dir, "go.sum", test.Read(t, "examples/go.sum"))
+	write(t, dir, "listener/go.mod", []byte("module "+stub+"\n\ngo 1.26\n"))
+	return files
+}
+
+func write(t *testing.T, dir, name string, text []byte) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replace edits a file.
+func replace(t *testing.T, dir, name, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil || !bytes.Contains(text, []byte(from)) {
+		t.Fatalf("%s has no %s: %v\n%s", name, from, err, text)
+	}
+	write(t, dir, name, bytes.ReplaceAll(text, []byte(from), []byte(to)))
+}
+
+func apply(t *testing.T, dir, name string, args ...string) {
+	t.Helper()
+	patch := filepath.Join(test.Root(), "examples/migration/patches", name+".patch")
+	run(t, dir, "git", append(append([]string{"apply"}, args...), patch)...)
+}
+
+func compile(t *testing.T, dir string) {
+	t.Helper()
+	run(t, dir, "go", "build", "-mod=mod", "./...")
+}
+
+// show returns a file of the named commit.
+func show(t *testing.T, path string) []byte {
+	t.Helper()
+	if *checkout == "" {
+		t.Skip("needs -lifecycle-manager, a git directory with commit " + *commit)
+	}
+	return run(t, *checkout, "git", "show", *commit+":"+path)
+}
+
+func run(t *testing.T, dir, name string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOPROXY=off", "GOFLAGS=")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return out
+}
