@@ -119,8 +119,8 @@ func newGeneration(paths Paths, files snapshot) (*generation, error) {
 	return &generation{material: material, files: files, loaded: now}, nil
 }
 
-// Material implements [Source]: the last good generation. Its error is always nil, because [NewFiles]
-// fails without valid material.
+// Material implements [Source]: the last good generation. Its error is always nil, because
+// [NewFiles] fails without valid material.
 func (f *Files) Material() (*Material, error) { return f.current.Load().material, nil }
 
 // Status is the state of key material in files.

@@ -84,7 +84,7 @@ const (
 	problemNotYetValid = "not_yet_valid"
 )
 
-// Problem returns what is wrong with key material, for the error of a [Source]: "unreadable",
+// Problem returns the problem of key material, for the error of a [Source]: "unreadable",
 // "empty", "malformed", "mismatch" (the key is of another certificate), "expired" or
 // "not_yet_valid". It is a metric label. A source of your own names another problem by a method
 // Reason() string of its error. Otherwise its error means "unreadable".

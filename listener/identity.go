@@ -22,8 +22,8 @@ func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
 
 var errNoSPIFFE = errors.New("want exactly one URI SAN, of the form spiffe://<trust domain>/<path>")
 
-// SPIFFE is an Identity of [PeerOptions]. It returns the whole SPIFFE ID, with scheme and trust domain: the
-// one URI SAN of the certificate (X509-SVID, section 2).
+// SPIFFE is an Identity of [PeerOptions]. It returns the whole SPIFFE ID, with scheme and trust
+// domain: the one URI SAN of the certificate (X509-SVID, section 2).
 func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	if len(cert.URIs) != 1 {
 		return "", fmt.Errorf("%w, have %d", errNoSPIFFE, len(cert.URIs))

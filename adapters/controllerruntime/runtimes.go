@@ -214,8 +214,9 @@ func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types
 	return names, nil
 }
 
-// ID returns the runtime that an object stands for by the function of [NewRuntimes]. It returns "" if there is
-// no such object, or if the object has no identity. A reconciler needs it to query a fleet.
+// ID returns the runtime that an object stands for by the function of [NewRuntimes]. It returns ""
+// if there is no such object, or if the object has no identity. A reconciler needs it to query a
+// fleet.
 func (r *Runtimes) ID(ctx context.Context, object types.NamespacedName) (core.RuntimeID, error) {
 	found, err := r.find(ctx, indexOwner, object.String())
 	if err != nil || len(found) == 0 {

@@ -11,8 +11,8 @@ import (
 // Consumer has the metrics of a consumer of messages. It converts to the hooks of
 // adapters/natsjetstream. Its functions return at once and may be called concurrently.
 type Consumer struct {
-	// Concluded counts a message for manager by its fate, for a reason. The reason is empty when every
-	// event is enqueued.
+	// Concluded counts a message for manager by its fate, for a reason. The reason is empty when
+	// every event is enqueued.
 	Concluded func(manager core.Manager, fate, reason string, took time.Duration)
 	// Backlog sets the backlog in the stream of a manager.
 	Backlog func(manager core.Manager, messages uint64, filled float64, oldest time.Duration)

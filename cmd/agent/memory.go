@@ -82,7 +82,8 @@ func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident f
 	}
 }
 
-// residentMemory reads that of this process (proc_pid_statm(5)). It returns 0 where that is unknown.
+// residentMemory reads that of this process (proc_pid_statm(5)). It returns 0 where that is
+// unknown.
 func residentMemory() int64 {
 	text, _ := os.ReadFile("/proc/self/statm")
 	fields := bytes.Fields(text)

@@ -52,8 +52,8 @@ func (r *Runtime) hasServingPair() bool {
 }
 
 // validate checks the material as the peers of the agent will: a mistake found there is a silent
-// failure. Only an agent that serves a webhook needs a serving certificate, and only one over NATS a
-// user.
+// failure. Only an agent that serves a webhook needs a serving certificate, and only one over NATS
+// a user.
 func (r *Runtime) validate(host string, serves, user bool) error {
 	if r.Client == nil {
 		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)

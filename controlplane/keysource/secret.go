@@ -55,8 +55,8 @@ type generation struct {
 }
 
 // NewSecret returns a source that reads the Secret of that name. With the API reader of a manager
-// it needs only the right to get this one Secret, and no cache. Without any key material the poll is
-// at most 1 s. A Secret that does not exist yet is not reported as refused.
+// it needs only the right to get this one Secret, and no cache. Without any key material the poll
+// is at most 1 s. A Secret that does not exist yet is not reported as refused.
 func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesOptions) (*Secret, error) {
 	if opts.Poll < 0 {
 		return nil, fmt.Errorf("keysource: option Poll is %v, want more than 0", opts.Poll)

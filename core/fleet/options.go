@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// missedHeartbeats is the number of intervals for which a runtime may be silent before it is stale.
+	// missedHeartbeats is the number of intervals for which a runtime may be silent before it is
+	// stale.
 	missedHeartbeats        = 2
 	defaultForgetAfter      = 7 * 24 * time.Hour
 	defaultMaxStatuses      = 100_000

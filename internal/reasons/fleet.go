@@ -2,7 +2,8 @@ package reasons
 
 // The reasons of a fleet for which a silent runtime is stale, if one is known.
 const (
-	// Refused means that the verifier refuses the runtime. Status.Refused of the fleet has its reason.
+	// Refused means that the verifier refuses the runtime. Status.Refused of the fleet has its
+	// reason.
 	Refused = "refused"
 	// Stopped means that each agent has sent its last heartbeat, as at a clean shutdown.
 	Stopped = "stopped"

@@ -16,10 +16,10 @@ import (
 // is in front of it. The JSON has the number of runtimes in each state, and a status for each
 // runtime.
 //
-// The query parameters state, reason, manager and runtime select statuses by value, search by a
-// part of the runtime's id, and expires=4h by a client certificate that ends by then. Offset and
-// limit select a part of the answer, then total is the number without them. brief=true leaves out
-// replicas. order=attention sorts the worst first.
+// The query parameters state, reason, manager and runtime select statuses by value, and search by
+// a part of the runtime's id. expires=4h selects those with a client certificate that ends by then.
+// Offset and limit select a part of the answer, then total is the number without them. brief=true
+// leaves out replicas. order=attention sorts the worst first.
 func FleetHandler(f *fleet.Fleet) http.Handler {
 	page := newFleetPage()
 	return authenticatedOnly(func(w http.ResponseWriter, r *http.Request) {

@@ -20,14 +20,14 @@ import (
 const interval = time.Hour
 
 // Set sends the heartbeats that lead to a condition of a runtime for a manager. A stale runtime has
-// the reason "stopped": its agent leaves. Set panics if no heartbeat leads to the condition, such as
-// one with an unknown reason.
+// the reason "stopped": its agent leaves. Set panics if no heartbeat leads to the condition, such
+// as one with an unknown reason.
 func Set(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet.Condition) {
 	if want.State == fleet.Stale {
 		want.Reason = reasons.Stopped
 	}
-	// If the heartbeats of the current agent do not lead to it, a new agent sends them: drops of the
-	// current one count for a while.
+	// If the heartbeats of the current agent do not lead to it, a new agent sends them: drops of
+	// the current one count for a while.
 	for _, a := range []*agent{current(f, runtime, manager), next(f, runtime, manager)} {
 		a.send(f, want)
 		got := f.Get(runtime, manager)

@@ -40,7 +40,8 @@ type demo struct {
 
 // settings are the values of the flags.
 type settings struct {
-	// slack is a factor for the time that each effect may take. Twenty doubles that of the preparation.
+	// slack is a factor for the time that each effect may take. Twenty doubles that of the
+	// preparation.
 	slack int
 	// faults plays another story, in which the operator is killed in each line.
 	faults bool

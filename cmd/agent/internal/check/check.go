@@ -48,8 +48,8 @@ func Run(
 	return c.end()
 }
 
-// Link connects to the NATS server, and returns a forwarder with its end. The forwarder fails unless
-// the operator answers.
+// Link connects to the NATS server, and returns a forwarder with its end. The forwarder fails
+// unless the operator answers.
 type Link func() (over core.Forwarder, stop func(), err error)
 
 // Refuse prints wrong settings, one line each. Warnings do not fail.
