@@ -27,7 +27,8 @@ func TestListsWaitForALongQueue(t *testing.T) {
 			if !o.waits() {
 				t.Error("a list does not wait for 1,001 requests")
 			}
-			if time.Sleep(time.Second); o.waits() {
+			time.Sleep(time.Second)
+			if o.waits() {
 				t.Error("no list in a second")
 			}
 		}

@@ -42,11 +42,11 @@ func (p *pace) after(runtime core.RuntimeID, data []byte, refusal time.Duration,
 		clear(p.next)
 	}
 	wait := max(p.next[runtime].Sub(now), refusal, minDelay)
-	p.next[runtime] = now.Add(min(wait+cost(data)*p.token, maxRetryAfter))
+	p.next[runtime] = now.Add(min(wait+time.Duration(cost(data))*p.token, maxRetryAfter))
 	return min(wait, maxRetryAfter)
 }
 
 // cost returns about the number of tokens that a batch costs: one for each event and each 16 KiB.
-func cost(data []byte) time.Duration {
-	return time.Duration(max(bytes.Count(data, []byte(`"specversion"`)), 1) + len(data)/bytesPerToken)
+func cost(data []byte) int {
+	return max(bytes.Count(data, []byte(`"specversion"`)), 1) + len(data)/bytesPerToken
 }

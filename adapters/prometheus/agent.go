@@ -62,7 +62,7 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 		return nil, err
 	}
 	a := newAgent("agent", newManagers(opts))
-	all := collectors{a.outbox, a.certificates.all(), a.webhook.all(), a.forward.all(), a.process.all()}
+	all := collectors{a.outbox, a.all(), a.webhook.all(), a.forward.all(), a.process.all()}
 	if err := all.register(reg); err != nil {
 		return nil, err
 	}

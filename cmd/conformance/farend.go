@@ -70,13 +70,13 @@ const (
 
 // serve starts the server, with a certificate for the host of its address or for names.
 func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
-	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", cmp.Or(f.settings.address, "127.0.0.1:0"))
+	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", cmp.Or(f.address, "127.0.0.1:0"))
 	f.must(err)
 	server, err := ca.Server("judge", opts)
 	f.must(err)
 	client, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
-	f.settings.address = l.Addr().String()
+	f.address = l.Addr().String()
 	f.endpoint, err = f.newEndpoint(f.settings, client)
 	f.must(err)
 	s := &http.Server{Handler: f, ReadHeaderTimeout: f.patience, ErrorLog: log.New(io.Discard, "", 0)}
@@ -213,17 +213,17 @@ func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*ar
 // summary shows the last requests.
 func summary(all []*arrival) string {
 	const most = 8
-	text := ""
+	var text strings.Builder
 	for _, a := range all[max(0, len(all)-most):] {
-		text += fmt.Sprintf("\n%d:", a.response.status)
+		fmt.Fprintf(&text, "\n%d:", a.response.status)
 		for _, e := range a.batch.Events[:min(most, len(a.batch.Events))] {
-			text += fmt.Sprintf(" %d %s", e.Sequence, cmp.Or(e.Watched.Name, e.KindWord()))
+			fmt.Fprintf(&text, " %d %s", e.Sequence, cmp.Or(e.Watched.Name, e.KindWord()))
 		}
 		if a.batch.Heartbeat != nil {
-			text += fmt.Sprintf(" heartbeat %d", a.batch.Heartbeat.Number)
+			fmt.Fprintf(&text, " heartbeat %d", a.batch.Heartbeat.Number)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // find returns the place of an object in the batch, or -1.

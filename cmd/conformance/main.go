@@ -100,7 +100,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if s.dir, err = os.MkdirTemp("", "conformance"); err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(s.dir) }()
+	defer func() { _ = os.RemoveAll(s.dir) }() //nolint:gosec // It was made above.
 	to := newReport(end, only)
 	if err := judge(ctx, s, to, stdout, stderr); err != nil {
 		return err

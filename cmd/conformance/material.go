@@ -145,7 +145,7 @@ func await(ctx context.Context, address string, ended <-chan struct{}) error {
 // record adds a delivery that a receiver printed.
 func record(operator *coretest.Recorder, line []byte) {
 	var d struct{ Event, Runtime, Manager, Namespace, Name string }
-	if json.Unmarshal(line, &d) != nil || d.Event == "" {
+	if json.Unmarshal(line, &d) != nil || d.Event == "" { //nolint:musttag // Names match in lower case, too.
 		return
 	}
 	_ = operator.Handle(context.Background(), core.Delivery{

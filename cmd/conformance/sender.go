@@ -41,7 +41,8 @@ func judgeSender(ctx context.Context, s settings, to *report, stdout, stderr io.
 				defer cancel()
 				to.run(ctx, of, func(v *verdict) {
 					check(&farEnd{
-						settings: s, material: m, verdict: v, stdout: stdout, stderr: stderr, news: make(chan struct{}, 1),
+						settings: s, material: m, verdict: v, stdout: stdout, stderr: stderr,
+						news: make(chan struct{}, 1),
 					})
 				})
 			})

@@ -50,7 +50,7 @@ func TestFixturesAreListed(t *testing.T) {
 	for _, row := range rows(t) {
 		listed[row[0]] = true
 	}
-	files, err := filepath.Glob(filepath.Join(test.Root(), fixtures, "objects/*"))
+	files, err := filepath.Glob(filepath.Join(test.Root(), fixtures, "objects", "*"))
 	if err != nil || len(files) < len(listed) {
 		t.Fatalf("%d files, want the %d of the list: %v", len(files), len(listed), err)
 	}

@@ -126,7 +126,7 @@ func replace(t *testing.T, dir, name, from, to string) {
 
 func apply(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
-	patch := filepath.Join(test.Root(), "examples/migration/patches", name+".patch")
+	patch := filepath.Join(test.Root(), "examples", "migration", "patches", name+".patch")
 	run(t, dir, "git", append(append([]string{"apply"}, args...), patch)...)
 }
 

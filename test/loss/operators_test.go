@@ -134,7 +134,8 @@ func (s *scene) checkShared(r *result) {
 			s.t.Errorf("replica %d did not find that others take events", n)
 		}
 	}
-	if s.t.Logf("%d events, %d resyncs", r.events, r.resyncs); r.resyncs > most {
+	s.t.Logf("%d events, %d resyncs", r.events, r.resyncs)
+	if r.resyncs > most {
 		s.t.Errorf("want at most %d resyncs", most)
 	}
 }

@@ -122,7 +122,8 @@ func (d *demo) prepare(ctx context.Context) error {
 	for _, stage := range stages {
 		began := time.Now()
 		d.printf("  %-13s ", stage.name)
-		limited, cancel := context.WithTimeoutCause(ctx, stage.limit*time.Duration(20+d.slack)/20, errors.New("too slow"))
+		limit := stage.limit * time.Duration(20+d.slack) / 20
+		limited, cancel := context.WithTimeoutCause(ctx, limit, errors.New("too slow"))
 		err := stage.do(limited)
 		cancel()
 		if err != nil {

@@ -137,9 +137,9 @@ func (w *world) operatorKeys() natsjetstream.KeyMaterial {
 	return func() (*tls.Certificate, *x509.CertPool) { return rig.Must(leaf.Material()).Certificate, roots() }
 }
 
-// connectOperator connects with the present certificate of keys, also after a rotation.
-func connectOperator(servers string, keys natsjetstream.KeyMaterial, opts ...nats.Option) (*nats.Conn, error) {
-	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", keys), opts...)...)
+// connectOperator connects with the present certificate, also after a rotation.
+func connectOperator(servers string, material natsjetstream.KeyMaterial, opts ...nats.Option) (*nats.Conn, error) {
+	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", material), opts...)...)
 }
 
 // documented returns the code of the guide in a language that begins with a text.

@@ -155,7 +155,7 @@ func (r *routes) watcher(name string) *v1beta2.Watcher {
 
 // await waits until the status of a Watcher, of its newest generation, has the state and the
 // reason. It returns the message.
-func (r *routes) await(name string, state string, reason string) (message string) {
+func (r *routes) await(name, state, reason string) (message string) {
 	r.t.Helper()
 	var last v1beta2.WatcherStatus
 	defer func() {
@@ -163,7 +163,7 @@ func (r *routes) await(name string, state string, reason string) (message string
 			r.t.Logf("status of %s: %+v", name, last)
 		}
 	}()
-	rig.Eventually(r.t, patience, name+" is "+string(state)+" because "+reason, func() bool {
+	rig.Eventually(r.t, patience, name+" is "+state+" because "+reason, func() bool {
 		w := r.watcher(name)
 		last = w.Status
 		c := meta.FindStatusCondition(last.Conditions, "RouteReady")

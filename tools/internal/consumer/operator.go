@@ -55,7 +55,8 @@ func rehome(file string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, bytes.ReplaceAll(text, []byte(modules.Path("examples")+"/"), []byte(modulePath+"/")), 0o600)
+	text = bytes.ReplaceAll(text, []byte(modules.Path("examples")+"/"), []byte(modulePath+"/"))
+	return os.WriteFile(file, text, 0o600)
 }
 
 const modulePath = "example.com/consumer"
