@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -66,10 +67,13 @@ func TestMemoryOfAnObject(t *testing.T) {
 type sized struct {
 	*objects
 
-	answer       func(query url.Values) (code int, body string)
-	stop         func()
-	before, peak int64
-	listed       []int64
+	answer func(query url.Values) (code int, body string)
+	stop   func()
+	before int64
+	listed []int64
+
+	mu   sync.Mutex // The stream of a watch is read by another goroutine.
+	peak int64
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -80,14 +84,19 @@ func (s *sized) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // Read is the end of each answer.
 func (s *sized) Read([]byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.peak = max(s.peak, heap()-s.before)
 	return 0, io.EOF
 }
 
 // Replace implements [cache.ReflectorStore].
 func (s *sized) Replace(all []any, version string) error {
+	s.mu.Lock()
 	s.listed = append(s.listed, max(s.peak, heap()-s.before))
-	if s.peak = 0; len(s.listed) > 1 {
+	s.peak = 0
+	s.mu.Unlock()
+	if len(s.listed) > 1 {
 		s.stop()
 	}
 	return s.objects.Replace(all, version)
