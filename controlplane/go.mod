@@ -11,8 +11,8 @@ require (
 	github.com/cert-manager/cert-manager v1.21.2
 	github.com/go-logr/logr v1.4.3
 	github.com/google/cel-go v0.30.0
-	istio.io/api v1.31.1
-	istio.io/client-go v1.31.1
+	istio.io/api v1.30.3
+	istio.io/client-go v1.30.3
 	k8s.io/api v0.36.3
 	k8s.io/client-go v0.36.3
 	pgregory.net/rapid v1.3.0

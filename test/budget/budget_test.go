@@ -232,7 +232,7 @@ var floors = map[string]string{
 	"adapters/opentelemetry":     "k8s.io/apimachinery v0.35.0",
 	"adapters/controllerruntime": "go 1.26.0\nk8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
 	"adapters/multicluster":      "go 1.26.3\nk8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1\nsigs.k8s.io/multicluster-runtime v0.24.1",
-	"controlplane":               "k8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
+	"controlplane":               "istio.io/client-go v1.30.3\nk8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
 }
 
 func TestFloors(t *testing.T) {
