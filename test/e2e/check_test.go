@@ -63,7 +63,7 @@ func mistakes() map[string]mistake {
 		"none":             {func(*testing.T, *scene, map[string]string) {}, 0, `ok    heartbeat .*manager kyma`},
 		"missing file":     {set("TLS_CERT", "/nowhere/tls.crt"), 2, `FAIL  settings +TLS_CERT: .*no such file.*correct it`},
 		"unknown setting":  {set("KCP_CONTRACT", "v9"), 2, `FAIL  settings +KCP_CONTRACT: .*want one of .v1 v2 v3.`},
-		"key of another":   {otherKey, 1, `FAIL  TLS_CERT +\S+tls.key .mismatch.: .*take certificate and key of one Secret`},
+		"key of another":   {otherKey, 1, `FAIL  TLS_CERT +keys: key material \S+tls.key .mismatch.: .*take certificate and key of one Secret`},
 		"expired":          {leaf(expired), 1, `FAIL  TLS_CERT +.*tls.crt .expired.: .*check cert-manager`},
 		"server usage":     {leaf(serverOnly), 1, `FAIL  TLS_CERT usage +.*without clientAuth; want clientAuth`},
 		"no name":          {leaf(nameless), 1, `FAIL  TLS_CERT as server +no DNS name .*<service>.<namespace>.svc`},
