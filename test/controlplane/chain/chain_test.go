@@ -85,7 +85,9 @@ func TestChain(t *testing.T) {
 	// A reconcile that reads three objects finds nothing.
 	w.repaired(&rbacv1.Role{ObjectMeta: meta("-canary")}, patience)
 	w.settled(stays)
-	w.fleet.Observe(core.Peer{ID: stays}, unwatched, core.NewBatch(core.WatchEvent{}), nil)
+	speaks := core.NewBatch(core.WatchEvent{})
+	speaks.Heartbeat = &core.Heartbeat{Interval: time.Hour} // The next one is not due here.
+	w.fleet.Observe(core.Peer{ID: stays}, unwatched, speaks, nil)
 	flow := rig.StartFlow(t, &w.record.Arrivals, stays, steady, 100*time.Millisecond,
 		func(ctx context.Context, name string) error { return w.create(ctx, stays, name, labels(steady)) })
 	w.watcherChanges(stays, goes)
