@@ -215,6 +215,11 @@ func (w *world) speaksTo(id core.RuntimeID, manager core.Manager, want bool) {
 // knows waits until the fleet has exactly these managers for a runtime, sorted.
 func (w *world) knows(id core.RuntimeID, want ...core.Manager) {
 	w.t.Helper()
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("the fleet knows %s for %v", id, w.known(id))
+		}
+	}()
 	w.eventually(fmt.Sprintf("the fleet knows %s for %v", id, want),
 		func() bool { return slices.Equal(w.known(id), want) })
 }
