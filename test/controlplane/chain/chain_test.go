@@ -93,7 +93,7 @@ func TestChain(t *testing.T) {
 	w.watcherChanges(stays, goes)
 	w.runtimeRemoved(goes)
 	w.settled(stays)
-	w.knows(stays, renamed, steady, unwatched)
+	w.knows(stays, steady, renamed, unwatched)
 	before := flow.Count()
 	w.rotation(stays)
 	flow.Settle(patience, before)
