@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
 // pace spreads the returns of messages beyond the share of their runtime. Each comes back when the
@@ -23,8 +24,6 @@ type pace struct {
 const (
 	// slack is the part by which a token takes longer here, so that no message comes too early.
 	slack = 0.1
-	// bytesPerToken is that of the intake.
-	bytesPerToken = 16 << 10
 	// maxPaced bounds the runtimes that are remembered.
 	maxPaced = 16 << 10
 )
@@ -48,5 +47,5 @@ func (p *pace) after(runtime core.RuntimeID, data []byte, refusal time.Duration,
 
 // cost returns about the number of tokens that a batch costs: one for each event and each 16 KiB.
 func cost(data []byte) int {
-	return max(bytes.Count(data, []byte(`"specversion"`)), 1) + len(data)/bytesPerToken
+	return max(bytes.Count(data, []byte(`"specversion"`)), 1) + len(data)/defaults.BytesPerToken
 }

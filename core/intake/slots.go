@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -58,14 +59,11 @@ func (in *Intake) TakeSlot(ctx context.Context) (release func()) {
 	}
 }
 
-// costUnit is the number of bytes that cost one token.
-const costUnit = 16 << 10
-
 // Enter charges an account for a message of that many bytes, which includes its first event, and
 // counts it in flight. If it returns nil, [Intake.Leave] must follow. Otherwise the account has
 // used its share.
 func (in *Intake) Enter(a Account, size int64) *Failure {
-	if wait, ok := in.shares.enter(a, 1+float64(size)/costUnit, in.opts.Now()); !ok {
+	if wait, ok := in.shares.enter(a, 1+float64(size)/defaults.BytesPerToken, in.opts.Now()); !ok {
 		return in.tooFast(a, wait)
 	}
 	return nil

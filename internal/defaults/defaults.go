@@ -1,4 +1,5 @@
-// Package defaults has the defaults of the agent that its program documents, too.
+// Package defaults has values that several modules share: defaults of the agent that its program
+// documents, too, and the price of a message.
 package defaults
 
 import "time"
@@ -13,4 +14,7 @@ const (
 	RetryNewest = 5 * time.Minute
 	// CanaryInterval is the time between two writes of the canary.
 	CanaryInterval = 30 * time.Second
+	// BytesPerToken is the number of bytes of a message that cost one token of the share of its
+	// runtime. Each event costs one more.
+	BytesPerToken = 16 << 10
 )

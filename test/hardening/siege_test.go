@@ -89,13 +89,7 @@ func (s *siege) holds(t *testing.T) holding {
 
 // send posts one event as the quiet runtime.
 func (s *siege) send(client *http.Client, name string) error {
-	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "https://"+s.addr+eventPath,
-		strings.NewReader(eventV2(name)))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	answer, err := client.Do(request)
+	answer, err := lab.Post(s.t.Context(), client, "https://"+s.addr+eventPath, eventV2(name))
 	if err != nil {
 		return err
 	}

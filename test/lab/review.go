@@ -19,14 +19,19 @@ func Review(name string, padding int) string {
 		name, strings.Repeat("a", padding))
 }
 
-// Ask posts a review to a webhook as an API server does, and fails unless the webhook allows the write.
-func Ask(ctx context.Context, client *http.Client, url, review string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(review))
+// Post posts JSON. The caller closes the body of the answer.
+func Post(ctx context.Context, client *http.Client, url, body string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	answer, err := client.Do(request)
+	return client.Do(request)
+}
+
+// Ask posts a review to a webhook as an API server does, and fails unless the webhook allows the write.
+func Ask(ctx context.Context, client *http.Client, url, review string) error {
+	answer, err := Post(ctx, client, url, review)
 	if err != nil {
 		return err
 	}
