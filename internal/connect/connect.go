@@ -19,7 +19,7 @@ const (
 	timeout = 10 * time.Second
 	// refusalTimeout is how long a connection waits for the refusal of the client certificate. In
 	// TLS 1.3 it comes after the handshake of the client (RFC 8446, section 4.4.2.4).
-	refusalTimeout = time.Second
+	refusalTimeout = 3 * time.Second
 )
 
 // Target is a control plane.
@@ -77,7 +77,7 @@ func TCP(ctx context.Context, to Target) (net.Conn, error) {
 	return conn, reasons.Plain(err)
 }
 
-// TLS shakes hands on conn with the client certificate of keys, and closes conn. It waits up to 1 s
+// TLS shakes hands on conn with the client certificate of keys, and closes conn. It waits up to 3 s
 // for the refusal of the certificate, and takes at most 10 s in all.
 func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) error {
 	defer conn.Close() // The result is known.

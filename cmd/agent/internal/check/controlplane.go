@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 
 	"github.com/nats-io/nats.go"
 
@@ -99,10 +100,13 @@ func untrusted(err error) finding {
 	return f
 }
 
-// isRemote reports whether the other end refused.
+// isRemote reports whether the other end refused: by a TLS alert, or by the end of a NATS connection.
+// In TLS 1.3 a server judges the client certificate after the handshake of the client. A client of
+// NATS that writes at that moment meets the closed connection before it has read the alert.
 func isRemote(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "remote error"
+	closed := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
+	return ok && op.Op == "remote error" || errors.Is(err, nats.ErrTLS) && closed
 }
 
 func isA[T error](err error) bool {
