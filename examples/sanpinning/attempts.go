@@ -34,16 +34,15 @@ type outcome struct {
 	status int
 	// reason is the metric label of a refusal.
 	reason string
-	// triggered is the runtime that the controller reconciled, and by the replica that did.
-	triggered core.RuntimeID
-	by        string
+	// triggered is the runtime that an operator would reconcile.
+	triggered string
 }
 
 const reasonHandshake = "no handshake"
 
 func refused(reason string) outcome { return outcome{status: http.StatusForbidden, reason: reason} }
 
-func accepted(status int, runtime core.RuntimeID) outcome {
+func accepted(status int, runtime string) outcome {
 	return outcome{status: status, triggered: runtime}
 }
 
@@ -67,12 +66,8 @@ func newPKI() (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := server.KeyPEM()
-	if err != nil {
-		return nil, err
-	}
-	material, err := keys.NewMaterial(ours.PEM(), server.CertPEM(), key)
-	return &pki{ours: ours, another: another, material: material}, err
+	certificate := server.TLS()
+	return &pki{ours, another, &keys.Material{Certificate: &certificate, Roots: ours.Pool()}}, nil
 }
 
 // attempts returns the attempts of runtime-a, of senders that impersonate runtime-b, and of others.

@@ -3,11 +3,56 @@ package main
 import (
 	"context"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
+
+// myOperator is the name of the operator in the runtimes.
+const myOperator core.Manager = "my-operator"
+
+// verifierFor makes a verifier from the registered domains.
+type verifierFor func(now listener.Domains) core.Verifier
+
+// newListener returns a listener that ends TLS itself. It checks the certificate of each request, so
+// that a removed CA loses its open connections. In a cluster, the cache is that of the controller
+// manager, and controllerruntime.SetUpListener takes the place of listener.New.
+func newListener(
+	ctx context.Context, material keys.Source, verify verifierFor, handler core.HandlerFunc, opts listener.Options,
+) (*listener.Listener, error) {
+	objects := controllerruntimetest.NewCache(
+		kyma("runtime-a", "a.example.com"), kyma("runtime-b", "b.example.com"),
+		kyma("runtime-c", "c.example.com"), kyma("runtime-d", "d.example.com"))
+	runtimes, err := controllerruntime.NewRuntimes(ctx, objects, kymas(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return nil, err
+	}
+	opts.TLS = keys.ServerTLSConfig(material)
+	return listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), verify(runtimes),
+		map[core.Manager]core.Handler{myOperator: handler}, opts)
+}
+
+// kymas is the kind of the objects that represent runtimes.
+func kymas() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+// kyma returns the object of a runtime with its registered domain.
+func kyma(runtime core.RuntimeID, domain string) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kymas())
+	name := ownerOf(runtime)
+	object.Namespace, object.Name = name.Namespace, name.Name
+	object.Annotations = map[string]string{controllerruntime.DomainAnnotation: domain}
+	return object
+}
 
 // verifier decides whether a runtime may trigger an event. It shows that verifiers compose: a
 // runtime needs its registered domain, or the one before a move, and must not be suspended. now

@@ -1,19 +1,19 @@
-// Sanpinning is an operator in two replicas, in one process and without a cluster. Each runtime can
-// trigger only itself: 15 senders try to get an event accepted. Then the leader stops, and the
-// other replica takes over. The program prints each answer, and fails if one is not as expected.
+// Sanpinning is a listener that ends TLS, without a cluster. Each runtime can trigger only itself:
+// 15 senders try to get an event accepted. The program prints each answer, and fails if one is not
+// as expected.
 //
-// Start with operator.go, the set-up of an operator, and listener.go, the verifier. attempts.go has
-// the senders, replica.go and lease.go replace the cluster.
+// Start with listener.go, the verifier. attempts.go has the senders, and scene.go sends their events.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 )
 
@@ -27,8 +27,13 @@ func main() {
 	}
 }
 
-// run makes the certificates, starts the replicas, and makes all attempts.
-func run(ctx context.Context, stdout io.Writer, verify verifierFor) error {
+const (
+	title     = "Each runtime can trigger only itself: %d senders, their requests and the answers\n\n"
+	rowFormat = "  %-34s %-17s %-14s %-16s %s\n"
+)
+
+// run makes all attempts, and prints a line about each. The error names all unexpected answers.
+func run(ctx context.Context, out io.Writer, verify verifierFor) error {
 	pki, err := newPKI()
 	if err != nil {
 		return err
@@ -37,36 +42,33 @@ func run(ctx context.Context, stdout io.Writer, verify verifierFor) error {
 	if err != nil {
 		return err
 	}
-	s := newScene(pki, verify)
-	first, err := s.replica(ctx, "replica-1")
+	s, err := startScene(ctx, pki, pki.material, verify)
 	if err != nil {
 		return err
 	}
-	err = first.lead(ctx)
-	if err == nil {
-		err = report(ctx, stdout, s, first, attempts)
+	fmt.Fprintf(out, title, len(attempts))
+	fmt.Fprintf(out, rowFormat, "CERTIFICATE", "ASKS FOR", "ANSWER", "REASON", "TRIGGERED")
+	var wrong []error
+	for i := range attempts {
+		a := &attempts[i]
+		got, err := s.play(ctx, a)
+		if err == nil && got != a.want {
+			err = fmt.Errorf("have %+v, want %+v", got, a.want)
+		}
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("%s, asking for %s: %w", a.sender, a.asks, err))
+		}
+		fmt.Fprintf(out, rowFormat, a.sender, a.asks, answer(got), cmp.Or(got.reason, "-"), cmp.Or(got.triggered, "-"))
 	}
-	if err != nil {
-		return errors.Join(err, first.stop())
+	if wrong == nil {
+		fmt.Fprintf(out, "\nAll %d answers are as expected.\n", len(attempts))
 	}
-	return s.handOver(ctx, stdout, first, attempts[0])
+	return errors.Join(append(wrong, s.stop())...)
 }
 
-// handOver stops the leader while another replica waits. The attempt is one of a runtime for
-// itself.
-func (s *scene) handOver(ctx context.Context, stdout io.Writer, first *replica, a attempt) error {
-	second, err := s.replica(ctx, "replica-2")
-	if err != nil {
-		return errors.Join(err, first.stop())
+func answer(o outcome) string {
+	if o.status == 0 {
+		return "no connection"
 	}
-	fmt.Fprint(stdout, titleReplicas)
-	fmt.Fprintf(stdout, rowFormat, "SITUATION", "ASKED", "ANSWER", "REASON", "RECONCILED BY")
-	standby := a
-	standby.want = outcome{status: http.StatusServiceUnavailable, reason: "not_ready"}
-	err = errors.Join(
-		reportReplica(ctx, stdout, s, "both replicas run", first, a),
-		reportReplica(ctx, stdout, s, "both replicas run", second, standby),
-		first.stop(), second.lead(ctx))
-	a.want.by = second.name
-	return errors.Join(err, reportReplica(ctx, stdout, s, "replica-1 has stopped", second, a), second.stop())
+	return strconv.Itoa(o.status)
 }

@@ -3,14 +3,18 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -91,5 +95,47 @@ func TestEndsWhenItIsInterrupted(t *testing.T) {
 	cancel()
 	if err := run(ctx, new(bytes.Buffer), verifier); err == nil {
 		t.Error("ended with nil, want an error")
+	}
+}
+
+// rotating is key material that a test replaces.
+type rotating struct {
+	atomic.Pointer[keys.Material]
+}
+
+func (r *rotating) Material() (*keys.Material, error) { return r.Load(), nil }
+
+// TestRemovedCALosesItsConnection holds that the removal of a CA also concerns open connections.
+func TestRemovedCALosesItsConnection(t *testing.T) {
+	pki, err := newPKI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	material := &rotating{}
+	material.Store(pki.material)
+	s, err := startScene(t.Context(), pki, material, verifier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attempts, err := pki.attempts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: pki.client(attempts[0].certificate), MaxConnsPerHost: 1}
+	dials := 0
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials++
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	for _, want := range []int{http.StatusAccepted, http.StatusUnauthorized} {
+		status, err := s.send(t.Context(), transport, &attempts[0])
+		if err != nil || status != want || dials != 1 {
+			t.Errorf("status %d on connection %d, want %d on the first: %v", status, dials, want, err)
+		}
+		material.Store(&keys.Material{Certificate: pki.material.Certificate, Roots: pki.another.Pool()})
+	}
+	transport.CloseIdleConnections()
+	if err := s.stop(); err != nil {
+		t.Error(err)
 	}
 }
