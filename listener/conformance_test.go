@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -53,6 +54,7 @@ func (d *directly) Forward(ctx context.Context, manager core.Manager, batch core
 		return nil
 	}
 	answer := contract.DecodeAnswer(w.Code, w.Body.Bytes(), len(batch.Events)+1)
+	answer.Refusal.RetryAfter, _ = time.ParseDuration(w.Header().Get("Retry-After") + "s")
 	if len(answer.Failed) == 0 {
 		return refusedWith(answer.Refusal)
 	}
@@ -65,5 +67,5 @@ func (d *directly) Forward(ctx context.Context, manager core.Manager, batch core
 
 func refusedWith(r contract.Refusal) error {
 	meaning := contract.V3.Interpret(r, false)
-	return &coretest.Refusal{Label: meaning.Reason, Cause: meaning.Cause, Permanent: meaning.Permanent}
+	return &coretest.Refusal{Label: meaning.Reason, After: r.RetryAfter, Cause: meaning.Cause, Permanent: meaning.Permanent}
 }

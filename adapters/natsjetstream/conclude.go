@@ -1,6 +1,7 @@
 package natsjetstream
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -110,7 +111,7 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 	case r.fault == intake.FaultOfReplica && c.intake.Ready(manager) != nil:
 		c.settled(j, manager, fateDelayed, reason, j.msg.Nak())
 	case r.fault == intake.FaultOfShare:
-		c.delay(j, manager, reason, c.pace.after(runtime, j.msg.Data(), longestWait(r.err), time.Now()))
+		c.deferred(runtime, j, manager)
 	case j.age > c.opts.GiveUpAfter && isFinal(r.err):
 		c.terminate(j, manager, reason, r.err)
 	default:
@@ -188,6 +189,13 @@ func (c *Consumer) terminate(j *job, manager core.Manager, reason string, err er
 
 func (c *Consumer) delay(j *job, manager core.Manager, reason string, wait time.Duration) {
 	c.settled(j, manager, fateDelayed, reason, j.msg.NakWithDelay(wait))
+}
+
+// deferred leaves a message beyond the share of its runtime to the stream, until there is room.
+func (c *Consumer) deferred(runtime core.RuntimeID, j *job, manager core.Manager) {
+	data := j.msg.Data()
+	events := max(bytes.Count(data, []byte(`"specversion"`)), 1)
+	c.delay(j, manager, reasons.TooFast, c.intake.Defer(intake.Account{Name: string(runtime)}, events, len(data)))
 }
 
 // settled reports the fate of a message. After an error, the stream delivers the message again.

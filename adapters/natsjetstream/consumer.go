@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,9 +35,10 @@ type Consumer struct {
 	serving atomic.Bool
 	paced   *slog.Logger // for lines that a runtime can cause without end
 	returns returns
-	pace    *pace
-	now     func() time.Time
-	ackWait time.Duration
+	// managers have a handler.
+	managers []core.Manager
+	now      func() time.Time
+	ackWait  time.Duration
 	// receive is the part that a test replaces.
 	receive func(ctx context.Context, r *intake.Request) result
 }
@@ -69,7 +72,7 @@ func NewConsumer(
 	}
 	c := &Consumer{
 		conn: conn, stream: stream, intake: in, opts: opts, now: time.Now, ackWait: ackWait,
-		returns: newReturns(opts.MaxInFlight), pace: newPace(opts.RuntimeRate),
+		returns: newReturns(opts.MaxInFlight), managers: slices.Sorted(maps.Keys(handlers)),
 		paced: pacedlog.New(opts.Logger, time.Minute, "reason", "stream"),
 	}
 	c.receive = c.receiveBatch
@@ -108,13 +111,12 @@ func (c *Consumer) Start(ctx context.Context) error {
 	defer stop(nil)
 	c.serving.Store(true)
 	defer c.serving.Store(false)
-	managers := c.intake.Managers()
-	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(managers)))
+	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(c.managers)))
 	keepIntake := context.AfterFunc(running, c.intake.Stop)
 	defer keepIntake()
 	var tasks sync.WaitGroup
 	tasks.Go(func() { stop(c.watchConnection(running)) })
-	for _, manager := range managers {
+	for _, manager := range c.managers {
 		tasks.Go(func() { c.serve(running, manager) })
 	}
 	if c.opts.Fleet != nil && !c.opts.SharedFleet {

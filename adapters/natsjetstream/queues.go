@@ -100,8 +100,7 @@ func (q *queues) add(msg jetstream.Msg) {
 	}
 	switch q.enqueue(runtime, msg) {
 	case tooMany:
-		now := time.Now()
-		q.delay(&job{msg: msg, began: now}, q.manager, reasons.TooFast, q.pace.after(runtime, msg.Data(), 0, now))
+		q.deferred(runtime, &job{msg: msg, began: time.Now()}, q.manager)
 		<-q.slots
 	case first:
 		q.running.Go(func() { q.work(runtime, msg) })

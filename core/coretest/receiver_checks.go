@@ -1,7 +1,7 @@
 package coretest
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"time"
 
@@ -94,7 +94,8 @@ func (s *receiverSuite) testRefusedHeartbeat() {
 	}
 }
 
-// testLoudRuntime sends more events than the share of a runtime at once.
+// testLoudRuntime sends more events than the share of a runtime at once. The refusal says when the
+// share has room again.
 func (s *receiverSuite) testLoudRuntime() {
 	const batches, events = 8, 400
 	names := make([]string, events)
@@ -103,11 +104,16 @@ func (s *receiverSuite) testLoudRuntime() {
 	}
 	var refused error
 	for range batches {
-		refused = errors.Join(refused, s.send("loud", batchOf(names...)))
+		refused = cmp.Or(s.send("loud", batchOf(names...)), refused)
 	}
 	s.wantWhole(refused, core.ErrNotReady)
+	wait := core.RetryAfter(refused)
 	if err := s.send(s.runtime, batchOf("a")); err != nil {
 		s.t.Errorf("another runtime is refused: %v", err)
 	}
 	s.wantHandled(s.runtime, "a")
+	<-time.After(wait)
+	if err := s.send("loud", batchOf("later")); err != nil {
+		s.t.Errorf("refused after the wait of %v that was asked for: %v", wait, err)
+	}
 }

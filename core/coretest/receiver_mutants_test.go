@@ -91,6 +91,7 @@ func receiverMutants() map[string]*receiverMutant {
 		"acknowledges what failed":   {failure: "refuses events no event failed", answer: func(*core.Batch, error) error { return nil }},
 		"loses what is not ready":    {failure: "want at least [late]", answer: losesNotReady},
 		"has no shares":              {failure: "refuses with <nil>", answer: hidesTooFast},
+		"hurries":                    {failure: "refused after the wait of 1ms", answer: hurries},
 	}
 }
 
@@ -131,6 +132,13 @@ func condemnsEvents(_ *core.Batch, err error) error {
 func losesNotReady(_ *core.Batch, err error) error {
 	if failed, ok := errors.AsType[*intake.Failure](err); ok && failed.Fault == intake.FaultOfReplica {
 		return nil
+	}
+	return err
+}
+
+func hurries(_ *core.Batch, err error) error {
+	if errors.Is(err, core.ErrNotReady) {
+		return &coretest.Refusal{Label: "hurries", After: time.Millisecond, Cause: err}
 	}
 	return err
 }

@@ -76,9 +76,6 @@ func (in *Intake) Serves(manager core.Manager) bool {
 	return known
 }
 
-// Managers returns the managers that have a handler.
-func (in *Intake) Managers() []core.Manager { return slices.Sorted(maps.Keys(in.handlers)) }
-
 // Ready returns why the handler of a manager takes no events, nil if it is a [core.Readier] that
 // takes them, or if it is none.
 func (in *Intake) Ready(manager core.Manager) error {

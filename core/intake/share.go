@@ -33,6 +33,8 @@ type share struct {
 	inFlight int
 	// quiet is the end of the pauses of the account.
 	quiet time.Time
+	// next is the time at which there is room for a further deferred message.
+	next time.Time
 }
 
 func newShares(rate float64, burst, inFlight int) *shares {
@@ -75,6 +77,21 @@ func (s *shares) charge(a Account, cost float64, now time.Time) (wait time.Durat
 	}
 	held.tokens -= cost
 	return 0, true
+}
+
+// slack is the factor by which tokens take longer for deferred messages, so that none comes too
+// early: it is carried in vain, and delays the messages of others.
+const slack = 1.1
+
+// deferred returns the wait of a message until the share has room for it and for those that were
+// deferred before it, from 1 s to maxWait.
+func (s *shares) deferred(a Account, cost float64, now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := s.fill(a, now)
+	wait := min(max(held.next.Sub(now), s.until(1-held.tokens), time.Second), maxWait)
+	held.next = now.Add(wait + s.until(slack*cost))
+	return wait
 }
 
 func (s *shares) leave(a Account, now time.Time) {

@@ -61,6 +61,32 @@ func TestSharesTakeMoreThanTheBurst(t *testing.T) {
 	}
 }
 
+// A transport that keeps messages delivers each when there is room for it, none in vain and none
+// later than in 5 min.
+func TestSharesSpreadDeferredMessages(t *testing.T) {
+	t.Parallel()
+	const cost, messages = 100, 12
+	s, now := newShares(50, 1, 1), time.Unix(1000, 0)
+	var due [messages]time.Time
+	for n := range due {
+		due[n] = now.Add(s.deferred(prod, cost, now))
+	}
+	last := now
+	for n, at := range due {
+		if _, ok := s.charge(prod, cost, at); !ok || at.Sub(last) > 3*time.Second {
+			t.Errorf("message %d, worth 2s, comes %v after the last one: taken %v", n, at.Sub(last), ok)
+		}
+		last = at
+	}
+	var wait time.Duration
+	for range 1000 {
+		wait = s.deferred(prod, cost, last)
+	}
+	if wait != maxWait {
+		t.Errorf("the wait behind a thousand messages is %v, want %v", wait, maxWait)
+	}
+}
+
 func TestSharesBoundWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	s, now := newShares(100, 100, 2), time.Unix(1000, 0)
