@@ -177,17 +177,15 @@ func getWith(ctx context.Context, client *http.Client, url string) ([]byte, erro
 	return body, err
 }
 
-// Eventually waits until condition holds, and ends the test when it does not in time.
+// Eventually waits until condition holds, and ends the test when it does not in time. It asks after
+// 10 ms first, and at least five times a second.
 func Eventually(t testing.TB, timeout time.Duration, what string, condition func() bool) {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(timeout)
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
+	for began := time.Now(); !condition(); {
+		waited := time.Since(began)
+		if waited > timeout {
 			t.Fatalf("after %v still not true: %s", timeout, what)
 		}
+		<-time.After(min(max(waited/20, 10*time.Millisecond), 200*time.Millisecond))
 	}
 }

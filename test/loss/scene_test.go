@@ -193,7 +193,7 @@ func (s *scene) awaitEvents() {
 	n := 0
 	lab.Eventually(s.t, time.Minute, "a write reaches the operator", func() bool {
 		n++
-		if n%20 == 1 {
+		if n%5 == 1 {
 			probe := lab.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)
 			if err := s.plane.Client.Create(s.t.Context(), probe); err != nil {
 				s.t.Fatal(err)

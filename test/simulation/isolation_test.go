@@ -13,15 +13,19 @@ import (
 )
 
 // TestIsolation compares latencies with and without an event, a manager or a runtime that misbehaves for ever. The
-// p99 of all others stays within a factor of 1.5.
+// p99 of all others stays within a factor of 1.5. Virtual time gives each seed the same p99. make test plays
+// contract v3, and make simulate all contracts.
 func TestIsolation(t *testing.T) {
 	keys := testPKI(t)
-	const seeds, most = 1, 1.5
+	const most = 1.5
 	for _, version := range contract.Versions() {
-		alone := p99(t, keys, version, seeds)
+		if *seeds == few && version != contract.V3 {
+			continue
+		}
+		alone := p99(t, keys, version)
 		for name, faults := range misbehaving() {
 			t.Run(fmt.Sprintf("%s/%s", version, name), func(t *testing.T) {
-				beside := p99(t, keys, version, seeds, faults...)
+				beside := p99(t, keys, version, faults...)
 				if float64(beside) > most*float64(alone) {
 					t.Errorf("p99 of the others is %s, and %s without: want at most a factor of %v", beside, alone, most)
 				}
@@ -49,27 +53,23 @@ func misbehaving() map[string][]Fault {
 	}
 }
 
-func p99(t *testing.T, keys *pki, version contract.Version, seeds int, faults ...Fault) time.Duration {
+func p99(t *testing.T, keys *pki, version contract.Version, faults ...Fault) (of time.Duration) {
 	t.Helper()
-	var all []time.Duration
-	for seed := range seeds {
-		synctest.Test(t, func(t *testing.T) {
-			t.Helper()
-			w := newWorld(neighbours(uint64(seed), version, faults), keys, nil)
-			w.run()
-			all = append(all, w.history.Latencies()...)
-		})
-	}
-	const part = 0.99
-	return oracle.Quantile(all, part)
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+		w := newWorld(neighbours(version, faults), keys, nil)
+		w.run()
+		of = oracle.Quantile(w.history.Latencies(), 0.99)
+	})
+	return of
 }
 
 // neighbours returns a plan with many writes, and with faults that never end. The writes do not depend on the
 // faults.
-func neighbours(seed uint64, version contract.Version, faults []Fault) *Plan {
-	d := newDice(seed)
+func neighbours(version contract.Version, faults []Fault) *Plan {
+	d := newDice(0)
 	p := &Plan{
-		Seed: seed, Length: 4 * time.Minute, Operators: 1, Managers: []core.Manager{"alpha"}, Faults: faults, Measured: true,
+		Length: 4 * time.Minute, Operators: 1, Managers: []core.Manager{"alpha"}, Faults: faults, Measured: true,
 	}
 	for i := range 2 {
 		p.Runtimes = append(p.Runtimes, RuntimePlan{

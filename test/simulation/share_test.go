@@ -8,19 +8,13 @@ import (
 	"testing"
 )
 
-// apart is the distance of the first seeds of processes that run for a time.
-const apart = 1_000_000
-
 // share runs the seeds in several processes of this program, as each of them has one processor.
 func share(t *testing.T, processes int) {
 	t.Helper()
 	var running sync.WaitGroup
-	each, next := (*seeds+processes-1)/processes, apart
-	if *seeds > 0 {
-		next = each
-	}
+	each := (*seeds + processes - 1) / processes
 	for i := range processes {
-		running.Go(func() { work(t, *seed+uint64(i*next), each) })
+		running.Go(func() { work(t, *seed+uint64(i*each), each) })
 	}
 	running.Wait()
 }
@@ -28,7 +22,7 @@ func share(t *testing.T, processes int) {
 func work(t *testing.T, first uint64, n int) {
 	t.Helper()
 	worker := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-test.v", "-test.timeout=0", "-workers=1",
-		"-seed", strconv.FormatUint(first, 10), "-seeds", strconv.Itoa(n), "-for", limit.String(),
+		"-seed", strconv.FormatUint(first, 10), "-seeds", strconv.Itoa(n),
 		"-keep-on="+strconv.FormatBool(*keepOn), "-shrink="+strconv.FormatBool(*smaller))
 	out, err := worker.CombinedOutput()
 	if err != nil {

@@ -21,37 +21,29 @@ import (
 
 var (
 	seed    = flag.Uint64("seed", 1, "the first seed")
-	seeds   = flag.Int("seeds", 0, "the number of seeds; 0: as many as fit into -for")
-	limit   = flag.Duration("for", time.Minute, "the real time for all seeds, if -seeds is 0")
-	workers = flag.Int("workers", 0, "the number of processes that share the seeds; 0: one for each processor if -seeds is 0, or else one")
+	seeds   = flag.Int("seeds", few, "the number of seeds; -seeds 1 has one process")
+	workers = flag.Int("workers", runtime.NumCPU(), "the most processes that share the seeds, each with one processor")
 	keepOn  = flag.Bool("keep-on", false, "do not stop at the first failing seed")
 	printed = flag.Bool("log", false, "print what happens, in virtual time")
 	smaller = flag.Bool("shrink", true, "look for fewer faults and writes that still fail")
 )
 
+// few schedules are those of make test, where the race detector makes each four times as long.
+const few = 20
+
 // TestSimulation runs one plan after the other, each in a bubble of virtual time.
 func TestSimulation(t *testing.T) {
-	if n := processes(); n > 1 {
+	if n := min(*workers, *seeds); n > 1 {
 		share(t, n)
 		return
 	}
 	keys := testPKI(t)
 	began, n := time.Now(), 0
-	for s := *seed; *seeds > 0 && n < *seeds || *seeds == 0 && time.Since(began) < *limit; s++ {
-		n++
-		if failed := play(t, draw(s), keys); failed && !*keepOn {
-			break
-		}
+	for failed := false; n < *seeds && (!failed || *keepOn); n++ {
+		failed = play(t, draw(*seed+uint64(n)), keys)
 	}
 	took := time.Since(began)
 	t.Logf("%d schedules in %s, %.0f a minute", n, took.Round(time.Millisecond), float64(n)/took.Minutes())
-}
-
-func processes() int {
-	if *workers == 0 && *seeds == 0 {
-		return runtime.NumCPU()
-	}
-	return *workers
 }
 
 // testPKI also limits the test to one processor, so that the order of goroutines is nearly repeatable.

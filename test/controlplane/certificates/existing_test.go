@@ -19,31 +19,33 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// Names of today's fleet, in the namespace that a gateway of Istio reads.
-var (
-	todaysCA      = types.NamespacedName{Namespace: "istio-system", Name: "klm-watcher"}
-	todaysGateway = types.NamespacedName{Namespace: "istio-system", Name: "klm-istio-gateway"}
-	anotherCA     = types.NamespacedName{Namespace: "istio-system", Name: "another"}
-)
-
-// existing is a CA of cert-manager with a Secret of a gateway that another program has made.
+// existing is a CA of cert-manager with a Secret of a gateway that another program has made. They have
+// the names of today's fleet, in a namespace that a gateway of Istio reads.
 type existing struct {
 	t      *testing.T
 	client client.Client
 	ca     *x509.Certificate
+
+	todaysCA, todaysGateway, anotherCA, leaf types.NamespacedName
 }
 
 func newExisting(t *testing.T) *existing {
 	t.Helper()
-	e := &existing{t: t, client: startOwnPlane(t)}
-	e.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: todaysCA.Namespace}})
+	e := &existing{t: t, client: startPlane(t)}
+	istio := namespace + "-istio-system"
+	for key, name := range map[*types.NamespacedName]string{
+		&e.todaysCA: "klm-watcher", &e.todaysGateway: "klm-istio-gateway", &e.anotherCA: "another", &e.leaf: "leaf",
+	} {
+		*key = types.NamespacedName{Namespace: istio, Name: name}
+	}
+	e.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: istio}})
 	e.create(&certv1.Issuer{
-		ObjectMeta: metav1.ObjectMeta{Namespace: todaysCA.Namespace, Name: "klm-watcher-root"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: istio, Name: "klm-watcher-root"},
 		Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
 	})
-	files := e.newCA(todaysCA)
+	files := e.newCA(e.todaysCA)
 	e.ca = certificatesOf(t, files["tls.crt"])[0]
-	e.createSecret(todaysGateway, corev1.SecretTypeOpaque, map[string][]byte{
+	e.createSecret(e.todaysGateway, corev1.SecretTypeOpaque, map[string][]byte{
 		"tls.crt": files["tls.crt"], "tls.key": files["tls.key"], "ca.crt": files["ca.crt"], "temp.ca.crt": files["ca.crt"],
 	})
 	return e
@@ -98,7 +100,7 @@ func (e *existing) set(opts certificates.Options) *certificates.Certificates {
 func (e *existing) gateway() *corev1.Secret {
 	e.t.Helper()
 	secret := &corev1.Secret{}
-	e.must(e.client.Get(e.t.Context(), todaysGateway, secret))
+	e.must(e.client.Get(e.t.Context(), e.todaysGateway, secret))
 	return secret
 }
 
@@ -111,7 +113,7 @@ func (e *existing) trusts(ca *x509.Certificate) bool {
 // CA is rotated as any other, and its copy has no key afterwards.
 func TestExistingCAIsImported(t *testing.T) {
 	e := newExisting(t)
-	opts := certificates.Options{ImportCA: todaysCA, ListenerSecret: todaysGateway}
+	opts := certificates.Options{ImportCA: e.todaysCA, ListenerSecret: e.todaysGateway}
 	set := e.set(opts)
 	bootstrapped(t, set)
 	server := certificatesOf(t, e.gateway().Data["tls.crt"])[0]
@@ -138,15 +140,15 @@ func TestExistingCAIsImported(t *testing.T) {
 	if err := certificatesOf(t, e.gateway().Data["tls.crt"])[0].CheckSignatureFrom(e.ca); err == nil {
 		t.Error("the server certificate is still of the first CA")
 	}
-	e.must(e.client.Get(t.Context(), todaysCA, &corev1.Secret{})) // The original stays.
+	e.must(e.client.Get(t.Context(), e.todaysCA, &corev1.Secret{})) // The original stays.
 }
 
 // Additional CAs come into the bundle and leave it with the option.
 func TestAdditionalCAs(t *testing.T) {
 	e := newExisting(t)
-	other := certificatesOf(t, e.newCA(anotherCA)["ca.crt"])[0]
+	other := certificatesOf(t, e.newCA(e.anotherCA)["ca.crt"])[0]
 	listed := certificates.Options{
-		ImportCA: todaysCA, ListenerSecret: todaysGateway, AdditionalCAs: []types.NamespacedName{anotherCA},
+		ImportCA: e.todaysCA, ListenerSecret: e.todaysGateway, AdditionalCAs: []types.NamespacedName{e.anotherCA},
 	}
 	set := e.set(listed)
 	bootstrapped(t, set)
@@ -162,8 +164,8 @@ func TestAdditionalCAs(t *testing.T) {
 	if e.trusts(other) || !e.trusts(e.ca) {
 		t.Error("want the additional CA to leave the bundle, and the CA that signs to stay")
 	}
-	listed.AdditionalCAs = []types.NamespacedName{{Namespace: "istio-system", Name: "missing"}}
-	if _, err := e.set(listed).Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "istio-system/missing") {
+	listed.AdditionalCAs = []types.NamespacedName{{Namespace: namespace, Name: "missing"}}
+	if _, err := e.set(listed).Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), namespace+"/missing") {
 		t.Errorf("error %v, want the name of the Secret", err)
 	}
 }
@@ -171,13 +173,13 @@ func TestAdditionalCAs(t *testing.T) {
 // A Secret of a gateway is left alone if its CA is not imported. A change would cut agents off.
 func TestForeignSecretIsLeftAlone(t *testing.T) {
 	e := newExisting(t)
-	e.newCA(anotherCA)
+	e.newCA(e.anotherCA)
 	before := e.gateway().ResourceVersion
 	for name, opts := range map[string]certificates.Options{
-		"no import":  {ListenerSecret: todaysGateway},
-		"another CA": {ListenerSecret: todaysGateway, ImportCA: anotherCA},
-		"no Secret":  {ListenerSecret: todaysGateway, ImportCA: types.NamespacedName{Namespace: "default", Name: "none"}},
-		"no CA":      {ListenerSecret: todaysGateway, ImportCA: e.leaf()},
+		"no import":  {ListenerSecret: e.todaysGateway},
+		"another CA": {ListenerSecret: e.todaysGateway, ImportCA: e.anotherCA},
+		"no Secret":  {ListenerSecret: e.todaysGateway, ImportCA: types.NamespacedName{Namespace: "default", Name: "none"}},
+		"no CA":      {ListenerSecret: e.todaysGateway, ImportCA: e.newLeaf()},
 	} {
 		if _, err := e.set(opts).Reconcile(t.Context()); err == nil {
 			t.Errorf("%s: no error", name)
@@ -195,8 +197,8 @@ func TestForeignSecretIsLeftAlone(t *testing.T) {
 	}
 }
 
-// leaf is a Secret with a certificate that is no CA.
-func (e *existing) leaf() types.NamespacedName {
+// newLeaf makes a Secret with a certificate that is no CA.
+func (e *existing) newLeaf() types.NamespacedName {
 	e.t.Helper()
 	ca, err := testpki.NewCA("other", testpki.Options{})
 	e.must(err)
@@ -204,7 +206,6 @@ func (e *existing) leaf() types.NamespacedName {
 	e.must(err)
 	files, err := testpki.Files(leaf, ca)
 	e.must(err)
-	key := types.NamespacedName{Namespace: "istio-system", Name: "leaf"}
-	e.createSecret(key, corev1.SecretTypeTLS, files)
-	return key
+	e.createSecret(e.leaf, corev1.SecretTypeTLS, files)
+	return e.leaf
 }

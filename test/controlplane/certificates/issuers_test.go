@@ -25,8 +25,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // issuers are programs that issue certificates. A rotation is that of each of them.
@@ -36,11 +34,11 @@ func issuers() map[string]func(testing.TB) client.Client {
 	}
 }
 
-// startGardener starts an API server with the definitions of cert-management, and a controller that
-// acts as cert-management v0.16.0 does.
+// startGardener starts a controller that acts as cert-management v0.16.0 does.
 func startGardener(t testing.TB) client.Client {
 	t.Helper()
-	plane := apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Gardener(t)})
+	plane := startShared(t)
+	newNamespace(t, plane)
 	mgr := rig.NewManager(t, plane.Config, nil)
 	kind := ofGardener("Certificate")
 	if err := ctrl.NewControllerManagedBy(mgr).For(kind).Complete(&certManagement{plane.Client}); err != nil {

@@ -26,6 +26,7 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // namespace is that of the test that runs. Tests with startPlane share an API server and cert-manager.
@@ -58,10 +59,16 @@ var (
 	planes int
 )
 
-// startPlane makes a namespace for a test.
+// startShared starts the API server of all tests, also with the definitions of cert-management.
+func startShared(t testing.TB) *apiserver.ControlPlane {
+	t.Helper()
+	return rig.SharedAPIServer(t, apiserver.Options{Scheme: known(t), CRDPaths: manifests.Gardener(t)})
+}
+
+// startPlane starts cert-manager, and makes a namespace for a test.
 func startPlane(t testing.TB) client.Client {
 	t.Helper()
-	plane := rig.SharedAPIServer(t, apiserver.Options{Scheme: known(t)})
+	plane := startShared(t)
 	if shared == nil {
 		process, err := certmanager.Start(t.Context(), plane.Kubeconfig, certmanager.Options{})
 		if err != nil {
@@ -69,21 +76,18 @@ func startPlane(t testing.TB) client.Client {
 		}
 		shared = process
 	}
+	newNamespace(t, plane)
+	return plane.Client
+}
+
+func newNamespace(t testing.TB, plane *apiserver.ControlPlane) {
+	t.Helper()
 	planes++
 	namespace = fmt.Sprint("test-", planes)
 	t.Cleanup(func() { namespace = metav1.NamespaceDefault })
 	if err := plane.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	return plane.Client
-}
-
-// startOwnPlane is for a test with objects outside of its namespace.
-func startOwnPlane(t testing.TB) client.Client {
-	t.Helper()
-	plane := apiserver.StartT(t, apiserver.Options{Scheme: known(t)})
-	certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
-	return plane.Client
 }
 
 func known(t testing.TB) *runtime.Scheme {

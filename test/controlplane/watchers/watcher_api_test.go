@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
@@ -88,159 +89,97 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	for range 65 {
 		many["l"+strings.Repeat("x", len(many)%60)+string(rune('a'+len(many)/60))] = "v"
 	}
-	tests := map[string]wrongValue{
-		"port 0":        {"serviceInfo.port", int64(0), says{"spec.serviceInfo.port", "greater than or equal to 1"}},
-		"negative port": {"serviceInfo.port", int64(-1), says{"spec.serviceInfo.port", "greater than or equal to 1"}},
-		"port 65536": {
-			"serviceInfo.port", int64(65536),
-			says{"spec.serviceInfo.port", "less than or equal to 65535"},
-		},
-		"port that wraps": {"serviceInfo.port", int64(1<<32 + 80), says{"spec.serviceInfo.port"}},
-		"port as text":    {"serviceInfo.port", "8082", says{"spec.serviceInfo.port", "expected numeric"}},
-		"no port":         {"serviceInfo.port", nil, says{"spec.serviceInfo.port", "Required"}},
-		"no service":      {"serviceInfo", nil, says{"spec.serviceInfo", "Required"}},
-		"service with a domain": {
-			"serviceInfo.name", "klm.kcp-system",
-			says{"spec.serviceInfo.name", "name of a service"},
-		},
-		"no name of the service":   {"serviceInfo.name", "", says{"spec.serviceInfo.name", "name of a service"}},
-		"long name of the service": {"serviceInfo.name", long, says{"spec.serviceInfo.name", "63"}},
-		"namespace with a slash": {
-			"serviceInfo.namespace", "a/b",
-			says{"spec.serviceInfo.namespace", "name of a namespace"},
-		},
-		"long namespace":           {"serviceInfo.namespace", long, says{"spec.serviceInfo.namespace", "63"}},
-		"manager in capitals":      {"manager", "Lifecycle-Manager", says{"spec.manager", "DNS-1123 label"}},
-		"manager with a slash":     {"manager", "../../etc", says{"spec.manager", "DNS-1123 label"}},
-		"manager with a dot":       {"manager", "klm.v2", says{"spec.manager", "DNS-1123 label"}},
-		"manager with a line feed": {"manager", "klm\n", says{"spec.manager", "DNS-1123 label"}},
-		"long manager":             {"manager", long, says{"spec.manager", "63"}},
-		"field data":               {"field", "data", says{"spec.field", `"spec", "status"`}},
-		"empty field":              {"field", "", says{"spec.field", `"spec", "status"`}},
-		"all resources":            {"resourceToWatch.resource", "*", says{"spec.resourceToWatch.resource", "wildcard"}},
-		"all subresources": {
-			"resourceToWatch.resource", "kymas/*",
-			says{"spec.resourceToWatch.resource", "subresource"},
-		},
-		"subresource status": {
-			"resourceToWatch.resource", "kymas/status",
-			says{"spec.resourceToWatch.resource", "which spec.field watches"},
-		},
-		"subresource of a subresource": {
-			"resourceToWatch.resource", "kymas/a/b",
-			says{"spec.resourceToWatch.resource", "one subresource"},
-		},
-		"labels of a subresource": {"resourceToWatch.resource", "kymas/scale", says{"spec", "no labelsToWatch"}},
-		"kind in lower case":      {"resourceToWatch.kind", "kyma", says{"spec.resourceToWatch.kind", "upper camel case"}},
-		"operator of a label": {
-			"labelExpressionsToWatch",
-			[]any{map[string]any{"key": "a", "operator": "In"}},
-			says{"spec.labelExpressionsToWatch[0].values", "In and NotIn"},
-		},
-		"label of a namespace": {
-			"namespaceSelector",
-			map[string]any{"matchLabels": map[string]any{"a b": "c"}},
-			says{"spec.namespaceSelector.matchLabels", "label key"},
-		},
-		"name of a condition": {
-			"matchConditions",
-			[]any{map[string]any{"name": "changed", "expression": "true"}},
-			says{"spec.matchConditions[0].name", "neither persisted nor changed"},
-		},
-		"two conditions of one name": {
-			"matchConditions",
-			[]any{
-				map[string]any{"name": "a", "expression": "true"}, map[string]any{"name": "a", "expression": "false"},
-			},
-			says{"spec.matchConditions", "duplicate"},
-		},
-		"no expression": {
-			"matchConditions",
-			[]any{map[string]any{"name": "a", "expression": ""}},
-			says{"spec.matchConditions[0].expression"},
-		},
-		"a kind":            {"resourceToWatch.resource", "ConfigMap", says{"spec.resourceToWatch.resource", "plural"}},
-		"no resource":       {"resourceToWatch.resource", nil, says{"spec.resourceToWatch.resource", "Required"}},
-		"empty resource":    {"resourceToWatch.resource", "", says{"spec.resourceToWatch.resource", "plural"}},
-		"long resource":     {"resourceToWatch.resource", long, says{"spec.resourceToWatch.resource", "plural"}},
-		"all groups":        {"resourceToWatch.group", "*", says{"spec.resourceToWatch.group", "wildcard"}},
-		"group in capitals": {"resourceToWatch.group", "Apps", says{"spec.resourceToWatch.group", "one API group"}},
-		"no group":          {"resourceToWatch.group", nil, says{"spec.resourceToWatch.group", "Required"}},
-		"long group":        {"resourceToWatch.group", strings.Repeat("a.", 127), says{"spec.resourceToWatch.group", "253"}},
-		"empty version":     {"resourceToWatch.version", "", says{"spec.resourceToWatch.version", "such as v1"}},
-		"no version":        {"resourceToWatch.version", nil, says{"spec.resourceToWatch.version", "Required"}},
-		"some versions":     {"resourceToWatch.version", "v*", says{"spec.resourceToWatch.version", `"*" for any`}},
-		"what calls no webhooks": {
-			"resourceToWatch",
-			map[string]any{
-				"group": "admissionregistration.k8s.io", "version": "v1", "resource": "validatingwebhookconfigurations",
-			},
-			says{"spec.resourceToWatch.resource", "no webhooks"},
-		},
-		"label key with a blank": {
-			"labelsToWatch",
-			map[string]any{"a b": "c"},
-			says{"spec.labelsToWatch", "label key"},
-		},
-		"empty label key": {"labelsToWatch", map[string]any{"": "c"}, says{"spec.labelsToWatch", "label key"}},
-		"label key of two parts": {
-			"labelsToWatch",
-			map[string]any{"a/b/c": "c"},
-			says{"spec.labelsToWatch", "label key"},
-		},
-		"long label key": {"labelsToWatch", map[string]any{long: "c"}, says{"spec.labelsToWatch", "label key"}},
-		"label value of blanks": {
-			"labelsToWatch",
-			map[string]any{"a": "b c"},
-			says{"spec.labelsToWatch[a]", "label value"},
-		},
-		"long label value": {"labelsToWatch", map[string]any{"a": long}, says{"spec.labelsToWatch.a", "63"}},
-		"label value of a number": {
-			"labelsToWatch",
-			map[string]any{"a": int64(1)},
-			says{"spec.labelsToWatch.a", "string"},
-		},
-		"too many labels": {"labelsToWatch", many, says{"spec.labelsToWatch", "64"}},
-		"no gateway":      {"gateway", nil, says{"spec.gateway", "Required"}},
-		"no selector":     {"gateway.selector", nil, says{"spec.gateway.selector", "Required"}},
-		"empty selector":  {"gateway.selector", map[string]any{}, says{"spec.gateway.selector", "every gateway"}},
-		"selector without labels": {
-			"gateway.selector.matchLabels",
-			map[string]any{},
-			says{"spec.gateway.selector", "every gateway"},
-		},
-		"selector that is text": {"gateway.selector", "a=b", says{"spec.gateway.selector", "object"}},
-		"selector's key": {
-			"gateway.selector.matchLabels",
-			map[string]any{"-a": "b"},
-			says{"spec.gateway.selector.matchLabels", "label key"},
-		},
-		"selector's value": {
-			"gateway.selector.matchLabels",
-			map[string]any{"a": "-b"},
-			says{"spec.gateway.selector.matchLabels[a]", "label value"},
-		},
-		"unknown operator": requirement(map[string]any{"key": "a", "operator": "Like", "values": []any{"b"}},
-			"[0].operator", `"In", "NotIn", "Exists", "DoesNotExist"`),
-		"In without values": requirement(map[string]any{"key": "a", "operator": "In"}, "[0].values", "In and NotIn"),
-		"Exists with values": requirement(map[string]any{"key": "a", "operator": "Exists", "values": []any{"b"}},
-			"[0].values", "none for Exists"),
-		"requirement's key": requirement(map[string]any{"key": "a b", "operator": "Exists"}, "[0].key", "label key"),
-		"requirement's value": requirement(map[string]any{"key": "a", "operator": "In", "values": []any{"b c"}},
-			"[0].values[0]", "label value"),
-		"a long name":    {"metadata.name", strings.Repeat("a", 165), says{"metadata.name", "at most 164"}},
-		"a typing error": {"labelsToWtach", map[string]any{"a": "b"}, says{"spec.labelsToWtach"}},
-		"no spec":        {"", nil, says{"spec", "Required"}},
+	read := func(text string) (value any) {
+		if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+			t.Fatal(err)
+		}
+		return value
 	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
+	const expressions = "gateway.selector.matchExpressions"
+	// The message names the field, spec.<path> with a suffix unless it is given whole, and says the text.
+	tests := []wrongValue{
+		{"port 0", "serviceInfo.port", int64(0), "", "greater than or equal to 1"},
+		{"negative port", "serviceInfo.port", int64(-1), "", "greater than or equal to 1"},
+		{"port 65536", "serviceInfo.port", int64(65536), "", "less than or equal to 65535"},
+		{"port that wraps", "serviceInfo.port", int64(1<<32 + 80), "", ""},
+		{"port as text", "serviceInfo.port", "8082", "", "expected numeric"},
+		{"no port", "serviceInfo.port", nil, "", "Required"},
+		{"no service", "serviceInfo", nil, "", "Required"},
+		{"service with a domain", "serviceInfo.name", "klm.kcp-system", "", "name of a service"},
+		{"no name of the service", "serviceInfo.name", "", "", "name of a service"},
+		{"long name of the service", "serviceInfo.name", long, "", "63"},
+		{"namespace with a slash", "serviceInfo.namespace", "a/b", "", "name of a namespace"},
+		{"long namespace", "serviceInfo.namespace", long, "", "63"},
+		{"manager in capitals", "manager", "Lifecycle-Manager", "", "DNS-1123 label"},
+		{"manager with a slash", "manager", "../../etc", "", "DNS-1123 label"},
+		{"manager with a dot", "manager", "klm.v2", "", "DNS-1123 label"},
+		{"manager with a line feed", "manager", "klm\n", "", "DNS-1123 label"},
+		{"long manager", "manager", long, "", "63"},
+		{"field data", "field", "data", "", `"spec", "status"`},
+		{"empty field", "field", "", "", `"spec", "status"`},
+		{"all resources", "resourceToWatch.resource", "*", "", "wildcard"},
+		{"all subresources", "resourceToWatch.resource", "kymas/*", "", "subresource"},
+		{"subresource status", "resourceToWatch.resource", "kymas/status", "", "which spec.field watches"},
+		{"subresource of a subresource", "resourceToWatch.resource", "kymas/a/b", "", "one subresource"},
+		{"labels of a subresource", "resourceToWatch.resource", "kymas/scale", "spec", "no labelsToWatch"},
+		{"kind in lower case", "resourceToWatch.kind", "kyma", "", "upper camel case"},
+		{"operator of a label", "labelExpressionsToWatch", read(`[{key: a, operator: In}]`), "[0].values", "In and NotIn"},
+		{"label of a namespace", "namespaceSelector", read(`{matchLabels: {a b: c}}`), ".matchLabels", "label key"},
+		{"name of a condition", "matchConditions", read(`[{name: changed, expression: "true"}]`), "[0].name", "neither persisted nor changed"},
+		{"two conditions of one name", "matchConditions", read(`[{name: a, expression: "true"}, {name: a, expression: "false"}]`), "", "duplicate"},
+		{"no expression", "matchConditions", read(`[{name: a, expression: ""}]`), "[0].expression", ""},
+		{"a kind", "resourceToWatch.resource", "ConfigMap", "", "plural"},
+		{"no resource", "resourceToWatch.resource", nil, "", "Required"},
+		{"empty resource", "resourceToWatch.resource", "", "", "plural"},
+		{"long resource", "resourceToWatch.resource", long, "", "plural"},
+		{"all groups", "resourceToWatch.group", "*", "", "wildcard"},
+		{"group in capitals", "resourceToWatch.group", "Apps", "", "one API group"},
+		{"no group", "resourceToWatch.group", nil, "", "Required"},
+		{"long group", "resourceToWatch.group", strings.Repeat("a.", 127), "", "253"},
+		{"empty version", "resourceToWatch.version", "", "", "such as v1"},
+		{"no version", "resourceToWatch.version", nil, "", "Required"},
+		{"some versions", "resourceToWatch.version", "v*", "", `"*" for any`},
+		{
+			"what calls no webhooks", "resourceToWatch",
+			read(`{group: admissionregistration.k8s.io, version: v1, resource: validatingwebhookconfigurations}`), ".resource", "no webhooks",
+		},
+		{"label key with a blank", "labelsToWatch", read(`{a b: c}`), "", "label key"},
+		{"empty label key", "labelsToWatch", read(`{"": c}`), "", "label key"},
+		{"label key of two parts", "labelsToWatch", read(`{a/b/c: c}`), "", "label key"},
+		{"long label key", "labelsToWatch", map[string]any{long: "c"}, "", "label key"},
+		{"label value of blanks", "labelsToWatch", read(`{a: b c}`), "[a]", "label value"},
+		{"long label value", "labelsToWatch", map[string]any{"a": long}, ".a", "63"},
+		{"label value of a number", "labelsToWatch", read(`{a: 1}`), ".a", "string"},
+		{"too many labels", "labelsToWatch", many, "", "64"},
+		{"no gateway", "gateway", nil, "", "Required"},
+		{"no selector", "gateway.selector", nil, "", "Required"},
+		{"empty selector", "gateway.selector", read(`{}`), "", "every gateway"},
+		{"selector without labels", "gateway.selector.matchLabels", read(`{}`), "spec.gateway.selector", "every gateway"},
+		{"selector that is text", "gateway.selector", "a=b", "", "object"},
+		{"selector's key", "gateway.selector.matchLabels", read(`{-a: b}`), "", "label key"},
+		{"selector's value", "gateway.selector.matchLabels", read(`{a: -b}`), "[a]", "label value"},
+		{"unknown operator", expressions, read(`[{key: a, operator: Like, values: [b]}]`), "[0].operator", `"NotIn", "Exists", "DoesNotExist"`},
+		{"In without values", expressions, read(`[{key: a, operator: In}]`), "[0].values", "In and NotIn"},
+		{"Exists with values", expressions, read(`[{key: a, operator: Exists, values: [b]}]`), "[0].values", "none for Exists"},
+		{"requirement's key", expressions, read(`[{key: a b, operator: Exists}]`), "[0].key", "label key"},
+		{"requirement's value", expressions, read(`[{key: a, operator: In, values: [b c]}]`), "[0].values[0]", "label value"},
+		{"a long name", "metadata.name", strings.Repeat("a", 165), "metadata.name", "at most 164"},
+		{"a typing error", "labelsToWtach", read(`{a: b}`), "", ""},
+		{"no spec", "", nil, "spec", "Required"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
 			wrong := manifests.Object(t, goodWatcher)
 			setField(t, wrong, tt.path, tt.value)
 			err := apply(t, plane, wrong)
 			if err == nil {
 				t.Fatal("it was accepted")
 			}
-			for _, want := range tt.want {
+			field := tt.field
+			if field == "" || field[0] == '.' || field[0] == '[' {
+				field = "spec." + tt.path + field
+			}
+			for _, want := range []string{field, tt.says} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("the message does not say %q:\n%v", want, err)
 				}
@@ -250,21 +189,11 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
-// says are parts of a message.
-type says = []string
-
+// wrongValue is the value of a field within spec, with dots, unless it begins with metadata; nil removes it.
 type wrongValue struct {
-	path  string // within spec, with dots, unless it begins with metadata
-	value any    // nil removes it
-	want  says
-}
-
-func requirement(r map[string]any, path string, want ...string) wrongValue {
-	return wrongValue{
-		"gateway.selector.matchExpressions",
-		[]any{r},
-		append([]string{"spec.gateway.selector.matchExpressions" + path}, want...),
-	}
+	name, path  string
+	value       any
+	field, says string
 }
 
 // setField sets a field of the spec, or removes it.
