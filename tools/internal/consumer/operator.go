@@ -16,7 +16,7 @@ import (
 const operatorSources = "tools/internal/consumer/testdata/operator"
 
 // examples are folders that the consumer copies, as users do.
-var examples = []string{"minimal", "source", "transport"}
+var examples = []string{"minimal", "multicluster", "source", "transport"}
 
 // checkOperator builds and tests a module that imports all released modules.
 func (w *world) checkOperator(ctx context.Context) (string, error) {
@@ -39,7 +39,8 @@ func (w *world) checkOperator(ctx context.Context) (string, error) {
 	return "an operator, a transport and a change source build and pass their tests", nil
 }
 
-// copyExample copies the code of an example and its testdata. Tests of documents stay behind.
+// copyExample copies the code of an example and its testdata. Tests that need the laboratory, which
+// is not released, stay behind.
 func (w *world) copyExample(name, to string) error {
 	err := os.CopyFS(to, os.DirFS(filepath.Join(w.Dir, "examples", name)))
 	tests, _ := filepath.Glob(filepath.Join(to, "*_test.go")) // The pattern is well-formed.
@@ -49,11 +50,15 @@ func (w *world) copyExample(name, to string) error {
 	return err
 }
 
-// rehome changes the import paths of examples to those in the module of the consumer.
+// rehome changes the import paths of examples to those in the module of the consumer. It removes a
+// test that imports the laboratory.
 func rehome(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
+	}
+	if bytes.Contains(text, []byte(modules.Path("test")+"/")) {
+		return os.Remove(file)
 	}
 	text = bytes.ReplaceAll(text, []byte(modules.Path("examples")+"/"), []byte(modulePath+"/"))
 	return os.WriteFile(file, text, 0o600)
