@@ -1,15 +1,15 @@
 #!/bin/sh
-# Prints the folder with kube-apiserver, etcd and kubectl. That is KUBEBUILDER_ASSETS, else what was built before, else
-# what setup-envtest downloads and compares with its checksum, else what is built from source in about 11 minutes.
-# SETUP_ENVTEST is the program, which make builds. ENVTEST_VERSION asks for that version, and none is built instead.
-# Progress goes to standard error.
+# Prints the absolute path of the folder with kube-apiserver, etcd and kubectl. That is KUBEBUILDER_ASSETS, else what was
+# built before, else what setup-envtest downloads and compares with its checksum, else what is built from source in about
+# 11 minutes. SETUP_ENVTEST is the program, which make builds. ENVTEST_VERSION asks for that version, and none is built
+# instead. Progress goes to standard error.
 set -eu
 
 wanted=${ENVTEST_VERSION:-}
 ENVTEST_VERSION=${wanted:-1.36.0}
 if [ -z "${KUBEBUILDER_ASSETS:-}" ] && ! ls bin/controlplane/*/kube-apiserver >/dev/null 2>&1; then
     echo "assets: downloading Kubernetes $ENVTEST_VERSION for tests" >&2
-    if make -s "$SETUP_ENVTEST" >&2 && KUBEBUILDER_ASSETS=$(timeout 90 "$SETUP_ENVTEST" use "$ENVTEST_VERSION" --bin-dir bin/envtest -p path 2>/dev/null); then
+    if make -s "$SETUP_ENVTEST" >&2 && KUBEBUILDER_ASSETS=$(timeout 90 "$SETUP_ENVTEST" use "$ENVTEST_VERSION" --bin-dir "$PWD/bin/envtest" -p path 2>/dev/null); then
         echo "$KUBEBUILDER_ASSETS"
         exit
     fi

@@ -72,6 +72,26 @@ func TestVerifyFails(t *testing.T) {
 	}
 }
 
+// TestDownloadedAssets plays setup-envtest, which prints a path below its -bin-dir. Tests run in folders of
+// their own, so the path must be absolute.
+func TestDownloadedAssets(t *testing.T) {
+	t.Parallel()
+	script, err := os.ReadFile("assets.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := checkout(t, map[string]string{
+		"tools/assets.sh": string(script), "setup-envtest": "#!/bin/sh\n[ \"$3\" != --bin-dir ] || echo \"$4/k8s\"\n",
+	})
+	cmd := exec.CommandContext(t.Context(), "tools/assets.sh")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS=", "SETUP_ENVTEST="+filepath.Join(dir, "setup-envtest"))
+	out, err := cmd.Output()
+	if path := strings.TrimSpace(string(out)); err != nil || !filepath.IsAbs(path) {
+		t.Errorf("assets.sh prints %q (%v), want an absolute path", path, err)
+	}
+}
+
 // verify runs some checks as CI does.
 func verify(t *testing.T, dir, only string) (string, error) {
 	t.Helper()

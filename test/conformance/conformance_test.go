@@ -121,7 +121,7 @@ func TestPython(t *testing.T) {
 	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		lab.Missing(t, "python3 is missing (Debian package python3): %v", err)
+		lab.Missing(t, "needs Python (Debian: python3): %v", err)
 	}
 	sender := filepath.Join(test.Root(), "examples", "python-sender", "sender.py")
 	wantKept(t, judge(t, program(t), "", "sender", patience, python, sender))

@@ -69,7 +69,8 @@ func New(t testing.TB, opts Options) *Node {
 	t.Helper()
 	trial, err := newNetwork()
 	if err != nil {
-		rig.Missing(t, "pods need network namespaces, for which one must be a superuser: %v", err)
+		rig.Missing(t, "pods need network namespaces: run as root, and a container with "+
+			"--cap-add=SYS_ADMIN --cap-add=NET_ADMIN --security-opt=seccomp=unconfined: %v", err)
 	}
 	trial.close()
 	// The path of a socket must be short.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -109,7 +110,7 @@ func confined(t *testing.T, pod Pod) {
 			t.Errorf("the process has not%s: %v\n%s", want, err, status)
 		}
 	}
-	environ, err := os.ReadFile(proc + "environ")
+	environ, err := asUserOfPods(t, "cat", proc+"environ")
 	for _, want := range []string{
 		"POD_NAME=" + pod.Name, "WEBHOOK_PORT=8443", "KCP_ADDR=" + address,
 		"MANAGERS_FILE=/etc/runtime-watcher/managers/managers",
@@ -119,9 +120,18 @@ func confined(t *testing.T, pod Pod) {
 		}
 	}
 	own, _ := os.Readlink("/proc/thread-self/ns/net")
-	if theirs, err := os.Readlink(proc + "ns/net"); err != nil || theirs == own {
+	if theirs, err := asUserOfPods(t, "readlink", "-n", proc+"ns/net"); err != nil || string(theirs) == own {
 		t.Errorf("the process is in the network %s, as this one: %v", theirs, err)
 	}
+}
+
+// asUserOfPods returns the output of a command that the user of the pods runs. Another user may read
+// these files with CAP_SYS_PTRACE only, which containers have not.
+func asUserOfPods(t *testing.T, name string, args ...string) ([]byte, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+	return cmd.Output()
 }
 
 // ownsNothing checks that the container can change no file of its root, and that its key is for its
