@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
-// timeout bounds all checks on a busy machine. They take a minute with an empty build cache.
+// timeout bounds all checks on a busy machine.
 const timeout = 30 * time.Minute
 
 // Check runs all checks and prints a line for each. It needs no network when the module cache has
