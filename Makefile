@@ -149,9 +149,9 @@ rules: ## Test metrics reference, alerts and dashboards, against a real agent an
 rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, natively and through nginx: ROTATION (2m) each
 	@$(GO) test ./test/gateway -count=1 -v -run '^TestRotation' -timeout 3h $(TESTFLAGS) -rotation '$(ROTATION)'
 
-# Both ways to the leader run at the same time. A kill takes a little longer than the lease.
+# A kill takes a little longer than the lease.
 .PHONY: replicas
-replicas: ## Kill the leader of three replicas KILLS (20) times while objects are written, over both ways to the leader: LEASE (15s)
+replicas: ## Kill the leader of three replicas KILLS (20) times while objects are written: LEASE (15s)
 	@$(WITH_ASSETS) $(GO) test ./test/loss -count=1 -v -run TestKilledLeader -timeout 3h $(TESTFLAGS) -kills $(KILLS) -lease $(LEASE)
 
 # The formatters of golangci-lint run as linters, so that lint also reports what make fmt would change.

@@ -24,8 +24,6 @@ type answer struct {
 	atOnce bool
 	// closes ends the connection, so that the sender connects to another replica.
 	closes bool
-	// passed is the answer of the leader, which is written as it came.
-	passed *passedAnswer
 	// err is for the log.
 	err error
 }
@@ -52,11 +50,7 @@ func (a *answer) write(w http.ResponseWriter) {
 	if a.closes {
 		w.Header().Set("Connection", "close")
 	}
-	switch {
-	case a.passed != nil:
-		a.passed.write(w)
-		return
-	case a.Reason == "":
+	if a.Reason == "" {
 		w.WriteHeader(a.Status)
 		return
 	}

@@ -21,7 +21,7 @@
 //   - Verifier: [SANPinning] with the registered domain of each runtime. [AllOf] and [AnyOf]
 //     combine verifiers. [Forbidden] makes the error of one's own.
 //   - Options: TLS, limits, hooks for metrics. [Options].Fleet observes the freshness of each
-//     runtime, and [Options].Relay connects replicas to the one that leads.
+//     runtime.
 //
 // An operator with controller-runtime uses RegisterListenerComponent of package
 // adapters/controllerruntime, which makes the handler. Unit tests connect to a listener in memory
@@ -36,7 +36,7 @@
 //
 // An acknowledgement is final, because the sender then forgets the event. So a handler returns nil
 // once the event is enqueued. A replica that does not lead answers 503, and the sender tries
-// another one. With a [Relay], the replica hands the request to the leader.
+// another one.
 //
 // Each runtime has a share of requests, events and memory, so that one cannot starve the others. A
 // sender without a certificate costs a bounded connection, and no more.

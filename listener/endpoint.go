@@ -12,10 +12,6 @@ import (
 type endpoint struct {
 	*Listener
 
-	// peers identifies the senders of this endpoint.
-	peers Peers
-	// isRelay means that other replicas send the requests.
-	isRelay bool
 	version contract.Version
 	bodies  *pool
 }
@@ -32,7 +28,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // wildcard is the name of the path segment with the manager.
 const wildcard = "manager"
 
-// routes are the endpoints of one kind of sender.
+// routes are the endpoints.
 type routes struct {
 	mux     *http.ServeMux
 	nowhere *endpoint // answers requests for no contract
@@ -40,12 +36,11 @@ type routes struct {
 
 // newRoutes routes each contract to its endpoint. The endpoint without a version gets everything
 // else.
-func (l *Listener) newRoutes(peers Peers, isRelay bool) *routes {
-	all := &routes{http.NewServeMux(), &endpoint{Listener: l, peers: peers, isRelay: isRelay}}
+func (l *Listener) newRoutes() *routes {
+	all := &routes{http.NewServeMux(), &endpoint{Listener: l}}
 	all.mux.Handle("/", all.nowhere)
 	for _, version := range contract.Versions() {
-		all.mux.Handle(pattern(version),
-			&endpoint{Listener: l, peers: peers, isRelay: isRelay, version: version, bodies: newPool()})
+		all.mux.Handle(pattern(version), &endpoint{Listener: l, version: version, bodies: newPool()})
 	}
 	return all
 }

@@ -2,7 +2,6 @@ package listener
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -103,14 +102,11 @@ func (x *exchange) route(peer *core.Peer) answer {
 	return a
 }
 
-// receive reads the events of a known peer and hands them to the intake, or to the leader.
+// receive reads the events of a known peer and hands them to the intake.
 func (x *exchange) receive(peer *core.Peer, manager core.Manager) (a answer) {
 	defer x.recover(&a, "")
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
 		return refuse(http.StatusUnsupportedMediaType, reasons.MediaType)
-	}
-	if x.mustRelay(manager) {
-		return x.relayToLeader(peer, manager)
 	}
 	batch, refused := x.read()
 	if refused.Status != 0 {
@@ -179,13 +175,8 @@ func (x *exchange) answerVerdict(v *intake.Verdict) answer {
 }
 
 // sendElsewhere makes the sender connect again, to find the replica that leads. Behind a gateway
-// that costs no handshake of the runtime, so that it need not wait. A relayed request waits: the
-// next one comes here from any replica.
+// that costs no handshake of the runtime, so that it need not wait.
 func (x *exchange) sendElsewhere(a *answer) {
-	if x.isRelay {
-		a.RetryAfter = cmp.Or(a.RetryAfter, relayRetry)
-		return
-	}
 	a.closes = true
 	a.atOnce = x.peers.behindGateway && a.RetryAfter == 0
 }

@@ -374,3 +374,18 @@ func TestHeartbeatsLookForTheLeader(t *testing.T) {
 		t.Errorf("the leader finds the runtime %s, want fresh", s.State)
 	}
 }
+
+// A gateway sends the next request to another replica, so that a runtime may send it at once.
+func TestNotLeadingBehindAGateway(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "runtimes")
+	peers := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
+	l := newListener(t, peers, listener.InsecureAllowAll(), &electable{}, listener.Options{})
+	request := post(contract.V2.Path(manager), bodyV2)
+	request.Header.Set(listener.HeaderXFCC, ca.client(t, string(runtimeA)).header())
+	answer := serve(l, request).Result()
+	wait, closes := answer.Header.Get("Retry-After"), answer.Header.Get("Connection")
+	if answer.StatusCode != http.StatusServiceUnavailable || wait != "" || closes != "close" {
+		t.Errorf("answer %d, Retry-After %q, Connection %q, want 503 with close and without a wait", answer.StatusCode, wait, closes)
+	}
+}

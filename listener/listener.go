@@ -16,14 +16,12 @@ import (
 // all contracts. With Start it is also a server, and a Runnable of controller-runtime. Its methods
 // may be called concurrently.
 type Listener struct {
-	peers   Peers
-	intake  *intake.Intake
-	opts    Options
-	routes  *routes // of runtimes and gateways
-	relayed *routes // of other replicas; nil without Options.Relay
-	relay   *relayClient
-	state   atomic.Int32
-	bound   atomic.Pointer[net.Addr]
+	peers  Peers
+	intake *intake.Intake
+	opts   Options
+	routes *routes
+	state  atomic.Int32
+	bound  atomic.Pointer[net.Addr]
 	// refusals is the pace of lines about refused requests.
 	refusals *pacedlog.Pace
 }
@@ -45,22 +43,15 @@ const (
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())
-	if err = errors.Join(
-		peers.validate(), validateVerifier(verifier), err, opts.validate(), peers.validateTLS(opts.TLS),
-		validateRelay(peers, opts.Relay),
-	); err != nil {
+	err = errors.Join(peers.validate(), validateVerifier(verifier), err, opts.validate(), peers.validateTLS(opts.TLS))
+	if err != nil {
 		return nil, fmt.Errorf("listener: %w", err)
 	}
 	if peers.checkHandshake != nil && opts.TLS != nil {
 		opts.TLS = checkHandshakes(opts.TLS, peers.checkHandshake)
 	}
 	l := &Listener{peers: peers, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
-	l.routes = l.newRoutes(peers, false)
-	if opts.Relay != nil {
-		l.relay = newRelayClient(peers, opts)
-		l.relayed = l.newRoutes(opts.Relay.Peers, true)
-	}
-
+	l.routes = l.newRoutes()
 	return l, nil
 }
 
@@ -72,9 +63,8 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // NeedLeaderElection returns false: controller-runtime then starts the listener on every replica. A
-// replica that does not lead relays requests to the one that leads, if [Options].Relay is set.
-// Otherwise it answers 503 and closes the connection, so that the sender connects to another one. A
-// closed port would look like an outage.
+// replica that does not lead answers 503 and closes the connection, so that the sender connects to
+// another one. A closed port would look like an outage.
 func (l *Listener) NeedLeaderElection() bool { return false }
 
 // Ready returns nil while Start serves, and otherwise an error that wraps [core.ErrNotReady]. It is

@@ -29,8 +29,7 @@ type Options struct {
 
 	// MaxInFlight bounds the requests that the verifier and the handler have at the same time.
 	// Further ones are answered 503 at once. With a Fleet, an eighth more may be with the verifier
-	// only. So heartbeats are observed while all events are refused. With a Relay, an eighth more
-	// may be on the way to the leader. Default: 256.
+	// only. So heartbeats are observed while all events are refused. Default: 256.
 	MaxInFlight int
 	// MaxConnections bounds open connections. When it is reached, a new connection closes the
 	// oldest idle one of the origin that has the most. An origin is the runtime of a certificate
@@ -60,12 +59,8 @@ type Options struct {
 	// Start runs. Listeners for different managers may share one. Default: none.
 	Fleet *fleet.Fleet
 
-	// Relay makes a replica that does not lead hand requests to the one that leads. Default: none,
-	// it answers 503.
-	Relay *Relay
-
 	// HandleTimeout bounds the calls of verifier and handler for one request, with their context.
-	// A relayed request has 2 s more. All replicas should have the same. Default: 5 s.
+	// Default: 5 s.
 	HandleTimeout time.Duration
 	// ReadTimeout bounds the TLS handshake, and the reading of a request. Default: 10 s.
 	ReadTimeout time.Duration

@@ -18,18 +18,14 @@ import (
 type Peers struct {
 	identify func(r *http.Request) (core.Peer, error)
 	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
-	// Those of a gateway and of another replica carry the requests of many runtimes.
+	// Those of a gateway carry the requests of many runtimes.
 	ownsConnection bool
-	// behindGateway means that a gateway or, on the port of a relay, another replica sends the
-	// requests.
+	// behindGateway means that a gateway sends the requests.
 	behindGateway bool
 	// checkHandshake checks the certificate in the handshake, while the connection has a slot for
 	// computing. It never fails the handshake: a request gets an answer with the cause. Nil:
 	// nothing is checked there.
 	checkHandshake func(state *tls.ConnectionState)
-	// presented returns the certificates of a request that was accepted: that of the runtime, and
-	// others of its chain. Nil: they are not known, and requests cannot be relayed.
-	presented func(r *http.Request) ([]*x509.Certificate, error)
 	// invalid is the error in the arguments of the constructor.
 	invalid error
 }

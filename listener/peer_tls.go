@@ -32,7 +32,6 @@ func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) Peers {
 		// The verdict is remembered for the requests.
 		checkHandshake: func(state *tls.ConnectionState) { _, _ = check.fromConnection(state, roots()) },
 		ownsConnection: true,
-		presented:      presented,
 		invalid:        invalid,
 	}
 }
@@ -45,9 +44,7 @@ func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) Peers {
 // metrics.
 func FromTLS(opts PeerOptions) Peers {
 	check := newChecker(opts)
-	return Peers{
-		identify: check.fromHandshake, ownsConnection: true, presented: presented, invalid: opts.validate(),
-	}
+	return Peers{identify: check.fromHandshake, ownsConnection: true, invalid: opts.validate()}
 }
 
 var (
@@ -56,14 +53,6 @@ var (
 		"want a client certificate that the TLS handshake has verified")
 	errRootsMissing = errors.New("function for the CA bundle is nil")
 )
-
-// presented returns the certificates that the client of a connection has shown.
-func presented(r *http.Request) ([]*x509.Certificate, error) {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return nil, errNoCertificate
-	}
-	return r.TLS.PeerCertificates, nil
-}
 
 // fromHandshake relies on the verification of the handshake.
 func (c *checker) fromHandshake(r *http.Request) (core.Peer, error) {

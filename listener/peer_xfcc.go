@@ -33,7 +33,7 @@ func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) Peers {
 	p := &headerPeers{
 		checker: newChecker(opts), proxy: proxy, roots: roots, gatewayNames: slices.Clone(opts.GatewayNames),
 	}
-	return Peers{identify: p.identify, behindGateway: true, presented: p.presented, invalid: invalid}
+	return Peers{identify: p.identify, behindGateway: true, invalid: invalid}
 }
 
 var (
@@ -76,14 +76,6 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	}
 
 	return p.check(key, leaf, chain, roots)
-}
-
-func (p *headerPeers) presented(r *http.Request) ([]*x509.Certificate, error) {
-	leaf, chain, err := p.certificates(r.Header[HeaderXFCC])
-	if err != nil {
-		return nil, err
-	}
-	return append([]*x509.Certificate{leaf}, chain...), nil
 }
 
 func notTheGateway(err error) error {

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,15 +43,7 @@ func (l *Listener) Start(ctx context.Context) error {
 	}
 	addr := server.Addr()
 	l.bound.Store(&addr)
-	if l.relay == nil {
-		return l.serve(ctx, server, nil)
-	}
-	relays, err := httpserver.Bind(ctx, cmp.Or(l.opts.Relay.Addr, defaultRelayAddr), l.relayed, l.relayServerOptions())
-	if err != nil {
-		return errors.Join(fmt.Errorf("listener: relay: %w", err), server.Close())
-	}
-	defer l.relay.close()
-	return l.serve(ctx, server, relays)
+	return l.serve(ctx, server)
 }
 
 func (l *Listener) serverOptions() httpserver.Options {
@@ -72,30 +63,20 @@ func (l *Listener) serverOptions() httpserver.Options {
 	}
 }
 
-func (l *Listener) relayServerOptions() httpserver.Options {
-	opts := l.serverOptions()
-	opts.Listener, opts.TLS = l.opts.Relay.Listener, l.opts.Relay.Server
-	return opts
-}
-
 func (l *Listener) handshakeFailed(cause string, _ net.Addr, _ error) {
 	if l.opts.Hooks.HandshakeFailed != nil {
 		l.opts.Hooks.HandshakeFailed(cause)
 	}
 }
 
-// serve runs the server, and beside it the resyncs of the fleet, and the server for other replicas
-// unless that is nil.
-func (l *Listener) serve(ctx context.Context, server, relays *httpserver.Server) error {
+// serve runs the server, and beside it the resyncs of the fleet.
+func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	running, stop := context.WithCancelCause(ctx)
 
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop(nil)
 
-	if relays != nil {
-		beside.Go(func() { stop(relays.Serve(running)) })
-	}
 	if l.opts.Fleet != nil {
 		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}

@@ -37,7 +37,6 @@ type ComponentOptions struct {
 //
 // The listener runs on every replica of the operator. A replica without a running controller, such
 // as one that does not lead, answers that it is not ready. The sender then tries another replica.
-// With a [listener.Relay], it hands the request to the leader instead.
 func RegisterListenerComponent[request comparable](
 	addr, component string, peers listener.Peers, verify core.Verifier, mapFunc MapFunc[request],
 	opts ComponentOptions,

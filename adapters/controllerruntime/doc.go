@@ -22,7 +22,7 @@
 // RequeueAfter, for the runtime that [Runtimes.ID] names.
 //
 // An operator with several replicas adds [NewLeaderEndpoint], which makes the leader the only
-// endpoint of a Service. [LeaderAddress] finds it for a relay between replicas.
+// endpoint of a Service.
 //
 // Package controllerruntimetest has a cache in memory, so that unit tests need no API server.
 //
@@ -32,8 +32,7 @@
 // listener and controller that could lose it. Duplicates collapse in the queue.
 //
 // The listener runs on every replica. Only a running controller has a workqueue. So a replica that
-// does not lead answers that it is not ready, and the sender tries another one. With a relay, it
-// hands the request to the leader.
+// does not lead answers that it is not ready, and the sender tries another one.
 //
 // Nothing here starts a goroutine of its own, or waits for a cache. An event never costs a call of
 // the API server, because its sender waits meanwhile.

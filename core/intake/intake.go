@@ -18,7 +18,7 @@ type Intake struct {
 	handlers map[core.Manager]core.Handler
 	opts     Options
 	slots    chan struct{}
-	// observeSlots are for batches that are only observed, or relayed without a slot.
+	// observeSlots are for batches that are only observed.
 	observeSlots chan struct{}
 	shares       *shares
 	stopping     atomic.Bool

@@ -45,20 +45,6 @@ func (in *Intake) releaseSlot() {
 	<-in.slots
 }
 
-// TakeSlot takes a slot for a batch that another replica handles, and returns the function that
-// gives it back. It returns nil if there is none. There are more of these slots than a leader has
-// for events, so that it still gets heartbeats while it refuses events.
-func (in *Intake) TakeSlot(ctx context.Context) (release func()) {
-	switch {
-	case in.takeSlot(ctx, false):
-		return in.releaseSlot
-	case try(in.observeSlots):
-		return func() { <-in.observeSlots }
-	default:
-		return nil
-	}
-}
-
 // Enter charges an account for a message of that many bytes, which includes its first event, and
 // counts it in flight. If it returns nil, [Intake.Leave] must follow. Otherwise the account has
 // used its share.

@@ -101,9 +101,6 @@ func (s *scene) startReplicas() string {
 		if s.with.way != active {
 			settings.Replica = &operator.Replica{Service: s.serviceName(), Number: number + 1, Lease: *lease}
 		}
-		if s.with.way == relay {
-			settings.Replica.Relay = lab.Address(lab.FreePort(s.t))
-		}
 		s.startOperator(settings)
 		upstreams = append(upstreams, settings.Listen)
 	}

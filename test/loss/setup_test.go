@@ -39,8 +39,6 @@ type way string
 const (
 	// route means that a Service leads the gateway to the leader.
 	route way = "route"
-	// relay means that the gateway asks the replicas in turn, and they relay.
-	relay way = "relay"
 	// active means that the gateway asks the replicas in turn, and none of them leads.
 	active way = "active"
 )

@@ -118,7 +118,7 @@ func (v vocabulary) addListener(t testing.TB) {
 	reasons := slices.Concat([]string{"", other}, constants(t, "core/contract/meaning.go", "^reason"),
 		constants(t, "internal/reasons/reasons.go", "."))
 	for _, file := range []string{
-		"listener/refusal.go", "listener/relay.go", "listener/relay_client.go",
+		"listener/refusal.go",
 		"adapters/controllerruntime/domain.go", "adapters/controllerruntime/mapfunc.go",
 	} {
 		reasons = append(reasons, constants(t, file, "^[Rr]eason")...)

@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,18 +11,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -31,14 +26,14 @@ var leaderService = types.NamespacedName{Namespace: "kcp-system", Name: "my-oper
 // leaderUser is an operator with the rights of leaderRole, and no others.
 const leaderUser = "leader-operator"
 
-// leaderRole has the least rights that a LeaderEndpoint and a LeaderAddress need.
+// leaderRole has the least rights that a LeaderEndpoint needs.
 func leaderRole() *rbacv1.Role {
 	return &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: leaderService.Namespace, Name: leaderUser},
 		Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{discoveryv1.GroupName}, Resources: []string{"endpointslices"},
 			ResourceNames: []string{leaderService.Name + "-leader"},
-			Verbs:         []string{"create", "patch", "list", "watch"},
+			Verbs:         []string{"create", "patch"},
 		}},
 	}
 }
@@ -66,35 +61,35 @@ func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 func leads(t *testing.T, config *rest.Config, address, pod string) (stop func()) {
 	t.Helper()
 	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
-		address, map[string]int32{"events": 8082, "relay": 8083},
+		address, map[string]int32{"events": 8082, "metrics": 8083},
 		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}))
 	return rig.Run(t, "leader endpoint", endpoint.Start)
 }
 
-// leaderAddress follows the endpoint in a cache with the rights of config.
-func leaderAddress(t *testing.T, config *rest.Config, port string) func() string {
+// leaderAddress is the endpoint of the Service, or "".
+func (l *lab) leaderAddress(t *testing.T) string {
 	t.Helper()
-	informers := must(cache.New(config, cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{
-			leaderService.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", leaderService.Name+"-leader")},
-		}},
-	}}))
-	address := must(controllerruntime.LeaderAddress(t.Context(), informers, leaderService, port))
-	rig.Run(t, "cache", informers.Start)
-	return address
+	var slice discoveryv1.EndpointSlice
+	key := client.ObjectKey{Namespace: leaderService.Namespace, Name: leaderService.Name + "-leader"}
+	if err := client.IgnoreNotFound(l.Client.Get(t.Context(), key, &slice)); err != nil {
+		t.Fatal(err)
+	}
+	if len(slice.Endpoints) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", slice.Endpoints[0].Addresses[0], *slice.Ports[0].Port)
 }
 
 // testLeaderEndpoint has a Service that leads to one leader after the other.
 func (l *lab) testLeaderEndpoint(t *testing.T) {
 	config := l.configFor(t, leaderRole())
-	relay, unnamed := leaderAddress(t, config, "relay"), leaderAddress(t, config, "")
 	is := func(want string) {
 		t.Helper()
-		eventually(t, "the leader is "+want, func() bool { return relay() == want })
+		eventually(t, "the leader is "+want, func() bool { return l.leaderAddress(t) == want })
 	}
 	is("")
 	first := leads(t, config, "192.0.2.1", "first")
-	is("192.0.2.1:8083")
+	is("192.0.2.1:8082")
 	var slice discoveryv1.EndpointSlice
 	key := client.ObjectKey{Namespace: leaderService.Namespace, Name: leaderService.Name + "-leader"}
 	if err := l.Client.Get(t.Context(), key, &slice); err != nil {
@@ -112,9 +107,6 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	if name := slice.Labels["kubernetes.io/service-name"]; name != leaderService.Name || len(slice.Ports) != 2 {
 		t.Errorf("the slice is for Service %q with ports %v", name, slice.Ports)
 	}
-	if address := unnamed(); address != "" {
-		t.Errorf("a port that the slice does not have leads to %s", address)
-	}
 	if err := l.Client.Delete(t.Context(), &slice); err != nil {
 		t.Fatal(err)
 	}
@@ -126,11 +118,11 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	is("")
 	// A leader that was replaced must not remove its successor.
 	old := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
-		"192.0.2.2", map[string]int32{"relay": 1}, controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour}))
+		"192.0.2.2", map[string]int32{"events": 1}, controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour}))
 	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
 	is("192.0.2.2:1")
 	last := leads(t, config, "192.0.2.3", "")
-	is("192.0.2.3:8083")
+	is("192.0.2.3:8082")
 	stopOld()
 	if err := l.Client.Get(t.Context(), key, &slice); err != nil || len(slice.Endpoints) != 1 {
 		t.Errorf("after the end of the old leader: endpoints %v, error %v", slice.Endpoints, err)
@@ -150,21 +142,12 @@ func (l *lab) testLeaderWithoutRights(t *testing.T) {
 
 // testReplicas runs the code in the guide.
 func (l *lab) testReplicas(t *testing.T) {
-	leaf := must(l.CA.Client("my-operator", testpki.Options{DNSNames: []string{"my-operator.kcp-system.svc"}}))
-	material := must(keys.NewMaterial(l.CA.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
 	mgr := must(manager.New(l.Config, managerOptions()))
-	relay, err := setUpReplicas(t.Context(), mgr, "192.0.2.9", "my-operator-0", material, keys.Roots(material))
-	if err != nil {
+	if err := setUpReplicas(mgr, "192.0.2.9", "my-operator-0"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
-		listener.InsecureAllowAll(), map[core.Manager]core.Handler{"my-operator": controllerruntime.NewSource(
-			controllerruntime.EnqueueOwner, controllerruntime.SourceOptions{})},
-		listener.Options{TLS: keys.ServerTLSConfig(material), Relay: relay}); err != nil {
-		t.Error(err)
-	}
 	stop := rig.Run(t, "manager", mgr.Start)
-	eventually(t, "the replica leads", func() bool { return relay.Leader() == "192.0.2.9:8083" })
+	eventually(t, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.9:8082" })
 	stop()
 }
 

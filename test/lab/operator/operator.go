@@ -256,8 +256,6 @@ type Replica struct {
 	Number int
 	// Lease is the time after which another replica may lead.
 	Lease time.Duration
-	// Relay is the address for other replicas. Without one, the replica does not relay.
-	Relay string
 }
 
 // EndpointSlice is the name of the one that has the address of the leader.

@@ -25,8 +25,6 @@ const (
 	Name = "operator.default.svc"
 	// PortEvents is the name of the port of the Service for runtimes.
 	PortEvents = "events"
-	// PortRelay is the name of the port of the Service for replicas.
-	PortRelay = "relay"
 )
 
 func (o *operator) sourceOptions() controllerruntime.SourceOptions {
@@ -34,11 +32,7 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 }
 
 // listen receives events over HTTP.
-func (o *operator) listen(ctx context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
-	relay, err := o.relay(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+func (o *operator) listen(context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
 	peers := listener.FromTLS(listener.PeerOptions{})
 	if o.Gateway != "" {
 		roots := listener.RootsFunc(keys.Roots(o.files))
@@ -46,40 +40,13 @@ func (o *operator) listen(ctx context.Context) (manager.Runnable, *controllerrun
 	}
 	return controllerruntime.RegisterListenerComponent(o.Listen, o.Manager, peers, listener.SANPinning(o.runtimes),
 		o.requests, controllerruntime.ComponentOptions{
-			Listener: listener.Options{TLS: keys.ServerTLSConfig(o.files), Fleet: o.fleet, Relay: relay, Logger: o.log},
+			Listener: listener.Options{TLS: keys.ServerTLSConfig(o.files), Fleet: o.fleet, Logger: o.log},
 			Source:   o.sourceOptions(),
 		})
 }
 
-// relay returns nil if the replica does not relay.
-func (o *operator) relay(ctx context.Context) (*listener.Relay, error) {
-	if o.Replica == nil || o.Replica.Relay == "" {
-		return nil, nil
-	}
-	address, err := controllerruntime.LeaderAddress(ctx, o.mgr.GetCache(), o.service(), PortRelay)
-	if err != nil {
-		return nil, err
-	}
-	roots := listener.RootsFunc(keys.Roots(o.files))
-	return &listener.Relay{
-		Addr:   o.Replica.Relay,
-		Server: keys.ServerTLSConfig(o.files),
-		Client: func() (*tls.Config, error) { return keys.ClientTLSConfig(o.files, Name) },
-		Peers:  listener.FromXFCC(listener.ProxyCertificate(roots, Name), roots, listener.PeerOptions{}),
-		Leader: func() string { return onLoopback(address()) },
-	}, nil
-}
-
 func (o *operator) service() types.NamespacedName {
 	return types.NamespacedName{Namespace: lab.Namespace, Name: o.Replica.Service}
-}
-
-// onLoopback returns an address with the loopback interface as its host, or "".
-func onLoopback(address string) string {
-	if _, port, err := net.SplitHostPort(address); err == nil {
-		return net.JoinHostPort("127.0.0.1", port)
-	}
-	return ""
 }
 
 // lead writes the address of this replica into the EndpointSlice while it leads.
@@ -88,9 +55,6 @@ func (o *operator) lead() error {
 		return nil
 	}
 	ports := map[string]int32{PortEvents: port(o.Listen)}
-	if o.Replica.Relay != "" {
-		ports[PortRelay] = port(o.Replica.Relay)
-	}
 	leader, err := controllerruntime.NewLeaderEndpoint(o.mgr.GetClient(), o.service(),
 		fmt.Sprint("192.0.2.", o.Replica.Number), ports, controllerruntime.LeaderEndpointOptions{Logger: o.log})
 	if err != nil {
