@@ -380,7 +380,8 @@ func TestNotLeadingBehindAGateway(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "runtimes")
 	peers := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
-	l := newListener(t, peers, listener.InsecureAllowAll(), &electable{}, listener.Options{})
+	follower := followerHandler{func(context.Context, core.Delivery) error { return core.ErrNotReady }}
+	l := newListener(t, peers, listener.InsecureAllowAll(), follower, listener.Options{})
 	request := post(contract.V2.Path(manager), bodyV2)
 	request.Header.Set(listener.HeaderXFCC, ca.client(t, string(runtimeA)).header())
 	answer := serve(l, request).Result()
