@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -51,7 +52,7 @@ func TestAttacksOnTLS(t *testing.T) {
 		{"not yet valid", p.notYet, "not_yet_valid"},
 		{"of another CA with the same name", p.stranger, "untrusted_chain"},
 		{"for servers only", p.serverOnly, "wrong_key_usage"},
-		{"without identity", p.anonymous, listener.ReasonNoIdentity},
+		{"without identity", p.anonymous, reasons.NoIdentity},
 		{"the good one", p.good, ""},
 	}
 	for _, http2 := range []bool{false, true} {
@@ -110,7 +111,7 @@ func TestAttacksOnHandshake(t *testing.T) {
 		t.Errorf("%d failed handshakes too many were counted", more)
 	}
 	response, _ = mustSend(t, newClient(t, p.servers, true, p.anonymous.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
-	checkAttack(t, &record, response.StatusCode, listener.ReasonNoIdentity)
+	checkAttack(t, &record, response.StatusCode, reasons.NoIdentity)
 }
 
 // Attacks with the header, by a client at the address of the gateway.
@@ -143,7 +144,7 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"not yet valid", []string{p.notYet.header()}, "not_yet_valid"},
 		{"of another CA", []string{p.stranger.header()}, "untrusted_chain"},
 		{"for servers only", []string{p.serverOnly.header()}, "wrong_key_usage"},
-		{"without identity", []string{p.anonymous.header()}, listener.ReasonNoIdentity},
+		{"without identity", []string{p.anonymous.header()}, reasons.NoIdentity},
 		{"a good one in front", []string{good + "," + p.self.header()}, "several_elements"},
 		{"a good one in the first of two lines", []string{good, p.self.header()}, "several_elements"},
 		{"intermediate certificates missing", []string{below.header()}, "untrusted_chain"},

@@ -67,5 +67,7 @@ func (d *directly) Forward(ctx context.Context, manager core.Manager, batch core
 
 func refusedWith(r contract.Refusal) error {
 	meaning := contract.V3.Interpret(r, false)
-	return &coretest.Refusal{Label: meaning.Reason, After: r.RetryAfter, Cause: meaning.Cause, Permanent: meaning.Permanent}
+	return coretest.Refusal{
+		Label: meaning.Reason, After: r.RetryAfter, Cause: meaning.Cause, Permanent: meaning.Permanent,
+	}.Err()
 }

@@ -269,7 +269,7 @@ func TestStrangersAreNotObserved(t *testing.T) {
 	inside, free := make(chan struct{}), make(chan struct{})
 	verifier := core.VerifierFunc(func(_ context.Context, p core.Peer, _ *core.WatchEvent) error {
 		if p.ID != runtimeA {
-			return listener.Forbidden(listener.ReasonSANMismatch, "not pinned")
+			return listener.Forbidden(reasons.SANMismatch, "not pinned")
 		}
 		return nil
 	})
@@ -301,7 +301,7 @@ func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
 	forbidden := false
 	verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
 		if forbidden {
-			return listener.Forbidden(listener.ReasonSANMismatch, "not pinned")
+			return listener.Forbidden(reasons.SANMismatch, "not pinned")
 		}
 		return nil
 	})
@@ -310,7 +310,7 @@ func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
 	for _, step := range []struct {
 		forbidden bool
 		want      string
-	}{{false, ""}, {true, listener.ReasonSANMismatch}, {false, ""}} {
+	}{{false, ""}, {true, reasons.SANMismatch}, {false, ""}} {
 		forbidden = step.forbidden
 		serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 1)))
 		if have := watched.Get(runtimeA, manager).Refused; have != step.want {

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // maxIdentity is the length of the longest identity, in bytes: that of a SPIFFE ID (SPIFFE-ID,
@@ -45,7 +46,7 @@ func identify(
 		err = checkIdentity(string(id))
 	}
 	if err != nil {
-		return "", Unauthenticated(ReasonNoIdentity, "certificate names no runtime: %w", err)
+		return "", Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
 	}
 	return id, nil
 }

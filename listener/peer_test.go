@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -224,8 +225,8 @@ func TestIdentity(t *testing.T) {
 			if peer.ID != test.want || (err == nil) != (test.want != "") {
 				t.Errorf("runtime %q, error %v, want %q", peer.ID, err, test.want)
 			}
-			if err != nil && core.Reason(err) != listener.ReasonNoIdentity {
-				t.Errorf("reason %q, want %q", core.Reason(err), listener.ReasonNoIdentity)
+			if err != nil && core.Reason(err) != reasons.NoIdentity {
+				t.Errorf("reason %q, want %q", core.Reason(err), reasons.NoIdentity)
 			}
 		})
 	}

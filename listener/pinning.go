@@ -7,14 +7,15 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Domains has the registered domain of each runtime.
 //
 // Domain returns the domain of the event's owner if the event has one (contract v1), and otherwise
-// that of the runtime. It refuses with [Forbidden] and one of [ReasonOwnerMissing],
-// [ReasonDomainMissing] and [ReasonDomainAmbiguous]. Any other error, such as [core.ErrNotReady],
-// means that the domain is not known yet. Domain is called concurrently and must not block.
+// that of the runtime. It refuses with [Forbidden] and the reason owner_missing, domain_missing or
+// domain_ambiguous. Any other error, such as [core.ErrNotReady], means that the domain is not known
+// yet. Domain is called concurrently and must not block.
 //
 // The answer must depend on the runtime and the owner alone. Events of one request with the same
 // owner share one answer.
@@ -75,11 +76,11 @@ func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.Wat
 	case err != nil:
 		return err
 	case strings.Trim(domain, ". \t\r\n") == "":
-		return Forbidden(ReasonDomainEmpty, "the registered domain is empty")
+		return Forbidden(reasons.DomainEmpty, "the registered domain is empty")
 	case strings.Contains(domain, "*"):
-		return Forbidden(ReasonDomainWildcard, "the registered domain %.253q is a wildcard", domain)
+		return Forbidden(reasons.DomainWildcard, "the registered domain %.253q is a wildcard", domain)
 	case !hasSAN(&peer, domain):
-		return Forbidden(ReasonSANMismatch, "no SAN of the certificate equals the registered domain %.253q", domain)
+		return Forbidden(reasons.SANMismatch, "no SAN of the certificate equals the registered domain %.253q", domain)
 	default:
 		return nil
 	}

@@ -31,21 +31,6 @@ const (
 	reasonUntrustedChain = "untrusted_chain"
 	// reasonWrongKeyUsage means that the certificate is not meant for client authentication.
 	reasonWrongKeyUsage = "wrong_key_usage"
-	// ReasonNoIdentity means that the certificate names no runtime.
-	ReasonNoIdentity = "no_identity"
-	// ReasonOwnerMissing means that the owner of the event is not in the control plane.
-	ReasonOwnerMissing = "owner_missing"
-	// ReasonDomainMissing means that no domain is registered.
-	ReasonDomainMissing = "domain_missing"
-	// ReasonDomainEmpty means that the registered domain is empty.
-	ReasonDomainEmpty = "domain_empty"
-	// ReasonDomainWildcard means that the registered domain is a wildcard.
-	ReasonDomainWildcard = "domain_wildcard"
-	// ReasonDomainAmbiguous means that a domain is registered for several runtimes, or that a
-	// runtime has several.
-	ReasonDomainAmbiguous = "domain_ambiguous"
-	// ReasonSANMismatch means that no SAN of the certificate equals the registered domain.
-	ReasonSANMismatch = "san_mismatch"
 )
 
 // Unauthenticated returns an error that wraps [core.ErrUnauthenticated] and has reason as its

@@ -29,7 +29,7 @@ func refuseChanges(change, resync error) core.VerifierFunc {
 // Also when all events are refused for themselves, each is named: the others of the runtime go on.
 func TestAllRefusedEventsAreNamed(t *testing.T) {
 	t.Parallel()
-	missing := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
+	missing := listener.Forbidden(reasons.OwnerMissing, "inside")
 	broken := errors.New("inside")
 	tests := []struct {
 		name   string
@@ -39,11 +39,11 @@ func TestAllRefusedEventsAreNamed(t *testing.T) {
 	}{
 		{
 			"by the verifier", refuseChanges(missing, nil), nil,
-			contract.Refusal{Status: http.StatusForbidden, Reason: listener.ReasonOwnerMissing},
+			contract.Refusal{Status: http.StatusForbidden, Reason: reasons.OwnerMissing},
 		},
 		{
 			"by the verifier, which does not know the runtime yet", refuseChanges(missing, core.ErrNotReady), nil,
-			contract.Refusal{Status: http.StatusForbidden, Reason: listener.ReasonOwnerMissing},
+			contract.Refusal{Status: http.StatusForbidden, Reason: reasons.OwnerMissing},
 		},
 		{
 			"by the handler", listener.InsecureAllowAll(), broken,
@@ -76,19 +76,19 @@ func TestPanicInJudgingTheSender(t *testing.T) {
 		if event.Resync {
 			panic("inside")
 		}
-		return listener.Forbidden(listener.ReasonOwnerMissing, "inside")
+		return listener.Forbidden(reasons.OwnerMissing, "inside")
 	})
 	l := newListener(t, listener.PeersFunc(named), verify, &recorder{}, listener.Options{})
 	w := serve(l, batchFrom(t, runtimeA, change(runtimeA, 1)))
 	reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 1, map[int]contract.Refusal{
-		0: {Status: http.StatusForbidden, Reason: listener.ReasonOwnerMissing},
+		0: {Status: http.StatusForbidden, Reason: reasons.OwnerMissing},
 	})
 }
 
 // A failure that belongs to the sender or to this replica is the answer to the request.
 func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 	t.Parallel()
-	stranger := listener.Forbidden(listener.ReasonSANMismatch, "inside")
+	stranger := listener.Forbidden(reasons.SANMismatch, "inside")
 	revoked := listener.Unauthenticated("revoked", "inside")
 	notLeading := func(n string) error { return fmt.Errorf("%w: %w", named503(n), core.ErrNotReady) }
 	tests := []struct {
@@ -99,7 +99,7 @@ func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 		reason string
 		closes bool
 	}{
-		{"sender that is forbidden", refuseChanges(stranger, stranger), nil, 403, listener.ReasonSANMismatch, false},
+		{"sender that is forbidden", refuseChanges(stranger, stranger), nil, 403, reasons.SANMismatch, false},
 		{"sender with a revoked certificate", refuseChanges(revoked, revoked), nil, 401, "revoked", false},
 		{"verifier that is not ready", refuseChanges(core.ErrNotReady, core.ErrNotReady), nil, 503, reasons.NotReady, false},
 		{"handler that is not ready", listener.InsecureAllowAll(), notLeading, 503, "first_1", true},
@@ -152,7 +152,7 @@ func (n named503) Reason() string { return "first_" + string(n) }
 // the verifier refuses.
 func TestFleetObservesRefusedEvents(t *testing.T) {
 	t.Parallel()
-	refused := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
+	refused := listener.Forbidden(reasons.OwnerMissing, "inside")
 	panics := core.HandlerFunc(func(context.Context, core.Delivery) error { panic("inside") })
 	tests := []struct {
 		name      string
@@ -211,14 +211,14 @@ func (followerHandler) Ready() error { return core.ErrNotReady }
 // number, and the next heartbeat would show a gap.
 func TestFollowerRefusesNoSingleEvent(t *testing.T) {
 	t.Parallel()
-	forbidden := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
+	forbidden := listener.Forbidden(reasons.OwnerMissing, "inside")
 	for name, test := range map[string]struct {
 		verify core.Verifier
 		status int
 		reason string
 	}{
 		"the event is at fault":  {refuseChanges(forbidden, nil), http.StatusServiceUnavailable, reasons.NotReady},
-		"the sender is at fault": {refuseChanges(forbidden, forbidden), http.StatusForbidden, listener.ReasonOwnerMissing},
+		"the sender is at fault": {refuseChanges(forbidden, forbidden), http.StatusForbidden, reasons.OwnerMissing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

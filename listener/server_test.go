@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -122,7 +123,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	now := time.Now()
 	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
-		return listener.Forbidden(listener.ReasonSANMismatch, "not yours")
+		return listener.Forbidden(reasons.SANMismatch, "not yours")
 	})
 	l := newListener(t, listener.PeersFunc(known), refuse, &recorder{}, listener.Options{
 		Logger: slog.New(slog.NewTextHandler(&log, nil)), Now: func() time.Time { return now },

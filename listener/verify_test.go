@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -93,7 +94,7 @@ func TestVerifierSuite(t *testing.T) {
 func domainOf(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	switch {
 	case event.Owner.Name != "":
-		return "", listener.Forbidden(listener.ReasonOwnerMissing, "no owner %s", event.Owner)
+		return "", listener.Forbidden(reasons.OwnerMissing, "no owner %s", event.Owner)
 	case runtime == "cold":
 		return "", core.ErrNotReady
 	case runtime == "runtime-b":
@@ -122,23 +123,23 @@ func TestSANPinning(t *testing.T) {
 		{"IPv4 in IPv6", "::ffff:192.0.2.1", ""},
 		{"IPv6", "2001:db8::1", ""},
 		{"IPv6, written out", "2001:0DB8:0:0:0:0:0:1", ""},
-		{"another", "x.example", listener.ReasonSANMismatch},
-		{"a part", "example", listener.ReasonSANMismatch},
-		{"more", "x.a.example", listener.ReasonSANMismatch},
-		{"two dots at the end", "a.example..", listener.ReasonSANMismatch},
-		{"space around", " a.example", listener.ReasonSANMismatch},
-		{"of a wildcard SAN", "x.wild.example", listener.ReasonSANMismatch},
-		{"URI of other case", "https://C.example/x", listener.ReasonSANMismatch},
-		{"a URI without scheme", "d.example", listener.ReasonSANMismatch},
-		{"another IP address", "192.0.2.2", listener.ReasonSANMismatch},
-		{"an IP address among the DNS names", "192.0.2.7", listener.ReasonSANMismatch},
-		{"a letter that folds to ASCII", "\u212ak.example", listener.ReasonSANMismatch},
-		{"empty", "", listener.ReasonDomainEmpty},
-		{"blank", " \n", listener.ReasonDomainEmpty},
-		{"the root", ".", listener.ReasonDomainEmpty},
-		{"wildcard", "*", listener.ReasonDomainWildcard},
-		{"wildcard as in the SAN", "*.wild.example", listener.ReasonDomainWildcard},
-		{"wildcard inside", "a.*.example", listener.ReasonDomainWildcard},
+		{"another", "x.example", reasons.SANMismatch},
+		{"a part", "example", reasons.SANMismatch},
+		{"more", "x.a.example", reasons.SANMismatch},
+		{"two dots at the end", "a.example..", reasons.SANMismatch},
+		{"space around", " a.example", reasons.SANMismatch},
+		{"of a wildcard SAN", "x.wild.example", reasons.SANMismatch},
+		{"URI of other case", "https://C.example/x", reasons.SANMismatch},
+		{"a URI without scheme", "d.example", reasons.SANMismatch},
+		{"another IP address", "192.0.2.2", reasons.SANMismatch},
+		{"an IP address among the DNS names", "192.0.2.7", reasons.SANMismatch},
+		{"a letter that folds to ASCII", "\u212ak.example", reasons.SANMismatch},
+		{"empty", "", reasons.DomainEmpty},
+		{"blank", " \n", reasons.DomainEmpty},
+		{"the root", ".", reasons.DomainEmpty},
+		{"wildcard", "*", reasons.DomainWildcard},
+		{"wildcard as in the SAN", "*.wild.example", reasons.DomainWildcard},
+		{"wildcard inside", "a.*.example", reasons.DomainWildcard},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

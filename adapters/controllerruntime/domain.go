@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -48,7 +49,7 @@ func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *co
 		return "", err
 	}
 	if len(same) > 1 {
-		return "", listener.Forbidden(listener.ReasonDomainAmbiguous,
+		return "", listener.Forbidden(reasons.DomainAmbiguous,
 			"domain %q is registered %d times, want once", domain, len(same))
 	}
 	return domain, nil
@@ -71,7 +72,7 @@ func (r *Runtimes) triggered(
 	case 1:
 		return owned[0], nil
 	default:
-		return nil, listener.Forbidden(listener.ReasonDomainAmbiguous,
+		return nil, listener.Forbidden(reasons.DomainAmbiguous,
 			"%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind.Kind, runtime)
 	}
 }
@@ -86,7 +87,7 @@ func (r *Runtimes) owner(
 		return nil, err
 	}
 	if len(objects) == 0 {
-		return nil, listener.Forbidden(listener.ReasonOwnerMissing, "owner %s %q does not exist", r.kind.Kind, name)
+		return nil, listener.Forbidden(reasons.OwnerMissing, "owner %s %q does not exist", r.kind.Kind, name)
 	}
 	object := objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
@@ -101,11 +102,11 @@ func (r *Runtimes) registered(object *metav1.PartialObjectMetadata) (string, err
 	domain, ok := object.Annotations[r.annotation]
 	switch {
 	case !ok:
-		return "", r.refuse(listener.ReasonDomainMissing, object, "has no annotation")
+		return "", r.refuse(reasons.DomainMissing, object, "has no annotation")
 	case canonical(strings.TrimSpace(domain)) == "":
-		return "", r.refuse(listener.ReasonDomainEmpty, object, "has an empty annotation")
+		return "", r.refuse(reasons.DomainEmpty, object, "has an empty annotation")
 	case strings.Contains(domain, "*"):
-		return "", r.refuse(listener.ReasonDomainWildcard, object, "has a wildcard in its annotation")
+		return "", r.refuse(reasons.DomainWildcard, object, "has a wildcard in its annotation")
 	default:
 		return domain, nil
 	}

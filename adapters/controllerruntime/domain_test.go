@@ -9,7 +9,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // pinned returns the objects of a control plane with many faults. By label, "skr-N" is the runtime
@@ -65,32 +65,32 @@ func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 		"owner of another, by a stranger":          {"skr-new", owner("good"), "", "owner_mismatch"},
 		"no such runtime":                          {"skr-new", none, "", "runtime_unknown"},
 		"empty runtime":                            {"", none, "", "runtime_unknown"},
-		"no such owner":                            {"skr-good", owner("gone"), "", listener.ReasonOwnerMissing},
+		"no such owner":                            {"skr-good", owner("gone"), "", reasons.OwnerMissing},
 		"owner in another namespace": {
-			"skr-good", types.NamespacedName{Namespace: "default", Name: "good"}, "", listener.ReasonOwnerMissing,
+			"skr-good", types.NamespacedName{Namespace: "default", Name: "good"}, "", reasons.OwnerMissing,
 		},
 		"owner without namespace": {
 			"skr-good",
 			types.NamespacedName{Name: "good"},
 			"",
-			listener.ReasonOwnerMissing,
+			reasons.OwnerMissing,
 		},
 		"owner without name": {
 			"skr-good",
 			types.NamespacedName{Namespace: "kcp-system"},
 			"",
-			listener.ReasonOwnerMissing,
+			reasons.OwnerMissing,
 		},
-		"missing":                            {"skr-missing", none, "", listener.ReasonDomainMissing},
-		"missing, by owner":                  {"skr-missing", owner("missing"), "", listener.ReasonDomainMissing},
-		"empty":                              {"skr-empty", none, "", listener.ReasonDomainEmpty},
-		"blank":                              {"skr-blank", none, "", listener.ReasonDomainEmpty},
-		"the root of DNS":                    {"skr-dot", none, "", listener.ReasonDomainEmpty},
-		"wildcard":                           {"skr-wildcard", owner("wildcard"), "", listener.ReasonDomainWildcard},
-		"registered twice":                   {"skr-twin-1", none, "", listener.ReasonDomainAmbiguous},
-		"registered twice, in other letters": {"skr-twin-2", owner("twin-2"), "", listener.ReasonDomainAmbiguous},
-		"an address registered twice":        {"skr-address-1", none, "", listener.ReasonDomainAmbiguous},
-		"two domains":                        {"skr-double", none, "", listener.ReasonDomainAmbiguous},
+		"missing":                            {"skr-missing", none, "", reasons.DomainMissing},
+		"missing, by owner":                  {"skr-missing", owner("missing"), "", reasons.DomainMissing},
+		"empty":                              {"skr-empty", none, "", reasons.DomainEmpty},
+		"blank":                              {"skr-blank", none, "", reasons.DomainEmpty},
+		"the root of DNS":                    {"skr-dot", none, "", reasons.DomainEmpty},
+		"wildcard":                           {"skr-wildcard", owner("wildcard"), "", reasons.DomainWildcard},
+		"registered twice":                   {"skr-twin-1", none, "", reasons.DomainAmbiguous},
+		"registered twice, in other letters": {"skr-twin-2", owner("twin-2"), "", reasons.DomainAmbiguous},
+		"an address registered twice":        {"skr-address-1", none, "", reasons.DomainAmbiguous},
+		"two domains":                        {"skr-double", none, "", reasons.DomainAmbiguous},
 		"two domains, one named":             {"skr-double", owner("double-2"), "double-2.example.com", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,32 +14,32 @@ import (
 const advice = 60 * time.Second
 
 func (s *forwarderSuite) testPermanent() {
-	s.refused(&Refusal{Permanent: true, Label: "malformed"})
+	s.refused(Refusal{Permanent: true, Label: "malformed"})
 }
 
 func (s *forwarderSuite) testUnauthenticated() {
-	s.refusedAll(&Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})
+	s.refusedAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})
 }
 
 func (s *forwarderSuite) testForbidden() {
-	s.refused(&Refusal{Label: "forbidden", Cause: core.ErrForbidden})
+	s.refused(Refusal{Label: "forbidden", Cause: core.ErrForbidden})
 }
 
 func (s *forwarderSuite) testUnknownManager() {
-	s.refusedAll(&Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager})
+	s.refusedAll(Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager})
 }
 
 func (s *forwarderSuite) testNotReady() {
-	s.refusedAll(&Refusal{Label: "not_ready", Cause: core.ErrNotReady, After: advice})
+	s.refusedAll(Refusal{Label: "not_ready", Cause: core.ErrNotReady, After: advice})
 }
 
 // refused fails the test unless the classification of a refusal survives the way back.
-func (s *forwarderSuite) refused(want *Refusal) {
+func (s *forwarderSuite) refused(want Refusal) {
 	s.t.Helper()
-	s.farEnd.Always(Refuse(want))
+	s.farEnd.Always(Refuse(want.Err()))
 	err := eventError(s.forward(managerA, s.batch(sampleEvent(0))), 0)
 	if err == nil {
-		s.t.Fatalf("Forward reports success, though the far end refused: %v", want)
+		s.t.Fatalf("Forward reports success, though the far end refused: %v", want.Err())
 	}
 	s.classified(err, want)
 	s.arrived(managerA)
@@ -47,20 +47,20 @@ func (s *forwarderSuite) refused(want *Refusal) {
 
 // refusedAll checks a refusal that belongs to the sender, the manager or the receiver. A batch of
 // several events then fails with one error, so that a sender pauses.
-func (s *forwarderSuite) refusedAll(want *Refusal) {
+func (s *forwarderSuite) refusedAll(want Refusal) {
 	s.t.Helper()
 	s.refused(want)
 	err := s.forward(managerA, s.batch(sampleEvents(0, 3)...))
 	if err == nil {
-		s.t.Fatalf("Forward reports success, though the far end refused the whole batch: %v", want)
+		s.t.Fatalf("Forward reports success, though the far end refused the whole batch: %v", want.Err())
 	}
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
-		s.t.Errorf("Forward = %v names %d events, though the far end refused the whole batch: %v", err, len(some), want)
+		s.t.Errorf("Forward = %v names %d events, though the far end refused the whole batch: %v", err, len(some), want.Err())
 	}
 	s.classified(eventError(err, 0), want)
 }
 
-func (s *forwarderSuite) classified(err error, want *Refusal) {
+func (s *forwarderSuite) classified(err error, want Refusal) {
 	s.t.Helper()
 	if got := core.IsPermanent(err); got != want.Permanent {
 		s.t.Errorf("lost the kind of a refusal: IsPermanent(%v) = %v, want %v", err, got, want.Permanent)
@@ -111,7 +111,7 @@ func (s *forwarderSuite) testUnreachable() {
 // testRefusedEvents refuses two events of five for themselves, each for a reason of its own.
 func (s *forwarderSuite) testRefusedEvents() {
 	events := sampleEvents(0, 5)
-	refusals := map[int]*Refusal{
+	refusals := map[int]Refusal{
 		1: {Permanent: true, Label: "malformed"},
 		3: {Label: "forbidden", Cause: core.ErrForbidden, After: advice},
 	}
@@ -122,12 +122,12 @@ func (s *forwarderSuite) testRefusedEvents() {
 }
 
 // refuseNamed refuses the events with the names of those in refusals.
-func refuseNamed(batch core.Batch, events []core.WatchEvent, refusals map[int]*Refusal) error {
+func refuseNamed(batch core.Batch, events []core.WatchEvent, refusals map[int]Refusal) error {
 	failed := core.EventErrors{}
 	for i := range batch.Events {
 		for n, refusal := range refusals {
 			if batch.Events[i].Watched == events[n].Watched {
-				failed[i] = refusal
+				failed[i] = refusal.Err()
 			}
 		}
 	}
@@ -139,13 +139,13 @@ func refuseNamed(batch core.Batch, events []core.WatchEvent, refusals map[int]*R
 
 // refusedOnly fails the test unless exactly the refused events failed, each with its own error, and
 // all others arrived.
-func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.WatchEvent, refusals map[int]*Refusal) {
+func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.WatchEvent, refusals map[int]Refusal) {
 	s.t.Helper()
 	for i := range events {
 		want, refused := refusals[i]
 		switch {
 		case refused && failed[i] == nil:
-			s.t.Errorf("lost the refusal of event %d (%v): Forward reports it as delivered", i, want)
+			s.t.Errorf("lost the refusal of event %d (%v): Forward reports it as delivered", i, want.Err())
 		case refused:
 			s.classified(failed[i], want)
 		case failed[i] != nil:
@@ -166,7 +166,7 @@ func (s *forwarderSuite) testUnsendable() {
 	}
 	s.arrived(managerA)
 	events := []core.WatchEvent{sampleEvent(0), *s.opts.Unsendable, sampleEvent(1)}
-	s.refusedOnly(s.send(managerA, s.batch(events...)), events, map[int]*Refusal{1: {Permanent: true}})
+	s.refusedOnly(s.send(managerA, s.batch(events...)), events, map[int]Refusal{1: {Permanent: true}})
 }
 
 func (s *forwarderSuite) testRecovers() {

@@ -69,7 +69,7 @@ func (n *narrow) encode(events []core.Numbered) (sent []int, failed core.EventEr
 		case len(sent) == most:
 			failed[i] = core.ErrNotSent
 		case !events[i].Resync && events[i].Watched.Name == "":
-			failed[i] = &coretest.Refusal{Permanent: true, Label: "unsendable"}
+			failed[i] = coretest.Refusal{Permanent: true, Label: "unsendable"}.Err()
 		default:
 			sent = append(sent, i)
 		}

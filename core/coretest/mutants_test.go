@@ -399,13 +399,13 @@ func namesEventsForAll(next forward) forward {
 // relabel changes the classification of scripted refusals.
 func relabel(change func(r *coretest.Refusal)) func(err error) error {
 	one := func(err error) error {
-		refusal, ok := errors.AsType[*coretest.Refusal](err)
+		refusal, ok := errors.AsType[*coretest.ScriptedRefusal](err)
 		if !ok {
 			return err
 		}
-		changed := *refusal
+		changed := refusal.Refusal
 		change(&changed)
-		return &changed
+		return changed.Err()
 	}
 	return func(err error) error {
 		failed, ok := some(err)
@@ -421,8 +421,8 @@ func relabel(change func(r *coretest.Refusal)) func(err error) error {
 
 // condemnsUnreachable takes an unreachable far end for a final refusal.
 func condemnsUnreachable(err error) error {
-	if _, scripted := errors.AsType[*coretest.Refusal](err); !scripted && errors.Is(err, core.ErrNotReady) {
-		return &coretest.Refusal{Permanent: true, Label: "unreachable"}
+	if _, scripted := errors.AsType[*coretest.ScriptedRefusal](err); !scripted && errors.Is(err, core.ErrNotReady) {
+		return coretest.Refusal{Permanent: true, Label: "unreachable"}.Err()
 	}
 	return err
 }
@@ -430,7 +430,7 @@ func condemnsUnreachable(err error) error {
 // blamesTheManager takes a receiver that is not ready for one that does not serve the manager.
 func blamesTheManager(err error) error {
 	if errors.Is(err, core.ErrNotReady) {
-		return &coretest.Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager, After: core.RetryAfter(err)}
+		return coretest.Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager, After: core.RetryAfter(err)}.Err()
 	}
 	return err
 }

@@ -123,7 +123,7 @@ func condemnsEvents(_ *core.Batch, err error) error {
 		return err
 	}
 	for i, err := range failed {
-		failed[i] = &coretest.Refusal{Label: "failed", Permanent: true, Cause: err}
+		failed[i] = coretest.Refusal{Label: "failed", Permanent: true, Cause: err}.Err()
 	}
 	return failed
 }

@@ -31,7 +31,7 @@ func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	t.Parallel()
 	var (
 		recorder coretest.Recorder
-		refusal  = &coretest.Refusal{Label: "refused"}
+		refusal  = coretest.Refusal{Label: "refused"}.Err()
 	)
 	some := core.EventErrors{1: refusal}
 	recorder.Next(coretest.Refuse(refusal), coretest.Refuse(some))

@@ -2,7 +2,7 @@ package coretest
 
 import "time"
 
-// Refusal is an error with every classification that core knows, for scripts.
+// Refusal is a refusal with every classification that core knows, for scripts.
 type Refusal struct {
 	// Permanent is whether no later attempt can succeed.
 	Permanent bool
@@ -10,26 +10,23 @@ type Refusal struct {
 	After time.Duration
 	// Label is the metric label.
 	Label string
-	// Cause is the error that Unwrap returns; nil: none.
+	// Cause is the error that it wraps; nil: none.
 	Cause error
 }
 
-// Error names the label and the cause.
-func (r *Refusal) Error() string {
+// Err returns the refusal as an error.
+func (r Refusal) Err() error { return &refusal{r} }
+
+type refusal struct{ Refusal }
+
+func (r *refusal) Error() string {
 	if r.Cause == nil {
 		return "scripted refusal: " + r.Label
 	}
 	return "scripted refusal: " + r.Label + ": " + r.Cause.Error()
 }
 
-// Unwrap returns the cause.
-func (r *Refusal) Unwrap() error { return r.Cause }
-
-// Retryable reports whether a later attempt can succeed.
-func (r *Refusal) Retryable() bool { return !r.Permanent }
-
-// RetryAfter returns the wait that the receiver asks for.
-func (r *Refusal) RetryAfter() time.Duration { return r.After }
-
-// Reason returns the label.
-func (r *Refusal) Reason() string { return r.Label }
+func (r *refusal) Unwrap() error             { return r.Cause }
+func (r *refusal) Retryable() bool           { return !r.Permanent }
+func (r *refusal) RetryAfter() time.Duration { return r.After }
+func (r *refusal) Reason() string            { return r.Label }

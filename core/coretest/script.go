@@ -57,7 +57,7 @@ func (s *script) handle(ctx context.Context, d core.Delivery) error {
 	case name == "unhandled":
 		panic("made by the test")
 	case name == "failing":
-		return &Refusal{Label: "map_failed", Permanent: true}
+		return Refusal{Label: "map_failed", Permanent: true}.Err()
 	case name == lateName && !s.late.Swap(true):
 		return core.ErrNotReady
 	default:

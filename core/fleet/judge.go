@@ -15,7 +15,7 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	for _, p := range r.replicas {
 		if p.isAlive(now) {
 			alive = true
-			proved = proved || p.isProved(opts, now)
+			proved = proved || p.isProved(now)
 			reason = worse(reason, p.trouble(opts, now))
 		}
 	}
@@ -48,10 +48,14 @@ func (r *record) silence(now time.Time) string {
 	}
 }
 
-// isProved reports whether the API server called the agent lately: within ProofLasts, and at least
+// proofLasts is the time for which a review by a client certificate, or a living canary, proves that
+// the API server calls the agent.
+const proofLasts = 10 * time.Minute
+
+// isProved reports whether the API server called the agent lately: within proofLasts, and at least
 // until the next heartbeat is missed.
-func (p *replica) isProved(opts *Options, now time.Time) bool {
-	return now.Sub(p.proved) <= max(opts.ProofLasts, patience(p.beat))
+func (p *replica) isProved(now time.Time) bool {
+	return now.Sub(p.proved) <= max(proofLasts, patience(p.beat))
 }
 
 // trouble returns the reason for which the replica is degraded, "" when it is not.
@@ -71,7 +75,7 @@ func (p *replica) trouble(opts *Options, now time.Time) string {
 		return reasons.KeyMaterial
 	case p.beat.ConfigError != "":
 		return reasons.Configuration
-	case p.certificate.isExpiring(opts, now):
+	case p.certificate.isExpiring(now):
 		return reasons.CertificateExpiring
 	case p.sharing.on:
 		return reasons.SharedByReplicas
@@ -80,10 +84,11 @@ func (p *replica) trouble(opts *Options, now time.Time) string {
 	}
 }
 
-// isExpiring reports whether the rest of the validity is short, by itself and for this certificate.
-func (c certificate) isExpiring(opts *Options, now time.Time) bool {
-	const part = 6 // cert-manager renews when a third is left.
-	return !c.notAfter.IsZero() && c.notAfter.Sub(now) < min(opts.ExpiringWithin, c.notAfter.Sub(c.notBefore)/part)
+// isExpiring reports whether the rest of the validity is short: less than a day, and less than a
+// sixth of the life of this certificate.
+func (c certificate) isExpiring(now time.Time) bool {
+	const within, part = 24 * time.Hour, 6 // cert-manager renews when a third is left.
+	return !c.notAfter.IsZero() && c.notAfter.Sub(now) < min(within, c.notAfter.Sub(c.notBefore)/part)
 }
 
 // severity has the reasons, worst first.

@@ -21,9 +21,7 @@ const (
 	defaultPollFresh        = 30 * time.Minute
 	defaultPollUnproved     = 5 * time.Minute
 	defaultPollOtherwise    = time.Minute
-	defaultProofLasts       = 10 * time.Minute
 	defaultPendingTooLong   = time.Minute
-	defaultExpiringWithin   = 24 * time.Hour
 	defaultResyncJitter     = 2 * time.Second
 	defaultResyncsPerSecond = 100
 )
@@ -44,15 +42,9 @@ type Options struct {
 	PollUnproved  time.Duration
 	PollOtherwise time.Duration
 
-	// ProofLasts is the time for which a review by a client certificate, or a living canary, proves
-	// that the API server calls the agent. Default: 10 min.
-	ProofLasts time.Duration
 	// PendingTooLong is the age of the oldest pending event above which a runtime is degraded.
 	// Default: 1 min.
 	PendingTooLong time.Duration
-	// ExpiringWithin is the rest of a client certificate's life below which a runtime is degraded,
-	// but at most a sixth of that life. Default: 24 h.
-	ExpiringWithin time.Duration
 
 	// ResyncJitter spreads the resyncs of the fleet, each at random within it. Default: 2 s.
 	ResyncJitter time.Duration
@@ -83,9 +75,7 @@ func (o Options) withDefaults() Options {
 	o.PollFresh = cmp.Or(o.PollFresh, defaultPollFresh)
 	o.PollUnproved = cmp.Or(o.PollUnproved, min(defaultPollUnproved, o.PollFresh))
 	o.PollOtherwise = cmp.Or(o.PollOtherwise, min(defaultPollOtherwise, o.PollUnproved))
-	o.ProofLasts = cmp.Or(o.ProofLasts, defaultProofLasts)
 	o.PendingTooLong = cmp.Or(o.PendingTooLong, defaultPendingTooLong)
-	o.ExpiringWithin = cmp.Or(o.ExpiringWithin, defaultExpiringWithin)
 	o.ResyncJitter = cmp.Or(o.ResyncJitter, defaultResyncJitter)
 	o.ResyncsPerSecond = cmp.Or(o.ResyncsPerSecond, defaultResyncsPerSecond)
 
@@ -106,9 +96,7 @@ func (o Options) validate() error {
 		option.NotNegative("Options.PollFresh", o.PollFresh),
 		option.NotNegative("Options.PollUnproved", o.PollUnproved),
 		option.NotNegative("Options.PollOtherwise", o.PollOtherwise),
-		option.NotNegative("Options.ProofLasts", o.ProofLasts),
 		option.NotNegative("Options.PendingTooLong", o.PendingTooLong),
-		option.NotNegative("Options.ExpiringWithin", o.ExpiringWithin),
 		option.NotNegative("Options.ResyncJitter", o.ResyncJitter),
 		option.NotNegative("Options.ResyncsPerSecond", o.ResyncsPerSecond),
 		notLonger("PollUnproved", set.PollUnproved, "PollFresh", set.PollFresh),

@@ -21,13 +21,16 @@ const (
 	defaultHeartbeatInterval = 30 * time.Second
 	// defaultResendResync is longer than the longest timeout of a webhook, 30 s, after which an API
 	// server commits a write.
-	defaultResendResync   = 35 * time.Second
-	defaultResyncInterval = 5 * time.Second
-	defaultMaxManagers    = 100
-	defaultMaxBatch       = 1
-	defaultInFlight       = 8
-	defaultDrainTimeout   = 10 * time.Second
-	defaultGiveUpAfter    = 5 * time.Minute
+	defaultResendResync = 35 * time.Second
+	defaultMaxManagers  = 100
+	defaultMaxBatch     = 1
+	defaultInFlight     = 8
+	defaultDrainTimeout = 10 * time.Second
+	defaultGiveUpAfter  = 5 * time.Minute
+	// resyncInterval is the shortest time between a delivered resync of a manager and the next one.
+	// A resync that is requested earlier waits. Foreign input, such as a review that cannot be
+	// parsed, can request resyncs without end.
+	resyncInterval = 5 * time.Second
 )
 
 // Defaults returns the options that the zero value stands for.
@@ -52,10 +55,6 @@ type Options struct {
 	// than the timeout of any webhook. It must not be shorter than the last of Resend, because a
 	// resync stands in for events. Default: 35 s. Negative: never.
 	ResendResync time.Duration
-	// ResyncInterval is the shortest time between a delivered resync of a manager and the next one.
-	// A resync that is requested earlier waits. Foreign input, such as a review that cannot be
-	// parsed, can request resyncs without end. Default: 5 s. Negative: none.
-	ResyncInterval time.Duration
 	// GiveUpAfter is the time for which the outbox retries an event that the manager refuses for
 	// itself. Then it drops the event, and a resync stands in. A resync is retried until it is
 	// delivered. One for an owner ends with a permanent error, too. Default: 5 min.
@@ -116,7 +115,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Settle = cmp.Or(o.Settle, defaultSettle)
 	o.ResendResync = cmp.Or(o.ResendResync, defaultResendResync)
-	o.ResyncInterval = cmp.Or(o.ResyncInterval, defaultResyncInterval)
 	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, defaultGiveUpAfter)
 	o.MaxKeys = cmp.Or(o.MaxKeys, defaultMaxKeys)
 	o.MaxManagers = cmp.Or(o.MaxManagers, max(defaultMaxManagers, len(o.Managers)))

@@ -141,7 +141,7 @@ func (l *lane) resyncEntry(owner types.NamespacedName, at time.Time) *entry {
 func (l *lane) noteResynced(owner types.NamespacedName, sent time.Time) {
 	if len(l.resynced) >= maxOwners {
 		maps.DeleteFunc(l.resynced, func(_ types.NamespacedName, last time.Time) bool {
-			return sent.Sub(last) >= l.opts.ResyncInterval
+			return sent.Sub(last) >= resyncInterval
 		})
 	}
 	l.resynced[owner] = sent

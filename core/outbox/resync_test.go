@@ -84,7 +84,7 @@ func TestResyncsForOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{
-			ResyncInterval: -1, Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncOwners: true, InFlight: 1, Settle: -1,
+			Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncOwners: true, InFlight: 1, Settle: -1,
 		})
 		for _, owner := range []string{"", "one", "two", "one"} {
 			event := ownedBy(owner, "of "+owner)
@@ -94,6 +94,7 @@ func TestResyncsForOwners(t *testing.T) {
 			o.Accept(kyma, event)
 			time.Sleep(time.Second)
 		}
+		time.Sleep(5 * time.Second) // The shortest time between two resyncs of an owner.
 		o.Resync()
 		time.Sleep(time.Second)
 		stop()
@@ -102,7 +103,7 @@ func TestResyncsForOwners(t *testing.T) {
 			at(time.Second, "resync of one"), at(time.Second, "of one"),
 			at(2*time.Second, "resync of two"), at(2*time.Second, "of two"),
 			at(3*time.Second, "of one"),
-			at(4*time.Second, "resync of one"), at(4*time.Second, "resync of two"))
+			at(9*time.Second, "resync of one"), at(9*time.Second, "resync of two"))
 	})
 }
 
@@ -170,7 +171,7 @@ func TestFirstEventIsAResync(t *testing.T) {
 func TestResyncsHaveAPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{ResyncInterval: 5 * time.Second, ResendResync: -1})
+		o, stop := run(t, p, outbox.Options{ResendResync: -1})
 		for range 100 {
 			o.Accept(kyma, core.WatchEvent{Resync: true})
 			o.Accept(kyma, named("a"))

@@ -78,7 +78,7 @@ func (l *lane) free(e *entry) {
 func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
 	due := now.Add(max(l.opts.Settle, 0))
 	last, again := l.resynced[event.Owner]
-	if next := last.Add(l.opts.ResyncInterval); again && event.Resync && next.After(due) {
+	if next := last.Add(resyncInterval); again && event.Resync && next.After(due) {
 		return next
 	}
 	return due

@@ -82,11 +82,11 @@ func (p *pki) attempts() ([]attempt, error) {
 
 		a.owning("runtime-b", refused("owner_mismatch")),
 		a.saying("runtime-b", refused("source_mismatch")),
-		i.sender("runtime-b", "a.example.com").saying("runtime-b", refused(listener.ReasonSANMismatch)),
-		i.sender("runtime-b", "*.example.com").saying("runtime-b", refused(listener.ReasonSANMismatch)),
-		i.sender("runtime-b").as("runtime-b, no SAN").saying("runtime-b", refused(listener.ReasonSANMismatch)),
+		i.sender("runtime-b", "a.example.com").saying("runtime-b", refused("san_mismatch")),
+		i.sender("runtime-b", "*.example.com").saying("runtime-b", refused("san_mismatch")),
+		i.sender("runtime-b").as("runtime-b, no SAN").saying("runtime-b", refused("san_mismatch")),
 		i.sender("", "b.example.com").as("no name, b.example.com").
-			saying("runtime-b", outcome{status: http.StatusUnauthorized, reason: listener.ReasonNoIdentity}),
+			saying("runtime-b", outcome{status: http.StatusUnauthorized, reason: "no_identity"}),
 		another.sender("runtime-b", "b.example.com").as("runtime-b, of another CA").
 			saying("runtime-b", outcome{reason: reasonHandshake}),
 		i.expired("runtime-b", "b.example.com").saying("runtime-b", outcome{reason: reasonHandshake}),

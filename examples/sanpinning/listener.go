@@ -81,7 +81,7 @@ func before() moved { return moved{"runtime-c": "c.example.org"} }
 func (m moved) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	domain, ok := m[runtime]
 	if !ok || event.Owner != (types.NamespacedName{}) && event.Owner != ownerOf(runtime) {
-		return "", listener.Forbidden(listener.ReasonDomainMissing, "runtime %q did not move", runtime)
+		return "", listener.Forbidden("domain_missing", "runtime %q did not move", runtime)
 	}
 	return domain, nil
 }

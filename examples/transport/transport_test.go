@@ -81,7 +81,7 @@ func must[T any](value T, err error) T {
 // A connection inside the process shows an answer on its way back.
 func Example() {
 	refuse := func(context.Context, core.Manager, core.Batch) error {
-		return core.EventErrors{1: &coretest.Refusal{Label: "forbidden", After: time.Minute, Cause: core.ErrForbidden}}
+		return core.EventErrors{1: coretest.Refusal{Label: "forbidden", After: time.Minute, Cause: core.ErrForbidden}.Err()}
 	}
 	forwarder := transport.Forwarder(func(ctx context.Context) (net.Conn, error) {
 		near, far := net.Pipe()

@@ -27,8 +27,8 @@ const (
 	// Configuration means that the agent does not use new configuration, such as a file with
 	// managers, or cannot establish a watch.
 	Configuration = "configuration"
-	// CertificateExpiring means that the client certificate expires soon, see
-	// ExpiringWithin of the options.
+	// CertificateExpiring means that the client certificate expires within a day,
+	// and within a sixth of its life.
 	CertificateExpiring = "certificate_expiring"
 	// SharedByReplicas means that other replicas of the operator take some of the requests,
 	// as without leader election. Gaps then lead to no resync, and the runtime is stale after eight

@@ -18,6 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -32,7 +33,7 @@ func Peers() listener.Peers {
 		if peer, ok := r.Context().Value(peerKey{}).(core.Peer); ok {
 			return peer, nil
 		}
-		return core.Peer{}, listener.Unauthenticated(listener.ReasonNoIdentity, "%w", errNoPeer)
+		return core.Peer{}, listener.Unauthenticated(reasons.NoIdentity, "%w", errNoPeer)
 	})
 }
 

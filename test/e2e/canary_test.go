@@ -37,7 +37,7 @@ type canaryScene struct {
 
 func newCanaryScene(t *testing.T) *canaryScene {
 	t.Helper()
-	f, err := fleet.New(fleet.Options{ResyncJitter: time.Millisecond, ExpiringWithin: time.Hour})
+	f, err := fleet.New(fleet.Options{ResyncJitter: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

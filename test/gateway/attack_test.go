@@ -224,13 +224,13 @@ func (n *network) certificates() []attack {
 		},
 		{name: "expired", leaf: n.with(victim, expired), want: refused("expired")},
 		{name: "signed by a runtime", leaf: byLeaf, want: refused("untrusted_chain")},
-		{name: "without a name", leaf: n.with("", good), want: everywhere(unauthenticated(listener.ReasonNoIdentity))},
+		{name: "without a name", leaf: n.with("", good), want: everywhere(unauthenticated("no_identity"))},
 	}
 }
 
 // claims are made with certificates that verify.
 func (n *network) claims() []attack {
-	mismatch := everywhere(forbidden(listener.ReasonSANMismatch))
+	mismatch := everywhere(forbidden("san_mismatch"))
 	unknown := byVersion(forbidden("owner_mismatch"),
 		forbidden("runtime_unknown"), forbidden(reasons.SourceMismatch))
 	twoNames := testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
@@ -265,11 +265,11 @@ func (n *network) registrations() []attack {
 	unknown := "runtime_unknown"
 	return []attack{
 		runtime("owner deleted", "deleted", func(name string) { n.at.cache.Delete(owner(name)) },
-			byVersion(forbidden(listener.ReasonOwnerMissing), forbidden(unknown), forbidden(unknown))),
+			byVersion(forbidden("owner_missing"), forbidden(unknown), forbidden(unknown))),
 		runtime("domain moved", "moved", func(name string) { n.at.register(name, "elsewhere.example.com") },
-			everywhere(forbidden(listener.ReasonSANMismatch))),
+			everywhere(forbidden("san_mismatch"))),
 		runtime("domain registered twice", "twice", func(name string) { n.at.register(name+"-2", "TWICE.example.com.") },
-			everywhere(forbidden(listener.ReasonDomainAmbiguous))),
+			everywhere(forbidden("domain_ambiguous"))),
 	}
 }
 

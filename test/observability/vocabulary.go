@@ -116,7 +116,7 @@ func (v vocabulary) addInformer(t testing.TB) {
 func (v vocabulary) addListener(t testing.TB) {
 	t.Helper()
 	reasons := slices.Concat([]string{"", other}, constants(t, "core/contract/meaning.go", "^reason"),
-		constants(t, "internal/reasons/reasons.go", "."))
+		constants(t, "internal/reasons/reasons.go", "."), constants(t, "internal/reasons/pinning.go", "."))
 	for _, file := range []string{
 		"listener/refusal.go",
 		"adapters/controllerruntime/domain.go", "adapters/controllerruntime/mapfunc.go",

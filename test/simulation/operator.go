@@ -120,7 +120,7 @@ func (o *operator) Domain(_ context.Context, runtime core.RuntimeID, event *core
 		name = strings.TrimSuffix(event.Owner.Name, otherOwner)
 	}
 	if o.world.clusterOf(name) == nil {
-		return "", listener.Forbidden(listener.ReasonOwnerMissing, "%s is not registered", name)
+		return "", listener.Forbidden("owner_missing", "%s is not registered", name)
 	}
 	return domainOf(name), nil
 }

@@ -27,7 +27,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -190,30 +189,30 @@ func (l *lab) testRefusals(t *testing.T) {
 		{"fine, by runtime", nil, sender, "", ""},
 		{"fine, by owner", nil, sender, "kcp-system/good", ""},
 		{"owner of another", nil, sender, "kcp-system/other", "owner_mismatch"},
-		{"owner elsewhere", nil, sender, "default/good", listener.ReasonOwnerMissing},
-		{"no such owner", nil, sender, "kcp-system/none", listener.ReasonOwnerMissing},
+		{"owner elsewhere", nil, sender, "default/good", "owner_missing"},
+		{"no such owner", nil, sender, "kcp-system/none", "owner_missing"},
 		{"no such runtime", nil, stranger, "", "runtime_unknown"},
-		{"another certificate", nil, thief, "", listener.ReasonSANMismatch},
-		{"another certificate, by owner", nil, thief, "kcp-system/good", listener.ReasonSANMismatch},
+		{"another certificate", nil, thief, "", "san_mismatch"},
+		{"another certificate, by owner", nil, thief, "kcp-system/good", "san_mismatch"},
 		{
 			"annotation removed", func(t *testing.T) { t.Helper(); registered(t, nil) },
-			sender, "", listener.ReasonDomainMissing,
+			sender, "", "domain_missing",
 		},
-		{"annotation removed, by owner", nil, sender, "kcp-system/good", listener.ReasonDomainMissing},
+		{"annotation removed, by owner", nil, sender, "kcp-system/good", "domain_missing"},
 		{
 			"annotation emptied", func(t *testing.T) { t.Helper(); registered(t, "") }, sender, "",
-			listener.ReasonDomainEmpty,
+			"domain_empty",
 		},
 		{
 			"wildcard", func(t *testing.T) { t.Helper(); registered(t, "*.example.com") },
-			sender, "", listener.ReasonDomainWildcard,
+			sender, "", "domain_wildcard",
 		},
 		{"annotation restored", func(t *testing.T) { t.Helper(); registered(t, "good.example.com") }, sender, "", ""},
 		{
 			"registered twice", func(t *testing.T) { t.Helper(); l.kyma(t, "twin", "GOOD.example.com.") },
-			sender, "", listener.ReasonDomainAmbiguous,
+			sender, "", "domain_ambiguous",
 		},
-		{"registered twice, by owner", nil, sender, "kcp-system/good", listener.ReasonDomainAmbiguous},
+		{"registered twice, by owner", nil, sender, "kcp-system/good", "domain_ambiguous"},
 		{
 			"object deleted", func(t *testing.T) {
 				t.Helper()
@@ -223,7 +222,7 @@ func (l *lab) testRefusals(t *testing.T) {
 			},
 			sender, "", "runtime_unknown",
 		},
-		{"object deleted, by owner", nil, sender, "kcp-system/good", listener.ReasonOwnerMissing},
+		{"object deleted, by owner", nil, sender, "kcp-system/good", "owner_missing"},
 	} {
 		if tc.change != nil {
 			tc.change(t)
@@ -297,7 +296,7 @@ func (l *lab) testOneNamespace(t *testing.T) {
 	sender := l.runtime(t, "good", "good.example.com")
 	o.accepted(t, sender, "kcp-system/good")
 	l.expect(t, o, "owner in the cache", sender, "kcp-system/good", "", false)
-	l.expect(t, o, "owner outside of the cache", sender, "default/good", listener.ReasonOwnerMissing, false)
+	l.expect(t, o, "owner outside of the cache", sender, "default/good", "owner_missing", false)
 }
 
 func (l *lab) testUnknownKind(t *testing.T) {

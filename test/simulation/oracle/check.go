@@ -18,7 +18,7 @@ const (
 	keysPoll = 5 * time.Second
 	// resyncWait bounds the time from a resync to the reconcile of the runtime.
 	resyncWait = 10 * time.Second
-	// pace is the shortest time between two resyncs of a manager (ResyncInterval).
+	// pace is the shortest time between two resyncs of a manager (core/outbox).
 	pace = 5 * time.Second
 	// detour is the longest delay by a replica that does not lead. It answers 503 with a wait of up
 	// to 3.75 s, and a gateway may choose it several times in a row.

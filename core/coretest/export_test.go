@@ -1,0 +1,4 @@
+package coretest
+
+// ScriptedRefusal is the error of [Refusal].
+type ScriptedRefusal = refusal
