@@ -42,7 +42,7 @@ func newVolume(tb testing.TB, opts testpki.Options) *testpki.Volume {
 	tb.Helper()
 	ca := must(testpki.NewCA("watcher-ca", testpki.Options{}))(tb)
 	volume := testpki.NewVolume(tb.TempDir())
-	if err := volume.Write(must(testpki.Files(must(ca.Server("runtime-1", opts))(tb), ca))(tb)); err != nil {
+	if err := volume.Write(testpki.Files(must(ca.Server("runtime-1", opts))(tb), ca)); err != nil {
 		tb.Fatal(err)
 	}
 	return volume

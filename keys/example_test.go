@@ -20,7 +20,7 @@ func ExampleFiles() {
 	ca := must(testpki.NewCA("runtime-watcher", testpki.Options{}))
 	volume := testpki.NewVolume(dir)
 
-	if err := volume.Write(must(testpki.Files(must(ca.Server("kcp", testpki.Options{})), ca))); err != nil {
+	if err := volume.Write(testpki.Files(must(ca.Server("kcp", testpki.Options{})), ca)); err != nil {
 		panic(err)
 	}
 

@@ -12,7 +12,7 @@ func BenchmarkFilesReload(b *testing.B) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	volume := testpki.NewVolume(b.TempDir())
 	write := func() {
-		if err := volume.Write(must(testpki.Files(must(ca.Client(runtime1, testpki.Options{})), ca))); err != nil {
+		if err := volume.Write(testpki.Files(must(ca.Client(runtime1, testpki.Options{})), ca)); err != nil {
 			b.Fatal(err)
 		}
 	}

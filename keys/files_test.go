@@ -76,7 +76,7 @@ func (f *fixture) paths() keys.Paths {
 func (f *fixture) rotate(t *testing.T) *testpki.Leaf {
 	t.Helper()
 	leaf := must(f.ca.Client(runtime1, testpki.Options{}))
-	f.write(t, must(testpki.Files(leaf, f.ca)))
+	f.write(t, testpki.Files(leaf, f.ca))
 	return leaf
 }
 
@@ -127,8 +127,8 @@ func TestFilesReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := must(f.Material())
-	if !second.Certificate.Leaf.Equal(leaf.Certificate()) ||
-		!receive(t, f.reloaded).Equal(leaf.Certificate().NotAfter) {
+	if !second.Certificate.Leaf.Equal(leaf.TLS.Leaf) ||
+		!receive(t, f.reloaded).Equal(leaf.TLS.Leaf.NotAfter) {
 		t.Error("the material is not the new one, or was not reported")
 	}
 	if status := f.Status(); status.Material != second || status.Err != nil || status.Loaded.IsZero() {
@@ -160,22 +160,22 @@ func TestFilesKeepLastGood(t *testing.T) {
 			files["ca.crt"] = bytes.Repeat([]byte("x"), 2<<20)
 		}},
 		"key of another": {"mismatch", func(ca *testpki.CA, files map[string][]byte) {
-			files["tls.key"] = must(must(ca.Client("other", testpki.Options{})).KeyPEM())
+			files["tls.key"] = must(ca.Client("other", testpki.Options{})).KeyPEM
 		}},
 		"expired": {"expired", func(ca *testpki.CA, files map[string][]byte) {
 			leaf := must(ca.Client(runtime1, testpki.Options{NotAfter: past}))
-			files["tls.crt"], files["tls.key"] = leaf.CertPEM(), must(leaf.KeyPEM())
+			files["tls.crt"], files["tls.key"] = leaf.CertPEM, leaf.KeyPEM
 		}},
 		"not yet valid": {"not_yet_valid", func(ca *testpki.CA, files map[string][]byte) {
 			leaf := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
-			files["tls.crt"], files["tls.key"] = leaf.CertPEM(), must(leaf.KeyPEM())
+			files["tls.crt"], files["tls.key"] = leaf.CertPEM, leaf.KeyPEM
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, keys.FilesOptions{})
 			good := must(f.Material())
-			content := must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca))
+			content := testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca)
 			tc.spoil(f.ca, content)
 			f.write(t, content)
 			for range 3 {
@@ -199,7 +199,7 @@ func TestFilesKeepLastGood(t *testing.T) {
 			if err := f.Reload(); err != nil || f.Status().Err != nil {
 				t.Errorf("sound again: %v, %v", err, f.Status().Err)
 			}
-			if !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+			if !must(f.Material()).Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 				t.Error("the new sound material is not in use")
 			}
 		})
@@ -210,7 +210,7 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, keys.FilesOptions{})
 	good := must(f.Material())
-	sound := must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca))
+	sound := testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca)
 	for _, broken := range []string{"one", "one", "two", ""} {
 		sound["ca.crt"] = []byte(broken)
 		f.write(t, sound)
@@ -230,7 +230,7 @@ func TestFilesReportExpiryOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, keys.FilesOptions{})
 		past := time.Now().Add(-time.Minute)
-		f.write(t, must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{NotAfter: past})), f.ca)))
+		f.write(t, testpki.Files(must(f.ca.Client(runtime1, testpki.Options{NotAfter: past})), f.ca))
 		for range 3 {
 			time.Sleep(time.Minute)
 			if err := f.Reload(); err == nil {
@@ -266,12 +266,12 @@ func TestFilesBecomeValid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, keys.FilesOptions{})
 		leaf := must(f.ca.Client(runtime1, testpki.Options{NotBefore: time.Now().Add(time.Hour)}))
-		f.write(t, must(testpki.Files(leaf, f.ca)))
+		f.write(t, testpki.Files(leaf, f.ca))
 		if err := f.Reload(); err == nil {
 			t.Error("not yet valid, but in use")
 		}
 		time.Sleep(2 * time.Hour)
-		if err := f.Reload(); err != nil || !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+		if err := f.Reload(); err != nil || !must(f.Material()).Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 			t.Errorf("Reload = %v, want that it is valid now", err)
 		}
 	})
@@ -284,10 +284,10 @@ func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {
 	soon := func() testpki.Options { return testpki.Options{NotAfter: time.Now().Add(time.Hour)} }
 	for name, issue := range map[string]func(*fixture) map[string][]byte{
 		"certificate": func(f *fixture) map[string][]byte {
-			return must(testpki.Files(must(f.ca.Client(runtime1, soon())), f.ca))
+			return testpki.Files(must(f.ca.Client(runtime1, soon())), f.ca)
 		},
 		"CA": func(f *fixture) map[string][]byte {
-			return must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), must(testpki.NewCA("old", soon()))))
+			return testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), must(testpki.NewCA("old", soon())))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -331,7 +331,7 @@ func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 			leaf, changed := f.rotate(t), time.Now()
 			receive(t, f.reloaded)
 			if took := time.Since(changed); took > bound ||
-				!must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+				!must(f.Material()).Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 				t.Errorf("in use after %v, want at most %v", took, bound)
 			}
 		}
@@ -356,7 +356,7 @@ func TestFilesFollowVolume(t *testing.T) {
 	for range 3 {
 		leaf := f.rotate(t)
 		receive(t, f.reloaded)
-		if !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+		if !must(f.Material()).Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 			t.Error("the material is not the new one")
 		}
 	}
@@ -378,7 +378,7 @@ func TestFilesFollowPlainFiles(t *testing.T) {
 	write := func() *testpki.Leaf {
 		leaf := must(ca.Client(runtime1, testpki.Options{}))
 		for path, content := range map[string][]byte{
-			paths.CA: ca.PEM(), paths.Certificate: leaf.CertPEM(), paths.Key: must(leaf.KeyPEM()),
+			paths.CA: ca.PEM, paths.Certificate: leaf.CertPEM, paths.Key: leaf.KeyPEM,
 		} {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				t.Fatal(err)
@@ -394,7 +394,7 @@ func TestFilesFollowPlainFiles(t *testing.T) {
 	start(t, files.Start)
 	leaf := write()
 	receive(t, reloaded)
-	if !must(files.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+	if !must(files.Material()).Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 		t.Error("the material is not the new one")
 	}
 }
@@ -410,7 +410,7 @@ func TestFilesFollowReplacedDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		leaf := must(ca.Client(runtime1, testpki.Options{}))
-		if err := testpki.NewVolume(dir).Write(must(testpki.Files(leaf, ca))); err != nil {
+		if err := testpki.NewVolume(dir).Write(testpki.Files(leaf, ca)); err != nil {
 			t.Fatal(err)
 		}
 		return leaf
@@ -429,7 +429,7 @@ func TestFilesFollowReplacedDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	receive(t, reloaded)
-	if !must(files.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+	if !must(files.Material()).Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 		t.Error("the material is not the new one")
 	}
 }

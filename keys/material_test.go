@@ -22,11 +22,11 @@ func TestNewMaterial(t *testing.T) {
 		t.Errorf("fingerprints %v and %q, want two different of the CAs, and one of the leaf",
 			got.RootFingerprints, got.Fingerprint)
 	}
-	if !got.NotAfter.Equal(leaf.Certificate().NotAfter) || !got.NotBefore.Equal(leaf.Certificate().NotBefore) ||
-		!got.RootsNotAfter.Equal(other.Certificate().NotAfter) {
+	if !got.NotAfter.Equal(leaf.TLS.Leaf.NotAfter) || !got.NotBefore.Equal(leaf.TLS.Leaf.NotBefore) ||
+		!got.RootsNotAfter.Equal(other.Certificate.NotAfter) {
 		t.Error("the validity is not that of the certificates")
 	}
-	if len(got.Certificate.Certificate) != 2 || !got.Certificate.Leaf.Equal(leaf.Certificate()) {
+	if len(got.Certificate.Certificate) != 2 || !got.Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 		t.Error("the chain is not leaf and intermediate")
 	}
 	if same := must(got.Material()); same != got {
@@ -42,7 +42,7 @@ func TestNewMaterialRefuses(t *testing.T) {
 	leaf, other := must(ca.Client(runtime1, testpki.Options{})), must(ca.Client("other", testpki.Options{}))
 	old := must(ca.Client(runtime1, testpki.Options{NotAfter: past}))
 	early := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
-	cas, cert, key := ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())
+	cas, cert, key := ca.PEM, leaf.CertPEM, leaf.KeyPEM
 	garbage := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("garbage")})
 	for name, tc := range map[string]struct {
 		ca, cert, key []byte
@@ -59,10 +59,10 @@ func TestNewMaterialRefuses(t *testing.T) {
 		"garbage in PEM":      {garbage, cert, key, "ca.crt", "malformed"},
 		"key as certificate":  {cas, key, key, "tls.crt", "malformed"},
 		"certificate as key":  {cas, cert, cert, "tls.key", "malformed"},
-		"key of another":      {cas, cert, must(other.KeyPEM()), "tls.key", "mismatch"},
-		"expired certificate": {cas, old.CertPEM(), must(old.KeyPEM()), "tls.crt", "expired"},
-		"expired CA":          {oldCA.PEM(), cert, key, "ca.crt", "expired"},
-		"not yet valid":       {cas, early.CertPEM(), must(early.KeyPEM()), "tls.crt", "not_yet_valid"},
+		"key of another":      {cas, cert, other.KeyPEM, "tls.key", "mismatch"},
+		"expired certificate": {cas, old.CertPEM, old.KeyPEM, "tls.crt", "expired"},
+		"expired CA":          {oldCA.PEM, cert, key, "ca.crt", "expired"},
+		"not yet valid":       {cas, early.CertPEM, early.KeyPEM, "tls.crt", "not_yet_valid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +86,7 @@ func TestExpiredCABesideAValidOneIsHarmless(t *testing.T) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	old := must(testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
 	for _, bundle := range [][]byte{
-		testpki.Bundle(ca, old), testpki.Bundle(old, ca), append([]byte("# a comment\n"), ca.PEM()...),
+		testpki.Bundle(ca, old), testpki.Bundle(old, ca), append([]byte("# a comment\n"), ca.PEM...),
 	} {
 		if _, err := keys.NewMaterial(bundle, nil, nil); err != nil {
 			t.Error(err)
@@ -97,8 +97,8 @@ func TestExpiredCABesideAValidOneIsHarmless(t *testing.T) {
 func FuzzNewMaterial(f *testing.F) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	leaf := must(ca.Client(runtime1, testpki.Options{}))
-	f.Add(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM()))
-	f.Add(ca.PEM(), []byte(nil), []byte(nil))
+	f.Add(ca.PEM, leaf.CertPEM, leaf.KeyPEM)
+	f.Add(ca.PEM, []byte(nil), []byte(nil))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN "), []byte("x"))
 	f.Fuzz(func(t *testing.T, ca, cert, key []byte) {
 		got, err := keys.NewMaterial(ca, cert, key)

@@ -59,7 +59,7 @@ func TestHandshake(t *testing.T) {
 	past := time.Now().Add(-time.Minute)
 	// NewMaterial would refuse this material.
 	withLeaf := func(leaf *testpki.Leaf) *keys.Material {
-		certificate := leaf.TLS()
+		certificate := leaf.TLS
 		return &keys.Material{Certificate: &certificate, Roots: ends.ca.Pool()}
 	}
 	intermediate := must(ends.ca.Intermediate("intermediate", testpki.Options{}))
@@ -76,7 +76,7 @@ func TestHandshake(t *testing.T) {
 			Certificates: []tls.Certificate{*material.Certificate},
 		}
 	}
-	bundle := must(keys.NewMaterial(ends.ca.PEM(), nil, nil))
+	bundle := must(keys.NewMaterial(ends.ca.PEM, nil, nil))
 	certificate := &keys.Material{Certificate: ends.server.Certificate}
 	server, webhook := keys.ServerTLSConfig, keys.WebhookTLSConfig
 	for name, tc := range map[string]struct {

@@ -64,7 +64,7 @@ func newManager(t *testing.T, log *records) manager.Manager {
 func TestSetUpListener(t *testing.T) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	serving, stranger := must(ca.Server("operator", testpki.Options{})), must(ca.Client("runtime-1", testpki.Options{}))
-	material := must(keys.NewMaterial(ca.PEM(), serving.CertPEM(), must(serving.KeyPEM())))
+	material := must(keys.NewMaterial(ca.PEM, serving.CertPEM, serving.KeyPEM))
 	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
 		return listener.Forbidden("san_mismatch", "not registered")
 	})
@@ -91,7 +91,7 @@ func TestSetUpListener(t *testing.T) {
 	if err := source.Start(ctx, queue); err != nil {
 		t.Fatal(err)
 	}
-	pair := must(tls.X509KeyPair(stranger.CertPEM(), must(stranger.KeyPEM())))
+	pair := must(tls.X509KeyPair(stranger.CertPEM, stranger.KeyPEM))
 	sender := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13,
 	}}}

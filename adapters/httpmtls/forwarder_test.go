@@ -458,7 +458,7 @@ func TestClosed(t *testing.T) {
 func TestNewForwarderRefuses(t *testing.T) {
 	t.Parallel()
 	ends := newPKI(t)
-	bundle := must(keys.NewMaterial(ends.ca.PEM(), nil, nil))
+	bundle := must(keys.NewMaterial(ends.ca.PEM, nil, nil))
 	for name, tc := range map[string]struct {
 		source  keys.Source
 		address string
@@ -523,7 +523,7 @@ func (s *switchSource) Material() (*keys.Material, error) { return s.Load().Mate
 func ExampleForwarder() {
 	ca := must(testpki.NewCA("example", testpki.Options{}))
 	leaf := must(ca.Client("skr-1", testpki.Options{}))
-	ends := must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+	ends := must(keys.NewMaterial(ca.PEM, leaf.CertPEM, leaf.KeyPEM))
 	forwarder, err := httpmtls.NewForwarder(ends, "kcp.invalid:443", contract.V2, httpmtls.Options{})
 	if err != nil {
 		panic(err)

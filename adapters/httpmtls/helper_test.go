@@ -59,7 +59,7 @@ func newPKI(t testing.TB) pki {
 
 func material(t testing.TB, leaf *testpki.Leaf, cas ...*testpki.CA) *keys.Material {
 	t.Helper()
-	return must(keys.NewMaterial(testpki.Bundle(cas...), leaf.CertPEM(), must(leaf.KeyPEM())))
+	return must(keys.NewMaterial(testpki.Bundle(cas...), leaf.CertPEM, leaf.KeyPEM))
 }
 
 func event(name string) core.WatchEvent {

@@ -39,7 +39,7 @@ func newSide(t *testing.T, ca *testpki.CA, issue func(ca *testpki.CA) *testpki.L
 // write issues a new leaf and writes all files.
 func (s *side) write(t *testing.T) {
 	t.Helper()
-	if err := s.volume.Write(must(testpki.Files(s.issue(s.issuer), s.trusts...))); err != nil {
+	if err := s.volume.Write(testpki.Files(s.issue(s.issuer), s.trusts...)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -55,7 +55,7 @@ func (s *side) rotate(t *testing.T) {
 // spoil writes a broken secret for a while.
 func (s *side) spoil(t *testing.T) {
 	t.Helper()
-	content := must(testpki.Files(s.issue(s.issuer), s.trusts...))
+	content := testpki.Files(s.issue(s.issuer), s.trusts...)
 	content["tls.key"] = bytes.TrimSuffix(content["tls.key"], []byte("-----END PRIVATE KEY-----\n"))
 	if err := s.volume.Write(content); err != nil {
 		t.Fatal(err)

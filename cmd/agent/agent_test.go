@@ -188,13 +188,13 @@ func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 	_, cert, key := cluster.volume.Paths()
 	callers := must(testpki.NewCA("api-server-ca", testpki.Options{}))(t)
 	callerFile := t.TempDir() + "/ca.crt"
-	if err := os.WriteFile(callerFile, callers.PEM(), 0o600); err != nil {
+	if err := os.WriteFile(callerFile, callers.PEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "WEBHOOK_TLS_CERT="+cert, "WEBHOOK_TLS_KEY="+key, "WEBHOOK_CLIENT_CA="+callerFile))
 	// Its own certificate is of another CA.
-	s.client = cluster.apiServer(t, must(callers.Client("api-server", testpki.Options{}))(t).TLS())
+	s.client = cluster.apiServer(t, must(callers.Client("api-server", testpki.Options{}))(t).TLS)
 	s.review(t, "demo", false)
 	if got := kcp.next(t).runner; got != "runtime-1" {
 		t.Errorf("event of %q, want runtime-1", got)
@@ -202,7 +202,7 @@ func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 	for name, certificates := range map[string][]tls.Certificate{
 		"without certificate": nil,
 		"certificate of another CA": {must(must(testpki.NewCA("other", testpki.Options{}))(t).
-			Client("api-server", testpki.Options{}))(t).TLS()},
+			Client("api-server", testpki.Options{}))(t).TLS},
 	} {
 		stranger := cluster.apiServer(t, certificates...)
 		request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.webhook+"/validate/widgets",
@@ -236,7 +236,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp))
-	half := map[string][]byte{"ca.crt": p.ca.PEM(), "tls.crt": []byte("half"), "tls.key": nil}
+	half := map[string][]byte{"ca.crt": p.ca.PEM, "tls.crt": []byte("half"), "tls.key": nil}
 	if err := p.volume.Write(half); err != nil {
 		t.Fatal(err)
 	}

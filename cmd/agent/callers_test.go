@@ -18,11 +18,11 @@ func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 	p := newPKI(t)
 	cluster := must(testpki.NewCA("cluster-ca", testpki.Options{}))(t)
 	bundle := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(bundle, cluster.PEM(), 0o600); err != nil {
+	if err := os.WriteFile(bundle, cluster.PEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	client := func(name string) *http.Client {
-		return p.apiServer(t, must(cluster.Client(name, testpki.Options{}))(t).TLS())
+		return p.apiServer(t, must(cluster.Client(name, testpki.Options{}))(t).TLS)
 	}
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms",

@@ -64,7 +64,7 @@ func (p pki) leaf(tb testing.TB, name string) *testpki.Leaf {
 
 func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
 	tb.Helper()
-	if err := p.volume.Write(must(testpki.Files(leaf, p.ca))(tb)); err != nil {
+	if err := p.volume.Write(testpki.Files(leaf, p.ca)); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -90,8 +90,7 @@ type controlPlane struct {
 func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	tb.Helper()
 	leaf := must(p.ca.Server("control-plane", testpki.Options{}))(tb)
-	key := must(leaf.KeyPEM())(tb)
-	material := must(keys.NewMaterial(p.ca.PEM(), leaf.CertPEM(), key))(tb)
+	material := must(keys.NewMaterial(p.ca.PEM, leaf.CertPEM, leaf.KeyPEM))(tb)
 	kcp := &controlPlane{received: make(chan received, 1000), resyncs: make(chan string, 1000), status: status}
 	kcp.beats = make(chan *core.Heartbeat, 1000)
 	kcp.Server = httptest.NewUnstartedServer(kcp)

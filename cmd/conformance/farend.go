@@ -82,7 +82,7 @@ func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
 	s := &http.Server{Handler: f, ReadHeaderTimeout: f.patience, ErrorLog: log.New(io.Discard, "", 0)}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: f.roots,
-		Certificates: []tls.Certificate{server.TLS()}, NextProtos: []string{"h2", "http/1.1"},
+		Certificates: []tls.Certificate{server.TLS}, NextProtos: []string{"h2", "http/1.1"},
 	}
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		f.hellos.Add(1)

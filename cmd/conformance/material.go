@@ -55,7 +55,7 @@ func (m material) runtime(id core.RuntimeID) (tls.Certificate, error) {
 		if err != nil {
 			return tls.Certificate{}, err
 		}
-		return leaf.TLS(), nil
+		return leaf.TLS, nil
 	}
 	if cn := m.given.Leaf.Subject.CommonName; cn != string(id) {
 		return tls.Certificate{}, fmt.Errorf("needs a certificate of %s, and has that of %s", id, cn)
@@ -82,11 +82,7 @@ func (m material) newEndpoint(s settings, leaf *testpki.Leaf) (*endpoint, error)
 
 // write replaces the files.
 func (m material) write(e *endpoint, leaf *testpki.Leaf) error {
-	files, err := testpki.Files(leaf, m.ca)
-	if err != nil {
-		return err
-	}
-	return e.volume.Write(files)
+	return e.volume.Write(testpki.Files(leaf, m.ca))
 }
 
 // environment returns the settings as variables.

@@ -181,7 +181,7 @@ func (p *player) checkCertificates() {
 func (p *player) issue(ca *testpki.CA, opts testpki.Options) tls.Certificate {
 	leaf, err := ca.Client(string(p.id), opts)
 	p.must(err)
-	return leaf.TLS()
+	return leaf.TLS
 }
 
 func (p *player) checkProtocol() {

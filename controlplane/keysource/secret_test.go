@@ -63,7 +63,7 @@ func (s *secrets) set(change func(*secrets)) {
 // issue puts a new certificate of ca into the Secret.
 func (s *secrets) issue(ca *testpki.CA) *testpki.Leaf {
 	leaf := must(ca.Server("kcp", testpki.Options{}))
-	s.set(func(s *secrets) { s.data, s.err = must(testpki.Files(leaf, ca)), nil })
+	s.set(func(s *secrets) { s.data, s.err = testpki.Files(leaf, ca), nil })
 	return leaf
 }
 
@@ -111,7 +111,7 @@ func (f *fixture) expect(t *testing.T, leaf *testpki.Leaf, ca *testpki.CA) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !material.Certificate.Leaf.Equal(leaf.Certificate()) || !material.Roots.Equal(ca.Pool()) {
+	if !material.Certificate.Leaf.Equal(leaf.TLS.Leaf) || !material.Roots.Equal(ca.Pool()) {
 		t.Errorf("certificate %s and its CAs are not those wanted", material.Certificate.Leaf.Subject)
 	}
 }
@@ -181,11 +181,11 @@ func TestBrokenSecretKeepsTheLastGoodMaterial(t *testing.T) {
 			s.data["tls.key"] = s.data["tls.key"][:100]
 		}},
 		"key of another": {"mismatch", func(s *secrets, ca *testpki.CA) {
-			s.data["tls.key"] = must(must(ca.Server("other", testpki.Options{})).KeyPEM())
+			s.data["tls.key"] = must(ca.Server("other", testpki.Options{})).KeyPEM
 		}},
 		"expired": {"expired", func(s *secrets, ca *testpki.CA) {
 			leaf := must(ca.Server("kcp", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
-			s.data = must(testpki.Files(leaf, ca))
+			s.data = testpki.Files(leaf, ca)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestDistinctFailuresAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t)
 		leaf := f.secrets.issue(f.ca)
-		sound := must(testpki.Files(leaf, f.ca))
+		sound := testpki.Files(leaf, f.ca)
 		f.refused = nil
 		for _, err := range []error{errors.New("one"), errors.New("two"), nil, errors.New("two")} {
 			f.secrets.set(func(s *secrets) { s.data, s.err = sound, err })

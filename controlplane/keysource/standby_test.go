@@ -42,7 +42,7 @@ func TestStandbyFollowsKeyMaterial(t *testing.T) {
 	stored := &secrets{}
 	write := func() {
 		leaf := stored.issue(ca)
-		if err := volume.Write(must(testpki.Files(leaf, ca))); err != nil {
+		if err := volume.Write(testpki.Files(leaf, ca)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -137,11 +137,7 @@ func newValid(t *testing.T) valid {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := testpki.Files(leaf, ca)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return valid{secret: files}
+	return valid{secret: testpki.Files(leaf, ca)}
 }
 
 func (v valid) EnsureRuntime(context.Context, certificates.Runtime) (certificates.RuntimeStatus, error) {

@@ -71,7 +71,7 @@ func pod(image string) *core.Object {
 }
 
 func material(ca *testpki.CA, leaf *testpki.Leaf) *keys.Material {
-	return must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+	return must(keys.NewMaterial(ca.PEM, leaf.CertPEM, leaf.KeyPEM))
 }
 
 func must[T any](value T, err error) T {

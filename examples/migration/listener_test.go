@@ -71,10 +71,9 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 	}
 	server, err := ca.Server(today.Host, testpki.Options{DNSNames: []string{today.Host}})
 	w.must(err)
-	files, err := testpki.Files(server, ca)
-	w.must(err)
 	w.must(w.plane.Client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: today.GatewaySecret().Namespace, Name: today.GatewaySecret().Name}, Data: files,
+		ObjectMeta: metav1.ObjectMeta{Namespace: today.GatewaySecret().Namespace, Name: today.GatewaySecret().Name},
+		Data:       testpki.Files(server, ca),
 	}))
 	return w
 }
@@ -135,7 +134,7 @@ func (w *planeWorld) client(id, domain string) *http.Client {
 	w.must(err)
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{
-			RootCAs: w.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS()}, ServerName: today.Host, MinVersion: tls.VersionTLS12,
+			RootCAs: w.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS}, ServerName: today.Host, MinVersion: tls.VersionTLS12,
 		},
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", w.addr)

@@ -55,7 +55,7 @@ func newPKI(t *testing.T) pki {
 	ca := must(testpki.NewCA("runtimes", testpki.Options{}))
 	volume := testpki.NewVolume(t.TempDir())
 	server := must(ca.Server("listener", testpki.Options{}))
-	check(t, volume.Write(must(testpki.Files(server, ca))))
+	check(t, volume.Write(testpki.Files(server, ca)))
 	return pki{ca: ca, runtime: must(ca.Client("runtime-1", testpki.Options{})), volume: volume}
 }
 
@@ -156,7 +156,7 @@ func TestPrintsEventsOfDirectConnections(t *testing.T) {
 		printed <- line
 	}()
 	target := "https://" + addr + "/v2/my-operator/event"
-	if status, err := post(t, p.client(t, "127.0.0.1", p.runtime.TLS()), target, ""); status != http.StatusOK {
+	if status, err := post(t, p.client(t, "127.0.0.1", p.runtime.TLS), target, ""); status != http.StatusOK {
 		t.Fatalf("status %d and %v, want 200", status, err)
 	}
 	line := <-printed
@@ -203,7 +203,7 @@ func bySidecar(header, gateway string) string {
 
 func TestGateways(t *testing.T) {
 	p := newPKI(t)
-	header := byGateway(p.runtime.Certificate())
+	header := byGateway(p.runtime.TLS.Leaf)
 	behindSidecar := []string{"-proxy-addresses=" + sidecar + "/32", "-gateway-names=gateway.example," + gatewayName}
 	for name, c := range map[string]struct {
 		flags        []string
@@ -240,7 +240,7 @@ func TestDoesNotAcknowledgeAnUnprintedEvent(t *testing.T) {
 	check(t, broken.Close())
 	addr := start(t, stdout, p.direct())
 	target := "https://" + addr + "/v2/my-operator/event"
-	status, err := post(t, p.client(t, "127.0.0.1", p.runtime.TLS()), target, "")
+	status, err := post(t, p.client(t, "127.0.0.1", p.runtime.TLS), target, "")
 	if status != http.StatusInternalServerError {
 		t.Errorf("status %d and %v, want 500", status, err)
 	}

@@ -62,7 +62,7 @@ func newWorld(t *testing.T) *world {
 		agent := lab.StartAgent(t, pki.RuntimeVolume(name, name+".example.com"), addr, lab.AgentOptions{
 			Env: map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": "configmaps"},
 		})
-		lab.Watch(t, w.clusters[name], agent, pki.CA.PEM(), watch.Watch{
+		lab.Watch(t, w.clusters[name], agent, pki.CA.PEM, watch.Watch{
 			Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: "configmaps",
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		})

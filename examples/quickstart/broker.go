@@ -71,17 +71,13 @@ func (d *demo) configureBroker() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	key, err := leaf.KeyPEM()
-	if err != nil {
-		return "", err
-	}
 	dir := filepath.Join(d.keys(), "nats")
 	file := func(name string) string { return filepath.Join(dir, name) }
 	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"), file("tls.crt"), file("tls.key"), file("ca.crt"),
 		brokerUser(runtimeName, runtimeDomain)+brokerUser(neighbour, neighbourDomain))
 	err = os.Mkdir(dir, 0o700)
 	for name, content := range map[string][]byte{
-		"ca.crt": d.pki.ca.PEM(), "tls.crt": leaf.CertPEM(), "tls.key": key, "nats.conf": []byte(config),
+		"ca.crt": d.pki.ca.PEM, "tls.crt": leaf.CertPEM, "tls.key": leaf.KeyPEM, "nats.conf": []byte(config),
 	} {
 		err = errors.Join(err, os.WriteFile(file(name), content, 0o600))
 	}
@@ -118,7 +114,7 @@ func (d *demo) connectOperator() error {
 		return err
 	}
 	d.broker.conn, err = nats.Connect("tls://"+d.broker.addr, nats.Secure(&tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: d.pki.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS()},
+		MinVersion: tls.VersionTLS13, RootCAs: d.pki.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS},
 	}), nats.CustomInboxPrefix("_INBOX.operator"), nats.MaxReconnects(-1), nats.Timeout(time.Second))
 	if err != nil {
 		return err

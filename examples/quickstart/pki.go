@@ -44,11 +44,7 @@ func operatorMaterial(ca *testpki.CA) (*keys.Material, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := leaf.KeyPEM()
-	if err != nil {
-		return nil, err
-	}
-	return keys.NewMaterial(ca.PEM(), leaf.CertPEM(), key)
+	return keys.NewMaterial(ca.PEM, leaf.CertPEM, leaf.KeyPEM)
 }
 
 // runtimeSecret issues one certificate for two uses: the identity of the runtime, and the webhook.
@@ -63,18 +59,12 @@ func runtimeSecret(ca *testpki.CA, dir, name, domain string) (*testpki.Volume, e
 		return nil, err
 	}
 
-	files, err := testpki.Files(leaf, ca)
-	if err != nil {
-		return nil, err
-	}
-
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
 
 	volume := testpki.NewVolume(dir)
-	err = volume.Write(files)
-	return volume, err
+	return volume, volume.Write(testpki.Files(leaf, ca))
 }
 
 func (d *demo) issueCertificates(context.Context) (string, error) {

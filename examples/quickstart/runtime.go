@@ -27,7 +27,7 @@ func watched() map[string]string { return map[string]string{"watched": "true"} }
 // watch registers the webhook for Deployments with the label, and returns when it is in effect.
 func (r *remote) watch(ctx context.Context) (string, error) {
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
-		admission.Endpoint{URL: "https://" + r.agent.webhook(), CABundle: r.pki.ca.PEM()},
+		admission.Endpoint{URL: "https://" + r.agent.webhook(), CABundle: r.pki.ca.PEM},
 		[]watch.Watch{{
 			Name:     types.NamespacedName{Namespace: namespace, Name: component},
 			Manager:  component,

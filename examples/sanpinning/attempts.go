@@ -66,8 +66,7 @@ func newPKI() (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
-	certificate := server.TLS()
-	return &pki{ours, another, &keys.Material{Certificate: &certificate, Roots: ours.Pool()}}, nil
+	return &pki{ours, another, &keys.Material{Certificate: &server.TLS, Roots: ours.Pool()}}, nil
 }
 
 // attempts returns the attempts of runtime-a, of senders that impersonate runtime-b, and of others.
@@ -121,7 +120,7 @@ func (i *issuer) issue(name string, opts testpki.Options) attempt {
 		i.err = errors.Join(i.err, err)
 		return attempt{}
 	}
-	certificate := leaf.TLS()
+	certificate := leaf.TLS
 	return attempt{certificate: &certificate}
 }
 

@@ -66,7 +66,7 @@ func accept(ctx context.Context, from net.Listener, handle core.ForwarderFunc, s
 
 func mutual(ca *testpki.CA, leaf *testpki.Leaf) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{leaf.TLS()},
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{leaf.TLS},
 		RootCAs: ca.Pool(), ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, ServerName: "localhost",
 	}
 }

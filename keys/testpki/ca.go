@@ -1,7 +1,6 @@
 package testpki
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -42,10 +41,13 @@ type Options struct {
 	Edit func(template *x509.Certificate)
 }
 
-// CA is a certificate authority. It is safe for concurrent use.
+// CA is a certificate authority. It is safe for concurrent use. Do not change it.
 type CA struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
+	// Certificate is that of the CA, and PEM its text, as in a ca.crt file.
+	Certificate *x509.Certificate
+	PEM         []byte
+
+	key *ecdsa.PrivateKey
 	// chain are the DER bytes of the intermediates up to, and without, the root.
 	chain [][]byte
 }
@@ -76,7 +78,7 @@ func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 		return nil, err
 	}
 
-	ca := &CA{certificate: certificate, key: key}
+	ca := &CA{Certificate: certificate, PEM: encode(pemCertificate, certificate.Raw), key: key}
 	if parent != nil {
 		ca.chain = append([][]byte{certificate.Raw}, parent.chain...)
 	}
@@ -124,33 +126,26 @@ func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage)
 		return nil, err
 	}
 
-	leaf := &Leaf{certificate: certificate, key: key}
-	if ca != nil {
-		leaf.chain = ca.chain
+	if ca == nil {
+		return newLeaf(certificate, key, nil)
 	}
-	return leaf, nil
+	return newLeaf(certificate, key, ca.chain)
 }
-
-// Certificate returns the certificate of the CA. Do not change it.
-func (ca *CA) Certificate() *x509.Certificate { return ca.certificate }
-
-// PEM returns the certificate of the CA, as in a ca.crt file.
-func (ca *CA) PEM() []byte { return Bundle(ca) }
 
 // Pool returns a pool that trusts this CA only.
 func (ca *CA) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
-	pool.AddCert(ca.certificate)
+	pool.AddCert(ca.Certificate)
 	return pool
 }
 
 // Bundle returns the certificates of several CAs as one PEM file, for a rotation with overlap.
 func Bundle(cas ...*CA) []byte {
-	var out bytes.Buffer
+	var all []byte
 	for _, ca := range cas {
-		out.Write(encode(pemCertificate, ca.certificate.Raw))
+		all = append(all, ca.PEM...)
 	}
-	return out.Bytes()
+	return all
 }
 
 // template returns an unsigned certificate.
@@ -186,7 +181,7 @@ func sign(parent *CA, template *x509.Certificate) (*x509.Certificate, *ecdsa.Pri
 
 	issuer, issuerKey := template, key
 	if parent != nil {
-		issuer, issuerKey = parent.certificate, parent.key
+		issuer, issuerKey = parent.Certificate, parent.key
 	}
 
 	der, err := x509.CreateCertificate(rand.Reader, template, issuer, key.Public(), issuerKey)

@@ -8,40 +8,29 @@ import (
 	"fmt"
 )
 
-// Leaf is a certificate with its private key. It is safe for concurrent use.
+// Leaf is a certificate with its private key. Do not change it.
 type Leaf struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-	chain       [][]byte
+	// TLS is for a [tls.Config]. Its Leaf is the certificate itself, without its chain.
+	TLS tls.Certificate
+	// CertPEM has the certificate and its intermediates, leaf first, as in a tls.crt file.
+	CertPEM []byte
+	// KeyPEM has the private key in PKCS #8 (RFC 5958), as in a tls.key file.
+	KeyPEM []byte
 }
 
-// Certificate returns the certificate itself, without its chain. Do not change it.
-func (l *Leaf) Certificate() *x509.Certificate { return l.certificate }
-
-// CertPEM returns the certificate and its intermediates, leaf first, as in a tls.crt file.
-func (l *Leaf) CertPEM() []byte {
-	var out bytes.Buffer
-	for _, der := range l.ders() {
-		out.Write(encode(pemCertificate, der))
-	}
-	return out.Bytes()
-}
-
-// KeyPEM returns the private key in PKCS #8 (RFC 5958), as in a tls.key file.
-func (l *Leaf) KeyPEM() ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(l.key)
+// newLeaf returns the leaf with the intermediates of chain.
+func newLeaf(certificate *x509.Certificate, key *ecdsa.PrivateKey, chain [][]byte) (*Leaf, error) {
+	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("private key of certificate %q: %w", l.certificate.Subject.CommonName, err)
+		return nil, fmt.Errorf("private key of certificate %q: %w", certificate.Subject.CommonName, err)
 	}
-	return encode(pemPrivateKey, der), nil
-}
-
-// TLS returns the certificate for a [tls.Config].
-func (l *Leaf) TLS() tls.Certificate {
-	return tls.Certificate{Certificate: l.ders(), PrivateKey: l.key, Leaf: l.certificate}
-}
-
-// ders returns the DER bytes of the chain, leaf first.
-func (l *Leaf) ders() [][]byte {
-	return append([][]byte{l.certificate.Raw}, l.chain...)
+	ders := append([][]byte{certificate.Raw}, chain...)
+	var text bytes.Buffer
+	for _, der := range ders {
+		text.Write(encode(pemCertificate, der))
+	}
+	return &Leaf{
+		TLS:     tls.Certificate{Certificate: ders, PrivateKey: key, Leaf: certificate},
+		CertPEM: text.Bytes(), KeyPEM: encode(pemPrivateKey, private),
+	}, nil
 }

@@ -26,8 +26,8 @@ func must[T any](value T, err error) T {
 
 func verify(root *testpki.CA, leaf *testpki.Leaf, usage x509.ExtKeyUsage) error {
 	intermediates := x509.NewCertPool()
-	intermediates.AppendCertsFromPEM(leaf.CertPEM())
-	_, err := leaf.Certificate().Verify(x509.VerifyOptions{
+	intermediates.AppendCertsFromPEM(leaf.CertPEM)
+	_, err := leaf.TLS.Leaf.Verify(x509.VerifyOptions{
 		Roots: root.Pool(), Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage},
 	})
 	if err != nil {
@@ -76,8 +76,8 @@ func TestLeavesLiveLong(t *testing.T) {
 		must(root.Server("kcp", testpki.Options{})),
 		must(testpki.SelfSigned("skr-1", testpki.Options{})),
 	} {
-		if left := time.Until(leaf.Certificate().NotAfter); left < month {
-			t.Errorf("%s expires in %v, want at least %v", leaf.Certificate().Subject, left, month)
+		if left := time.Until(leaf.TLS.Leaf.NotAfter); left < month {
+			t.Errorf("%s expires in %v, want at least %v", leaf.TLS.Leaf.Subject, left, month)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func TestVolume(t *testing.T) {
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	for range 3 {
 		leaf := must(root.Client("skr-1", testpki.Options{}))
-		if err := volume.Write(must(testpki.Files(leaf, root))); err != nil {
+		if err := volume.Write(testpki.Files(leaf, root)); err != nil {
 			t.Fatal(err)
 		}
 		_, cert, key := volume.Paths()
@@ -113,14 +113,14 @@ func TestVolume(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !pair.Leaf.Equal(leaf.Certificate()) {
+		if !pair.Leaf.Equal(leaf.TLS.Leaf) {
 			t.Error("the files are not those of the newest leaf")
 		}
 	}
 	if old := must(filepath.Glob(filepath.Join(dir, "..generation_*"))); len(old) != 1 {
 		t.Errorf("generations left: %v, want one", old)
 	}
-	if err := volume.Write(map[string][]byte{"ca.crt": root.PEM()}); err != nil {
+	if err := volume.Write(map[string][]byte{"ca.crt": root.PEM}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(volume.Path("tls.key")); !errors.Is(err, fs.ErrNotExist) {
@@ -137,6 +137,6 @@ func ExampleCA_Client() {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(leaf.Certificate().Subject, "by", leaf.Certificate().Issuer)
+	fmt.Println(leaf.TLS.Leaf.Subject, "by", leaf.TLS.Leaf.Issuer)
 	// Output: CN=skr-1 by CN=runtime-watcher
 }

@@ -22,12 +22,8 @@ const (
 )
 
 // Files returns the content of a Secret: the bundle of cas, and leaf with its key.
-func Files(leaf *Leaf, cas ...*CA) (map[string][]byte, error) {
-	key, err := leaf.KeyPEM()
-	if err != nil {
-		return nil, err
-	}
-	return map[string][]byte{fileCA: Bundle(cas...), fileCert: leaf.CertPEM(), fileKey: key}, nil
+func Files(leaf *Leaf, cas ...*CA) map[string][]byte {
+	return map[string][]byte{fileCA: Bundle(cas...), fileCert: leaf.CertPEM, fileKey: leaf.KeyPEM}
 }
 
 // Volume is a directory with files as a kubelet presents a Secret. Each file is a symbolic link

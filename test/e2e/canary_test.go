@@ -65,7 +65,7 @@ func (s *canaryScene) startAgent(env map[string]string, instance string) *lab.Ag
 func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	s.t.Helper()
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
-		admission.Endpoint{URL: "https://" + lab.Address(s.agent.WebhookPort), CABundle: s.pki.CA.PEM()},
+		admission.Endpoint{URL: "https://" + lab.Address(s.agent.WebhookPort), CABundle: s.pki.CA.PEM},
 		[]watch.Watch{{
 			Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"},
 			Manager:  manager,

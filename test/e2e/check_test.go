@@ -224,7 +224,7 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	})
 	s.checkBefore(watched, canary, env)
 	s.agent = lab.StartAgent(t, volume, env["KCP_ADDR"], lab.AgentOptions{Env: env})
-	lab.Register(t, s.runtime, "check", s.agent.WebhookPort, s.pki.CA.PEM(),
+	lab.Register(t, s.runtime, "check", s.agent.WebhookPort, s.pki.CA.PEM,
 		admission.ConfigurationOptions{Canary: canary.Lease}, watchedConfigMaps())
 	lab.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
 		return watched.Get(runtime, manager).State == fleet.Fresh
@@ -253,7 +253,7 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	env["METRICS_PORT"] = strconv.Itoa(s.agent.MetricsPort)
 	s.checkFindsFault(env, "the caBundle of another", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 		for n := range stored.Webhooks {
-			stored.Webhooks[n].ClientConfig.CABundle = lab.NewPKI(t).CA.PEM()
+			stored.Webhooks[n].ClientConfig.CABundle = lab.NewPKI(t).CA.PEM
 		}
 		return s.runtime.Client.Update(t.Context(), stored)
 	}, `FAIL  webhook +the API server rejects the certificate of the agent; want a caBundle`)

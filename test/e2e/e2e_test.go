@@ -51,7 +51,7 @@ func newScene(t *testing.T, env map[string]string) *scene {
 	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr,
 		lab.AgentOptions{Env: env})
 	s.awaitResyncs(1)
-	lab.Register(t, s.runtime, "runtime-watcher", s.agent.WebhookPort, s.pki.CA.PEM(),
+	lab.Register(t, s.runtime, "runtime-watcher", s.agent.WebhookPort, s.pki.CA.PEM,
 		admission.ConfigurationOptions{}, watchedConfigMaps())
 	lab.AwaitReviews(t, s.runtime, s.agent, watched())
 	return s

@@ -44,7 +44,7 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	servers := must(testpki.NewCA("servers", testpki.Options{}))
 	agent := startAgent(t, "runtime-1", true, lab.Address(lab.FreePort(t)),
 		map[string]string{"WEBHOOK_CLIENT_CA": trusted}, servers, servers)
-	lab.Watch(t, plane, agent.Agent, servers.PEM(), watch.Watch{
+	lab.Watch(t, plane, agent.Agent, servers.PEM, watch.Watch{
 		Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: component,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 	})

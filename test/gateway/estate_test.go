@@ -137,7 +137,7 @@ func (c *controlPlane) awaitWritten() {
 		return c.files.Status().Material.Fingerprint == fingerprintOf(c.own.leaf) && c.files.Status().Err == nil
 	})
 	if c.nginx != nil {
-		c.nginx.AwaitCertificate(c.front.leaf.Certificate().SerialNumber.String())
+		c.nginx.AwaitCertificate(c.front.leaf.TLS.Leaf.SerialNumber.String())
 	}
 }
 
@@ -146,7 +146,7 @@ func httpmtlsRoots(files *keys.Files) listener.RootsFunc {
 }
 
 func fingerprintOf(leaf *testpki.Leaf) string {
-	sum := sha256.Sum256(leaf.Certificate().Raw)
+	sum := sha256.Sum256(leaf.TLS.Leaf.Raw)
 	return hex.EncodeToString(sum[:])
 }
 

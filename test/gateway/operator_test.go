@@ -55,7 +55,7 @@ func poolOf(pool *x509.CertPool) listener.RootsFunc { return func() *x509.CertPo
 func (a authorities) serverTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{must(a.servers.Server("listener", testpki.Options{})).TLS()},
+		Certificates: []tls.Certificate{must(a.servers.Server("listener", testpki.Options{})).TLS},
 	}
 }
 

@@ -113,7 +113,7 @@ func newNetwork(t *testing.T) *network {
 func volume(t *testing.T, leaf *testpki.Leaf, cas ...*testpki.CA) *testpki.Volume {
 	t.Helper()
 	v := testpki.NewVolume(t.TempDir())
-	if err := v.Write(must(testpki.Files(leaf, cas...))); err != nil {
+	if err := v.Write(testpki.Files(leaf, cas...)); err != nil {
 		t.Fatal(err)
 	}
 	return v
@@ -172,7 +172,7 @@ func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 }
 
 // leafOf returns the key pair of a leaf.
-func leafOf(leaf *testpki.Leaf, err error) *tls.Certificate { return new(must(leaf, err).TLS()) }
+func leafOf(leaf *testpki.Leaf, err error) *tls.Certificate { return new(must(leaf, err).TLS) }
 
 // runtime returns the good certificate of a runtime.
 func (n *network) runtime(name string, domains ...string) *tls.Certificate {

@@ -326,7 +326,7 @@ func TestHandshakesTellNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "callers.crt")
-	if err := os.WriteFile(file, callers.PEM(), 0o600); err != nil {
+	if err := os.WriteFile(file, callers.PEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})

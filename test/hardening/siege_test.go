@@ -49,8 +49,8 @@ func newSiege(t *testing.T) *siege {
 	})
 	t.Cleanup(func() { lab.KeepsSecrets(t, s.FullLog(), lab.Secrets(volume)...) })
 	s.Launch()
-	s.loud = lab.Must(s.pki.CA.Client("loud", testpki.Options{})).TLS()
-	s.quiet = lab.Must(s.pki.CA.Client(runtimeName, testpki.Options{})).TLS()
+	s.loud = lab.Must(s.pki.CA.Client("loud", testpki.Options{})).TLS
+	s.quiet = lab.Must(s.pki.CA.Client(runtimeName, testpki.Options{})).TLS
 	s.hello = helloOf(t, s.client(s.loud))
 	lab.Eventually(t, patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
 	return s
@@ -177,7 +177,7 @@ func TestListenerUnderFlood(t *testing.T) {
 func TestListenerTellsNothing(t *testing.T) {
 	s := newSiege(t)
 	other := lab.Must(testpki.NewCA("elsewhere", testpki.Options{}))
-	foreign := lab.Must(other.Client(runtimeName, testpki.Options{})).TLS()
+	foreign := lab.Must(other.Client(runtimeName, testpki.Options{})).TLS
 	old := s.client(s.quiet)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	anyway := s.client(tls.Certificate{})

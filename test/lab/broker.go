@@ -112,7 +112,7 @@ func StartBroker(t testing.TB, opts BrokerOptions, users ...natsjetstream.User) 
 	}
 	server := Must(b.CA.Server("nats", testpki.Options{}))
 	for _, n := range b.Nodes {
-		n.WriteKeys(b.CA.PEM(), server)
+		n.WriteKeys(b.CA.PEM, server)
 		var text strings.Builder
 		data := map[string]any{
 			"Node": n, "Nodes": b.Nodes, "Sync": opts.Sync, "Lenient": opts.Lenient,
@@ -157,8 +157,8 @@ func (n *BrokerNode) Write(name string, content []byte) {
 func (n *BrokerNode) WriteKeys(bundle []byte, leaf *testpki.Leaf) {
 	n.t.Helper()
 	n.Write("ca.crt", bundle)
-	n.Write("tls.crt", leaf.CertPEM())
-	n.Write("tls.key", Must(leaf.KeyPEM()))
+	n.Write("tls.crt", leaf.CertPEM)
+	n.Write("tls.key", leaf.KeyPEM)
 }
 
 // Restart kills the server, starts it again, and returns when it accepts connections.
@@ -208,7 +208,7 @@ func (b *Broker) Dial(leaf *testpki.Leaf, opts ...nats.Option) (*nats.Conn, erro
 	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: b.CA.Pool()}
 	if leaf != nil {
 		// Unlike with Certificates, it is also sent to a server that does not ask for its CA.
-		certificate := leaf.TLS()
+		certificate := leaf.TLS
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificate, nil }
 	}
 	return nats.Connect(b.URLs(), append([]nats.Option{nats.Secure(config)}, opts...)...)
@@ -222,7 +222,7 @@ func (b *Broker) Certificate(runtime core.RuntimeID) *testpki.Leaf {
 // Forwarder connects a runtime as an agent does.
 func (b *Broker) Forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
 	b.T.Helper()
-	leaf, roots := b.Certificate(runtime).TLS(), b.CA.Pool()
+	leaf, roots := b.Certificate(runtime).TLS, b.CA.Pool()
 	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
 	conn := Must(nats.Connect(b.URLs(), append(natsjetstream.ConnectOptions(runtime, keys), Prompt...)...))
 	b.T.Cleanup(conn.Close)

@@ -45,11 +45,7 @@ func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
 func (p *PKI) Volume(leaf *testpki.Leaf) *testpki.Volume {
 	p.t.Helper()
 	volume := testpki.NewVolume(p.t.TempDir())
-	files, err := testpki.Files(leaf, p.CA)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := volume.Write(files); err != nil {
+	if err := volume.Write(testpki.Files(leaf, p.CA)); err != nil {
 		p.t.Fatal(err)
 	}
 	return volume
@@ -62,11 +58,7 @@ func (p *PKI) ServerMaterial() *keys.Material {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	key, err := leaf.KeyPEM()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	material, err := keys.NewMaterial(p.CA.PEM(), leaf.CertPEM(), key)
+	material, err := keys.NewMaterial(p.CA.PEM, leaf.CertPEM, leaf.KeyPEM)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -139,11 +139,7 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := leaf.KeyPEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	material, err := keys.NewMaterial(clients.PEM(), leaf.CertPEM(), key)
+	material, err := keys.NewMaterial(clients.PEM, leaf.CertPEM, leaf.KeyPEM)
 	if err != nil {
 		t.Fatal(err)
 	}

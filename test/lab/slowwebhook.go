@@ -27,7 +27,7 @@ import (
 func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI, delay time.Duration) {
 	t.Helper()
 	labels := map[string]string{"delay": delay.String()}
-	Register(t, runtime, "slow-"+delay.String(), startSlowWebhook(t, pki, delay), pki.CA.PEM(),
+	Register(t, runtime, "slow-"+delay.String(), startSlowWebhook(t, pki, delay), pki.CA.PEM,
 		admission.ConfigurationOptions{Timeout: 30 * time.Second}, watch.Watch{
 			Name:     types.NamespacedName{Namespace: "slow", Name: strings.ReplaceAll(delay.String(), ".", "-")},
 			Manager:  "slow",

@@ -104,7 +104,7 @@ func newLate(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, name s
 	agent := lab.StartAgent(t, pki.RuntimeVolume("late-"+name, "late-"+name+".example.com"), plane.Addr,
 		lab.AgentOptions{Env: env})
 	if name != sourceInformer {
-		lab.Register(t, runtime, "late-"+name, agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{},
+		lab.Register(t, runtime, "late-"+name, agent.WebhookPort, pki.CA.PEM, admission.ConfigurationOptions{},
 			watch.Watch{
 				Name: types.NamespacedName{Namespace: "late", Name: name}, Manager: manager,
 				Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: map[string]string{"late": name}},

@@ -46,7 +46,7 @@ func (s *scene) startOperators() {
 	if s.with.way == "" {
 		s.startOperator(settings)
 	}
-	path, err := NewPath(lab.Address(lab.FreePort(s.t)), lab.Address(lab.FreePort(s.t)), addr, leaf.TLS())
+	path, err := NewPath(lab.Address(lab.FreePort(s.t)), lab.Address(lab.FreePort(s.t)), addr, leaf.TLS)
 	s.must(err)
 	s.path = path
 	s.t.Cleanup(path.Close)

@@ -89,7 +89,7 @@ func newOutage(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, faul
 		address = o.plane.Addr
 	}
 	o.agent = lab.StartAgent(t, pki.RuntimeVolume(o.name(), o.name()+".example.com"), address, lab.AgentOptions{})
-	lab.Register(t, runtime, o.name(), o.agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, watch.Watch{
+	lab.Register(t, runtime, o.name(), o.agent.WebhookPort, pki.CA.PEM, admission.ConfigurationOptions{}, watch.Watch{
 		Name: types.NamespacedName{Namespace: "outage", Name: o.name()}, Manager: manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: o.labels()},
 	})

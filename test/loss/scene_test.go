@@ -154,7 +154,7 @@ func (s *scene) startService() {
 func (s *scene) newConfiguration() client.Object {
 	s.t.Helper()
 	configuration, err := admission.WebhookConfiguration(s.name, admission.Endpoint{
-		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM(),
+		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM,
 	}, []watch.Watch{{
 		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: s.name},
 		Manager:  manager,

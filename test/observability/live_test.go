@@ -86,11 +86,11 @@ func (s *scene) watch(t *testing.T, pki *rig.PKI, canary *rig.Canary) {
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Selector: watch.Selector{Labels: map[string]string{"watched": "true"}},
 	}
-	rig.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM(),
+	rig.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM,
 		admission.ConfigurationOptions{Canary: canary.Lease}, watched)
 	rig.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
 	watched.Selector.Labels = map[string]string{"nowhere": "true"}
-	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM(), admission.ConfigurationOptions{}, watched)
+	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM, admission.ConfigurationOptions{}, watched)
 	rig.Eventually(t, 30*time.Second, "a write passes without an answer", func() bool {
 		err := s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			GenerateName: "open-", Namespace: rig.Namespace, Labels: watched.Selector.Labels,

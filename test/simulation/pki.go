@@ -103,9 +103,5 @@ func (p *pki) clientKeys(runtime string) (*keys.Material, error) {
 }
 
 func materialOf(leaf *testpki.Leaf, trusted ...*testpki.CA) (*keys.Material, error) {
-	key, err := leaf.KeyPEM()
-	if err != nil {
-		return nil, err
-	}
-	return keys.NewMaterial(testpki.Bundle(trusted...), leaf.CertPEM(), key)
+	return keys.NewMaterial(testpki.Bundle(trusted...), leaf.CertPEM, leaf.KeyPEM)
 }

@@ -55,7 +55,7 @@ func TestOneTrace(t *testing.T) {
 	address, reconciled := startOperator(t, plane, pki.ServerMaterial(), ofOperator)
 	sender := startAgent(t, pki.RuntimeVolume(runtime, domain), address, ofAgent)
 	labels := map[string]string{"watched": "true"}
-	lab.Watch(t, plane, sender, pki.CA.PEM(), watch.Watch{
+	lab.Watch(t, plane, sender, pki.CA.PEM, watch.Watch{
 		Name: types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"}, Manager: manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
 	})

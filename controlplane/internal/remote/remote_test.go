@@ -64,7 +64,7 @@ func TestFramesWithoutEndEndTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	listener, err := tls.Listen("tcp", "127.0.0.1:0",
-		&tls.Config{Certificates: []tls.Certificate{leaf.TLS()}, NextProtos: []string{"h2"}})
+		&tls.Config{Certificates: []tls.Certificate{leaf.TLS}, NextProtos: []string{"h2"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestFramesWithoutEndEndTheConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	before := processorTime()
-	if err := get(ctx, t, newClient(t, url, ca.PEM()), url); err == nil || ctx.Err() != nil {
+	if err := get(ctx, t, newClient(t, url, ca.PEM), url); err == nil || ctx.Err() != nil {
 		t.Errorf("got %v, want an error of the connection", err)
 	}
 	if took := processorTime() - before; took > race.Factor*5*time.Second {

@@ -94,7 +94,7 @@ func newCertificate(tb testing.TB, name string) *x509.Certificate {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return leaf.Certificate()
+	return leaf.TLS.Leaf
 }
 
 func text(certs ...*x509.Certificate) string {

@@ -85,7 +85,7 @@ func newWorld(t *testing.T, n int, lossy bool) *world {
 // serve gives the operator a new certificate of issuer, and the CA bundle.
 func (w *world) serve(issuer *testpki.CA, bundle ...*testpki.CA) {
 	leaf := lab.Must(issuer.Server("operator", testpki.Options{}))
-	if err := w.volume.Write(lab.Must(testpki.Files(leaf, bundle...))); err != nil {
+	if err := w.volume.Write(testpki.Files(leaf, bundle...)); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -77,7 +77,7 @@ func (a *Agent) Change(event core.WatchEvent) { a.inbox.Accept(a.manager, event)
 
 // Material returns the key material of a leaf, with the bundle of cas.
 func Material(leaf *testpki.Leaf, cas ...*testpki.CA) *keys.Material {
-	files := lab.Must(testpki.Files(leaf, cas...))
+	files := testpki.Files(leaf, cas...)
 	return lab.Must(keys.NewMaterial(files["ca.crt"], files["tls.crt"], files["tls.key"]))
 }
 

@@ -60,7 +60,7 @@ func startServers(t *testing.T, ca *testpki.CA, clusters int) *apiServers {
 	leaf := lab.Must(ca.Server("kubernetes", testpki.Options{
 		DNSNames: []string{"*.example.com"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}))
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{leaf.TLS()}, MinVersion: tls.VersionTLS13}
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{leaf.TLS}, MinVersion: tls.VersionTLS13}
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		switch state { //nolint:exhaustive // The others are in between.
 		case http.StateNew:
@@ -89,7 +89,7 @@ func (s *apiServers) secret(name string, ca *testpki.CA) *corev1.Secret {
 	kubeconfig := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"contexts":[{"name":"c","context":{"cluster":"c","user":"c"}}],"users":[{"name":"c","user":{"token":"t"}}],
 		"clusters":[{"name":"c","cluster":{"server":"%s/%s","tls-server-name":"%s.example.com","certificate-authority-data":%s}}]}`,
-		s.URL, name, name, lab.Must(json.Marshal(ca.PEM())))
+		s.URL, name, name, lab.Must(json.Marshal(ca.PEM)))
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: name, UID: types.UID(name),

@@ -57,7 +57,7 @@ func startAPIServers(t *testing.T, ca *testpki.CA, runtimes int) *apiServers {
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	s.TLS = &tls.Config{
-		Certificates: []tls.Certificate{lab.Must(ca.Server("kubernetes", testpki.Options{})).TLS()},
+		Certificates: []tls.Certificate{lab.Must(ca.Server("kubernetes", testpki.Options{})).TLS},
 		ClientCAs:    ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
 	}
 	s.StartTLS()

@@ -122,7 +122,7 @@ func startAgent(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, add
 		return
 	}
 	labels := map[string]string{"scene": scene}
-	lab.Register(t, runtime, scene, agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, watch.Watch{
+	lab.Register(t, runtime, scene, agent.WebhookPort, pki.CA.PEM, admission.ConfigurationOptions{}, watch.Watch{
 		Name: types.NamespacedName{Namespace: "reaction", Name: scene}, Manager: manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
 	})

@@ -63,12 +63,9 @@ func (i *issuer) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	files, err := testpki.Files(leaf, i.ca)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
+	files := testpki.Files(leaf, i.ca)
 	if spec.IsCA {
-		files[corev1.TLSCertKey] = i.ca.PEM()
+		files[corev1.TLSCertKey] = i.ca.PEM
 	}
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: spec.SecretName, Labels: spec.SecretTemplate.Labels},

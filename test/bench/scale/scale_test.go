@@ -158,7 +158,7 @@ current-context: runtime
 contexts: [{name: runtime, context: {cluster: runtime, user: operator}}]
 clusters: [{name: runtime, cluster: {server: "https://%%s.runtimes.example:6443", certificate-authority-data: %s}}]
 users: [{name: operator, user: {token: secret}}]
-`, base64.StdEncoding.EncodeToString(pki.CA.PEM()))
+`, base64.StdEncoding.EncodeToString(pki.CA.PEM))
 	w.servers = kit.Start(t, "servers", kit.Paths(pki.Volume(leaf)))
 	w.api = w.servers.Line()
 	return w

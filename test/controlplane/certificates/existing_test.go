@@ -204,8 +204,6 @@ func (e *existing) newLeaf() types.NamespacedName {
 	e.must(err)
 	leaf, err := ca.Client("a", testpki.Options{})
 	e.must(err)
-	files, err := testpki.Files(leaf, ca)
-	e.must(err)
-	e.createSecret(e.leaf, corev1.SecretTypeTLS, files)
+	e.createSecret(e.leaf, corev1.SecretTypeTLS, testpki.Files(leaf, ca))
 	return e.leaf
 }

@@ -103,7 +103,7 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane
 	t.Helper()
 	folder := t.TempDir()
 	ca, file := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "webhook.yaml")
-	if err := os.WriteFile(ca, rig.NewPKI(t).CA.PEM(), 0o600); err != nil {
+	if err := os.WriteFile(ca, rig.NewPKI(t).CA.PEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "webhook-configuration", "--ca-cert", ca,

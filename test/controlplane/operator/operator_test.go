@@ -85,7 +85,7 @@ func (l *lab) runtime(t testing.TB, name string, domains ...string) *runtime {
 	t.Helper()
 	leaf := must(l.CA.Client(name, testpki.Options{DNSNames: domains}))
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: l.CA.Pool(), Certificates: []tls.Certificate{leaf.TLS()},
+		MinVersion: tls.VersionTLS13, RootCAs: l.CA.Pool(), Certificates: []tls.Certificate{leaf.TLS},
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &runtime{client: &http.Client{Transport: transport, Timeout: patience}}

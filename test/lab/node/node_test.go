@@ -65,14 +65,10 @@ func install(t *testing.T, plane *apiserver.ControlPlane) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret, err := testpki.Files(leaf, pki.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
 	watched := watch.Watch{Manager: "tester", Name: types.NamespacedName{Namespace: "default", Name: "tester"}}
 	watched.Resource.Version, watched.Resource.Resource = "v1", "configmaps"
 	runtime := installation.Runtime{
-		ID: "runtime-1", Client: plane.Client, Secret: secret,
+		ID: "runtime-1", Client: plane.Client, Secret: testpki.Files(leaf, pki.CA),
 		Watches: []watch.Watch{watched},
 	}
 	installer, err := installation.New(image, address, installation.Options{})

@@ -136,8 +136,7 @@ func TestSetUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	volume := testpki.NewVolume(t.TempDir())
-	files, err := testpki.Files(leaf, ca)
-	if err := errors.Join(err, volume.Write(files)); err != nil {
+	if err := volume.Write(testpki.Files(leaf, ca)); err != nil {
 		t.Fatal(err)
 	}
 	authorities, certificate, key := volume.Paths()
