@@ -88,7 +88,7 @@ func TestSubjectAlternativeNames(t *testing.T) {
 	leaf := must(root.Client("skr-1", testpki.Options{
 		DNSNames: []string{"skr-1.example.com"}, IPs: []net.IP{net.IPv4(192, 0, 2, 1)},
 		URIs: []string{"spiffe://example.com/skr-1"},
-	})).Certificate()
+	})).TLS.Leaf
 	got := fmt.Sprint(leaf.Subject.CommonName, leaf.DNSNames, leaf.IPAddresses, leaf.URIs)
 	if want := "skr-1[skr-1.example.com] [192.0.2.1] [spiffe://example.com/skr-1]"; got != want {
 		t.Errorf("have %s, want %s", got, want)
