@@ -78,8 +78,8 @@ func plain(raw []byte) string {
 func isSpecial(r rune) bool { return r <= ' ' || r >= unicode.MaxASCII || r == '\\' || r == '"' }
 
 // Event returns the event that asks to look at the object of c, without owner; at is its Time. It
-// fails with an error that wraps [ErrInvalidObject] when the object has no name, or one that is
-// longer than Kubernetes allows.
+// fails for good, with the reason invalid_object, when the object has no name, or one that is longer
+// than Kubernetes allows.
 func (c *Change) Event(at time.Time) (WatchEvent, error) {
 	e := WatchEvent{
 		Watched: c.Name, WatchedGVK: c.GVK,
@@ -114,7 +114,7 @@ func (e *WatchEvent) checkIdentity() error {
 	size := len(name.Namespace) + len(name.Name) + len(kind.Group) + len(kind.Version) + len(kind.Kind)
 	if name.Name == "" || size > maxIdentity {
 		return fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
-			ErrInvalidObject, maxIdentity, size)
+			errInvalidObject, maxIdentity, size)
 	}
 	return nil
 }

@@ -18,9 +18,9 @@ var (
 		reason:    "invalid_manager",
 		permanent: true,
 	}
-	// ErrInvalidObject means that bytes which should be a Kubernetes object in JSON are not. It is
+	// errInvalidObject means that bytes which should be a Kubernetes object in JSON are not. It is
 	// permanent.
-	ErrInvalidObject error = &sentinel{
+	errInvalidObject error = &sentinel{
 		text:      "not a Kubernetes object in JSON",
 		reason:    "invalid_object",
 		permanent: true,

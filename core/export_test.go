@@ -5,3 +5,6 @@ var ParseOwner = parseOwner
 
 // ErrInvalidOwner is the error of a malformed owner.
 var ErrInvalidOwner = errInvalidOwner
+
+// ErrInvalidObject is the error of bytes that are no object.
+var ErrInvalidObject = errInvalidObject

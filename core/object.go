@@ -47,19 +47,20 @@ const maxMembers = 256
 var errTooManyMembers = fmt.Errorf("more than %d members at the top level or in metadata", maxMembers)
 
 // NewObject makes an object from decoded JSON, such as the content of an unstructured object. The
-// object keeps nothing of content. Nil gives a nil object. The error wraps [ErrInvalidObject].
+// object keeps nothing of content. Nil gives a nil object. The error is permanent, with the reason
+// invalid_object.
 func NewObject(content map[string]any) (*Object, error) {
 	raw, err := json.Marshal(content)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+		return nil, fmt.Errorf("%w: %w", errInvalidObject, err)
 	}
 	return DecodeObject(raw)
 }
 
 // DecodeObject reads one object from JSON, in one pass. A JSON null gives a nil object: CREATE has
 // no old object, DELETE no new one. The object keeps raw, which must not be changed afterwards. The
-// error wraps [ErrInvalidObject] and names the place. More than 256 members at the top level or in
-// metadata are an error.
+// error is permanent, has the reason invalid_object and names the place. More than 256 members at
+// the top level or in metadata are an error.
 func DecodeObject(raw []byte) (*Object, error) {
 	r := rawjson.NewReader(raw)
 	o, err := readObject(r)
@@ -67,7 +68,7 @@ func DecodeObject(raw []byte) (*Object, error) {
 		err = r.End()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+		return nil, fmt.Errorf("%w: %w", errInvalidObject, err)
 	}
 	return o, nil
 }
@@ -78,7 +79,7 @@ func DecodeObject(raw []byte) (*Object, error) {
 func DecodeObjectPrefix(raw []byte) (o *Object, size int, err error) {
 	r := rawjson.NewReader(raw)
 	if o, err = readObject(r); err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+		return nil, 0, fmt.Errorf("%w: %w", errInvalidObject, err)
 	}
 	return o, r.Offset(), nil
 }

@@ -1,8 +1,12 @@
 package listener_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,12 +22,18 @@ import (
 // name and one key, so that each may have signed each other one.
 func bomb(t *testing.T, length int) []*x509.Certificate {
 	t.Helper()
-	ca := newAuthority(t, "bomb")
-	certs := []*x509.Certificate{ca.client(t, string(runtimeA)).cert}
-	for len(certs) < length {
-		template := caTemplate("bomb")
-		template.SerialNumber = serial(t)
-		certs = append(certs, sign(t, template, ca.cert, ca.key, ca.key))
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	root := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "bomb"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
+	}
+	last := *root
+	last.Subject.CommonName, last.IsCA = string(runtimeA), false
+	last.KeyUsage, last.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	var certs []*x509.Certificate
+	for template := &last; len(certs) < length; template = root {
+		der := must(x509.CreateCertificate(rand.Reader, template, root, key.Public(), key))(t)
+		certs = append(certs, must(x509.ParseCertificate(der))(t))
 	}
 	return certs
 }
@@ -100,7 +110,7 @@ func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var verified atomic.Int64
-			roots := ca.pool()
+			roots := ca.Pool()
 			run := start(t, listener.FromTLSWithRoots(func() *x509.CertPool {
 				verified.Add(1)
 				return roots
@@ -143,7 +153,7 @@ func dial(t *testing.T, run *running, servers *authority, pair tls.Certificate) 
 	}
 	t.Cleanup(func() { conn.Close() })
 	client := tls.Client(conn, &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: servers.pool(), ServerName: "127.0.0.1",
+		MinVersion: tls.VersionTLS13, RootCAs: servers.Pool(), ServerName: "127.0.0.1",
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
 	})
 	if err := client.HandshakeContext(t.Context()); err != nil {

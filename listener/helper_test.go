@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -167,9 +168,9 @@ func serverConfig(tb testing.TB, ca *authority, auth tls.ClientAuthType, clients
 	tb.Helper()
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{ca.server(tb).pair()},
+		Certificates: []tls.Certificate{must(ca.Server("listener", testpki.Options{}))(tb).TLS},
 		ClientAuth:   auth,
-		ClientCAs:    clients.pool(),
+		ClientCAs:    clients.Pool(),
 	}
 }
 
@@ -183,7 +184,7 @@ func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificat
 	if ca != nil {
 		transport.TLSClientConfig = &tls.Config{
 			MinVersion: tls.VersionTLS13,
-			RootCAs:    ca.pool(),
+			RootCAs:    ca.Pool(),
 			// Not Certificates: a client would keep back those that the server's CA did not issue.
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 				if len(certs) == 0 {

@@ -63,11 +63,6 @@ func (p Peers) validate() error {
 	return p.invalid
 }
 
-// RootsFunc returns the current CA bundle. It is called for every request and must not block. It
-// must return a new pool rather than change one that it has returned. Nil means that there is no
-// bundle yet: requests are then answered 503. The roots of the system are never used.
-type RootsFunc func() *x509.CertPool
-
 var errNoRoots = fmt.Errorf("%w: there is no CA bundle", core.ErrNotReady)
 
 // PeerOptions are the optional settings of [Peers]. The zero value is the documented default.

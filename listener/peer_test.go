@@ -79,7 +79,7 @@ func TestCachedPeer(t *testing.T) {
 		roots *x509.CertPool
 		now   time.Time
 	}
-	both := ca.pool()
+	both := ca.Pool()
 	both.AddCert(next.cert)
 	steps := []struct {
 		name   string
@@ -88,16 +88,16 @@ func TestCachedPeer(t *testing.T) {
 		// handshake is the reason where the handshake, not the listener, has the CA bundle.
 		handshake string
 	}{
-		{"good", world{ca.pool(), time.Now()}, "", ""},
-		{"CA bundle of equal content", world{ca.pool(), time.Now()}, "", ""},
+		{"good", world{ca.Pool(), time.Now()}, "", ""},
+		{"CA bundle of equal content", world{ca.Pool(), time.Now()}, "", ""},
 		{"overlap", world{both, time.Now()}, "", ""},
-		{"CA is gone", world{next.pool(), time.Now()}, "untrusted_chain", ""},
-		{"CA is back", world{ca.pool(), time.Now()}, "", ""},
+		{"CA is gone", world{next.Pool(), time.Now()}, "untrusted_chain", ""},
+		{"CA is back", world{ca.Pool(), time.Now()}, "", ""},
 		{"no CA bundle", world{nil, time.Now()}, "not_ready", ""},
-		{"the last moment", world{ca.pool(), cert.cert.NotAfter}, "", ""},
-		{"expired", world{ca.pool(), cert.cert.NotAfter.Add(time.Second)}, "expired", "expired"},
-		{"clock goes back", world{ca.pool(), cert.cert.NotBefore.Add(-time.Second)}, "not_yet_valid", "not_yet_valid"},
-		{"good again", world{ca.pool(), time.Now()}, "", ""},
+		{"the last moment", world{ca.Pool(), cert.cert.NotAfter}, "", ""},
+		{"expired", world{ca.Pool(), cert.cert.NotAfter.Add(time.Second)}, "expired", "expired"},
+		{"clock goes back", world{ca.Pool(), cert.cert.NotBefore.Add(-time.Second)}, "not_yet_valid", "not_yet_valid"},
+		{"good again", world{ca.Pool(), time.Now()}, "", ""},
 	}
 	var current atomic.Pointer[world]
 	roots := func() *x509.CertPool { return current.Load().roots }
@@ -167,13 +167,13 @@ func TestVerdictOfAConnection(t *testing.T) {
 			t.Errorf("answers %v, deliveries of %v, want the reason %q, deliveries of %v", answers, senders, reason, want)
 		}
 	}
-	pool.Store(ca.pool())
+	pool.Store(ca.Pool())
 	send("", nil, "runtime-a")
 	send("", http.Header{"Other": {"1"}}, "runtime-b")
 	send("", nil, "runtime-a")
-	pool.Store(servers.pool())
+	pool.Store(servers.Pool())
 	send("untrusted_chain", nil)
-	pool.Store(ca.pool())
+	pool.Store(ca.Pool())
 	send("", nil, "runtime-a")
 	late.Store(true)
 	send("expired", nil)

@@ -22,7 +22,7 @@ const HeaderXFCC = "X-Forwarded-Client-Cert"
 // The gateway must demand a client certificate, and must set the header in every request instead of
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
 // set.
-func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) Peers {
+func FromXFCC(proxy Proxy, roots func() *x509.CertPool, opts PeerOptions) Peers {
 	invalid := opts.validate()
 	if proxy == nil {
 		invalid = errors.Join(invalid, errProxyMissing)
@@ -46,7 +46,7 @@ type headerPeers struct {
 	*checker
 
 	proxy        Proxy
-	roots        RootsFunc
+	roots        func() *x509.CertPool
 	gatewayNames []string
 }
 

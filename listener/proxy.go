@@ -31,7 +31,7 @@ const maxGateways = 256
 // names it accepts none.
 //
 // With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the handshake.
-func ProxyCertificate(roots RootsFunc, names ...string) Proxy {
+func ProxyCertificate(roots func() *x509.CertPool, names ...string) Proxy {
 	// A gateway is identified by its names: it need not have the identity of a runtime.
 	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
 	check := newChecker(PeerOptions{Identity: identity, CacheSize: maxGateways})

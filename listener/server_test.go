@@ -382,7 +382,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 	config := serverConfig(t, ca, tls.NoClientCert, ca)
 	config.MinVersion = 0
 	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
-	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ca.pool(), MaxVersion: tls.VersionTLS12}}
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ca.Pool(), MaxVersion: tls.VersionTLS12}}
 	if conn, err := dialer.DialContext(t.Context(), "tcp", run.address()); err == nil {
 		conn.Close()
 		t.Error("TLS 1.2 was accepted")

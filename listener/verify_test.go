@@ -15,7 +15,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -60,47 +59,25 @@ func TestComposedVerifiers(t *testing.T) {
 	}
 }
 
-func TestVerifierSuite(t *testing.T) {
+// A verdict on the domain is that on the event, on its own and in a composition.
+func TestSANPinningKeepsTheVerdictOnTheDomain(t *testing.T) {
 	t.Parallel()
-	good := core.Peer{ID: "runtime-a", DNSNames: []string{"a.example"}}
-	cases := []coretest.VerifierCase{
-		{Name: "its own domain", Peer: good},
-		{Name: "no SAN", Peer: core.Peer{ID: "runtime-a"}, Want: core.ErrForbidden},
-		{Name: "the domain of another", Peer: core.Peer{ID: "runtime-b", DNSNames: []string{"a.example"}}, Want: core.ErrForbidden},
-		{Name: "owner that is not there", Peer: good, Event: core.WatchEvent{Owner: types.NamespacedName{Name: "x"}}, Want: core.ErrForbidden},
-		{Name: "cold cache", Peer: core.Peer{ID: "cold"}, Want: core.ErrNotReady},
-	}
-	pinning := func(*testing.T) core.Verifier { return listener.SANPinning(listener.DomainsFunc(domainOf)) }
-	t.Run("SANPinning", func(t *testing.T) {
-		t.Parallel()
-		coretest.TestVerifier(t, pinning, cases...)
-	})
-	t.Run("AllOf", func(t *testing.T) {
-		t.Parallel()
-		coretest.TestVerifier(t, func(t *testing.T) core.Verifier {
-			t.Helper()
-			return listener.AllOf(listener.InsecureAllowAll(), pinning(t))
-		}, cases...)
-	})
-	t.Run("AnyOf", func(t *testing.T) {
-		t.Parallel()
-		coretest.TestVerifier(t, func(t *testing.T) core.Verifier {
-			t.Helper()
-			return listener.AnyOf(answering(listener.Forbidden("never", "never")), pinning(t))
-		}, cases...)
-	})
-}
-
-func domainOf(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
-	switch {
-	case event.Owner.Name != "":
-		return "", listener.Forbidden(reasons.OwnerMissing, "no owner %s", event.Owner)
-	case runtime == "cold":
-		return "", core.ErrNotReady
-	case runtime == "runtime-b":
-		return "b.example", nil
-	default:
-		return "a.example", nil
+	for _, want := range []error{core.ErrForbidden, core.ErrNotReady, nil} {
+		pinning := listener.SANPinning(listener.DomainsFunc(
+			func(context.Context, core.RuntimeID, *core.WatchEvent) (string, error) { return "a.example", want }))
+		for name, verifier := range map[string]core.Verifier{
+			"alone": pinning, "all": listener.AllOf(listener.InsecureAllowAll(), pinning),
+			"any": listener.AnyOf(answering(listener.Forbidden("never", "never")), pinning),
+		} {
+			peer := core.Peer{ID: "runtime-a", DNSNames: []string{"a.example"}}
+			err := verifier.Verify(t.Context(), peer, &core.WatchEvent{})
+			if !errors.Is(err, want) {
+				t.Errorf("%s: error %v, want %v", name, err, want)
+			}
+			if err := verifier.Verify(t.Context(), core.Peer{}, &core.WatchEvent{}); err == nil {
+				t.Errorf("%s: a peer without identity passes", name)
+			}
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -169,7 +170,7 @@ func flaky() core.Forwarder {
 	return core.ForwarderFunc(func(_ context.Context, _ core.Manager, batch core.Batch) error {
 		switch n := calls.Add(1); {
 		case n%10 == 0 && len(batch.Events) > 0:
-			return core.EventErrors{0: core.ErrInvalidObject}
+			return core.EventErrors{0: coretest.Refusal{Label: "invalid_object", Permanent: true}.Err()}
 		case n%3 == 0:
 			return core.ErrNotReady
 		default:

@@ -22,15 +22,14 @@ const (
 	maxDeliveries = 32
 )
 
-// ErrManagerTaken means that another Start delivers the resyncs of a manager.
-var ErrManagerTaken = errors.New("resyncs of the manager are delivered elsewhere already: want one handler for each manager")
+var errManagerTaken = errors.New("resyncs of the manager are delivered elsewhere already: want one handler for each manager")
 
 // Start reviews the runtimes every second and delivers resyncs to the handlers of their managers,
 // until ctx ends. A review calls the observers and forgets runtimes that are silent for too long. A
 // delivery that fails is tried again. Start blocks and waits for its goroutines.
 //
 // It may run several times with handlers for different managers, as for two listeners. It fails
-// with [ErrManagerTaken] when another Start has a handler for one of the managers.
+// when another Start has a handler for one of the managers.
 func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
 	if err := f.serve(handlers); err != nil {
 		return err
@@ -52,7 +51,7 @@ func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
 	defer f.mu.Unlock()
 	for manager := range handlers {
 		if _, taken := f.served[manager]; taken {
-			return fmt.Errorf("fleet: %w: %q", ErrManagerTaken, manager)
+			return fmt.Errorf("fleet: %w: %q", errManagerTaken, manager)
 		}
 	}
 	maps.Copy(f.served, handlers)

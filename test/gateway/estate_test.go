@@ -141,7 +141,7 @@ func (c *controlPlane) awaitWritten() {
 	}
 }
 
-func httpmtlsRoots(files *keys.Files) listener.RootsFunc {
+func httpmtlsRoots(files *keys.Files) func() *x509.CertPool {
 	return func() *x509.CertPool { return files.Status().Material.Roots }
 }
 

@@ -50,7 +50,7 @@ func newAuthorities() authorities {
 	}
 }
 
-func poolOf(pool *x509.CertPool) listener.RootsFunc { return func() *x509.CertPool { return pool } }
+func poolOf(pool *x509.CertPool) func() *x509.CertPool { return func() *x509.CertPool { return pool } }
 
 func (a authorities) serverTLS() *tls.Config {
 	return &tls.Config{

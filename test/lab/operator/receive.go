@@ -35,7 +35,7 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 func (o *operator) listen(context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
 	peers := listener.FromTLS(listener.PeerOptions{})
 	if o.Gateway != "" {
-		roots := listener.RootsFunc(keys.Roots(o.files))
+		roots := keys.Roots(o.files)
 		peers = listener.FromXFCC(listener.ProxyCertificate(roots, o.Gateway), roots, listener.PeerOptions{})
 	}
 	return controllerruntime.RegisterListenerComponent(o.Listen, o.Manager, peers, listener.SANPinning(o.runtimes),
