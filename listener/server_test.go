@@ -207,17 +207,13 @@ type blocked struct {
 	answer chan int
 }
 
-func newBlocked(t *testing.T, timeout time.Duration, stubborn bool) *blocked {
+func newBlocked(t *testing.T) *blocked {
 	t.Helper()
 	ca := newAuthority(t, "ca")
 	b := &blocked{free: make(chan struct{}), answer: make(chan int, 1)}
 	inside := make(chan struct{})
 	handler := core.HandlerFunc(func(ctx context.Context, _ core.Delivery) error {
 		inside <- struct{}{}
-		if stubborn {
-			<-b.free
-			return nil
-		}
 		select {
 		case <-b.free:
 			return nil
@@ -226,7 +222,7 @@ func newBlocked(t *testing.T, timeout time.Duration, stubborn bool) *blocked {
 		}
 	})
 	b.running = start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{
-		TLS: serverConfig(t, ca, tls.NoClientCert, ca), ShutdownTimeout: timeout, HandleTimeout: time.Minute,
+		TLS: serverConfig(t, ca, tls.NoClientCert, ca), ShutdownTimeout: time.Minute, HandleTimeout: time.Minute,
 	})
 	b.client = newClient(t, ca, true)
 	go func() {
@@ -243,7 +239,7 @@ func newBlocked(t *testing.T, timeout time.Duration, stubborn bool) *blocked {
 
 func TestShutdownWaitsForRequests(t *testing.T) {
 	t.Parallel()
-	b := newBlocked(t, time.Minute, false)
+	b := newBlocked(t)
 	b.stop()
 	eventually(t, func() bool { return strings.Contains(fmt.Sprint(b.Ready()), "shutting down") })
 	// A request that still gets here, on a connection that was open.
@@ -258,31 +254,6 @@ func TestShutdownWaitsForRequests(t *testing.T) {
 	if err := b.stopped(); err != nil {
 		t.Errorf("Start returned %v, want nil", err)
 	}
-}
-
-func TestShutdownTellsRequestsToGiveUp(t *testing.T) {
-	t.Parallel()
-	b := newBlocked(t, time.Millisecond, false)
-	b.stop()
-	if status := <-b.answer; status != http.StatusServiceUnavailable {
-		t.Errorf("request in flight was answered %d, want 503", status)
-	}
-	if err := b.stopped(); err != nil {
-		t.Errorf("Start returned %v, want nil", err)
-	}
-}
-
-func TestShutdownCutsOffRequests(t *testing.T) {
-	t.Parallel()
-	b := newBlocked(t, time.Millisecond, true)
-	b.stop()
-	if err := b.stopped(); err == nil || !strings.Contains(err.Error(), "cut off") {
-		t.Errorf("Start returned %v, want that requests were cut off", err)
-	}
-	if status := <-b.answer; status != 0 {
-		t.Errorf("request in flight was answered %d, want none", status)
-	}
-	close(b.free)
 }
 
 // A sender that must connect again loses its connection, on each protocol. A gateway keeps its own.
@@ -427,41 +398,5 @@ func TestSlowAndEndless(t *testing.T) {
 				t.Errorf("answer %q, want %q", line, test.want)
 			}
 		})
-	}
-}
-
-// Beyond the bound, a new connection takes the place of one without a request, and the client of
-// that comes back by another.
-func TestMaxConnections(t *testing.T) {
-	t.Parallel()
-	var dropped sync.Map
-	counted := &countingListener{Listener: listen(t)}
-	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{
-		Listener: counted, MaxConnections: 2, Hooks: listener.Hooks{ConnectionDropped: func(reason string) { dropped.Store(reason, true) }},
-	})
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- l.Start(ctx) }()
-	url := "http://" + counted.Addr().String() + "/v2/lifecycle/event"
-	first, second, third := newClient(t, nil, false), newClient(t, nil, false), newClient(t, nil, false)
-	for i, client := range []*http.Client{first, second, third, second, first} {
-		response, _, err := send(t, client, url, bodyV2, nil)
-		if err != nil { // Its connection gave way while the request was sent.
-			response, _ = mustSend(t, client, url, bodyV2, nil)
-		}
-		if response.StatusCode != http.StatusOK {
-			t.Errorf("request %d is answered %d, want 200", i, response.StatusCode)
-		}
-	}
-	// The first has to come back, and so has the second if its answer arrived before its end.
-	if have := counted.read(); have < 4 || have > 5 {
-		t.Errorf("%d connections were accepted, want 4 or 5", have)
-	}
-	if _, ok := dropped.Load("displaced"); !ok {
-		t.Error("the hook did not hear of it")
-	}
-	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }
