@@ -138,7 +138,7 @@ func losesNotReady(_ *core.Batch, err error) error {
 
 func hurries(_ *core.Batch, err error) error {
 	if errors.Is(err, core.ErrNotReady) {
-		return &coretest.Refusal{Label: "hurries", After: time.Millisecond, Cause: err}
+		return coretest.Refusal{Label: "hurries", After: time.Millisecond, Cause: err}.Err()
 	}
 	return err
 }
