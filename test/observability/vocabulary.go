@@ -134,7 +134,7 @@ func (v vocabulary) addConsumer(t testing.TB) {
 		[]string{"", other, "canceled", "timeout"}, // The last two are those of core.Reason.
 		constants(t, folder+"errors.go", "^reasonConnection$"),
 		constants(t, "internal/reasons/reasons.go", "^(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
-		constants(t, "listener/refusal.go", "^Reason(SourceMismatch|Owner.*|Domain.*|SAN.*)$"),
+		constants(t, "internal/reasons/pinning.go", "^(Owner|Domain|SAN)"),
 		constants(t, "adapters/controllerruntime/domain.go", "^[Rr]eason"),
 		constants(t, "adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
 }
