@@ -181,6 +181,8 @@ func TestAttacksPastGateway(t *testing.T) {
 	pod := gateways.client(t, "pod", dnsNames("pod.default.svc"))
 	spiffe := gateways.client(t, "", uri(t, "spiffe://cluster/gateway"))
 	old := gateways.client(t, "gateway", dnsNames("gateway.istio-system.svc"), expired)
+	wildcard, unnamed := gateways.client(t, "pod", dnsNames("*.istio-system.svc")), gateways.client(t, "gateway.istio-system.svc")
+	elsewhereIssued := p.servers.client(t, "gateway", dnsNames("gateway.istio-system.svc"))
 	byCertificate := listener.ProxyCertificate(gateways.roots(), "Gateway.istio-system.svc.", "spiffe://cluster/gateway")
 	elsewhere := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("::/0"))
 	here := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.1/32"))
@@ -196,6 +198,9 @@ func TestAttacksPastGateway(t *testing.T) {
 		{"the runtime itself", byCertificate, p.good, "untrusted_proxy"},
 		{"a gateway with an expired certificate", byCertificate, old, "untrusted_proxy"},
 		{"no certificate", byCertificate, nil, "untrusted_proxy"},
+		{"a wildcard that covers the name", byCertificate, wildcard, "untrusted_proxy"},
+		{"the name as Common Name only", byCertificate, unnamed, "untrusted_proxy"},
+		{"the name, of another CA", byCertificate, elsewhereIssued, "untrusted_proxy"},
 		{"any name of the CA", listener.ProxyCertificate(gateways.roots()), gateway, "untrusted_proxy"},
 		{"no CA", listener.ProxyCertificate(nil, "gateway"), gateway, "untrusted_proxy"},
 		{"address of the gateway", here, nil, ""},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"time"
 )
+
+var lasts = flag.Duration("attack", time.Second, "how long each attack lasts, at least")
 
 // residentLimit is the limit of the agent's resident memory in MiB, whatever strangers send.
 const residentLimit = 44
@@ -133,12 +136,12 @@ func assailed(t *testing.T, path string, connections int, plain bool, attack att
 	return peak
 }
 
-// awaitAttack returns after 3 s and 1 MiB. It is the control of the attack: a target that takes less
+// awaitAttack returns after that time and 1 MiB. It is the control of the attack: a target that takes less
 // is not attacked.
 func awaitAttack(t *testing.T, written *atomic.Int64) {
 	t.Helper()
-	const least, enough, patience = 3 * time.Second, 1 << 20, time.Minute
-	tick := time.NewTicker(least)
+	const enough, patience = 1 << 20, time.Minute
+	tick := time.NewTicker(*lasts)
 	defer tick.Stop()
 	for began := time.Now(); time.Since(began) < patience; {
 		<-tick.C

@@ -37,8 +37,7 @@ const (
 	failedHandshake = "no handshake"
 	refusedByNginx  = "400 by nginx"
 	// passed means that the event was taken and triggered the runtime that sent it.
-	passed         = "taken"
-	untrustedProxy = "401 " + "untrusted_proxy"
+	passed = "taken"
 )
 
 func unauthenticated(reason string) string { return "401 " + reason }
@@ -58,22 +57,20 @@ type attack struct {
 	claims string
 	// http1 leaves HTTP/2 out.
 	http1 bool
-	// prepare changes the registered runtimes before the attack.
-	prepare func(t *testing.T)
-	want    want
+	want  want
 }
 
 // TestAttacks tries attacks that need a real gateway. After each attack the legitimate runtime passes.
-// The tables of all bad certificates and headers are in package listener.
+// The tables of all bad certificates, headers and proxies are in package listener, and those of
+// registrations in test/controlplane/operator.
 //
 // A request that nginx refuses never reaches the listener. The lax nginx shows that the listener
 // does not rely on it.
 func TestAttacks(t *testing.T) {
 	n := newNetwork(t)
-	for _, a := range slices.Concat(n.certificates(), n.claims(), n.registrations(), n.headers()) {
+	for _, a := range slices.Concat(n.certificates(), n.claims(), n.headers()) {
 		t.Run(a.name, func(t *testing.T) { n.run(t, a) })
 	}
-	n.impersonate(t)
 	// One event of its own would have triggered the victim at any time.
 	if slices.Contains(n.at.queue.since(0), owner(victim).String()) {
 		t.Error("the victim was triggered")
@@ -85,9 +82,6 @@ func TestAttacks(t *testing.T) {
 
 func (n *network) run(t *testing.T, a attack) {
 	t.Helper()
-	if a.prepare != nil {
-		a.prepare(t)
-	}
 	if a.claims == "" {
 		a.claims = victim
 	}
@@ -250,29 +244,6 @@ func (n *network) claims() []attack {
 	}
 }
 
-// registrations change the registered runtimes.
-func (n *network) registrations() []attack {
-	runtime := func(title, name string, change func(name string), want want) attack {
-		domain := name + ".example.com"
-		leaf := n.runtime(name, domain)
-		return attack{name: title, leaf: leaf, claims: name, want: want, prepare: func(t *testing.T) {
-			t.Helper()
-			n.at.register(name, domain)
-			n.passes(t, byCertificate, leaf, name)
-			change(name)
-		}}
-	}
-	unknown := "runtime_unknown"
-	return []attack{
-		runtime("owner deleted", "deleted", func(name string) { n.at.cache.Delete(owner(name)) },
-			byVersion(forbidden("owner_missing"), forbidden(unknown), forbidden(unknown))),
-		runtime("domain moved", "moved", func(name string) { n.at.register(name, "elsewhere.example.com") },
-			everywhere(forbidden("san_mismatch"))),
-		runtime("domain registered twice", "twice", func(name string) { n.at.register(name+"-2", "TWICE.example.com.") },
-			everywhere(forbidden("domain_ambiguous"))),
-	}
-}
-
 // headers accompany the good certificate of self. nginx must replace them, and the native listener
 // must ignore them.
 func (n *network) headers() []attack {
@@ -304,36 +275,5 @@ func (n *network) headers() []attack {
 		subject(`subject of ",Cert="`, `",`+unfinished(n.victim)),
 		subject(`subject of \",Cert="`, `\",`+unfinished(n.victim)),
 		subject("subject of line breaks", "\r\n"+listener.HeaderXFCC+": "+good+"\r\n"),
-	}
-}
-
-// impersonate connects to the listeners behind the gateway, past it, with the header of the victim.
-func (n *network) impersonate(t *testing.T) {
-	t.Helper()
-	named := testpki.Options{DNSNames: []string{gatewayName}}
-	for name, leaf := range map[string]*tls.Certificate{
-		"no certificate":                    nil,
-		"the runtime itself":                n.self,
-		"a runtime with the gateway's name": n.runtime(self, gatewayName),
-		"another pod of the same CA": leafOf(n.ca.gateways.Client("pod",
-			testpki.Options{DNSNames: []string{"pod.default.svc"}})),
-		"the gateway's name, of the servers' CA": leafOf(n.ca.servers.Client("gateway", named)),
-		"the gateway's name as Common Name only": leafOf(n.ca.gateways.Client(gatewayName, testpki.Options{})),
-		"a wildcard that covers the gateway's name": leafOf(n.ca.gateways.Client("pod",
-			testpki.Options{DNSNames: []string{"*.istio-system.svc"}})),
-	} {
-		m := message{leaf: leaf, header: xfcc(headerOf(n.victim)), version: contract.V2, claims: victim}
-		if got := n.try(t, pastCertificate, m); got != untrustedProxy {
-			t.Errorf("past nginx, %s: %s, want %s", name, got, untrustedProxy)
-		}
-	}
-	forged := xfcc(headerOf(n.victim))
-	forged.Set("X-Forwarded-For", gatewayAddress)
-	forged.Set("Forwarded", "for="+gatewayAddress+";by="+gatewayAddress)
-	if got := n.try(t, pastAddress, message{
-		header: forged, version: contract.V2,
-		claims: victim,
-	}); got != untrustedProxy {
-		t.Errorf("past nginx, with the gateway's address in headers: %s, want %s", got, untrustedProxy)
 	}
 }

@@ -41,9 +41,6 @@ const (
 	byAddress     way = "nginx known by its address"
 	// lax is through an nginx that asks for a certificate and verifies nothing.
 	lax way = "lax nginx"
-	// pastCertificate and pastAddress lead straight to the listener behind the gateway.
-	pastCertificate way = "past nginx known by its certificate"
-	pastAddress     way = "past nginx known by its address"
 )
 
 // ways are those that a legitimate runtime can take.
@@ -93,14 +90,11 @@ func newNetwork(t *testing.T) *network {
 	n := &network{
 		ca: ca, at: at,
 		fronts: map[way]string{
-			native: at.native.addr, pastCertificate: at.proxyCertificate.addr, pastAddress: at.proxyAddress.addr,
-			byCertificate: lab.StartGateway(t, proved).Addr, byAddress: lab.StartGateway(t, near).Addr,
-			lax: lab.StartGateway(t, open).Addr,
+			native: at.native.addr, byCertificate: lab.StartGateway(t, proved).Addr,
+			byAddress: lab.StartGateway(t, near).Addr, lax: lab.StartGateway(t, open).Addr,
 		},
 		listeners: map[way]*answers{
-			native: at.native, byCertificate: at.proxyCertificate, lax: at.proxyCertificate,
-			pastCertificate: at.proxyCertificate,
-			byAddress:       at.proxyAddress, pastAddress: at.proxyAddress,
+			native: at.native, byCertificate: at.proxyCertificate, lax: at.proxyCertificate, byAddress: at.proxyAddress,
 		},
 	}
 	n.self, n.victim = n.runtime(self, selfDomain), n.runtime(victim, victimDomain)
@@ -122,10 +116,6 @@ func volume(t *testing.T, leaf *testpki.Leaf, cas ...*testpki.CA) *testpki.Volum
 // send sends m over a connection of its own.
 func (n *network) send(t *testing.T, w way, m message) answer {
 	t.Helper()
-	scheme := "https://"
-	if w == pastAddress {
-		scheme = "http://"
-	}
 	// Trailers need a body in chunks, which has no known length.
 	var text io.Reader = bytes.NewReader(body(m.version, m.claims))
 	if m.trailer != nil {
@@ -133,7 +123,7 @@ func (n *network) send(t *testing.T, w way, m message) answer {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	request := must(http.NewRequestWithContext(ctx, http.MethodPost, scheme+n.fronts[w]+m.version.Path(component),
+	request := must(http.NewRequestWithContext(ctx, http.MethodPost, "https://"+n.fronts[w]+m.version.Path(component),
 		text))
 	request.Trailer = m.trailer
 	request.Header.Set("Content-Type", m.version.ContentType())

@@ -77,17 +77,6 @@ func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 	return h
 }
 
-// Minus returns the observations after an earlier state of the same histogram.
-func (h Histogram) Minus(earlier Histogram) Histogram {
-	h.Counts = slices.Clone(h.Counts)
-	for i := range earlier.Counts {
-		h.Counts[i] -= earlier.Counts[i]
-	}
-	h.Count -= earlier.Count
-	h.Sum -= earlier.Sum
-	return h
-}
-
 // Quantile returns the upper bound of the bucket that has the quantile, so the true value is not
 // above it. It is 0 without observations.
 func (h Histogram) Quantile(q float64) time.Duration {

@@ -178,9 +178,6 @@ func (n *Nginx) serial() (serial string) {
 	return serial
 }
 
-// Pid is that of the master process.
-func (n *Nginx) Pid() int { return n.cmd.Process.Pid }
-
 // Log returns the end of the log of nginx.
 func (n *Nginx) Log() string {
 	text, err := os.ReadFile(n.log)

@@ -117,10 +117,9 @@ func newLate(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, name s
 // plan plans the writes for each delay, and creates the objects that they change and delete.
 func (l *late) plan(t *testing.T, delays []time.Duration) {
 	t.Helper()
-	const each = 3 // More at once make an API server give up on its webhooks where the machine is slow.
 	for _, delay := range delays {
 		for _, operation := range []string{"create", "change", "delete"} {
-			for i := range each {
+			for i := range *lateWrites {
 				w := lateWrite{name: fmt.Sprintf("%s-%s-%s-%d", l.name, operation, delay, i), want: after, delay: delay}
 				if operation == "delete" {
 					w.want = absent

@@ -21,7 +21,7 @@ import (
 
 const (
 	// outageObjects are written in turn in each state, outageRounds times.
-	outageObjects, outageRounds = 10, 50
+	outageObjects, outageRounds = 10, 20
 	// unresolvable is a state of the agent's configuration, and none of the control plane.
 	unresolvable lab.Fault = "no such name"
 	// mostWait is far below the 10 s for which an agent waits for a control plane that hangs.

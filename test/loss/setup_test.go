@@ -29,8 +29,10 @@ var (
 	expired   = flag.Bool("expired", false, "with -source informer: versions expire when a watch is lost")
 	transport = flag.String("transport", transportHTTP, "transport of the agents: http or nats")
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
-	kills     = flag.Int("kills", 1, "how often TestKilledLeader kills the leader")
-	lease     = flag.Duration("lease", 4*time.Second, "time after which another replica may lead")
+	// More at once make an API server give up on its webhooks where the machine is slow.
+	lateWrites = flag.Int("late", 1, "writes of each kind in TestLateCommitsAreSeen")
+	kills      = flag.Int("kills", 1, "how often TestKilledLeader kills the leader")
+	lease      = flag.Duration("lease", 4*time.Second, "time after which another replica may lead")
 )
 
 // way is how a request finds the leader among several replicas of the operator.

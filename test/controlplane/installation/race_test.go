@@ -2,6 +2,7 @@ package installation
 
 import (
 	"errors"
+	"flag"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,10 +17,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-const (
-	rounds     = 10
-	ownerLabel = "operator.kyma-project.io/installed-by"
-)
+var rounds = flag.Int("rounds", 3, "how often two installers race")
+
+const ownerLabel = "operator.kyma-project.io/installed-by"
 
 // race is a runtime that two installers want. Both begin in each round.
 type race struct {
@@ -41,7 +41,7 @@ func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
 		t.Run(name, func(t *testing.T) {
 			r := newRace(t, plane, "race-"+strings.ToLower(strings.ReplaceAll(name, " ", "-")))
 			wins := map[string]int{}
-			for range rounds {
+			for range *rounds {
 				prepare(r)
 				r.begin()
 				wins[r.winner()]++
