@@ -167,17 +167,12 @@ func (c counted) Write(b []byte) (int, error) {
 
 // assail attacks until ctx ends, on a new connection when the last one was closed.
 func assail(ctx context.Context, p pki, address string, plain bool, attack attack, written *atomic.Int64) {
-	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool()}
+	dial := (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool()}}).DialContext
+	if plain {
+		dial = (&net.Dialer{}).DialContext
+	}
 	for ctx.Err() == nil {
-		var (
-			conn net.Conn
-			err  error
-		)
-		if plain {
-			conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
-		} else {
-			conn, err = (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
-		}
+		conn, err := dial(ctx, "tcp", address)
 		if err != nil {
 			continue
 		}
