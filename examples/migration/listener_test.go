@@ -51,9 +51,7 @@ type planeWorld struct {
 
 func newPlaneWorld(t *testing.T) *planeWorld {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
+	rig.SkipShort(t)
 	w := &planeWorld{t: t, addr: rig.Address(rig.FreePort(t)), dir: t.TempDir()}
 	w.plane = apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
 	ca, err := testpki.NewCA("klm-watcher-selfsigned-ca", testpki.Options{})

@@ -88,9 +88,7 @@ type member struct {
 
 func newWorld(t *testing.T, kymas ...string) *world {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs real API servers, which -short leaves out")
-	}
+	rig.SkipShort(t)
 	w := &world{t: t, scheme: runtime.NewScheme(), steps: rig.NewSteps()}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
 		apiextensionsv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))

@@ -23,9 +23,7 @@ import (
 // that demands it. The API server takes a new certificate without a restart when its configuration
 // names files.
 func TestAPIServerRotatesItsCertificate(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs an API server")
-	}
+	lab.SkipShort(t)
 	// trusted is the bundle of the agent, shown the secret of the API server.
 	trusted := filepath.Join(t.TempDir(), "callers.crt")
 	old, next := must(testpki.NewCA("callers-0", testpki.Options{})),

@@ -23,9 +23,7 @@ var rotates = flag.Duration("rotation", 6*time.Second, "how long certificates ro
 // An end takes a leaf of a CA only one rotation after all ends trust that CA. No rotation begins
 // before each end uses the one before: that is the use of heartbeats and fleet.WithoutCA.
 func TestRotation(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds by nature")
-	}
+	lab.SkipShort(t)
 	for name, behindNginx := range map[string]bool{"natively": false, "through nginx": true} {
 		t.Run(name, func(t *testing.T) { newRotation(t, behindNginx).run(t, *rotates) })
 	}

@@ -65,9 +65,7 @@ func (s *scene) handle(_ context.Context, d core.Delivery) error {
 
 func needsProcesses(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("builds and runs the agent, which -short leaves out")
-	}
+	lab.SkipShort(t)
 }
 
 func (s *scene) webhook() string { return lab.Address(s.agent.WebhookPort) }

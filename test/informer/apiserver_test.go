@@ -28,9 +28,7 @@ type faulty struct {
 
 func newFaulty(t testing.TB) *faulty {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
+	lab.SkipShort(t)
 	f := &faulty{t: t, ControlPlane: apiserver.StartT(t, apiserver.Options{
 		CRDs: []*apiextensionsv1.CustomResourceDefinition{lab.Definition(group, "widgets", "Widget")},
 	})}

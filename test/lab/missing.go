@@ -14,3 +14,11 @@ func Missing(t testing.TB, format string, args ...any) {
 	}
 	t.Skipf(format, args...)
 }
+
+// SkipShort skips a test under -short, because it starts API servers or other programs, or measures.
+func SkipShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long: left out by -short")
+	}
+}

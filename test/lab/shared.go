@@ -22,9 +22,7 @@ var shared struct {
 // their own. TestMain must call [StopSharedAPIServer].
 func SharedAPIServer(t testing.TB, opts apiserver.Options) *apiserver.ControlPlane {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
+	SkipShort(t)
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.plane == nil {

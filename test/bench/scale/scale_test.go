@@ -44,9 +44,7 @@ func TestMain(m *testing.M) {
 // runtime after a restart, a look at each that has nothing new, and new runtimes beside a changed
 // Watcher and dead runtimes.
 func TestScale(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
+	lab.SkipShort(t)
 	w := newWorld(t)
 	w.createWatcher("first")
 	w.represent("runtime", 0, *many)

@@ -45,9 +45,7 @@ func (s *sink) Handle(context.Context, core.Delivery) error {
 }
 
 func TestSoak(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes most of a minute, which -short leaves out")
-	}
+	lab.SkipShort(t)
 	pki := lab.NewPKI(t)
 	received := &sink{}
 	plane := lab.StartPlane(t, pki, lab.PlaneOptions{

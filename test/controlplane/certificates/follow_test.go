@@ -168,9 +168,7 @@ func (f *followed) setKubeconfig(content []byte) {
 // TestChangesActAtOnce: each change acts at once, although nothing is due within an hour, and a reconcile without a change
 // reads no certificate.
 func TestChangesActAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs real API servers, which -short leaves out")
-	}
+	rig.SkipShort(t)
 	f := startFollowed(t)
 	f.setKubeconfig(f.kubeconfig)
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "runtime-a"}}

@@ -84,9 +84,7 @@ type member struct {
 // default for steady.
 func newWorld(t *testing.T, settings map[string]string, managers []core.Manager, ids ...core.RuntimeID) *world {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs real API servers, which -short leaves out")
-	}
+	rig.SkipShort(t)
 	w := &world{settings: settings}
 	w.t, w.scheme, w.addr = t, runtime.NewScheme(), rig.Address(rig.FreePort(t))
 	if settings["TRANSPORT"] == "nats" {

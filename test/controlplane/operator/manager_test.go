@@ -40,9 +40,7 @@ func TestMain(m *testing.M) {
 // TestManager runs controller managers on a real API server, with events over mTLS connections.
 func TestManager(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("starts a real API server, and builds it the first time (minutes)")
-	}
+	rig.SkipShort(t)
 	kcp := apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{kymaCRD()}})
 	l := &lab{ControlPlane: kcp, PKI: rig.NewPKI(t)}
 	l.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}})

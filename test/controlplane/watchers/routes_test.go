@@ -49,9 +49,7 @@ type routes struct {
 // named.
 func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *routes {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
+	rig.SkipShort(t)
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

@@ -29,9 +29,7 @@ const (
 // TestNode installs the agent, and looks at its pods from outside. Package test/controlplane/chain shows
 // rollouts, changed Secrets and the removal.
 func TestNode(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
+	rig.SkipShort(t)
 	n := New(t, Options{
 		Images: map[string]string{image: rig.Build(t, "cmd/agent")},
 		Hosts:  map[string]string{address: rig.Address(rig.FreePort(t))},

@@ -33,8 +33,7 @@ func (w *world) checkOperator(ctx context.Context) (string, error) {
 	return "an operator, a transport and a change source build and pass their tests", err
 }
 
-// copyExample copies the code of an example and its testdata. Tests that need the laboratory, which
-// is not released, stay behind.
+// copyExample copies an example. Tests that need the laboratory, which is not released, stay behind.
 func (w *world) copyExample(name, to string) error {
 	err := os.CopyFS(to, os.DirFS(filepath.Join(w.Dir, "examples", name)))
 	tests, _ := filepath.Glob(filepath.Join(to, "*_test.go")) // The pattern is well-formed.
@@ -44,8 +43,7 @@ func (w *world) copyExample(name, to string) error {
 	return err
 }
 
-// rehome changes the import paths of examples to those in the module of the consumer. It removes a
-// test that imports the laboratory.
+// rehome changes import paths to those of the consumer. It removes a test with the laboratory.
 func rehome(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
