@@ -22,7 +22,7 @@ import (
 // clusters.
 func ExampleComplete() {
 	ctx, stop := context.WithCancel(context.Background())
-	// runtimes.Kubeconfigs has such a function. Here the cluster is in memory.
+	// runtimes.NewKubeconfigs returns such a function. Here the cluster is in memory.
 	remote := fake.NewClientBuilder().WithObjects(configMap("settings")).Build()
 	provider := multicluster.NewProvider(
 		func(context.Context, client.Object) (client.Client, error) { return remote, nil }, multicluster.ProviderOptions{})

@@ -65,7 +65,7 @@ var _ multicluster.Provider = (*Provider)(nil)
 
 // NewProvider returns a provider of clusters that connect connects to. connect gets the metadata of
 // a Secret. It is called for each request, concurrently, so it should keep its clients, as
-// runtimes.Kubeconfigs of the module controlplane does. SetupWithManager fails without one.
+// runtimes.NewKubeconfigs of the module controlplane does. SetupWithManager fails without one.
 func NewProvider(
 	connect func(ctx context.Context, secret client.Object) (client.Client, error), opts ProviderOptions,
 ) *Provider {

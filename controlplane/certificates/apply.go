@@ -19,7 +19,7 @@ func (c *Certificates) apply(ctx context.Context, object client.Object) error {
 	}
 	applied := &unstructured.Unstructured{Object: content}
 	applied.SetGroupVersionKind(kindOf(object))
-	return serverside.Apply(ctx, c.client, applied, c.opts.FieldOwner)
+	return serverside.Apply(ctx, c.client, applied, fieldOwner)
 }
 
 // kindOf needs no scheme: that of the client may not have the types of cert-manager.

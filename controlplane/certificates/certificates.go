@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,11 +23,11 @@ type Certificates struct {
 	namespace string
 	names     names
 	dnsNames  []string
-	confirmed Confirmations
+	confirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
 	opts      Options
 	locks     locks
 	notices   notices
-	applied   applied
+	applied   sync.Map // of appliedOnce, by the name of a Certificate of a runtime
 	followed  followed
 }
 
@@ -34,11 +35,17 @@ type Certificates struct {
 // objects begin with it. The server certificate is for dnsNames, by which agents reach the listener
 // or gateway. New creates nothing. An error names every invalid parameter.
 //
+// unconfirmed returns those of the runtimes that have not confirmed that they trust the CA with
+// that fingerprint (SHA-256 of its DER bytes in lower case hex), as [FromFleet] does. If in doubt
+// it must return a runtime: a server certificate of a CA that the runtime does not trust cuts it
+// off. It must return at once and not change its arguments.
+//
 // The client should read from the API server, as client.New does, or from a cache of the Secrets of
 // the namespace. The cache of a manager holds the Secrets of all namespaces.
 // docs/platforms/certificates.md lists the rights that it needs.
 func New(
-	c client.Client, name types.NamespacedName, dnsNames []string, confirmed Confirmations, opts Options,
+	c client.Client, name types.NamespacedName, dnsNames []string,
+	unconfirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID, opts Options,
 ) (*Certificates, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(
@@ -47,14 +54,14 @@ func New(
 		required("a client", c != nil),
 		required("a namespace", name.Namespace != ""),
 		required("DNS names of the server", len(dnsNames) > 0),
-		required("Confirmations", confirmed != nil),
+		required("a function for confirmations", unconfirmed != nil),
 		opts.validateServer(dnsNames),
 	); err != nil {
 		return nil, err
 	}
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
-		dnsNames: slices.Clone(dnsNames), confirmed: confirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
+		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
 	}, nil
 }
 
@@ -132,7 +139,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	if err := c.checkListener(seen); err != nil {
 		return Status{}, false, err
 	}
-	s := plan(seen.view, c.limits())
+	s := plan(seen.view, limits{propagation: c.opts.Propagation, issuingAtOnce: issuingAtOnce})
 	status = c.status(seen.view, s)
 	status.RequeueAfter = max(status.RequeueAfter, pauseAfter(time.Since(begun)))
 	if err := c.maintain(ctx, seen, status); err != nil {
@@ -157,13 +164,6 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 func pauseAfter(reading time.Duration) time.Duration {
 	const factor = 9
 	return min(factor*reading, longestRequeue)
-}
-
-func (c *Certificates) limits() limits {
-	return limits{
-		rotateBefore: c.opts.RotateCABefore, switchBefore: c.opts.SwitchBefore,
-		propagation: c.opts.Propagation, issuingAtOnce: issuingAtOnce,
-	}
 }
 
 func (c *Certificates) status(v view, s step) Status {

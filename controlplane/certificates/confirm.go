@@ -9,24 +9,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// Confirmations is the port that reports which runtimes trust a CA.
-//
-// It returns the runtimes that have not confirmed that they trust the CA with that fingerprint
-// (SHA-256 of its DER bytes in lower case hex). If in doubt it must return a runtime: a server
-// certificate of a CA that the runtime does not trust cuts it off. It returns at once and must not
-// change its arguments.
-type Confirmations func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID
-
 // defaultWarmUp is longer than two default heartbeats of an agent.
 const defaultWarmUp = 90 * time.Second
 
-// FromFleet makes heartbeats confirm. A runtime has confirmed a CA when each replica of its agent
+// FromFleet makes heartbeats confirm, for [New]. A runtime has confirmed a CA when each replica of its agent
 // that sends heartbeats trusts the CA. A runtime without heartbeats has not.
 //
 // The heartbeats of a runtime count warmUp after the first one, because they may come from one
 // replica of its agent only. That time begins again when this process starts or takes the lead. 0
 // means 90 s.
-func FromFleet(f *fleet.Fleet, warmUp time.Duration) Confirmations {
+func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []core.RuntimeID) []core.RuntimeID {
 	warmUp = cmp.Or(warmUp, defaultWarmUp)
 	return func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
 		return unconfirmed(f, fingerprint, runtimes, time.Now().Add(-warmUp))

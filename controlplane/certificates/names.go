@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	defaultFieldOwner = "runtime-watcher-certificates"
+	fieldOwner = "runtime-watcher-certificates"
 
 	// labelSet has the name of the [Certificates] of an object, labelRole one of the roles.
 	labelSet  = "operator.kyma-project.io/certificates"

@@ -77,14 +77,14 @@ func TestInvalidRuntimes(t *testing.T) {
 func TestNewNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, types.NamespacedName{Name: "Upper"}, []string{"*"}, nil, Options{
-		Duration: 1, RenewBefore: 1, RotateCABefore: 1, SwitchBefore: -1, Propagation: -1, Service: "a b",
+		Duration: 1, RenewBefore: 1, CADuration: 1, Propagation: -1, Service: "a b",
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`"Upper"`, "want a client", "a namespace", "Confirmations", `"*"`,
-		"Duration", "RenewBefore", "RotateCABefore", "SwitchBefore", "Propagation", "Service",
+		`"Upper"`, "want a client", "a namespace", "confirmations", `"*"`,
+		"Duration", "RenewBefore", "CADuration", "Propagation", "Service",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s: %v", want, err)

@@ -19,12 +19,13 @@ import (
 const day = 24 * time.Hour
 
 const (
-	defaultCADuration     = 365 * day
-	defaultRotateCABefore = 120 * day
-	defaultSwitchBefore   = 14 * day
-	defaultDuration       = 90 * day
-	defaultRenewBefore    = 30 * day
-	defaultPropagation    = 5 * time.Minute
+	defaultCADuration  = 365 * day
+	defaultDuration    = 90 * day
+	defaultRenewBefore = 30 * day
+	defaultPropagation = 5 * time.Minute
+	// rotateBefore is how long before the end of a CA its rotation begins, and switchBefore how
+	// long before it the server certificate switches without confirmations.
+	rotateBefore, switchBefore = 120 * day, 14 * day
 	// issuingAtOnce bounds the certificates that a rotation has issued at the same time.
 	issuingAtOnce = 50
 
@@ -55,16 +56,11 @@ type Options struct {
 	// ca.crt. Default: <name>-listener in the namespace of the others.
 	ListenerSecret types.NamespacedName
 
-	// CADuration is the life of a CA. Default: 365 days.
+	// CADuration is the life of a CA. Its rotation begins 120 days before its end, or in its last
+	// third if it lives for 120 days or less. Default: 365 days.
 	CADuration time.Duration
-	// RotateCABefore is how long before the end of a CA its rotation begins. It is at least
-	// Duration, so that no certificate outlives its CA. Default: 120 days.
-	RotateCABefore time.Duration
-	// SwitchBefore is how long before the end of the old CA the server certificate switches without
-	// waiting for confirmations. All runtimes would be cut off otherwise. Default: 14 days.
-	SwitchBefore time.Duration
-
-	// Duration is the life of all other certificates. Default: 90 days.
+	// Duration is the life of all other certificates. No certificate may outlive its CA, so it is
+	// at most the time that a rotation of the CA has. Default: 90 days.
 	Duration time.Duration
 	// RenewBefore is how long before its end cert-manager renews a certificate, with a new key.
 	// Default: 30 days.
@@ -80,17 +76,11 @@ type Options struct {
 	Service          string
 	RuntimeNamespace string
 
-	// RuntimeDNSNames are more DNS names of the webhooks' certificates, as for a tunnel between the
-	// API server of a runtime and the agent. Default: none.
-	RuntimeDNSNames []string
 	// KeyAlgorithm and KeySize are those of new keys: RSA with 2048, 3072 or 4096 bits, ECDSA with
 	// 256 or 384, or Ed25519. The keys of existing CAs stay until they rotate. Default: ECDSA, and
 	// the smallest size.
 	KeyAlgorithm certv1.PrivateKeyAlgorithm
 	KeySize      int
-	// FieldOwner owns the fields that this package applies. After a change, the fields of the
-	// former owner stay. Default: "runtime-watcher-certificates".
-	FieldOwner string
 
 	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default:
 	// none.
@@ -103,14 +93,11 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.CADuration = cmp.Or(o.CADuration, defaultCADuration)
-	o.RotateCABefore = cmp.Or(o.RotateCABefore, defaultRotateCABefore)
-	o.SwitchBefore = cmp.Or(o.SwitchBefore, defaultSwitchBefore)
 	o.Duration = cmp.Or(o.Duration, defaultDuration)
 	o.RenewBefore = cmp.Or(o.RenewBefore, defaultRenewBefore)
 	o.Propagation = cmp.Or(o.Propagation, defaultPropagation)
 	o.Service = cmp.Or(o.Service, material.DefaultService)
 	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.DefaultNamespace)
-	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
 	o.KeyAlgorithm, o.KeySize = withDefaultKey(o.KeyAlgorithm, o.KeySize)
 	if o.Now == nil {
 		o.Now = time.Now
@@ -131,10 +118,9 @@ func (o Options) validate() error {
 	check(o.Duration >= shortest, "Duration %v: want at least %v", o.Duration, shortest)
 	check(o.RenewBefore >= shortestRenewal && o.RenewBefore < o.Duration,
 		"RenewBefore %v: want %v to less than Duration %v", o.RenewBefore, shortestRenewal, o.Duration)
-	check(o.RotateCABefore >= o.Duration && o.RotateCABefore < o.CADuration,
-		"RotateCABefore %v: want Duration %v to less than CADuration %v", o.RotateCABefore, o.Duration, o.CADuration)
-	check(o.SwitchBefore > 0 && o.SwitchBefore < o.RotateCABefore,
-		"SwitchBefore %v: want more than 0 and less than RotateCABefore %v", o.SwitchBefore, o.RotateCABefore)
+	rotation, _ := authority{life: o.CADuration}.margins()
+	check(o.Duration <= rotation, "Duration %v: want at most %v, before which a CA of CADuration %v is rotated",
+		o.Duration, rotation, o.CADuration)
 	check(o.Propagation > 0, "Propagation %v: want more than 0", o.Propagation)
 	check(slices.Contains(keySizes()[o.KeyAlgorithm], o.KeySize),
 		"KeyAlgorithm %.40q, KeySize %d: want one of %v", o.KeyAlgorithm, o.KeySize, keySizes())
@@ -146,7 +132,7 @@ func (o Options) validate() error {
 	}
 	for _, name := range o.serviceNames() {
 		err := checkDNSName(name)
-		check(err == nil, "Service, RuntimeNamespace and RuntimeDNSNames: %v", err)
+		check(err == nil, "Service and RuntimeNamespace: %v", err)
 	}
 	return errors.Join(wrong...)
 }
@@ -161,21 +147,16 @@ func (o Options) validateServer(dnsNames []string) error {
 		}
 		if slices.Contains(o.serviceNames(), canonical(name)) {
 			problems = append(problems,
-				fmt.Errorf("certificates: options Service, RuntimeNamespace and RuntimeDNSNames: "+
-					"want another name than %s of the server", name))
+				fmt.Errorf("certificates: options Service and RuntimeNamespace: want another name than %s of the server", name))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// serviceNames are the DNS names of the agent's Service, and the additional ones.
+// serviceNames are the DNS names of the agent's Service.
 func (o Options) serviceNames() []string {
 	host := o.Service + "." + o.RuntimeNamespace
-	names := []string{host, host + ".svc", host + ".svc." + clusterDomain}
-	for _, name := range o.RuntimeDNSNames {
-		names = append(names, canonical(name))
-	}
-	return names
+	return []string{host, host + ".svc", host + ".svc." + clusterDomain}
 }
 
 // keySizes are those of FIPS 186-5 and SP 800-131A that cert-manager has.

@@ -137,9 +137,12 @@ func TestKeysAndNames(t *testing.T) {
 		"a size":          {Options{KeySize: 384}, true},
 		"too small":       {Options{KeyAlgorithm: certv1.RSAKeyAlgorithm, KeySize: 1024}, false},
 		"unknown":         {Options{KeyAlgorithm: "DSA"}, false},
-		"a name":          {Options{RuntimeDNSNames: []string{"tunnel.example.com"}}, true},
-		"a wildcard":      {Options{RuntimeDNSNames: []string{"*.example.com"}}, false},
-		"the server's":    {Options{RuntimeDNSNames: []string{"Listener.example.com."}}, false},
+		"a Service":       {Options{Service: "agent", RuntimeNamespace: "kyma-system"}, true},
+		"the server's":    {Options{Service: "listener", RuntimeNamespace: "example.com"}, false},
+		"a long life":     {Options{Duration: 120 * day}, true},
+		"a longer one":    {Options{Duration: 121 * day}, false},
+		"a short CA":      {Options{CADuration: 90 * day, Duration: 30 * day, RenewBefore: day}, true},
+		"a shorter one":   {Options{CADuration: 89 * day, Duration: 30 * day, RenewBefore: day}, false},
 		"size of another": {Options{KeyAlgorithm: certv1.ECDSAKeyAlgorithm, KeySize: 2048}, false},
 	} {
 		opts := test.opts.withDefaults()

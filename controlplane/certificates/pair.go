@@ -19,7 +19,6 @@ type pair struct {
 	wanted   *certv1.Certificate
 	existing *certv1.Certificate // nil if it was just created
 	secret   *corev1.Secret      // nil if there is none
-	leaf     *x509.Certificate   // set by status
 	// bothUsages accepts a certificate for clients and servers, of an issuer that has no others.
 	bothUsages bool
 }
@@ -33,11 +32,10 @@ func (p *pair) status(bundle []*x509.Certificate, now time.Time) (status Runtime
 	if err != nil { // cert-manager repairs its Secret.
 		return missing(p.existing), false
 	}
-	p.leaf = loaded.Leaf
-	if problem := p.misfit(now); problem != "" {
+	if problem := p.misfit(loaded.Leaf, now); problem != "" {
 		return RuntimeStatus{Reason: reasonOutdated, Message: problem + ", and is being replaced"}, false
 	}
-	if !trusted(p.leaf, bundle) {
+	if !trusted(loaded.Leaf, bundle) {
 		return RuntimeStatus{Reason: reasonNoBundle, Message: "waiting for a bundle with the CA of the certificate"}, false
 	}
 	return RuntimeStatus{}, true
@@ -59,8 +57,8 @@ func missing(certificate *certv1.Certificate) RuntimeStatus {
 
 // misfit returns the first difference between a Certificate and the issued one, empty if there is
 // none.
-func (p *pair) misfit(now time.Time) string {
-	wanted, issued := p.wanted, p.leaf
+func (p *pair) misfit(issued *x509.Certificate, now time.Time) string {
+	wanted := p.wanted
 	switch {
 	case issued.Subject.CommonName != wanted.Spec.CommonName:
 		return fmt.Sprintf("the certificate is for %q", issued.Subject.CommonName)

@@ -64,13 +64,24 @@ type authority struct {
 	known       bool          // it was imported, and all peers trust it
 }
 
-// cut returns l, or shorter times for a CA with a shorter life than the options expect. Its
-// issuer decides on the life, and the CA would be replaced again and again otherwise.
-func (a authority) cut(l limits) limits {
-	if a.life > 0 && a.life <= l.rotateBefore {
-		l.rotateBefore, l.switchBefore = a.life/3, a.life/9 // As the defaults are to each other.
+// margins returns how long before the end of a CA its rotation begins, and how long before it the
+// server switches. They are shorter for a CA with a short life, on which its issuer decides. It
+// would be replaced again and again otherwise.
+func (a authority) margins() (rotation, switching time.Duration) {
+	if a.life > 0 && a.life <= rotateBefore {
+		return a.life / 3, a.life / 9
 	}
-	return l
+	return rotateBefore, switchBefore
+}
+
+func (a authority) rotatesAt() time.Time {
+	rotation, _ := a.margins()
+	return a.notAfter.Add(-rotation)
+}
+
+func (a authority) switchesAt() time.Time {
+	_, switching := a.margins()
+	return a.notAfter.Add(-switching)
 }
 
 // leaf is a certificate in a Secret of cert-manager.
@@ -125,8 +136,8 @@ type step struct {
 
 // limits are the options that the plan follows.
 type limits struct {
-	rotateBefore, switchBefore, propagation time.Duration
-	issuingAtOnce                           int
+	propagation   time.Duration
+	issuingAtOnce int
 }
 
 // plan returns the next step. It is the whole order of a rotation:
@@ -144,8 +155,7 @@ func plan(v view, l limits) step {
 			return s
 		}
 	}
-	newest := v.newest()
-	return step{phase: phaseStable, after: clamp(newest.notAfter.Add(-newest.cut(l).rotateBefore).Sub(v.now))}
+	return step{phase: phaseStable, after: clamp(v.newest().rotatesAt().Sub(v.now))}
 }
 
 func clamp(d time.Duration) time.Duration { return min(max(d, pollInterval), longestRequeue) }
@@ -234,9 +244,9 @@ func (v view) misses(a authority) bool {
 
 // renew starts a rotation, even while another one is in progress: that one continues with the
 // newer CA.
-func renew(v view, l limits) (step, bool) {
+func renew(v view, _ limits) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
-	expires := !v.now.Before(last.notAfter.Add(-last.cut(l).rotateBefore))
+	expires := !v.now.Before(last.rotatesAt())
 	if last.fingerprint == "" || v.clientSigner != last.generation || len(v.authorities) >= maxAuthorities ||
 		last.request == v.request && !expires {
 		return step{}, false
@@ -289,7 +299,7 @@ func reissue(v view, l limits) (step, bool) {
 		s.action = actionReissue
 		return s, true
 	}
-	return s, len(s.waiting) > 0 && v.serverLags() && !v.anyway(l)
+	return s, len(s.waiting) > 0 && v.serverLags() && !v.anyway()
 }
 
 // serverLags reports whether the server's certificate is of an older CA than the youngest.
@@ -299,12 +309,12 @@ func (v view) serverLags() bool {
 
 // anyway reports whether the server switches without all confirmations: by an annotation, or
 // because the old CA is about to expire.
-func (v view) anyway(l limits) bool {
+func (v view) anyway() bool {
 	if v.switchAnyway == v.newest().generation {
 		return true
 	}
 	old, ok := v.serverAuthority()
-	return ok && !v.now.Before(old.notAfter.Add(-old.cut(l).switchBefore))
+	return ok && !v.now.Before(old.switchesAt())
 }
 
 // serverAuthority is the CA of the current server certificate. When that CA is lost, the
@@ -324,12 +334,12 @@ func (v view) serverAuthority() (authority, bool) {
 }
 
 // switchServer lets the youngest CA sign for the server as soon as every runtime trusts it.
-func switchServer(v view, l limits) (step, bool) {
+func switchServer(v view, _ limits) (step, bool) {
 	newest := v.newest()
 	switch {
 	case !v.serverLags():
 		return step{}, false
-	case len(v.unconfirmed) > 0 && !v.anyway(l):
+	case len(v.unconfirmed) > 0 && !v.anyway():
 		return step{phase: phaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
 	case v.serverSigner != newest.generation:
 		return step{

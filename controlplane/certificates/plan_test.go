@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-var testLimits = limits{rotateBefore: 120 * day, switchBefore: 14 * day, propagation: 5 * time.Minute, issuingAtOnce: 2}
+var testLimits = limits{propagation: 5 * time.Minute, issuingAtOnce: 2}
 
 const caLife = 365 * day
 
@@ -158,7 +158,7 @@ func (w *world) step() step {
 // cut notes the runtimes that a switch did not wait for. It is allowed only on request, or before the
 // CA expires.
 func (w *world) cut(v view) {
-	if !v.anyway(testLimits) {
+	if !v.anyway() {
 		return
 	}
 	for _, m := range w.members {
@@ -345,7 +345,7 @@ func TestOrderOfRotation(t *testing.T) {
 				asleep := slices.ContainsFunc(w.members, func(m *member) bool { return m.frozen || !m.beating })
 				if w.done() && !asleep && pick.Draw(t, "months")%5 == 0 {
 					w.settle(t)
-					w.pass(caLife - testLimits.rotateBefore)
+					w.pass(caLife - rotateBefore)
 					w.settle(t)
 				}
 			},
@@ -486,7 +486,7 @@ func TestPlan(t *testing.T) {
 			actionCreate,
 		},
 		"a CA is replaced when the options say so": {steady(now, 365*day,
-			testLimits.rotateBefore), actionCreate},
+			rotateBefore), actionCreate},
 		"a CA that was issued anew in its generation is discarded": {
 			func() view {
 				v := steady(now, 365*day, 300*day)

@@ -52,7 +52,7 @@ func TestALookTakesATenthOfTheTimeAtMost(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			set, err := New(&slow{list: list}, types.NamespacedName{Namespace: "a", Name: "b"}, []string{"c"},
-				Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), Options{})
+				func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

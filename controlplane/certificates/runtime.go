@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
-	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
@@ -59,10 +58,6 @@ type RuntimeStatus struct {
 	// and webhook.key. The webhook configuration must get a new bundle before the agent gets the
 	// Secret. Otherwise the API server does not trust the agent for a moment.
 	Secret map[string][]byte
-	// Fingerprint is the SHA-256 of the client certificate's DER bytes, in lower case hex.
-	Fingerprint string
-	// NotAfter is the time at which the first of both certificates expires.
-	NotAfter time.Time
 }
 
 // EnsureRuntime applies the Certificates of a runtime and returns the material that has been
@@ -158,25 +153,13 @@ func (c *Certificates) runtimeStatus(
 			return status, nil
 		}
 	}
-	return complete(bundle, forClient, forWebhook), nil
-}
-
-// complete returns the status of a runtime with both certificates.
-func complete(bundle []byte, forClient, forWebhook *pair) RuntimeStatus {
-	notAfter := forClient.leaf.NotAfter
-	if forWebhook.leaf.NotAfter.Before(notAfter) {
-		notAfter = forWebhook.leaf.NotAfter
-	}
-	return RuntimeStatus{
-		Ready: true, Message: "issued", Fingerprint: fingerprint(forClient.leaf), NotAfter: notAfter,
-		Secret: map[string][]byte{
-			material.CA:                 bundle,
-			material.ClientCertificate:  forClient.secret.Data[corev1.TLSCertKey],
-			material.ClientKey:          forClient.secret.Data[corev1.TLSPrivateKeyKey],
-			material.ServingCertificate: forWebhook.secret.Data[corev1.TLSCertKey],
-			material.ServingKey:         forWebhook.secret.Data[corev1.TLSPrivateKeyKey],
-		},
-	}
+	return RuntimeStatus{Ready: true, Message: "issued", Secret: map[string][]byte{
+		material.CA:                 bundle,
+		material.ClientCertificate:  forClient.secret.Data[corev1.TLSCertKey],
+		material.ClientKey:          forClient.secret.Data[corev1.TLSPrivateKeyKey],
+		material.ServingCertificate: forWebhook.secret.Data[corev1.TLSCertKey],
+		material.ServingKey:         forWebhook.secret.Data[corev1.TLSPrivateKeyKey],
+	}}, nil
 }
 
 // OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if
@@ -215,7 +198,7 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 	if err != nil {
 		return err
 	}
-	c.applied.forget(key.Name)
+	c.applied.Delete(key.Name)
 	if certificate != nil {
 		if !c.isOf(certificate, r.ID) || !owns(certificate, r.Owner) {
 			return nil

@@ -163,7 +163,7 @@ func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) clie
 func newSet(t *testing.T, c client.Client, name string) *Certificates {
 	t.Helper()
 	set, err := New(c, types.NamespacedName{Namespace: "kcp", Name: name}, []string{"listener.example.com"},
-		Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), Options{})
+		func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

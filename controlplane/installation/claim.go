@@ -78,7 +78,7 @@ func (i *Installer) claim(ctx context.Context, in *cluster, wanted, live *unstru
 // tryClaim fails if the ConfigMap is not as it was read.
 func (i *Installer) tryClaim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
 	if live == nil {
-		return in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(i.opts.FieldOwner))
+		return in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
 	}
 	if ownerOf(live) == i.owner() {
 		return nil
@@ -86,5 +86,5 @@ func (i *Installer) tryClaim(ctx context.Context, in *cluster, wanted, live *uns
 	claimed := live.DeepCopy()
 	i.own(claimed)
 	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
-	return in.Patch(ctx, claimed, unchanged, client.FieldOwner(i.opts.FieldOwner))
+	return in.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 }

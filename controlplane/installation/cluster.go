@@ -21,9 +21,8 @@ import (
 type cluster struct {
 	client.Client
 
-	id         core.RuntimeID
-	fieldOwner string
-	log        *slog.Logger
+	id  core.RuntimeID
+	log *slog.Logger
 }
 
 // wrap returns nil if err is nil.
@@ -84,7 +83,7 @@ func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) 
 func (c *cluster) tryApply(
 	ctx context.Context, object *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
-	live, err := serverside.Applied(ctx, c, object, c.fieldOwner)
+	live, err := serverside.Applied(ctx, c, object, fieldOwner)
 	if err != nil {
 		return nil, fmt.Errorf("installation: runtime %q: %w", c.id, err)
 	}
@@ -120,7 +119,7 @@ func (c *cluster) ensureNamespace(ctx context.Context, wanted, live *unstructure
 		return nil
 	}
 	// Create, not apply: an apply would take over a namespace that appeared since the read.
-	err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(c.fieldOwner))
+	err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}

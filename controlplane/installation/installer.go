@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,7 +22,7 @@ type Installer struct {
 	controlPlane string
 	opts         Options
 	manifests    map[string]*unstructured.Unstructured // by path, never changed
-	looks        looks
+	looks        sync.Map                              // of the last look at each runtime, by its ID
 	budgets      *remote.Budgets
 }
 
@@ -57,13 +58,13 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 //
 // A call that has nothing new reads three objects: the webhook configuration, the Deployment and
 // the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
-// Deployment. It corrects the first two at once, and all others after [Options.VerifyAfter].
+// Deployment. It corrects the first two at once, and all others after 1 h.
 //
 // Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime],
 // watch.ErrInvalid or admission.ErrInvalidConfiguration needs another Runtime, and one that wraps
 // [ErrOwned] the end of the other installation. Retry all others.
 //
-// With a client of runtimes.Kubeconfigs, a call takes at most 64 MiB for any answers of the
+// With a client of runtimes.NewKubeconfigs, a call takes at most 64 MiB for any answers of the
 // runtime. Texts from the runtime are cut.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 	ctx, end := i.budgets.Begin(ctx)
@@ -94,7 +95,7 @@ func bounded(status Status, err error) (Status, error) {
 
 func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if r.Verify {
-		i.looks.forget(r.ID) // Even if this call fails.
+		i.looks.Delete(r.ID) // Even if this call fails.
 	}
 	if err := errors.Join(r.validate(i.host(), !i.watches(), i.opts.overNATS()), i.validateAddress(&r)); err != nil {
 		return Status{}, err
@@ -104,7 +105,7 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if unchanged || err != nil {
 		return status, err
 	}
-	i.looks.forget(r.ID)
+	i.looks.Delete(r.ID)
 	return i.correct(ctx, in, &r)
 }
 
@@ -122,8 +123,7 @@ func (i *Installer) host() string { return i.opts.Name + "." + i.opts.Namespace 
 
 func (i *Installer) cluster(r *Runtime) *cluster {
 	return &cluster{
-		Client: r.Client, id: r.ID, fieldOwner: i.opts.FieldOwner,
-		log: i.opts.Logger.With(slog.String("runtime", string(r.ID))),
+		Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID))),
 	}
 }
 
@@ -258,7 +258,7 @@ func (i *Installer) complete(ctx context.Context, in *cluster, status Status, se
 	}
 	status, err := i.replace(ctx, in, status)
 	if err == nil && status.State == Ready {
-		i.looks.keep(in.id, seen)
+		i.looks.Store(in.id, seen)
 	}
 	return status, err
 }

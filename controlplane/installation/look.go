@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"sync"
 	"time"
 	"unique"
 
@@ -16,7 +15,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
@@ -119,40 +117,13 @@ func markOf(object *unstructured.Unstructured) mark {
 	return remote.Sum(string(object.GetUID()), "version", object.GetResourceVersion()) // As objects of RBAC.
 }
 
-// looks are the last looks at runtimes. The zero value is ready.
-type looks struct {
-	mu    sync.Mutex
-	known map[core.RuntimeID]look
-}
-
-func (l *looks) last(id core.RuntimeID) (look, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	last, ok := l.known[id]
-	return last, ok
-}
-
-func (l *looks) keep(id core.RuntimeID, last look) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.known == nil {
-		l.known = make(map[core.RuntimeID]look)
-	}
-	l.known[id] = last
-}
-
-func (l *looks) forget(id core.RuntimeID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.known, id)
-}
-
 // glance reads the objects that watching depends on. It reports whether nothing is to be corrected.
 // The last look was then not long ago, the objects to apply are the same, and nothing has changed
 // there.
 func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status Status, unchanged bool, err error) {
-	last, known := i.looks.last(r.ID)
-	if !known || i.opts.Now().Sub(last.at) >= i.opts.VerifyAfter {
+	found, _ := i.looks.Load(r.ID)
+	last, known := found.(look)
+	if !known || i.opts.Now().Sub(last.at) >= verifyAfter {
 		return Status{}, false, nil
 	}
 	known = r.Secret != nil

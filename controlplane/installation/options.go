@@ -28,15 +28,18 @@ const (
 	// Name is the default name of Deployment, Service and ServiceAccount.
 	Name = material.DefaultService
 
-	defaultFieldOwner        = "runtime-watcher-installation"
+	// fieldOwner owns the fields that the installer applies.
+	fieldOwner               = "runtime-watcher-installation"
 	defaultConfigurationName = "runtime-watcher"
 )
 
 const (
-	defaultReplicas    = 2
-	defaultVerifyAfter = time.Hour
-	maxName            = 40 // leaves room for suffixes and the names of pods
-	maxPort            = 65535
+	defaultReplicas = 2
+	// verifyAfter is the longest time between two applies of all objects of a runtime, by which
+	// changes by others are corrected.
+	verifyAfter = time.Hour
+	maxName     = 40 // leaves room for suffixes and the names of pods
+	maxPort     = 65535
 )
 
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
@@ -49,14 +52,9 @@ type Options struct {
 	// namespace. The serving certificate must be valid for the Service. After a change, the objects
 	// with the former name stay. Default: [Name].
 	Name string
-	// SecretName is the name of the agent's Secret. Default: Name with the suffix "-tls".
-	SecretName string
 	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
 	// runtime. Default: "runtime-watcher".
 	ConfigurationName string
-	// FieldOwner owns the fields that the installer applies. After a change, the fields of the
-	// former owner stay. Default: "runtime-watcher-installation".
-	FieldOwner string
 	// Owner identifies this installer in the runtimes, in the annotation
 	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is: see
 	// [ErrOwned]. It must differ between operators, and must not change. Default: the address of
@@ -96,17 +94,13 @@ type Options struct {
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
 	// agent at every moment. With Informer it removes them when the agents watch. If the
-	// first and the last one are missing, all count as removed. A client of runtimes.Kubeconfigs
+	// first and the last one are missing, all count as removed. A client of runtimes.NewKubeconfigs
 	// knows the kinds of SKRWebhook and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
 	// concurrently. Default: none.
 	Adjust func(object *unstructured.Unstructured)
-	// VerifyAfter is the longest time between two applies of all objects of a runtime, by which
-	// changes by others are corrected. Each call of Install corrects the Deployment and the webhook
-	// configuration, or the ClusterRole of Informer. Default: 1 h.
-	VerifyAfter time.Duration
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
 	// Logger gets a line when an object had to be replaced. Default: discarded.
@@ -116,8 +110,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
 	o.Name = cmp.Or(o.Name, Name)
-	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
-	o.VerifyAfter = cmp.Or(o.VerifyAfter, defaultVerifyAfter)
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
 	if o.Informer {
 		o.NoCanary = true
@@ -145,7 +137,7 @@ func (o Options) lease() types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name + "-canary"}
 }
 
-func (o Options) secretName() string { return cmp.Or(o.SecretName, o.Name+"-tls") }
+func (o Options) secretName() string { return o.Name + "-tls" }
 
 func (o Options) managersName() string { return o.Name + "-" + managersKey }
 
@@ -160,12 +152,6 @@ func (o Options) validate() error {
 	if wrong := validation.IsDNS1035Label(o.Name); wrong != nil || len(o.Name) > maxName {
 		problems = append(problems, fmt.Errorf("Name: want a name of a Service with at most %d characters, have %.80q",
 			maxName, o.Name))
-	}
-	if wrong := validation.IsDNS1123Subdomain(o.secretName()); wrong != nil {
-		problems = append(problems, fmt.Errorf("SecretName: %s, have %.80q", wrong[0], o.secretName()))
-	}
-	if o.VerifyAfter < 0 {
-		problems = append(problems, fmt.Errorf("VerifyAfter: want more than 0, have %v", o.VerifyAfter))
 	}
 	if o.Replicas < 1 {
 		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))

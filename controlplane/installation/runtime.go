@@ -42,7 +42,7 @@ type Runtime struct {
 	// ControlPlane is the address that the agent sends to, <host>:<port>. A new one restarts the
 	// agents. Default: that of the installer.
 	ControlPlane string
-	// Verify makes this call of Install apply all objects, as after [Options.VerifyAfter].
+	// Verify makes this call of Install apply all objects, as one after an hour does.
 	Verify bool
 }
 

@@ -6,6 +6,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // A runtime may have room for one of two replicas, for ever.
@@ -52,9 +54,9 @@ func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i.looks.keep("prod", look{})
+	i.looks.Store(core.RuntimeID("prod"), look{})
 	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
-	if _, known := i.looks.last("prod"); known || err != nil || status.State != Removed {
+	if _, known := i.looks.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {
 		t.Errorf("known: %t, %+v, %v", known, status, err)
 	}
 }

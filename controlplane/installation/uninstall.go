@@ -17,7 +17,7 @@ import (
 // Missing objects are no error, and neither is a runtime that is gone, which has no client. A
 // runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
-	i.looks.forget(r.ID)
+	i.looks.Delete(r.ID)
 	if r.Client == nil {
 		return Status{State: Removed}, nil
 	}

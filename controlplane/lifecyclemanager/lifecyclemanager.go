@@ -167,7 +167,7 @@ func install(mgr ctrl.Manager, opts Options) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, object, opts.identify, kubeconfigs.Connect, set, installer, opts.Runtimes)
+	return runtimes.SetUp(mgr, object, opts.identify, kubeconfigs, set, installer, opts.Runtimes)
 }
 
 func (o Options) identify(_ context.Context, object client.Object) (runtimes.Identity, error) {

@@ -30,16 +30,13 @@ const reasonInstalled = "Installed"
 func ReportCondition(
 	c client.Client, conditionType string,
 ) func(ctx context.Context, object client.Object, status installation.Status) error {
-	w := &conditions{client: c, kind: conditionType, written: make(map[client.ObjectKey]writtenOnce)}
-	return w.report
+	return (&conditions{client: c, kind: conditionType}).report
 }
 
 type conditions struct {
-	client client.Client
-	kind   string
-
-	mu      sync.Mutex
-	written map[client.ObjectKey]writtenOnce
+	client  client.Client
+	kind    string
+	written sync.Map // of writtenOnce, by the key of the object
 }
 
 type writtenOnce struct {
@@ -54,7 +51,9 @@ const writeAgainAfter = time.Hour
 
 func (w *conditions) report(ctx context.Context, object client.Object, status installation.Status) error {
 	key, wanted := client.ObjectKeyFromObject(object), w.condition(object, status)
-	if w.has(key, wanted) {
+	known, _ := w.written.Load(key)
+	last, _ := known.(writtenOnce)
+	if last.Condition == wanted && time.Since(last.at) < writeAgainAfter {
 		return nil
 	}
 	gvk, err := apiutil.GVKForObject(object, w.client.Scheme())
@@ -70,7 +69,10 @@ func (w *conditions) report(ctx context.Context, object client.Object, status in
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("condition %s: %w", w.kind, err)
 	}
-	w.note(key, wanted, status)
+	w.written.Store(key, writtenOnce{wanted, time.Now()})
+	if status.State == installation.Removed { // The object ends.
+		w.written.Delete(key)
+	}
 	return nil
 }
 
@@ -113,21 +115,4 @@ func (w *conditions) write(ctx context.Context, live *unstructured.Unstructured,
 		return err
 	}
 	return w.client.Status().Patch(ctx, live, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-}
-
-func (w *conditions) has(key client.ObjectKey, wanted metav1.Condition) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	last := w.written[key]
-	return last.Condition == wanted && time.Since(last.at) < writeAgainAfter
-}
-
-// note remembers a condition, except for an object that ends.
-func (w *conditions) note(key client.ObjectKey, written metav1.Condition, status installation.Status) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.written[key] = writtenOnce{written, time.Now()}
-	if status.State == installation.Removed {
-		delete(w.written, key)
-	}
 }

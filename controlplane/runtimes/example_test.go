@@ -48,5 +48,5 @@ func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{})
 	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
-		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: watched}))
+		runtimes.SetUp(mgr, kyma, identify, kubeconfigs, set, installer, runtimes.Options{Fleet: watched}))
 }

@@ -152,14 +152,11 @@ func installed(status installation.Status) installation.Status {
 }
 
 func (r *reconciler) emit(object client.Object, status installation.Status) {
-	if r.opts.Recorder == nil {
-		return
-	}
 	kind := corev1.EventTypeNormal
 	if status.State == installation.Failed {
 		kind = corev1.EventTypeWarning
 	}
-	r.opts.Recorder.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", remote.TextOf(status.Message, maxNote))
+	r.events.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", remote.TextOf(status.Message, maxNote))
 }
 
 // maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.

@@ -160,7 +160,7 @@ type hostileWorld struct {
 	t           *testing.T
 	logged      bytes.Buffer
 	object      client.Object
-	connections *Kubeconfigs
+	connections *kubeconfigs
 }
 
 func newHostileWorld(t *testing.T, handler http.Handler) *hostileWorld {
@@ -173,9 +173,10 @@ func newHostileWorld(t *testing.T, handler http.Handler) *hostileWorld {
 	object := newObject(string(prod))
 	secret := &corev1.Secret{ObjectMeta: object.ObjectMeta, Data: map[string][]byte{"config": kubeconfigOf(server)}}
 	plane := newPlane(t, object, secret)
-	connect := NewKubeconfigs(plane, "config", client.ObjectKeyFromObject, KubeconfigOptions{})
+	find := func(context.Context, client.Object) (*corev1.Secret, string, error) { return secret, "", nil }
+	connections := newKubeconfigs("config", KubeconfigOptions{}, find)
 	w := &hostileWorld{
-		reconciler: newReconciler(t, plane, connect.Connect), t: t, object: object, connections: connect,
+		reconciler: newReconciler(t, plane, connections.connect), t: t, object: object, connections: connections,
 	}
 	w.certificates, w.forgetter = newValid(t), newForgetter(newTestFleet(t))
 	var err error
@@ -411,9 +412,7 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 // wantNothingKept deletes the object.
 func (w *hostileWorld) wantNothingKept(before uint64) {
 	w.t.Helper()
-	w.connections.mu.Lock()
-	w.connections.drop(client.ObjectKeyFromObject(w.object)) // As when its Secret is gone.
-	w.connections.mu.Unlock()
+	w.connections.clients.Remove(client.ObjectKeyFromObject(w.object)) // As for a client that others displace.
 	after := heap()
 	for n := 0; n < 100 && after > before+mostKept; n++ { // Connections end.
 		after = heap()

@@ -26,7 +26,7 @@ func connectTo(t *testing.T, server *httptest.Server, opts runtimes.KubeconfigOp
 	text := strings.Replace(kubeconfig, `"https://192.0.2.1"`, `"`+server.URL+`", certificate-authority-data: `+
 		base64.StdEncoding.EncodeToString(ca), 1)
 	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject, opts)
-	c, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
+	c, err := kubeconfigs(t.Context(), &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}

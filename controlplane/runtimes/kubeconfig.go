@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
@@ -34,24 +34,14 @@ const (
 	userAgent   = "runtime-watcher-installation"
 
 	defaultClients = 64
-	// unused is how long a client is kept after its last use.
-	unused = time.Hour
 )
 
-// Kubeconfigs connects to runtimes with kubeconfigs in Secrets of the control plane. It keeps the
-// clients that were used last, until their Secret changes or is gone. Make one with
-// [NewKubeconfigs] or [NewKubeconfigsByLabel]. It may be used concurrently.
-//
-// A runtime may answer in JSON only, and its answers are bounded. For one call of an
-// installation.Installer the bound is 6 MiB or 131,072 values of JSON. For one other request it is
-// half of that.
-type Kubeconfigs struct {
-	find findSecret
-	key  string
-	opts KubeconfigOptions
-
-	mu      sync.Mutex
-	clients map[client.ObjectKey]connection
+// kubeconfigs keeps the clients that were used last, until their Secret changes.
+type kubeconfigs struct {
+	find    findSecret
+	key     string
+	opts    KubeconfigOptions
+	clients *lru.Cache // of connection, by the name of the Secret
 }
 
 // findSecret returns the Secret of an object, nil if there is none, and the names that it was
@@ -62,13 +52,16 @@ type connection struct {
 	version string
 	client  client.Client
 	http    *http.Client
-	asked   time.Time
 }
 
-// close ends the connections that no request uses.
-func (c connection) close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+// closeIdle ends the connections that no request uses.
+func closeIdle(_ lru.Key, evicted any) {
+	if former, ok := evicted.(connection); ok {
+		utilnet.CloseIdleConnectionsFor(former.http.Transport)
+	}
+}
 
-// KubeconfigOptions are the optional settings of [Kubeconfigs]. The zero value is the documented
+// KubeconfigOptions are the optional settings of [NewKubeconfigs]. The zero value is the documented
 // default.
 type KubeconfigOptions struct {
 	// AllowInsecure accepts servers without TLS, and skips the verification of their certificates.
@@ -110,12 +103,20 @@ func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	return o
 }
 
-// NewKubeconfigs reads kubeconfigs from one key, such as "config", of the Secrets that where
-// returns. The reader should not cache all Secrets of the control plane. The reader of
-// mgr.GetAPIReader does not.
+// NewKubeconfigs returns a function for [SetUp] that connects to runtimes with kubeconfigs. It reads
+// them from one key, such as "config", of the Secrets that where returns. The reader should not
+// cache all Secrets of the control plane. The reader of mgr.GetAPIReader does not.
+//
+// The function may be called concurrently. It keeps the clients that were used last, until their
+// Secret changes. A missing Secret means [ErrGone]. If object is the Secret itself, or its metadata,
+// the Secret is not read again for a client that is kept for that version.
+//
+// A runtime may answer in JSON only, and its answers are bounded. For one call of an
+// installation.Installer the bound is 6 MiB or 131,072 values of JSON. For one other request it is
+// half of that.
 func NewKubeconfigs(
 	secrets client.Reader, key string, where func(object client.Object) client.ObjectKey, opts KubeconfigOptions,
-) *Kubeconfigs {
+) func(ctx context.Context, object client.Object) (client.Client, error) {
 	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
 		name, secret := where(object), &corev1.Secret{}
 		err := secrets.Get(ctx, name, secret)
@@ -123,17 +124,17 @@ func NewKubeconfigs(
 			return nil, name.String(), nil
 		}
 		return secret, name.String(), err
-	})
+	}).connect
 }
 
 // NewKubeconfigsByLabel is like [NewKubeconfigs], for Secrets with a label. More than one for an
 // object is an error.
 func NewKubeconfigsByLabel(
 	secrets client.Reader, key string, all KubeconfigSecrets, opts KubeconfigOptions,
-) *Kubeconfigs {
+) func(ctx context.Context, object client.Object) (client.Client, error) {
 	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
 		return all.find(ctx, secrets, object.GetName())
-	})
+	}).connect
 }
 
 func (s KubeconfigSecrets) find(
@@ -159,15 +160,12 @@ func (s KubeconfigSecrets) find(
 	}
 }
 
-func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *Kubeconfigs {
-	return &Kubeconfigs{
-		find: find, key: key, opts: opts.withDefaults(), clients: make(map[client.ObjectKey]connection),
-	}
+func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *kubeconfigs {
+	opts = opts.withDefaults()
+	return &kubeconfigs{find: find, key: key, opts: opts, clients: lru.NewWithEvictionFunc(opts.Clients, closeIdle)}
 }
 
-// Connect is for [SetUp]. A missing Secret means [ErrGone]. If object is the Secret itself, or its
-// metadata, the Secret is not read again for a client that is kept for that version.
-func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client.Client, error) {
+func (k *kubeconfigs) connect(ctx context.Context, object client.Object) (client.Client, error) {
 	if object.GetUID() != "" {
 		if known := k.known(client.ObjectKeyFromObject(object), versionOf(object)); known != nil {
 			return known, nil
@@ -188,8 +186,9 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig in Secret %s, key %s: %w", where, k.key, err)
 	}
-	made.version, made.asked = version, time.Now()
-	k.keep(name, made)
+	made.version = version
+	k.clients.Remove(name) // To end the connections of a former version.
+	k.clients.Add(name, made)
 	return made.client, nil
 }
 
@@ -198,49 +197,13 @@ func versionOf(object client.Object) string {
 	return string(object.GetUID()) + "/" + object.GetResourceVersion()
 }
 
-// keep also drops the client of a former Secret, and those that were not used for the longest time.
-func (k *Kubeconfigs) keep(name client.ObjectKey, made connection) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.drop(name)
-	for other, c := range k.clients {
-		if made.asked.Sub(c.asked) > unused {
-			k.drop(other)
-		}
-	}
-	for len(k.clients) >= k.opts.Clients {
-		k.drop(k.oldest())
-	}
-	k.clients[name] = made
-}
-
-func (k *Kubeconfigs) drop(name client.ObjectKey) {
-	if former, known := k.clients[name]; known {
-		delete(k.clients, name)
-		former.close()
-	}
-}
-
-// oldest returns the client that was not used for the longest time.
-func (k *Kubeconfigs) oldest() (oldest client.ObjectKey) {
-	var asked time.Time
-	for name, c := range k.clients {
-		if asked.IsZero() || c.asked.Before(asked) {
-			oldest, asked = name, c.asked
-		}
-	}
-	return oldest
-}
-
-func (k *Kubeconfigs) known(name client.ObjectKey, version string) client.Client {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	known, ok := k.clients[name]
-	if !ok || known.version != version {
+// known returns nil unless there is a client for that version of a Secret.
+func (k *kubeconfigs) known(name client.ObjectKey, version string) client.Client {
+	found, _ := k.clients.Get(name)
+	known, _ := found.(connection)
+	if known.version != version {
 		return nil
 	}
-	known.asked = time.Now()
-	k.clients[name] = known
 	return known.client
 }
 

@@ -10,8 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,7 +58,7 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	kubeconfigs := runtimes.NewKubeconfigs(stored, "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
 	object := &corev1.ConfigMap{}
 	connect := func() client.Client {
-		c, err := kubeconfigs.Connect(t.Context(), object)
+		c, err := kubeconfigs(t.Context(), object)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,11 +74,11 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 		t.Error("a client of a kubeconfig that was replaced")
 	}
 	stored.err = apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "runtime")
-	if c, err := kubeconfigs.Connect(t.Context(), object); !errors.Is(err, runtimes.ErrGone) || c != nil {
+	if c, err := kubeconfigs(t.Context(), object); !errors.Is(err, runtimes.ErrGone) || c != nil {
 		t.Errorf("without Secret: got %v, %v", c, err)
 	}
 	stored.err = errors.New("the API server is away")
-	if _, err := kubeconfigs.Connect(t.Context(), object); err == nil || errors.Is(err, runtimes.ErrGone) {
+	if _, err := kubeconfigs(t.Context(), object); err == nil || errors.Is(err, runtimes.ErrGone) {
 		t.Errorf("the API server is away: got %v", err)
 	}
 	stored.err, stored.version = nil, "3"
@@ -94,7 +92,7 @@ func TestKubeconfigsKnowTheVersionOfASecret(t *testing.T) {
 	stored := &secrets{version: "1", uid: "a", text: kubeconfig}
 	kubeconfigs := runtimes.NewKubeconfigs(stored, "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
 	connect := func(uid types.UID, version string) error {
-		_, err := kubeconfigs.Connect(t.Context(), &metav1.PartialObjectMetadata{
+		_, err := kubeconfigs(t.Context(), &metav1.PartialObjectMetadata{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: uid, ResourceVersion: version},
 		})
 		return err
@@ -150,7 +148,7 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 			}
 			kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
 				runtimes.KubeconfigOptions{})
-			_, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
+			_, err := kubeconfigs(t.Context(), &corev1.ConfigMap{})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want it to name %q", err, test.want)
 			}
@@ -172,7 +170,7 @@ func TestKubeconfigsMayBeInsecureOnRequest(t *testing.T) {
 	} {
 		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: insecure}, "config", client.ObjectKeyFromObject,
 			test.opts)
-		if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); (err == nil) != test.want {
+		if _, err := kubeconfigs(t.Context(), &corev1.ConfigMap{}); (err == nil) != test.want {
 			t.Errorf("%+v: %v, want it accepted: %t", test.opts, err, test.want)
 		}
 	}
@@ -183,7 +181,7 @@ func TestKubeconfigsMayRunProgramsOnRequest(t *testing.T) {
 		"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", 1)
 	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{AllowExternal: true})
-	if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); err != nil {
+	if _, err := kubeconfigs(t.Context(), &corev1.ConfigMap{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -213,7 +211,7 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 	} {
 		object := &corev1.ConfigMap{}
 		object.SetName(name)
-		c, err := kubeconfigs.Connect(t.Context(), object)
+		c, err := kubeconfigs(t.Context(), object)
 		if (err == nil) != (test.want == "") || (c == nil) != (err != nil) ||
 			errors.Is(err, runtimes.ErrGone) != test.gone || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: got %v, %v, want an error with %q", name, c, err, test.want)
@@ -243,7 +241,7 @@ func TestKubeconfigsMakeTypedClients(t *testing.T) {
 				return mapper, nil
 			},
 		})
-	c, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
+	c, err := kubeconfigs(t.Context(), &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +259,7 @@ func TestKubeconfigsKeepAFewClients(t *testing.T) {
 	connect := func(name string) client.Client {
 		object := &corev1.ConfigMap{}
 		object.SetName(name)
-		c, err := kubeconfigs.Connect(t.Context(), object)
+		c, err := kubeconfigs(t.Context(), object)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -274,31 +272,4 @@ func TestKubeconfigsKeepAFewClients(t *testing.T) {
 	if connect("first") != first || connect("second") == second {
 		t.Error("the client that was used last is dropped")
 	}
-}
-
-func TestKubeconfigsLetGoOfClientsThatNobodyAsksFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config",
-			client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
-		connect := func(name string) client.Client {
-			object := &corev1.ConfigMap{}
-			object.SetName(name)
-			c, err := kubeconfigs.Connect(t.Context(), object)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c
-		}
-		asked, removed := connect("asked"), connect("removed")
-		for range 7 {
-			time.Sleep(10 * time.Minute)
-			if connect("asked") != asked {
-				t.Fatal("each reconcile makes a client")
-			}
-		}
-		connect("new")
-		if connect("asked") != asked || connect("removed") == removed {
-			t.Error("kept the wrong client")
-		}
-	})
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -59,31 +58,6 @@ func enqueue(q queue, after time.Duration, priority int, requests ...reconcile.R
 	}
 }
 
-// busy has the runtimes that a worker of one of the lanes is at. The zero value is ready.
-type busy struct {
-	mu   sync.Mutex
-	keys map[client.ObjectKey]bool
-}
-
-func (b *busy) begin(key client.ObjectKey) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.keys[key] {
-		return false
-	}
-	if b.keys == nil {
-		b.keys = make(map[client.ObjectKey]bool)
-	}
-	b.keys[key] = true
-	return true
-}
-
-func (b *busy) end(key client.ObjectKey) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.keys, key)
-}
-
 // Reconcile does the next steps for one runtime. It leaves runtimes that fail to the other lane.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if r.failures.fails(request.NamespacedName) && r.failing.add(request, 0, 0) {
@@ -127,10 +101,10 @@ func (r *reconciler) divert(request reconcile.Request, err error) bool {
 
 // visit reconciles a runtime, unless the other lane does.
 func (r *reconciler) visit(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	if !r.busy.begin(request.NamespacedName) {
+	if _, busy := r.busy.LoadOrStore(request.NamespacedName, true); busy {
 		return reconcile.Result{RequeueAfter: busyPause}, nil
 	}
-	defer r.busy.end(request.NamespacedName)
+	defer r.busy.Delete(request.NamespacedName)
 	return r.reconcile(ctx, request)
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -67,9 +66,6 @@ type Options struct {
 	// Report gets the status of a runtime after each reconcile, as [ReportCondition] does. It may
 	// be called concurrently. An error is retried. Default: none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
-	// Recorder gets an Event about the object when a runtime fails or waits for a new reason, and
-	// when it is ready after that. Default: the recorder of the manager.
-	Recorder events.EventRecorder
 }
 
 func (o Options) withDefaults() Options {

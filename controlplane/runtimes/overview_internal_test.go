@@ -92,7 +92,7 @@ func TestEventsTellOfEachStep(t *testing.T) {
 	t.Parallel()
 	recorder := events.NewFakeRecorder(100)
 	r := newReconciler(t, newPlane(t), nil)
-	r.opts.Recorder = recorder
+	r.events = recorder
 	object := newObject(string(prod))
 	waiting := awaiting("RolloutProgressing", "waiting for the rollout: 1 of 2 replicas are updated")
 	for _, status := range []installation.Status{

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -43,6 +45,7 @@ type reconciler struct {
 	certificates Certificates
 	installer    *installation.Installer
 	opts         Options
+	events       events.EventRecorder // gets an Event about an object when its runtime fails, waits, or is ready again
 	pullSecret   pullSecret
 	forgetter    *forgetter
 	failures     failures
@@ -51,7 +54,7 @@ type reconciler struct {
 	confirming chan event.GenericEvent
 
 	regular, failing, authority lane
-	busy                        busy
+	busy                        sync.Map // has the keys of the runtimes that a worker of one of the lanes is at
 }
 
 // reconcile tries again after a conflict, without an error: the cache has not seen the last write

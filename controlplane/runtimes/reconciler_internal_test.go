@@ -249,7 +249,7 @@ type observedReports struct {
 
 func observeReports(r *reconciler) *observedReports {
 	o := &observedReports{events: events.NewFakeRecorder(100)}
-	r.opts.Recorder = o.events
+	r.events = o.events
 	r.opts.Report = func(_ context.Context, _ client.Object, status installation.Status) error {
 		o.statuses = append(o.statuses, status)
 		return nil
@@ -471,12 +471,7 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 func newReconciler(t *testing.T, c client.Client, connect func(context.Context, client.Object) (client.Client, error)) *reconciler {
 	t.Helper()
 	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
-		[]string{"listener.example.com"},
-		certificates.Confirmations(func(string,
-			[]core.RuntimeID,
-		) []core.RuntimeID {
-			return nil
-		}), certificates.Options{})
+		[]string{"listener.example.com"}, func(string, []core.RuntimeID) []core.RuntimeID { return nil }, certificates.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -484,7 +479,7 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &reconciler{
+	return &reconciler{events: &events.FakeRecorder{},
 		client: c, watchers: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil

@@ -43,8 +43,8 @@ import (
 //
 // identify returns the runtime that an object represents, and connect a client for it, without
 // cache. Both are called concurrently and must not change the object. An error is reported and
-// retried. connect is called for each reconcile, so it should keep its clients, as [Kubeconfigs]
-// does. If its error wraps [ErrGone], a deleted object is let go. Such an error must not mean that
+// retried. connect is called for each reconcile, so it should keep its clients, as that of
+// [NewKubeconfigs] does. If its error wraps [ErrGone], a deleted object is let go. Such an error must not mean that
 // a runtime cannot be reached at the moment.
 func SetUp(
 	mgr ctrl.Manager, object client.Object,
@@ -72,12 +72,10 @@ func SetUp(
 	if err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
-	if opts.Recorder == nil {
-		opts.Recorder = mgr.GetEventRecorder(opts.Name)
-	}
 	r := &reconciler{
 		client: mgr.GetClient(), scheme: mgr.GetScheme(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
+		events:     mgr.GetEventRecorder(opts.Name),
 		pullSecret: pullSecret{reader: mgr.GetAPIReader(), name: opts.PullSecret},
 		forgetter:  opts.newForgetter(), confirming: make(chan event.GenericEvent, 1),
 	}

@@ -24,6 +24,9 @@ const (
 	NoRouting Routing = "None"
 )
 
+// fieldOwner owns the fields that the controller applies.
+const fieldOwner = "runtime-watcher"
+
 // Options are the optional settings of [SetUp]. The zero value is the documented default.
 type Options struct {
 	// Routing is the kind of the routes. Its custom resource definitions must be installed. Routes
@@ -31,9 +34,6 @@ type Options struct {
 	Routing Routing
 	// Name is the name of the controller in logs, metrics and events. Default: "watcher".
 	Name string
-	// FieldOwner owns the fields that the controller applies. After a change of it, the fields of
-	// the former owner stay. Default: "runtime-watcher".
-	FieldOwner string
 	// GatewayNamespaces are the namespaces in which gateways count. The controller then needs the
 	// rights on gateways in these namespaces only. Default: all namespaces.
 	GatewayNamespaces []string
@@ -49,7 +49,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Routing = cmp.Or(o.Routing, VirtualService)
 	o.Name = cmp.Or(o.Name, "watcher")
-	o.FieldOwner = cmp.Or(o.FieldOwner, "runtime-watcher")
 	o.ClusterDomain = cmp.Or(o.ClusterDomain, "cluster.local")
 	return o
 }

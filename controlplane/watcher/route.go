@@ -50,7 +50,7 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	owner := metav1.NewControllerRef(w, v1beta2.GroupVersion().WithKind(watcherKind))
 	route.SetName(w.Name)
 	route.SetNamespace(w.Namespace)
-	route.SetLabels(map[string]string{v1beta2.ManagedByLabel: r.opts.FieldOwner})
+	route.SetLabels(map[string]string{v1beta2.ManagedByLabel: fieldOwner})
 	route.SetOwnerReferences([]metav1.OwnerReference{*owner})
 	if err := r.checkOwner(ctx, w); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	if err != nil {
 		return err
 	}
-	return serverside.Apply(ctx, r.client, &unstructured.Unstructured{Object: content}, r.opts.FieldOwner)
+	return serverside.Apply(ctx, r.client, &unstructured.Unstructured{Object: content}, fieldOwner)
 }
 
 // checkOwner refuses to take over a route of the same name that has another owner. It reads without

@@ -68,7 +68,7 @@ func run(
 			Scheme: local.GetScheme(),
 			Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil },
 		})
-	provider := multicluster.NewProvider(kubeconfigs.Connect, multicluster.ProviderOptions{Namespace: namespace})
+	provider := multicluster.NewProvider(kubeconfigs, multicluster.ProviderOptions{Namespace: namespace})
 	mgr, err := mcmanager.WithMultiCluster(local, provider)
 	if err != nil {
 		return err

@@ -143,29 +143,6 @@ func (t *translator) applyIssuer(
 	return t.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(toIssuer(&issuer)), opts...)
 }
 
-// Patch translates Certificates and Issuers. Their patches must be for the metadata.
-func (t *translator) Patch(
-	ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption,
-) error {
-	var kind string
-	switch object.(type) {
-	case *certv1.Certificate:
-		kind = "Certificate"
-	case *certv1.Issuer:
-		kind = "Issuer"
-	default:
-		return t.Client.Patch(ctx, object, patch, opts...)
-	}
-	data, err := patch.Data(object)
-	if err != nil {
-		return fmt.Errorf("gardener: %w", err)
-	}
-	target := newObject(kind)
-	target.SetNamespace(object.GetNamespace())
-	target.SetName(object.GetName())
-	return t.Client.Patch(ctx, target, client.RawPatch(patch.Type(), data), opts...)
-}
-
 // Delete translates Certificates. It deletes the Secret of a CA.
 func (t *translator) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
 	certificate, ok := object.(*certv1.Certificate)

@@ -115,7 +115,7 @@ func (o *operator) watched(ctx context.Context, local ctrl.Manager) error {
 		Scheme: local.GetScheme(),
 		Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil },
 	})
-	provider := multicluster.NewProvider(kubeconfigs.Connect, multicluster.ProviderOptions{})
+	provider := multicluster.NewProvider(kubeconfigs, multicluster.ProviderOptions{})
 	mgr, err := mcmanager.WithMultiCluster(local, provider)
 	if err != nil {
 		return err

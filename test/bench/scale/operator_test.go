@@ -58,7 +58,7 @@ func operate(ctx context.Context) error {
 	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: namespace, Name: "watcher"},
 		[]string{"control-plane.example.com"},
-		certificates.Confirmations(func(string, []core.RuntimeID) []core.RuntimeID { return nil }),
+		func(string, []core.RuntimeID) []core.RuntimeID { return nil },
 		certificates.Options{})
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func operate(ctx context.Context) error {
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{Configure: s.toLoopback})
-	if err := runtimes.SetUp(mgr, kind, identify, kubeconfigs.Connect, set, installer,
+	if err := runtimes.SetUp(mgr, kind, identify, kubeconfigs, set, installer,
 		runtimes.Options{Report: report}); err != nil {
 		return err
 	}

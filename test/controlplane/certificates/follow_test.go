@@ -87,7 +87,7 @@ func (f *followed) operate(known *runtime.Scheme) {
 		return runtimes.Identity{ID: "runtime-a", Domain: domainOf("runtime-a")}, nil
 	}
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", secretOf, runtimes.KubeconfigOptions{})
-	f.must(runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, kubeconfigs.Connect, f.set, installer, runtimes.Options{
+	f.must(runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, kubeconfigs, f.set, installer, runtimes.Options{
 		Interval: time.Hour, Report: f.report,
 		Kubeconfigs: runtimes.KubeconfigSecrets{Namespace: namespace, Label: "runtime"},
 	}))

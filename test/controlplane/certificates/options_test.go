@@ -3,27 +3,24 @@ package certificates_test
 import (
 	"crypto/rsa"
 	"crypto/tls"
-	"slices"
 	"testing"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 )
 
-// Today's fleet has RSA keys, and some runtimes reach the agent by a tunnel.
+// Today's fleet has RSA keys.
 func TestKeysNamesAndLifeAreSet(t *testing.T) {
 	c := startPlane(t)
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
 		everybodyConfirms, certificates.Options{
 			Propagation: propagation, KeyAlgorithm: certv1.RSAKeyAlgorithm, Duration: 48 * time.Hour,
-			RenewBefore: 12 * time.Hour, RuntimeDNSNames: []string{"tunnel.example.com"}, Service: "agent",
-			RuntimeNamespace: "kyma-system", FieldOwner: "me",
+			RenewBefore: 12 * time.Hour, Service: "agent",
+			RuntimeNamespace: "kyma-system",
 		})
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +31,6 @@ func TestKeysNamesAndLifeAreSet(t *testing.T) {
 		"tls": {"a.skr.example"},
 		"webhook": {
 			"agent.kyma-system", "agent.kyma-system.svc", "agent.kyma-system.svc.cluster.local",
-			"tunnel.example.com",
 		},
 	} {
 		pair, err := tls.X509KeyPair(issued.Secret[name+".crt"], issued.Secret[name+".key"])
@@ -49,18 +45,6 @@ func TestKeysNamesAndLifeAreSet(t *testing.T) {
 		}
 		if life := pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore); life != 48*time.Hour {
 			t.Errorf("%s: life %v", name, life)
-		}
-	}
-	var all certv1.CertificateList
-	if err := c.List(t.Context(), &all, client.InNamespace(namespace)); err != nil {
-		t.Fatal(err)
-	}
-	for i := range all.Items {
-		mine := slices.ContainsFunc(all.Items[i].ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
-			return e.Manager == "me" && e.Operation == metav1.ManagedFieldsOperationApply
-		})
-		if !mine {
-			t.Errorf("Certificate %s has another field owner", all.Items[i].Name)
 		}
 	}
 }

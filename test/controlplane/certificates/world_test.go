@@ -100,7 +100,7 @@ func known(t testing.TB) *runtime.Scheme {
 }
 
 func newSet(
-	t testing.TB, c client.Client, confirmed certificates.Confirmations, recorder ...events.EventRecorder,
+	t testing.TB, c client.Client, unconfirmed func(string, []core.RuntimeID) []core.RuntimeID, recorder ...events.EventRecorder,
 ) *certificates.Certificates {
 	t.Helper()
 	opts := certificates.Options{Propagation: propagation}
@@ -108,7 +108,7 @@ func newSet(
 		opts.Recorder = recorder[0]
 	}
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
-		confirmed, opts)
+		unconfirmed, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,12 @@ const (
 
 func annotate(t *testing.T, c client.Client, key, value string) {
 	t.Helper()
-	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clientsIssuer}}
+	var issuer client.Object = &certv1.Issuer{}
+	if _, ok := c.(interface{ IssuesBothUsages() bool }); ok {
+		issuer = ofGardener("Issuer")
+	}
+	issuer.SetNamespace(namespace)
+	issuer.SetName(clientsIssuer)
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
 	if err := c.Patch(t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		t.Fatal(err)

@@ -203,7 +203,7 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	}, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, w.set, installer,
+	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect, w.set, installer,
 		runtimes.Options{
 			Interval: time.Hour, Retry: 300 * time.Millisecond, Fleet: w.fleet,
 			Report: func(_ context.Context, object client.Object, status installation.Status) error {

@@ -137,7 +137,7 @@ func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPla
 	t.Helper()
 	k := newKept(t, plane, "informer-names", func(o *installation.Options) {
 		asInformer(o)
-		o.Name, o.FieldOwner, o.Owner = "seen", "operator-seen", "seen.example.com"
+		o.Name, o.Owner = "seen", "seen.example.com"
 	})
 	var policy networkingv1.NetworkPolicy
 	k.get("seen-informer", &policy)
@@ -152,7 +152,7 @@ func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPla
 	if diff := cmp.Diff(want, binding.Subjects); diff != "" {
 		t.Errorf("subjects (-want +got):\n%s", diff)
 	}
-	if role.ManagedFields[0].Manager != "operator-seen" || role.Labels["app.kubernetes.io/name"] != "seen" ||
+	if role.Labels["app.kubernetes.io/name"] != "seen" ||
 		role.Annotations["operator.kyma-project.io/installed-by"] != "seen.example.com" {
 		t.Errorf("got %+v, want the names of the options", role.ObjectMeta)
 	}

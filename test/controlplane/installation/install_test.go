@@ -199,7 +199,7 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
-// driftIsCorrected: at once if it ends watching, and otherwise within VerifyAfter.
+// driftIsCorrected: at once if it ends watching, and otherwise within an hour.
 func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKept(t, plane, "drift", func(*installation.Options) {})

@@ -37,7 +37,8 @@ const (
 // Connections has one client for each runtime. It may be used concurrently. The installer of the
 // agent uses Connect, and the reconcilers use Get.
 type Connections struct {
-	*runtimes.Kubeconfigs
+	// Connect returns a client for a runtime, as [runtimes.SetUp] wants it.
+	Connect func(ctx context.Context, kyma client.Object) (client.Client, error)
 
 	controlPlane client.Reader
 
@@ -53,7 +54,7 @@ func NewConnections(secrets client.Reader, scheme *runtime.Scheme) *Connections 
 		Configure: func(config *rest.Config) { rest.AddUserAgent(config, FieldOwner) },
 	}
 	return &Connections{
-		Kubeconfigs:  runtimes.NewKubeconfigs(secrets, KubeconfigKey, client.ObjectKeyFromObject, opts),
+		Connect:      runtimes.NewKubeconfigs(secrets, KubeconfigKey, client.ObjectKeyFromObject, opts),
 		controlPlane: secrets,
 		known:        make(map[client.ObjectKey]*Runtime),
 	}
