@@ -20,8 +20,8 @@ const myOperator core.Manager = "my-operator"
 // verifierFor makes a verifier from the registered domains.
 type verifierFor func(now listener.Domains) core.Verifier
 
-// newListener returns a listener that ends TLS itself. It checks the certificate of each request, so
-// that a removed CA loses its open connections. In a cluster, the cache is that of the controller
+// newListener returns a listener that ends TLS itself. It checks the certificate of each request:
+// a removed CA loses its open connections. In a cluster, the cache is that of the controller
 // manager, and controllerruntime.SetUpListener takes the place of listener.New.
 func newListener(
 	ctx context.Context, material keys.Source, verify verifierFor, handler core.HandlerFunc, opts listener.Options,

@@ -2,7 +2,7 @@
 // 15 senders try to get an event accepted. The program prints each answer, and fails if one is not
 // as expected.
 //
-// Start with listener.go, the verifier. attempts.go has the senders, and scene.go sends their events.
+// Start with listener.go, the verifier. attempts.go has the senders. scene.go sends their events.
 package main
 
 import (
