@@ -253,7 +253,7 @@ func measured(b *testing.B, h http.Handler) http.Handler {
 
 func threadTime() time.Duration {
 	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &used); err != nil {
+	if err := syscall.Getrusage(1, &used); err != nil { // RUSAGE_THREAD, which Linux alone has.
 		panic(err)
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())

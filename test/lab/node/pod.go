@@ -224,9 +224,7 @@ func (p *pod) start() *process {
 	defer log.Close() // The child has its own descriptor.
 	cmd := exec.Command(binary, p.args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Chroot: p.dir, Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: p.credential(),
-	}
+	cmd.SysProcAttr = p.attributes()
 	// A process inherits the network of the thread that starts it.
 	if err := p.net.inside(cmd.Start); err != nil {
 		p.node.t.Errorf("pod %s: %v", p.state.Name, err)
