@@ -100,7 +100,7 @@ func untrusted(err error) finding {
 	return f
 }
 
-// isRemote reports whether the other end refused: by a TLS alert, or by the end of a NATS connection.
+// isRemote reports whether the other end refused: by a TLS alert, or by the end of a connection.
 // In TLS 1.3 a server judges the client certificate after the handshake of the client. A client of
 // NATS that writes at that moment meets the closed connection before it has read the alert.
 func isRemote(err error) bool {
