@@ -14,11 +14,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // defaultContract is the contract of an agent without KCP_CONTRACT.
@@ -26,39 +24,15 @@ const defaultContract = contract.V3
 
 // config has the values of all settings.
 type config struct {
+	// Options are those of the library. Addresses, build and watches are added at the end.
+	agent.Options
+
 	webhook, metrics bindAddress
 
-	client       keys.Paths // to connect to the control plane
-	serving      keys.Paths // of the webhook; zero: those of client
-	webhookCAs   string
-	clientNames  []string // of the API server's certificate; empty: any
-	controlPlane string
-	transport    string
-	serverName   string
-	contract     contract.Version
-	protocol     httpmtls.Protocol
-	// fallback is the contract to use where contract is not known. It is empty for none.
-	fallback      contract.Version
-	contractRetry time.Duration
-	managers      managerSetting
-	managersFile  string
-	instance      string
-	settle        time.Duration   // off: none
-	resend        []time.Duration // rising; empty, not nil: never
-	resendResync  time.Duration   // off: never
-	maxKeys       int
-	connections   int
-	handshakes    int // 0: half of the processors
-	forwarding    time.Duration
-	maxBackoff    time.Duration
-	heartbeats    time.Duration // off: none
-	canary        canarySettings
-	aliases       bool
-	source        string
-	informer      watching.Settings
-	stopDelay     time.Duration
-	shutdown      time.Duration
-	logLevel      slog.Level
+	transport string
+	source    string
+	informer  watching.Settings
+	logLevel  slog.Level
 
 	// effective are the texts of the settings that are set, also by their default.
 	effective entries
@@ -72,19 +46,6 @@ const (
 	sourceAdmission = "admission"
 	sourceInformer  = "informer"
 )
-
-// managerSetting is the value of MANAGERS.
-type managerSetting struct {
-	listed []core.Manager
-	others bool // "*" is in the list
-}
-
-// canarySettings are those of the canary. Without a lease there is none.
-type canarySettings struct {
-	lease             types.NamespacedName
-	interval          time.Duration
-	server, token, ca string
-}
 
 // bindAddress is the address that a server listens on.
 type bindAddress struct {
@@ -102,7 +63,7 @@ func (c *config) check() error {
 func (c *config) checkSource() error {
 	watches := c.informer.Watches != nil // An empty list is one.
 	switch {
-	case c.source == sourceInformer && c.canary.lease != types.NamespacedName{}:
+	case c.source == sourceInformer && c.Canary.Lease != types.NamespacedName{}:
 		return fmt.Errorf("CANARY_LEASE: want it only with SOURCE=%s: the canary proves the webhook", sourceAdmission)
 	case c.source == sourceAdmission && watches:
 		return fmt.Errorf("WATCHERS: want it only with SOURCE=%s", sourceInformer)
@@ -115,13 +76,13 @@ func (c *config) checkSource() error {
 
 func (c *config) checkWebhook() error {
 	var wrong []error
-	if (c.serving.Certificate == "") != (c.serving.Key == "") {
+	if (c.Keys.Serving.Certificate == "") != (c.Keys.Serving.Key == "") {
 		wrong = append(wrong, errors.New("WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"))
 	}
 	if c.webhook == c.metrics && c.webhook.port != 0 {
 		wrong = append(wrong, fmt.Errorf("WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port))
 	}
-	if len(c.clientNames) > 0 && c.webhookCAs == "" {
+	if len(c.Webhook.ClientNames) > 0 && c.Keys.WebhookCAs == "" {
 		wrong = append(wrong, errors.New("WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"))
 	}
 	return errors.Join(wrong...)
@@ -129,16 +90,17 @@ func (c *config) checkWebhook() error {
 
 // resends returns the delays that come after the settle time.
 func (c *config) resends() []time.Duration {
-	return slices.DeleteFunc(slices.Clone(c.resend), func(delay time.Duration) bool { return delay <= c.settle })
+	settle := c.Outbox.Settle
+	return slices.DeleteFunc(slices.Clone(c.Outbox.Resend), func(delay time.Duration) bool { return delay <= settle })
 }
 
 // doubts returns warnings about the combination of settings.
 func (c *config) doubts() (doubts []string) {
-	if c.webhookCAs != "" && len(c.clientNames) == 0 {
+	if c.Keys.WebhookCAs != "" && len(c.Webhook.ClientNames) == 0 {
 		doubts = append(doubts, "WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted")
 	}
 	// An image may have a fallback as its default, and its Deployment an older contract.
-	if c.fallback != "" && c.contract.NeedsOwner() {
+	if c.ControlPlane.Fallback != "" && c.Contract.NeedsOwner() {
 		doubts = append(doubts, "CONTRACT_FALLBACK is without effect, as KCP_CONTRACT=v1 has none")
 	}
 	return doubts

@@ -35,7 +35,7 @@ func parseTransport(text string) (string, error) {
 }
 
 func (c *config) checkTransport() error {
-	if c.transport == transportNATS && (c.contract != contract.V3 || c.fallback != "") {
+	if c.transport == transportNATS && (c.Contract != contract.V3 || c.ControlPlane.Fallback != "") {
 		return errors.New("TRANSPORT=nats: want KCP_CONTRACT=v3 and no CONTRACT_FALLBACK")
 	}
 	return nil
@@ -55,7 +55,7 @@ func (c *config) addTransport(parts *agent.Parts) (stop func(), err error) {
 	if c.transport != transportNATS {
 		return func() {}, nil
 	}
-	to, err := c.connectNATS(natsjetstream.ForwarderOptions{Timeout: c.forwarding})
+	to, err := c.connectNATS(natsjetstream.ForwarderOptions{Timeout: c.Outbox.ForwardTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,8 @@ func (c *config) tryNATS() check.Link {
 	}
 	return func() (core.Forwarder, func(), error) {
 		// Without an answer of the operator, a stored heartbeat is no success.
-		t, err := c.connectNATS(natsjetstream.ForwarderOptions{Timeout: c.forwarding, AnswerWait: 2 * c.forwarding},
+		timeout := c.Outbox.ForwardTimeout
+		t, err := c.connectNATS(natsjetstream.ForwarderOptions{Timeout: timeout, AnswerWait: 2 * timeout},
 			nats.RetryOnFailedConnect(false))
 		if err != nil {
 			return nil, nil, err
@@ -91,7 +92,7 @@ func (c *config) tryNATS() check.Link {
 func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nats.Option) (*natsTransport, error) {
 	t := &natsTransport{}
 	var err error
-	t.files, err = keys.NewFiles(c.client, keys.FilesOptions{Hooks: keys.FilesHooks{
+	t.files, err = keys.NewFiles(c.Keys.Client, keys.FilesOptions{Hooks: keys.FilesHooks{
 		Reloaded: func(_, _ time.Time) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
 	}})
 	if err != nil {
@@ -120,7 +121,7 @@ func (c *config) natsNames(files *keys.Files) (core.RuntimeID, string, error) {
 	if err != nil {
 		return "", "", err
 	}
-	address, err := connect.ParseAddress(c.controlPlane)
+	address, err := connect.ParseAddress(c.ControlPlane.Address)
 	if err != nil {
 		return "", "", err
 	}
@@ -129,7 +130,7 @@ func (c *config) natsNames(files *keys.Files) (core.RuntimeID, string, error) {
 }
 
 func (c *config) expectServer(o *nats.Options) error {
-	o.TLSConfig.ServerName = c.serverName // Empty: the host.
+	o.TLSConfig.ServerName = c.ControlPlane.ServerName // Empty: the host.
 	return nil
 }
 

@@ -117,19 +117,27 @@ func parseProtocol(text string) (httpmtls.Protocol, error) {
 // anyManager stands for all managers that MANAGERS does not list.
 const anyManager = "*"
 
+// managers stores a list of names. With "*" in it, the webhook takes others, too.
+func (c *config) managers() value {
+	return value{"names", func(list string) (err error) {
+		c.Managers, c.OtherManagers, err = parseManagers(list)
+		return err
+	}}
+}
+
 // parseManagers names every item that is wrong.
-func parseManagers(list string) (managerSetting, error) {
+func parseManagers(list string) (listed []core.Manager, others bool, err error) {
 	names, err := parseList(list, func(name string) (core.Manager, error) {
 		if name == anyManager {
 			return anyManager, nil
 		}
 		return core.ParseManager(name)
 	})
-	listed := slices.DeleteFunc(slices.Clone(names), func(name core.Manager) bool { return name == anyManager })
+	listed = slices.DeleteFunc(slices.Clone(names), func(name core.Manager) bool { return name == anyManager })
 	if n := len(listed); err == nil && n > managersfile.Most {
 		err = fmt.Errorf("%d managers, want at most %d", n, managersfile.Most)
 	}
-	return managerSetting{listed, len(listed) < len(names)}, err
+	return listed, len(listed) < len(names), err
 }
 
 // parseNames names every item that is wrong.

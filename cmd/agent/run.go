@@ -91,7 +91,7 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 
 func (c *config) informerSettings() watching.Settings {
 	settings := c.informer
-	settings.Getenv, settings.RequireOwner = c.getenv, c.contract.NeedsOwner()
+	settings.Getenv, settings.RequireOwner = c.getenv, c.Contract.NeedsOwner()
 	return settings
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -43,29 +44,25 @@ var minimal = []string{
 
 // defaultConfig is the configuration with only those.
 func defaultConfig() config {
-	return config{
-		webhook:       bindAddress{port: 8443},
-		metrics:       bindAddress{port: 2112},
-		client:        keys.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile},
-		controlPlane:  "kcp.example.org:443",
-		contract:      defaultContract,
-		protocol:      httpmtls.HTTP2,
-		contractRetry: 5 * time.Minute,
-		instance:      "pod-1",
-		settle:        100 * time.Millisecond,
-		resend:        outbox.Defaults().Resend,
-		resendResync:  outbox.Defaults().ResendResync,
-		maxKeys:       10_000,
-		forwarding:    10 * time.Second,
-		maxBackoff:    20 * time.Second,
-		connections:   defaults.MaxConnections,
-		heartbeats:    30 * time.Second,
-		canary:        canarySettings{interval: 30 * time.Second},
-		source:        sourceAdmission,
-		transport:     transportHTTPS,
-		shutdown:      20 * time.Second,
-		logLevel:      slog.LevelInfo,
+	c := config{
+		webhook: bindAddress{port: 8443}, metrics: bindAddress{port: 2112},
+		source: sourceAdmission, transport: transportHTTPS, logLevel: slog.LevelInfo,
 	}
+	c.Options = agent.Options{
+		Contract: defaultContract, Instance: "pod-1", ShutdownTimeout: 20 * time.Second,
+		Keys: agent.Keys{Client: keys.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile}},
+		ControlPlane: agent.ControlPlane{
+			Address: "kcp.example.org:443", Protocol: httpmtls.HTTP2, RetryNewest: 5 * time.Minute,
+		},
+		Webhook: agent.Webhook{MaxConnections: defaults.MaxConnections},
+		Canary:  agent.Canary{Interval: 30 * time.Second},
+		Outbox: outbox.Options{
+			Settle: 100 * time.Millisecond, Resend: outbox.Defaults().Resend, ResendResync: outbox.Defaults().ResendResync,
+			MaxKeys: 10_000, ForwardTimeout: 10 * time.Second, MaxBackoff: 20 * time.Second,
+			HeartbeatInterval: 30 * time.Second,
+		},
+	}
+	return c
 }
 
 const watcherText = `{"kind": "Watcher", "metadata": {"name": "demo"}, "spec": {"manager": "demo",
@@ -81,7 +78,7 @@ func TestSettings(t *testing.T) {
 		"today's": {
 			env: []string{"WEBHOOK_PORT=9443", "METRICS_PORT=9112", "KCP_CONTRACT=v1"},
 			want: func(c *config) {
-				c.webhook.port, c.metrics.port, c.contract = 9443, 9112, contract.V1
+				c.webhook.port, c.metrics.port, c.Contract = 9443, 9112, contract.V1
 			},
 		},
 		"empty variables are none": {
@@ -96,7 +93,7 @@ func TestSettings(t *testing.T) {
 			env:  []string{"WEBHOOK_PORT=1", "KCP_ADDR=other:1", "SETTLE=nonsense", "MANAGERS=a"},
 			args: []string{"--webhook-port=2", "-kcp-addr", "https://kcp", "--settle=5ms", "--managers="},
 			want: func(c *config) {
-				c.webhook.port, c.controlPlane, c.settle = 2, "https://kcp", 5*time.Millisecond
+				c.webhook.port, c.ControlPlane.Address, c.Outbox.Settle = 2, "https://kcp", 5*time.Millisecond
 			},
 		},
 		"all others": {
@@ -112,24 +109,26 @@ func TestSettings(t *testing.T) {
 				"SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 			},
 			want: func(c *config) {
-				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, managerSetting{listed: []core.Manager{"a", "b"}}
-				c.instance, c.settle, c.maxKeys, c.connections, c.forwarding = "me", off, 7, 9, 2*time.Second
-				c.maxBackoff, c.resend, c.resendResync = 4*time.Second, []time.Duration{}, off
-				c.heartbeats, c.stopDelay, c.shutdown = off, 3*time.Second, time.Minute
-				c.fallback, c.contractRetry = contract.V2, time.Minute
-				c.canary = canarySettings{
-					types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, time.Second, "https://api", "help.go", "parse.go",
+				c.ControlPlane.ServerName, c.ControlPlane.Protocol, c.Managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
+				c.Instance, c.Webhook.MaxConnections = "me", 9
+				c.Outbox.Settle, c.Outbox.MaxKeys, c.Outbox.ForwardTimeout = off, 7, 2*time.Second
+				c.Outbox.MaxBackoff, c.Outbox.Resend, c.Outbox.ResendResync = 4*time.Second, []time.Duration{}, off
+				c.Outbox.HeartbeatInterval, c.StopDelay, c.ShutdownTimeout = off, 3*time.Second, time.Minute
+				c.ControlPlane.Fallback, c.ControlPlane.RetryNewest = contract.V2, time.Minute
+				c.Canary = agent.Canary{
+					Lease: types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, Interval: time.Second,
+					Server: "https://api", TokenFile: "help.go", CAFile: "parse.go",
 				}
 				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
-				c.serving, c.webhookCAs = keys.Paths{Certificate: "run.go", Key: "table.go"}, "flags.go"
-				c.clientNames, c.handshakes = []string{"kube-apiserver", "front-proxy"}, 5
+				c.Keys.Serving, c.Keys.WebhookCAs = keys.Paths{Certificate: "run.go", Key: "table.go"}, "flags.go"
+				c.Webhook.ClientNames, c.Webhook.MaxHandshakes = []string{"kube-apiserver", "front-proxy"}, 5
 			},
 		},
 		"what the image for today's fleet sets": {
 			env: []string{"MANAGERS=a,*", "METRICS_ALIASES=true", "KCP_CONTRACT=v2", "CONTRACT_FALLBACK=v2"},
 			want: func(c *config) {
-				c.managers, c.aliases = managerSetting{[]core.Manager{"a"}, true}, true
-				c.contract, c.fallback = contract.V2, contract.V2
+				c.Managers, c.OtherManagers, c.MetricAliases = []core.Manager{"a"}, true, true
+				c.Contract, c.ControlPlane.Fallback = contract.V2, contract.V2
 			},
 		},
 		"informer": {
@@ -152,11 +151,11 @@ func TestSettings(t *testing.T) {
 		},
 		"one resend": {
 			env:  []string{"RESEND_AFTER=4s"},
-			want: func(c *config) { c.resend = []time.Duration{4 * time.Second} },
+			want: func(c *config) { c.Outbox.Resend = []time.Duration{4 * time.Second} },
 		},
 		"IPv6": {
 			env:  []string{"KCP_ADDR=[2001:db8::1]:443"},
-			want: func(c *config) { c.controlPlane = "[2001:db8::1]:443" },
+			want: func(c *config) { c.ControlPlane.Address = "[2001:db8::1]:443" },
 		},
 		"what only former agents know is without effect": {
 			env: []string{"TLS_CALLBACK=true", "WEBHOOK_SIDE_CAR=true"},
@@ -186,7 +185,7 @@ func TestSettings(t *testing.T) {
 			want := defaultConfig()
 			test.want(&want)
 			got.getenv, got.effective, got.warnings = nil, nil, nil
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{}, canarySettings{}, managerSetting{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

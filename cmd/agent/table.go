@@ -25,7 +25,7 @@ func groups(c *config) []group {
 		{"Source", sourceSettings(c)},
 		{"Webhook", webhookSettings(c)},
 		{"Metrics and health", metricsSettings(c)},
-		{"Canary", canarySettingsOf(c)},
+		{"Canary", canarySettings(c)},
 		{"Process", processSettings(c)},
 	}
 }
@@ -40,13 +40,13 @@ func settings(c *config) []setting {
 
 func requiredSettings(c *config) []setting {
 	return []setting{
-		required("CA_CERT", file(&c.client.CA),
+		required("CA_CERT", file(&c.Keys.Client.CA),
 			"CA certificates that the control plane's certificate must chain to, in PEM."),
-		required("TLS_CERT", file(&c.client.Certificate),
+		required("TLS_CERT", file(&c.Keys.Client.Certificate),
 			"Client certificate of this runtime (SKR), in PEM. The webhook serves it, too, unless `WEBHOOK_TLS_CERT` is set."),
-		required("TLS_KEY", file(&c.client.Key),
+		required("TLS_KEY", file(&c.Keys.Client.Key),
 			"Private key of `TLS_CERT`, in PEM."),
-		required("KCP_ADDR", into("host:port", &c.controlPlane, parseAddress),
+		required("KCP_ADDR", into("host:port", &c.ControlPlane.Address, parseAddress),
 			"Address of the control plane (KCP): host, host:port or https://host:port. Without a port 443, with `nats` 4222."),
 	}
 }
@@ -56,28 +56,28 @@ func controlPlaneSettings(c *config) []setting {
 		optional("TRANSPORT", into(transportHTTPS+", "+transportNATS, &c.transport, parseTransport), transportHTTPS,
 			"How events travel: by HTTPS to a listener or gateway, or through the NATS server at `KCP_ADDR`. "+
 				"With `nats`, the Common Name of `TLS_CERT` names the runtime, and `KCP_PROTOCOL` has no effect."),
-		optional("KCP_CONTRACT", into(versions(), &c.contract, contract.ParseVersion), string(defaultContract),
+		optional("KCP_CONTRACT", into(versions(), &c.Contract, contract.ParseVersion), string(defaultContract),
 			"Wire contract to send events with."),
-		optional("CONTRACT_FALLBACK", into("v2", &c.fallback, parseFallback), "",
+		optional("CONTRACT_FALLBACK", into("v2", &c.ControlPlane.Fallback, parseFallback), "",
 			"Contract to use while the control plane does not know `KCP_CONTRACT`. If empty, events wait until it does."),
-		optional("CONTRACT_RETRY", duration(&c.contractRetry), defaults.RetryNewest.String(),
+		optional("CONTRACT_RETRY", duration(&c.ControlPlane.RetryNewest), defaults.RetryNewest.String(),
 			"While the fallback is in use, time between two attempts with `KCP_CONTRACT`."),
-		optional("KCP_SERVER_NAME", text("name", &c.serverName), "",
+		optional("KCP_SERVER_NAME", text("name", &c.ControlPlane.ServerName), "",
 			"Server name to expect in the control plane's certificate. If empty, the host of `KCP_ADDR`."),
-		optional("KCP_PROTOCOL", into("http1, http2", &c.protocol, parseProtocol), "http2",
+		optional("KCP_PROTOCOL", into("http1, http2", &c.ControlPlane.Protocol, parseProtocol), "http2",
 			"HTTP version to connect to the control plane with."),
-		optional("MANAGERS", into("names", &c.managers, parseManagers), "",
+		optional("MANAGERS", c.managers(), "",
 			"Managers to report to, separated by commas. "+
 				"Each gets a resync at start, and the webhook answers 404 for all others, unless the list has `*`. "+
 				"If empty, and without `MANAGERS_FILE`, the agent learns managers from their first review."),
-		optional("MANAGERS_FILE", file(&c.managersFile), "",
+		optional("MANAGERS_FILE", file(&c.ManagersFile), "",
 			"File with more managers, one per line, such as a ConfigMap volume. "+
 				"The agent reads it every 10 s. A new manager gets a resync."),
-		optional("FORWARD_TIMEOUT", duration(&c.forwarding), outbox.Defaults().ForwardTimeout.String(),
+		optional("FORWARD_TIMEOUT", duration(&c.Outbox.ForwardTimeout), outbox.Defaults().ForwardTimeout.String(),
 			"Timeout of one attempt to send events."),
-		optional("MAX_BACKOFF", duration(&c.maxBackoff), outbox.Defaults().MaxBackoff.String(),
+		optional("MAX_BACKOFF", duration(&c.Outbox.MaxBackoff), outbox.Defaults().MaxBackoff.String(),
 			"Longest delay between two attempts to send events, unless the control plane requests a longer one."),
-		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.heartbeats), outbox.Defaults().HeartbeatInterval.String(),
+		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval), outbox.Defaults().HeartbeatInterval.String(),
 			"Longest time between two heartbeats. Only contract v3 has heartbeats. 0s turns them off. "+
 				"With more than 3m, the listener needs a longer IdleTimeout."),
 	}
@@ -85,15 +85,15 @@ func controlPlaneSettings(c *config) []setting {
 
 func eventSettings(c *config) []setting {
 	return []setting{
-		optional("SETTLE", durationOrOff(&c.settle), outbox.Defaults().Settle.String(),
+		optional("SETTLE", durationOrOff(&c.Outbox.Settle), outbox.Defaults().Settle.String(),
 			"Delay before an event is sent, because the API server calls the webhook before it commits the write. 0s is none."),
-		optional("RESEND_AFTER", into("durations", &c.resend, parseDelays), "3s,35s",
+		optional("RESEND_AFTER", into("durations", &c.Outbox.Resend, parseDelays), "3s,35s",
 			"Delays after which a delivered event is sent once more, for a write that is committed later than `SETTLE`. "+
 				"They rise, and commas separate them. 0s is never."),
-		optional("RESEND_RESYNC", durationOrOff(&c.resendResync), outbox.Defaults().ResendResync.String(),
+		optional("RESEND_RESYNC", durationOrOff(&c.Outbox.ResendResync), outbox.Defaults().ResendResync.String(),
 			"Delay after which a resync is sent once more, for writes that are committed after the first. "+
 				"It must be longer than the timeout of any webhook in this cluster (at most 30s). 0s is never."),
-		optional("OUTBOX_MAX_KEYS", into("number", &c.maxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
+		optional("OUTBOX_MAX_KEYS", into("number", &c.Outbox.MaxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
 			"Distinct events to keep while the control plane does not accept them. A resync replaces those beyond."),
 	}
 }
@@ -123,21 +123,21 @@ func webhookSettings(c *config) []setting {
 			"Port of the webhook (TLS 1.3). 0 takes a free port.")),
 		optional("WEBHOOK_BIND", into("IP", &c.webhook.host, parseIP), "",
 			"Address that the webhook listens on. If empty, all addresses."),
-		optional("WEBHOOK_TLS_CERT", file(&c.serving.Certificate), "",
+		optional("WEBHOOK_TLS_CERT", file(&c.Keys.Serving.Certificate), "",
 			"Server certificate of the webhook, in PEM. If empty, `TLS_CERT`."),
-		optional("WEBHOOK_TLS_KEY", file(&c.serving.Key), "",
+		optional("WEBHOOK_TLS_KEY", file(&c.Keys.Serving.Key), "",
 			"Private key of `WEBHOOK_TLS_CERT`, in PEM."),
-		optional("WEBHOOK_CLIENT_CA", file(&c.webhookCAs), "",
+		optional("WEBHOOK_CLIENT_CA", file(&c.Keys.WebhookCAs), "",
 			"CA certificates that the API server's client certificate must chain to, in PEM. "+
 				"If empty, the webhook requests no client certificate."),
-		optional("WEBHOOK_CLIENT_NAMES", into("names", &c.clientNames, parseNames), "",
+		optional("WEBHOOK_CLIENT_NAMES", into("names", &c.Webhook.ClientNames, parseNames), "",
 			"Names that the API server's client certificate may have (Common Name, DNS name or URI), separated by commas. "+
 				"If empty, any certificate of `WEBHOOK_CLIENT_CA` is accepted."),
-		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount),
+		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.Webhook.MaxConnections, parseCount),
 			strconv.Itoa(defaults.MaxConnections),
 			"Limit of open connections. When it is reached, the client with the most connections loses one. "+
 				"A connection takes up to 100 KiB of memory under attack."),
-		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.handshakes, parseCount), "",
+		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.Webhook.MaxHandshakes, parseCount), "",
 			"Limit of TLS handshakes that run at the same time. Client addresses take turns. If empty, half of `GOMAXPROCS`."),
 	}
 }
@@ -148,33 +148,33 @@ func metricsSettings(c *config) []setting {
 			"Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP). 0 takes a free port.")),
 		optional("METRICS_BIND", into("IP", &c.metrics.host, parseIP), "",
 			"Address that the metrics port listens on. If empty, all addresses."),
-		optional("METRICS_ALIASES", into("true, false", &c.aliases, parseBool), "false",
+		optional("METRICS_ALIASES", into("true, false", &c.MetricAliases, parseBool), "false",
 			"Whether the metrics of kyma-project/runtime-watcher are served, too, by their names."),
 	}
 }
 
-func canarySettingsOf(c *config) []setting {
+func canarySettings(c *config) []setting {
 	return []setting{
-		optional("CANARY_LEASE", into("namespace/name", &c.canary.lease, parseLease), "",
+		optional("CANARY_LEASE", into("namespace/name", &c.Canary.Lease, parseLease), "",
 			"Lease that the agent writes to prove that the API server calls the webhook. If empty, there is no canary."),
-		optional("CANARY_INTERVAL", duration(&c.canary.interval), defaults.CanaryInterval.String(),
+		optional("CANARY_INTERVAL", duration(&c.Canary.Interval), defaults.CanaryInterval.String(),
 			"Time between two writes of the canary."),
-		optional("CANARY_API_SERVER", text("URL", &c.canary.server), "",
+		optional("CANARY_API_SERVER", text("URL", &c.Canary.Server), "",
 			"API server that the canary writes to. If empty, the one of the pod's cluster."),
-		optional("CANARY_TOKEN_FILE", file(&c.canary.token), "",
+		optional("CANARY_TOKEN_FILE", file(&c.Canary.TokenFile), "",
 			"Bearer token of the canary. If empty, the token of the pod's service account."),
-		optional("CANARY_CA_CERT", file(&c.canary.ca), "",
+		optional("CANARY_CA_CERT", file(&c.Canary.CAFile), "",
 			"CA certificates of `CANARY_API_SERVER`. If empty, the file of the pod's service account."),
 	}
 }
 
 func processSettings(c *config) []setting {
 	return []setting{
-		optional(envInstance, text("name", &c.instance), "",
+		optional(envInstance, text("name", &c.Instance), "",
 			"Name of this replica. If empty, `POD_NAME`, `HOSTNAME` or the host name."),
-		optional("STOP_DELAY", into("duration", &c.stopDelay, parseDelay), "0s",
+		optional("STOP_DELAY", into("duration", &c.StopDelay, parseDelay), "0s",
 			"Time to serve as not ready before the shutdown begins, so that the API server changes to other replicas."),
-		optional("SHUTDOWN_TIMEOUT", duration(&c.shutdown), "20s",
+		optional("SHUTDOWN_TIMEOUT", duration(&c.ShutdownTimeout), "20s",
 			"Time to finish requests and to send pending events before the process ends."),
 		optional("LOG_LEVEL", into("debug, info, warn, error", &c.logLevel, parseLevel), "info",
 			"Lowest level that is logged."),
