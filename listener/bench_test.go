@@ -27,7 +27,6 @@ func BenchmarkServeHTTP(b *testing.B) {
 		name  string
 		peers listener.Peers
 	}{
-		{"handshake", listener.FromTLS(listener.PeerOptions{})},
 		{"connection", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})},
 		{"header", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})},
 	}
@@ -79,7 +78,7 @@ func BenchmarkServer(b *testing.B) {
 		benchmarkRaw(b, run, cert.header())
 	})
 	b.Run("native, HTTP/2", func(b *testing.B) {
-		run := start(b, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), core.HandlerFunc(ignore),
+		run := start(b, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), core.HandlerFunc(ignore),
 			with(plenty(), mtls))
 		benchmarkServer(b, run, newClient(b, ca, true, cert.pair()), "")
 	})

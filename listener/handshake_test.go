@@ -97,7 +97,7 @@ func TestHandshakesAreFair(t *testing.T) {
 			handshakes.do(took)
 			return nil, nil
 		}
-		untilTheEnd(t, newListener(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
+		untilTheEnd(t, newListener(t, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
 			listener.Options{Listener: n, TLS: config, MaxHandshakes: slots}))
 		for range silent {
 			n.dial(t, "10.0.0.1")

@@ -45,7 +45,7 @@ func TestObserveOnly(t *testing.T) {
 
 func TestObserveOnlyNeedsAVerifier(t *testing.T) {
 	none := listener.ObserveOnly(nil, nil)
-	_, err := listener.New(listener.FromTLS(listener.PeerOptions{}), none, map[core.Manager]core.Handler{}, listener.Options{})
+	_, err := listener.New(listener.PeersFunc(known), none, map[core.Manager]core.Handler{}, listener.Options{})
 	if err == nil || !strings.Contains(err.Error(), "verifier is nil") {
 		t.Errorf("error %v, want one about the verifier", err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// Peers identifies the senders of requests. It is made by [FromTLSWithRoots], [FromTLS], [FromXFCC]
-// or [PeersFunc]. The zero value is none.
+// Peers identifies the senders of requests. It is made by [FromTLSWithRoots], [FromXFCC] or
+// [PeersFunc]. The zero value is none.
 type Peers struct {
 	identify func(r *http.Request) (core.Peer, error)
 	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
@@ -42,7 +42,7 @@ func PeersFunc(identify func(r *http.Request) (core.Peer, error)) Peers {
 // Peer returns the sender of a request.
 func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
 
-var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots, FromTLS or FromXFCC")
+var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots or FromXFCC")
 
 // errNoClientAuth means that TLS would ask no runtime for its certificate.
 var errNoClientAuth = errors.New("Options.TLS asks for no client certificate, " +

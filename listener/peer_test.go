@@ -39,7 +39,6 @@ func TestPeer(t *testing.T) {
 		NotAfter:    cert.cert.NotAfter,
 	}
 	sources := map[string]listener.Peers{
-		"handshake":  listener.FromTLS(listener.PeerOptions{}),
 		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
 	}
@@ -85,24 +84,21 @@ func TestCachedPeer(t *testing.T) {
 		name   string
 		world  world
 		reason string
-		// handshake is the reason where the handshake, not the listener, has the CA bundle.
-		handshake string
 	}{
-		{"good", world{ca.Pool(), time.Now()}, "", ""},
-		{"CA bundle of equal content", world{ca.Pool(), time.Now()}, "", ""},
-		{"overlap", world{both, time.Now()}, "", ""},
-		{"CA is gone", world{next.Pool(), time.Now()}, "untrusted_chain", ""},
-		{"CA is back", world{ca.Pool(), time.Now()}, "", ""},
-		{"no CA bundle", world{nil, time.Now()}, "not_ready", ""},
-		{"the last moment", world{ca.Pool(), cert.cert.NotAfter}, "", ""},
-		{"expired", world{ca.Pool(), cert.cert.NotAfter.Add(time.Second)}, "expired", "expired"},
-		{"clock goes back", world{ca.Pool(), cert.cert.NotBefore.Add(-time.Second)}, "not_yet_valid", "not_yet_valid"},
-		{"good again", world{ca.Pool(), time.Now()}, "", ""},
+		{"good", world{ca.Pool(), time.Now()}, ""},
+		{"CA bundle of equal content", world{ca.Pool(), time.Now()}, ""},
+		{"overlap", world{both, time.Now()}, ""},
+		{"CA is gone", world{next.Pool(), time.Now()}, "untrusted_chain"},
+		{"CA is back", world{ca.Pool(), time.Now()}, ""},
+		{"no CA bundle", world{nil, time.Now()}, "not_ready"},
+		{"the last moment", world{ca.Pool(), cert.cert.NotAfter}, ""},
+		{"expired", world{ca.Pool(), cert.cert.NotAfter.Add(time.Second)}, "expired"},
+		{"clock goes back", world{ca.Pool(), cert.cert.NotBefore.Add(-time.Second)}, "not_yet_valid"},
+		{"good again", world{ca.Pool(), time.Now()}, ""},
 	}
 	var current atomic.Pointer[world]
 	roots := func() *x509.CertPool { return current.Load().roots }
 	opts := listener.PeerOptions{Now: func() time.Time { return current.Load().now }}
-	handshake := listener.FromTLS(opts)
 	checked := []listener.Peers{
 		listener.FromTLSWithRoots(roots, opts), listener.FromXFCC(listener.InsecureAnyProxy(), roots, opts),
 	}
@@ -111,7 +107,6 @@ func TestCachedPeer(t *testing.T) {
 		for _, source := range checked {
 			expectReason(t, step.name, source, requestOf(ca, cert), step.reason)
 		}
-		expectReason(t, step.name, handshake, requestOf(ca, cert), step.handshake)
 	}
 }
 
@@ -258,7 +253,6 @@ func TestKeyUsage(t *testing.T) {
 					c.UnknownExtKeyUsage = append(c.UnknownExtKeyUsage, test.unknown)
 				}
 			})
-			expectReason(t, name, listener.FromTLS(listener.PeerOptions{}), requestOf(ca, cert), test.want)
 			expectReason(t, name, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), requestOf(ca, cert), test.want)
 		})
 	}

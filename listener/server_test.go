@@ -71,11 +71,6 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			[]string{"CA bundle is nil", "CacheSize"},
 		},
 		{
-			"handshake", listener.FromTLS(listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),
-			listener.Options{},
-			[]string{"CacheSize"},
-		},
-		{
 			"verifiers inside", good, listener.AllOf(nil, listener.AnyOf(nil, listener.SANPinning(nil))), handlers(handler),
 			listener.Options{},
 			[]string{"verifier is nil", "domains for SAN pinning"},
@@ -105,7 +100,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 // A listener that could serve no runtime is refused before it starts.
 func TestNewRefusesWhatWouldServeNobody(t *testing.T) {
 	t.Parallel()
-	_, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.SANPinning((*noDomains)(nil)),
+	_, err := listener.New(listener.FromTLSWithRoots(newAuthority(t, "ca").roots(), listener.PeerOptions{}), listener.SANPinning((*noDomains)(nil)),
 		handlers(&recorder{}),
 		listener.Options{Addr: "localhost", TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
 	for _, want := range []string{"want a ClientAuth", "domains for SAN pinning are nil", "want host:port"} {
@@ -150,7 +145,7 @@ func TestStartReturnsErrors(t *testing.T) {
 	}{
 		{"address is taken", listener.PeersFunc(known), listener.Options{Addr: taken.Addr().String()}, "bind"},
 		{"address is none", listener.PeersFunc(known), listener.Options{Addr: "127.0.0.1:nowhere"}, "bind"},
-		{"peers of the handshake without TLS", listener.FromTLS(listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
+		{"peers of the handshake without TLS", listener.FromTLSWithRoots(newAuthority(t, "ca").roots(), listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
 		{
 			"TLS without certificate", listener.PeersFunc(known),
 			listener.Options{Addr: "127.0.0.1:0", TLS: &tls.Config{MinVersion: tls.VersionTLS13}},
@@ -272,7 +267,7 @@ func TestWhoseConnectionEnds(t *testing.T) {
 	}{
 		{"taken", listener.PeersFunc(known), ready, http.StatusOK, false},
 		{"replica that does not lead", listener.PeersFunc(known), waits, http.StatusServiceUnavailable, true},
-		{"stranger", listener.FromTLS(listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
+		{"stranger", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
 		{"past the gateway", listener.FromXFCC(none, ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
 		{
 			"stranger behind the gateway", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}), ready,

@@ -2,6 +2,7 @@ package controllerruntime_test
 
 import (
 	"bytes"
+	"crypto/x509"
 	"log/slog"
 	"strings"
 	"testing"
@@ -15,7 +16,8 @@ import (
 
 func TestRegisterListenerComponentRefuses(t *testing.T) {
 	t.Parallel()
-	peers, verify := listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll()
+	peers := listener.FromTLSWithRoots(func() *x509.CertPool { return nil }, listener.PeerOptions{})
+	verify := listener.InsecureAllowAll()
 	for name, tc := range map[string]struct {
 		component string
 		peers     listener.Peers

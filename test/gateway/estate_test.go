@@ -69,10 +69,10 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 
 // peers identifies runtimes by their connections, or by the header of nginx.
 func (c *controlPlane) peers(behindNginx bool) listener.Peers {
-	if !behindNginx {
-		return listener.FromTLS(listener.PeerOptions{})
-	}
 	roots := httpmtlsRoots(c.files)
+	if !behindNginx {
+		return listener.FromTLSWithRoots(roots, listener.PeerOptions{})
+	}
 	return listener.FromXFCC(listener.ProxyCertificate(roots, gatewayName), roots, listener.PeerOptions{})
 }
 

@@ -120,7 +120,7 @@ func (o *operator) listenAll(t *testing.T, ca authorities) {
 	asked.ClientAuth = tls.RequestClientCert
 	byCertificate := listener.ProxyCertificate(poolOf(ca.gateways.Pool()), gatewayName)
 	byAddress := listener.ProxyAddresses(netip.MustParsePrefix(gatewayAddress + "/32"))
-	o.native = o.listen(t, listener.FromTLS(listener.PeerOptions{}), verified)
+	o.native = o.listen(t, listener.FromTLSWithRoots(roots, listener.PeerOptions{}), verified)
 	o.proxyCertificate = o.listen(t, listener.FromXFCC(byCertificate, roots, listener.PeerOptions{}), asked)
 	o.proxyAddress = o.listen(t, listener.FromXFCC(byAddress, roots, listener.PeerOptions{}), nil)
 }

@@ -51,7 +51,8 @@ func runBesieged(state string) error {
 		return err
 	}
 	var dropped, handshakes, tooFast atomic.Int64
-	server, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(),
+	server, err := listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+		listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(printBesieged)}, listener.Options{
 			Addr: os.Getenv("LISTEN"), TLS: keys.ServerTLSConfig(material), Logger: log,
 			MaxConnections: maxBesieged,

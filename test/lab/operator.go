@@ -104,7 +104,7 @@ func (o *Operator) setUp(
 	}
 	opts.Listener.TLS = keys.ServerTLSConfig(material)
 	events, source, err := controllerruntime.RegisterListenerComponent(o.Addr, component,
-		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),
+		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
 		controllerruntime.EnqueueByRuntime(runtimes),
 		controllerruntime.ComponentOptions{
 			Listener: opts.Listener,

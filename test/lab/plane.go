@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log"
@@ -111,7 +112,9 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 		handlers[manager] = handler
 	}
 	anybody := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
-	events, err := listener.New(listener.FromTLS(listener.PeerOptions{}), anybody, handlers, opts.Listener)
+	pool := pki.CA.Pool()
+	peers := listener.FromTLSWithRoots(func() *x509.CertPool { return pool }, listener.PeerOptions{})
+	events, err := listener.New(peers, anybody, handlers, opts.Listener)
 	if err != nil {
 		t.Fatal(err)
 	}

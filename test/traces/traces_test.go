@@ -213,7 +213,7 @@ func addListener(
 	}
 	queue := opentelemetry.NewQueue[reconcile.Request](tracing)
 	events, source, err := controllerruntime.RegisterListenerComponent(address, string(manager),
-		listener.FromTLS(listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
+		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
 		queue.Map(controllerruntime.EnqueueByRuntime(runtimes)),
 		controllerruntime.ComponentOptions{Listener: listener.Options{TLS: keys.ServerTLSConfig(material)}})
 	if err != nil {

@@ -221,7 +221,8 @@ func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Han
 	material, err := keysource.NewSecret(w.plane.Client, w.set.ListenerSecret(), keys.FilesOptions{Poll: 200 * time.Millisecond})
 	w.must(err)
 	w.run(material.Start)
-	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
+	peers := listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{})
+	l, err := listener.New(peers, pinning, handlers, listener.Options{
 		Addr: w.addr, TLS: keys.ServerTLSConfig(material), Fleet: w.fleet,
 	})
 	w.must(err)

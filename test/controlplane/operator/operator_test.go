@@ -174,11 +174,12 @@ func (l *lab) newOperator(t *testing.T, opts manager.Options) *operator {
 	bound := must(network.Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	o.addr = bound.Addr().String()
 	var err error
+	material := l.ServerMaterial()
 	o.events, o.source, err = controllerruntime.RegisterListenerComponent(o.addr, "my-operator",
-		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),
+		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
 		controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(runtimes)),
 		controllerruntime.ComponentOptions{
-			Listener: listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(l.ServerMaterial()), Hooks: o.reasons.hooks()},
+			Listener: listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(material), Hooks: o.reasons.hooks()},
 			Source:   controllerruntime.SourceOptions{Elected: o.mgr.Elected()},
 		})
 	err = errors.Join(err, o.mgr.Add(o.events),

@@ -33,9 +33,9 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 
 // listen receives events over HTTP.
 func (o *operator) listen(context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
-	peers := listener.FromTLS(listener.PeerOptions{})
+	roots := keys.Roots(o.files)
+	peers := listener.FromTLSWithRoots(roots, listener.PeerOptions{})
 	if o.Gateway != "" {
-		roots := keys.Roots(o.files)
 		peers = listener.FromXFCC(listener.ProxyCertificate(roots, o.Gateway), roots, listener.PeerOptions{})
 	}
 	return controllerruntime.RegisterListenerComponent(o.Listen, o.Manager, peers, listener.SANPinning(o.runtimes),
