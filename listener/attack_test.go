@@ -2,7 +2,6 @@ package listener_test
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"net/http"
 	"net/netip"
 	"strings"
