@@ -77,7 +77,8 @@ func controlPlaneSettings(c *config) []setting {
 			"Timeout of one attempt to send events."),
 		optional("MAX_BACKOFF", duration(&c.Outbox.MaxBackoff), outbox.Defaults().MaxBackoff.String(),
 			"Longest delay between two attempts to send events, unless the control plane requests a longer one."),
-		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval), outbox.Defaults().HeartbeatInterval.String(),
+		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
+			outbox.Defaults().HeartbeatInterval.String(),
 			"Longest time between two heartbeats. Only contract v3 has heartbeats. 0s turns them off. "+
 				"With more than 3m, the listener needs a longer IdleTimeout."),
 	}
