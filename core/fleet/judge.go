@@ -48,8 +48,8 @@ func (r *record) silence(now time.Time) string {
 	}
 }
 
-// proofLasts is the time for which a review by a client certificate, or a living canary, proves that
-// the API server calls the agent.
+// proofLasts is the time for which a review by a client certificate, or a living canary, proves
+// that the API server calls the agent.
 const proofLasts = 10 * time.Minute
 
 // isProved reports whether the API server called the agent lately: within proofLasts, and at least
