@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
@@ -25,4 +27,22 @@ func Kubectl(t testing.TB, args ...string) string {
 		t.Fatalf("kubectl %v: %v\n%s", args, err, out)
 	}
 	return string(out)
+}
+
+// Helm runs helm at the root of the repository, and returns its output.
+func Helm(t testing.TB, args ...string) (string, error) {
+	t.Helper()
+	path := filepath.Join(test.Root(), "bin", "tools", runtime.Version(), "helm")
+	if _, err := os.Stat(path); err != nil {
+		Missing(t, "needs %s, which make test builds", path)
+	}
+	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that helm reads.
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Dir = test.Root()
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	var problem bytes.Buffer
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
+	return string(out) + problem.String(), err
 }

@@ -50,8 +50,30 @@ func TestChainOverNATS(t *testing.T) {
 	w.restart()
 	w.reaches(stays, steady, "last", labels(steady))
 	flow.Settle(patience, before)
+	w.installChart(stays)
+	w.reaches(stays, steady, "by-chart", labels("by-chart"))
 	if _, err := w.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: goes, Domain: operatorDomain}); err == nil {
 		t.Error("a runtime gets a certificate with the name of the operator")
+	}
+}
+
+// installChart installs the agent of the chart beside the other one, with its Secret. It watches for
+// steady what no webhook does.
+func (w *world) installChart(id core.RuntimeID) {
+	w.t.Helper()
+	const watchers = `informer.watchers=[{"metadata":{"name":"by-chart","namespace":"kcp-system"},"spec":{"manager":"my-operator",` +
+		`"resourceToWatch":{"group":"","version":"v1","resource":"configmaps"},"labelsToWatch":{"watched-by":"by-chart"}}}]`
+	in := w.runtimes[id]
+	rig.Kubectl(w.t, "--kubeconfig", in.Kubeconfig, "create", "namespace", "by-chart")
+	var secret corev1.Secret
+	w.must(in.Client.Get(w.t.Context(), client.ObjectKey{Namespace: installation.DefaultNamespace, Name: "runtime-watcher-tls"}, &secret))
+	secret.ObjectMeta = metav1.ObjectMeta{Namespace: "by-chart", Name: secret.Name}
+	w.must(in.Client.Create(w.t.Context(), &secret))
+	out, err := rig.Helm(w.t, "install", "agent", "deploy/charts/runtime-watcher-agent", "--namespace", "by-chart",
+		"--kubeconfig", in.Kubeconfig, "--set", "image.repository=agent.example/agent,image.tag=test",
+		"--set", "controlPlane.address="+host+":443,env.TRANSPORT=nats,source=informer", "--set-json", watchers)
+	if err != nil {
+		w.t.Fatalf("helm install: %v: %s", err, out)
 	}
 }
 

@@ -2,14 +2,11 @@
 package charts
 
 import (
-	"bytes"
 	"flag"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -40,24 +37,6 @@ func exampleValues() []string {
 	}
 }
 
-// helm runs helm at the root of the repository.
-func helm(t *testing.T, args ...string) (string, error) {
-	t.Helper()
-	path := filepath.Join(test.Root(), "bin", "tools", runtime.Version(), "helm")
-	if _, err := os.Stat(path); err != nil {
-		rig.Missing(t, "needs %s, which make test builds", path)
-	}
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that helm reads.
-	cmd := exec.CommandContext(t.Context(), path, args...)
-	cmd.Dir = test.Root()
-	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-	var problem bytes.Buffer
-	cmd.Stderr = &problem
-	out, err := cmd.Output()
-	return string(out) + problem.String(), err
-}
-
 func render(t *testing.T, chart string, values ...string) string {
 	t.Helper()
 	out, err := template(t, chart, values...)
@@ -77,7 +56,7 @@ func template(t *testing.T, chart string, values ...string) (string, error) {
 		}
 		args = append(args, option, value)
 	}
-	return helm(t, args...)
+	return rig.Helm(t, args...)
 }
 
 // informerValues set what deploy/example-informer sets.
@@ -354,7 +333,7 @@ func TestVariablesOfTheChartAreRefused(t *testing.T) {
 
 func TestLint(t *testing.T) {
 	for chart, values := range map[string]string{agent: strings.Join(exampleValues(), ","), controlPlane: "crd.keep=true"} {
-		if out, err := helm(t, "lint", "--strict", chart, "--set", values); err != nil {
+		if out, err := rig.Helm(t, "lint", "--strict", chart, "--set", values); err != nil {
 			t.Errorf("helm lint %s: %v\n%s", chart, err, out)
 		}
 	}
@@ -386,7 +365,7 @@ func TestServerAccepts(t *testing.T) {
 func TestInstallElsewhere(t *testing.T) {
 	plane := rig.SharedAPIServer(t, apiserver.Options{})
 	run := func(args ...string) string {
-		out, err := helm(t, append(args, "--kubeconfig", plane.Kubeconfig)...)
+		out, err := rig.Helm(t, append(args, "--kubeconfig", plane.Kubeconfig)...)
 		if err != nil {
 			t.Fatalf("helm %v: %v: %s", args, err, out)
 		}
