@@ -25,10 +25,10 @@ func Subject(manager core.Manager, runtime core.RuntimeID) string {
 func InboxPrefix(runtime core.RuntimeID) string { return inboxRoot + "." + token(runtime) }
 
 // token returns the runtime as one token of a subject. A '%' starts an escaped byte, as in a URL.
-func token(runtime core.RuntimeID) string {
-	// PathEscape leaves these characters, which have a meaning in subjects.
-	return strings.NewReplacer(".", "%2E", "*", "%2A", ">", "%3E").Replace(url.PathEscape(string(runtime)))
-}
+func token(runtime core.RuntimeID) string { return leftByURLs.Replace(url.PathEscape(string(runtime))) }
+
+// leftByURLs escapes characters that PathEscape leaves, and that have a meaning in subjects.
+var leftByURLs = strings.NewReplacer(".", "%2E", "*", "%2A", ">", "%3E")
 
 // parseSubject returns the runtime that published a message.
 func parseSubject(subject string) (core.RuntimeID, error) {
