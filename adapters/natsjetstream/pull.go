@@ -1,6 +1,7 @@
 package natsjetstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -155,11 +156,22 @@ func (c *Consumer) open(
 		c.paced.WarnContext(ctx,
 			"stream may lose messages that were not handled, want the limits and denials of StreamConfig",
 			slog.String("stream", config.Name))
+	} else if config.Replicas > 1 && !c.isStrict(ctx, config.Name) {
+		c.paced.WarnContext(ctx,
+			"runtimes can change the leader of the stream, want NATS servers with strict JSON",
+			slog.String("stream", config.Name))
 	}
 	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager, c.ackWait)); err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
 	}
 	return stream, durable, nil
+}
+
+// isStrict reports whether the server refuses a request with an unknown field. Another server takes
+// an acknowledgement that a runtime directs to the API for a request, which streams cannot deny.
+func (c *Consumer) isStrict(ctx context.Context, stream string) bool {
+	info, err := c.conn.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.INFO."+stream, []byte(`{"unknown":0}`))
+	return err != nil || bytes.Contains(info.Data, []byte(`"error":{`))
 }
 
 // openStream also measures the clock of the stream, so that no message is taken before.

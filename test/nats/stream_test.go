@@ -1,9 +1,12 @@
 package nats_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,7 +75,8 @@ func (b *broker) mustForward(f core.Forwarder, batch core.Batch) {
 	eventually(b.t, "the batch is stored", func() bool { return f.Forward(b.t.Context(), manager, batch) == nil })
 }
 
-// Replicated streams have an answer of their own for a heartbeat that finds another message.
+// Replicated streams have an answer of their own for a heartbeat that finds another message. The
+// consumer warns about a server that takes an acknowledgement for a request to change their leader.
 func TestHeartbeatsInACluster(t *testing.T) {
 	t.Parallel()
 	for name, p := range lab.NATSServers(t) {
@@ -89,6 +93,14 @@ func TestHeartbeatsInACluster(t *testing.T) {
 			stream := lab.Must(lab.Must(jetstream.New(conn)).Stream(t.Context(), config.Name))
 			if got := lab.Must(stream.Info(t.Context())).State.Msgs; got != 1 {
 				t.Errorf("the stream has %d heartbeats of a runtime, want 1", got)
+			}
+			var log bytes.Buffer
+			logger := slog.New(slog.NewTextHandler(&log, nil))
+			stop := consume(t, conn, newOperator(), natsjetstream.Options{Logger: logger})
+			eventually(t, "the heartbeat is taken", func() bool { return lab.Must(stream.Info(t.Context())).State.Msgs == 0 })
+			stop()
+			if warned := strings.Contains(log.String(), "strict JSON"); warned != (name != "embedded") {
+				t.Errorf("the consumer warns about the server: %t", warned)
 			}
 		})
 	}

@@ -41,7 +41,9 @@ type neighbour func(ctx context.Context, n int, batch core.Batch)
 // TestNeighbours compares the latency of runtimes with a few events beside four loud ones, and beside
 // sixteen with refused batches that never confirm a refusal. Phases without and with neighbours
 // alternate, so that both have the same share of a noisy machine. Those without use another operator,
-// because a stream keeps what neighbours sent before. HTTP is measured beside NATS.
+// because a stream keeps what neighbours sent before. It is also measured while the neighbours send to
+// the other one: what they take of the processors there is no fault of an operator. HTTP is measured
+// beside NATS.
 //
 // The number of batches of neighbours that were answered is the control of the attack.
 func TestNeighbours(t *testing.T) {
@@ -52,20 +54,22 @@ func TestNeighbours(t *testing.T) {
 	}{{"loud", loudRuntimes, loudEvents, ""}, {"hostile", hostileRuntimes, 1, "other"}} {
 		for _, transport := range []string{"http2", "nats"} {
 			t.Run(kind.name+"/"+transport, func(t *testing.T) {
-				quiet, _ := ends(t, transport)
-				noisy, noise := ends(t, transport)
-				var alone, beside []time.Duration
+				quiet, _, server := ends(t, transport)
+				noisy, noise, noisyServer := ends(t, transport)
 				noises.Store(0)
+				var alone, elsewhere, beside phases
+				used := func() time.Duration {
+					return processorTime() + broker(server).Processor + broker(noisyServer).Processor
+				}
 				for range rounds {
-					alone = append(alone, measure(t, quiet)...)
+					alone.measure(t, quiet, used)
 					stop := start(kind.count, func(ctx context.Context, n int) { noise(ctx, n, batch(n, kind.events, kind.claim)) })
-					beside = append(beside, measure(t, noisy)...)
+					elsewhere.measure(t, quiet, used)
+					beside.measure(t, noisy, used)
 					stop()
 				}
-				a, b := kit.Sorted(alone), kit.Sorted(beside)
-				a50, a99, b50, b99 := a.At(50), a.At(99), b.At(50), b.At(99)
-				t.Logf("%d calls alone: p50 %v, p99 %v; beside %d %s runtimes: p50 %v, p99 %v; ratios %.2f and %.2f; %d batches of neighbours",
-					len(alone), a50, a99, kind.count, kind.name, b50, b99, b50.Seconds()/a50.Seconds(), b99.Seconds()/a99.Seconds(), noises.Load())
+				t.Logf("alone %v; neighbours at another operator %v; at the same one %v; %d of their batches",
+					&alone, &elsewhere, &beside, noises.Load())
 				if noises.Load() < rounds*int64(kind.count) {
 					t.Error("the batches of the neighbours do not arrive")
 				}
@@ -75,14 +79,14 @@ func TestNeighbours(t *testing.T) {
 }
 
 // ends starts an operator with the default shares. It returns the forwarders of all runtimes, and how
-// a neighbour sends a batch.
-func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbour) {
+// a neighbour sends a batch, and the process of the NATS server.
+func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbour, server int) {
 	t.Helper()
 	const all = quietRuntimes + hostileRuntimes
 	if transport == "http2" {
 		over = listenTo(t, all, &counter{}, listener.Options{})
 		connect(t, over)
-		return over, forwarding(over)
+		return over, forwarding(over), 0
 	}
 	b := lab.StartBroker(t, lab.BrokerOptions{}, users(all)...)
 	consume(t, b.Operator(manager), &counter{})
@@ -90,7 +94,7 @@ func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbou
 		over = append(over, b.Forwarder(runtimeNumber(n), natsjetstream.ForwarderOptions{AnswerWait: time.Minute, Timeout: time.Minute}))
 	}
 	connect(t, over)
-	return over, publishing(b)
+	return over, publishing(b), b.Nodes[0].Pid()
 }
 
 func connect(t *testing.T, over []core.Forwarder) {
@@ -102,12 +106,23 @@ func connect(t *testing.T, over []core.Forwarder) {
 	}
 }
 
-// measure returns the latencies of calls of the quiet runtimes.
-func measure(t *testing.T, over []core.Forwarder) []time.Duration {
+// phases have the latencies of calls of the quiet runtimes, and the processor time of all.
+type phases struct {
+	took []time.Duration
+	used time.Duration
+}
+
+func (p *phases) String() string {
+	sorted := kit.Sorted(p.took)
+	return fmt.Sprintf("p50 %v, p99 %v of %d calls, %v processor time", sorted.At(50), sorted.At(99), len(p.took), p.used)
+}
+
+func (p *phases) measure(t *testing.T, over []core.Forwarder, used func() time.Duration) {
 	t.Helper()
 	took := make([][]time.Duration, quietRuntimes)
 	ctx, cancel := context.WithTimeout(t.Context(), phase)
 	defer cancel()
+	before := used()
 	var all sync.WaitGroup
 	for n := range quietRuntimes {
 		all.Go(func() {
@@ -121,7 +136,7 @@ func measure(t *testing.T, over []core.Forwarder) []time.Duration {
 		})
 	}
 	all.Wait()
-	return slices.Concat(took...)
+	p.used, p.took = p.used+used()-before, slices.Concat(append(took, p.took)...)
 }
 
 func each(ctx context.Context, interval time.Duration, act func()) {
