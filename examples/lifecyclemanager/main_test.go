@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,11 +21,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 const (
@@ -68,9 +69,7 @@ type world struct {
 // TestGateway deploys config/istio, and posts events as a sidecar does. The demo covers runtimes
 // that connect directly.
 func TestGateway(t *testing.T) {
-	w := newWorld(t, lab.Options{CRDPaths: []string{
-		filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml"),
-	}})
+	w := newWorld(t, lab.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
 	w.must(w.Plane.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system"}}))
 	w.deploy("istio")
 	// Without a kubeconfig, it only gets its certificates.
@@ -138,15 +137,6 @@ func (w *world) deploy(folder string) {
 	w.must(w.Deploy(w.t.Context(), objects))
 }
 
-func moduleDir(t *testing.T, module string) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		t.Fatalf("cannot find module %s: %v", module, err)
-	}
-	return strings.TrimSpace(string(out))
-}
-
 func (w *world) must(err error) {
 	w.t.Helper()
 	if err != nil {
@@ -156,16 +146,7 @@ func (w *world) must(err error) {
 
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.t.Fatalf("not within %s: %s\nlogs are in %s", patience, what, w.Dir)
-		}
-	}
+	rig.Eventually(w.t, patience, what+"; the logs are in "+w.Dir, condition)
 }
 
 func (w *world) exists(object client.Object, name string) bool {

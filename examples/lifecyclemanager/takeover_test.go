@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -17,12 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
-
-// takeover is the limit from the end of the leader to the effects of a change. The lease of the
-// leader lasts 15 s. The rest is for a busy machine.
-const takeover = 5 * time.Minute
 
 // TestTakeover kills the leader of two replicas, and changes a runtime at that moment. The other
 // replica must lead, and must get the event. No other event is for the controller of Kymas: resends
@@ -47,26 +40,17 @@ func TestTakeover(t *testing.T) {
 	w.must(w.KillLeader(t.Context()))
 	began := time.Now()
 	w.must(w.setModules())
-	ctx, cancel := context.WithTimeoutCause(t.Context(), takeover, errors.New("not within "+takeover.String()))
-	defer cancel()
-	w.poll(ctx, "the other replica leads", func() bool {
-		leader, err := w.EventsAddress(ctx)
+	w.eventually("the other replica leads", func() bool {
+		leader, err := w.EventsAddress(t.Context())
 		return err == nil && leader != killed
 	})
 	t.Logf("the other replica leads after %s", time.Since(began).Round(time.Millisecond))
-	w.poll(ctx, "the event starts a reconcile", func() bool {
-		counts, err := w.Reconciles(ctx)
+	w.eventually("the event starts a reconcile", func() bool {
+		counts, err := w.Reconciles(t.Context())
 		return err == nil && counts[[2]string{string(kymaManager), "event"}] > 0
 	})
-	w.poll(ctx, "the module is removed", func() bool { return apierrors.IsNotFound(w.findManager()) })
+	w.eventually("the module is removed", func() bool { return apierrors.IsNotFound(w.findManager()) })
 	t.Logf("the event has led to a reconcile, and the module is removed, after %s", time.Since(began).Round(time.Millisecond))
-}
-
-func (w *world) poll(ctx context.Context, what string, condition func() bool) {
-	w.t.Helper()
-	if err := machine.Poll(ctx, condition); err != nil {
-		w.t.Fatalf("%s: %v\nlogs are in %s", what, err, w.Dir)
-	}
 }
 
 // setModules edits the Kyma in the runtime, as a user does.

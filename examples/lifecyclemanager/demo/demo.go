@@ -5,17 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/runtime"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 const (
@@ -168,3 +169,58 @@ func (d *demo) wait(ctx context.Context) error {
 func (d *demo) printf(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format, args...) }
 
 func seconds(t time.Duration) string { return fmt.Sprintf("%.1f s", t.Seconds()) }
+
+// deploy applies config/native and the Watcher of the module, as `kubectl apply -k` does.
+func (d *demo) deploy(ctx context.Context) error {
+	objects, err := lab.Kustomize("native")
+	if err != nil {
+		return err
+	}
+	if err := d.Deploy(ctx, objects); err != nil {
+		return err
+	}
+	return d.ApplyFile(ctx, "samples/keda-watcher.yaml")
+}
+
+// register registers both runtimes, and waits for their agents. The users of the second one see
+// modules that are in beta.
+func (d *demo) register(ctx context.Context) (err error) {
+	if d.before, err = d.Runtimes[second].Inventory(ctx); err != nil {
+		return err
+	}
+	beta := map[string]string{v1beta2.BetaLabel: "true"}
+	if err := errors.Join(d.Register(ctx, first, nil), d.Register(ctx, second, beta)); err != nil {
+		return err
+	}
+	return machine.Poll(ctx, func() bool { return d.is(ctx, first, "fresh", "") && d.isFresh(ctx) })
+}
+
+// is reports whether the fleet has a runtime in a state for both controllers, for a reason or none.
+func (d *demo) is(ctx context.Context, id, state, reason string) bool {
+	fleet, err := d.Fleet(ctx, id)
+	return err == nil && len(fleet) == 2 && !slices.ContainsFunc(fleet, func(f lab.Freshness) bool {
+		return f.State != state || f.Reason != reason
+	})
+}
+
+// summary prints why the operator has reconciled.
+func (d *demo) summary(ctx context.Context, took time.Duration) error {
+	counts, err := d.Reconciles(ctx)
+	if err != nil {
+		return err
+	}
+	d.printf("\nAll effects are as expected, after %s. The reconciles by cause:\n\n", seconds(took))
+	causes := []string{"local", "event", "resync", "freshness", "poll", "retry"}
+	d.printf("  %-18s", "")
+	for _, cause := range causes {
+		d.printf(" %10s", cause)
+	}
+	for _, controller := range []string{"lifecycle-manager", "module-manager"} {
+		d.printf("\n  %-18s", controller)
+		for _, cause := range causes {
+			d.printf(" %10d", counts[[2]string{controller, cause}])
+		}
+	}
+	d.printf("\n")
+	return nil
+}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -48,46 +47,17 @@ func play(t *testing.T, args ...string) {
 	t.Logf("\n%s", &out)
 }
 
-// TestInterrupt ends the story in the middle, as Ctrl-C does. Nothing may be left.
+// TestInterrupt wants the exit code of a shell after Ctrl-C. TestGuide interrupts the demo.
 func TestInterrupt(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs real API servers, which -short leaves out")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	demo := exec.Command(self, busy) // The signal ends it.
-	demo.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+dir)
-	demo.Stderr = os.Stderr
-	out, err := demo.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := demo.Start(); err != nil {
-		t.Fatal(err)
-	}
-	awaitLine(t, out, "a user edits its Deployment")
-	if len(processes(t, dir)) < 10 {
-		t.Errorf("processes %q, want all of the demo: this test could not fail", processes(t, dir))
-	}
-	if err := demo.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, out) // It ends with the process.
-	if err, ok := errors.AsType[*exec.ExitError](demo.Wait()); !ok || err.ExitCode() != 130 {
-		t.Errorf("it ends with %v, want exit code 130", err)
-	}
-	if left := processes(t, dir); len(left) > 0 {
-		t.Errorf("processes %q are left", left)
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("files %v are left: %v", left, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := run(ctx, nil, io.Discard, io.Discard); exitCode(err) != 130 {
+		t.Errorf("%v, exit code %d, want 130", err, exitCode(err))
 	}
 }
 
-// TestGuide runs each command of the guide, in its order, while the demo serves.
+// TestGuide runs each command of the guide, in its order, while the demo serves. Then Ctrl-C ends the
+// demo, and nothing may be left.
 func TestGuide(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
@@ -100,16 +70,24 @@ func TestGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	out, printed := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- run(ctx, []string{"-serve", busy}, printed, os.Stderr)
-		_ = printed.Close()
-	}()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	demo := exec.Command(self, "-serve", busy) // The signal ends it.
+	demo.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+dir)
+	demo.Stderr = os.Stderr
+	out, err := demo.StdoutPipe()
+	if err == nil {
+		err = demo.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = demo.Process.Kill() }) // It has ended, unless the test fails.
 	env := append(os.Environ(), "PATH="+assets+":"+os.Getenv("PATH"))
-	lines := bufio.NewScanner(out)
-	for lines.Scan() && !strings.Contains(lines.Text(), "GUIDE.md") {
+	for lines := bufio.NewScanner(out); lines.Scan() && !strings.Contains(lines.Text(), "GUIDE.md"); {
 		if variable, ok := strings.CutPrefix(lines.Text(), "  export "); ok {
 			env = append(env, variable)
 		}
@@ -117,7 +95,7 @@ func TestGuide(t *testing.T) {
 	blocks := strings.Split(string(guide), "```sh\n")[1:]
 	for _, block := range blocks {
 		block, _, _ = strings.Cut(block, "```")
-		shell := exec.CommandContext(ctx, "bash", "-euxo", "pipefail", "-c", block)
+		shell := exec.CommandContext(t.Context(), "bash", "-euxo", "pipefail", "-c", block)
 		shell.Env, shell.Dir = env, "../../.."
 		if said, err := shell.CombinedOutput(); err != nil {
 			t.Errorf("%v:\n%s", err, said)
@@ -127,10 +105,21 @@ func TestGuide(t *testing.T) {
 	if len(blocks) < 5 {
 		t.Errorf("the guide has %d blocks of commands", len(blocks))
 	}
-	stop()
-	_, _ = io.Copy(io.Discard, out) // It ends with the demo.
-	if err := <-ended; err != nil {
+	if names := processes(t, dir); len(names) < 10 {
+		t.Errorf("processes %q, want all of the demo: this test could not fail", names)
+	}
+	if err := demo.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, out) // It ends with the process.
+	if err := demo.Wait(); err != nil {
 		t.Error(err)
+	}
+	if left := processes(t, dir); len(left) > 0 {
+		t.Errorf("processes %q are left", left)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("files %v are left: %v", left, err)
 	}
 }
 
@@ -145,19 +134,6 @@ func TestReadme(t *testing.T) {
 			t.Errorf("no such line in the README: %s", text)
 		}
 	}
-}
-
-// awaitLine reads until a line has a text.
-func awaitLine(t *testing.T, out io.Reader, text string) {
-	t.Helper()
-	var all strings.Builder
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		all.WriteString(lines.Text() + "\n")
-		if strings.Contains(lines.Text(), text) {
-			return
-		}
-	}
-	t.Fatalf("no line with %q:\n%s", text, all.String())
 }
 
 // processes returns the names of all processes that know a directory, by an argument or a variable.

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
@@ -95,8 +96,10 @@ func (d *demo) addModules(ctx context.Context) error {
 		d.ApplyFile(ctx, "samples/keda-1.0.0.yaml"), d.ApplyFile(ctx, "samples/logger-0.1.0.yaml"))
 }
 
+// hasCatalog also wants the Kyma, which an operator that is killed may not have made yet.
 func (d *demo) hasCatalog(ctx context.Context) bool {
-	return slices.Equal(d.catalog(ctx, first), []string{"keda-1.0.0"}) &&
+	_, err := d.userKyma(ctx, second)
+	return err == nil && slices.Equal(d.catalog(ctx, first), []string{"keda-1.0.0"}) &&
 		slices.Equal(d.catalog(ctx, second), []string{"keda-1.0.0", "logger-0.1.0"})
 }
 
@@ -323,3 +326,53 @@ func (d *demo) left(ctx context.Context) []string {
 	}
 	return slices.DeleteFunc(now, func(object string) bool { return slices.Contains(d.before, object) })
 }
+
+// registerLocal registers the control plane as a runtime.
+func (d *demo) registerLocal(ctx context.Context) error {
+	return d.Register(ctx, lab.ControlPlane, nil)
+}
+
+func (d *demo) localHasCatalog(ctx context.Context) bool {
+	_, err := d.userKyma(ctx, lab.ControlPlane)
+	return err == nil && slices.Equal(d.catalog(ctx, lab.ControlPlane), []string{"keda-1.0.0", "keda-2.0.0"})
+}
+
+func (d *demo) enableLocal(ctx context.Context) error {
+	return d.setModules(ctx, lab.ControlPlane, v1beta2.Module{Name: "keda"})
+}
+
+func (d *demo) localIsReady(ctx context.Context) bool {
+	kyma, err := d.userKyma(ctx, lab.ControlPlane)
+	return err == nil && kyma.Status.State == v1beta2.Ready && len(kyma.Status.Modules) == 1
+}
+
+func (d *demo) deleteLocal(ctx context.Context) error {
+	return d.Plane.Delete(ctx, kymaOf(lab.ControlPlane))
+}
+
+// localIsGone reports whether module and Kyma of the control plane are gone, and the operator and
+// the Kyma of another runtime are there.
+func (d *demo) localIsGone(ctx context.Context) bool {
+	operator := &appsv1.Deployment{}
+	operator.Namespace, operator.Name = "kcp-system", "lifecycle-manager"
+	return d.hasNoKyma(ctx, lab.ControlPlane) && !d.hasNoKyma(ctx, first) &&
+		apierrors.IsNotFound(d.Plane.Get(ctx, manager, &appsv1.Deployment{})) &&
+		d.Plane.Get(ctx, client.ObjectKeyFromObject(operator), operator) == nil
+}
+
+func (d *demo) killFirst(ctx context.Context) error {
+	d.Runtimes[first].Cut()
+	return d.Plane.Delete(ctx, kymaOf(first))
+}
+
+func (d *demo) firstNamesCause(ctx context.Context) bool {
+	kyma, err := d.planeKyma(ctx, first)
+	return err == nil && kyma.Status.State == v1beta2.Deleting && kyma.Status.Message != ""
+}
+
+// forgetFirst is the way out of a deletion that a dead cluster holds up.
+func (d *demo) forgetFirst(ctx context.Context) error {
+	return d.Plane.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: first}})
+}
+
+func (d *demo) firstIsGone(ctx context.Context) bool { return d.hasNoKyma(ctx, first) }

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -54,23 +54,17 @@ func (l *Lab) Reconciles(ctx context.Context) (map[[2]string]int, error) {
 		return nil, err
 	}
 	counts := make(map[[2]string]int)
-	for line := range strings.Lines(text) {
-		var cause, controller string
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		rest, ok := strings.CutPrefix(name, `lifecycle_manager_reconciles_total{cause="`)
-		if !ok {
-			continue
-		}
-		cause, rest, _ = strings.Cut(rest, `",controller="`)
-		controller, _, _ = strings.Cut(rest, `"`)
-		count, err := strconv.ParseFloat(value, 64)
+	for _, found := range reconciles.FindAllStringSubmatch(text, -1) {
+		count, err := strconv.ParseFloat(found[3], 64)
 		if err != nil {
 			return nil, err
 		}
-		counts[[2]string{controller, cause}] = int(count)
+		counts[[2]string{found[2], found[1]}] = int(count)
 	}
 	return counts, nil
 }
+
+var reconciles = regexp.MustCompile(`(?m)^lifecycle_manager_reconciles_total{cause="(.*)",controller="(.*)"} (.*)$`)
 
 // ask sends a request to the replica that leads, as a reader with a token.
 func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {

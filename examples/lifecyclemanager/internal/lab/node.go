@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
 )
@@ -31,27 +30,26 @@ import (
 // interval is the time between two looks of a node at its cluster.
 const interval = 100 * time.Millisecond
 
-// node stands in for the machines of a runtime. It runs the agents and the managers of
-// modules, and reports all other Deployments as available.
+// node stands in for the machines of a runtime. It runs the agents and the managers of modules, and
+// reports all other Deployments as available.
 type node struct {
 	name, dir string
 	log       func(name string) string
 	cluster   *apiserver.ControlPlane
 	programs  programs
 	work      sync.WaitGroup
-	// modules are the managers of modules, by name, and broken ends them.
-	modules map[string]*module
-	broken  atomic.Bool
-	// volumes are those of all agents, by name, and started is the number of agents so far.
+	// broken ends the managers of modules.
+	broken atomic.Bool
+	// volumes are those of all agents, by name, and started is the number of pods so far.
 	volumes map[string]*mounted
 	started int
 
-	mu     sync.Mutex
-	agents []*agent
+	mu   sync.Mutex
+	pods []*pod
 }
 
 func newNode(dir string, log func(string) string, name string) *node {
-	return &node{name: name, dir: dir, log: log, volumes: make(map[string]*mounted), modules: make(map[string]*module)}
+	return &node{name: name, dir: dir, log: log, volumes: make(map[string]*mounted)}
 }
 
 // apiServerArgs returns the flags by which an API server reaches the agents.
@@ -72,7 +70,7 @@ func (n *node) apiServerArgs() (map[string][]string, error) {
 
 func (n *node) socket() string { return filepath.Join(n.dir, "egress.sock") }
 
-// start starts the node. stop ends it with its agents.
+// start starts the node. stop ends it with its pods.
 func (n *node) start(cluster *apiserver.ControlPlane, programs programs) (stop func() error, err error) {
 	n.cluster, n.programs = cluster, programs
 	ctx, cancel := context.WithCancel(context.Background())
@@ -88,15 +86,14 @@ func (n *node) start(cluster *apiserver.ControlPlane, programs programs) (stop f
 		cancel()
 		err := server.Close()
 		n.work.Wait()
-		n.stopAgents()
-		n.dropModules(nil)
+		n.drop(func(*pod) bool { return true })
 		return err
 	}, nil
 }
 
 // dial connects to an agent at random. There is no other Service that an API server calls.
 func (n *node) dial(ctx context.Context, _ string) (net.Conn, error) {
-	ready := n.ready()
+	ready := n.ready(agentKey)
 	if len(ready) == 0 {
 		return nil, errors.New("no agent is ready")
 	}
@@ -133,22 +130,17 @@ func (n *node) sync(ctx context.Context) error {
 	if err := n.cluster.Client.List(ctx, list); err != nil {
 		return err
 	}
-	var ofAgent *appsv1.Deployment
+	there := make(map[client.ObjectKey]bool)
 	for i := range list.Items {
-		if list.Items[i].Name == installation.Name && list.Items[i].Namespace == installation.DefaultNamespace {
-			ofAgent = &list.Items[i]
-		}
+		there[client.ObjectKeyFromObject(&list.Items[i])] = true
 	}
-	n.dropModules(list.Items)
-	errs := []error{n.keepAgents(ctx, ofAgent), n.release(ctx)}
+	n.drop(func(p *pod) bool { return !there[p.owner] })
+	errs := []error{n.release(ctx)}
 	for i := range list.Items {
-		available, err := int32(len(n.ready())), error(nil) //nolint:gosec // A handful.
-		if &list.Items[i] != ofAgent {
-			available, err = n.keepModule(&list.Items[i])
-		}
+		available, err := n.keep(ctx, &list.Items[i])
 		errs = append(errs, err, n.report(ctx, &list.Items[i], available))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.publish(ctx, there[agentKey]))...)
 }
 
 // report writes the status of a Deployment.
@@ -172,16 +164,17 @@ func (n *node) report(ctx context.Context, deployment *appsv1.Deployment, availa
 	return ignoreRaces(n.cluster.Client.Status().Update(ctx, deployment))
 }
 
-// publish writes the endpoints of the agent's Service. An API server does not take an address of
-// this machine there, so it gets others.
-func (n *node) publish(ctx context.Context, ready int) error {
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-		Namespace: installation.DefaultNamespace, Name: installation.Name,
-	}}
+// publish writes the endpoints of the agent's Service, if there is an agent. An API server does not
+// take an address of this machine there, so it gets others.
+func (n *node) publish(ctx context.Context, there bool) error {
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: agentKey.Namespace, Name: agentKey.Name}}
+	if !there {
+		return ignoreRaces(n.cluster.Client.Delete(ctx, slice))
+	}
 	_, err := controllerutil.CreateOrPatch(ctx, n.cluster.Client, slice, func() error {
-		slice.Labels = map[string]string{discoveryv1.LabelServiceName: installation.Name}
+		slice.Labels = map[string]string{discoveryv1.LabelServiceName: agentKey.Name}
 		slice.AddressType, slice.Endpoints = discoveryv1.AddressTypeIPv4, nil
-		for i := range ready {
+		for i := range n.ready(agentKey) {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 				Addresses:  []string{fmt.Sprintf("10.1.0.%d", i+1)},
 				Conditions: discoveryv1.EndpointConditions{Ready: new(true)},

@@ -29,6 +29,9 @@ func (l *Lab) Register(ctx context.Context, id string, labels map[string]string)
 	return l.Plane.Create(ctx, kyma)
 }
 
+// Kubeconfig is the path of an administrator's kubeconfig.
+func (r *Runtime) Kubeconfig() string { return r.plane.Kubeconfig }
+
 // kubeconfig returns one that goes by the link.
 func (r *Runtime) kubeconfig() ([]byte, error) {
 	config, err := clientcmd.LoadFromFile(r.plane.Kubeconfig)
