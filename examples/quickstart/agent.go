@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -45,7 +44,7 @@ func (r *remote) awaitResync(ctx context.Context) error {
 // awaitAgent returns when the agent is ready.
 func (r *remote) awaitAgent(ctx context.Context) (err error) {
 	ready := func() bool {
-		err = r.agent.ready(ctx)
+		_, err = r.agent.get(ctx, "/readyz")
 		return err == nil
 	}
 	if poll(ctx, ready) != nil {
@@ -61,46 +60,24 @@ func poll(ctx context.Context, done func() bool) error {
 	return machine.Poll(ctx, done)
 }
 
-func (a *agent) ready(ctx context.Context) error {
-	if a.webhook() == "" || a.metrics() == "" {
-		return errors.New("no addresses in its log yet")
-	}
-	_, err := a.get(ctx, "/readyz")
-	return err
-}
-
-func (a *agent) webhook() string { return a.address("webhook") }
-func (a *agent) metrics() string { return a.address("metrics") }
-
-func (a *agent) address(server string) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.addresses[server]
-}
-
 // get returns a response of the metrics server of the agent.
 func (a *agent) get(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.metrics()+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.metrics+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-
 	answer, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
 	defer answer.Body.Close()
-
 	body, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s: %s", path, answer.Status, body)
 	}
-
 	return body, err
 }
 
@@ -125,25 +102,14 @@ func (a *agent) events(ctx context.Context) (map[string]float64, error) {
 	return counts, nil
 }
 
-// readLog takes addresses and decisions from a line of the agent's log.
+// readLog takes a decision from a line of the agent's log.
 func (r *remote) readLog(line []byte) {
 	var record struct {
 		Msg      string `json:"msg"`
-		Server   string `json:"server"`
-		Address  string `json:"address"`
 		Decision string `json:"decision"`
 	}
-
-	if json.Unmarshal(line, &record) != nil {
-		return // Such as a panic. The file has it.
-	}
-
-	switch record.Msg {
-	case "listening":
-		r.agent.mu.Lock()
-		r.agent.addresses[record.Server] = record.Address
-		r.agent.mu.Unlock()
-	case "reviewed":
+	// Other texts, such as a panic, are in the file.
+	if json.Unmarshal(line, &record) == nil && record.Msg == "reviewed" {
 		r.journal.decided(record.Decision)
 	}
 }

@@ -32,17 +32,14 @@ func (d *demo) startAPIServers(ctx context.Context) (string, error) {
 	}
 	starting.Wait()
 	d.closers = append(d.closers, d.stopAPIServers)
-
 	if err := errors.Join(errs...); err != nil {
 		return "", err
 	}
-
 	for name, domain := range registered() {
 		if err := d.controlPlane.Client.Create(ctx, newRuntime(name, domain)); err != nil {
 			return "", err
 		}
 	}
-
 	return "control plane at " + host(d.controlPlane) + ", runtime at " + host(d.remotes[0].cluster), nil
 }
 

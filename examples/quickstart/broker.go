@@ -75,10 +75,10 @@ func (d *demo) configureBroker() (string, error) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"), file("tls.crt"), file("tls.key"), file("ca.crt"),
 		brokerUser(runtimeName, runtimeDomain)+brokerUser(neighbour, neighbourDomain))
+	files := testpki.Files(leaf, d.pki.ca)
+	files["nats.conf"] = []byte(config)
 	err = os.Mkdir(dir, 0o700)
-	for name, content := range map[string][]byte{
-		"ca.crt": d.pki.ca.PEM, "tls.crt": leaf.CertPEM, "tls.key": leaf.KeyPEM, "nats.conf": []byte(config),
-	} {
+	for name, content := range files {
 		err = errors.Join(err, os.WriteFile(file(name), content, 0o600))
 	}
 	return file("nats.conf"), err

@@ -84,24 +84,19 @@ func (d *demo) openLog() error {
 // play makes all stages and steps.
 func (d *demo) play(ctx context.Context) error {
 	d.report.title(d.settings)
-
 	for _, stage := range d.stages() {
 		if err := d.report.stage(ctx, stage); err != nil {
 			return fmt.Errorf("%s: %w\n  next: %s", stage.name, err, stage.next)
 		}
 	}
-
 	if err := d.playSteps(ctx); err != nil {
 		return err
 	}
-
 	d.finished = true
 	if d.settings.serve {
 		return d.serve(ctx)
 	}
-
 	d.report.printf("Try it by hand: make demo ARGS=--serve\n")
-
 	return nil
 }
 
@@ -110,23 +105,23 @@ type stage struct {
 	name string
 	// prepare returns a description of the result.
 	prepare func(context.Context) (string, error)
-	// doing is the text for a long stage, next the advice after a failure.
-	doing, next string
+	// next is the advice after a failure.
+	next string
 }
 
 // stages returns the stages in their order. Each needs those before it.
 func (d *demo) stages() []stage {
 	all := []stage{
-		{"programs", d.build, "building; the first time takes minutes", "see README.md, and run it again"},
-		{"API servers", d.startAPIServers, "starting both", "see the logs; they need 1 GB of memory together"},
-		{"certificates", d.issueCertificates, "issuing", "see whether the disk is full"},
-		{"operator", d.startOperator, "starting", "see quickstart.log"},
-		{"agent", d.remotes[0].startAgent, "starting", "see agent.log"},
-		{"webhook", d.remotes[0].watch, "waiting for the first review", "see agent.log and runtime/kube-apiserver.log"},
+		{"programs", d.build, "see README.md, and run it again"},
+		{"API servers", d.startAPIServers, "see the logs; they need 1 GB of memory together"},
+		{"certificates", d.issueCertificates, "see whether the disk is full"},
+		{"operator", d.startOperator, "see quickstart.log"},
+		{"agent", d.remotes[0].startAgent, "see agent.log"},
+		{"webhook", d.remotes[0].watch, "see agent.log and runtime/kube-apiserver.log"},
 	}
 	if d.settings.nats {
 		const beforeOperator = 3
-		server := stage{"NATS server", d.startBroker, "starting", "see nats.log"}
+		server := stage{"NATS server", d.startBroker, "see nats.log"}
 		return slices.Insert(all, beforeOperator, server)
 	}
 	return all

@@ -53,11 +53,11 @@ type ground struct {
 }
 
 // TestDrills runs the commands of the document, and waits for what the page and the logs say. The
-// times are for the document, and no verdict.
+// times are for the document, and no verdict. At the end the demo is killed, and leaves no process.
 func TestDrills(t *testing.T) {
 	all := drills(t)
 	p := start(t, nil, "--serve", "--port=0")
-	p.readUntil(t, "Decisions, deliveries")
+	p.readUntil(t, serving)
 	printed := p.text.String()
 	g := ground{t, filepath.Dir(find(t, `(?m)^  \. (\S+/env)$`, printed)), find(t, `(http://\S+/fleet) `, printed)}
 	g.await("fresh", "")
@@ -77,8 +77,12 @@ func TestDrills(t *testing.T) {
 			t.Errorf("drill %s: no line %q in\n%s", d.number, d.message, lines)
 		}
 	}
-	p.signal(t, syscall.SIGINT)
+	if len(p.children(t)) == 0 {
+		t.Error("no child processes, want API servers and agents")
+	}
+	p.signal(t, syscall.SIGKILL)
 	p.end(t)
+	p.checkNothingLeft(t, time.Minute)
 }
 
 // await waits until the page shows runtime-1 in a state, and runtime-2 as fresh.

@@ -6,6 +6,11 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
 	"os"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
@@ -16,4 +21,73 @@ func main() {
 	err := run(ctx, os.Args[1:], os.Getenv, stdout, os.Stderr)
 	stop()
 	os.Exit(exitCode(err))
+}
+
+const (
+	exitFailure     = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // As in a shell: 128 + SIGINT.
+)
+
+// errInterrupted means that a signal ended the program before its last step.
+var errInterrupted = errors.New("interrupted")
+
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		return exitUsage
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
+	default:
+		return exitFailure
+	}
+}
+
+// run is the whole program. It prints its error to stderr. Everything that it starts ends before it
+// returns.
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	settings, err := parse(args, getenv)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, err = io.WriteString(stdout, help())
+		return err
+	case err != nil:
+		fmt.Fprintf(stderr, "quickstart: %v\n", err)
+		return err
+	}
+
+	err = show(ctx, settings, &report{out: stdout})
+	switch {
+	case errors.Is(err, errInterrupted):
+		fmt.Fprintln(stderr, "quickstart: interrupted; all its processes have ended, and its files are removed")
+	case err != nil:
+		fmt.Fprintf(stderr, "\nquickstart: %v\n", err)
+	}
+	return err
+}
+
+// show runs the demo and removes its processes and files.
+func show(ctx context.Context, settings settings, report *report) (err error) {
+	d, err := newDemo(settings, report)
+	if err != nil {
+		return err
+	}
+	// After a signal, errInterrupted replaces the errors that the signal causes.
+	defer func() {
+		if ctx.Err() != nil {
+			err = d.interrupted()
+		}
+		err = errors.Join(err, d.clear(err))
+	}()
+	// A failure meanwhile, such as the end of the agent, ends the demo with its own error.
+	running, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	d.fail = fail
+	err = d.play(running)
+	if running.Err() != nil {
+		return context.Cause(running)
+	}
+	return err
 }

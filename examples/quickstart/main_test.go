@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -156,50 +157,52 @@ func (p *program) checkNothingLeft(t *testing.T, grace time.Duration) {
 	}
 }
 
-// checkNoFiles fails unless its temporary folder is empty.
-func (p *program) checkNoFiles(t *testing.T) {
-	t.Helper()
-	entries, err := os.ReadDir(p.tmp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		t.Errorf("left behind: %s", entry)
-	}
-}
-
-func TestDemoRunsThrough(t *testing.T) {
-	for _, contract := range []string{"v1", "v2", "v3"} {
-		t.Run(contract, func(t *testing.T) {
+// TestDemo runs the demo with each contract and transport. With --serve, Ctrl-C ends it.
+func TestDemo(t *testing.T) {
+	for name, args := range map[string][]string{
+		"v1": {"--contract=v1"}, "v2": {"--contract=v2", "--serve", "--port=0"}, "v3": nil,
+		"nats": {"--transport=nats", "--serve", "--port=0"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, nil, "--contract="+contract)
-			if code := p.end(t); code != 0 {
-				t.Fatalf("exit code %d, want 0:\n%s%s", code, &p.text, &p.stderr)
+			p := start(t, nil, args...)
+			if len(args) > 1 {
+				p.readUntil(t, serving)
 			}
-			p.checkNothingLeft(t, 0)
-			p.checkNoFiles(t)
-			if p.stderr.Len() > 0 {
-				t.Errorf("printed to stderr: %s", &p.stderr)
+			switch name {
+			case "v2":
+				p.signal(t, syscall.SIGINT)
+				p.checkEnd(t, 0)
+			case "nats":
+				p.kill(t, "natsserver")
+				p.checkFailure(t, "the NATS server ended", "nats.log")
+				find(t, "operator .* takes events from NATS", p.text.String())
+			default:
+				p.checkEnd(t, 0)
 			}
-			checkOutput(t, contract, p.text.String())
-			if contract == "v3" {
+			checkOutput(t, name, p.text.String())
+			if name == "v3" {
 				checkShownOutput(t, p.text.String())
 			}
 		})
 	}
 }
 
-func TestDemoOverNATS(t *testing.T) {
-	t.Parallel()
-	p := start(t, nil, "--transport=nats")
-	if code := p.end(t); code != 0 {
-		t.Fatalf("exit code %d, want 0:\n%s%s", code, &p.text, &p.stderr)
+// serving begins the last line of --serve.
+const serving = "Decisions, deliveries"
+
+// checkEnd fails unless the program ends with a code, and leaves neither a process nor a file behind.
+func (p *program) checkEnd(t *testing.T, code int) {
+	t.Helper()
+	if have := p.end(t); have != code {
+		t.Fatalf("exit code %d, want %d:\n%s%s", have, code, &p.text, &p.stderr)
 	}
 	p.checkNothingLeft(t, 0)
-	p.checkNoFiles(t)
-	checkOutput(t, "v3", p.text.String())
-	if !matches("operator .* takes events from NATS", p.text.String()) {
-		t.Errorf("it does not use NATS:\n%s", p.text.String())
+	if entries, err := os.ReadDir(p.tmp); err != nil || len(entries) > 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	if code == 0 && p.stderr.Len() > 0 {
+		t.Errorf("printed to stderr: %s", &p.stderr)
 	}
 }
 
@@ -225,33 +228,24 @@ func checkOutput(t *testing.T, contract, text string) {
 	}
 }
 
+// TestCtrlCAtAnyMomentLeavesNothingBehind interrupts each stage with -moments=each.
 func TestCtrlCAtAnyMomentLeavesNothingBehind(t *testing.T) {
-	for _, moment := range []struct {
-		name, after string
-		args        []string
-		code        int
-	}{
-		{"starting", "Runtime Watcher", nil, exitInterrupted},
-		{"API servers start", "  programs  ", nil, exitInterrupted},
-		{"operator starts", "  API servers  ", nil, exitInterrupted},
-		{"agent starts", "  operator  ", nil, exitInterrupted},
-		{"webhook takes effect", "  agent  ", nil, exitInterrupted},
-		{"between writes", "  create  ", nil, exitInterrupted},
-		{"serving", "Decisions, deliveries", []string{"--serve", "--port=0"}, 0},
-	} {
-		t.Run(moment.name, func(t *testing.T) {
+	after := []string{"Runtime Watcher", "  create  "}
+	if *moments == "each" {
+		after = append(after, "  programs  ", "  API servers  ", "  operator  ", "  agent  ")
+	}
+	for _, text := range after {
+		t.Run(strings.TrimSpace(text), func(t *testing.T) {
 			t.Parallel()
-			p := start(t, nil, moment.args...)
-			p.readUntil(t, moment.after)
+			p := start(t, nil)
+			p.readUntil(t, text)
 			p.signal(t, syscall.SIGINT)
-			if code := p.end(t); code != moment.code {
-				t.Errorf("exit code %d, want %d:\n%s%s", code, moment.code, &p.text, &p.stderr)
-			}
-			p.checkNothingLeft(t, 0)
-			p.checkNoFiles(t)
+			p.checkEnd(t, exitInterrupted)
 		})
 	}
 }
+
+var moments = flag.String("moments", "two", "how many stages Ctrl-C interrupts: two, or each")
 
 func TestCtrlCDuringTheBuildEndsTheCompilers(t *testing.T) {
 	p := start(t, []string{"GOCACHE=" + t.TempDir()})
@@ -262,11 +256,7 @@ func TestCtrlCDuringTheBuildEndsTheCompilers(t *testing.T) {
 		<-tick.C
 	}
 	p.signal(t, syscall.SIGINT)
-	if code := p.end(t); code != exitInterrupted {
-		t.Errorf("exit code %d, want %d:\n%s%s", code, exitInterrupted, &p.text, &p.stderr)
-	}
-	p.checkNothingLeft(t, 0)
-	p.checkNoFiles(t)
+	p.checkEnd(t, exitInterrupted)
 }
 
 func compiles(children []process) bool {
@@ -278,29 +268,11 @@ func compiles(children []process) bool {
 	return false
 }
 
-func TestKilledItLeavesNoProcessBehind(t *testing.T) {
-	p := start(t, nil, "--serve", "--port=0")
-	p.readUntil(t, "Decisions, deliveries")
-	if len(p.children(t)) == 0 {
-		t.Error("no child processes with --serve, want API servers and agent")
-	}
-	p.signal(t, syscall.SIGKILL)
-	p.end(t)
-	p.checkNothingLeft(t, 10*time.Second)
-}
-
 func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
 	p := start(t, nil)
 	p.readUntil(t, "  agent  ")
 	p.kill(t, "agent")
 	p.checkFailure(t, "the agent ended", "agent.log")
-}
-
-func TestANATSServerThatEndsIsAFailure(t *testing.T) {
-	p := start(t, nil, "--serve", "--port=0", "--transport=nats")
-	p.readUntil(t, "Decisions, deliveries")
-	p.kill(t, "natsserver")
-	p.checkFailure(t, "the NATS server ended", "nats.log")
 }
 
 // kill kills the child processes with a name.

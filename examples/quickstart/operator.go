@@ -52,15 +52,16 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 	if o.broker != nil {
 		return o.embedConsumer(mgr, object, runtimes)
 	}
-	peers := listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{})
-	events, source, err := controllerruntime.RegisterListenerComponent(port.Addr().String(), component,
-		peers, listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), o.options(port, material))
+	// The port is bound already, for this demo only.
+	o.source, err = controllerruntime.SetUpListener(mgr, port.Addr().String(), component,
+		controllerruntime.MutualTLS(material), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
+		controllerruntime.ComponentOptions{
+			Listener: listener.Options{Listener: port, Fleet: o.fleet, Logger: o.log}, Source: o.sourceOptions(),
+		})
 	if err != nil {
 		return err
 	}
-	o.source = source
-	return errors.Join(mgr.Add(events),
-		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(source).Complete(o))
+	return builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(o.source).Complete(o)
 }
 
 // Reconcile reads all watched objects of a runtime, as an event is only a hint to look.
@@ -78,14 +79,7 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 	return reconcile.Result{}, nil
 }
 
-// options are for this demo only: a bound port, and a journal of the deliveries.
-func (o *operator) options(port net.Listener, material keys.Source) controllerruntime.ComponentOptions {
-	return controllerruntime.ComponentOptions{
-		Listener: listener.Options{Listener: port, TLS: keys.ServerTLSConfig(material), Fleet: o.fleet, Logger: o.log},
-		Source:   o.sourceOptions(),
-	}
-}
-
+// sourceOptions keep a journal of the deliveries.
 func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 	return controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, err error) {
 		if err == nil {
@@ -110,19 +104,13 @@ func (d *demo) startOperator(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-
 	port, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
-
 	d.operator = &operator{
-		addr:     port.Addr().String(),
-		clusters: make(map[string]client.Client),
-		journal:  &d.journal,
-		broker:   d.broker,
-		log:      d.log,
-		fleet:    watched,
+		addr: port.Addr().String(), clusters: make(map[string]client.Client),
+		journal: &d.journal, broker: d.broker, log: d.log, fleet: watched,
 	}
 	for _, r := range d.remotes {
 		d.operator.clusters[r.name] = r.cluster.Client
@@ -130,9 +118,7 @@ func (d *demo) startOperator(ctx context.Context) (string, error) {
 	if err := d.operator.embed(ctx, mgr, port, d.pki.operator); err != nil {
 		return "", errors.Join(err, port.Close())
 	}
-
 	d.runManager(ctx, mgr)
-
 	from := "listens at " + d.operator.addr
 	if d.broker != nil {
 		from = "takes events from NATS"

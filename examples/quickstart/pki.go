@@ -32,19 +32,12 @@ func newPKI() (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
-	operator, err := operatorMaterial(ca)
-	if err != nil {
-		return nil, err
-	}
-	return &pki{ca: ca, operator: operator}, nil
-}
-
-func operatorMaterial(ca *testpki.CA) (*keys.Material, error) {
 	leaf, err := ca.Server("operator", testpki.Options{})
 	if err != nil {
 		return nil, err
 	}
-	return keys.NewMaterial(ca.PEM, leaf.CertPEM, leaf.KeyPEM)
+	material, err := keys.NewMaterial(ca.PEM, leaf.CertPEM, leaf.KeyPEM)
+	return &pki{ca, material}, err
 }
 
 // runtimeSecret issues one certificate for two uses: the identity of the runtime, and the webhook.
@@ -58,11 +51,9 @@ func runtimeSecret(ca *testpki.CA, dir, name, domain string) (*testpki.Volume, e
 	if err != nil {
 		return nil, err
 	}
-
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-
 	volume := testpki.NewVolume(dir)
 	return volume, volume.Write(testpki.Files(leaf, ca))
 }

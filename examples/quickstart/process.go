@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +8,18 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
@@ -44,10 +49,8 @@ type agent struct {
 	// stop.
 	exited  chan struct{}
 	stopped error
-
-	mu sync.Mutex
-	// addresses has the address of each server from the log: the first process takes free ports.
-	addresses map[string]string
+	// webhook and metrics are the addresses of its servers.
+	webhook, metrics string
 }
 
 // startAgent starts the agent with the settings of a Deployment, and returns when it is ready.
@@ -60,8 +63,14 @@ func (r *remote) startAgent(ctx context.Context) (string, error) {
 	if err := r.createCanary(ctx); err != nil {
 		return "", err
 	}
-	r.agent = &agent{
-		log: log, addresses: make(map[string]string), stopping: make(chan struct{}), exited: make(chan struct{}),
+	r.agent = &agent{log: log, metrics: r.metricsAddr(), stopping: make(chan struct{}), exited: make(chan struct{})}
+	for _, address := range []*string{&r.agent.webhook, &r.agent.metrics} {
+		if *address != "" {
+			continue
+		}
+		if *address, err = machine.FreeAddress(ctx); err != nil {
+			return "", err
+		}
 	}
 	process, err := r.launch()
 	if err != nil {
@@ -155,7 +164,7 @@ func interrupted(ctx context.Context) bool {
 	}
 }
 
-// agentSettings returns those of a Deployment. A process that follows another has its ports.
+// agentSettings returns those of a Deployment.
 func (r *remote) agentSettings() []string {
 	ca, cert, key := r.secret.Paths()
 	transport, address := "https", r.operator.addr
@@ -169,8 +178,8 @@ func (r *remote) agentSettings() []string {
 		resend = 0
 	}
 	settings := []string{
-		"WEBHOOK_PORT=" + portOf(r.agent.webhook()), "WEBHOOK_BIND=127.0.0.1",
-		"METRICS_PORT=" + portOf(cmp.Or(r.agent.metrics(), r.metricsAddr())), "METRICS_BIND=127.0.0.1",
+		"WEBHOOK_PORT=" + portOf(r.agent.webhook), "WEBHOOK_BIND=127.0.0.1",
+		"METRICS_PORT=" + portOf(r.agent.metrics), "METRICS_BIND=127.0.0.1",
 		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 		"TRANSPORT=" + transport, "KCP_ADDR=" + address,
 		"KCP_CONTRACT=" + string(r.settings.contract), "MANAGERS=" + component,
@@ -180,12 +189,9 @@ func (r *remote) agentSettings() []string {
 	return append(settings, r.canarySettings()...)
 }
 
-// portOf returns the port of an address, and 0 for any without one.
 func portOf(address string) string {
-	if _, port, err := net.SplitHostPort(address); err == nil {
-		return port
-	}
-	return "0"
+	_, port, _ := net.SplitHostPort(address) // A free one, or from metricsAddr.
+	return port
 }
 
 // metricsAddr returns the fixed address of the metrics with --serve, "" without one.
@@ -198,4 +204,50 @@ func (r *remote) metricsAddr() string {
 		after++
 	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(r.settings.port+after))
+}
+
+const canaryName = "canary"
+
+// createCanary creates the Lease of the canary for --serve, and a service account that may write
+// it.
+func (r *remote) createCanary(ctx context.Context) error {
+	if !r.settings.serve || r.settings.contract != contract.V3 {
+		return nil
+	}
+	r.canary = types.NamespacedName{Namespace: namespace, Name: canaryName}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: canaryName}
+	account := &corev1.ServiceAccount{ObjectMeta: meta}
+	for _, object := range []client.Object{
+		account, &coordinationv1.Lease{ObjectMeta: meta},
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"},
+			ResourceNames: []string{canaryName}, Verbs: []string{"patch"},
+		}}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: canaryName},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: canaryName}},
+		},
+	} {
+		if err := r.cluster.Client.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	request := &authenticationv1.TokenRequest{}
+	if err := r.cluster.Client.SubResource("token").Create(ctx, account, request); err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(r.file("keys", "token"), []byte(request.Status.Token), 0o600),
+		os.WriteFile(r.file("keys", "api-server.crt"), r.cluster.Config.CAData, 0o600))
+}
+
+// canarySettings make a failure visible six times as fast as by default.
+func (r *remote) canarySettings() []string {
+	if r.canary.Name == "" {
+		return nil
+	}
+	return []string{
+		"CANARY_LEASE=" + r.canary.String(), "CANARY_API_SERVER=" + r.cluster.Config.Host,
+		"CANARY_TOKEN_FILE=" + r.file("keys", "token"), "CANARY_CA_CERT=" + r.file("keys", "api-server.crt"),
+		"CANARY_INTERVAL=5s", "HEARTBEAT_INTERVAL=5s",
+	}
 }

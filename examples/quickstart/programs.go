@@ -15,24 +15,22 @@ import (
 // build builds missing or outdated programs. The first build takes minutes.
 func (d *demo) build(ctx context.Context) (string, error) {
 	var err error
-
-	d.assets, err = apiserver.Assets(ctx, apiserver.AssetsOptions{
-		Kubectl:  d.buildsKubectl(),
-		Progress: progress{d.report, "controlplane: "},
-	})
+	d.assets, err = apiserver.Assets(ctx, apiserver.AssetsOptions{Kubectl: d.buildsKubectl(), Progress: d.report})
 	if err != nil {
 		return "", err
 	}
-
-	if err := d.buildPrograms(ctx); err != nil {
+	fmt.Fprintln(d.report, "building cmd/agent")
+	d.agentBinary, err = machine.Build(ctx, "cmd/agent", "quickstart", d.dir)
+	if err == nil && d.settings.nats {
+		d.brokerBinary, err = machine.Build(ctx, "test/lab/natsserver", "quickstart", d.dir)
+	}
+	if err != nil {
 		return "", err
 	}
-
 	version, err := exec.CommandContext(ctx, filepath.Join(d.assets, "kube-apiserver"), "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("kube-apiserver --version: %w", err)
 	}
-
 	name := strings.TrimPrefix(strings.TrimSpace(string(version)), "Kubernetes ")
 	return fmt.Sprintf("kube-apiserver %s and its etcd, agent: built from source", name), nil
 }
@@ -41,14 +39,4 @@ func (d *demo) build(ctx context.Context) (string, error) {
 func (d *demo) buildsKubectl() bool {
 	_, err := exec.LookPath("kubectl")
 	return d.settings.serve && err != nil && os.Getenv(apiserver.AssetsEnv) == ""
-}
-
-// buildPrograms compiles the agent, and the NATS server if there is one.
-func (d *demo) buildPrograms(ctx context.Context) (err error) {
-	d.agentBinary, err = machine.Build(ctx, "cmd/agent", "quickstart", d.dir)
-	if err != nil || !d.settings.nats {
-		return err
-	}
-	d.brokerBinary, err = machine.Build(ctx, "test/lab/natsserver", "quickstart", d.dir)
-	return err
 }

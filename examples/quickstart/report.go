@@ -34,60 +34,22 @@ func (r *report) title(s settings) {
 // The columns of stages and steps.
 const (
 	stageFormat = "  %-13s %-76s %7s\n"
-	beatFormat  = "  %-13s ... %s\n"
 	rowFormat   = "  %-36s %8s   %-15s %s\n"
 )
 
-// stage runs a stage and prints its result and duration. A long stage also prints its progress.
+// stage runs a stage and prints its result and duration.
 func (r *report) stage(ctx context.Context, stage stage) error {
 	began := time.Now()
-	stop := r.beat(stage, began)
 	result, err := stage.prepare(ctx)
-	stop()
 	if err == nil {
 		r.printf(stageFormat, stage.name, result, seconds(time.Since(began)))
 	}
 	return err
 }
 
-// beat prints the progress of a stage every 10 s until stop is called.
-func (r *report) beat(stage stage, began time.Time) (stop func()) {
-	const often = 10 * time.Second
-
-	var beating sync.WaitGroup
-
-	done := make(chan struct{})
-
-	beating.Go(func() {
-		tick := time.NewTicker(often)
-		defer tick.Stop()
-
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				r.printf(beatFormat, stage.name,
-					fmt.Sprintf("%s (%.0f s so far)", stage.doing, time.Since(began).Seconds()))
-			}
-		}
-	})
-
-	return func() {
-		close(done)
-		beating.Wait()
-	}
-}
-
-// progress prints the progress of a build, without its prefix.
-type progress struct {
-	report *report
-	prefix string
-}
-
-// Write implements [io.Writer].
-func (p progress) Write(text []byte) (int, error) {
-	p.report.printf(beatFormat, "", strings.TrimPrefix(strings.TrimSpace(string(text)), p.prefix))
+// Write implements [io.Writer], for the progress of a build.
+func (r *report) Write(text []byte) (int, error) {
+	r.printf("  %-13s ... %s\n", "", strings.TrimPrefix(strings.TrimSpace(string(text)), "controlplane: "))
 	return len(text), nil
 }
 

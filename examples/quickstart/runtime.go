@@ -27,7 +27,7 @@ func watched() map[string]string { return map[string]string{"watched": "true"} }
 // watch registers the webhook for Deployments with the label, and returns when it is in effect.
 func (r *remote) watch(ctx context.Context) (string, error) {
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
-		admission.Endpoint{URL: "https://" + r.agent.webhook(), CABundle: r.pki.ca.PEM},
+		admission.Endpoint{URL: "https://" + r.agent.webhook, CABundle: r.pki.ca.PEM},
 		[]watch.Watch{{
 			Name:     types.NamespacedName{Namespace: namespace, Name: component},
 			Manager:  component,
@@ -54,22 +54,17 @@ func (r *remote) watch(ctx context.Context) (string, error) {
 // effect after about a second.
 func (r *remote) awaitReviews(ctx context.Context) error {
 	const often = 200 * time.Millisecond
-
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-
 	decided := r.journal.now().decisions
 	for {
 		if err := r.cluster.Client.Create(ctx, newDeployment(1), client.DryRunAll); err != nil {
 			return fmt.Errorf("a dry run, to test the webhook: %w", err)
 		}
-
 		waiting, cancel := context.WithTimeout(ctx, often)
 		err := r.journal.await(waiting, "a decision of the agent",
 			func() bool { return len(r.journal.decisions) > decided })
-
 		cancel()
-
 		if err == nil || ctx.Err() != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func (d *demo) serve(ctx context.Context) error {
 	if err := d.writeGround(); err != nil {
 		return err
 	}
-	d.report.printf(byHand, d.dir, d.pageAddr, d.remotes[0].agent.metrics())
+	d.report.printf(byHand, d.dir, d.pageAddr, d.remotes[0].agent.metrics)
 	d.journal.follow(func(where, text string) {
 		d.report.printf("  %s  %-9s %s\n", time.Now().Format("15:04:05.000"), where, text)
 	})

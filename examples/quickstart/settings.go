@@ -47,55 +47,33 @@ func help() string {
 }
 
 // parse returns the settings of flags and environment. Its error is flag.ErrHelp or wraps errUsage.
-func parse(args []string, getenv func(string) string) (settings, error) {
-	var s settings
-
+func parse(args []string, getenv func(string) string) (s settings, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.BoolVar(&s.serve, "serve", false, "")
 	flags.IntVar(&s.port, "port", 7400, "")
-
 	name := flags.String("contract", cmp.Or(getenv("KCP_CONTRACT"), string(contract.V3)), "")
-	transport := flags.String("transport", transportHTTP, "")
-
-	err := flags.Parse(args)
+	flags.Func("transport", "", func(name string) error {
+		if s.nats = name == "nats"; !s.nats && name != "http" {
+			return fmt.Errorf("%q: want http or nats", name)
+		}
+		return nil
+	})
+	err = flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		return s, flag.ErrHelp
 	}
-
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("argument %q: want flags only", flags.Arg(0))
 	}
-
 	if err == nil {
 		s.contract, err = contract.ParseVersion(*name)
 	}
-
-	if err == nil {
-		s.nats, err = parseTransport(*transport, s.contract)
+	if err == nil && s.nats && s.contract != contract.V3 {
+		err = fmt.Errorf("transport nats with contract %s: want %s", s.contract, contract.V3)
 	}
-
 	if err != nil {
 		return s, fmt.Errorf("%w: %w", errUsage, err)
 	}
-
 	return s, nil
-}
-
-const (
-	transportHTTP = "http"
-	transportNATS = "nats"
-)
-
-func parseTransport(name string, version contract.Version) (nats bool, err error) {
-	switch {
-	case name == transportHTTP:
-		return false, nil
-	case name != transportNATS:
-		return false, fmt.Errorf("transport %q: want %s or %s", name, transportHTTP, transportNATS)
-	case version != contract.V3:
-		return false, fmt.Errorf("transport %s with contract %s: want %s", name, version, contract.V3)
-	default:
-		return true, nil
-	}
 }

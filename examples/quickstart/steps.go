@@ -29,7 +29,6 @@ func steps(runtime client.Client) []step {
 		two   int32 = 2
 		three int32 = 3
 	)
-
 	deployment := newDeployment(one)
 	update := func(opts ...client.UpdateOption) func(context.Context, func(*appsv1.Deployment)) error {
 		return func(ctx context.Context, change func(*appsv1.Deployment)) error {
@@ -75,23 +74,18 @@ func steps(runtime client.Client) []step {
 // playSteps makes one write after the other, each after the effect of the one before.
 func (d *demo) playSteps(ctx context.Context) error {
 	begin := d.journal.now()
-
 	d.report.heading()
-
 	var waits []time.Duration
-
 	all := steps(d.remotes[0].cluster.Client)
 	for _, step := range all {
 		wait, err := d.playStep(ctx, step)
 		if err != nil {
 			return fmt.Errorf("step %q: %w\n  next: see agent.log and quickstart.log", step.does, err)
 		}
-
 		if step.sees != "" {
 			waits = append(waits, wait)
 		}
 	}
-
 	return d.summary(ctx, begin, len(all), waits)
 }
 
