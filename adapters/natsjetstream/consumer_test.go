@@ -635,12 +635,7 @@ func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
 	deaf := must(conn.SubscribeSync("_INBOX.runtime-1.deaf")) // It gets the refusal, and confirms nothing.
 	publish := must(jetstream.New(conn))
 	for i, inbox := range []string{"_INBOX.runtime-1.gone", deaf.Subject} {
-		batch := numbered(uint64(i+1), fmt.Sprintf("object-%d", i))
-		batch.Source = "runtime-1"
-		msg := nats.NewMsg("watch.my-operator.runtime-1")
-		msg.Data = must(contract.V3.Encode(&batch)).Body
-		msg.Header.Set("Watch-Answer", inbox)
-		must(publish.PublishMsg(t.Context(), msg))
+		publishFrom(t, publish, "runtime-1", numbered(uint64(i+1), fmt.Sprintf("object-%d", i)), inbox)
 	}
 	s.awaitFate("delayed forbidden", 2)
 	if msg := must(deaf.NextMsg(patience)); msg.Header.Get("Watch-Status") != "403" {

@@ -55,9 +55,9 @@ func (in *Intake) Enter(a Account, size int64) *Failure {
 	return nil
 }
 
-// Defer returns when a transport that keeps a message beyond the share of its account is to deliver
-// it again. There is room then for it and for all that were deferred before it. The wait is from 1 s
-// to 5 min.
+// Defer returns when a transport that keeps a message beyond the share of its account is to
+// deliver it again. There is room then for it and for all that were deferred before it. The wait is
+// from 1 s to 5 min.
 func (in *Intake) Defer(a Account, events, size int) time.Duration {
 	return in.shares.deferred(a, float64(events)+float64(size)/defaults.BytesPerToken, in.opts.Now())
 }

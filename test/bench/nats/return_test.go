@@ -39,11 +39,11 @@ func TestReturn(t *testing.T) {
 	if want := uint64(*waiting * (*batches + *heartbeats)); state.Msgs != want {
 		t.Fatalf("the stream has %d messages, want %d", state.Msgs, want)
 	}
-	newest := &newestEvents{want: fmt.Sprintf("object-%d", *batches-1), done: map[core.RuntimeID]time.Duration{}, began: time.Now()}
+	newest := &newestEvents{want: fmt.Sprintf("object-%d", *batches-1), done: map[core.RuntimeID]bool{}, began: time.Now()}
 	consume(t, operator, newest)
 	lab.Eventually(t, 10*time.Minute, "the newest event of each runtime is handled", func() bool { return newest.count() == *waiting })
 	t.Logf("%d runtimes, %d messages, %d MiB: the newest event of the last one after %v",
-		*waiting, state.Msgs, state.Bytes>>20, newest.last())
+		*waiting, state.Msgs, state.Bytes>>20, newest.last)
 }
 
 func store(t *testing.T, b *lab.Broker) {
@@ -75,13 +75,14 @@ func put(publish jetstream.JetStream, n int, batch core.Batch) {
 	lab.Must(publish.PublishMsgAsync(msg, jetstream.WithStallWait(time.Minute)))
 }
 
-// newestEvents has the time at which the newest event of each runtime came.
+// newestEvents knows whether the newest event of each runtime came, and when the last one did.
 type newestEvents struct {
 	want  string
 	began time.Time
 
 	mu   sync.Mutex
-	done map[core.RuntimeID]time.Duration
+	done map[core.RuntimeID]bool
+	last time.Duration
 }
 
 // Handle implements [core.Handler].
@@ -91,8 +92,8 @@ func (e *newestEvents) Handle(_ context.Context, d core.Delivery) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, known := e.done[d.Runtime]; !known {
-		e.done[d.Runtime] = time.Since(e.began)
+	if !e.done[d.Runtime] {
+		e.done[d.Runtime], e.last = true, time.Since(e.began)
 	}
 	return nil
 }
@@ -101,13 +102,4 @@ func (e *newestEvents) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.done)
-}
-
-func (e *newestEvents) last() (last time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, took := range e.done {
-		last = max(last, took)
-	}
-	return last
 }
