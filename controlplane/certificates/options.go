@@ -96,8 +96,8 @@ func (o Options) withDefaults() Options {
 	o.Duration = cmp.Or(o.Duration, defaultDuration)
 	o.RenewBefore = cmp.Or(o.RenewBefore, defaultRenewBefore)
 	o.Propagation = cmp.Or(o.Propagation, defaultPropagation)
-	o.Service = cmp.Or(o.Service, material.DefaultService)
-	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.DefaultNamespace)
+	o.Service = cmp.Or(o.Service, material.Name)
+	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.Name)
 	o.KeyAlgorithm, o.KeySize = withDefaultKey(o.KeyAlgorithm, o.KeySize)
 	if o.Now == nil {
 		o.Now = time.Now

@@ -92,14 +92,10 @@ func (c *cluster) tryApply(
 
 // applyAll applies objects at the same time. None may need another one.
 func (c *cluster) applyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
-	tasks := make([]func() error, len(objects))
-	for n, object := range objects {
-		tasks[n] = func() error {
-			_, err := c.apply(ctx, object)
-			return err
-		}
-	}
-	return together(tasks...)
+	return each(objects, func(object *unstructured.Unstructured) error {
+		_, err := c.apply(ctx, object)
+		return err
+	})
 }
 
 // immutable recognises the errors of API servers about fields that must not change
@@ -166,12 +162,17 @@ func (c *cluster) remove(
 
 // removeAll deletes objects at the same time. A finalizer may still hold some of them.
 func (c *cluster) removeAll(ctx context.Context, objects []*unstructured.Unstructured) error {
+	return each(objects, func(object *unstructured.Unstructured) error {
+		_, err := c.remove(ctx, []*unstructured.Unstructured{object})
+		return err
+	})
+}
+
+// each runs a task for each object, at the same time.
+func each(objects []*unstructured.Unstructured, task func(*unstructured.Unstructured) error) error {
 	tasks := make([]func() error, len(objects))
 	for n, object := range objects {
-		tasks[n] = func() error {
-			_, err := c.remove(ctx, []*unstructured.Unstructured{object})
-			return err
-		}
+		tasks[n] = func() error { return task(object) }
 	}
 	return together(tasks...)
 }

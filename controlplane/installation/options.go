@@ -23,10 +23,8 @@ import (
 
 // Names of the objects in a runtime.
 const (
-	// DefaultNamespace is the default namespace of the agent.
-	DefaultNamespace = material.DefaultNamespace
-	// Name is the default name of Deployment, Service and ServiceAccount.
-	Name = material.DefaultService
+	// Name is the default name of Deployment, Service and ServiceAccount, and of their namespace.
+	Name = material.Name
 
 	// fieldOwner owns the fields that the installer applies.
 	fieldOwner               = "runtime-watcher-installation"
@@ -46,7 +44,7 @@ const (
 type Options struct {
 	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
 	// removed, and objects in it are watched. The serving certificate must be valid for the Service
-	// there. Default: [DefaultNamespace].
+	// there. Default: [Name].
 	Namespace string
 	// Name is the name of Deployment, Service and ServiceAccount, and begins all other names in the
 	// namespace. The serving certificate must be valid for the Service. After a change, the objects
@@ -108,7 +106,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
+	o.Namespace = cmp.Or(o.Namespace, Name)
 	o.Name = cmp.Or(o.Name, Name)
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
 	if o.Informer {

@@ -192,26 +192,33 @@ func (f *failures) ready(key client.ObjectKey) {
 	f.edit(key, func(entry *failing) { entry.since = time.Time{} })
 }
 
-func (f *failures) fail(key client.ObjectKey) {
-	f.edit(key, func(entry *failing) { entry.fails = true })
+// note sets whether a runtime is in the failing lane.
+func (f *failures) note(key client.ObjectKey, fails bool) {
+	f.edit(key, func(entry *failing) { entry.fails = fails })
 }
 
-func (f *failures) succeed(key client.ObjectKey) {
-	f.edit(key, func(entry *failing) { entry.fails = false })
+func (f *failures) fails(key client.ObjectKey) (fails bool) {
+	f.edit(key, func(entry *failing) { fails = entry.fails })
+	return fails
 }
 
-func (f *failures) fails(key client.ObjectKey) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.known[key].fails
+func (f *failures) end(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { *entry = failing{} })
 }
 
+// edit keeps no entry that is zero.
 func (f *failures) edit(key client.ObjectKey, change func(*failing)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	entry := f.known[key]
 	change(&entry)
-	f.keep(key, entry)
+	if f.known == nil {
+		f.known = make(map[client.ObjectKey]failing)
+	}
+	f.known[key] = entry
+	if entry == (failing{}) {
+		delete(f.known, key)
+	}
 }
 
 // reported notes a text. It reports whether the text is new, and whether an empty text ends another
@@ -222,20 +229,4 @@ func (f *failures) reported(key client.ObjectKey, text string) (isNew, ended boo
 		entry.text = text
 	})
 	return isNew, ended
-}
-
-func (f *failures) keep(key client.ObjectKey, entry failing) {
-	if f.known == nil {
-		f.known = make(map[client.ObjectKey]failing)
-	}
-	f.known[key] = entry
-	if entry == (failing{}) {
-		delete(f.known, key)
-	}
-}
-
-func (f *failures) end(key client.ObjectKey) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.known, key)
 }

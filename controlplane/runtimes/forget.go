@@ -57,13 +57,6 @@ func newForgetter(fleet forgetting) *forgetter {
 	}
 }
 
-func (o Options) newForgetter() *forgetter {
-	if o.Fleet == nil {
-		return newForgetter(nil)
-	}
-	return newForgetter(o.Fleet)
-}
-
 // note sets the current watches.
 func (f *forgetter) note(watches []watch.Watch) {
 	f.mu.Lock()

@@ -236,7 +236,7 @@ func TestARemovedRuntimeStaysForgotten(t *testing.T) {
 }
 
 func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
-	forgetter := Options{}.newForgetter()
+	forgetter := newForgetter(nil)
 	forgetter.note(watches("old"))
 	forgetter.note(nil)
 	if again := forgetter.forgetFormer(prodKey, prod, nil, time.Hour); again != time.Hour {

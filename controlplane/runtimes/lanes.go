@@ -87,7 +87,7 @@ func (r *reconciler) divert(request reconcile.Request, err error) bool {
 	var known failure
 	if !errors.As(err, &known) || errors.Is(err, reconcile.TerminalError(nil)) {
 		if err == nil {
-			r.failures.succeed(request.NamespacedName)
+			r.failures.note(request.NamespacedName, false)
 		}
 		return false
 	}
@@ -95,7 +95,7 @@ func (r *reconciler) divert(request reconcile.Request, err error) bool {
 	if !r.failing.add(request, spread(after), -int(age.Minutes())) {
 		return false
 	}
-	r.failures.fail(request.NamespacedName)
+	r.failures.note(request.NamespacedName, true)
 	return true
 }
 

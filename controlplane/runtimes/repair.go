@@ -21,6 +21,7 @@ func (r *reconciler) followFleet() {
 	if r.opts.Fleet == nil {
 		return
 	}
+	r.forgetter.fleet = r.opts.Fleet
 	r.repairs.pause = leastPause * r.opts.Retry
 	r.opts.Fleet.OnChange(func(change fleet.Transition) {
 		object, after, due := r.repairs.observe(&change.To)

@@ -234,7 +234,7 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRepairWorld(t)
-		w.failures.fail(client.ObjectKey{Name: string(prod)})
+		w.failures.note(client.ObjectKey{Name: string(prod)}, true)
 		w.beat("a", lost)
 		w.wantLooks(0)
 		w.wantVerified(true)

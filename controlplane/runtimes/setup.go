@@ -77,7 +77,7 @@ func SetUp(
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
 		events:     mgr.GetEventRecorder(opts.Name),
 		pullSecret: pullSecret{reader: mgr.GetAPIReader(), name: opts.PullSecret},
-		forgetter:  opts.newForgetter(), confirming: make(chan event.GenericEvent, 1),
+		forgetter:  newForgetter(nil), confirming: make(chan event.GenericEvent, 1),
 	}
 	if installer.Heartbeats() && opts.Fleet != nil {
 		opts.Overview.useFleet(opts.Fleet)

@@ -4,11 +4,8 @@ package material
 
 import corev1 "k8s.io/api/core/v1"
 
-// The default Service of the agent in a runtime.
-const (
-	DefaultService   = "runtime-watcher"
-	DefaultNamespace = "runtime-watcher"
-)
+// Name is the default name of the agent's Service in a runtime, and of its namespace.
+const Name = "runtime-watcher"
 
 // The keys of the Secret, each with PEM.
 const (

@@ -131,7 +131,7 @@ func (f *followed) waitFor(state installation.State, reason string) {
 // answer plays the controllers of the runtime.
 func (f *followed) answer() {
 	var deployment appsv1.Deployment
-	name := client.ObjectKey{Namespace: installation.DefaultNamespace, Name: installation.Name}
+	name := client.ObjectKey{Namespace: installation.Name, Name: installation.Name}
 	if f.Client.Get(f.t.Context(), name, &deployment) != nil ||
 		deployment.Status.ObservedGeneration == deployment.Generation {
 		return
@@ -214,7 +214,7 @@ func (f *followed) certificateIsDeliveredAtOnce() {
 	f.must(f.Client.Get(f.t.Context(), key, &issued))
 	f.must(f.Client.Delete(f.t.Context(), &issued))
 	rig.Eventually(f.t, patience, "a new certificate is in the runtime", func() bool {
-		there := client.ObjectKey{Namespace: installation.DefaultNamespace, Name: "runtime-watcher-tls"}
+		there := client.ObjectKey{Namespace: installation.Name, Name: "runtime-watcher-tls"}
 		if f.Client.Get(f.t.Context(), key, &issued) != nil || f.Client.Get(f.t.Context(), there, &installed) != nil {
 			return false
 		}

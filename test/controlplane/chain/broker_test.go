@@ -66,7 +66,7 @@ func (w *world) installChart(id core.RuntimeID) {
 	in := w.runtimes[id]
 	rig.Kubectl(w.t, "--kubeconfig", in.Kubeconfig, "create", "namespace", "by-chart")
 	var secret corev1.Secret
-	w.must(in.Client.Get(w.t.Context(), client.ObjectKey{Namespace: installation.DefaultNamespace, Name: "runtime-watcher-tls"}, &secret))
+	w.must(in.Client.Get(w.t.Context(), client.ObjectKey{Namespace: installation.Name, Name: "runtime-watcher-tls"}, &secret))
 	secret.ObjectMeta = metav1.ObjectMeta{Namespace: "by-chart", Name: secret.Name}
 	w.must(in.Client.Create(w.t.Context(), &secret))
 	out, err := rig.Helm(w.t, "install", "agent", "deploy/charts/runtime-watcher-agent", "--namespace", "by-chart",

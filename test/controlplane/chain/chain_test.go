@@ -119,7 +119,7 @@ var repairs = flag.Int("repairs", 0, "measure that many repairs with the default
 
 // meta names an object of the agent by its suffix.
 func meta(suffix string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: installation.Name + suffix}
+	return metav1.ObjectMeta{Namespace: installation.Name, Name: installation.Name + suffix}
 }
 
 // repaired removes an object from the runtime that stays, and returns the time until another one is
@@ -254,7 +254,7 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 	w.eventually("the agents of "+string(id)+" have ended", func() bool { return len(w.pods(id)) == 0 })
 	w.eventually("nothing is left in "+string(id), func() bool {
 		return len(rig.Left(w.t, w.runtimes[id].ControlPlane, func(o *metav1.PartialObjectMetadata) bool {
-			return o.Namespace == installation.DefaultNamespace || strings.HasPrefix(o.Name, installation.Name)
+			return o.Namespace == installation.Name || strings.HasPrefix(o.Name, installation.Name)
 		})) == 0
 	})
 	w.knows(id)

@@ -70,7 +70,7 @@ type world struct {
 }
 
 func (w *world) deployment() types.NamespacedName {
-	return types.NamespacedName{Namespace: installation.DefaultNamespace, Name: installation.Name}
+	return types.NamespacedName{Namespace: installation.Name, Name: installation.Name}
 }
 
 // member is a runtime with an API server of its own.

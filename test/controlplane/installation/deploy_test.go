@@ -51,7 +51,7 @@ func TestDeploy(t *testing.T) {
 	runtime := startRuntime(t)
 	example := copyManifests(t)
 	accepted(t, runtime, "deploy/agent", "deploy/example", example)
-	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.DefaultNamespace,
+	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.Name,
 		"-o", "name"); objects != "" {
 		t.Fatalf("a dry run has created %s", objects)
 	}
@@ -132,7 +132,7 @@ func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example st
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: "judged"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: installation.Name, Name: "judged"},
 		Spec:       deployment.Spec.Template.Spec,
 	}
 	if err := runtime.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
@@ -160,7 +160,7 @@ func installAppliesTheSame(
 	}
 	if _, err := installer.Install(t.Context(), installation.Runtime{
 		ID: "runtime-1", Client: runtime.Client, Watches: []watch.Watch{watched},
-		Secret: newSecretOfOnePair(t, "runtime-1", installation.DefaultNamespace),
+		Secret: newSecretOfOnePair(t, "runtime-1", installation.Name),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[strin
 	found := map[string]map[string]any{}
 	for _, kind := range kinds() {
 		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
-		if err := runtime.Client.List(t.Context(), list, client.InNamespace(installation.DefaultNamespace)); err != nil {
+		if err := runtime.Client.List(t.Context(), list, client.InNamespace(installation.Name)); err != nil {
 			t.Fatal(err)
 		}
 		for _, item := range list.Items {
@@ -267,7 +267,7 @@ func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
 	config := rest.CopyConfig(runtime.Config)
-	config.Impersonate.UserName = "system:serviceaccount:" + installation.DefaultNamespace + ":" + installation.Name
+	config.Impersonate.UserName = "system:serviceaccount:" + installation.Name + ":" + installation.Name
 	agent, err := client.New(config, client.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -289,11 +289,11 @@ func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
 }
 
 func newLease(name string) *coordinationv1.Lease {
-	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: name}}
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: installation.Name, Name: name}}
 }
 
 func key(name string) client.ObjectKey {
-	return client.ObjectKey{Namespace: installation.DefaultNamespace, Name: name}
+	return client.ObjectKey{Namespace: installation.Name, Name: name}
 }
 
 func watchFor(manager core.Manager) watch.Watch {

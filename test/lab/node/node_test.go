@@ -50,7 +50,7 @@ func TestNode(t *testing.T) {
 }
 
 func deployment() types.NamespacedName {
-	return types.NamespacedName{Namespace: installation.DefaultNamespace, Name: installation.Name}
+	return types.NamespacedName{Namespace: installation.Name, Name: installation.Name}
 }
 
 // install returns when an agent is installed.
@@ -58,7 +58,7 @@ func install(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	pki := rig.NewPKI(t)
 	leaf, err := pki.CA.Client("runtime-1", testpki.Options{
-		DNSNames: []string{installation.Name + "." + installation.DefaultNamespace + ".svc"}, Usages: rig.BothUsages(),
+		DNSNames: []string{installation.Name + "." + installation.Name + ".svc"}, Usages: rig.BothUsages(),
 	})
 	if err != nil {
 		t.Fatal(err)

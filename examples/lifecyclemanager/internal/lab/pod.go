@@ -31,7 +31,7 @@ import (
 const managerImage = "keda.example.com/keda-manager:"
 
 // agentKey is the name of the agent's Deployment and Service.
-var agentKey = client.ObjectKey{Namespace: installation.DefaultNamespace, Name: installation.Name}
+var agentKey = client.ObjectKey{Namespace: installation.Name, Name: installation.Name}
 
 // pod is a process of a Deployment.
 type pod struct {
