@@ -3,10 +3,6 @@ package canary_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -28,6 +24,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -323,20 +320,15 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	stranger, err := testpki.NewCA("stranger", testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{}, &x509.Certificate{}, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger})
 	for _, step := range []struct {
 		bundle []byte
 		want   string
 	}{
-		{good, ""}, {other, "x509"}, {[]byte("half"), "no certificate in PEM"}, {good, ""},
+		{good, ""}, {stranger.PEM, "x509"}, {[]byte("half"), "no certificate in PEM"}, {good, ""},
 	} {
 		if err := os.WriteFile(opts.CAFile, step.bundle, 0o600); err != nil {
 			t.Fatal(err)

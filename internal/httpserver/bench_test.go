@@ -26,7 +26,7 @@ func BenchmarkReturn(b *testing.B) {
 			return &leaf, nil
 		},
 	}})
-	client := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", NextProtos: []string{protoHTTP1}}
+	client := &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1", NextProtos: []string{protoHTTP1}}
 	for b.Loop() {
 		var group sync.WaitGroup
 		for range clients {

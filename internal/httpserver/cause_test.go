@@ -35,7 +35,7 @@ func TestHandshakeCauses(t *testing.T) {
 	server := func(change func(*tls.Config)) *tls.Config {
 		config := &tls.Config{
 			Certificates: []tls.Certificate{ca.issue(t)},
-			ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool(),
+			ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 		}
 		change(config)
 		return config
@@ -43,7 +43,7 @@ func TestHandshakeCauses(t *testing.T) {
 	client := func(cert *tls.Certificate, change func(*tls.Config)) func(*testing.T, net.Conn) {
 		return func(t *testing.T, conn net.Conn) {
 			t.Helper()
-			config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"}
+			config := &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}
 			if cert != nil {
 				config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 					return cert, nil
@@ -58,7 +58,7 @@ func TestHandshakeCauses(t *testing.T) {
 	version12 := func(c *tls.Config) { c.MaxVersion = tls.VersionTLS12 }
 	allow12 := func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }
 	refusing := func(c *tls.Config) { c.VerifyConnection = refuse }
-	otherCA := func(c *tls.Config) { c.RootCAs = other.pool() }
+	otherCA := func(c *tls.Config) { c.RootCAs = other.Pool() }
 	otherName := func(c *tls.Config) { c.ServerName = "other" }
 	tests := []struct {
 		name   string
@@ -133,7 +133,7 @@ func TestHandshakeCauses(t *testing.T) {
 func connects(ca *authority, cert tls.Certificate) func(*testing.T, net.Conn) {
 	return func(t *testing.T, conn net.Conn) {
 		t.Helper()
-		config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}}
+		config := &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}}
 		if err := tls.Client(conn, config).HandshakeContext(t.Context()); err != nil {
 			t.Error(err)
 		}

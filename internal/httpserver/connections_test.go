@@ -45,7 +45,7 @@ func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 			group.Go(func() {
 				near, far := net.Pipe()
 				incoming.accepted <- far
-				client := tls.Client(near, &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"})
+				client := tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"})
 				if err := client.HandshakeContext(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -83,7 +83,7 @@ func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 	connect := func(name string, waiters int) *net.TCPConn {
 		conn, _ := r.dial(t).(*net.TCPConn)
 		group.Go(func() {
-			_ = tls.Client(conn, &tls.Config{RootCAs: ca.pool(), ServerName: name}).HandshakeContext(t.Context())
+			_ = tls.Client(conn, &tls.Config{RootCAs: ca.Pool(), ServerName: name}).HandshakeContext(t.Context())
 		})
 		for r.queue.waiting() < waiters {
 			runtime.Gosched()

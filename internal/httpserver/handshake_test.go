@@ -54,7 +54,7 @@ func TestALargeBodyAfterTheFirstHeaderIsRead(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}), Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}, MaxHandshakeBytes: 32 << 10})
-	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: ca.pool(), NextProtos: []string{"http/1.1"}, DynamicRecordSizingDisabled: true}}
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: ca.Pool(), NextProtos: []string{"http/1.1"}, DynamicRecordSizingDisabled: true}}
 	conn, err := dialer.DialContext(t.Context(), "tcp", r.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -3,75 +3,37 @@ package httpserver
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// authority issues certificates for 127.0.0.1 that are valid for an hour.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+// authority issues certificates for 127.0.0.1, for both usages.
+type authority struct{ *testpki.CA }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	ca, err := testpki.NewCA("ca", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	key := newKey(t)
-	return &authority{parse(t, template, template, key, key), key}
+	return &authority{ca}
 }
 
 func (a *authority) issue(t testing.TB) tls.Certificate {
 	t.Helper()
-	key := newKey(t)
-	leaf := parse(t, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "leaf"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}, a.cert, key, a.key)
-	return tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}
-}
-
-func (a *authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	leaf, err := a.Server("127.0.0.1", testpki.Options{Usages: []x509.ExtKeyUsage{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return key
-}
-
-func parse(t testing.TB, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) *x509.Certificate {
-	t.Helper()
-	raw, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
+	return leaf.TLS
 }
 
 // running is a server that serves until the test ends, or stop is called.

@@ -18,9 +18,9 @@ func TestHandshakesLeaveSmallStacks(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // A collection shrinks stacks.
 	ca := newAuthority(t)
 	r := run(t, noContent, Options{TLS: &tls.Config{
-		Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool(),
+		Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 	}})
-	client := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{ca.issue(t)}}
+	client := &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{ca.issue(t)}}
 	request := func() { exchangeHTTP1(t, tls.Client(r.dial(t), client)) }
 	request()
 	before := stacks()
@@ -58,7 +58,7 @@ func TestAnswersNeedNoHeaderTable(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
 	r := run(t, noContent, Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}})
-	conn := tls.Client(r.dial(t), &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
+	conn := tls.Client(r.dial(t), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
 	// Settings without a value, and GET https / as indexes of the static table.
 	const settings, headers = "\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x03\x01\x05\x00\x00\x00\x01\x82\x87\x84"
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings+headers); err != nil {

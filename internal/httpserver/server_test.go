@@ -71,7 +71,7 @@ func TestProtocols(t *testing.T) {
 			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { versions <- r.ProtoMajor })
 			config := &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
 			r := run(t, handler, Options{TLS: config, HTTP1Only: test.http1Only})
-			if _, err := r.get(t, newClient(t, &tls.Config{RootCAs: ca.pool()})); err != nil {
+			if _, err := r.get(t, newClient(t, &tls.Config{RootCAs: ca.Pool()})); err != nil {
 				t.Fatal(err)
 			}
 			if have := <-versions; have != test.want {
