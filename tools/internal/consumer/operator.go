@@ -33,7 +33,7 @@ func (w *world) checkOperator(ctx context.Context) (string, error) {
 	return "an operator, a transport and a change source build and pass their tests", err
 }
 
-// copyExample copies an example. Tests that need the laboratory, which is not released, stay behind.
+// copyExample copies an example. Tests that need the laboratory stay behind: it is not released.
 func (w *world) copyExample(name, to string) error {
 	err := os.CopyFS(to, os.DirFS(filepath.Join(w.Dir, "examples", name)))
 	tests, _ := filepath.Glob(filepath.Join(to, "*_test.go")) // The pattern is well-formed.
@@ -58,8 +58,8 @@ func rehome(file string) error {
 
 const modulePath = "example.com/consumer"
 
-// init makes a module of the code in dir, which may require all released modules. The versions and sums of
-// other modules are those of our examples, which are compiled already. `go mod tidy` removes unused ones.
+// init makes a module of the code in dir, which may require all released modules. The versions and
+// sums of other modules are those of our examples, which are compiled already.
 func (w *world) init(ctx context.Context, dir string) error {
 	mod, err := os.ReadFile(filepath.Join(w.Dir, "examples", "go.mod"))
 	err = errors.Join(err, os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o600), w.writeSums(dir))
