@@ -122,6 +122,22 @@ func outboxMutants() []mutant {
 			"outbox: the first manager takes all keys (row 14)", room,
 			"return o.giveUpResend(l, now) || o.giveUpEvent(l, now)", "return false",
 		},
+		{
+			"outbox: only the first resend", resend,
+			"for _, delay := range delays {", "for _, delay := range delays[:1] {",
+		},
+		{
+			"outbox: a resync of the runtime is given up", conclude,
+			"return !e.Resync || e.Owner", "return true || e.Owner",
+		},
+		{
+			"outbox: a last heartbeat does not name the resends that wait", "core/outbox/heartbeat.go",
+			"beat.Pending += int64(len(l.resends))", "_ = l.resends",
+		},
+		{
+			"outbox: calls in flight count as failures in a row (row 2)", conclude,
+			"case whole == nil, ctx.Err() != nil, c.started.Before(l.paused):", "case whole == nil, ctx.Err() != nil:",
+		},
 	}
 }
 
@@ -185,6 +201,22 @@ func fleetMutants() []mutant {
 		{
 			"fleet: a lost canary does not count (row 26)", judge,
 			"case p.beat.Canary == core.CanaryLost:\n\t\treturn reasons.CanaryLost\n", "",
+		},
+		{
+			"fleet: a replica that leaves is lost", record,
+			"if beat.Leaving {", "if beat.Leaving && p.gone {",
+		},
+		{
+			"fleet: each batch is a gap", replica,
+			"if sequence > p.sequence && sequence-p.sequence > 1 {", "if sequence > p.sequence {",
+		},
+		{
+			"fleet: each heartbeat is a return", record,
+			"cause = causeReturned\n\t\tr.disprove()\n\t}", "cause = causeReturned\n\t\tr.disprove()\n\t} else {\n\t\tcause = causeReturned\n\t}",
+		},
+		{
+			"fleet: drops degrade for ever", judge,
+			"case now.Before(p.dropping):", "case !p.dropping.IsZero():",
 		},
 	}
 }
@@ -284,6 +316,10 @@ func pathMutants() []mutant {
 		{
 			"source: resyncs are not enqueued", "adapters/controllerruntime/source.go",
 			"to.addResync(r, 0)", "_ = r",
+		},
+		{
+			"contract: a foreign 403 is a refusal (row 34)", "core/contract/meaning.go",
+			"case v == V3 && foreign && r.Status == statusForbidden:", "case v == V3 && !foreign && foreign:",
 		},
 	}
 }
