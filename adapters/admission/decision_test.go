@@ -98,7 +98,7 @@ func TestReviews(t *testing.T) {
 			},
 		},
 		{
-			"UPDATE of scale", reviewOf(t, scaled(1, 2)), admission.Accepted, &core.WatchEvent{
+			"UPDATE of scale", reviewOf(t, scaled), admission.Accepted, &core.WatchEvent{
 				Watched: one, WatchedGVK: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"},
 				Operation: core.OperationUpdate, Field: core.FieldSpec, Time: noon,
 			},
@@ -262,23 +262,21 @@ func TestDryRunNeverReachesTheFilter(t *testing.T) {
 }
 
 // scaled makes a review of the scale subresource.
-func scaled(before, after int) func(q *admissionv1.AdmissionRequest) {
+func scaled(q *admissionv1.AdmissionRequest) {
 	scale := func(replicas int) string {
 		return fmt.Sprintf(`{"kind":"Scale","metadata":{"name":"one"},"spec":{"replicas":%d}}`, replicas)
 	}
-	return func(q *admissionv1.AdmissionRequest) {
-		q.Operation = admissionv1.Update
-		q.SubResource = "scale"
-		q.Kind = metav1.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
-		q.OldObject, q.Object = raw(scale(before)), raw(scale(after))
-	}
+	q.Operation = admissionv1.Update
+	q.SubResource = "scale"
+	q.Kind = metav1.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
+	q.OldObject, q.Object = raw(scale(1)), raw(scale(2))
 }
 
 // The path of a subresource has the kind of the resource, because the review has another one.
 func TestKindInThePath(t *testing.T) {
 	t.Parallel()
 	apps := metav1.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"}
-	scale := reviewOf(t, func(q *admissionv1.AdmissionRequest) { scaled(1, 2)(q); q.Resource = apps })
+	scale := reviewOf(t, func(q *admissionv1.AdmissionRequest) { scaled(q); q.Resource = apps })
 	status := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Update
 		q.Resource, q.SubResource = apps, "status"
