@@ -12,8 +12,8 @@ import (
 // defaultWarmUp is longer than two default heartbeats of an agent.
 const defaultWarmUp = 90 * time.Second
 
-// FromFleet makes heartbeats confirm, for [New]. A runtime has confirmed a CA when each replica of its agent
-// that sends heartbeats trusts the CA. A runtime without heartbeats has not.
+// FromFleet makes heartbeats confirm, for [New]. A runtime has confirmed a CA when each replica of
+// its agent that sends heartbeats trusts the CA. A runtime without heartbeats has not.
 //
 // The heartbeats of a runtime count warmUp after the first one, because they may come from one
 // replica of its agent only. That time begins again when this process starts or takes the lead. 0

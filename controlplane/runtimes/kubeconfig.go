@@ -103,13 +103,13 @@ func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	return o
 }
 
-// NewKubeconfigs returns a function for [SetUp] that connects to runtimes with kubeconfigs. It reads
-// them from one key, such as "config", of the Secrets that where returns. The reader should not
-// cache all Secrets of the control plane. The reader of mgr.GetAPIReader does not.
+// NewKubeconfigs returns a function for [SetUp] that connects to runtimes with kubeconfigs. It
+// reads them from one key, such as "config", of the Secrets that where returns. The reader should
+// not cache all Secrets of the control plane. The reader of mgr.GetAPIReader does not.
 //
 // The function may be called concurrently. It keeps the clients that were used last, until their
-// Secret changes. A missing Secret means [ErrGone]. If object is the Secret itself, or its metadata,
-// the Secret is not read again for a client that is kept for that version.
+// Secret changes. A missing Secret means [ErrGone]. If object is the Secret itself, or its
+// metadata, the Secret is not read again for a client that is kept for that version.
 //
 // A runtime may answer in JSON only, and its answers are bounded. For one call of an
 // installation.Installer the bound is 6 MiB or 131,072 values of JSON. For one other request it is

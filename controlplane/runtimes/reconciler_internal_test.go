@@ -471,7 +471,8 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 func newReconciler(t *testing.T, c client.Client, connect func(context.Context, client.Object) (client.Client, error)) *reconciler {
 	t.Helper()
 	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
-		[]string{"listener.example.com"}, func(string, []core.RuntimeID) []core.RuntimeID { return nil }, certificates.Options{})
+		[]string{"listener.example.com"},
+		func(string, []core.RuntimeID) []core.RuntimeID { return nil }, certificates.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,8 +44,8 @@ import (
 // identify returns the runtime that an object represents, and connect a client for it, without
 // cache. Both are called concurrently and must not change the object. An error is reported and
 // retried. connect is called for each reconcile, so it should keep its clients, as that of
-// [NewKubeconfigs] does. If its error wraps [ErrGone], a deleted object is let go. Such an error must not mean that
-// a runtime cannot be reached at the moment.
+// [NewKubeconfigs] does. If its error wraps [ErrGone], a deleted object is let go. Such an error
+// must not mean that a runtime cannot be reached at the moment.
 func SetUp(
 	mgr ctrl.Manager, object client.Object,
 	identify func(ctx context.Context, object client.Object) (Identity, error),

@@ -100,7 +100,8 @@ func known(t testing.TB) *runtime.Scheme {
 }
 
 func newSet(
-	t testing.TB, c client.Client, unconfirmed func(string, []core.RuntimeID) []core.RuntimeID, recorder ...events.EventRecorder,
+	t testing.TB, c client.Client, unconfirmed func(string, []core.RuntimeID) []core.RuntimeID,
+	recorder ...events.EventRecorder,
 ) *certificates.Certificates {
 	t.Helper()
 	opts := certificates.Options{Propagation: propagation}
