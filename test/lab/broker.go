@@ -232,12 +232,12 @@ func (b *Broker) Forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderO
 // Prompt makes connections that are lost come back soon.
 var Prompt = []nats.Option{nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(0, 0)}
 
-// Operator connects the operator of a manager.
+// Operator connects the operator of a manager as the guide does.
 func (b *Broker) Operator(manager core.Manager) *nats.Conn {
 	b.T.Helper()
-	leaf := Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{OperatorDomain(manager)}}))
-	conn := Must(b.Dial(leaf, append(Prompt, nats.MaxReconnects(-1),
-		nats.CustomInboxPrefix("_INBOX.operator."+string(manager)))...))
+	leaf, roots := Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{OperatorDomain(manager)}})).TLS, b.CA.Pool()
+	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
+	conn := Must(nats.Connect(b.URLs(), append(natsjetstream.OperatorConnectOptions(manager, keys), Prompt...)...))
 	b.T.Cleanup(conn.Close)
 	return conn
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -76,7 +77,8 @@ func (b *broker) mustForward(f core.Forwarder, batch core.Batch) {
 }
 
 // Replicated streams have an answer of their own for a heartbeat that finds another message. The
-// consumer warns about a server that takes an acknowledgement for a request to change their leader.
+// consumer warns about a server that takes an acknowledgement for a request to change their leader. It
+// leaves a server that stands still.
 func TestHeartbeatsInACluster(t *testing.T) {
 	t.Parallel()
 	for name, p := range lab.NATSServers(t) {
@@ -94,10 +96,19 @@ func TestHeartbeatsInACluster(t *testing.T) {
 			if got := lab.Must(stream.Info(t.Context())).State.Msgs; got != 1 {
 				t.Errorf("the stream has %d heartbeats of a runtime, want 1", got)
 			}
-			var log bytes.Buffer
+			log, op := bytes.Buffer{}, newOperator()
 			logger := slog.New(slog.NewTextHandler(&log, nil))
-			stop := consume(t, conn, newOperator(), natsjetstream.Options{Logger: logger})
+			stop := consume(t, conn, op, natsjetstream.Options{Logger: logger})
 			eventually(t, "the heartbeat is taken", func() bool { return lab.Must(stream.Info(t.Context())).State.Msgs == 0 })
+			frozen := b.Nodes[slices.IndexFunc(b.Nodes, func(n *lab.BrokerNode) bool {
+				return strings.HasSuffix(conn.ConnectedUrl(), n.Addr)
+			})]
+			frozen.Freeze()
+			lab.Eventually(t, 3*time.Minute, "an event arrives past the frozen server", func() bool {
+				_ = f.Forward(t.Context(), manager, batchOf(runtimeNumber(0), "object"))
+				return op.generation(object{runtimeNumber(0), "object"}) > 0
+			})
+			frozen.Thaw()
 			stop()
 			if warned := strings.Contains(log.String(), "strict JSON"); warned != (name != "embedded") {
 				t.Errorf("the consumer warns about the server: %t", warned)
