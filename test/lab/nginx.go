@@ -14,6 +14,8 @@ import (
 	"testing"
 	"text/template"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // GatewayOptions are the choices of [StartGateway]. Files are those of one secret each; nginx reads them when it
@@ -117,7 +119,7 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 	// ended.
 	n.cmd = exec.Command(binary, "-p", prefix, "-c", filepath.Join(prefix, "nginx.conf"), "-e", "stderr")
 	n.cmd.Stdout, n.cmd.Stderr = out, out
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	n.cmd.SysProcAttr = machine.OwnGroupEnding(syscall.SIGTERM)
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

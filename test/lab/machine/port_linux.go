@@ -1,19 +1,9 @@
 package machine
 
 import (
-	"context"
 	"fmt"
-	"net"
-	"strconv"
 	"syscall"
 )
-
-// FreeAddress returns an address without listener, which no connection of this machine gets until
-// this process ends.
-func FreeAddress(context.Context) (string, error) {
-	_, port, err := ReservePort()
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
-}
 
 // ReservePort binds a socket that never listens, to all addresses, and returns its file descriptor.
 // Others can listen on its port, but do not get it by chance, until the descriptor is closed.

@@ -2,16 +2,15 @@
 
 package machine
 
-import (
-	"context"
-	"net"
-)
+import "net"
 
-// FreeAddress returns an address on which nothing listens.
-func FreeAddress(ctx context.Context) (string, error) {
-	socket, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+// ReservePort returns a port on which nothing listens. Here it has no holder, so another process may
+// get it.
+func ReservePort() (holder, port int, err error) {
+	socket, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
-		return "", err
+		return -1, 0, err
 	}
-	return socket.Addr().String(), socket.Close()
+	own, _ := socket.Addr().(*net.TCPAddr) // It listens on one.
+	return -1, own.Port, socket.Close()
 }
