@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -59,25 +61,30 @@ func TestComposedVerifiers(t *testing.T) {
 	}
 }
 
-// A verdict on the domain is that on the event, on its own and in a composition.
-func TestSANPinningKeepsTheVerdictOnTheDomain(t *testing.T) {
+func TestVerifierSuite(t *testing.T) {
 	t.Parallel()
-	for _, want := range []error{core.ErrForbidden, core.ErrNotReady, nil} {
-		pinning := listener.SANPinning(listener.DomainsFunc(
-			func(context.Context, core.RuntimeID, *core.WatchEvent) (string, error) { return "a.example", want }))
-		for name, verifier := range map[string]core.Verifier{
-			"alone": pinning, "all": listener.AllOf(listener.InsecureAllowAll(), pinning),
-			"any": listener.AnyOf(answering(listener.Forbidden("never", "never")), pinning),
-		} {
-			peer := core.Peer{ID: "runtime-a", DNSNames: []string{"a.example"}}
-			err := verifier.Verify(t.Context(), peer, &core.WatchEvent{})
-			if !errors.Is(err, want) {
-				t.Errorf("%s: error %v, want %v", name, err, want)
+	good := core.Peer{ID: "runtime-a", DNSNames: []string{"a.example"}}
+	cases := []coretest.VerifierCase{
+		{Name: "its own domain", Peer: good},
+		{Name: "no SAN", Peer: core.Peer{ID: "runtime-a"}, Want: core.ErrForbidden},
+		{Name: "the domain of another", Peer: core.Peer{ID: "runtime-b", DNSNames: []string{"a.example"}}, Want: core.ErrForbidden},
+		{Name: "cold cache", Peer: core.Peer{ID: "cold"}, Want: core.ErrNotReady},
+	}
+	pinning := listener.SANPinning(listener.DomainsFunc(
+		func(_ context.Context, runtime core.RuntimeID, _ *core.WatchEvent) (string, error) {
+			if runtime == "cold" {
+				return "", core.ErrNotReady
 			}
-			if err := verifier.Verify(t.Context(), core.Peer{}, &core.WatchEvent{}); err == nil {
-				t.Errorf("%s: a peer without identity passes", name)
-			}
-		}
+			return strings.TrimPrefix(string(runtime), "runtime-") + ".example", nil
+		}))
+	for name, verifier := range map[string]core.Verifier{
+		"alone": pinning, "AllOf": listener.AllOf(listener.InsecureAllowAll(), pinning),
+		"AnyOf": listener.AnyOf(answering(listener.Forbidden("never", "never")), pinning),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			coretest.TestVerifier(t, func(*testing.T) core.Verifier { return verifier }, cases...)
+		})
 	}
 }
 

@@ -41,6 +41,9 @@ func TestSuitesFindMutants(t *testing.T) {
 	for name, m := range receiverMutants() {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantReceiver", name, m.failure) })
 	}
+	for name, m := range verifierMutants() {
+		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantVerifier", name, m.failure) })
+	}
 }
 
 // checkFound runs the suite for a mutant in a child process. The failures of that process are the result.
@@ -430,4 +433,75 @@ func blamesTheManager(err error) error {
 		return coretest.Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager, After: core.RetryAfter(err)}.Err()
 	}
 	return err
+}
+
+// verifierMutant is a verifier with one fault, and a part of the failure that must name it.
+type verifierMutant struct {
+	failure string
+	verify  core.VerifierFunc
+}
+
+func verifierMutants() map[string]verifierMutant {
+	right := domains{"one": "one.example", "two": "two.example"}
+	return map[string]verifierMutant{
+		"lets all pass": {
+			"want the verdict sender may not trigger this",
+			func(context.Context, core.Peer, *core.WatchEvent) error { return nil },
+		},
+		"refuses all": {
+			"want the verdict <nil>",
+			func(context.Context, core.Peer, *core.WatchEvent) error { return core.ErrForbidden },
+		},
+		"lets peers without identity pass": {
+			"lets a peer without identity pass",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				p.ID, p.DNSNames = "x", append(p.DNSNames, "one.example")
+				return right.Verify(ctx, p, e)
+			},
+		},
+		"changes the event": {
+			"Verify changes the event",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				err := right.Verify(ctx, p, e)
+				e.Generation++
+				return err
+			},
+		},
+		"changes the peer": {
+			"Verify changes the peer",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				err := right.Verify(ctx, p, e)
+				clear(p.DNSNames)
+				return err
+			},
+		},
+		"has two verdicts": {
+			"want the verdict sender may not trigger this",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				if err := right.Verify(ctx, p, e); err != nil {
+					return errors.Join(err, core.ErrNotReady)
+				}
+				return nil
+			},
+		},
+		"refuses when ctx ends": {
+			"refuses an event for the end of its context",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				if ctx.Err() != nil {
+					return core.ErrForbidden
+				}
+				return right.Verify(ctx, p, e)
+			},
+		},
+	}
+}
+
+func TestMutantVerifier(t *testing.T) {
+	m, ok := verifierMutants()[os.Getenv(mutantVariable)]
+	if !ok {
+		t.Skip("is run by TestSuitesFindMutants")
+	}
+	t.Run("suite", func(t *testing.T) {
+		coretest.TestVerifier(t, func(*testing.T) core.Verifier { return m.verify }, verifierCases()...)
+	})
 }

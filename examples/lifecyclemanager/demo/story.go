@@ -96,7 +96,7 @@ func (d *demo) addModules(ctx context.Context) error {
 		d.ApplyFile(ctx, "samples/keda-1.0.0.yaml"), d.ApplyFile(ctx, "samples/logger-0.1.0.yaml"))
 }
 
-// hasCatalog also wants the Kyma, which an operator that is killed may not have made yet.
+// hasCatalog waits for the Kyma, too. An operator that is killed may not have made it yet.
 func (d *demo) hasCatalog(ctx context.Context) bool {
 	_, err := d.userKyma(ctx, second)
 	return err == nil && slices.Equal(d.catalog(ctx, first), []string{"keda-1.0.0"}) &&

@@ -37,7 +37,7 @@ const (
 // Connections has one client for each runtime. It may be used concurrently. The installer of the
 // agent uses Connect, and the reconcilers use Get.
 type Connections struct {
-	// Connect returns a client for a runtime, as [runtimes.SetUp] wants it.
+	// Connect returns a client for a runtime, for [runtimes.SetUp].
 	Connect func(ctx context.Context, kyma client.Object) (client.Client, error)
 
 	controlPlane client.Reader

@@ -1,0 +1,55 @@
+package coretest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
+)
+
+// Cases without a verdict that a fault could change prove nothing.
+func TestCasesThatProveTooLittle(t *testing.T) {
+	t.Parallel()
+	passes, cold := VerifierCase{}, VerifierCase{Want: core.ErrNotReady}
+	refused, other := VerifierCase{Want: core.ErrForbidden}, VerifierCase{Want: errors.New("other")}
+	for name, tt := range map[string]struct {
+		cases []VerifierCase
+		fault string
+	}{
+		"none":                  {nil, "no cases"},
+		"all pass":              {[]VerifierCase{passes, passes}, "want a case that passes and one that is refused"},
+		"all refused":           {[]VerifierCase{refused, refused}, "want a case that passes and one that is refused"},
+		"some cold, no pass":    {[]VerifierCase{refused, cold}, "want a case that passes and one that is refused"},
+		"another error":         {[]VerifierCase{passes, refused, other}, "Want is none of"},
+		"one of each":           {[]VerifierCase{passes, refused, cold}, ""},
+		"passing and cold":      {[]VerifierCase{passes, cold}, ""},
+		"a cold verifier alone": {[]VerifierCase{cold}, ""},
+	} {
+		if got := faultOf(tt.cases); !strings.Contains(got, tt.fault) || (got == "") != (tt.fault == "") {
+			t.Errorf("%s: fault %q, want %q", name, got, tt.fault)
+		}
+	}
+}
+
+func TestChecksOfAForwarderAreItsRules(t *testing.T) {
+	t.Parallel()
+	var checked, ruled []string
+	for _, c := range forwarderChecks() {
+		checked = append(checked, c.rule)
+	}
+	for _, rule := range conformance.Rules() {
+		if rule.End == conformance.Forwarder {
+			ruled = append(ruled, rule.ID)
+		}
+	}
+	slices.Sort(checked)
+	slices.Sort(ruled)
+	if diff := cmp.Diff(ruled, slices.Compact(checked)); diff != "" {
+		t.Errorf("the checks of a forwarder (-rules +checks):\n%s", diff)
+	}
+}
