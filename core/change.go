@@ -77,9 +77,9 @@ func plain(raw []byte) string {
 
 func isSpecial(r rune) bool { return r <= ' ' || r >= unicode.MaxASCII || r == '\\' || r == '"' }
 
-// Event returns the event for the object of c, without owner; at is its Time. It
-// fails for good, with the reason invalid_object, when the object has no name, or one that is longer
-// than Kubernetes allows.
+// Event returns the event for the object of c, without owner; at is its Time. It fails for good,
+// with the reason invalid_object, when the object has no name, or one that is longer than
+// Kubernetes allows.
 func (c *Change) Event(at time.Time) (WatchEvent, error) {
 	e := WatchEvent{
 		Watched: c.Name, WatchedGVK: c.GVK,

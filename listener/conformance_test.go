@@ -54,7 +54,7 @@ func (d *directly) Forward(ctx context.Context, manager core.Manager, batch core
 		return nil
 	}
 	answer := contract.DecodeAnswer(w.Code, w.Body.Bytes(), len(batch.Events)+1)
-	answer.Refusal.RetryAfter, _ = time.ParseDuration(w.Header().Get("Retry-After") + "s")
+	answer.RetryAfter, _ = time.ParseDuration(w.Header().Get("Retry-After") + "s")
 	if len(answer.Failed) == 0 {
 		return refusedWith(answer.Refusal)
 	}

@@ -170,7 +170,8 @@ func (c *Consumer) open(
 // isStrict reports whether the server refuses a request with an unknown field. Another server takes
 // an acknowledgement that a runtime directs to the API for a request, which streams cannot deny.
 func (c *Consumer) isStrict(ctx context.Context, stream string) bool {
-	info, err := c.conn.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.INFO."+stream, []byte(`{"unknown":0}`))
+	subject := jetstream.DefaultAPIPrefix + "STREAM.INFO." + stream
+	info, err := c.conn.RequestWithContext(ctx, subject, []byte(`{"unknown":0}`))
 	return err != nil || bytes.Contains(info.Data, []byte(`"error":{`))
 }
 

@@ -480,7 +480,8 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &reconciler{events: &events.FakeRecorder{},
+	return &reconciler{
+		events: &events.FakeRecorder{},
 		client: c, watchers: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil

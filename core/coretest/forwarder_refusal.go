@@ -55,7 +55,8 @@ func (s *forwarderSuite) refusedAll(want Refusal) {
 		s.t.Fatalf("Forward reports success, though the far end refused the whole batch: %v", want.Err())
 	}
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
-		s.t.Errorf("Forward = %v names %d events, though the far end refused the whole batch: %v", err, len(some), want.Err())
+		s.t.Errorf("Forward = %v names %d events, though the far end refused the whole batch: %v",
+			err, len(some), want.Err())
 	}
 	s.classified(eventError(err, 0), want)
 }

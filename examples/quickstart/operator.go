@@ -54,7 +54,8 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 	}
 	// The port is bound already, for this demo only.
 	o.source, err = controllerruntime.SetUpListener(mgr, port.Addr().String(), component,
-		controllerruntime.MutualTLS(material), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
+		controllerruntime.MutualTLS(material), listener.SANPinning(runtimes),
+		controllerruntime.EnqueueByRuntime(runtimes),
 		controllerruntime.ComponentOptions{
 			Listener: listener.Options{Listener: port, Fleet: o.fleet, Logger: o.log}, Source: o.sourceOptions(),
 		})

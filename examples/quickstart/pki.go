@@ -55,7 +55,8 @@ func runtimeSecret(ca *testpki.CA, dir, name, domain string) (*testpki.Volume, e
 		return nil, err
 	}
 	volume := testpki.NewVolume(dir)
-	return volume, volume.Write(testpki.Files(leaf, ca))
+	err = volume.Write(testpki.Files(leaf, ca))
+	return volume, err
 }
 
 func (d *demo) issueCertificates(context.Context) (string, error) {

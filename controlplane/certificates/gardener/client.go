@@ -191,7 +191,7 @@ func (t *translator) renew(ctx context.Context, certificate *certv1.Certificate)
 	before.SetName(certificate.Name)
 	after := before.DeepCopy()
 	set(after, since.UTC().Format("2006-01-02T15:04:05Z"), "spec", "ensureRenewedAfter")
-	return t.Client.Patch(ctx, after, client.MergeFrom(before))
+	return t.Patch(ctx, after, client.MergeFrom(before))
 }
 
 func newObject(kind string) *unstructured.Unstructured {

@@ -136,7 +136,7 @@ func (p *phases) measure(t *testing.T, over []core.Forwarder, used func() time.D
 		})
 	}
 	all.Wait()
-	p.used, p.took = p.used+used()-before, slices.Concat(append(took, p.took)...)
+	p.used, p.took = p.used+used()-before, append(p.took, slices.Concat(took...)...)
 }
 
 func each(ctx context.Context, interval time.Duration, act func()) {

@@ -19,7 +19,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -167,7 +166,8 @@ func (n *node) report(ctx context.Context, deployment *appsv1.Deployment, availa
 // publish writes the endpoints of the agent's Service, if there is an agent. An API server does not
 // take an address of this machine there, so it gets others.
 func (n *node) publish(ctx context.Context, there bool) error {
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: agentKey.Namespace, Name: agentKey.Name}}
+	slice := &discoveryv1.EndpointSlice{}
+	slice.Namespace, slice.Name = agentKey.Namespace, agentKey.Name
 	if !there {
 		return ignoreRaces(n.cluster.Client.Delete(ctx, slice))
 	}
