@@ -31,13 +31,13 @@ import (
 )
 
 // TestMigration follows docs/platforms/migration.md: forward to a new CA, back to where it began, and forward
-// again to the end. All the time objects change in two runtimes, 13 a second.
+// again to the end. All the time objects change in three runtimes, 20 a second.
 func TestMigration(t *testing.T) {
-	w := newWorld(t, "kyma-1", "kyma-2")
+	w := newWorld(t, "kyma-1", "kyma-2", "kyma-3")
 	w.steps = rig.NewSteps()
 	w.agentsAre(todaysImage)
 	w.everywhereArrives("today")
-	w.steps.Done("today: 2 runtimes report to an operator behind the gateway")
+	w.steps.Done("today: 3 runtimes report to an operator behind the gateway")
 	var flow []*rig.Flow
 	for _, m := range w.members {
 		flow = append(flow, w.startFlow(m))
@@ -75,7 +75,7 @@ func (w *world) forward() {
 	w.ours.release(2)
 	w.ingress.Lead(today.Service, w.ours.addr)
 	w.everywhereArrives("listener")
-	w.refused(w.members[1])
+	w.refused(w.members[2])
 	w.steps.Done("step 2:  our listener in the operator, contract v2; the events of a wrong skr-domain wait")
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
 	w.stored("v1beta1", "v1beta2")
@@ -97,7 +97,9 @@ func (w *world) forward() {
 	w.steps.Done("step 4:  our certificates, with the imported CA and the gateway's Secret")
 	wake := w.hibernate(w.members[1])
 	w.ours.release(5)
-	w.configurationsOf(w.members[0], installation.Name, today.Name)
+	for _, awake := range []*member{w.members[0], w.members[2]} {
+		w.configurationsOf(awake, installation.Name, today.Name)
+	}
 	wake()
 	w.configurationsAre(installation.Name, today.Name)
 	w.everywhereArrives("both")

@@ -18,7 +18,7 @@ func arrival(id, object string) rig.Arrival {
 	return rig.Arrival{Runtime: core.RuntimeID(id), Manager: today.Manager, Object: object}
 }
 
-// every is the time between two writes in a runtime: two runtimes have 13 a second.
+// every is the time between two writes in a runtime: three runtimes have 20 a second.
 const every = 150 * time.Millisecond
 
 func (w *world) startFlow(m *member) *rig.Flow {
