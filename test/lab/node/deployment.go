@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -25,6 +26,9 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	case len(current) < wanted && len(current)+len(old) <= wanted:
 		name := fmt.Sprintf("%s-%s-%s", deployment.Name, hash, rand.String(5))
 		p, err := n.newPod(client.ObjectKeyFromObject(deployment), name, hash, &deployment.Spec.Template)
+		if apierrors.IsNotFound(err) {
+			return err // Its account is missing: it is tried again.
+		}
 		if err != nil {
 			n.t.Errorf("Deployment %s: %v", deployment.Name, err)
 			return nil

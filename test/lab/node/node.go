@@ -150,7 +150,7 @@ func (n *Node) end() {
 		<-p.done
 		if n.t.Failed() {
 			text, _ := os.ReadFile(p.logPath()) // A container that did not start has none.
-			n.t.Logf("log of pod %s:\n%s", p.state.Name, text[max(0, len(text)-20_000):])
+			n.t.Logf("log of pod %s:\n%s", p.state.Name, text[max(0, len(text)-600):])
 		}
 	}
 }
