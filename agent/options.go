@@ -85,7 +85,8 @@ type ControlPlane struct {
 	Address string
 	// ServerName is expected in the server certificate. Default: the host of Address.
 	ServerName string
-	// Protocol is the version of HTTP. Default: that of [httpmtls.Options].
+	// Protocol is the version of HTTP. Default: [httpmtls.HTTP1] with contract v3, which has one
+	// request in flight for each manager, and [httpmtls.HTTP2] with v1 and v2, which have eight.
 	Protocol httpmtls.Protocol
 	// Fallback is the contract for a control plane that does not know Contract. Default: none.
 	Fallback contract.Version

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -82,7 +83,7 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 	}
 	forwarder, err := httpmtls.NewForwarder(b.keys.client, b.opts.ControlPlane.Address, version, httpmtls.Options{
 		ServerName: b.opts.ControlPlane.ServerName,
-		Protocol:   b.opts.ControlPlane.Protocol,
+		Protocol:   cmp.Or(b.opts.ControlPlane.Protocol, protocolFor(version)),
 		Timeout:    b.opts.Outbox.ForwardTimeout,
 		// The next heartbeat finds the connection open.
 		IdleTimeout: max(minIdle, 2*b.opts.Outbox.HeartbeatInterval),
@@ -96,6 +97,15 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	return forwarder, nil
+}
+
+// protocolFor returns the version of HTTP that costs the control plane least. An idle connection of
+// HTTP/1.1 takes a third less memory, and v1 and v2 would open several.
+func protocolFor(version contract.Version) httpmtls.Protocol {
+	if version == contract.V3 {
+		return httpmtls.HTTP1
+	}
+	return httpmtls.HTTP2
 }
 
 // contractLog reports whether the control plane knows the contract.

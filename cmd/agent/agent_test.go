@@ -36,23 +36,26 @@ func count(tb testing.TB, scrape, metric string) (sum float64) {
 func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 	t.Parallel()
 	owner := types.NamespacedName{Namespace: "kcp-system", Name: "kyma-1"}
-	for version, owner := range map[contract.Version]types.NamespacedName{
-		contract.V1: owner, contract.V2: {}, contract.V3: owner,
+	for version, test := range map[contract.Version]struct {
+		owner    types.NamespacedName
+		protocol string // by default
+	}{
+		contract.V1: {owner, "HTTP/2.0"}, contract.V2: {types.NamespacedName{}, "HTTP/2.0"}, contract.V3: {owner, "HTTP/1.1"},
 	} {
-		for _, protocol := range []string{"http1", "http2"} {
-			t.Run(string(version)+" "+protocol, func(t *testing.T) {
+		for setting, protocol := range map[string]string{"": test.protocol, "http1": "HTTP/1.1", "http2": "HTTP/2.0"} {
+			t.Run(string(version)+" "+setting, func(t *testing.T) {
 				t.Parallel()
 				p := newPKI(t)
 				kcp := newControlPlane(t, p, http.StatusOK)
-				s := start(t, p, env(p, kcp, "KCP_CONTRACT="+string(version)), "--kcp-protocol="+protocol)
+				s := start(t, p, env(p, kcp, "KCP_CONTRACT="+string(version)), "--kcp-protocol="+setting)
 				if got := s.review(t, "ignored", true); !strings.HasPrefix(got, "dry_run") {
 					t.Errorf("decision %q on a dry run, want dry_run", got)
 				}
 				if got := s.review(t, "demo", false); !strings.HasPrefix(got, "accepted") {
 					t.Errorf("decision %q, want accepted", got)
 				}
-				want := received{version.Path("widgets"), "runtime-1", []core.Numbered{{WatchEvent: core.WatchEvent{
-					Owner: owner, Watched: types.NamespacedName{Namespace: "default", Name: "demo"},
+				want := received{version.Path("widgets"), "runtime-1", protocol, []core.Numbered{{WatchEvent: core.WatchEvent{
+					Owner: test.owner, Watched: types.NamespacedName{Namespace: "default", Name: "demo"},
 					WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
 				}}}}
 				if diff := cmp.Diff(want, kcp.next(t), cmp.AllowUnexported(received{}),

@@ -73,6 +73,7 @@ func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
 type received struct {
 	path   string
 	runner string // Common Name of the certificate
+	proto  string
 	events []core.Numbered
 }
 
@@ -129,7 +130,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	changes := slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return e.Resync })
 	if kcp.received != nil && len(changes) > 0 {
-		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, changes}
+		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, r.Proto, changes}
 	}
 }
 

@@ -52,7 +52,7 @@ func defaultConfig() config {
 		Contract: defaultContract, Instance: "pod-1", ShutdownTimeout: 20 * time.Second,
 		Keys: agent.Keys{Client: keys.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile}},
 		ControlPlane: agent.ControlPlane{
-			Address: "kcp.example.org:443", Protocol: httpmtls.HTTP2, RetryNewest: 5 * time.Minute,
+			Address: "kcp.example.org:443", RetryNewest: 5 * time.Minute,
 		},
 		Webhook: agent.Webhook{MaxConnections: defaults.MaxConnections},
 		Canary:  agent.Canary{Interval: 30 * time.Second},

@@ -2,7 +2,6 @@ package httpserver
 
 import (
 	"context"
-	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -158,10 +157,7 @@ func (c *conn) cut() error {
 // connOf returns the connection below one of an [net/http.Server], or nil if it is another
 // server's.
 func connOf(outer net.Conn) *conn {
-	if encrypted, ok := outer.(*tls.Conn); ok {
-		outer = encrypted.NetConn()
-	}
-	c, _ := outer.(*conn)
+	c, _ := below(outer).(*conn)
 	return c
 }
 

@@ -25,6 +25,14 @@ type limitedListener struct {
 
 // Accept implements [net.Listener].
 func (l limitedListener) Accept() (net.Conn, error) {
+	c, err := l.accept()
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (l limitedListener) accept() (*conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
 		if err != nil {
@@ -55,13 +63,18 @@ func (s *Server) admit(inner net.Conn) *conn {
 // connState implements [http.Server].ConnState. The first request is after the handshake.
 func (s *Server) connState(outer net.Conn, state http.ConnState) {
 	c := connOf(outer)
-	c.slot.setBusy(state == http.StateActive)
+	if state != http.StateClosed { // Another visit may have begun.
+		c.slot.setBusy(state == http.StateActive)
+	}
 	switch state {
 	case http.StateNew:
 		s.open.Add(1)
 	case http.StateActive:
 		c.endHandshake()
 	case http.StateIdle:
+		if v, ok := outer.(*visit); ok {
+			v.idle.Store(true)
+		}
 	case http.StateHijacked:
 		s.open.Done()
 	case http.StateClosed:

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
+	"time"
 )
 
 // A handshake needs a large stack, which must not stay with its connection. The test runs alone, as
@@ -27,6 +28,29 @@ func TestHandshakesLeaveSmallStacks(t *testing.T) {
 	for range connections {
 		request()
 	}
+	if each := (stacks() - before) / connections; each > most {
+		t.Errorf("%d bytes of stacks for each connection, want %d at most", each, most)
+	}
+}
+
+// A connection that waits for its next request keeps no stack of net/http, and no buffer beside it.
+// The test runs alone, as it measures the process.
+func TestParkedConnectionsLeaveSmallStacks(t *testing.T) {
+	const connections, most = 200, 5 << 10
+	lot := newParkingLot(t, Options{})
+	request := func() {
+		conn, answered := lot.connect(t)
+		send(t, conn, getRequest)
+		answered("1")
+	}
+	request()
+	runtime.GC()
+	before := stacks()
+	for range connections {
+		request()
+	}
+	<-time.After(2 * parkAfter)
+	runtime.GC() // It takes the stacks of goroutines that have ended.
 	if each := (stacks() - before) / connections; each > most {
 		t.Errorf("%d bytes of stacks for each connection, want %d at most", each, most)
 	}

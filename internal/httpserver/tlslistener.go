@@ -21,6 +21,7 @@ type tlsListener struct {
 	timeout time.Duration
 	ready   chan net.Conn
 	failed  chan error
+	parking *parking
 	// ctx ends with Close.
 	ctx  context.Context //nolint:containedctx // It has the life of the listener.
 	stop context.CancelFunc
@@ -34,6 +35,10 @@ func (s *Server) newTLSListener() *tlsListener {
 		timeout: min(s.opts.ReadHeaderTimeout, s.opts.ReadTimeout, s.opts.WriteTimeout),
 		ready:   make(chan net.Conn), failed: make(chan error), ctx: ctx, stop: stop,
 	}
+	l.parking = &parking{
+		timeout: s.opts.IdleTimeout, resume: func(v *visit) { l.handOver(v) }, work: &s.open,
+		parked: map[*tls.Conn]struct{}{},
+	}
 	s.open.Go(l.acceptAll)
 	return l
 }
@@ -42,7 +47,7 @@ func (s *Server) newTLSListener() *tlsListener {
 // has returned it, because [net/http.Server] paces errors.
 func (l *tlsListener) acceptAll() {
 	for l.ctx.Err() == nil {
-		c, err := l.limitedListener.Accept()
+		c, err := l.accept()
 		if err == nil {
 			l.server.open.Go(func() { l.handshake(c) })
 			continue
@@ -55,15 +60,25 @@ func (l *tlsListener) acceptAll() {
 }
 
 // handshake does the handshake of a connection, and hands the connection to Accept.
-func (l *tlsListener) handshake(c net.Conn) {
+func (l *tlsListener) handshake(c *conn) {
 	encrypted := tls.Server(c, l.config)
 	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
-	_ = encrypted.HandshakeContext(l.ctx)        // The connection keeps its error.
+	err := encrypted.HandshakeContext(l.ctx)     // The connection keeps its error.
 	_ = c.SetDeadline(time.Time{})
+	socket := socketOf(c.Conn)
+	if err == nil && socket != nil && encrypted.ConnectionState().NegotiatedProtocol != protoHTTP2 {
+		l.handOver(&visit{Conn: encrypted, socket: socket, parking: l.parking})
+		return
+	}
+	l.handOver(encrypted)
+}
+
+// handOver gives a connection to Accept, or closes it when the server is shutting down.
+func (l *tlsListener) handOver(c net.Conn) {
 	select {
-	case l.ready <- encrypted:
+	case l.ready <- c:
 	case <-l.ctx.Done():
-		_ = c.Close() // The server is shutting down.
+		_ = below(c).Close()
 	}
 }
 
@@ -82,6 +97,7 @@ func (l *tlsListener) Accept() (net.Conn, error) {
 // Close also ends the handshakes.
 func (l *tlsListener) Close() error {
 	l.stop()
+	l.parking.close()
 	return l.limitedListener.Close()
 }
 

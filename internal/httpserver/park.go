@@ -1,0 +1,124 @@
+package httpserver
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	// parkAfter is how long net/http keeps an idle connection of HTTP/1.1.
+	parkAfter = 250 * time.Millisecond
+	// readBuffer is the size of the buffer of net/http for reads.
+	readBuffer = 4 << 10
+)
+
+// visit is a connection of HTTP/1.1 over TLS, as long as net/http serves it. net/http keeps buffers
+// of 8 KiB and a stack of 8 KiB for a connection that waits for its next request. So it gets a
+// timeout when the connection is idle for parkAfter. Its Close then parks the connection, and the
+// next byte begins another visit.
+type visit struct {
+	*tls.Conn
+
+	socket  syscall.RawConn
+	parking *parking
+	// idle means that net/http waits for a request, and has no byte of it.
+	idle atomic.Bool
+	// over means that neither net/http nor TLS has a byte of the next request.
+	over atomic.Bool
+}
+
+// Read implements [net.Conn].
+func (v *visit) Read(b []byte) (int, error) {
+	idle := v.idle.Swap(false)
+	if idle && len(b) < readBuffer { // The buffer has bytes: the client did not wait for its answer.
+		_ = v.SetReadDeadline(time.Now().Add(v.parking.timeout)) // Read returns its error.
+		idle = false
+	}
+	n, err := v.Conn.Read(b)
+	if idle && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		v.over.Store(true)
+	}
+	return n, err
+}
+
+// SetReadDeadline implements [net.Conn]. net/http sets that of the next request when a connection
+// becomes idle.
+func (v *visit) SetReadDeadline(t time.Time) error {
+	if soon := time.Now().Add(parkAfter); v.idle.Load() && soon.Before(t) {
+		t = soon
+	}
+	return v.Conn.SetReadDeadline(t)
+}
+
+// Close implements [net.Conn].
+func (v *visit) Close() error {
+	if v.over.Swap(false) && v.parking.add(v) {
+		return nil
+	}
+	return v.Conn.Close()
+}
+
+// parking has the connections that wait for their next request outside net/http. Each has a
+// goroutine, with the smallest stack there is.
+type parking struct {
+	// timeout is that of an idle connection.
+	timeout time.Duration
+	// resume gives a connection back to net/http.
+	resume func(*visit)
+	// work counts the goroutines.
+	work *sync.WaitGroup
+
+	mu     sync.Mutex
+	parked map[*tls.Conn]struct{}
+	closed bool
+}
+
+// add parks the connection of a visit, and returns false after close.
+func (p *parking) add(v *visit) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.parked[v.Conn] = struct{}{}
+	_ = v.Conn.SetReadDeadline(time.Now().Add(p.timeout)) // The wait returns its error.
+	p.work.Go(func() { p.wait(v) })
+	return true
+}
+
+// wait ends when the connection has data, or closes it.
+func (p *parking) wait(v *visit) {
+	err := awaitData(v.socket)
+	p.mu.Lock()
+	delete(p.parked, v.Conn)
+	p.mu.Unlock()
+	if err != nil {
+		_ = v.Conn.Close() // The timeout, or the end of the server, is the reason.
+		return
+	}
+	p.resume(v)
+}
+
+// close closes the parked connections, and does not wait.
+func (p *parking) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for c := range p.parked {
+		_ = c.SetReadDeadline(time.Now()) // Its goroutine closes it.
+	}
+}
+
+// below returns the connection that TLS uses, or the given one.
+func below(outer net.Conn) net.Conn {
+	if encrypted, ok := outer.(interface{ NetConn() net.Conn }); ok {
+		return encrypted.NetConn()
+	}
+	return outer
+}

@@ -1,0 +1,121 @@
+package httpserver
+
+import (
+	"bufio"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+)
+
+const getRequest = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+// parkingLot is a server. Its answers number the requests of a connection.
+type parkingLot struct {
+	*running
+
+	client *tls.Config
+}
+
+func newParkingLot(t *testing.T, opts Options) *parkingLot {
+	t.Helper()
+	ca := newAuthority(t)
+	opts.TLS = &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kept := Kept(r.Context())
+		number, _ := kept.Load().(int)
+		kept.Store(number + 1)
+		if r.TLS == nil || !r.TLS.HandshakeComplete {
+			t.Error("a request has no state of TLS")
+		}
+		w.Header().Set("Number", strconv.Itoa(number+1))
+	})
+	return &parkingLot{run(t, handler, opts), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}}
+}
+
+// connect returns a connection, and a function that wants its next answer to have that number.
+func (p *parkingLot) connect(t *testing.T) (conn *tls.Conn, answered func(number string)) {
+	t.Helper()
+	conn = tls.Client(p.dial(t), p.client)
+	reader := bufio.NewReader(conn)
+	return conn, func(number string) {
+		t.Helper()
+		answer, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := answer.Header.Get("Number"); got != number {
+			t.Fatalf("answer %q, want %q", got, number)
+		}
+	}
+}
+
+func send(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A request may come in any pieces, with pauses in which its connection is parked.
+func TestRequestsAroundAPause(t *testing.T) {
+	t.Parallel()
+	const pause = 3 * parkAfter / 2
+	for name, pieces := range map[string][]string{
+		"whole requests":                        {getRequest, getRequest},
+		"the beginning of a request":            {getRequest, getRequest[:1], getRequest[1:3], getRequest[3:]},
+		"a request beside another's beginning":  {getRequest + getRequest[:3], getRequest[3:]},
+		"a request beside another's first byte": {getRequest + getRequest[:1], getRequest[1:]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, answered := newParkingLot(t, Options{}).connect(t)
+			for _, piece := range pieces {
+				send(t, conn, piece)
+				<-time.After(pause)
+			}
+			answered("1")
+			answered("2")
+		})
+	}
+}
+
+// What ends an idle connection ends a parked one, and frees its slot.
+func TestParkedConnectionsEnd(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		opts Options
+		end  func(t *testing.T, lot *parkingLot, parked *tls.Conn)
+	}{
+		"idle timeout": {Options{IdleTimeout: 2 * parkAfter}, func(*testing.T, *parkingLot, *tls.Conn) {}},
+		"shutdown":     {Options{}, func(_ *testing.T, lot *parkingLot, _ *tls.Conn) { lot.cancel() }},
+		"displacement": {Options{MaxConnections: 1}, func(t *testing.T, lot *parkingLot, _ *tls.Conn) {
+			another, _ := lot.connect(t)
+			t.Cleanup(func() { _ = another.Close() })
+			go func() { _ = another.Handshake() }()
+		}},
+		"end of the client": {Options{}, func(_ *testing.T, _ *parkingLot, parked *tls.Conn) { _ = parked.NetConn().(*net.TCPConn).CloseWrite() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lot := newParkingLot(t, test.opts)
+			conn, answered := lot.connect(t)
+			send(t, conn, getRequest)
+			answered("1")
+			<-time.After(3 * parkAfter / 2)
+			test.end(t, lot, conn)
+			if _, err := conn.Read(make([]byte, 1)); err == nil {
+				t.Error("the server has sent a byte, want it to close the connection")
+			}
+			if err := lot.stop(); err != nil {
+				t.Error(err)
+			}
+			if open := lot.limiter.len(); open != 0 {
+				t.Errorf("%d slots are taken, want none", open)
+			}
+		})
+	}
+}

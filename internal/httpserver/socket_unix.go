@@ -1,0 +1,48 @@
+//go:build unix
+
+package httpserver
+
+import (
+	"errors"
+	"net"
+	"syscall"
+)
+
+// socketOf returns the socket of a connection, or nil for one in memory.
+func socketOf(c net.Conn) syscall.RawConn {
+	if c, ok := c.(syscall.Conn); ok {
+		if socket, err := c.SyscallConn(); err == nil {
+			return socket
+		}
+	}
+	return nil
+}
+
+// peek reads a byte that stays, and does not block.
+func peek(fd uintptr) (n int, err error) {
+	n, _, err = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	return n, err
+}
+
+// departed reports whether the other end has closed or reset a connection from which all data was
+// read. It does not block. It is false for a connection without a socket.
+func departed(c net.Conn) bool {
+	socket := socketOf(c)
+	if socket == nil {
+		return false
+	}
+	var (
+		n       int
+		peekErr error
+	)
+	err := socket.Control(func(fd uintptr) { n, peekErr = peek(fd) })
+	return err == nil && (errors.Is(peekErr, syscall.ECONNRESET) || peekErr == nil && n == 0)
+}
+
+// awaitData blocks until a read of the socket would not, or until the deadline of its connection.
+func awaitData(socket syscall.RawConn) error {
+	return socket.Read(func(fd uintptr) bool {
+		_, err := peek(fd)
+		return !errors.Is(err, syscall.EAGAIN)
+	})
+}
