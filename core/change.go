@@ -32,8 +32,8 @@ type Change struct {
 	GVK schema.GroupVersionKind
 }
 
-// Object returns the newest state that the change carries, nil if there is none.
-func (c *Change) Object() *Object {
+// newest returns the newest state that the change carries, nil if there is none.
+func (c *Change) newest() *Object {
 	if c.New != nil {
 		return c.New
 	}
@@ -86,7 +86,7 @@ func (c *Change) Event(at time.Time) (WatchEvent, error) {
 		Operation: c.Operation, Field: fieldOf(c.Subresource), Time: at,
 	}
 
-	if o := c.Object(); o != nil {
+	if o := c.newest(); o != nil {
 		e.Generation = o.Generation
 		e.Watched.Namespace = cmp.Or(o.Name.Namespace, e.Watched.Namespace)
 		e.Watched.Name = cmp.Or(o.Name.Name, e.Watched.Name)

@@ -22,7 +22,7 @@ func TestChangeObject(t *testing.T) {
 		{nil, nil, nil}, {before, nil, before}, {nil, after, after}, {before, after, after},
 	} {
 		c := core.Change{Old: tt.before, New: tt.after}
-		if got := c.Object(); got != tt.want {
+		if got := core.NewestObject(&c); got != tt.want {
 			t.Errorf("Object of %+v = %v, want %v", c, got, tt.want)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 // Errors that callers branch on. Adapters wrap them. Each answers [IsPermanent] and [Reason] for
 // the errors that wrap it.
 var (
-	// ErrInvalidManager means that a name is not a DNS-1123 label. It is permanent.
-	ErrInvalidManager error = &sentinel{
+	// errInvalidManager means that a name is not a DNS-1123 label. It is permanent.
+	errInvalidManager error = &sentinel{
 		text:      "manager is not a DNS-1123 label (1 to 63 of a-z, 0-9 and '-', neither end a '-')",
 		reason:    "invalid_manager",
 		permanent: true,

@@ -1,7 +1,6 @@
 package core_test
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -12,21 +11,21 @@ func ExampleParseManager() {
 	fmt.Println(manager, err)
 
 	_, err = core.ParseManager("../admin")
-	fmt.Println(errors.Is(err, core.ErrInvalidManager))
+	fmt.Println(core.IsPermanent(err), core.Reason(err))
 	fmt.Println(err)
 	// Output:
 	// lifecycle-manager <nil>
-	// true
+	// true invalid_manager
 	// manager is not a DNS-1123 label (1 to 63 of a-z, 0-9 and '-', neither end a '-'): "../admin"
 }
 
-func ExampleSpecChanged() {
+func ExampleChanged() {
 	before, _ := core.DecodeObject([]byte(`{"metadata":{"generation":1},"spec":{"replicas":1,"image":"a"}}`))
 	after, _ := core.DecodeObject([]byte(`{"metadata":{"generation":1},"spec":{"replicas":1,"image":"a"},"status":{"replicas":1}}`))
 	scaled, _ := core.DecodeObject([]byte(`{"metadata":{"generation":2},"spec":{"replicas":2,"image":"a"}}`))
 
-	fmt.Println(core.SpecChanged(&core.Change{Operation: core.OperationUpdate, Old: before, New: after}))
-	fmt.Println(core.SpecChanged(&core.Change{Operation: core.OperationUpdate, Old: before, New: scaled}))
+	fmt.Println(core.Changed(&core.Change{Operation: core.OperationUpdate, Old: before, New: after}))
+	fmt.Println(core.Changed(&core.Change{Operation: core.OperationUpdate, Old: before, New: scaled}))
 	// Output:
 	// false
 	// true

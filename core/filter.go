@@ -3,10 +3,10 @@ package core
 // Changed is the default filter of an agent. It passes persisted writes that changed the watched
 // part: the status when the status subresource was written, and the spec otherwise.
 func Changed(c *Change) bool {
-	return !c.DryRun && (SpecChanged(c) || StatusChanged(c))
+	return !c.DryRun && (specChanged(c) || statusChanged(c))
 }
 
-// SpecChanged passes an UPDATE of the resource itself when its spec differs. Absent equals null.
+// specChanged passes an UPDATE of the resource itself when its spec differs. Absent equals null.
 // The bytes are compared, because an API server writes both states in one way. An object without
 // spec, such as a ConfigMap, is compared as a whole, except metadata.managedFields, resourceVersion
 // and generation.
@@ -19,17 +19,17 @@ func Changed(c *Change) bool {
 // A CREATE, DELETE or CONNECT of a subresource always counts, such as an eviction or an exec. An
 // UPDATE of "scale" counts when its spec differs. An UPDATE of any other subresource is compared as
 // an object without spec. The status never counts.
-func SpecChanged(c *Change) bool {
+func specChanged(c *Change) bool {
 	if c.Subresource != "" {
 		return subresourceChanged(c)
 	}
 	return lifecycle(c) || updates(c) && (!sameSpec(c) || !c.sameSelection())
 }
 
-// StatusChanged passes an UPDATE of the status subresource when the status differs.
-// The beginning and the end of an object count as in [SpecChanged]. CONNECT and other subresources
+// statusChanged passes an UPDATE of the status subresource when the status differs.
+// The beginning and the end of an object count as in [specChanged]. CONNECT and other subresources
 // never do.
-func StatusChanged(c *Change) bool {
+func statusChanged(c *Change) bool {
 	switch c.Subresource {
 	case "":
 		return lifecycle(c)
@@ -40,7 +40,7 @@ func StatusChanged(c *Change) bool {
 	}
 }
 
-// subresourceChanged decides about all subresources for [SpecChanged].
+// subresourceChanged decides about all subresources for [specChanged].
 func subresourceChanged(c *Change) bool {
 	if c.Subresource == string(FieldStatus) {
 		return false

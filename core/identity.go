@@ -15,13 +15,14 @@ type RuntimeID string
 // [ParseManager] only.
 type Manager string
 
-// ParseManager returns name as a [Manager]. The error wraps [ErrInvalidManager] when name is not a
-// DNS-1123 label: 1 to 63 of the characters a-z, 0-9 and '-', neither end a '-'.
+// ParseManager returns name as a [Manager]. The error is permanent, with the reason
+// invalid_manager, when name is not a DNS-1123 label: 1 to 63 of the characters a-z, 0-9 and '-',
+// neither end a '-'.
 func ParseManager(name string) (Manager, error) {
 	if dns1123.IsLabel(name) {
 		return Manager(name), nil
 	}
-	return "", fmt.Errorf("%w: %s", ErrInvalidManager, shorten(name))
+	return "", fmt.Errorf("%w: %s", errInvalidManager, shorten(name))
 }
 
 // shorten quotes foreign input for an error message: it must neither flood a log nor forge a line.

@@ -24,7 +24,7 @@ func Example() {
 
 	handler, err := admission.New(acceptor, admission.Options{
 		Managers: []core.Manager{"lifecycle-manager"},
-		Filters:  map[core.Manager]core.Filter{"lifecycle-manager": core.SpecChanged},
+		Filters:  map[core.Manager]core.Filter{"lifecycle-manager": core.Changed},
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -715,7 +715,7 @@ func TestNewNamesAllProblems(t *testing.T) {
 			t.Errorf("error %q does not name %s", err, want)
 		}
 	}
-	if !errors.Is(err, core.ErrInvalidManager) {
-		t.Errorf("error %q does not wrap ErrInvalidManager", err)
+	if core.Reason(err) != "invalid_manager" {
+		t.Errorf("error %q has not the reason invalid_manager", err)
 	}
 }

@@ -53,7 +53,7 @@ func updateChanged(differ string) string {
 	return or("request.operation != 'UPDATE'", "object == null", "oldObject == null", differ)
 }
 
-// specChanged decides as [core.SpecChanged].
+// specChanged decides as [core.Changed] for the resource itself.
 func specChanged() string {
 	return or(
 		"request.operation != 'UPDATE'",
@@ -69,7 +69,7 @@ func specChanged() string {
 	)
 }
 
-// statusChanged decides as [core.StatusChanged] for the status subresource.
+// statusChanged decides as [core.Changed] for the status subresource.
 func statusChanged() string {
 	return "request.operation == 'UPDATE' && (" + or(
 		"object == null",

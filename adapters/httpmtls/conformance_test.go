@@ -107,7 +107,8 @@ func refuseSome(w http.ResponseWriter, partial core.EventErrors) {
 			RetryAfter: core.RetryAfter(err),
 		}
 	}
-	answer := contract.Partial(failures)
+	answer := contract.Answer{Failed: failures}
+	answer.Status, answer.Reason = http.StatusUnprocessableEntity, "partial"
 	w.WriteHeader(answer.Status)
 	_, _ = w.Write(must(answer.Body()))
 }
@@ -116,7 +117,7 @@ func statusFor(err error) int {
 	switch {
 	case err == nil:
 		return http.StatusOK
-	case errors.Is(err, contract.ErrMalformed), core.IsPermanent(err):
+	case core.IsPermanent(err):
 		return http.StatusBadRequest
 	case errors.Is(err, core.ErrUnauthenticated):
 		return http.StatusUnauthorized

@@ -466,10 +466,11 @@ func TestNewNamesAllProblems(t *testing.T) {
 	}
 	_, err := informer.New(&rest.Config{}, accept, []watch.Watch{widgets(), widgets(), wrong},
 		informer.Options{Namespace: "c/d"})
-	if !errors.Is(err, watch.ErrInvalid) || !errors.Is(err, core.ErrInvalidManager) {
-		t.Fatalf("error %v, want one about the watches and the manager", err)
+	if !errors.Is(err, watch.ErrInvalid) {
+		t.Fatalf("error %v, want one about the watches", err)
 	}
 	for _, part := range []string{
+		"manager is not a DNS-1123 label",
 		`"default/w": want a unique name`, `name ""`, `have "data"`, `have "pods/exec"`, `group "a/b"`, `version ""`,
 		`label ""`, `namespace selector: label ""`, "want no conditions", `namespace "c/d"`,
 	} {

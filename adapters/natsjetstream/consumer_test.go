@@ -401,7 +401,9 @@ func TestFailuresLoseNothing(t *testing.T) {
 	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(1, "a"))
 	s.awaitFate("delayed not_ready", 1)
 	s.handler.Next(
-		coretest.Refuse(coretest.Refusal{Label: "map_failed", Permanent: true}.Err()),
+		func(context.Context, core.Batch) error {
+			return coretest.Refusal{Label: "map_failed", Permanent: true}.Err()
+		},
 		func(context.Context, core.Batch) error { panic("broken") },
 	)
 	ready.Store(true)

@@ -2,7 +2,6 @@ package natsjetstream_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -49,8 +48,8 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	}
 	_, err := natsjetstream.NewConsumer(nil, nil, map[core.Manager]core.Handler{"Not a label": nil},
 		natsjetstream.Options{MaxInFlight: -1})
-	if !errors.Is(err, core.ErrInvalidManager) {
-		t.Errorf("NewConsumer = %v, want ErrInvalidManager", err)
+	if core.Reason(err) != "invalid_manager" {
+		t.Errorf("NewConsumer = %v, want the reason invalid_manager", err)
 	}
 	for _, want := range []string{"connection", "verifier", "handler", "MaxInFlight"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

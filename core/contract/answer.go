@@ -44,9 +44,9 @@ type failureBody struct {
 	RetryAfter int64  `json:"retryAfter,omitempty"`
 }
 
-// Partial returns the answer that names the refused elements of a request. Its status is 422: an
+// partialAnswer returns the answer that names the refused elements of a request. Its status is 422: an
 // error, so that no sender mistakes it for a success, and one that gateways do not retry.
-func Partial(failed map[int]Refusal) Answer {
+func partialAnswer(failed map[int]Refusal) Answer {
 	return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: reasons.Partial}, Failed: failed}
 }
 
@@ -70,7 +70,7 @@ func (v Version) AnswerTo(err error) Answer {
 		failed[i] = refusalOf(err)
 	}
 	if v.MaxEvents() > 1 {
-		return Partial(failed)
+		return partialAnswer(failed)
 	}
 	first := slices.Min(slices.Collect(maps.Keys(some)))
 	answer := Answer{Refusal: failed[first], Failed: failed}

@@ -13,8 +13,8 @@ import (
 var (
 	// errUnknownVersion means that this package does not know a contract. It is permanent.
 	errUnknownVersion error = &sentinel{text: "unknown contract", reason: "unknown_contract"}
-	// ErrMalformed means that a body or an event does not follow its contract. It is permanent.
-	ErrMalformed error = &sentinel{text: "malformed event", reason: "malformed"}
+	// errMalformed means that a body or an event does not follow its contract. It is permanent.
+	errMalformed error = &sentinel{text: "malformed event", reason: "malformed"}
 )
 
 // sentinel is a permanent error that is compared by identity.

@@ -54,11 +54,11 @@ func decodeBatch(body []byte) (core.Batch, error) {
 
 	switch {
 	case !utf8.Valid(body):
-		return core.Batch{}, fmt.Errorf("%w: the body is not UTF-8", ErrMalformed)
+		return core.Batch{}, fmt.Errorf("%w: the body is not UTF-8", errMalformed)
 	case err != nil:
-		return core.Batch{}, fmt.Errorf("%w: want a batch of CloudEvents in JSON: %w", ErrMalformed, err)
+		return core.Batch{}, fmt.Errorf("%w: want a batch of CloudEvents in JSON: %w", errMalformed, err)
 	case d.n == 0:
-		return core.Batch{}, fmt.Errorf("%w: no events, want 1 to %d", ErrMalformed, maxBatchEvents)
+		return core.Batch{}, fmt.Errorf("%w: no events, want 1 to %d", errMalformed, maxBatchEvents)
 	default:
 		return d.batch, nil
 	}
@@ -84,9 +84,9 @@ func (d *decoder) grow(size int) {
 func (d *decoder) readNext() error {
 	switch {
 	case d.n == maxBatchEvents:
-		return fmt.Errorf("%w: want at most %d events", ErrMalformed, maxBatchEvents)
+		return fmt.Errorf("%w: want at most %d events", errMalformed, maxBatchEvents)
 	case d.batch.Heartbeat != nil:
-		return fmt.Errorf("%w: want a heartbeat as the last element only", ErrMalformed)
+		return fmt.Errorf("%w: want a heartbeat as the last element only", errMalformed)
 	}
 
 	var c received
@@ -106,7 +106,7 @@ func (c *received) addTo(batch *core.Batch, n int) error {
 	}
 	switch {
 	case batch.Source != c.runtime || batch.Epoch != c.epoch:
-		return fmt.Errorf("%w: source and epoch differ from those of the first event", ErrMalformed)
+		return fmt.Errorf("%w: source and epoch differ from those of the first event", errMalformed)
 	case c.heartbeat != nil:
 		batch.Heartbeat = c.heartbeat
 		return nil
@@ -187,7 +187,7 @@ func (c *received) checkAttributes() error {
 		{"traceparent", c.event.TraceParent, true},
 	} {
 		if attribute.value == "" && !attribute.optional {
-			return fmt.Errorf("%w: attribute %s is missing", ErrMalformed, attribute.name)
+			return fmt.Errorf("%w: attribute %s is missing", errMalformed, attribute.name)
 		}
 
 		if err := checkAttribute(attribute.name, attribute.value); err != nil {
@@ -196,7 +196,7 @@ func (c *received) checkAttributes() error {
 	}
 
 	if c.specVersion != specVersion {
-		return fmt.Errorf("%w: specversion is %.16q, want %q", ErrMalformed, c.specVersion, specVersion)
+		return fmt.Errorf("%w: specversion is %.16q, want %q", errMalformed, c.specVersion, specVersion)
 	}
 	return nil
 }
@@ -341,13 +341,14 @@ func (d *dataReader) readGVK(name []byte) (err error) {
 }
 
 // Decode returns the batch that a body carries. Unknown fields are ignored, so that a contract can
-// grow. The error wraps [ErrMalformed] and names the fault and the expectation.
+// grow. The error is permanent, has the reason malformed, and names the fault and the
+// expectation.
 func (v Version) Decode(body []byte) (core.Batch, error) {
 	switch most := v.MaxBody(); {
 	case most == 0:
 		return core.Batch{}, unknown(string(v))
 	case len(body) > most:
-		return core.Batch{}, fmt.Errorf("%w: %d bytes, want at most %d", ErrMalformed, len(body), most)
+		return core.Batch{}, fmt.Errorf("%w: %d bytes, want at most %d", errMalformed, len(body), most)
 	case v == V3:
 		return decodeBatch(body)
 	}
@@ -398,7 +399,7 @@ func readHeartbeat(data []byte) (*core.Heartbeat, error) {
 func (d *heartbeatData) check() error {
 	if len(d.Dropped) > maxReasons || len(d.CAFingerprints) > maxFingerprints {
 		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
-			ErrMalformed, len(d.Dropped), len(d.CAFingerprints), maxReasons, maxFingerprints)
+			errMalformed, len(d.Dropped), len(d.CAFingerprints), maxReasons, maxFingerprints)
 	}
 	texts := append([]string{
 		d.Instance, d.Version, d.CertificateFingerprint, d.KeyMaterialError, string(d.Canary), d.ConfigHash,
@@ -407,7 +408,7 @@ func (d *heartbeatData) check() error {
 	for _, text := range slices.AppendSeq(texts, maps.Keys(d.Dropped)) {
 		if len(text) > maxAttribute {
 			return fmt.Errorf("%w: a heartbeat has a text of %d bytes, want at most %d",
-				ErrMalformed, len(text), maxAttribute)
+				errMalformed, len(text), maxAttribute)
 		}
 	}
 	return nil

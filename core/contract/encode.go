@@ -27,7 +27,7 @@ type Request struct {
 	// Heartbeat is whether Body ends with the heartbeat.
 	Heartbeat bool
 	// Failed names the events that Body does not carry. An event that the contract cannot express
-	// has an error that wraps [ErrMalformed], an event without room has [core.ErrNotSent]. The
+	// has a permanent error with the reason malformed, an event without room [core.ErrNotSent]. The
 	// heartbeat has the index len(batch.Events). It is sent with all events of the batch only. A
 	// contract that carries no heartbeats does not name it.
 	Failed core.EventErrors
@@ -35,14 +35,14 @@ type Request struct {
 
 // Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody].
 // A heartbeat is cut to the bounds of the contract. [Version.Decode] accepts every body. Encode
-// fails on an unknown contract, and with [ErrMalformed] on an empty batch and on a source or an
+// fails on an unknown contract, and with the reason malformed on an empty batch and on a source or an
 // epoch that the contract cannot express.
 func (v Version) Encode(batch *core.Batch) (Request, error) {
 	switch {
 	case v.MaxEvents() == 0:
 		return Request{}, unknown(string(v))
 	case batch.IsEmpty():
-		return Request{}, fmt.Errorf("%w: the batch is empty", ErrMalformed)
+		return Request{}, fmt.Errorf("%w: the batch is empty", errMalformed)
 	case v == V3:
 		return encodeBatch(batch)
 	default:
@@ -230,14 +230,14 @@ func wireTime(t time.Time) time.Time {
 // checkClaim is the validation of the attributes that all elements of a batch share.
 func checkClaim(batch *core.Batch) error {
 	if batch.Source == "" {
-		return fmt.Errorf("%w: source is empty", ErrMalformed)
+		return fmt.Errorf("%w: source is empty", errMalformed)
 	}
 	return cmp.Or(checkAttribute("source", formatSource(batch.Source)), checkAttribute("epoch", batch.Epoch))
 }
 
 func checkID(id string) error {
 	if id == "" {
-		return fmt.Errorf("%w: id is empty", ErrMalformed)
+		return fmt.Errorf("%w: id is empty", errMalformed)
 	}
 	return checkAttribute("id", id)
 }
@@ -247,7 +247,7 @@ func checkAttribute(name, value string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: attribute %s has %d bytes, want at most %d of UTF-8",
-		ErrMalformed, name, len(value), maxAttribute)
+		errMalformed, name, len(value), maxAttribute)
 }
 
 func isAttribute(value string) bool { return len(value) <= maxAttribute && utf8.ValidString(value) }
@@ -289,7 +289,7 @@ func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
 	}
 	data, err := json.Marshal(fromHeartbeat(&beat))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	e := envelope{claim: shared, kind: typeHeartbeat, id: beat.ID, time: wireTime(beat.Time)}
 	return append(append(e.appendTo(nil), data...), '}'), nil
@@ -434,11 +434,11 @@ func check(v Version, owner types.NamespacedName, body bodyV2) error {
 func checkName(field, name string, required bool) error {
 	switch {
 	case required && name == "":
-		return fmt.Errorf("%w: %s is empty", ErrMalformed, field)
+		return fmt.Errorf("%w: %s is empty", errMalformed, field)
 	case len(name) > maxName:
-		return fmt.Errorf("%w: %s has %d bytes, want at most %d", ErrMalformed, field, len(name), maxName)
+		return fmt.Errorf("%w: %s has %d bytes, want at most %d", errMalformed, field, len(name), maxName)
 	case !utf8.ValidString(name):
-		return fmt.Errorf("%w: %s is not UTF-8", ErrMalformed, field)
+		return fmt.Errorf("%w: %s is not UTF-8", errMalformed, field)
 	default:
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	decoded, err := readSingle(v, body)
 	if err != nil {
-		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", ErrMalformed, v, err)
+		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", errMalformed, v, err)
 	}
 	owner := types.NamespacedName(decoded.Owner)
 	if err := check(v, owner, decoded.bodyV2); err != nil {

@@ -7,14 +7,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Answer decides the answer of a [Recorder] to a call. It may block until ctx ends.
-type Answer func(ctx context.Context, batch core.Batch) error
+// answer decides the answer of a [Recorder] to a call.
+type answer = func(ctx context.Context, batch core.Batch) error
 
 // accept acknowledges everything.
 func accept(context.Context, core.Batch) error { return nil }
 
-// Refuse fails every call with err.
-func Refuse(err error) Answer {
+// refuse fails every call with err.
+func refuse(err error) answer {
 	return func(context.Context, core.Batch) error { return err }
 }
 

@@ -39,7 +39,7 @@ func (s *forwarderSuite) testDeadline() {
 
 // hang blocks until ctx or the test ends: a far end may not notice that the caller has
 // disconnected.
-func (s *forwarderSuite) hang() Answer {
+func (s *forwarderSuite) hang() answer {
 	end := s.t.Context()
 	return func(ctx context.Context, _ core.Batch) error {
 		select {

@@ -36,7 +36,7 @@ func (s *forwarderSuite) testNotReady() {
 // refused fails the test unless the classification of a refusal survives the way back.
 func (s *forwarderSuite) refused(want Refusal) {
 	s.t.Helper()
-	s.farEnd.Always(Refuse(want.Err()))
+	s.farEnd.Always(refuse(want.Err()))
 	err := eventError(s.forward(managerA, s.batch(sampleEvent(0))), 0)
 	if err == nil {
 		s.t.Fatalf("Forward reports success, though the far end refused: %v", want.Err())
@@ -171,7 +171,7 @@ func (s *forwarderSuite) testUnsendable() {
 }
 
 func (s *forwarderSuite) testRecovers() {
-	for _, answer := range []Answer{Refuse(core.ErrNotReady), Refuse(core.ErrForbidden), s.hang()} {
+	for _, answer := range []answer{refuse(core.ErrNotReady), refuse(core.ErrForbidden), s.hang()} {
 		s.farEnd.Always(answer)
 		ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
 		if err := s.call(ctx, managerA, s.batch(sampleEvent(0))); err == nil {

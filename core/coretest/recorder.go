@@ -41,21 +41,21 @@ func (c *Call) acknowledged() []core.WatchEvent {
 type Recorder struct {
 	mu      sync.Mutex
 	calls   []Call
-	always  Answer
-	next    []Answer
+	always  answer
+	next    []answer
 	changed chan struct{} // closed at the next change, nil without a waiting call
 }
 
-// Always sets the answer to all further calls.
-func (r *Recorder) Always(answer Answer) {
+// Always sets the function that answers all further calls. It may block until ctx ends.
+func (r *Recorder) Always(answer func(ctx context.Context, batch core.Batch) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.always = answer
 }
 
-// Next adds answers for the next calls, one for each, in this order. Later calls get that of
-// [Recorder.Always].
-func (r *Recorder) Next(answers ...Answer) {
+// Next adds functions that answer the next calls, one for each, in this order. Later calls get the
+// answer of [Recorder.Always].
+func (r *Recorder) Next(answers ...func(ctx context.Context, batch core.Batch) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next = append(r.next, answers...)
@@ -81,7 +81,7 @@ func (r *Recorder) take(ctx context.Context, call Call) error {
 	return err
 }
 
-func (r *Recorder) arrived(call Call) (answer Answer, index int) {
+func (r *Recorder) arrived(call Call) (script answer, index int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls = append(r.calls, call)
@@ -89,7 +89,7 @@ func (r *Recorder) arrived(call Call) (answer Answer, index int) {
 	return r.answer(), len(r.calls) - 1
 }
 
-func (r *Recorder) answer() Answer {
+func (r *Recorder) answer() answer {
 	if len(r.next) > 0 {
 		answer := r.next[0]
 		r.next = r.next[1:]

@@ -27,6 +27,10 @@ func named(names ...string) []core.WatchEvent {
 
 func batchOf(names ...string) core.Batch { return core.NewBatch(named(names...)...) }
 
+func fails(err error) func(context.Context, core.Batch) error {
+	return func(context.Context, core.Batch) error { return err }
+}
+
 func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	t.Parallel()
 	var (
@@ -34,11 +38,11 @@ func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 		refusal  = coretest.Refusal{Label: "refused"}.Err()
 	)
 	some := core.EventErrors{1: refusal}
-	recorder.Next(coretest.Refuse(refusal), coretest.Refuse(some))
+	recorder.Next(fails(refusal), fails(some))
 	first := recorder.Forward(t.Context(), "m", batchOf("a"))
 	second := recorder.Forward(t.Context(), "m", batchOf("a", "b", "c"))
 	third := recorder.Handle(t.Context(), core.Delivery{Runtime: "r", Manager: "m", Event: named("d")[0]})
-	recorder.Always(coretest.Refuse(core.ErrForbidden))
+	recorder.Always(fails(core.ErrForbidden))
 	fourth := recorder.Forward(t.Context(), "n", batchOf("e"))
 	if !errors.Is(first, refusal) || third != nil || !errors.Is(fourth, core.ErrForbidden) {
 		t.Errorf("answers are %v, %v, %v, %v", first, second, third, fourth)
@@ -98,7 +102,7 @@ func TestRecorderWaits(t *testing.T) {
 
 func ExampleRecorder() {
 	var recorder coretest.Recorder
-	recorder.Next(coretest.Refuse(core.ErrNotReady))
+	recorder.Next(func(context.Context, core.Batch) error { return core.ErrNotReady })
 	event := core.WatchEvent{Watched: types.NamespacedName{Namespace: "default", Name: "sample"}}
 	forwarder := coretest.NewMemory(&recorder)
 	fmt.Println(forwarder.Forward(context.Background(), "kyma", core.NewBatch(event)))

@@ -109,7 +109,7 @@ func TestValidateNamesAllProblems(t *testing.T) {
 	wrong := valid()
 	wrong.Name.Name, wrong.Manager, wrong.Field = "wrong", "", "data"
 	err := watch.Validate([]watch.Watch{valid(), wrong, valid()})
-	if !errors.Is(err, watch.ErrInvalid) || !errors.Is(err, core.ErrInvalidManager) {
+	if !errors.Is(err, watch.ErrInvalid) || !strings.Contains(err.Error(), "manager is not a DNS-1123 label") {
 		t.Fatalf("error %v, want one of the watches and one of the manager", err)
 	}
 	for _, want := range []string{
