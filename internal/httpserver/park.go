@@ -27,31 +27,37 @@ type visit struct {
 
 	socket  syscall.RawConn
 	parking *parking
-	// idle means that net/http waits for a request, and has no byte of it.
+	// idle means that the next deadline of net/http is that of its wait for a request.
 	idle atomic.Bool
-	// over means that neither net/http nor TLS has a byte of the next request.
+	// waiting means that net/http waits, until its next deadline. until is the end of the wait.
+	waiting atomic.Bool
+	until   time.Time
+	// over means that net/http has no byte of the next request, and TLS has no whole record of it.
 	over atomic.Bool
 }
 
 // Read implements [net.Conn].
 func (v *visit) Read(b []byte) (int, error) {
-	idle := v.idle.Swap(false)
-	if idle && len(b) < readBuffer { // The buffer has bytes: the client did not wait for its answer.
-		_ = v.SetReadDeadline(time.Now().Add(v.parking.timeout)) // Read returns its error.
-		idle = false
+	waiting := v.waiting.Load()
+	if waiting && len(b) < readBuffer { // The buffer has a byte of the next request.
+		_ = v.SetReadDeadline(v.until) // Read returns its error.
+		waiting = false
 	}
 	n, err := v.Conn.Read(b)
-	if idle && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+	if waiting && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		v.over.Store(true)
 	}
 	return n, err
 }
 
-// SetReadDeadline implements [net.Conn]. net/http sets that of the next request when a connection
-// becomes idle.
+// SetReadDeadline implements [net.Conn]. net/http calls it before it waits for the next request, and
+// again before it reads one, which may be in its buffer.
 func (v *visit) SetReadDeadline(t time.Time) error {
-	if soon := time.Now().Add(parkAfter); v.idle.Load() && soon.Before(t) {
-		t = soon
+	soon := time.Now().Add(parkAfter)
+	waiting := v.idle.Swap(false) && soon.Before(t)
+	v.waiting.Store(waiting)
+	if waiting {
+		v.until, t = t, soon
 	}
 	return v.Conn.SetReadDeadline(t)
 }
@@ -67,8 +73,6 @@ func (v *visit) Close() error {
 // parking has the connections that wait for their next request outside net/http. Each has a
 // goroutine, with the smallest stack there is.
 type parking struct {
-	// timeout is that of an idle connection.
-	timeout time.Duration
 	// resume gives a connection back to net/http.
 	resume func(*visit)
 	// work counts the goroutines.
@@ -87,7 +91,7 @@ func (p *parking) add(v *visit) bool {
 		return false
 	}
 	p.parked[v.Conn] = struct{}{}
-	_ = v.Conn.SetReadDeadline(time.Now().Add(p.timeout)) // The wait returns its error.
+	_ = v.Conn.SetReadDeadline(v.until) // The wait returns its error.
 	p.work.Go(func() { p.wait(v) })
 	return true
 }

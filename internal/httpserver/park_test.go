@@ -31,6 +31,9 @@ func newParkingLot(t *testing.T, opts Options) *parkingLot {
 		if r.TLS == nil || !r.TLS.HandshakeComplete {
 			t.Error("a request has no state of TLS")
 		}
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			t.Errorf("body: %v", err)
+		}
 		w.Header().Set("Number", strconv.Itoa(number+1))
 	})
 	return &parkingLot{run(t, handler, opts), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}}
@@ -60,26 +63,29 @@ func send(t *testing.T, conn net.Conn, text string) {
 	}
 }
 
-// A request may come in any pieces, with pauses in which its connection is parked.
+// A request may come in any pieces, with pauses in which its connection is parked, or nearly.
 func TestRequestsAroundAPause(t *testing.T) {
 	t.Parallel()
-	const pause = 3 * parkAfter / 2
+	post := "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + strconv.Itoa(len(getRequest)) + "\r\n\r\n"
 	for name, pieces := range map[string][]string{
 		"whole requests":                        {getRequest, getRequest},
 		"the beginning of a request":            {getRequest, getRequest[:1], getRequest[1:3], getRequest[3:]},
 		"a request beside another's beginning":  {getRequest + getRequest[:3], getRequest[3:]},
 		"a request beside another's first byte": {getRequest + getRequest[:1], getRequest[1:]},
+		"a request beside another's header":     {getRequest + post, getRequest},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conn, answered := newParkingLot(t, Options{}).connect(t)
-			for _, piece := range pieces {
-				send(t, conn, piece)
-				<-time.After(pause)
-			}
-			answered("1")
-			answered("2")
-		})
+		for _, pause := range []time.Duration{2 * parkAfter / 3, 3 * parkAfter / 2} {
+			t.Run(name+" "+pause.String(), func(t *testing.T) {
+				t.Parallel()
+				conn, answered := newParkingLot(t, Options{}).connect(t)
+				for _, piece := range pieces {
+					send(t, conn, piece)
+					<-time.After(pause)
+				}
+				answered("1")
+				answered("2")
+			})
+		}
 	}
 }
 

@@ -36,8 +36,7 @@ func (s *Server) newTLSListener() *tlsListener {
 		ready:   make(chan net.Conn), failed: make(chan error), ctx: ctx, stop: stop,
 	}
 	l.parking = &parking{
-		timeout: s.opts.IdleTimeout, resume: func(v *visit) { l.handOver(v) }, work: &s.open,
-		parked: map[*tls.Conn]struct{}{},
+		resume: func(v *visit) { l.handOver(v) }, work: &s.open, parked: map[*tls.Conn]struct{}{},
 	}
 	s.open.Go(l.acceptAll)
 	return l
