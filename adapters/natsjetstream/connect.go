@@ -17,15 +17,14 @@ const (
 	noBuffer = -1
 )
 
-// KeyMaterial returns the present client certificate and the CAs that may sign that of the server.
-// It is called for each new connection, concurrently, and must return at once.
-type KeyMaterial func() (certificate *tls.Certificate, roots *x509.CertPool)
-
 // ConnectOptions returns the options for the connection of a runtime's [Forwarder]. The connection
 // never gives up, buffers nothing without a server, and gets answers under [InboxPrefix]. After a
 // rotation, [nats.Conn.ForceReconnect] presents the new certificate. Options of the caller may
 // follow.
-func ConnectOptions(runtime core.RuntimeID, keys KeyMaterial) []nats.Option {
+//
+// The function keys returns the present client certificate, and the CAs that may sign the server's.
+// It is called for each new connection, concurrently, and must return at once.
+func ConnectOptions(runtime core.RuntimeID, keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
 	return append(connectOptions(keys),
 		nats.Name("runtime-watcher agent"),
 		nats.CustomInboxPrefix(InboxPrefix(runtime)),
@@ -36,16 +35,16 @@ func ConnectOptions(runtime core.RuntimeID, keys KeyMaterial) []nats.Option {
 
 // OperatorConnectOptions returns the options for the connection of the [Consumer] of a manager. The
 // connection never gives up, also if no server answers at the start, and finds a frozen server
-// within 45 s. It gets answers of the API under "_INBOX.operator.<manager>". Options of the caller
-// may follow.
-func OperatorConnectOptions(manager core.Manager, keys KeyMaterial) []nats.Option {
+// within 45 s. It gets answers of the API under "_INBOX.operator.<manager>". Keys are those of
+// [ConnectOptions]. Options of the caller may follow.
+func OperatorConnectOptions(manager core.Manager, keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
 	return append(connectOptions(keys),
 		nats.Name("runtime-watcher operator"),
 		nats.CustomInboxPrefix(operatorInbox(manager)),
 	)
 }
 
-func connectOptions(keys KeyMaterial) []nats.Option {
+func connectOptions(keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
 	return []nats.Option{
 		nats.Secure(&tls.Config{
 			MinVersion: tls.VersionTLS13,

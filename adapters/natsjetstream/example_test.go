@@ -2,6 +2,8 @@ package natsjetstream_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -13,7 +15,7 @@ import (
 
 // The runtime's side: the transport of an outbox or an agent.
 func connectRuntime(
-	servers string, runtime core.RuntimeID, keys natsjetstream.KeyMaterial,
+	servers string, runtime core.RuntimeID, keys func() (*tls.Certificate, *x509.CertPool),
 ) (core.Forwarder, *nats.Conn, error) {
 	conn, err := nats.Connect(servers, natsjetstream.ConnectOptions(runtime, keys)...)
 	if err != nil {

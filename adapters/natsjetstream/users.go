@@ -9,10 +9,18 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// User is a client of a NATS server with "verify_and_map", and the subjects that it may use.
+// User is a client of a NATS server with "verify_and_map": an agent, an operator, or neither.
 type User struct {
 	// Name is a SAN of the client's certificate: the registered domain of a runtime.
-	Name               string
+	Name string
+	// Runtime lets an agent send to Managers under its own name, and confirm refusals of its own
+	// batches, also through a leaf node.
+	Runtime  core.RuntimeID
+	Managers []core.Manager
+	// Operator lets the operator of a manager create and change the stream of the manager, and read
+	// nothing of others.
+	Operator core.Manager
+	// Publish and Subscribe are more subjects that the client may use. Default: none.
 	Publish, Subscribe []string
 }
 
@@ -22,32 +30,28 @@ const reservedRuntime core.RuntimeID = "operator"
 var (
 	errReserved = errors.New("natsjetstream: the name \"operator\" is reserved")
 	errName     = errors.New("natsjetstream: the name of a user is no SAN")
+	errRights   = errors.New("natsjetstream: a user has Managers without Runtime, or beside Operator")
 	errTwice    = errors.New("natsjetstream: two users have one name")
 )
 
-// RuntimeUser returns the user of a runtime with a registered domain. It may publish under its own
-// name, and confirm refusals of its own batches, also through a leaf node.
-func RuntimeUser(runtime core.RuntimeID, domain string, managers ...core.Manager) User {
-	u := User{Name: domain, Subscribe: []string{InboxPrefix(runtime) + ".>"}}
-	for _, manager := range managers {
-		u.Publish = append(u.Publish, Subject(manager, runtime), confirmations(operatorInbox(manager), runtime)+".*")
+// subjects returns all subjects that the client may use.
+func (u *User) subjects() (publish, subscribe []string) {
+	publish, subscribe = slices.Clone(u.Publish), slices.Clone(u.Subscribe)
+	if u.Runtime != "" {
+		subscribe = append(subscribe, InboxPrefix(u.Runtime)+".>")
 	}
-	return u
-}
-
-// OperatorUser returns the user of the operator of a manager. It may create and change the stream
-// of the manager, and read nothing of others.
-func OperatorUser(manager core.Manager, san string) User {
-	stream := streamName(manager)
-	return User{
-		Name: san,
-		Publish: []string{
-			"$JS.API.STREAM.INFO." + stream, "$JS.API.STREAM.CREATE." + stream, "$JS.API.STREAM.UPDATE." + stream,
-			"$JS.API.CONSUMER.*." + stream + ".>", "$JS.API.CONSUMER.MSG.NEXT." + stream + ".>",
-			"$JS.ACK." + stream + ".>", inboxRoot + ".>",
-		},
-		Subscribe: []string{operatorInbox(manager) + ".>"},
+	for _, manager := range u.Managers {
+		publish = append(publish, Subject(manager, u.Runtime), confirmations(operatorInbox(manager), u.Runtime)+".*")
 	}
+	if u.Operator != "" {
+		stream := streamName(u.Operator)
+		publish = append(publish,
+			"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.CREATE."+stream, "$JS.API.STREAM.UPDATE."+stream,
+			"$JS.API.CONSUMER.*."+stream+".>", "$JS.API.CONSUMER.MSG.NEXT."+stream+".>",
+			"$JS.ACK."+stream+".>", inboxRoot+".>")
+		subscribe = append(subscribe, operatorInbox(u.Operator)+".>")
+	}
+	return publish, subscribe
 }
 
 // operatorInbox is the prefix of the subjects on which the operator of a manager gets answers.
@@ -61,8 +65,8 @@ func confirmations(inbox string, runtime core.RuntimeID) string {
 }
 
 // Authorization returns the block "authorization" of the configuration of a NATS server, to be
-// included there. The error names each user with a wrong or repeated name, or with the subjects of
-// a reserved name.
+// included there. The error names each user with a wrong or repeated name, with the subjects of a
+// reserved name, and with Managers but no Runtime.
 func Authorization(users ...User) ([]byte, error) {
 	var text strings.Builder
 	text.WriteString("authorization {\n  users: [\n")
@@ -72,22 +76,25 @@ func Authorization(users ...User) ([]byte, error) {
 			wrong = append(wrong, fmt.Errorf("%w: %.253q", err, u.Name))
 		}
 		seen[u.Name] = true
+		publish, subscribe := u.subjects()
 		fmt.Fprintf(&text, "    { user: %q, permissions: {\n      publish: { allow: [\n        %s\n      ] }\n"+
 			"      subscribe: { allow: [%s] }\n    } }\n",
-			u.Name, quoted(u.Publish, ",\n        "), quoted(u.Subscribe, ", "))
+			u.Name, quoted(publish, ",\n        "), quoted(subscribe, ", "))
 	}
 	text.WriteString("  ]\n}\n")
 	return []byte(text.String()), errors.Join(wrong...)
 }
 
-func (u User) validate(twice bool) error {
+func (u *User) validate(twice bool) error {
 	switch {
 	case twice:
 		return errTwice
 	case u.Name == "", strings.ContainsFunc(u.Name, isForeign):
 		return errName
-	case slices.Contains(u.Subscribe, InboxPrefix(reservedRuntime)+".>"):
+	case u.Runtime == reservedRuntime, slices.Contains(u.Subscribe, InboxPrefix(reservedRuntime)+".>"):
 		return errReserved
+	case len(u.Managers) > 0 && (u.Runtime == "" || u.Operator != ""):
+		return errRights
 	default:
 		return nil
 	}

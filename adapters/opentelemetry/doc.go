@@ -5,7 +5,7 @@
 //
 //	API server     traceparent header
 //	agent          Webhook, Acceptor, Forwarder
-//	control plane  Verifier, Handler, Queue.Map, Reconcile
+//	control plane  Verifier, Handler, Queue
 //
 // The trace travels in [core.WatchEvent].TraceParent, and so with contract v3 only. It is a W3C
 // trace context (https://www.w3.org/TR/trace-context/, section 3.2). Events that merge have the

@@ -13,9 +13,8 @@ import (
 // maxRemembered bounds the requests with a trace that are not reconciled yet.
 const maxRemembered = 10_000
 
-// Queue carries traces through the workqueue of a controller, which keeps requests only. Create one
-// for each controller with [NewQueue]. A nil Queue is off. It is safe for concurrent use.
-type Queue[R comparable] struct {
+// queue carries traces through a workqueue. It is safe for concurrent use.
+type queue[R comparable] struct {
 	tracing *Tracing
 
 	mu      sync.Mutex
@@ -28,24 +27,28 @@ type parent struct {
 	merged int
 }
 
-// NewQueue returns a queue that remembers the traces of up to 10,000 requests. A further one takes
-// the place of any other, because some requests are never reconciled. If tracing is nil, so is the
-// queue.
-func NewQueue[R comparable](tracing *Tracing) *Queue[R] {
+// Queue carries traces through the workqueue of a controller, which keeps requests only. It wraps
+// the map function of a source, and the function of the reconciler. Call it once for each
+// controller. The results are safe for concurrent use.
+//
+// Each delivery with a trace that becomes requests makes a span, and so does each reconcile of such
+// a request. The request's newest delivery decides on the trace. The traces of up to 10,000
+// requests are remembered. A further one takes the place of any other, because some requests are
+// never reconciled. If tracing is nil, Queue returns its arguments.
+func Queue[R comparable, Result any](
+	tracing *Tracing,
+	requests func(context.Context, core.Delivery) ([]R, error), reconcile func(context.Context, R) (Result, error),
+) (func(context.Context, core.Delivery) ([]R, error), func(context.Context, R) (Result, error)) {
 	if tracing == nil {
-		return nil
+		return requests, reconcile
 	}
-	return &Queue[R]{tracing: tracing, parents: make(map[R]parent)}
+	q := &queue[R]{tracing: tracing, parents: make(map[R]parent)}
+	return q.enqueue(requests), traced(q, reconcile)
 }
 
-// Map makes a span of each delivery with a trace that becomes requests. It wraps the map function
-// of a source.
-func (q *Queue[R]) Map(
+func (q *queue[R]) enqueue(
 	next func(context.Context, core.Delivery) ([]R, error),
 ) func(context.Context, core.Delivery) ([]R, error) {
-	if q == nil {
-		return next
-	}
 	return func(ctx context.Context, d core.Delivery) ([]R, error) {
 		if d.Event.TraceParent == "" {
 			return next(ctx, d)
@@ -60,7 +63,7 @@ func (q *Queue[R]) Map(
 	}
 }
 
-func (q *Queue[R]) remember(requests []R, text string) {
+func (q *queue[R]) remember(requests []R, text string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, r := range requests {
@@ -75,7 +78,7 @@ func (q *Queue[R]) remember(requests []R, text string) {
 }
 
 // makeRoom forgets one request when there are too many.
-func (q *Queue[R]) makeRoom() {
+func (q *queue[R]) makeRoom() {
 	for r := range q.parents {
 		if len(q.parents) < maxRemembered {
 			return
@@ -84,7 +87,7 @@ func (q *Queue[R]) makeRoom() {
 	}
 }
 
-func (q *Queue[R]) take(r R) parent {
+func (q *queue[R]) take(r R) parent {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := q.parents[r]
@@ -95,20 +98,15 @@ func (q *Queue[R]) take(r R) parent {
 // keyMerged is the number of deliveries with a trace that one reconcile stands for, beside its own.
 const keyMerged = attribute.Key("runtime_watcher.merged")
 
-// Reconcile makes a span of each reconcile of a request with a trace. The request's newest delivery
-// decides on the trace. It wraps the function of a reconciler. If queue is nil, it returns next.
-func Reconcile[R comparable, Result any](
-	queue *Queue[R], next func(context.Context, R) (Result, error),
+func traced[R comparable, Result any](
+	q *queue[R], next func(context.Context, R) (Result, error),
 ) func(context.Context, R) (Result, error) {
-	if queue == nil {
-		return next
-	}
 	return func(ctx context.Context, r R) (Result, error) {
-		p := queue.take(r)
+		p := q.take(r)
 		if p.text == "" {
 			return next(ctx, r)
 		}
-		ctx, span := queue.tracing.child(ctx, p.text, "reconcile", trace.SpanKindConsumer, keyMerged.Int(p.merged))
+		ctx, span := q.tracing.child(ctx, p.text, "reconcile", trace.SpanKindConsumer, keyMerged.Int(p.merged))
 		result, err := next(ctx, r)
 		end(span, err)
 		return result, err

@@ -32,21 +32,19 @@ func newTracing(opts ...sdktrace.TracerProviderOption) (*opentelemetry.Tracing, 
 
 // chain is the whole path in one process. It returns the function of the API server's call.
 func chain(agent, operator *opentelemetry.Tracing, reconciled func(context.Context)) http.Handler {
-	queue := opentelemetry.NewQueue[string](operator)
 	var waiting []string
-	enqueue := queue.Map(func(_ context.Context, d core.Delivery) ([]string, error) {
+	enqueue, reconcile := opentelemetry.Queue(operator, func(_ context.Context, d core.Delivery) ([]string, error) {
 		waiting = append(waiting, d.Event.Watched.Name)
 		return waiting, nil
+	}, func(ctx context.Context, _ string) (struct{}, error) {
+		reconciled(ctx)
+		return struct{}{}, nil
 	})
 	verifier := operator.Verifier(core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil }))
 	handler := operator.Handler(core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
 		_, err := enqueue(ctx, d)
 		return err
 	}))
-	reconcile := opentelemetry.Reconcile(queue, func(ctx context.Context, _ string) (struct{}, error) {
-		reconciled(ctx)
-		return struct{}{}, nil
-	})
 	forwarder := agent.Forwarder(core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		for i := range batch.Events {
 			event := &batch.Events[i].WatchEvent
@@ -170,12 +168,12 @@ func TestForwarderKeepsErrorsApart(t *testing.T) {
 // A reconcile has the trace of the newest delivery, and counts those before.
 func TestQueueMerges(t *testing.T) {
 	tracing, exporter := newTracing()
-	queue := opentelemetry.NewQueue[string](tracing)
-	enqueue := queue.Map(func(context.Context, core.Delivery) ([]string, error) { return []string{"skr"}, nil })
+	enqueue, reconcile := opentelemetry.Queue(tracing,
+		func(context.Context, core.Delivery) ([]string, error) { return []string{"skr"}, nil },
+		func(context.Context, string) (int, error) { return 0, errBroken })
 	for range 3 {
 		_, _ = enqueue(t.Context(), core.Delivery{Event: core.WatchEvent{TraceParent: written}})
 	}
-	reconcile := opentelemetry.Reconcile(queue, func(context.Context, string) (int, error) { return 0, errBroken })
 	for range 2 { // The second has no trace any more.
 		if _, err := reconcile(t.Context(), "skr"); !errors.Is(err, errBroken) {
 			t.Errorf("error %v, want %v", err, errBroken)
@@ -232,14 +230,14 @@ func TestVerifierKeepsForRequest(t *testing.T) {
 func TestNoAllocations(t *testing.T) {
 	on, _ := newTracing()
 	for name, tracing := range map[string]*opentelemetry.Tracing{"off": nil, "event without trace": on} {
-		queue := opentelemetry.NewQueue[string](tracing)
 		requests := []string{"skr"}
 		acceptor := tracing.Acceptor(core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted }))
 		forwarder := tracing.Forwarder(core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil }))
 		verifier := tracing.Verifier(core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil }))
 		handler := tracing.Handler(core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }))
-		enqueue := queue.Map(func(context.Context, core.Delivery) ([]string, error) { return requests, nil })
-		reconcile := opentelemetry.Reconcile(queue, func(context.Context, string) (struct{}, error) { return struct{}{}, nil })
+		enqueue, reconcile := opentelemetry.Queue(tracing,
+			func(context.Context, core.Delivery) ([]string, error) { return requests, nil },
+			func(context.Context, string) (struct{}, error) { return struct{}{}, nil })
 		ctx, event := t.Context(), &core.WatchEvent{}
 		batch, peer := core.NewBatch(*event), core.Peer{}
 		allocated := testing.AllocsPerRun(100, func() {
@@ -264,10 +262,10 @@ func TestNoAllocations(t *testing.T) {
 // Requests that are never reconciled, as those of deleted objects, do not turn traces off.
 func TestQueueMakesRoom(t *testing.T) {
 	tracing, exporter := newTracing()
-	queue := opentelemetry.NewQueue[int](tracing)
 	next := 0
-	enqueue := queue.Map(func(context.Context, core.Delivery) ([]int, error) { next++; return []int{next}, nil })
-	reconcile := opentelemetry.Reconcile(queue, func(context.Context, int) (struct{}, error) { return struct{}{}, nil })
+	enqueue, reconcile := opentelemetry.Queue(tracing,
+		func(context.Context, core.Delivery) ([]int, error) { next++; return []int{next}, nil },
+		func(context.Context, int) (struct{}, error) { return struct{}{}, nil })
 	for range 10_001 {
 		if _, err := enqueue(t.Context(), core.Delivery{Event: core.WatchEvent{TraceParent: written}}); err != nil {
 			t.Fatal(err)

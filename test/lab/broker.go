@@ -37,7 +37,7 @@ func NATSServers(t testing.TB) map[string]string {
 
 // RuntimeUser lets a runtime publish under its own name to its managers.
 func RuntimeUser(runtime core.RuntimeID, managers ...core.Manager) natsjetstream.User {
-	return natsjetstream.RuntimeUser(runtime, RuntimeDomain(runtime), managers...)
+	return natsjetstream.User{Name: RuntimeDomain(runtime), Runtime: runtime, Managers: managers}
 }
 
 // RuntimeDomain is the registered domain of a runtime, and a SAN of its certificate.
@@ -45,7 +45,7 @@ func RuntimeDomain(runtime core.RuntimeID) string { return string(runtime) + ".e
 
 // OperatorUser has the rights of the operator of one manager.
 func OperatorUser(manager core.Manager) natsjetstream.User {
-	return natsjetstream.OperatorUser(manager, OperatorDomain(manager))
+	return natsjetstream.User{Name: OperatorDomain(manager), Operator: manager}
 }
 
 // OperatorDomain is the SAN by which a NATS server identifies the operator of a manager.

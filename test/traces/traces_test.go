@@ -211,21 +211,20 @@ func addListener(
 	if err != nil {
 		return err
 	}
-	queue := opentelemetry.NewQueue[reconcile.Request](tracing)
+	kymas := func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+		requests <- r.NamespacedName
+		return reconcile.Result{}, nil
+	}
+	mapped, reconciled := opentelemetry.Queue(tracing, controllerruntime.EnqueueByRuntime(runtimes), kymas)
 	events, source, err := controllerruntime.RegisterListenerComponent(address, string(manager),
 		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
-		queue.Map(controllerruntime.EnqueueByRuntime(runtimes)),
-		controllerruntime.ComponentOptions{Listener: listener.Options{TLS: keys.ServerTLSConfig(material)}})
+		mapped, controllerruntime.ComponentOptions{Listener: listener.Options{TLS: keys.ServerTLSConfig(material)}})
 	if err != nil {
 		return err
 	}
 	if err := mgr.Add(events); err != nil {
 		return err
 	}
-	kymas := reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
-		requests <- r.NamespacedName
-		return reconcile.Result{}, nil
-	})
 	return ctrl.NewControllerManagedBy(mgr).Named("traces").WatchesRawSource(source).
-		Complete(reconcile.Func(opentelemetry.Reconcile(queue, kymas)))
+		Complete(reconcile.Func(reconciled))
 }

@@ -85,7 +85,7 @@ func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Ha
 	w.t.Helper()
 	text := documented(w.t, "", "tls {")
 	users := rig.Must(natsjetstream.Authorization(
-		rig.RuntimeUser(stays, steady), natsjetstream.OperatorUser(steady, operatorDomain)))
+		rig.RuntimeUser(stays, steady), natsjetstream.User{Name: operatorDomain, Operator: steady}))
 	if !strings.Contains(text, string(users)) {
 		w.t.Errorf("docs/platforms/nats.md has other users than\n%s", users)
 	}
@@ -141,7 +141,7 @@ func (w *world) load(loaded map[string][]byte) (changed bool) {
 }
 
 // operatorKeys are those of the guide: a certificate of its own, and the CAs of the listener.
-func (w *world) operatorKeys() natsjetstream.KeyMaterial {
+func (w *world) operatorKeys() func() (*tls.Certificate, *x509.CertPool) {
 	w.t.Helper()
 	var certificate unstructured.Unstructured
 	text := documented(w.t, "yaml", "apiVersion: cert-manager.io")
@@ -160,8 +160,10 @@ func (w *world) operatorKeys() natsjetstream.KeyMaterial {
 }
 
 // connectOperator connects with the present certificate, also after a rotation.
-func connectOperator(servers string, material natsjetstream.KeyMaterial, opts ...nats.Option) (*nats.Conn, error) {
-	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", material), opts...)...)
+func connectOperator(
+	servers string, keys func() (*tls.Certificate, *x509.CertPool), opts ...nats.Option,
+) (*nats.Conn, error) {
+	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", keys), opts...)...)
 }
 
 // documented returns the code of the guide in a language that begins with a text.
