@@ -7,50 +7,44 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Errors that callers branch on. Adapters wrap them. Each answers [IsPermanent] and [Reason] for
 // the errors that wrap it.
 var (
 	// errInvalidManager means that a name is not a DNS-1123 label. It is permanent.
-	errInvalidManager error = &sentinel{
-		text:      "manager is not a DNS-1123 label (1 to 63 of a-z, 0-9 and '-', neither end a '-')",
-		reason:    "invalid_manager",
-		permanent: true,
+	errInvalidManager error = &reasons.Error{
+		Text:      "manager is not a DNS-1123 label (1 to 63 of a-z, 0-9 and '-', neither end a '-')",
+		Label:     "invalid_manager",
+		Permanent: true,
 	}
 	// errInvalidObject means that bytes which should be a Kubernetes object in JSON are not. It is
 	// permanent.
-	errInvalidObject error = &sentinel{
-		text:      "not a Kubernetes object in JSON",
-		reason:    "invalid_object",
-		permanent: true,
+	errInvalidObject error = &reasons.Error{
+		Text:      "not a Kubernetes object in JSON",
+		Label:     "invalid_object",
+		Permanent: true,
 	}
 	// errInvalidOwner means that the value of [OwnerAnnotation] names no object. It is permanent.
-	errInvalidOwner error = &sentinel{text: "owner is not <namespace>/<name>", reason: "invalid_owner", permanent: true}
+	errInvalidOwner error = &reasons.Error{
+		Text: "owner is not <namespace>/<name>", Label: "invalid_owner", Permanent: true,
+	}
 	// ErrUnauthenticated means that a sender did not prove its identity. A later attempt can
 	// succeed: a rotation may be under way.
-	ErrUnauthenticated error = &sentinel{text: "sender is not authenticated", reason: "unauthenticated"}
+	ErrUnauthenticated error = &reasons.Error{Text: "sender is not authenticated", Label: "unauthenticated"}
 	// ErrForbidden means that a known sender may not trigger the event. A later attempt can
 	// succeed.
-	ErrForbidden error = &sentinel{text: "sender may not trigger this", reason: "forbidden"}
+	ErrForbidden error = &reasons.Error{Text: "sender may not trigger this", Label: "forbidden"}
 	// ErrUnknownManager means that the receiver does not serve the manager, or not yet.
-	ErrUnknownManager error = &sentinel{text: "receiver does not serve the manager", reason: "unknown_manager"}
+	ErrUnknownManager error = &reasons.Error{Text: "receiver does not serve the manager", Label: "unknown_manager"}
 	// ErrNotReady means that the receiver cannot take events yet, or not any more.
-	ErrNotReady error = &sentinel{text: "not ready", reason: "not_ready"}
+	ErrNotReady error = &reasons.Error{Text: "not ready", Label: "not_ready"}
 	// ErrNotSent means that an event, or a heartbeat, stayed behind when a batch was cut. It was
 	// not refused: it belongs into the next batch, in its order.
-	ErrNotSent error = &sentinel{text: "not sent, as the batch was cut", reason: "not_sent"}
+	ErrNotSent error = &reasons.Error{Text: "not sent, as the batch was cut", Label: "not_sent"}
 )
-
-// sentinel is an error that is compared by identity and classifies the errors that wrap it.
-type sentinel struct {
-	text, reason string
-	permanent    bool
-}
-
-func (s *sentinel) Error() string   { return s.text }
-func (s *sentinel) Reason() string  { return s.reason }
-func (s *sentinel) Retryable() bool { return !s.permanent }
 
 // IsPermanent reports whether err has a method Retryable() bool that returns false: the same
 // attempt cannot succeed later. Any other error is not permanent: an event is dropped on proof

@@ -65,7 +65,7 @@ func TestAttacksOnTLS(t *testing.T) {
 					certs = append(certs, test.cert.pair())
 				}
 				// A header that says otherwise is worth nothing here.
-				header := http.Header{listener.HeaderXFCC: {p.good.header()}}
+				header := http.Header{headerXFCC: {p.good.header()}}
 				response, _ := mustSend(t, newClient(t, p.servers, http2, certs...), run.url+"/v2/lifecycle/event", bodyV2, header)
 				checkAttack(t, &record, response.StatusCode, test.reason)
 				if want := 1 + btoi(http2); response.ProtoMajor != want {
@@ -164,7 +164,7 @@ func TestAttacksOnHeader(t *testing.T) {
 	client := newClient(t, nil, false)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, http.Header{listener.HeaderXFCC: test.lines})
+			response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, http.Header{headerXFCC: test.lines})
 			checkAttack(t, &record, response.StatusCode, test.reason)
 		})
 	}
@@ -186,7 +186,7 @@ func TestAttacksPastGateway(t *testing.T) {
 	here := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.1/32"))
 	tests := []struct {
 		name   string
-		proxy  listener.Proxy
+		proxy  func(*http.Request) error
 		sender *leaf
 		reason string
 	}{
@@ -219,7 +219,7 @@ func TestAttacksPastGateway(t *testing.T) {
 			run := start(t, listener.FromXFCC(test.proxy, p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 				listener.Options{TLS: serverConfig(t, p.servers, tls.RequestClientCert, gateways), Hooks: record.hooks()})
 			response, body := mustSend(t, newClient(t, p.servers, true, certs...), run.url+"/v2/lifecycle/event", bodyV2,
-				http.Header{listener.HeaderXFCC: {p.good.header()}})
+				http.Header{headerXFCC: {p.good.header()}})
 			checkAttack(t, &record, response.StatusCode, test.reason)
 			if test.reason != "" && body != "{\"reason\":\"unauthenticated\"}\n" {
 				t.Errorf("a stranger gets %q", body)
@@ -253,7 +253,7 @@ func TestAttacksPastSidecar(t *testing.T) {
 			t.Parallel()
 			var record recorder
 			r := post("/v2/lifecycle/event", bodyV2)
-			r.Header.Set(listener.HeaderXFCC, test.header)
+			r.Header.Set(headerXFCC, test.header)
 			w := serve(newListener(t, peers, listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()}), r)
 			checkAttack(t, &record, w.Code, test.reason)
 		})

@@ -106,7 +106,7 @@ func benchmarkServer(b *testing.B, run *running, client *http.Client, header str
 		for pb.Next() {
 			headers := http.Header{}
 			if header != "" {
-				headers.Set(listener.HeaderXFCC, header)
+				headers.Set(headerXFCC, header)
 			}
 			if response, text := mustSend(b, client, run.url+"/v2/lifecycle/event", bodyV2, headers); response.StatusCode != http.StatusOK {
 				b.Errorf("answer %d %s", response.StatusCode, text)
@@ -137,7 +137,7 @@ func processorTime() time.Duration {
 func benchmarkRaw(b *testing.B, run *running, header string) {
 	b.Helper()
 	request := []byte("POST /v2/lifecycle/event HTTP/1.1\r\nHost: operator\r\nContent-Type: application/json\r\n" +
-		listener.HeaderXFCC + ": " + header + "\r\nContent-Length: " + strconv.Itoa(len(bodyV2)) + "\r\n\r\n" + bodyV2)
+		headerXFCC + ": " + header + "\r\nContent-Length: " + strconv.Itoa(len(bodyV2)) + "\r\n\r\n" + bodyV2)
 	b.ReportAllocs()
 	before := processorTime()
 	b.SetParallelism(16)

@@ -53,7 +53,7 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := post("/v2/lifecycle/event", bodyV2)
-			r.Header.Set(listener.HeaderXFCC, `Chain="`+escapedPEM(certs...)+`"`)
+			r.Header.Set(headerXFCC, `Chain="`+escapedPEM(certs...)+`"`)
 			r.TLS = &tls.ConnectionState{PeerCertificates: certs}
 			verify := func() time.Duration {
 				began := time.Now()

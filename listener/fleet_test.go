@@ -382,7 +382,7 @@ func TestNotLeadingBehindAGateway(t *testing.T) {
 	follower := followerHandler{func(context.Context, core.Delivery) error { return core.ErrNotReady }}
 	l := newListener(t, peers, listener.InsecureAllowAll(), follower, listener.Options{})
 	request := post(contract.V2.Path(manager), bodyV2)
-	request.Header.Set(listener.HeaderXFCC, ca.client(t, string(runtimeA)).header())
+	request.Header.Set(headerXFCC, ca.client(t, string(runtimeA)).header())
 	answer := serve(l, request).Result()
 	wait, closes := answer.Header.Get("Retry-After"), answer.Header.Get("Connection")
 	if answer.StatusCode != http.StatusServiceUnavailable || wait != "" || closes != "close" {

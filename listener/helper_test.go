@@ -23,6 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	manager = core.Manager("lifecycle")
+	// headerXFCC is as Envoy writes it.
+	headerXFCC = "X-Forwarded-Client-Cert"
 
 	// The bodies of DESIGN §5, as agents send them today.
 	bodyV1 = `{"owner":{"Namespace":"kcp-system","Name":"runtime-a"},"watched":{"Namespace":"kyma-system","Name":"default"},` +

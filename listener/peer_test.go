@@ -61,7 +61,7 @@ func TestPeer(t *testing.T) {
 // requestOf is a request of cert by every way that there is.
 func requestOf(ca *authority, cert *leaf) *http.Request {
 	r := post("/v2/lifecycle/event", bodyV2)
-	r.Header.Set(listener.HeaderXFCC, cert.header())
+	r.Header.Set(headerXFCC, cert.header())
 	r.TLS = &tls.ConnectionState{
 		PeerCertificates: []*x509.Certificate{cert.cert},
 		VerifiedChains:   [][]*x509.Certificate{{cert.cert, ca.cert}},
@@ -286,7 +286,7 @@ func FuzzFromXFCC(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header string) {
 		r := post("/v2/lifecycle/event", bodyV2)
-		r.Header[listener.HeaderXFCC] = strings.Split(header, "\n")
+		r.Header[headerXFCC] = strings.Split(header, "\n")
 		if peer, err := source.Peer(r); err == nil && !isCA(header, ca) {
 			t.Errorf("peer %+v", peer)
 		} else if err != nil && !errors.Is(err, core.ErrUnauthenticated) {

@@ -12,17 +12,21 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
-// HeaderXFCC is the header in which a gateway forwards the certificate of its client.
-const HeaderXFCC = "X-Forwarded-Client-Cert"
+// headerXFCC is the header in which a gateway forwards the certificate of its client.
+const headerXFCC = "X-Forwarded-Client-Cert"
 
 // FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of
-// Envoy. A request that proxy does not accept is refused. The runtime's certificate is checked as
-// with [FromTLSWithRoots], with the intermediate certificates of the element's Chain.
+// Envoy. The runtime's certificate is checked as with [FromTLSWithRoots], with the intermediate
+// certificates of the element's Chain.
+//
+// The function proxy returns nil if a request comes from the gateway, as [ProxyCertificate] and
+// [ProxyAddresses] do. An error that wraps [core.ErrNotReady] is answered 503, any other 401. It is
+// called concurrently and must not block.
 //
 // The gateway must demand a client certificate, and must set the header in every request instead of
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
 // set.
-func FromXFCC(proxy Proxy, roots func() *x509.CertPool, opts PeerOptions) Peers {
+func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts PeerOptions) Peers {
 	invalid := opts.validate()
 	if proxy == nil {
 		invalid = errors.Join(invalid, errProxyMissing)
@@ -38,14 +42,14 @@ func FromXFCC(proxy Proxy, roots func() *x509.CertPool, opts PeerOptions) Peers 
 
 var (
 	errProxyMissing = errors.New("proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy")
-	errNoHeader     = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", HeaderXFCC)
+	errNoHeader     = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
 )
 
 // headerPeers takes certificates from the header of a gateway.
 type headerPeers struct {
 	*checker
 
-	proxy        Proxy
+	proxy        func(*http.Request) error
 	roots        func() *x509.CertPool
 	gatewayNames []string
 }
@@ -55,7 +59,7 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 		return core.Peer{}, notTheGateway(err)
 	}
 
-	lines := r.Header[HeaderXFCC]
+	lines := r.Header[headerXFCC]
 	if len(lines) == 0 {
 		return core.Peer{}, errNoHeader
 	}
@@ -115,7 +119,7 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 
 func severalElements(count int) error {
 	return Unauthenticated(reasonSeveralElements, "%s has %d elements, want the gateway to set the header, not to "+
-		"append to it; behind a sidecar, set PeerOptions.GatewayNames", HeaderXFCC, count)
+		"append to it; behind a sidecar, set PeerOptions.GatewayNames", headerXFCC, count)
 }
 
 // beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
@@ -138,9 +142,9 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 func (p *headerPeers) headerError(err error) error {
 	if errors.Is(err, xfcc.ErrNoCertificate) && len(p.gatewayNames) == 0 {
 		return Unauthenticated(reasonNoCertificate,
-			"%s: %w; if a sidecar wrote the element, set PeerOptions.GatewayNames", HeaderXFCC, err)
+			"%s: %w; if a sidecar wrote the element, set PeerOptions.GatewayNames", headerXFCC, err)
 	}
-	return Unauthenticated(reasonOfHeader(err), "%s: %w", HeaderXFCC, err)
+	return Unauthenticated(reasonOfHeader(err), "%s: %w", headerXFCC, err)
 }
 
 func reasonOfHeader(err error) string {

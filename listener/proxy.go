@@ -11,11 +11,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Proxy decides whether a request comes from the gateway. It returns nil if it does. An error that
-// wraps [core.ErrNotReady] is answered 503, any other 401. It is called concurrently and must not
-// block.
-type Proxy func(r *http.Request) error
-
 var (
 	errNotNamed   = errors.New("no SAN of the proxy is a name of the gateway")
 	errNoAddress  = errors.New("no IP address with a port")
@@ -31,7 +26,7 @@ const maxGateways = 256
 // names it accepts none.
 //
 // With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the handshake.
-func ProxyCertificate(roots func() *x509.CertPool, names ...string) Proxy {
+func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.Request) error {
 	// A gateway is identified by its names: it need not have the identity of a runtime.
 	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
 	check := newChecker(PeerOptions{Identity: identity, CacheSize: maxGateways})
@@ -57,7 +52,7 @@ func ProxyCertificate(roots func() *x509.CertPool, names ...string) Proxy {
 // ProxyAddresses accepts a gateway that connects from one of the address ranges. Use it only in a
 // network in which others cannot send from such an address. Without ranges it accepts none. Behind
 // a sidecar of Istio, requests come from 127.0.0.6.
-func ProxyAddresses(ranges ...netip.Prefix) Proxy {
+func ProxyAddresses(ranges ...netip.Prefix) func(*http.Request) error {
 	ranges = slices.Clone(ranges)
 	return func(r *http.Request) error {
 		remote, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -75,6 +70,6 @@ func ProxyAddresses(ranges ...netip.Prefix) Proxy {
 // InsecureAnyProxy accepts every sender. A certificate is no secret: each sender that has seen one
 // can then pass for its runtime. Use it in tests only, or if nothing but the gateway can reach the
 // listener.
-func InsecureAnyProxy() Proxy {
+func InsecureAnyProxy() func(*http.Request) error {
 	return func(*http.Request) error { return nil }
 }

@@ -45,7 +45,7 @@ func TestEnvoySidecar(t *testing.T) {
 			peers := listener.FromXFCC(listener.ProxyAddresses(sidecar), ca.roots(), listener.PeerOptions{GatewayNames: test.gateway})
 			r := post("/v2/lifecycle/event", bodyV2)
 			r.RemoteAddr = "127.0.0.6:40001"
-			r.Header[listener.HeaderXFCC] = test.header
+			r.Header[headerXFCC] = test.header
 			peer, err := peers.Peer(r)
 			if test.reason == "" {
 				if err != nil || peer.ID != runtimeA {
@@ -69,7 +69,8 @@ func TestPlusForSpace(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	peers := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 	r := post("/v2/lifecycle/event", bodyV2)
-	r.Header = http.Header{listener.HeaderXFCC: {"Cert=" + url.QueryEscape(string(encodePEM(ca.client(t, string(runtimeA)).cert)))}}
+	written := encodePEM(ca.client(t, string(runtimeA)).cert)
+	r.Header = http.Header{headerXFCC: {"Cert=" + url.QueryEscape(string(written))}}
 	if peer, err := peers.Peer(r); err != nil || peer.ID != runtimeA {
 		t.Errorf("peer %q, error %v, want %q", peer.ID, err, runtimeA)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 const (
@@ -28,14 +29,16 @@ const (
 	certificateType = "CERTIFICATE"
 )
 
-// ErrInvalidConfiguration means that the arguments do not describe a valid webhook configuration.
-var ErrInvalidConfiguration = errors.New("invalid webhook configuration")
+// errInvalidConfiguration means that the arguments do not describe a valid webhook configuration.
+var errInvalidConfiguration error = &reasons.Error{
+	Text: "invalid webhook configuration", Label: "invalid_configuration", Permanent: true,
+}
 
-// Path returns the URL path of the reviews of a manager.
-func Path(manager core.Manager) string { return pathPrefix + string(manager) }
+// pathOf returns the URL path of the reviews of a manager.
+func pathOf(manager core.Manager) string { return pathPrefix + string(manager) }
 
-// ManagerOf returns the manager of a [Path], or of the path of a subresource, which ends with a
-// kind. It reports false for any other path.
+// ManagerOf returns the manager of the path of its reviews, /validate/<manager>, or of the path of a
+// subresource, which ends with a kind. It reports false for any other path.
 func ManagerOf(path string) (core.Manager, bool) {
 	name, found := strings.CutPrefix(path, pathPrefix)
 	name, kind, hasKind := strings.Cut(name, "/")
@@ -108,14 +111,14 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 // of the definitions of the watched custom resources, sorted by name. A failure of the endpoint
 // never blocks a write, because the failure policy is Ignore.
 //
-// It does no I/O and keeps no reference to its arguments. The error wraps
-// [ErrInvalidConfiguration], and [watch.ErrInvalid] for a watch, and names all problems.
+// It does no I/O and keeps no reference to its arguments. The error is permanent, has
+// the reason invalid_configuration, and names all problems.
 func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts = opts.withDefaults(&endpoint)
 	if err := validateConfiguration(name, endpoint, watches, opts); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidConfiguration, err)
+		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, err)
 	}
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{

@@ -3,7 +3,6 @@ package admission_test
 import (
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -462,8 +461,8 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			}
 			tt.change(in)
 			configuration, err := in.build()
-			if configuration != nil || !errors.Is(err, admission.ErrInvalidConfiguration) {
-				t.Fatalf("WebhookConfiguration = %v, %v, want ErrInvalidConfiguration", configuration, err)
+			if configuration != nil || !core.IsPermanent(err) || core.Reason(err) != "invalid_configuration" {
+				t.Fatalf("WebhookConfiguration = %v, %v, want the reason invalid_configuration", configuration, err)
 			}
 			if !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %q, want it to say %q", err, tt.want)
@@ -558,7 +557,7 @@ func TestConfigurationSurvivesJSON(t *testing.T) {
 
 func TestManagerOfIsTheInverseOfPath(t *testing.T) {
 	for path, want := range map[string]core.Manager{
-		admission.Path("kyma"):        "kyma",
+		"/validate/kyma":              "kyma",
 		"/validate/kyma/stateful.set": "kyma", "/validate/kyma/B": "", "/validate/kyma/": "", "/validate/kyma/b/c": "",
 		"/validate/": "", "/validate/A": "", "kyma": "", "/canary": "", "": "",
 	} {

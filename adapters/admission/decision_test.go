@@ -295,7 +295,7 @@ func TestKindInThePath(t *testing.T) {
 	} {
 		got := newInbox()
 		handler := newHandler(t, got, admission.Options{})
-		request := httptest.NewRequest(http.MethodPost, admission.Path("kyma")+tt.segment, bytes.NewReader(tt.review))
+		request := httptest.NewRequest(http.MethodPost, "/validate/kyma"+tt.segment, bytes.NewReader(tt.review))
 		request.Header.Set("Content-Type", "application/json")
 		handler.ServeHTTP(httptest.NewRecorder(), request)
 		if len(got.events) != 1 || got.events[0].WatchedGVK != tt.want || got.events[0].Watched.Name != "one" {

@@ -42,7 +42,7 @@ func definitionWebhook(
 ) admissionregistrationv1.ValidatingWebhook {
 	slices.Sort(names)
 	list := `["` + strings.Join(slices.Compact(names), `", "`) + `"]`
-	path := Path(manager) + "/" + kindSegment(kindDefinition)
+	path := pathOf(manager) + "/" + kindSegment(kindDefinition)
 	webhook := emptyWebhook(string(manager)+definitionsSuffix, endpoint, path, opts)
 	webhook.Rules = []admissionregistrationv1.RuleWithOperations{{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Delete},

@@ -46,7 +46,7 @@ func (r *registration) groupResource() schema.GroupResource {
 // path returns the path of the reviews of a target. That of a subresource has the kind of the
 // resource, if it is known.
 func (r *registration) path(t target) string {
-	path := Path(r.Manager)
+	path := pathOf(r.Manager)
 	if !isForeign(t.subresource) {
 		return path
 	}

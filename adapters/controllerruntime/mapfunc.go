@@ -19,7 +19,7 @@ const (
 var (
 	// errNoOwner means that the event has no owner, which EnqueueOwner needs.
 	errNoOwner = errors.New("event names no owner, as EnqueueOwner expects: " +
-		"send contract v1, or map with EnqueueByRuntime or EnqueueOwnerOr")
+		"send contract v1, or map with EnqueueByRuntime, or pass it to EnqueueOwner")
 	// errPanicked is the cause that the sender gets. Only the log has the value of the panic.
 	errPanicked = errors.New("panic, see the log")
 )
@@ -35,26 +35,21 @@ var (
 // as an error.
 type MapFunc[request comparable] func(ctx context.Context, d core.Delivery) ([]request, error)
 
-// EnqueueOwner requests the owner that the event names. It suits contract v1. An event without
-// owner is an error.
+// EnqueueOwner requests the owner of an event that names one, as with contract v1, and calls
+// otherwise for other events. If otherwise is nil, an event without owner is an error.
 //
 // The sender states the owner. Without a verifier that compares it with the certificate, such as
 // SAN pinning, one runtime can trigger another.
-func EnqueueOwner(_ context.Context, d core.Delivery) ([]reconcile.Request, error) {
-	if d.Event.Owner.Name == "" {
-		return nil, errNoOwner
-	}
-	return []reconcile.Request{{NamespacedName: d.Event.Owner}}, nil
-}
-
-// EnqueueOwnerOr requests the owner of an event that names one, and calls next for other events. It
-// suits an operator with runtimes of several contracts. It needs the verifier of [EnqueueOwner].
-func EnqueueOwnerOr(next MapFunc[reconcile.Request]) MapFunc[reconcile.Request] {
+func EnqueueOwner(otherwise MapFunc[reconcile.Request]) MapFunc[reconcile.Request] {
 	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
-		if d.Event.Owner.Name != "" {
-			return EnqueueOwner(ctx, d)
+		switch {
+		case d.Event.Owner.Name != "":
+			return []reconcile.Request{{NamespacedName: d.Event.Owner}}, nil
+		case otherwise == nil:
+			return nil, errNoOwner
+		default:
+			return otherwise(ctx, d)
 		}
-		return next(ctx, d)
 	}
 }
 

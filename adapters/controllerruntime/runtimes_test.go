@@ -35,20 +35,20 @@ func TestMapFuncs(t *testing.T) {
 		want    []string
 		refuse  bool
 	}{
-		"owner":                       {controllerruntime.EnqueueOwner, "skr-1", owner("two"), []string{"two"}, false},
-		"no owner":                    {controllerruntime.EnqueueOwner, "skr-1", types.NamespacedName{}, nil, true},
+		"owner":                       {controllerruntime.EnqueueOwner(nil), "skr-1", owner("two"), []string{"two"}, false},
+		"no owner":                    {controllerruntime.EnqueueOwner(nil), "skr-1", types.NamespacedName{}, nil, true},
 		"runtime":                     {byRuntime, "skr-1", types.NamespacedName{}, []string{"one"}, false},
 		"runtime, whatever the owner": {byRuntime, "skr-1", owner("two"), []string{"one"}, false},
 		"runtime with two objects":    {byRuntime, "skr-2", types.NamespacedName{}, []string{"three", "two"}, false},
 		"runtime without object":      {byRuntime, "skr-3", types.NamespacedName{}, nil, false},
 		"object without runtime":      {byRuntime, "", types.NamespacedName{}, nil, false},
 		"owner or runtime, with owner": {
-			controllerruntime.EnqueueOwnerOr(byRuntime), "skr-1", owner("two"),
+			controllerruntime.EnqueueOwner(byRuntime), "skr-1", owner("two"),
 			[]string{"two"},
 			false,
 		},
 		"owner or runtime, without": {
-			controllerruntime.EnqueueOwnerOr(byRuntime), "skr-1",
+			controllerruntime.EnqueueOwner(byRuntime), "skr-1",
 			types.NamespacedName{},
 			[]string{"one"},
 			false,

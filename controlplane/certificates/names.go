@@ -121,12 +121,12 @@ func nameRune(r rune) rune {
 func checkID(id core.RuntimeID) error {
 	switch {
 	case id == "":
-		return fmt.Errorf("%w: its ID is empty", ErrInvalidRuntime)
+		return fmt.Errorf("%w: its ID is empty", errInvalidRuntime)
 	case len(id) > maxCommonName:
 		return fmt.Errorf("%w: ID %.32q… has %d bytes, want at most %d: it is the Common Name (RFC 5280, ub-common-name)",
-			ErrInvalidRuntime, string(id), len(id), maxCommonName)
+			errInvalidRuntime, string(id), len(id), maxCommonName)
 	case strings.ContainsFunc(string(id), isUnprintable):
-		return fmt.Errorf("%w: ID %q has characters that cannot be printed", ErrInvalidRuntime, string(id))
+		return fmt.Errorf("%w: ID %q has characters that cannot be printed", errInvalidRuntime, string(id))
 	default:
 		return nil
 	}

@@ -65,8 +65,8 @@ func TestInvalidRuntimes(t *testing.T) {
 		"of the listener":   {ID: "a", Domain: "listener.EXAMPLE."},
 	}
 	for name, r := range tests {
-		if err := set.validateRuntime(r); !errors.Is(err, ErrInvalidRuntime) {
-			t.Errorf("%s: %v, want %v", name, err, ErrInvalidRuntime)
+		if err := set.validateRuntime(r); !errors.Is(err, errInvalidRuntime) {
+			t.Errorf("%s: %v, want %v", name, err, errInvalidRuntime)
 		}
 	}
 	if err := set.validateRuntime(Runtime{ID: core.RuntimeID(strings.Repeat("x", 64)), Domain: "A.example."}); err != nil {

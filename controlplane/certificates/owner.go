@@ -1,7 +1,6 @@
 package certificates
 
 import (
-	"errors"
 	"fmt"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -10,11 +9,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// ErrRuntimeTaken means that the certificates of a runtime belong to another object: two objects
+// errRuntimeTaken means that the certificates of a runtime belong to another object: two objects
 // have the same runtime ID.
-var ErrRuntimeTaken = errors.New("certificates of the runtime belong to another object")
+var errRuntimeTaken error = &reasons.Error{
+	Text: "certificates of the runtime belong to another object", Label: "runtime_taken",
+}
 
 // checkOwner refuses a Certificate of another runtime or another owner.
 func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error {
@@ -23,14 +25,14 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 	}
 	if !c.isOf(existing, r.ID) {
 		return fmt.Errorf("%w: Certificate %s/%s is of %q",
-			ErrInvalidRuntime, existing.Namespace, existing.Name, runtimeOf(existing))
+			errInvalidRuntime, existing.Namespace, existing.Name, runtimeOf(existing))
 	}
 	if owns(existing, r.Owner) || isNamesake(existing, r.Owner) {
 		return nil
 	}
 	return fmt.Errorf("%w: runtime %q: Certificate %s/%s belongs to %s with the UID %s: "+
 		"give this object another ID, or delete that Certificate if its object is gone",
-		ErrRuntimeTaken, r.ID, existing.Namespace, existing.Name,
+		errRuntimeTaken, r.ID, existing.Namespace, existing.Name,
 		existing.Annotations[annotationOwner], existing.Annotations[annotationOwnerUID])
 }
 
@@ -69,7 +71,7 @@ func (c *Certificates) setOwner(certificate *certv1.Certificate, r Runtime) erro
 		return nil
 	}
 	if err := controllerutil.SetOwnerReference(r.Owner, certificate, schemeOf(r.Owner, c.client.Scheme())); err != nil {
-		return fmt.Errorf("%w: owner of runtime %q: %w", ErrInvalidRuntime, r.ID, err)
+		return fmt.Errorf("%w: owner of runtime %q: %w", errInvalidRuntime, r.ID, err)
 	}
 	return nil
 }

@@ -27,12 +27,12 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 	if _, err := set.EnsureRuntime(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := set.EnsureRuntime(t.Context(), second); !errors.Is(err, ErrRuntimeTaken) {
-		t.Errorf("the second object: %v, want %v", err, ErrRuntimeTaken)
+	if _, err := set.EnsureRuntime(t.Context(), second); !errors.Is(err, errRuntimeTaken) {
+		t.Errorf("the second object: %v, want %v", err, errRuntimeTaken)
 	}
 	if _, err := set.EnsureRuntime(t.Context(), Runtime{ID: shared, Domain: "b.example.com"}); !errors.Is(err,
-		ErrRuntimeTaken) {
-		t.Errorf("without owner: %v, want %v", err, ErrRuntimeTaken)
+		errRuntimeTaken) {
+		t.Errorf("without owner: %v, want %v", err, errRuntimeTaken)
 	}
 	wantOwner(t, set, first, true)
 	wantOwner(t, set, second, false)

@@ -15,11 +15,14 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// ErrInvalidRuntime means that a runtime cannot get certificates: its ID or its domain is
+// errInvalidRuntime means that a runtime cannot get certificates: its ID or its domain is
 // invalid.
-var ErrInvalidRuntime = errors.New("runtime cannot have certificates")
+var errInvalidRuntime error = &reasons.Error{
+	Text: "runtime cannot have certificates", Label: "invalid_runtime", Permanent: true,
+}
 
 // Runtime is a runtime that gets certificates.
 type Runtime struct {
@@ -64,8 +67,8 @@ type RuntimeStatus struct {
 // issued. It does not wait: call it in each reconcile of the runtime, and again soon while it is
 // not ready. While a certificate is renewed, the status stays ready with the last one.
 //
-// An error wraps [ErrInvalidRuntime] when the runtime needs another ID or domain, and
-// [ErrRuntimeTaken] when another object has its ID.
+// An error is permanent, with the reason invalid_runtime, when the runtime needs another ID or
+// domain. It has the reason runtime_taken when another object has its ID.
 func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeStatus, error) {
 	if err := c.validateRuntime(r); err != nil {
 		return RuntimeStatus{}, err
@@ -100,11 +103,11 @@ func (c *Certificates) validateRuntime(r Runtime) error {
 		return err
 	}
 	if err := checkDNSName(r.Domain); err != nil {
-		return fmt.Errorf("%w: domain of runtime %q (annotation skr-domain): %w", ErrInvalidRuntime, r.ID, err)
+		return fmt.Errorf("%w: domain of runtime %q (annotation skr-domain): %w", errInvalidRuntime, r.ID, err)
 	}
 	isServer := func(name string) bool { return canonical(name) == canonical(r.Domain) }
 	if slices.ContainsFunc(c.dnsNames, isServer) {
-		return fmt.Errorf("%w: domain of runtime %q: %s is a name of the listener", ErrInvalidRuntime, r.ID, r.Domain)
+		return fmt.Errorf("%w: domain of runtime %q: %s is a name of the listener", errInvalidRuntime, r.ID, r.Domain)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func (i *Installer) portFor(r *Runtime) int32 {
 // validateAddress refuses a runtime without an address for its agents.
 func (i *Installer) validateAddress(r *Runtime) error {
 	if _, err := parsePort(i.addressFor(r)); err != nil {
-		return fmt.Errorf("%w %q: %w", ErrInvalidRuntime, r.ID, err)
+		return fmt.Errorf("%w %q: %w", errInvalidRuntime, r.ID, err)
 	}
 	return nil
 }

@@ -2,18 +2,19 @@ package installation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// ErrOwned means that another installer has installed the agent in a runtime. Nothing was changed
+// errOwned means that another installer has installed the agent in a runtime. Nothing was changed
 // there.
-var ErrOwned = errors.New("another installer has installed the agent in runtime")
+var errOwned error = &reasons.Error{Text: "another installer has installed the agent in runtime", Label: "owned"}
 
 // annotationInstalledBy has the owner of an installation.
 const annotationInstalledBy = "operator.kyma-project.io/installed-by"
@@ -28,7 +29,7 @@ func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructure
 		owner := ownerOf(object)
 		if owner != "" && owner != i.owner() && !slices.Contains(i.opts.FormerOwners, owner) {
 			return fmt.Errorf("%w %q: %s %s is of %.200q, and this is %.200q",
-				ErrOwned, in.id, object.GetKind(), object.GetName(), owner, i.owner())
+				errOwned, in.id, object.GetKind(), object.GetName(), owner, i.owner())
 		}
 	}
 	return nil

@@ -60,9 +60,9 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
 // Deployment. It corrects the first two at once, and all others after 1 h.
 //
-// Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime],
-// watch.ErrInvalid or admission.ErrInvalidConfiguration needs another Runtime, and one that wraps
-// [ErrOwned] the end of the other installation. Retry all others.
+// Beside an error only [Status.Former] is set. A permanent error, by core.IsPermanent, needs another
+// Runtime: its reason is invalid_runtime, invalid_watch or invalid_configuration. One with the
+// reason owned needs the end of the other installation. Retry all others.
 //
 // With a client of runtimes.NewKubeconfigs, a call takes at most 64 MiB for any answers of the
 // runtime. Texts from the runtime are cut.

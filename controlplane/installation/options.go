@@ -54,9 +54,9 @@ type Options struct {
 	// runtime. Default: "runtime-watcher".
 	ConfigurationName string
 	// Owner identifies this installer in the runtimes, in the annotation
-	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is: see
-	// [ErrOwned]. It must differ between operators, and must not change. Default: the address of
-	// the control plane.
+	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is, with an
+	// error with the reason owned. Owner must differ between operators, and must not change.
+	// Default: the address of the control plane.
 	Owner string
 	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
 	// more. Default: none.

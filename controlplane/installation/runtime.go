@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -12,10 +11,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// ErrInvalidRuntime means that a [Runtime] cannot get the agent. Nothing was changed there.
-var ErrInvalidRuntime = errors.New("agent cannot be installed in runtime")
+// errInvalidRuntime means that a [Runtime] cannot get the agent. Nothing was changed there.
+var errInvalidRuntime error = &reasons.Error{
+	Text: "agent cannot be installed in runtime", Label: "invalid_runtime", Permanent: true,
+}
 
 // maxPullSecret is in bytes.
 const maxPullSecret = 64 << 10
@@ -56,17 +58,17 @@ func (r *Runtime) hasServingPair() bool {
 // a user.
 func (r *Runtime) validate(host string, serves, user bool) error {
 	if r.Client == nil {
-		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)
+		return fmt.Errorf("%w %q: want a client, have none", errInvalidRuntime, r.ID)
 	}
 	if len(r.PullSecret) > maxPullSecret || r.PullSecret != nil && !json.Valid(r.PullSecret) {
-		return fmt.Errorf("%w %q: PullSecret: want JSON of at most %d bytes", ErrInvalidRuntime, r.ID, maxPullSecret)
+		return fmt.Errorf("%w %q: PullSecret: want JSON of at most %d bytes", errInvalidRuntime, r.ID, maxPullSecret)
 	}
 	pair, err := r.pair(material.ClientCertificate, material.ClientKey)
 	if err != nil {
 		return err
 	}
 	if have := pair.Leaf.Subject.CommonName; have != string(r.ID) || r.ID == "" {
-		return fmt.Errorf("%w %q: its Secret has the certificate of %.80q", ErrInvalidRuntime, r.ID, have)
+		return fmt.Errorf("%w %q: its Secret has the certificate of %.80q", errInvalidRuntime, r.ID, have)
 	}
 	if user {
 		if err := r.validateUser(pair.Leaf); err != nil {
@@ -101,7 +103,7 @@ func (r *Runtime) validateServing(host string) error {
 	}
 	if _, err := pair.Leaf.Verify(opts); err != nil {
 		return fmt.Errorf("%w %q: API server would not trust %s of its Secret as %s: %w",
-			ErrInvalidRuntime, r.ID, certificate, host, err)
+			errInvalidRuntime, r.ID, certificate, host, err)
 	}
 	return nil
 }
@@ -110,7 +112,7 @@ func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(r.Secret[certificate], r.Secret[key])
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("%w %q: %s and %s of its Secret: %w",
-			ErrInvalidRuntime, r.ID, certificate, key, err)
+			errInvalidRuntime, r.ID, certificate, key, err)
 	}
 	return pair, nil
 }

@@ -40,10 +40,10 @@ func (r *Runtime) validateUser(certificate *x509.Certificate) error {
 	switch {
 	case r.ID == reservedID:
 		return fmt.Errorf("%w %q: want another ID with %s=%s, which reserves this one",
-			ErrInvalidRuntime, r.ID, settingTransport, transportNATS)
+			errInvalidRuntime, r.ID, settingTransport, transportNATS)
 	case len(certificate.DNSNames) == 0:
 		return fmt.Errorf("%w %q: the certificate in its Secret has no DNS name, want the one of its user at the NATS server",
-			ErrInvalidRuntime, r.ID)
+			errInvalidRuntime, r.ID)
 	default:
 		return nil
 	}

@@ -11,12 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // The reasons of a status, beside those of package installation.
@@ -61,10 +58,10 @@ func because(reason string, err error) error {
 }
 
 func certificateReason(err error) string {
-	switch {
-	case errors.Is(err, certificates.ErrRuntimeTaken):
+	switch core.Reason(err) {
+	case "runtime_taken":
 		return reasonRuntimeTaken
-	case errors.Is(err, certificates.ErrInvalidRuntime):
+	case "invalid_runtime":
 		return reasonInvalidRuntime
 	default:
 		return reasonCertificateFailed
@@ -79,12 +76,12 @@ func connectReason(err error) string {
 }
 
 func installReason(err error) string {
-	switch {
-	case errors.Is(err, watch.ErrInvalid), errors.Is(err, admission.ErrInvalidConfiguration):
+	switch core.Reason(err) {
+	case "invalid_watch", "invalid_configuration":
 		return reasonInvalidWatches
-	case errors.Is(err, installation.ErrInvalidRuntime):
+	case "invalid_runtime":
 		return reasonInvalidSecret
-	case errors.Is(err, installation.ErrOwned):
+	case "owned":
 		return reasonInstallerRefused
 	default:
 		return reasonInstallationFailed

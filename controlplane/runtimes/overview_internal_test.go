@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
@@ -126,7 +127,7 @@ func TestARuntimeOfAnotherInstallerIsRefused(t *testing.T) {
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
 	result, err := r.fail(t.Context(), object, prod,
-		because(installReason(errors.Join(installation.ErrOwned)), errors.New("of another")))
+		because(installReason(coretest.Refusal{Label: "owned"}.Err()), errors.New("of another")))
 	if err != nil || result.RequeueAfter < r.opts.Interval || reports.last().Reason != "InstallerRefused" {
 		t.Errorf("got %+v, %v, %+v", result, err, reports.last())
 	}

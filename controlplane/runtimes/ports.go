@@ -30,8 +30,8 @@ type Identity struct {
 type Certificates interface {
 	// Reconcile keeps the CA and the certificate of the listener.
 	Reconcile(ctx context.Context) (certificates.Status, error)
-	// EnsureRuntime returns the material of a runtime. An error wraps certificates.ErrRuntimeTaken
-	// when the runtime has another owner.
+	// EnsureRuntime returns the material of a runtime. An error has the reason
+	// runtime_taken when the runtime has another owner.
 	EnsureRuntime(ctx context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error)
 	// OwnsRuntime reports whether the certificates of a runtime belong to its owner. It is true if
 	// there are none.

@@ -8,23 +8,15 @@ import (
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 var (
 	// errUnknownVersion means that this package does not know a contract. It is permanent.
-	errUnknownVersion error = &sentinel{text: "unknown contract", reason: "unknown_contract"}
+	errUnknownVersion error = &reasons.Error{Text: "unknown contract", Label: "unknown_contract", Permanent: true}
 	// errMalformed means that a body or an event does not follow its contract. It is permanent.
-	errMalformed error = &sentinel{text: "malformed event", reason: "malformed"}
+	errMalformed error = &reasons.Error{Text: "malformed event", Label: "malformed", Permanent: true}
 )
-
-// sentinel is a permanent error that is compared by identity.
-type sentinel struct{ text, reason string }
-
-func (s *sentinel) Error() string { return s.text }
-
-func (s *sentinel) Reason() string { return s.reason }
-
-func (s *sentinel) Retryable() bool { return false }
 
 // Version is a wire contract.
 type Version string

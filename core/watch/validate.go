@@ -12,10 +12,11 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// ErrInvalid means that a [Watch] cannot work in any runtime.
-var ErrInvalid = errors.New("invalid watch")
+// ErrInvalid means that a [Watch] cannot work in any runtime. It is permanent.
+var ErrInvalid error = &reasons.Error{Text: "invalid watch", Label: "invalid_watch", Permanent: true}
 
 // webhookSuffix ends the name of the webhook of a watch.
 const webhookSuffix = ".operator.kyma-project.io"

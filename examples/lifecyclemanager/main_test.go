@@ -26,7 +26,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
@@ -197,7 +196,7 @@ func (w *world) post(manager core.Manager, from, header string) int {
 	w.must(err)
 	request.Header.Set("Content-Type", contract.V3.ContentType())
 	if header != "" {
-		request.Header.Set(listener.HeaderXFCC, header)
+		request.Header.Set("X-Forwarded-Client-Cert", header)
 	}
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	sender := &http.Client{Timeout: patience / 4, Transport: &http.Transport{

@@ -26,7 +26,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // asProgram makes the test binary the program itself, for tests that need a process.
@@ -136,7 +135,7 @@ func post(t *testing.T, client *http.Client, target, header string) (int, error)
 	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(eventV2)))
 	request.Header.Set("Content-Type", "application/json")
 	if header != "" {
-		request.Header.Set(listener.HeaderXFCC, header)
+		request.Header.Set("X-Forwarded-Client-Cert", header)
 	}
 	response, err := client.Do(request)
 	if err != nil {

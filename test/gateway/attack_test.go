@@ -21,7 +21,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -259,8 +258,8 @@ func (n *network) headers() []attack {
 		return attack{name: name, leaf: leaf, want: ignored()}
 	}
 	hop := with("header named as hop by hop", http.Header{
-		"Connection":        {listener.HeaderXFCC},
-		listener.HeaderXFCC: {good},
+		"Connection": {headerXFCC},
+		headerXFCC:   {good},
 	})
 	hop.http1 = true
 	// nginx ends an HTTP/2 connection that has trailers.
@@ -274,6 +273,6 @@ func (n *network) headers() []attack {
 		subject(`subject of ";Cert="`, `";Cert="`+escaped(n.victim)),
 		subject(`subject of ",Cert="`, `",`+unfinished(n.victim)),
 		subject(`subject of \",Cert="`, `\",`+unfinished(n.victim)),
-		subject("subject of line breaks", "\r\n"+listener.HeaderXFCC+": "+good+"\r\n"),
+		subject("subject of line breaks", "\r\n"+headerXFCC+": "+good+"\r\n"),
 	}
 }

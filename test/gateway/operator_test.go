@@ -107,7 +107,7 @@ func startOperator(t *testing.T, ca authorities) *operator {
 	o := &operator{cache: controllerruntimetest.NewCache()}
 	o.runtimes = must(controllerruntime.NewRuntimes(t.Context(), o.cache, corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
-	o.queue = &countedQueue{requests: controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(o.runtimes))}
+	o.queue = &countedQueue{requests: controllerruntime.EnqueueOwner(controllerruntime.EnqueueByRuntime(o.runtimes))}
 	o.listenAll(t, ca)
 	return o
 }

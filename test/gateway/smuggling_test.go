@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // smuggled is text on the wire that two servers may parse in two ways. Inside or behind a valid
@@ -37,7 +36,7 @@ func sized(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%
 
 func smuggledRequests(header string) []smuggled {
 	const end = "0\r\n\r\n"
-	forged := listener.HeaderXFCC + ": " + header + "\r\n"
+	forged := headerXFCC + ": " + header + "\r\n"
 	return []smuggled{
 		{"a length and chunks", func(hidden string) string {
 			return head + "Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n" + end + hidden
@@ -94,7 +93,7 @@ func smuggledRequests(header string) []smuggled {
 			return head + "X-Other: a\x00" + forged + sized(beside())
 		}},
 		{"the header twice, in two spellings", func(string) string {
-			return head + forged + strings.ToUpper(listener.HeaderXFCC) + ": " + header + "\r\n" + sized(beside())
+			return head + forged + strings.ToUpper(headerXFCC) + ": " + header + "\r\n" + sized(beside())
 		}},
 		{"the header in the path", func(string) string {
 			return strings.Replace(head, "/event", "/event?a=%0d%0a"+strings.ReplaceAll(strings.TrimSpace(forged), " ",
@@ -108,7 +107,7 @@ func smuggledRequests(header string) []smuggled {
 func TestSmuggling(t *testing.T) {
 	n := newNetwork(t)
 	body := beside()
-	hidden := head + listener.HeaderXFCC + ": " + headerOf(n.victim) + "\r\n" + sized(body)
+	hidden := head + headerXFCC + ": " + headerOf(n.victim) + "\r\n" + sized(body)
 	for _, s := range smuggledRequests(headerOf(n.victim)) {
 		t.Run(s.name, func(t *testing.T) {
 			for _, w := range []way{byCertificate, lax} {

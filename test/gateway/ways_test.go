@@ -22,7 +22,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -192,7 +191,9 @@ func unfinished(leaf *tls.Certificate) string {
 	return `Hash=` + hex.EncodeToString(sum[:]) + `;Cert="` + escaped(leaf) + `";Subject="`
 }
 
-func xfcc(lines ...string) http.Header { return http.Header{listener.HeaderXFCC: lines} }
+const headerXFCC = "X-Forwarded-Client-Cert"
+
+func xfcc(lines ...string) http.Header { return http.Header{headerXFCC: lines} }
 
 // escaped returns a certificate as a gateway forwards it.
 func escaped(leaf *tls.Certificate) string {

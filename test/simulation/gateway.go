@@ -17,7 +17,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // serveOperators makes the control plane reachable: directly, or behind a gateway that terminates TLS.
@@ -59,7 +58,7 @@ func (w *world) gateway() http.Handler {
 		ErrorLog:  log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: "operator"})
-			r.Out.Header.Set(listener.HeaderXFCC, forwardedCertificate(r.In))
+			r.Out.Header.Set("X-Forwarded-Client-Cert", forwardedCertificate(r.In))
 		},
 	}
 	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {

@@ -124,14 +124,14 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
 		ID:     "listener",
 		Domain: serverName,
-	}); !errors.Is(err, certificates.ErrInvalidRuntime) {
-		t.Errorf("the name of the listener as domain: %v, want %v", err, certificates.ErrInvalidRuntime)
+	}); !core.IsPermanent(err) || core.Reason(err) != "invalid_runtime" {
+		t.Errorf("the name of the listener as domain: %v, want the reason invalid_runtime", err)
 	}
 	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
 		ID:     long + "x",
 		Domain: "a.example",
-	}); !errors.Is(err, certificates.ErrInvalidRuntime) {
-		t.Errorf("too long an ID: %v, want %v", err, certificates.ErrInvalidRuntime)
+	}); !core.IsPermanent(err) || core.Reason(err) != "invalid_runtime" {
+		t.Errorf("too long an ID: %v, want the reason invalid_runtime", err)
 	}
 }
 

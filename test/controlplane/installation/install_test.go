@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -184,7 +183,7 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	configuration := w.configuration()
 	added := *configuration.Webhooks[0].DeepCopy()
 	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io",
-		new(admission.Path("by-hand"))
+		new("/validate/by-hand")
 	configuration.Webhooks = append(configuration.Webhooks, added)
 	if err := w.client.Update(t.Context(), configuration); err != nil {
 		t.Fatal(err)
@@ -455,7 +454,8 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			r.Secret, r.Watches = newSecret(t, "invalid", "invalid"), []watch.Watch{watchFor("first")}
 			change(&r)
 			_, err := w.installer().Install(t.Context(), r)
-			if !errors.Is(err, installation.ErrInvalidRuntime) && !errors.Is(err, admission.ErrInvalidConfiguration) {
+			reason := core.Reason(err)
+			if !core.IsPermanent(err) || reason != "invalid_runtime" && reason != "invalid_configuration" {
 				t.Errorf("got %v", err)
 			}
 			if writes := w.since(); writes != nil {
@@ -467,7 +467,7 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	for id, want := range map[core.RuntimeID]string{"invalid": "no DNS name", "operator": "another ID"} {
 		r := w.runtime
 		r.ID, r.Secret = id, newSecret(t, string(id), "invalid")
-		if _, err := w.installer().Install(t.Context(), r); !errors.Is(err, installation.ErrInvalidRuntime) ||
+		if _, err := w.installer().Install(t.Context(), r); core.Reason(err) != "invalid_runtime" ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("NATS: got %v, want %s", err, want)
 		}

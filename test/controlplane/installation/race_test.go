@@ -1,7 +1,6 @@
 package installation
 
 import (
-	"errors"
 	"flag"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -82,7 +82,7 @@ func (r *race) begin() {
 		running.Go(func() {
 			_, err := installer.Install(r.t.Context(), r.runtime)
 			switch {
-			case errors.Is(err, installation.ErrOwned):
+			case core.Reason(err) == "owned":
 				refused.Add(1)
 			case err != nil:
 				r.t.Errorf("%s: got %v, want no other error than that it is refused", owner, err)
@@ -104,7 +104,7 @@ func (r *race) winner() (winner string) {
 		switch {
 		case err == nil && winner == "":
 			winner = owner
-		case !errors.Is(err, installation.ErrOwned):
+		case core.Reason(err) != "owned":
 			r.t.Errorf("%s: got %v, beside %q", owner, err, winner)
 		}
 	}

@@ -1,7 +1,6 @@
 package installation
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -166,7 +166,7 @@ func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			r.Secret = newSecretFor(t, name, opts.Name, opts.Namespace)
 			r.Watches = []watch.Watch{watchFor("other")}
 			for range 2 {
-				if _, err := second.Install(t.Context(), r); !errors.Is(err, installation.ErrOwned) {
+				if _, err := second.Install(t.Context(), r); core.Reason(err) != "owned" || core.IsPermanent(err) {
 					t.Errorf("got %v, want it refused", err)
 				}
 				if status := first.look(); status.State != installation.Ready {
@@ -225,8 +225,8 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	for _, wrong := range []string{"no JSON", `"` + strings.Repeat("x", 64<<10) + `"`} {
 		broken := r
 		broken.PullSecret = []byte(wrong)
-		if _, err := installer.Install(t.Context(), broken); !errors.Is(err, installation.ErrInvalidRuntime) {
-			t.Errorf("a pull secret of %d bytes: %v, want ErrInvalidRuntime", len(wrong), err)
+		if _, err := installer.Install(t.Context(), broken); core.Reason(err) != "invalid_runtime" {
+			t.Errorf("a pull secret of %d bytes: %v, want the reason invalid_runtime", len(wrong), err)
 		}
 	}
 	deployment := &appsv1.Deployment{}

@@ -177,7 +177,7 @@ func (l *lab) newOperator(t *testing.T, opts manager.Options) *operator {
 	material := l.ServerMaterial()
 	o.events, o.source, err = controllerruntime.RegisterListenerComponent(o.addr, "my-operator",
 		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
-		controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(runtimes)),
+		controllerruntime.EnqueueOwner(controllerruntime.EnqueueByRuntime(runtimes)),
 		controllerruntime.ComponentOptions{
 			Listener: listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(material), Hooks: o.reasons.hooks()},
 			Source:   controllerruntime.SourceOptions{Elected: o.mgr.Elected()},
