@@ -10,7 +10,6 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -85,9 +84,9 @@ type ControlPlane struct {
 	Address string
 	// ServerName is expected in the server certificate. Default: the host of Address.
 	ServerName string
-	// Protocol is the version of HTTP. Default: [httpmtls.HTTP1] with contract v3, which has one
-	// request in flight for each manager, and [httpmtls.HTTP2] with v1 and v2, which have eight.
-	Protocol httpmtls.Protocol
+	// Protocol is the version of HTTP, as in httpmtls.Options. Default: "http/1.1" with contract
+	// v3, which has one request in flight for each manager, and "h2" with v1 and v2, which have eight.
+	Protocol string
 	// Fallback is the contract for a control plane that does not know Contract. Default: none.
 	Fallback contract.Version
 	// RetryNewest is the time between two attempts with Contract while Fallback is in use. Default:

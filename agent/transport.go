@@ -101,11 +101,11 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 
 // protocolFor returns the version of HTTP that costs the control plane least. An idle connection of
 // HTTP/1.1 takes a third less memory, and v1 and v2 would open several.
-func protocolFor(version contract.Version) httpmtls.Protocol {
+func protocolFor(version contract.Version) string {
 	if version == contract.V3 {
-		return httpmtls.HTTP1
+		return "http/1.1"
 	}
-	return httpmtls.HTTP2
+	return "h2"
 }
 
 // contractLog reports whether the control plane knows the contract.

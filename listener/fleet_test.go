@@ -131,7 +131,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	resynced := make(chan string, 1)
 	watched := newFleet(t, fleet.Options{
 		ResyncJitter: time.Nanosecond,
-		Hooks:        fleet.Hooks{Resynced: func(_ core.Manager, cause string) { resynced <- cause }},
+		Resynced:     func(_ core.Manager, cause string) { resynced <- cause },
 	})
 	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)

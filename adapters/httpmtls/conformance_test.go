@@ -18,7 +18,7 @@ func TestForwarderConformance(t *testing.T) {
 	for _, version := range contract.Versions() {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
-			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
 				coretest.TestForwarder(t, func(t *testing.T, far *coretest.Recorder) coretest.ForwarderHarness {
 					t.Helper()
@@ -30,7 +30,7 @@ func TestForwarderConformance(t *testing.T) {
 }
 
 func conformanceHarness(
-	t *testing.T, version contract.Version, protocol httpmtls.Protocol, far *coretest.Recorder,
+	t *testing.T, version contract.Version, protocol string, far *coretest.Recorder,
 ) coretest.ForwarderHarness {
 	t.Helper()
 	keys := newPKI(t)

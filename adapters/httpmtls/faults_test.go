@@ -109,7 +109,7 @@ func TestTransportFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
 				opts := tc.opts
 				opts.Protocol = protocol
@@ -190,7 +190,7 @@ func TestCancelWhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
 				ends := newPKI(t)
 				opts, address, reached := reach(t, ends)
@@ -237,7 +237,7 @@ func TestCancelWhileWaitingForOthers(t *testing.T) {
 
 func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
@@ -256,7 +256,7 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 
 func TestEndlessBodyIsCapped(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
@@ -344,14 +344,14 @@ func (c *holeConn) Close() error {
 
 func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		opts := unhurried(protocol)
 		opts.DialContext = network.dial
 		// Each protocol has one way to detect it. The rest is time for a request on a busy machine.
-		if protocol == httpmtls.HTTP1 {
+		if protocol == http1 {
 			opts.Timeout = 3 * time.Second
 		} else {
 			opts.PingTimeout = 2 * time.Second
@@ -363,11 +363,11 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 		}
 		network.swallow()
 		// HTTP/1.1 detects it by the timeout of the request. Pings are faster, so a retry may succeed.
-		if err := forward(t, forwarder, event("lost")); err == nil && protocol == httpmtls.HTTP1 {
+		if err := forward(t, forwarder, event("lost")); err == nil && protocol == http1 {
 			t.Error("want a timeout")
 		} else if err != nil && core.IsPermanent(err) {
 			t.Errorf("%v condemns the event", err)
-		} else if protocol == httpmtls.HTTP2 && errors.Is(err, context.DeadlineExceeded) {
+		} else if protocol == http2 && errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: the pings did not notice", err)
 		}
 		if err := forward(t, forwarder, event("after")); err != nil {
@@ -379,7 +379,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 // A dead connection costs one request its time. Other requests do not wait for a ping.
 func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
@@ -415,7 +415,7 @@ func TestStaleConnectionCostsNoRetry(t *testing.T) {
 		}
 		accept(w, r)
 	})
-	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: httpmtls.HTTP1, Retries: -1})
+	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: http1, Retries: -1})
 	for range 2 {
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Error(err)
@@ -430,7 +430,7 @@ func TestStaleConnectionCostsNoRetry(t *testing.T) {
 // blocks.
 func TestCutsUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)

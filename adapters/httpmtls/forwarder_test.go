@@ -28,7 +28,7 @@ import (
 
 func TestOneConnectionForAThousandEvents(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		var major atomic.Int64
 		ends := newPKI(t)
@@ -44,11 +44,11 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 		}
 		// With HTTP/1.1, net/http closes a connection if the answer arrives 50 ms before its writing
 		// goroutine runs, which happens on busy machines.
-		limit := map[httpmtls.Protocol]int64{httpmtls.HTTP2: 1, httpmtls.HTTP1: 10}[protocol]
+		limit := map[string]int64{http2: 1, http1: 10}[protocol]
 		if n := end.connections.Load(); n > limit {
 			t.Errorf("1000 events took %d connections, want at most %d", n, limit)
 		}
-		if want := map[httpmtls.Protocol]int64{httpmtls.HTTP2: 2, httpmtls.HTTP1: 1}[protocol]; major.Load() != want {
+		if want := map[string]int64{http2: 2, http1: 1}[protocol]; major.Load() != want {
 			t.Errorf("spoke HTTP/%d, want HTTP/%d", major.Load(), want)
 		}
 	})
@@ -56,7 +56,7 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 
 func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
@@ -71,8 +71,8 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 		}
 		group.Wait()
 		// The far end may notice the end of a connection after the next one has begun.
-		limit := map[httpmtls.Protocol]int{
-			httpmtls.HTTP2: 1, httpmtls.HTTP1: 2 * 8,
+		limit := map[string]int{
+			http2: 1, http1: 2 * 8,
 		}[protocol]
 		if n := end.mostOpen(); n > limit {
 			t.Errorf("%d connections at once, want at most %d", n, limit)
@@ -82,7 +82,7 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 
 func TestConnectionSurvivesRefusals(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
@@ -369,7 +369,7 @@ func TestShortRetrySucceeds(t *testing.T) {
 	for _, first := range []int{http.StatusBadGateway, http.StatusServiceUnavailable, 0} {
 		t.Run(strconv.Itoa(first), func(t *testing.T) {
 			t.Parallel()
-			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
 				var (
 					requests atomic.Int64
@@ -435,7 +435,7 @@ func TestProxyOnlyIfConfigured(t *testing.T) {
 
 func TestClosed(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, accept)

@@ -13,23 +13,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Protocol is the version of HTTP that a [Forwarder] speaks.
-type Protocol string
-
+// The names of the versions of HTTP in ALPN.
 const (
-	// HTTP2 carries all requests over one connection. Pings detect a dead connection. With a server
-	// that does not know HTTP/2, HTTP/1.1 is used.
-	HTTP2 Protocol = "h2"
-	// HTTP1 is HTTP/1.1 with reused connections, one request at a time on each. It takes a third
-	// less processor time per request, and a third less memory of the listener for a connection that
-	// waits. Only the timeout of a request detects a dead connection.
-	HTTP1 Protocol = "http/1.1"
+	http2 = "h2"
+	http1 = "http/1.1"
 )
 
 const (
 	defaultRefusedRetryAfter = 30 * time.Second
 	defaultInFlightHTTP1     = 8
-	defaultProtocol          = HTTP2
+	defaultProtocol          = http2
 	defaultTimeout           = 10 * time.Second
 	defaultDialTimeout       = 5 * time.Second
 	defaultIdleTimeout       = 90 * time.Second
@@ -50,9 +43,16 @@ type Options struct {
 	// Identity is the runtime that events of contract v3 claim as their source. A listener compares
 	// it with the certificate. Default: the Common Name of the client certificate.
 	Identity core.RuntimeID
-	// Protocol is the version of HTTP. Default: [HTTP2]. With it, each runtime costs the control
-	// plane one handshake after an outage, however many requests it has in flight.
-	Protocol Protocol
+	// Protocol is the version of HTTP, by its name in ALPN. Default: "h2".
+	//
+	// "h2" carries all requests over one connection: each runtime costs the control plane one
+	// handshake after an outage, however many requests it has in flight. Pings detect a dead
+	// connection. With a server that does not know HTTP/2, HTTP/1.1 is used.
+	//
+	// "http/1.1" has reused connections, one request at a time on each. It takes a third less
+	// processor time per request, and a third less memory of the listener for a connection that
+	// waits. Only the timeout of a request detects a dead connection.
+	Protocol string
 	// Timeout bounds one request with its short retries, from the dial to the last byte of the
 	// answer. The caller's context may end it earlier. Default: 10 s.
 	Timeout time.Duration
@@ -119,7 +119,7 @@ func (o Options) withDefaults(host string) Options {
 	o.retryWait = cmp.Or(o.retryWait, defaultRetryWait)
 	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, defaultRefusedRetryAfter)
 	o.UserAgent = cmp.Or(o.UserAgent, "runtime-watcher")
-	o.InFlight = cmp.Or(o.InFlight, o.Protocol.inFlight())
+	o.InFlight = cmp.Or(o.InFlight, inFlight(o.Protocol))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.DialContext == nil {
 		o.DialContext = o.dialer().DialContext
@@ -128,8 +128,8 @@ func (o Options) withDefaults(host string) Options {
 }
 
 // inFlight returns the default of InFlight.
-func (p Protocol) inFlight() int {
-	if p == HTTP1 {
+func inFlight(protocol string) int {
+	if protocol == http1 {
 		return defaultInFlightHTTP1
 	}
 	return defaultInFlightHTTP2
@@ -148,8 +148,8 @@ func (o Options) dialer() *net.Dialer {
 
 // validate returns the first problem, in a fixed order. Defaults must be set.
 func (o Options) validate() error {
-	if o.Protocol != HTTP2 && o.Protocol != HTTP1 {
-		return fmt.Errorf("httpmtls: option Protocol is %.16q, want %q or %q", string(o.Protocol), HTTP2, HTTP1)
+	if o.Protocol != http2 && o.Protocol != http1 {
+		return fmt.Errorf("httpmtls: option Protocol is %.16q, want %q or %q", o.Protocol, http2, http1)
 	}
 
 	// A slice and not a map: the order decides which problem is returned.

@@ -54,7 +54,7 @@ type dialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 func newTransport(config *tls.Config, dial dialFunc, opts Options) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(opts.Protocol == HTTP2)
+	protocols.SetHTTP2(opts.Protocol == http2)
 	return &http.Transport{
 		Proxy:               opts.Proxy,
 		DialContext:         dial,
@@ -78,7 +78,7 @@ func newTransport(config *tls.Config, dial dialFunc, opts Options) *http.Transpo
 
 // connections returns 1 with HTTP/2, so that concurrent first requests share one dial.
 func (o Options) connections() int {
-	if o.Protocol == HTTP1 {
+	if o.Protocol == http1 {
 		return o.InFlight
 	}
 	return 1

@@ -67,7 +67,7 @@ func (s *side) spoil(t *testing.T) {
 
 func TestRotationUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ca := must(testpki.NewCA("ca-0", testpki.Options{}))
 		server := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf {
@@ -162,7 +162,7 @@ func TestRotationUnderLoad(t *testing.T) {
 
 func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ends := newPKI(t)
 		source := &switchSource{}
@@ -230,7 +230,7 @@ func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
 
 func TestOldConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
-	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ends := newPKI(t)
 		source := &switchSource{}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
@@ -103,12 +102,12 @@ func parseAddress(address string) (string, error) {
 	return address, err
 }
 
-func parseProtocol(text string) (httpmtls.Protocol, error) {
+func parseProtocol(text string) (string, error) {
 	switch text {
 	case "http1":
-		return httpmtls.HTTP1, nil
+		return "http/1.1", nil
 	case "http2":
-		return httpmtls.HTTP2, nil
+		return "h2", nil
 	default:
 		return "", unwanted(text, "http1 or http2")
 	}

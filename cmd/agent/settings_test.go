@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
@@ -109,7 +108,7 @@ func TestSettings(t *testing.T) {
 				"SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 			},
 			want: func(c *config) {
-				c.ControlPlane.ServerName, c.ControlPlane.Protocol, c.Managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
+				c.ControlPlane.ServerName, c.ControlPlane.Protocol, c.Managers = "kcp", "http/1.1", []core.Manager{"a", "b"}
 				c.Instance, c.Webhook.MaxConnections = "me", 9
 				c.Outbox.Settle, c.Outbox.MaxKeys, c.Outbox.ForwardTimeout = off, 7, 2*time.Second
 				c.Outbox.MaxBackoff, c.Outbox.Resend, c.Outbox.ResendResync = 4*time.Second, []time.Duration{}, off

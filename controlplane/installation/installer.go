@@ -109,13 +109,15 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	return i.correct(ctx, in, &r)
 }
 
-// Service returns the Service of the agent in the runtimes, for which its serving certificate must
-// be. It is empty with [Options.Informer].
-func (i *Installer) Service() types.NamespacedName {
-	if i.watches() {
-		return types.NamespacedName{}
+// Agents returns what all agents have in common: their Service in the runtimes, for which the
+// serving certificate must be, and whether they send heartbeats, which needs contract v3. The
+// Service is empty with [Options.Informer].
+func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
+	if !i.watches() {
+		service = types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
 	}
-	return types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
+	contract, set := i.opts.Settings[settingContract]
+	return service, !set || contract == "v3"
 }
 
 // host is the name by which the API server of a runtime calls the agent.

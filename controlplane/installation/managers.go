@@ -34,12 +34,6 @@ func (i *Installer) Managers(watches []watch.Watch) []core.Manager {
 	return slices.Compact(managers)
 }
 
-// Heartbeats reports whether the agents send heartbeats, which needs contract v3.
-func (i *Installer) Heartbeats() bool {
-	contract, set := i.opts.Settings[settingContract]
-	return !set || contract == "v3"
-}
-
 // managers are those of the settings.
 func (o Options) managers() (managers []core.Manager) {
 	for name := range strings.SplitSeq(o.Settings[settingManagers], ",") {

@@ -79,7 +79,7 @@ func SetUp(
 		pullSecret: pullSecret{reader: mgr.GetAPIReader(), name: opts.PullSecret},
 		forgetter:  newForgetter(nil), confirming: make(chan event.GenericEvent, 1),
 	}
-	if installer.Heartbeats() && opts.Fleet != nil {
+	if _, heartbeats := installer.Agents(); heartbeats && opts.Fleet != nil {
 		opts.Overview.useFleet(opts.Fleet)
 	}
 	r.followFleet()
@@ -95,10 +95,13 @@ func checkService(issuer Certificates, installer *installation.Installer) error 
 	checked, ok := issuer.(interface {
 		CheckService(service types.NamespacedName) error
 	})
-	if !ok || installer == nil || installer.Service().Name == "" {
+	if !ok || installer == nil {
 		return nil
 	}
-	return checked.CheckService(installer.Service())
+	if service, _ := installer.Agents(); service.Name != "" {
+		return checked.CheckService(service)
+	}
+	return nil
 }
 
 func required(what string, given bool) error {

@@ -230,7 +230,7 @@ func (f *Fleet) delivered(manager core.Manager, cause string) {
 	f.mu.Lock()
 	f.tally(manager).resyncs[cause]++
 	f.mu.Unlock()
-	if f.opts.Hooks.Resynced != nil {
-		f.opts.Hooks.Resynced(manager, cause)
+	if f.opts.Resynced != nil {
+		f.opts.Resynced(manager, cause)
 	}
 }

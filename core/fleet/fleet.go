@@ -62,13 +62,9 @@ func New(opts Options) (*Fleet, error) {
 // changes.
 func (f *Fleet) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()
-	if !f.observe(peer, manager, &batch, refused, now) {
-		if f.opts.Hooks.Untracked != nil {
-			f.opts.Hooks.Untracked(manager)
-		}
-		return
+	if f.observe(peer, manager, &batch, refused, now) {
+		f.notify()
 	}
-	f.notify()
 }
 
 // observe reports whether the runtime is tracked.

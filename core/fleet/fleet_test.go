@@ -51,7 +51,7 @@ func inBubble(t *testing.T, opts fleet.Options, test func(r *rig)) {
 			opts.Random = func() float64 { return 0.5 }
 		}
 
-		opts.Hooks.Resynced = r.resynced
+		opts.Resynced = r.resynced
 
 		f, err := fleet.New(opts)
 		if err != nil {
@@ -498,16 +498,13 @@ func TestRequeueAfterIsSpread(t *testing.T) {
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	untracked := 0
-	opts := fleet.Options{MaxStatuses: 2, Hooks: fleet.Hooks{Untracked: func(core.Manager) { untracked++ }}}
-
-	inBubble(t, opts, func(r *rig) {
+	inBubble(t, fleet.Options{MaxStatuses: 2}, func(r *rig) {
 		for n := range 5 {
 			send(r.fleet, core.RuntimeID(strconv.Itoa(n)), kyma, resync("e", 1))
 		}
 
-		if untracked != 3 {
-			t.Errorf("%d runtimes untracked, want 3", untracked)
+		if n := r.fleet.Summaries()[kyma].Untracked; n != 3 {
+			t.Errorf("%d runtimes untracked, want 3", n)
 		}
 
 		for n := range 100 {

@@ -53,20 +53,13 @@ type Options struct {
 
 	// Random returns numbers in [0, 1), concurrently. Default: [rand.Float64].
 	Random func() float64
-	// Hooks are called for metrics.
-	Hooks Hooks
+	// Resynced is called when a resync of the fleet was delivered, with its cause. It is called
+	// concurrently, and must return at once. Default: none.
+	Resynced func(manager core.Manager, cause string)
 	// Logger gets a line when the freshness of a runtime changes, at most 20 in 10 s. The level is
 	// warn for stale and degraded, and info for the others. Each resync is a line at debug. Nil
 	// discards.
 	Logger *slog.Logger
-}
-
-// Hooks are optional callbacks of a [Fleet]. They are called concurrently, and must return at once.
-type Hooks struct {
-	// Resynced is called when a resync of the fleet was delivered, with its cause.
-	Resynced func(manager core.Manager, cause string)
-	// Untracked is called for a request of a runtime beyond [Options].MaxStatuses.
-	Untracked func(manager core.Manager)
 }
 
 func (o Options) withDefaults() Options {

@@ -76,14 +76,10 @@ func (in *Intake) charge(a Account, cost float64) *Failure {
 	return nil
 }
 
-// Pause returns how long an account is to be left alone after another refusal. Pauses of an account
-// follow each other.
-func (in *Intake) Pause(a Account) time.Duration { return in.shares.pause(a, in.opts.Now()) }
-
-// tooFast refuses a message beyond the share of its account. The pause ends before the wait that
-// the sender is asked for.
+// tooFast refuses a message beyond the share of its account. Pauses of an account follow each other.
+// The pause ends before the wait that the sender is asked for.
 func (in *Intake) tooFast(a Account, wait time.Duration) *Failure {
-	pause := in.Pause(a)
+	pause := in.shares.pause(a, in.opts.Now())
 	return &Failure{
 		Fault: FaultOfShare, Pause: pause, class: core.ErrNotReady, reason: reasons.TooFast,
 		wait: max(wait, pause, time.Second),

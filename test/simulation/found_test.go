@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -98,7 +97,7 @@ func small(version contract.Version, gateway bool, writes []Write, faults []Faul
 	return &Plan{
 		Length: 5 * time.Minute, Operators: 1, Gateway: gateway, Managers: []core.Manager{"alpha"}, Writes: writes, Faults: faults,
 		Runtimes: []RuntimePlan{{
-			Name: "skr-0", Contract: version, Protocol: httpmtls.HTTP2, Agents: 1, Objects: 1,
+			Name: "skr-0", Contract: version, Protocol: "h2", Agents: 1, Objects: 1,
 		}},
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
@@ -73,7 +72,7 @@ func neighbours(version contract.Version, faults []Fault) *Plan {
 	}
 	for i := range 2 {
 		p.Runtimes = append(p.Runtimes, RuntimePlan{
-			Name: fmt.Sprintf("skr-%d", i), Contract: version, Protocol: httpmtls.HTTP2, Agents: 1, Objects: 6,
+			Name: fmt.Sprintf("skr-%d", i), Contract: version, Protocol: "h2", Agents: 1, Objects: 6,
 		})
 	}
 	for range 60 {

@@ -61,10 +61,10 @@ func (w *world) newOperator(index, life int) *operator {
 	var err error
 	o.fleet, err = fleet.New(fleet.Options{
 		Random: newRandom(w.plan.Seed, o.name),
-		Hooks: fleet.Hooks{Resynced: func(manager core.Manager, cause string) {
+		Resynced: func(manager core.Manager, cause string) {
 			w.history.Resynced(o.name, manager, cause)
 			w.logf("%s: resync for %s, cause %s", o.name, manager, cause)
-		}},
+		},
 	})
 	w.must(err)
 	handlers := make(map[core.Manager]core.Handler)

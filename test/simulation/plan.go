@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -37,7 +36,7 @@ type RuntimePlan struct {
 	Name     string
 	Contract contract.Version
 	Fallback bool
-	Protocol httpmtls.Protocol
+	Protocol string
 	Agents   int
 	Canary   bool
 	MaxKeys  int
@@ -187,7 +186,7 @@ func (d dice) weighted(weights ...int) int {
 
 func (d dice) runtime(i int) RuntimePlan {
 	r := RuntimePlan{
-		Name: fmt.Sprintf("skr-%d", i), Contract: contract.V3, Protocol: httpmtls.HTTP2, Agents: 1 + d.weighted(3, 1),
+		Name: fmt.Sprintf("skr-%d", i), Contract: contract.V3, Protocol: "h2", Agents: 1 + d.weighted(3, 1),
 		Canary: d.chance(0.6), Objects: 1 + d.IntN(6), ManyCAs: d.chance(0.1),
 	}
 	switch d.weighted(6, 1, 3) {
@@ -200,7 +199,7 @@ func (d dice) runtime(i int) RuntimePlan {
 		r.Fallback = true
 	}
 	if d.chance(0.3) {
-		r.Protocol = httpmtls.HTTP1
+		r.Protocol = "http/1.1"
 	}
 	if d.chance(0.2) {
 		r.MaxKeys = 1 + d.IntN(5)

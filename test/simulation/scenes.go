@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -266,7 +265,7 @@ func (d dice) droppedByGateway(p *Plan) {
 
 // brokenConnections has connections that break after few requests, without writes.
 func (d dice) brokenConnections(p *Plan) {
-	p.Runtimes[0].Contract, p.Runtimes[0].Protocol, p.Operators = contract.V3, httpmtls.HTTP2, 3
+	p.Runtimes[0].Contract, p.Runtimes[0].Protocol, p.Operators = contract.V3, "h2", 3
 	p.Faults = []Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5_200 + d.IntN(400)}}
 }
 

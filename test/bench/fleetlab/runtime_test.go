@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -79,7 +78,7 @@ func (r *runtime) start() {
 	r.agent.Store(lab.Must(kit.StartAgent(context.Background(), manager,
 		agentlib.Parts{Tracing: r, ClientKeys: r, Dial: r.dial}, agentlib.Options{
 			Instance: "runtime-watcher-agent-0", Version: "v0.0.0-lab", ConfigHash: "6b86b273ff34fce1",
-			ControlPlane: agentlib.ControlPlane{Address: "localhost", Protocol: httpmtls.Protocol(*protocol)},
+			ControlPlane: agentlib.ControlPlane{Address: "localhost", Protocol: *protocol},
 			Outbox:       outbox.Options{HeartbeatInterval: *heartbeat},
 		})))
 }

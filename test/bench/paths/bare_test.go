@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -19,7 +18,7 @@ import (
 
 // newBareEnds returns the bare twin of newEnds: a server of net/http that reads each body and
 // answers 202, and a client of net/http for each runtime.
-func newBareEnds(b *testing.B, protocol httpmtls.Protocol, l load) *ends {
+func newBareEnds(b *testing.B, protocol string, l load) *ends {
 	b.Helper()
 	ca, e := lab.Must(testpki.NewCA("ca", testpki.Options{})), &ends{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +27,7 @@ func newBareEnds(b *testing.B, protocol httpmtls.Protocol, l load) *ends {
 		}
 		w.WriteHeader(http.StatusAccepted)
 	}))
-	server.EnableHTTP2 = protocol == httpmtls.HTTP2
+	server.EnableHTTP2 = protocol == "h2"
 	server.TLS = keys.ServerTLSConfig(kit.Material(lab.Must(ca.Server("kcp", testpki.Options{})), ca))
 	server.StartTLS()
 	b.Cleanup(server.Close)

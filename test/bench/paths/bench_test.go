@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -28,7 +27,7 @@ var (
 	oneByOne = load{runtimes: 1, events: 1}
 )
 
-var protocols = []httpmtls.Protocol{httpmtls.HTTP2, httpmtls.HTTP1}
+var protocols = []string{"h2", "http/1.1"}
 
 // BenchmarkV3 sends events of contract v3 over native mTLS, with SAN pinning against a cache of
 // 10,000 objects. One operation is one call of Forward. Allocations are those of both ends. Rounds
@@ -65,8 +64,8 @@ func BenchmarkPinning(b *testing.B) {
 	pinned := listener.SANPinning(newRuntimes(b))
 	for _, load := range []load{batches, singles} {
 		b.Run(load.String(), func(b *testing.B) {
-			with := newCalls(b, newEnds(b, pinned, httpmtls.HTTP2, load.runtimes), load)
-			without := newCalls(b, newEnds(b, listener.InsecureAllowAll(), httpmtls.HTTP2, load.runtimes), load)
+			with := newCalls(b, newEnds(b, pinned, "h2", load.runtimes), load)
+			without := newCalls(b, newEnds(b, listener.InsecureAllowAll(), "h2", load.runtimes), load)
 			var pinning, free usage
 			b.ResetTimer()
 			for left := b.N; left > 0; {

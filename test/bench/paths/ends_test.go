@@ -31,7 +31,7 @@ type ends struct {
 
 // newEnds starts a listener with native mTLS, and a forwarder with a certificate of its own for each
 // runtime.
-func newEnds(b *testing.B, verifier core.Verifier, protocol httpmtls.Protocol, runtimes int) *ends {
+func newEnds(b *testing.B, verifier core.Verifier, protocol string, runtimes int) *ends {
 	b.Helper()
 	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
 	address, e := listen(b, ca, verifier)

@@ -16,7 +16,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -145,7 +144,7 @@ func startAgents(
 		leaf := lab.Must(pki.CA.Client(runtimeName(i), testpki.Options{DNSNames: []string{lab.RuntimeDomain(id)}}))
 		agents[i] = lab.Must(kit.StartAgent(context.Background(), manager, agentlib.Parts{ClientKeys: kit.Material(leaf, pki.CA)},
 			agentlib.Options{
-				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: httpmtls.Protocol(*protocol)},
+				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: *protocol},
 				Outbox:       clock.outbox(heartbeat),
 			}))
 		t.Cleanup(agents[i].Kill)
