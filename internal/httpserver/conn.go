@@ -31,6 +31,12 @@ type conn struct {
 	// received means that a byte has arrived, while handshake is set.
 	received atomic.Bool
 
+	// writeTimeout bounds a write without a deadline. TLS answers a KeyUpdate with one, within Read,
+	// and its Close waits for it.
+	writeTimeout time.Duration
+	// bounded means that writes have a deadline.
+	bounded atomic.Bool
+
 	accepted time.Time
 	// paused is a duration since accepted. No Read returns data before.
 	paused atomic.Int64
@@ -40,13 +46,13 @@ type conn struct {
 }
 
 // newConn returns a connection without a slot. queue is nil without TLS.
-func newConn(inner net.Conn, queue *fairQueue, maxHandshake int) *conn {
+func newConn(inner net.Conn, queue *fairQueue, opts Options) *conn {
 	c := &conn{
-		Conn: inner, origin: Origin(inner.RemoteAddr().String()),
+		Conn: inner, origin: Origin(inner.RemoteAddr().String()), writeTimeout: opts.WriteTimeout,
 		accepted: time.Now(), closed: make(chan struct{}),
 	}
 	if queue != nil {
-		c.handshake.Store(&handshake{queue: queue, origin: c.origin, rest: maxHandshake})
+		c.handshake.Store(&handshake{queue: queue, origin: c.origin, rest: opts.MaxHandshakeBytes})
 	}
 	return c
 }
@@ -112,13 +118,23 @@ func (c *conn) Write(b []byte) (int, error) {
 		h.answered.Store(true)
 		h.release()
 	}
+	if !c.bounded.Load() {
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeTimeout)) // Write returns its error.
+	}
 	return c.Conn.Write(b)
 }
 
 // SetDeadline implements [net.Conn].
 func (c *conn) SetDeadline(t time.Time) error {
 	c.noteDeadline(t)
+	c.bounded.Store(!t.IsZero())
 	return c.Conn.SetDeadline(t)
+}
+
+// SetWriteDeadline implements [net.Conn].
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.bounded.Store(!t.IsZero())
+	return c.Conn.SetWriteDeadline(t)
 }
 
 // SetReadDeadline implements [net.Conn]. The deadline also bounds the wait for a slot.

@@ -154,6 +154,23 @@ func TestPause(t *testing.T) {
 	})
 }
 
+// TLS writes within Read, to answer a KeyUpdate. A client that does not read must not stop it.
+func TestWriteEndsWithoutADeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer near.Close()
+		s, _ := pipes(t, "")
+		c := s.admit(far)
+		if err := c.SetDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("a")); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("error %v, want %v", err, os.ErrDeadlineExceeded)
+		}
+	})
+}
+
 // A request of another server has no connection that could be paused or assigned.
 func TestOtherServersRequest(t *testing.T) {
 	t.Parallel()

@@ -47,11 +47,12 @@ func (l limitedListener) accept() (*conn, error) {
 
 // admit returns the connection with a slot, or closes it and returns nil.
 func (s *Server) admit(inner net.Conn) *conn {
-	c := newConn(inner, s.queue, s.opts.MaxHandshakeBytes)
-	c.slot = s.limiter.acquire(c.origin, func() {
-		_ = c.cut() // Its goroutine notices.
+	c := newConn(inner, s.queue, s.opts)
+	var displaces bool
+	c.slot, displaces = s.limiter.acquire(c.origin, func() { _ = c.cut() }) // Its goroutine notices.
+	if displaces {
 		s.opts.ConnectionClosed(reasonDisplaced)
-	})
+	}
 	if c.slot != nil {
 		return c
 	}

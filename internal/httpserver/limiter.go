@@ -52,14 +52,14 @@ func newLimiter(limit int) *limiter {
 	return &limiter{limit: limit, origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
 }
 
-// acquire returns an idle slot for origin, or nil. If it evicts another slot, it calls evict of
-// that slot once, before it returns and without a lock. evict must not block.
-func (l *limiter) acquire(origin string, evict func()) *slot {
+// acquire returns an idle slot for origin, or nil, and whether it has evicted another slot. It calls
+// evict of that slot before it returns and without a lock. evict must not block.
+func (l *limiter) acquire(origin string, evict func()) (*slot, bool) {
 	acquired, evicted := l.exchange(origin, evict)
 	if evicted != nil {
 		evicted.evict()
 	}
-	return acquired
+	return acquired, evicted != nil
 }
 
 // exchange returns the new slot and the evicted one. Both may be nil.
@@ -99,6 +99,28 @@ func (l *limiter) victim(origin string) *slot {
 func oldest(slots *list.List) *slot {
 	s, _ := slots.Front().Value.(*slot)
 	return s
+}
+
+// evictAll calls evict of all slots. Each stays in use until it is released.
+func (l *limiter) evictAll() {
+	for _, s := range l.all() {
+		s.evict()
+	}
+}
+
+// all returns the slots in use.
+func (l *limiter) all() (slots []*slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.origins {
+		for _, some := range []*list.List{o.idle, o.busy} {
+			for e := some.Front(); e != nil; e = e.Next() {
+				s, _ := e.Value.(*slot)
+				slots = append(slots, s)
+			}
+		}
+	}
+	return slots
 }
 
 // len returns the number of slots in use.

@@ -29,7 +29,7 @@ func newNamed(limit int, names ...string) *named {
 }
 
 func (n *named) open(name string) bool {
-	n.slots[name] = n.acquire(name[:1], func() { n.evicted = append(n.evicted, name) })
+	n.slots[name], _ = n.acquire(name[:1], func() { n.evicted = append(n.evicted, name) })
 	return n.slots[name] != nil
 }
 
@@ -179,7 +179,7 @@ func (m *model) acquireOne(origin string) {
 		}
 	}
 	s := &modelled{origin: origin}
-	s.slot = m.acquire(origin, func() { m.checkEvicted(s) })
+	s.slot, _ = m.acquire(origin, func() { m.checkEvicted(s) })
 	switch {
 	case s.slot != nil:
 		m.open[s] = true
@@ -208,7 +208,7 @@ func TestLimiterConcurrently(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 500 {
-				s := l.acquire(strconv.Itoa((i+j)%3), func() {})
+				s, _ := l.acquire(strconv.Itoa((i+j)%3), func() {})
 				if s == nil {
 					continue
 				}

@@ -44,8 +44,8 @@ type Options struct {
 	ReadHeaderTimeout time.Duration
 	// ReadTimeout bounds reading one request. Default: 10 s.
 	ReadTimeout time.Duration
-	// WriteTimeout bounds the time from the header of a request to the end of its answer. Default:
-	// 20 s.
+	// WriteTimeout bounds the time from the header of a request to the end of its answer, and each
+	// write without a request. Default: 20 s.
 	WriteTimeout time.Duration
 	// IdleTimeout bounds the time between two requests of a connection. Default: 3 min.
 	IdleTimeout time.Duration

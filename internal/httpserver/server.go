@@ -190,6 +190,8 @@ func (s *Server) accepting() (net.Listener, error) {
 
 // shutdown ends all connections. abort cancels the contexts of requests.
 func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
+	// Shutdown of net/http waits for TLS, and that for clients that read nothing.
+	defer time.AfterFunc(s.opts.ShutdownTimeout+abortGrace, s.limiter.evictAll).Stop()
 	if s.drain(ctx, s.opts.ShutdownTimeout) {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -127,6 +128,60 @@ func TestEnd(t *testing.T) {
 				close(free)
 			}
 		})
+	}
+}
+
+// deafening is a listener. The end of its channel makes all clients deaf: writes to them wait.
+type deafening struct {
+	net.Listener
+
+	deaf chan struct{}
+}
+
+func (d deafening) Accept() (net.Conn, error) {
+	conn, err := d.Listener.Accept()
+	return deafened{conn, d.deaf, make(chan struct{})}, err
+}
+
+type deafened struct {
+	net.Conn
+
+	deaf, closed chan struct{}
+}
+
+func (d deafened) Write(b []byte) (int, error) {
+	select {
+	case <-d.deaf:
+		<-d.closed
+	default:
+	}
+	return d.Conn.Write(b)
+}
+
+func (d deafened) Close() error {
+	err := d.Conn.Close()
+	if err == nil { // It is the first.
+		close(d.closed)
+	}
+	return err
+}
+
+// TLS writes before it closes a connection. The end does not wait for that longer than for requests.
+func TestEndWithDeafClients(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	inner, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := deafening{inner, make(chan struct{})}
+	r := run(t, noContent, Options{
+		Listener: listener, ShutdownTimeout: time.Millisecond, TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}},
+	})
+	exchangeHTTP1(t, tls.Client(r.dial(t), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}))
+	close(listener.deaf)
+	if err := r.stop(); err != nil {
+		t.Error(err)
 	}
 }
 
