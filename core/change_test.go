@@ -13,21 +13,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-func TestChangeObject(t *testing.T) {
-	t.Parallel()
-
-	before, after := &core.Object{Generation: 1}, &core.Object{Generation: 2}
-
-	for _, tt := range []struct{ before, after, want *core.Object }{
-		{nil, nil, nil}, {before, nil, before}, {nil, after, after}, {before, after, after},
-	} {
-		c := core.Change{Old: tt.before, New: tt.after}
-		if got := core.NewestObject(&c); got != tt.want {
-			t.Errorf("Object of %+v = %v, want %v", c, got, tt.want)
-		}
-	}
-}
-
 func TestChangeEvent(t *testing.T) {
 	t.Parallel()
 
@@ -40,7 +25,7 @@ func TestChangeEvent(t *testing.T) {
 		want   core.WatchEvent
 	}{
 		"of the new state": {
-			core.Change{Operation: update, New: decode(t, deployment)},
+			core.Change{Operation: update, Old: &core.Object{Generation: 6}, New: decode(t, deployment)},
 			core.WatchEvent{
 				Operation: update, Field: core.FieldSpec, Generation: 7, Watched: web,
 				WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},

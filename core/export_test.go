@@ -1,22 +1,13 @@
 package core
 
-// ParseOwner parses the value of [OwnerAnnotation].
-var ParseOwner = parseOwner
-
-// ErrInvalidManager is the error of a name that is no manager.
-var ErrInvalidManager = errInvalidManager
-
-// ErrInvalidOwner is the error of a malformed owner.
-var ErrInvalidOwner = errInvalidOwner
-
-// ErrInvalidObject is the error of bytes that are no object.
-var ErrInvalidObject = errInvalidObject
-
-// SpecChanged and StatusChanged are the two parts of [Changed].
+// Names for the tests of this package.
 var (
+	ParseOwner = parseOwner
+
+	ErrInvalidManager = errInvalidManager
+	ErrInvalidOwner   = errInvalidOwner
+	ErrInvalidObject  = errInvalidObject
+
 	SpecChanged   = specChanged
 	StatusChanged = statusChanged
 )
-
-// NewestObject returns the newest state of a change.
-var NewestObject = (*Change).newest

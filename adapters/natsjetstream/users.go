@@ -13,12 +13,12 @@ import (
 type User struct {
 	// Name is a SAN of the client's certificate: the registered domain of a runtime.
 	Name string
-	// Runtime lets an agent send to Managers under its own name, and confirm refusals of its own
-	// batches, also through a leaf node.
+	// Runtime is the runtime of an agent. It may send to Managers under its own name, and confirm
+	// refusals of its own batches, also through a leaf node. Default: no agent.
 	Runtime  core.RuntimeID
 	Managers []core.Manager
-	// Operator lets the operator of a manager create and change the stream of the manager, and read
-	// nothing of others.
+	// Operator is the manager of an operator. It may create and change the stream of the manager,
+	// and read nothing of others. Default: no operator.
 	Operator core.Manager
 	// Publish and Subscribe are more subjects that the client may use. Default: none.
 	Publish, Subscribe []string
@@ -65,8 +65,8 @@ func confirmations(inbox string, runtime core.RuntimeID) string {
 }
 
 // Authorization returns the block "authorization" of the configuration of a NATS server, to be
-// included there. The error names each user with a wrong or repeated name, with the subjects of a
-// reserved name, and with Managers but no Runtime.
+// included there. It refuses wrong and repeated names, the subjects of a reserved name, and Managers
+// without Runtime. The error names each such user.
 func Authorization(users ...User) ([]byte, error) {
 	var text strings.Builder
 	text.WriteString("authorization {\n  users: [\n")

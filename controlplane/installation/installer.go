@@ -60,9 +60,9 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
 // Deployment. It corrects the first two at once, and all others after 1 h.
 //
-// Beside an error only [Status.Former] is set. A permanent error, by core.IsPermanent, needs another
-// Runtime: its reason is invalid_runtime, invalid_watch or invalid_configuration. One with the
-// reason owned needs the end of the other installation. Retry all others.
+// Beside an error only [Status.Former] is set. A permanent error, by core.IsPermanent, needs
+// another Runtime: its reason is invalid_runtime, invalid_watch or invalid_configuration. An error
+// with the reason owned needs the end of the other installation. Retry all others.
 //
 // With a client of runtimes.NewKubeconfigs, a call takes at most 64 MiB for any answers of the
 // runtime. Texts from the runtime are cut.
@@ -109,9 +109,9 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	return i.correct(ctx, in, &r)
 }
 
-// Agents returns what all agents have in common: their Service in the runtimes, for which the
-// serving certificate must be, and whether they send heartbeats, which needs contract v3. The
-// Service is empty with [Options.Informer].
+// Agents returns the Service of the agents, which is a name in their serving certificates, and
+// whether they send heartbeats, which needs contract v3. The Service is empty with
+// [Options.Informer].
 func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	if !i.watches() {
 		service = types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
