@@ -30,7 +30,7 @@ const reservedRuntime core.RuntimeID = "operator"
 var (
 	errReserved = errors.New("natsjetstream: the name \"operator\" is reserved")
 	errName     = errors.New("natsjetstream: the name of a user is no SAN")
-	errRights   = errors.New("natsjetstream: a user has Managers without Runtime, or beside Operator")
+	errRights   = errors.New("natsjetstream: want Managers with Runtime only")
 	errTwice    = errors.New("natsjetstream: two users have one name")
 )
 
@@ -65,8 +65,8 @@ func confirmations(inbox string, runtime core.RuntimeID) string {
 }
 
 // Authorization returns the block "authorization" of the configuration of a NATS server, to be
-// included there. It refuses wrong and repeated names, the subjects of a reserved name, and Managers
-// without Runtime. The error names each such user.
+// included there. It refuses wrong and repeated names, the subjects of a reserved name, and
+// Managers without Runtime. The error names each such user.
 func Authorization(users ...User) ([]byte, error) {
 	var text strings.Builder
 	text.WriteString("authorization {\n  users: [\n")

@@ -157,7 +157,7 @@ func TestAuthorizationRefusesNames(t *testing.T) {
 			t.Errorf("a user named %q is accepted", name)
 		}
 	}
-	if _, err := natsjetstream.Authorization(good, lab.RuntimeUser("", manager)); err == nil || !strings.Contains(err.Error(), "without Runtime") {
+	if _, err := natsjetstream.Authorization(good, lab.RuntimeUser("", manager)); err == nil || !strings.Contains(err.Error(), "with Runtime only") {
 		t.Errorf("a user with managers and without a runtime: %v", err)
 	}
 	if _, err := natsjetstream.Authorization(good, lab.RuntimeUser(victim, manager)); err != nil {
