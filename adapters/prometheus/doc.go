@@ -69,7 +69,7 @@
 //	runtime_watcher_fleet_resyncs_pending{manager}                            gauge     resyncs not yet delivered
 //	runtime_watcher_fleet_untracked_total{manager}                            counter   requests beyond the limit
 //
-// And with [FleetOptions].PerRuntime:
+// And with [Options].PerRuntime:
 //
 //	runtime_watcher_fleet_runtime_state{runtime,manager,state,reason}           gauge     1 for the state of a runtime
 //	runtime_watcher_fleet_runtime_heard_timestamp_seconds{runtime,manager}      gauge     time of its last request
@@ -89,7 +89,7 @@
 //	runtime_watcher_installation_certificates_overdue_runtimes         gauge     runtimes with a late certificate
 //	runtime_watcher_installation_repairs_total                         counter   looks that applied all objects
 //
-// And with [InstallationsOptions].PerRuntime:
+// And with [Options].PerRuntime:
 //
 //	runtime_watcher_installation_runtime_problem{runtime,problem}      gauge     1 for a runtime with that problem
 //

@@ -23,7 +23,7 @@ func TestDocListsEveryMetric(t *testing.T) {
 	useListener(listener)
 	consumer, consumerReg := newConsumer(t, prometheus.Options{})
 	consumer.Concluded("kyma", "enqueued", "", 0)
-	fleetReg := fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 10})
+	fleetReg := fleetRegistry(t, useFleet(t), prometheus.Options{PerRuntime: 10})
 	installationReg := installationRegistry(t)
 	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, consumerReg), rows(t, fleetReg), rows(t, installationReg))
 	slices.Sort(exposed)

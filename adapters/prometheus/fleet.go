@@ -11,16 +11,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// FleetOptions are the optional settings of the metrics of a fleet. The zero value is the
-// documented default.
-type FleetOptions struct {
-	Options
-
-	// PerRuntime bounds the pairs of runtime and manager with series of their own, three each.
-	// Pairs that are not fresh come first. A scrape sorts all that are known. Default: 0, none.
-	PerRuntime int
-}
-
 // fleetCollector reads a fleet at each scrape.
 type fleetCollector struct {
 	fleet      *fleet.Fleet
@@ -38,21 +28,18 @@ type fleetDescs struct {
 // RegisterFleet registers the metrics of a fleet with reg. Each scrape reads the fleet, which takes
 // about 5 ms for 10,000 runtimes. It fails when reg or watched is nil or an option is wrong. It
 // fails with a [prom.AlreadyRegisteredError] when reg has such metrics.
-func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts FleetOptions) error {
-	opts.Options = opts.withDefaults()
-	if err := check(reg, opts.Options); err != nil {
+func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) error {
+	opts = opts.withDefaults()
+	if err := check(reg, opts); err != nil {
 		return err
 	}
-	switch {
-	case watched == nil:
+	if watched == nil {
 		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
-	case opts.PerRuntime < 0:
-		return fmt.Errorf("%w: PerRuntime is %d, want at least 0", errOptions, opts.PerRuntime)
 	}
 	return collectors{newFleetCollector("fleet", watched, opts)}.register(reg)
 }
 
-func newFleetCollector(f factory, watched *fleet.Fleet, opts FleetOptions) *fleetCollector {
+func newFleetCollector(f factory, watched *fleet.Fleet, opts Options) *fleetCollector {
 	c := &fleetCollector{
 		fleet:      watched,
 		managers:   make(map[core.Manager]struct{}),

@@ -57,7 +57,7 @@ func beat(b core.Heartbeat) *core.Heartbeat {
 	return &b
 }
 
-func fleetRegistry(t testing.TB, f *fleet.Fleet, opts prometheus.FleetOptions) *prom.Registry {
+func fleetRegistry(t testing.TB, f *fleet.Fleet, opts prometheus.Options) *prom.Registry {
 	t.Helper()
 	reg := prom.NewPedanticRegistry()
 	if err := prometheus.RegisterFleet(reg, f, opts); err != nil {
@@ -77,7 +77,7 @@ func values(text string) (lines []string) {
 }
 
 func TestFleet(t *testing.T) {
-	reg := fleetRegistry(t, useFleet(t), prometheus.FleetOptions{})
+	reg := fleetRegistry(t, useFleet(t), prometheus.Options{})
 	text := scrape(t, reg)
 	want := []string{
 		`events_pending{manager="kyma"} 3`,
@@ -104,7 +104,7 @@ func TestFleet(t *testing.T) {
 }
 
 func TestFleetOfConfiguredManagersIsThereFromTheStart(t *testing.T) {
-	opts := prometheus.FleetOptions{Options: prometheus.Options{Managers: []core.Manager{"kyma"}}}
+	opts := prometheus.Options{Managers: []core.Manager{"kyma"}}
 	text := scrape(t, fleetRegistry(t, newFleet(t, fleet.Options{}), opts))
 	for _, want := range []string{
 		`runtimes{manager="kyma",reason="",state="stale"} 0`, `resyncs_total{cause="gap",manager="kyma"} 0`,
@@ -116,7 +116,7 @@ func TestFleetOfConfiguredManagersIsThereFromTheStart(t *testing.T) {
 }
 
 func TestFleetPerRuntime(t *testing.T) {
-	text := scrape(t, fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 2}))
+	text := scrape(t, fleetRegistry(t, useFleet(t), prometheus.Options{PerRuntime: 2}))
 	// "loses" and "silent" are worth a look, "fresh" is not.
 	want := []string{
 		`runtime_oldest_event_pending_seconds{manager="kyma",runtime="loses"} 1`,
@@ -142,7 +142,7 @@ func TestFleetManagersAreBounded(t *testing.T) {
 			core.NewBatch(core.WatchEvent{}), nil)
 	}
 	f.Observe(peer("runtime", time.Time{}), "Not A Label\xff", core.NewBatch(core.WatchEvent{}), nil)
-	opts := prometheus.FleetOptions{Options: prometheus.Options{Managers: []core.Manager{"zz"}, MaxManagers: 3}}
+	opts := prometheus.Options{Managers: []core.Manager{"zz"}, MaxManagers: 3}
 	text := scrape(t, fleetRegistry(t, f, opts))
 	n := strings.Count(text, "\nruntime_watcher_fleet_events_pending{")
 	if n != 3 || !strings.Contains(text, `manager="zz"`) {
@@ -153,17 +153,17 @@ func TestFleetManagersAreBounded(t *testing.T) {
 func TestRegisterFleetRefuses(t *testing.T) {
 	f := newFleet(t, fleet.Options{})
 	for name, err := range map[string]error{
-		"no registerer":  prometheus.RegisterFleet(nil, f, prometheus.FleetOptions{}),
-		"no fleet":       prometheus.RegisterFleet(prom.NewRegistry(), nil, prometheus.FleetOptions{}),
-		"negative bound": prometheus.RegisterFleet(prom.NewRegistry(), f, prometheus.FleetOptions{PerRuntime: -1}),
+		"no registerer":  prometheus.RegisterFleet(nil, f, prometheus.Options{}),
+		"no fleet":       prometheus.RegisterFleet(prom.NewRegistry(), nil, prometheus.Options{}),
+		"negative bound": prometheus.RegisterFleet(prom.NewRegistry(), f, prometheus.Options{PerRuntime: -1}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "invalid metrics options") {
 			t.Errorf("%s: got %v, want one about options", name, err)
 		}
 	}
-	reg := fleetRegistry(t, f, prometheus.FleetOptions{})
+	reg := fleetRegistry(t, f, prometheus.Options{})
 	var duplicate prom.AlreadyRegisteredError
-	if err := prometheus.RegisterFleet(reg, f, prometheus.FleetOptions{}); !errors.As(err, &duplicate) {
+	if err := prometheus.RegisterFleet(reg, f, prometheus.Options{}); !errors.As(err, &duplicate) {
 		t.Errorf("second time: got %v, want AlreadyRegisteredError", err)
 	}
 }
@@ -175,7 +175,7 @@ func ExampleRegisterFleet() {
 		panic(err)
 	}
 	reg := prom.NewRegistry()
-	if err := prometheus.RegisterFleet(reg, watched, prometheus.FleetOptions{}); err != nil {
+	if err := prometheus.RegisterFleet(reg, watched, prometheus.Options{}); err != nil {
 		panic(err)
 	}
 	// A listener with listener.Options{Fleet: watched} does this.

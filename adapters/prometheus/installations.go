@@ -11,15 +11,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// InstallationsOptions are the optional settings of the metrics of installations. The zero value is
-// the documented default.
-type InstallationsOptions struct {
-	Options
-
-	// PerRuntime bounds the runtimes with series of their own, for each problem. Default: 0, none.
-	PerRuntime int
-}
-
 // The problems of a runtime.
 const (
 	problemNeverHeard = "never_heard"
@@ -40,25 +31,18 @@ type installationsCollector struct {
 // Each scrape calls read, such as the method Installations of a runtimes.Overview. It fails when
 // reg or read is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] when reg
 // has such metrics.
-func RegisterInstallations(
-	reg prom.Registerer, read func() fleet.Installations, opts InstallationsOptions,
-) error {
-	opts.Options = opts.withDefaults()
-	if err := check(reg, opts.Options); err != nil {
+func RegisterInstallations(reg prom.Registerer, read func() fleet.Installations, opts Options) error {
+	opts = opts.withDefaults()
+	if err := check(reg, opts); err != nil {
 		return err
 	}
-	switch {
-	case read == nil:
+	if read == nil {
 		return fmt.Errorf("%w: the function that reads is nil, want one", errOptions)
-	case opts.PerRuntime < 0:
-		return fmt.Errorf("%w: PerRuntime is %d, want at least 0", errOptions, opts.PerRuntime)
 	}
 	return collectors{newInstallationsCollector("installation", read, opts)}.register(reg)
 }
 
-func newInstallationsCollector(
-	f factory, read func() fleet.Installations, opts InstallationsOptions,
-) *installationsCollector {
+func newInstallationsCollector(f factory, read func() fleet.Installations, opts Options) *installationsCollector {
 	return &installationsCollector{
 		read: read, max: opts.MaxManagers, perRuntime: opts.PerRuntime,
 		runtimes: f.desc("runtimes", "Runtimes in each state of the agent's installation, by reason.",

@@ -26,7 +26,7 @@ func installationRegistry(t *testing.T) *prom.Registry {
 	t.Helper()
 	reg := prom.NewPedanticRegistry()
 	if err := prometheus.RegisterInstallations(reg, installations,
-		prometheus.InstallationsOptions{PerRuntime: 1}); err != nil {
+		prometheus.Options{PerRuntime: 1}); err != nil {
 		t.Fatal(err)
 	}
 	return reg
@@ -66,10 +66,10 @@ runtime_watcher_installation_runtimes{reason="Unreachable",state="Failed"} 1
 		t.Error(err)
 	}
 	for name, err := range map[string]error{
-		"no registerer": prometheus.RegisterInstallations(nil, read, prometheus.InstallationsOptions{}),
-		"no function":   prometheus.RegisterInstallations(prom.NewRegistry(), nil, prometheus.InstallationsOptions{}),
-		"below zero":    prometheus.RegisterInstallations(prom.NewRegistry(), read, prometheus.InstallationsOptions{PerRuntime: -1}),
-		"twice":         prometheus.RegisterInstallations(reg, read, prometheus.InstallationsOptions{}),
+		"no registerer": prometheus.RegisterInstallations(nil, read, prometheus.Options{}),
+		"no function":   prometheus.RegisterInstallations(prom.NewRegistry(), nil, prometheus.Options{}),
+		"below zero":    prometheus.RegisterInstallations(prom.NewRegistry(), read, prometheus.Options{PerRuntime: -1}),
+		"twice":         prometheus.RegisterInstallations(reg, read, prometheus.Options{}),
 	} {
 		if err == nil {
 			t.Errorf("%s: accepted", name)

@@ -25,6 +25,11 @@ type Options struct {
 	// Aliases adds the six metrics watcher_listener_* of kyma-project/runtime-watcher to those of a
 	// listener. docs/platforms/migration.md has the differences. Default: false.
 	Aliases bool
+	// PerRuntime bounds the series of single runtimes. [RegisterFleet] has three for each pair of
+	// runtime and manager: pairs that are not fresh come first, and a scrape sorts all that are
+	// known. [RegisterInstallations] has one for each runtime with a problem, and bounds each
+	// problem alone. Default: 0, none.
+	PerRuntime int
 }
 
 func (o Options) withDefaults() Options {
@@ -39,6 +44,10 @@ func (o Options) validate() error {
 
 	if o.MaxManagers < 0 {
 		wrong = append(wrong, fmt.Errorf("MaxManagers is %d, want at least 1", o.MaxManagers))
+	}
+
+	if o.PerRuntime < 0 {
+		wrong = append(wrong, fmt.Errorf("PerRuntime is %d, want at least 0", o.PerRuntime))
 	}
 
 	if o.MaxManagers > 0 && len(o.Managers) > o.MaxManagers {

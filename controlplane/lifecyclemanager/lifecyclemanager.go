@@ -131,7 +131,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	received, err := controllerruntime.SetUpListener(
 		mgr, addr, operator, senders, verify, controllerruntime.EnqueueByRuntime(kymas), opts.Listener)
 	return received, errors.Join(err, mgr.Add(material), prometheus.RegisterFleet(
-		metrics.Registry, opts.Listener.Listener.Fleet, prometheus.FleetOptions{Options: named}))
+		metrics.Registry, opts.Listener.Listener.Fleet, named))
 }
 
 // install is step 4, with the certificates alone, and the steps after it.

@@ -43,12 +43,12 @@ func newReconciles() (*prom.CounterVec, error) { return cause.NewMetric(metrics.
 func measure(
 	watched *fleet.Fleet, installed func() fleet.Installations, kymas client.Reader,
 ) (*prometheus.Listener, error) {
-	const perRuntime = 100 // For the dashboards.
-	opts := prometheus.Options{Managers: []core.Manager{kymaManager, moduleManager}}
+	opts := prometheus.Options{
+		Managers:   []core.Manager{kymaManager, moduleManager},
+		PerRuntime: 100, // For the dashboards.
+	}
 	measured, err := prometheus.NewListener(metrics.Registry, opts)
 	return measured, errors.Join(err, metrics.Registry.Register(states{kymas}),
-		prometheus.RegisterFleet(metrics.Registry, watched,
-			prometheus.FleetOptions{Options: opts, PerRuntime: perRuntime}),
-		prometheus.RegisterInstallations(metrics.Registry, installed,
-			prometheus.InstallationsOptions{Options: opts, PerRuntime: perRuntime}))
+		prometheus.RegisterFleet(metrics.Registry, watched, opts),
+		prometheus.RegisterInstallations(metrics.Registry, installed, opts))
 }

@@ -158,7 +158,7 @@ func useFleet(t testing.TB, registry *prom.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := prometheus.RegisterFleet(registry, watched, prometheus.FleetOptions{PerRuntime: 1}); err != nil {
+	if err := prometheus.RegisterFleet(registry, watched, prometheus.Options{PerRuntime: 1}); err != nil {
 		t.Fatal(err)
 	}
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
@@ -176,7 +176,7 @@ func useInstallations(t testing.TB, registry *prom.Registry) {
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-1"}}, Phase: "Confirming",
 		}
 	}
-	if err := prometheus.RegisterInstallations(registry, read, prometheus.InstallationsOptions{PerRuntime: 1}); err != nil {
+	if err := prometheus.RegisterInstallations(registry, read, prometheus.Options{PerRuntime: 1}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -61,7 +61,8 @@ func newScene(t *testing.T) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := prometheus.RegisterFleet(s.registry, s.fleet, prometheus.FleetOptions{Options: opts, PerRuntime: 10}); err != nil {
+	opts.PerRuntime = 10
+	if err := prometheus.RegisterFleet(s.registry, s.fleet, opts); err != nil {
 		t.Fatal(err)
 	}
 	pki := rig.NewPKI(t)
