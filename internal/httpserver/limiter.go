@@ -43,7 +43,7 @@ type slot struct {
 	// place is in origin.busy or origin.idle. It is nil after release or eviction.
 	place *list.Element
 	busy  bool
-	// evict closes the connection. It is called without a lock.
+	// evict closes the connection. It does not block, and calls no function of the limiter.
 	evict func()
 }
 
@@ -101,26 +101,18 @@ func oldest(slots *list.List) *slot {
 	return s
 }
 
-// evictAll calls evict of all slots. Each stays in use until it is released.
+// evictAll calls evict of all slots, which stay in use until they are released.
 func (l *limiter) evictAll() {
-	for _, s := range l.all() {
-		s.evict()
-	}
-}
-
-// all returns the slots in use.
-func (l *limiter) all() (slots []*slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, o := range l.origins {
-		for _, some := range []*list.List{o.idle, o.busy} {
-			for e := some.Front(); e != nil; e = e.Next() {
+		for _, slots := range []*list.List{o.idle, o.busy} {
+			for e := slots.Front(); e != nil; e = e.Next() {
 				s, _ := e.Value.(*slot)
-				slots = append(slots, s)
+				s.evict()
 			}
 		}
 	}
-	return slots
 }
 
 // len returns the number of slots in use.

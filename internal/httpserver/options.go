@@ -108,7 +108,6 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// errNegative is wrapped by all errors of options.
 // validate returns one error that joins all problems, in the order of the fields.
 func (o Options) validate() error {
 	return errors.Join(

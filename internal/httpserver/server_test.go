@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -131,7 +132,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// deafening is a listener. The end of its channel makes all clients deaf: writes to them wait.
+// deafening is a listener. After deaf is closed, writes to its clients wait until Close.
 type deafening struct {
 	net.Listener
 
@@ -140,30 +141,22 @@ type deafening struct {
 
 func (d deafening) Accept() (net.Conn, error) {
 	conn, err := d.Listener.Accept()
-	return deafened{conn, d.deaf, make(chan struct{})}, err
+	return deafened{conn, d.deaf}, err
 }
 
 type deafened struct {
 	net.Conn
 
-	deaf, closed chan struct{}
+	deaf chan struct{}
 }
 
 func (d deafened) Write(b []byte) (int, error) {
 	select {
 	case <-d.deaf:
-		<-d.closed
+		return io.ReadFull(d.Conn, b) // The client sends nothing.
 	default:
+		return d.Conn.Write(b)
 	}
-	return d.Conn.Write(b)
-}
-
-func (d deafened) Close() error {
-	err := d.Conn.Close()
-	if err == nil { // It is the first.
-		close(d.closed)
-	}
-	return err
 }
 
 // TLS writes before it closes a connection. The end does not wait for that longer than for requests.
