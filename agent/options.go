@@ -84,8 +84,8 @@ type ControlPlane struct {
 	Address string
 	// ServerName is expected in the server certificate. Default: the host of Address.
 	ServerName string
-	// Protocol is the version of HTTP, as in httpmtls.Options. Default: "http/1.1" with contract
-	// v3, which has one request in flight for each manager, and "h2" with v1 and v2, which have eight.
+	// Protocol is the version of HTTP, as in httpmtls.Options. Default: "http/1.1" with contract v3
+	// and at most one manager, for one connection; else "h2", as several requests are in flight.
 	Protocol string
 	// Fallback is the contract for a control plane that does not know Contract. Default: none.
 	Fallback contract.Version

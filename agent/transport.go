@@ -83,7 +83,7 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 	}
 	forwarder, err := httpmtls.NewForwarder(b.keys.client, b.opts.ControlPlane.Address, version, httpmtls.Options{
 		ServerName: b.opts.ControlPlane.ServerName,
-		Protocol:   cmp.Or(b.opts.ControlPlane.Protocol, protocolFor(version)),
+		Protocol:   cmp.Or(b.opts.ControlPlane.Protocol, b.protocolFor(version)),
 		Timeout:    b.opts.Outbox.ForwardTimeout,
 		// The next heartbeat finds the connection open.
 		IdleTimeout: max(minIdle, 2*b.opts.Outbox.HeartbeatInterval),
@@ -100,9 +100,9 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 }
 
 // protocolFor returns the version of HTTP that costs the control plane least. An idle connection of
-// HTTP/1.1 takes a third less memory, and v1 and v2 would open several.
-func protocolFor(version contract.Version) string {
-	if version == contract.V3 {
+// HTTP/1.1 takes a third less memory, but several managers need several, and so do v1 and v2.
+func (b *builder) protocolFor(version contract.Version) string {
+	if version == contract.V3 && len(b.managers.all()) < 2 {
 		return "http/1.1"
 	}
 	return "h2"

@@ -51,8 +51,10 @@ func TestOtherManagersGet404(t *testing.T) {
 	if err := os.WriteFile(file, []byte("# of a ConfigMap\n\nwidgets\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, setting := range map[string]string{"setting": "MANAGERS=gadgets,widgets", "file": "MANAGERS_FILE=" + file} {
-		t.Run(name, func(t *testing.T) {
+	for setting, protocol := range map[string]string{
+		"MANAGERS=gadgets,widgets": "HTTP/2.0", "MANAGERS_FILE=" + file: "HTTP/1.1", // The latter names one.
+	} {
+		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			kcp := newControlPlane(t, p, http.StatusOK)
 			s := start(t, p, env(p, kcp, setting, "KCP_CONTRACT=v3"))
@@ -63,8 +65,8 @@ func TestOtherManagersGet404(t *testing.T) {
 				}
 			}
 			s.review(t, "demo", false)
-			if got := kcp.next(t).path; got != "/v3/widgets/events" {
-				t.Errorf("event came to %s, want /v3/widgets/events", got)
+			if got := kcp.next(t); got.path != "/v3/widgets/events" || got.proto != protocol {
+				t.Errorf("event came to %s by %s, want /v3/widgets/events by %s", got.path, got.proto, protocol)
 			}
 			if _, scrape := s.get(t, "http://"+s.metrics+"/metrics"); strings.Contains(scrape, "invented") {
 				t.Error("an invented manager has metrics")

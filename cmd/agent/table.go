@@ -65,8 +65,7 @@ func controlPlaneSettings(c *config) []setting {
 		optional("KCP_SERVER_NAME", text("name", &c.ControlPlane.ServerName), "",
 			"Server name to expect in the control plane's certificate. If empty, the host of `KCP_ADDR`."),
 		optional("KCP_PROTOCOL", into("http1, http2", &c.ControlPlane.Protocol, parseProtocol), "",
-			"HTTP version to connect to the control plane with. If empty, http1 with v3, and http2 with v1 and v2, "+
-				"which have several requests in flight."),
+			"HTTP version to connect to the control plane with. If empty, http1 with v3 and at most one manager, else http2."),
 		optional("MANAGERS", c.managers(), "",
 			"Managers to report to, separated by commas. "+
 				"Each gets a resync at start, and the webhook answers 404 for all others, unless the list has `*`. "+

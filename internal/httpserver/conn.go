@@ -31,8 +31,8 @@ type conn struct {
 	// received means that a byte has arrived, while handshake is set.
 	received atomic.Bool
 
-	// writeTimeout bounds a write without a deadline. TLS answers a KeyUpdate with one, within Read,
-	// and its Close waits for it.
+	// writeTimeout bounds a write without a deadline. TLS answers a KeyUpdate with one, within
+	// Read, and its Close waits for it.
 	writeTimeout time.Duration
 	// bounded means that writes have a deadline.
 	bounded atomic.Bool

@@ -52,8 +52,8 @@ func newLimiter(limit int) *limiter {
 	return &limiter{limit: limit, origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
 }
 
-// acquire returns an idle slot for origin, or nil, and whether it has evicted another slot. It calls
-// evict of that slot before it returns and without a lock. evict must not block.
+// acquire returns an idle slot for origin, or nil, and whether it has evicted another slot. It
+// calls evict of that slot before it returns and without a lock.
 func (l *limiter) acquire(origin string, evict func()) (*slot, bool) {
 	acquired, evicted := l.exchange(origin, evict)
 	if evicted != nil {

@@ -50,8 +50,8 @@ func (v *visit) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline implements [net.Conn]. net/http calls it before it waits for the next request, and
-// again before it reads one, which may be in its buffer.
+// SetReadDeadline implements [net.Conn]. net/http calls it before it waits for the next request,
+// and again before it reads one, which may be in its buffer.
 func (v *visit) SetReadDeadline(t time.Time) error {
 	soon := time.Now().Add(parkAfter)
 	waiting := v.idle.Swap(false) && soon.Before(t)
