@@ -4,11 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -132,50 +132,25 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// deafening is a listener. After deaf is closed, writes to its clients wait until Close.
-type deafening struct {
-	net.Listener
+// deaf is a connection with a client that stops to read for longer than any deadline.
+type deaf struct{ net.Conn }
 
-	deaf chan struct{}
-}
-
-func (d deafening) Accept() (net.Conn, error) {
-	conn, err := d.Listener.Accept()
-	return deafened{conn, d.deaf}, err
-}
-
-type deafened struct {
-	net.Conn
-
-	deaf chan struct{}
-}
-
-func (d deafened) Write(b []byte) (int, error) {
-	select {
-	case <-d.deaf:
-		return io.ReadFull(d.Conn, b) // The client sends nothing.
-	default:
-		return d.Conn.Write(b)
-	}
-}
+func (deaf) SetDeadline(time.Time) error      { return nil }
+func (deaf) SetWriteDeadline(time.Time) error { return nil }
 
 // TLS writes before it closes a connection. The end does not wait for that longer than for requests.
-func TestEndWithDeafClients(t *testing.T) {
+func TestEndWithADeafClient(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t)
-	inner, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener := deafening{inner, make(chan struct{})}
-	r := run(t, noContent, Options{
-		Listener: listener, ShutdownTimeout: time.Millisecond, TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}},
+	synctest.Test(t, func(t *testing.T) {
+		ca, listener := newAuthority(t), newNetwork()
+		r := run(t, noContent, Options{Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}})
+		near, far := net.Pipe()
+		listener.accepted <- deaf{far}
+		exchangeHTTP1(t, tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}))
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
 	})
-	exchangeHTTP1(t, tls.Client(r.dial(t), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}))
-	close(listener.deaf)
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestPanicIsLogged(t *testing.T) {
