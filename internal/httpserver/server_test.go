@@ -147,6 +147,7 @@ func TestEndWithADeafClient(t *testing.T) {
 		near, far := net.Pipe()
 		listener.accepted <- deaf{far}
 		exchangeHTTP1(t, tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}))
+		synctest.Wait() // The connection is idle.
 		if err := r.stop(); err != nil {
 			t.Error(err)
 		}
