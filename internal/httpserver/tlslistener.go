@@ -104,15 +104,9 @@ func (l *tlsListener) Close() error {
 const protoHTTP2, protoHTTP1 = "h2", "http/1.1"
 
 // nextProtos returns the protocols to offer: those of a configuration, with HTTP/1.1, and with or
-// without HTTP/2.
+// without HTTP/2. A name may be there twice.
 func nextProtos(have []string, http1Only bool) []string {
-	offered := slices.Clone(have)
-	if !http1Only && !slices.Contains(offered, protoHTTP2) {
-		offered = append(offered, protoHTTP2)
-	}
-	if !slices.Contains(offered, protoHTTP1) {
-		offered = append(offered, protoHTTP1)
-	}
+	offered := slices.Concat(have, []string{protoHTTP2, protoHTTP1})
 	if http1Only {
 		offered = slices.DeleteFunc(offered, func(name string) bool { return name == protoHTTP2 })
 	}
