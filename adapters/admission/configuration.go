@@ -37,8 +37,8 @@ var errInvalidConfiguration error = &reasons.Error{
 // pathOf returns the URL path of the reviews of a manager.
 func pathOf(manager core.Manager) string { return pathPrefix + string(manager) }
 
-// ManagerOf returns the manager of the path of its reviews, /validate/<manager>, or of the path of a
-// subresource, which ends with a kind. It reports false for any other path.
+// ManagerOf returns the manager of the path of its reviews, /validate/<manager>, or of the path of
+// a subresource, which ends with a kind. It reports false for any other path.
 func ManagerOf(path string) (core.Manager, bool) {
 	name, found := strings.CutPrefix(path, pathPrefix)
 	name, kind, hasKind := strings.Cut(name, "/")

@@ -44,8 +44,8 @@ type failureBody struct {
 	RetryAfter int64  `json:"retryAfter,omitempty"`
 }
 
-// partialAnswer returns the answer that names the refused elements of a request. Its status is 422: an
-// error, so that no sender mistakes it for a success, and one that gateways do not retry.
+// partialAnswer returns the answer that names the refused elements of a request. Its status is 422:
+// an error, so that no sender mistakes it for a success, and one that gateways do not retry.
 func partialAnswer(failed map[int]Refusal) Answer {
 	return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: reasons.Partial}, Failed: failed}
 }

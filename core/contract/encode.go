@@ -35,8 +35,8 @@ type Request struct {
 
 // Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody].
 // A heartbeat is cut to the bounds of the contract. [Version.Decode] accepts every body. Encode
-// fails on an unknown contract, and with the reason malformed on an empty batch and on a source or an
-// epoch that the contract cannot express.
+// fails on an unknown contract, and with the reason malformed on an empty batch and on a source or
+// an epoch that the contract cannot express.
 func (v Version) Encode(batch *core.Batch) (Request, error) {
 	switch {
 	case v.MaxEvents() == 0:

@@ -76,8 +76,8 @@ func (in *Intake) charge(a Account, cost float64) *Failure {
 	return nil
 }
 
-// tooFast refuses a message beyond the share of its account. Pauses of an account follow each other.
-// The pause ends before the wait that the sender is asked for.
+// tooFast refuses a message beyond the share of its account. Pauses of an account follow each
+// other. The pause ends before the wait that the sender is asked for.
 func (in *Intake) tooFast(a Account, wait time.Duration) *Failure {
 	pause := in.shares.pause(a, in.opts.Now())
 	return &Failure{

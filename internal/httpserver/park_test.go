@@ -99,6 +99,7 @@ func TestParkedConnectionsEnd(t *testing.T) {
 		"idle timeout": {Options{IdleTimeout: 2 * parkAfter}, func(*testing.T, *parkingLot, *tls.Conn) {}},
 		"shutdown":     {Options{}, func(_ *testing.T, lot *parkingLot, _ *tls.Conn) { lot.cancel() }},
 		"displacement": {Options{MaxConnections: 1}, func(t *testing.T, lot *parkingLot, _ *tls.Conn) {
+			t.Helper()
 			another, _ := lot.connect(t)
 			t.Cleanup(func() { _ = another.Close() })
 			go func() { _ = another.Handshake() }()

@@ -161,9 +161,9 @@ func (w *world) operatorKeys() func() (*tls.Certificate, *x509.CertPool) {
 
 // connectOperator connects with the present certificate, also after a rotation.
 func connectOperator(
-	servers string, keys func() (*tls.Certificate, *x509.CertPool), opts ...nats.Option,
+	servers string, material func() (*tls.Certificate, *x509.CertPool), opts ...nats.Option,
 ) (*nats.Conn, error) {
-	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", keys), opts...)...)
+	return nats.Connect(servers, append(natsjetstream.OperatorConnectOptions("my-operator", material), opts...)...)
 }
 
 // documented returns the code of the guide in a language that begins with a text.
