@@ -111,21 +111,26 @@ func key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "default", Name: name}
 }
 
-// settle reconciles everything until no reconcile requests another one soon, or an error occurs.
+// settle reconciles everything until no reconcile requests another one soon. It tries again after an
+// error, as a controller does: an API server may answer 404 for a definition that it has just stored.
+// It returns the error of a crash only.
 func (w *world) settle() error {
 	w.t.Helper()
 	limit := time.Now().Add(5 * time.Minute)
 	for quiet := 0; quiet < 2; { // The Manifests change the status of the Kyma.
-		if time.Now().After(limit) {
-			w.t.Fatal("the reconciles do not end")
-		}
 		again, err := w.round()
-		if err != nil {
+		switch {
+		case errors.Is(err, errCrash):
 			return err
-		}
-		if again {
+		case time.Now().After(limit):
+			w.t.Fatal("the reconciles do not end: ", err)
+		case err != nil:
+			w.t.Log("a round is repeated: ", err)
+			time.Sleep(100 * time.Millisecond)
 			quiet = 0
-		} else {
+		case again:
+			quiet = 0
+		default:
 			quiet++
 		}
 	}
@@ -146,8 +151,7 @@ func (w *world) round() (again bool, err error) {
 		}
 		again = again || soon
 	}
-	w.manage()
-	return again, nil
+	return again, w.manage()
 }
 
 func reconcileOne(t *testing.T, r reconcile.Reconciler, name string) (again bool, err error) {
@@ -221,8 +225,7 @@ func (w *world) setTemplate(version string, configMaps ...string) {
 
 // manage plays the manager of the sample module, and the controllers of a cluster. The manager holds
 // its custom resource by a finalizer, which it removes only while its Deployment is there.
-func (w *world) manage() {
-	w.t.Helper()
+func (w *world) manage() error {
 	ctx, c := w.t.Context(), w.skr.Client
 	manager, custom, namespace := &appsv1.Deployment{}, &unstructured.Unstructured{}, &corev1.Namespace{}
 	custom.SetAPIVersion("keda.example.com/v1")
@@ -235,20 +238,25 @@ func (w *world) manage() {
 				{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
 			},
 		}
-		w.must(c.Status().Update(ctx, manager))
+		if err := c.Status().Update(ctx, manager); err != nil {
+			return err
+		}
 		change := controllerutil.AddFinalizer
 		err := c.Get(ctx, client.ObjectKey{Namespace: "keda", Name: "default"}, custom)
 		if custom.GetDeletionTimestamp() != nil {
 			change = controllerutil.RemoveFinalizer
 		}
 		if err == nil && change(custom, "keda.example.com/finalizer") {
-			w.must(c.Update(ctx, custom))
+			if err := c.Update(ctx, custom); err != nil {
+				return err
+			}
 		}
 	}
 	if c.Get(ctx, client.ObjectKey{Name: "keda"}, namespace) == nil && namespace.DeletionTimestamp != nil {
 		namespace.Spec.Finalizers = nil
-		w.must(c.SubResource("finalize").Update(ctx, namespace)) //nolint:misspell // Its name in the API.
+		return c.SubResource("finalize").Update(ctx, namespace) //nolint:misspell // Its name in the API.
 	}
+	return nil
 }
 
 // user returns the Kyma that users edit.
