@@ -35,7 +35,7 @@ func (held) Describe() string { return "held" }
 // A standby listens, too: it must follow its certificate, or it serves an expired one.
 func TestStandbyFollowsKeyMaterial(t *testing.T) {
 	t.Parallel()
-	const patience = 30 * time.Second
+	const patience = 5 * time.Minute
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	volume := testpki.NewVolume(t.TempDir())
 	reloads := map[string]chan time.Time{"files": make(chan time.Time, 10), "Secret": make(chan time.Time, 10)}

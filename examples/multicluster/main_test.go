@@ -25,7 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // names are those of the clusters, of their Secrets and of the certificates of their agents.
 var names = []string{"east", "north", "west"}

@@ -17,7 +17,11 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
 )
+
+// patience bounds each wait of the laboratory, also on a busy machine.
+const patience = 3 * time.Minute
 
 // SourcesEnv is an environment variable that make test sets to a hash of the sources that tests
 // compile. A test that reads it makes it a part of the key of go test's cache. That cache does not
@@ -42,6 +46,13 @@ var builds sync.Map // One binary serves all tests of a process.
 func compile(command string) (string, error) {
 	_ = os.Getenv(SourcesEnv)
 	path := filepath.Join(test.Root(), "bin", "test", filepath.Base(command))
+	// The go command writes a program anew only if that is out of date. Two at a time would both write it, the second one
+	// while tests of the first run it.
+	unlock, err := program.Lock(context.Background(), path+".lock", func() {})
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	cmd := exec.Command("go", "build", "-o", path, ".") // Shared by all tests, bound to none.
 	cmd.Dir = filepath.Join(test.Root(), command)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -104,7 +115,7 @@ func (a *Agent) Restart() {
 // AwaitReady returns when the agent is ready.
 func (a *Agent) AwaitReady() {
 	a.t.Helper()
-	Eventually(a.t, 30*time.Second, "the agent is ready", func() bool {
+	Eventually(a.t, patience, "the agent is ready", func() bool {
 		if !a.Running() {
 			a.t.Fatalf("the agent ended: %s\n%s", a.State(), a.Log())
 		}
@@ -159,7 +170,7 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 }
 
 func getWith(ctx context.Context, client *http.Client, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

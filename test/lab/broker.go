@@ -172,7 +172,7 @@ func (n *BrokerNode) Restart() {
 // Await returns when the server accepts connections.
 func (n *BrokerNode) Await() {
 	n.t.Helper()
-	Eventually(n.t, time.Minute, n.Name+" accepts connections", func() bool {
+	Eventually(n.t, patience, n.Name+" accepts connections", func() bool {
 		conn, err := net.DialTimeout("tcp", n.Addr, time.Second)
 		if err == nil {
 			_ = conn.Close() // It was only asked for.
@@ -185,7 +185,7 @@ func (n *BrokerNode) Await() {
 func (n *BrokerNode) Freeze() {
 	n.t.Helper()
 	n.Process.Freeze()
-	Eventually(n.t, time.Minute, n.Name+" stands still", func() bool {
+	Eventually(n.t, patience, n.Name+" stands still", func() bool {
 		tasks := Must(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.Pid())))
 		return !slices.ContainsFunc(tasks, func(task string) bool {
 			stat, err := os.ReadFile(task)

@@ -134,7 +134,7 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 
 func (n *Nginx) awaitAccepting() {
 	n.t.Helper()
-	Eventually(n.t, 15*time.Second, "nginx accepts connections", func() bool {
+	Eventually(n.t, patience, "nginx accepts connections", func() bool {
 		select {
 		case <-n.done:
 			n.t.Fatalf("nginx ended: %s\n%s", n.cmd.ProcessState, n.Log())
@@ -161,7 +161,7 @@ func (n *Nginx) Reload() {
 // AwaitCertificate waits until new connections are shown the certificate with that serial number.
 func (n *Nginx) AwaitCertificate(serial string) {
 	n.t.Helper()
-	Eventually(n.t, 15*time.Second, "nginx shows certificate "+serial, func() bool { return n.serial() == serial })
+	Eventually(n.t, patience, "nginx shows certificate "+serial, func() bool { return n.serial() == serial })
 }
 
 // serial is that of the certificate which nginx shows, "" when there is none to see.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -27,7 +29,8 @@ import (
 func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI, delay time.Duration) {
 	t.Helper()
 	labels := map[string]string{"delay": delay.String()}
-	Register(t, runtime, "slow-"+delay.String(), startSlowWebhook(t, pki, delay), pki.CA.PEM,
+	port, called := startSlowWebhook(t, pki, delay)
+	Register(t, runtime, "slow-"+delay.String(), port, pki.CA.PEM,
 		admission.ConfigurationOptions{Timeout: 30 * time.Second}, watch.Watch{
 			Name:     types.NamespacedName{Namespace: "slow", Name: strings.ReplaceAll(delay.String(), ".", "-")},
 			Manager:  "slow",
@@ -37,22 +40,25 @@ func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceDefault, GenerateName: "probe-", Labels: labels,
 	}}
-	// A configuration takes effect after a while. The probe waits shorter than the delay.
-	Eventually(t, time.Minute, "the slow webhook is called", func() bool {
+	// A configuration takes effect after a while.
+	Eventually(t, patience, "the slow webhook is called", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), min(delay, time.Second)/2)
 		defer cancel()
-		return runtime.Client.Create(ctx, probe.DeepCopy()) != nil
+		_ = runtime.Client.Create(ctx, probe.DeepCopy(), client.DryRunAll) // It need not end.
+		return called.Load()
 	})
 }
 
-func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int) {
+func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int, called *atomic.Bool) {
 	t.Helper()
+	called = new(atomic.Bool)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		called.Store(true)
 		timer := time.NewTimer(delay)
 		defer timer.Stop()
 		select {
@@ -69,5 +75,5 @@ func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int) {
 		server.Close()
 	})
 	address, _ := server.Listener.Addr().(*net.TCPAddr)
-	return address.Port
+	return address.Port, called
 }

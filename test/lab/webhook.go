@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,7 +62,7 @@ func create(t testing.TB, plane *apiserver.ControlPlane, objects ...client.Objec
 // AwaitReviews makes dry-run writes, which send nothing, until the API server calls the agent.
 func AwaitReviews(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
-	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {
+	Eventually(t, patience, "the API server calls the agent", func() bool {
 		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			GenerateName: "probe-",
 			Namespace:    metav1.NamespaceDefault, Labels: labels,

@@ -25,9 +25,9 @@ type Gate struct {
 	expired atomic.Bool
 }
 
-// NewGate opens a way to the API server of config. The proxy has the certificate, and passes on the
+// NewGate opens a way at addr to the API server of config. The proxy has the certificate, and passes on the
 // credentials of each request.
-func NewGate(config *rest.Config, certificate tls.Certificate) (*Gate, error) {
+func NewGate(addr string, config *rest.Config, certificate tls.Certificate) (*Gate, error) {
 	transport, err := rest.TransportFor(rest.AnonymousClientConfig(config))
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func NewGate(config *rest.Config, certificate tls.Certificate) (*Gate, error) {
 	g.front.EnableHTTP2 = true
 	g.front.Config.ErrorLog = log.New(io.Discard, "", 0) // Connections end all the time.
 	g.front.StartTLS()
-	g.relay, err = lab.NewRelay("127.0.0.1:0", 0, g.front.Listener.Addr().String())
+	g.relay, err = lab.NewRelay(addr, 0, g.front.Listener.Addr().String())
 	return g, err
 }
 

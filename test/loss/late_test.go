@@ -104,12 +104,12 @@ func newLate(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, name s
 	agent := lab.StartAgent(t, pki.RuntimeVolume("late-"+name, "late-"+name+".example.com"), plane.Addr,
 		lab.AgentOptions{Env: env})
 	if name != sourceInformer {
-		lab.Register(t, runtime, "late-"+name, agent.WebhookPort, pki.CA.PEM, admission.ConfigurationOptions{},
-			watch.Watch{
-				Name: types.NamespacedName{Namespace: "late", Name: name}, Manager: manager,
-				Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: map[string]string{"late": name}},
-			})
-		lab.AwaitReviews(t, runtime, agent, map[string]string{"late": name})
+		labels, opts := map[string]string{"late": name}, admission.ConfigurationOptions{Timeout: patienceOfAPIServer}
+		lab.Register(t, runtime, "late-"+name, agent.WebhookPort, pki.CA.PEM, opts, watch.Watch{
+			Name: types.NamespacedName{Namespace: "late", Name: name}, Manager: manager, Selector: watch.Selector{Labels: labels},
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		})
+		lab.AwaitReviews(t, runtime, agent, labels)
 	}
 	return l
 }
@@ -135,7 +135,7 @@ func (l *late) plan(t *testing.T, delays []time.Duration) {
 		}
 	}
 	for _, w := range l.writes {
-		lab.Eventually(t, time.Minute, w.name+" is reconciled", func() bool { return len(l.statesOf(w.name)) >= w.reconciles })
+		lab.Eventually(t, patience, w.name+" is reconciled", func() bool { return len(l.statesOf(w.name)) >= w.reconciles })
 	}
 }
 
@@ -210,24 +210,23 @@ func (l *late) statesOf(name string) []string {
 	return slices.Clone(l.states[strings.ToLower(name)])
 }
 
-// check waits until every write was seen, and checks how often it was reconciled.
+// check waits until every write was seen, and checks how often all were reconciled. A fifth more may be, as an answer
+// that comes too late leads to another delivery.
 func (l *late) check(t *testing.T) {
 	t.Helper()
+	all, most := 0, 0
 	for _, w := range l.writes {
-		lab.Eventually(t, time.Minute, fmt.Sprintf("%s is reconciled as %q", w.name, w.want), func() bool {
+		lab.Eventually(t, patience, fmt.Sprintf("%s is reconciled as %q", w.name, w.want), func() bool {
 			states := l.statesOf(w.name)
 			return len(states) > w.reconciles && states[len(states)-1] == w.want
 		})
-		states := l.statesOf(w.name)
-		// A source behind the commit needs no resend. The webhook needs two for each write, also for the
-		// one that created the object.
-		most := 3 * (1 + w.reconciles)
-		if l.name == sourceInformer {
-			most = 1 + w.reconciles
-		}
-		if len(states) > most {
-			t.Errorf("%s was reconciled %d times, want at most %d: %q", w.name, len(states), most, states)
-		}
+		all, most = all+len(l.statesOf(w.name)), most+1+w.reconciles
+	}
+	if l.name != sourceInformer {
+		most *= 3 // A source behind the commit needs no resend. The webhook needs two for each write.
+	}
+	if all > most+most/5 {
+		t.Errorf("%s: %d reconciles of %d writes, want about %d at most", l.name, all, len(l.writes), most)
 	}
 	if l.name == "v3" {
 		l.checkResends(t)
@@ -240,7 +239,7 @@ func (l *late) checkResends(t *testing.T) {
 	t.Helper()
 	seen, all := 0, 0
 	for _, w := range l.writes {
-		lab.Eventually(t, time.Minute, w.name+" is sent again", func() bool { return l.isResent(w.name) })
+		lab.Eventually(t, patience, w.name+" is sent again", func() bool { return l.isResent(w.name) })
 		states := l.statesOf(w.name)
 		first := slices.Index(states, w.want)
 		seen += len(states) - first

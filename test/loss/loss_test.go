@@ -18,8 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
-// recovery is the limit from the last fault until every write is seen.
-const recovery = time.Minute
+// patience bounds each wait, also on a busy machine. Package simulation judges the time of a recovery.
+const patience = 5 * time.Minute
 
 // TestNothingIsLost makes faults at random and compares every write with the reconciles of the
 // operator.
@@ -103,6 +103,9 @@ func run(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule Sch
 	s := newScene(t, plane, pki, schedule, with)
 	writers := startWriters(s, schedule.Seed)
 	began, ended := s.play(schedule)
+	if with.way == active {
+		s.awaitShared() // They find it by events.
+	}
 	writers.finish()
 	r := result{schedule: schedule, ended: ended, writes: writers.ledger.Count()}
 	s.await(&r, writers.ledger)
@@ -118,8 +121,9 @@ func run(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule Sch
 	r.failedOpen = s.failedOpen()
 	if !with.naive {
 		s.checkAccounts()
-		if with.way == active {
-			s.checkShared(&r)
+		const most = 40
+		if s.t.Logf("%d events, %d resyncs", r.events, r.resyncs); with.way == active && r.resyncs > most {
+			s.t.Errorf("want at most %d resyncs", most)
 		}
 		s.report(&r, began)
 	}
@@ -161,7 +165,7 @@ func (s *scene) report(r *result, began time.Duration) {
 // await waits until everything is seen, or the time is over.
 func (s *scene) await(r *result, ledger *lab.Ledger) {
 	s.t.Helper()
-	limit := recovery
+	limit := patience
 	if s.with.naive {
 		limit = 5 * time.Second // It has sent everything by then.
 	}
@@ -188,7 +192,7 @@ func (s *scene) checkAccounts() {
 			continue
 		}
 		one.agent.AwaitReady()
-		lab.Eventually(s.t, recovery, "nothing is pending",
+		lab.Eventually(s.t, patience, "nothing is pending",
 			func() bool { return one.agent.Metric(prefix+"pending") == 0 })
 		text, err := lab.Get(s.t.Context(), "http://"+lab.Address(one.agent.MetricsPort)+"/metrics")
 		if err != nil {

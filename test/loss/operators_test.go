@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -105,7 +104,7 @@ func (s *scene) startReplicas() string {
 		upstreams = append(upstreams, settings.Listen)
 	}
 	if s.with.way != active {
-		lab.Eventually(s.t, time.Minute, "a replica leads", func() bool { return s.leader() != nil })
+		s.awaitLeader(nil)
 	}
 	if s.with.way == route {
 		service, err := lab.NewRelayTo(lab.Address(lab.FreePort(s.t)), s.leaderAddress)
@@ -121,19 +120,14 @@ func (s *scene) startReplicas() string {
 	return lab.StartGateway(s.t, opts).Addr
 }
 
-// checkShared makes sure that each fleet found that others take a part of the numbers. From then on,
-// a gap leads to no resync. Before, each process has those of its start and of a few gaps.
-func (s *scene) checkShared(r *result) {
+// awaitShared waits until each fleet has found that others take a part of the numbers. From then on, a gap leads to no
+// resync. Before, each process has those of its start and of a few gaps.
+func (s *scene) awaitShared() {
 	s.t.Helper()
-	const most = 40
 	for n, one := range s.operators {
-		if !strings.Contains(one.FullLog(), "reason=shared_by_replicas") {
-			s.t.Errorf("replica %d did not find that others take events", n)
-		}
-	}
-	s.t.Logf("%d events, %d resyncs", r.events, r.resyncs)
-	if r.resyncs > most {
-		s.t.Errorf("want at most %d resyncs", most)
+		lab.Eventually(s.t, patience, fmt.Sprintf("replica %d finds that others take events", n), func() bool {
+			return strings.Contains(one.FullLog(), "reason=shared_by_replicas")
+		})
 	}
 }
 
@@ -166,26 +160,28 @@ func (s *scene) leader() *replica {
 	return nil
 }
 
-// holder identifies the process that holds the Lease.
-func (s *scene) holder() string {
+// awaitLeader returns the replica that leads. One that lost its Lease has ended, and is started again. One that was
+// killed is not.
+func (s *scene) awaitLeader(killed *replica) (leader *replica) {
 	s.t.Helper()
-	var held coordinationv1.Lease
-	s.must(s.plane.Client.Get(s.t.Context(), client.ObjectKey{Namespace: lab.Namespace, Name: s.serviceName()}, &held))
-	if held.Spec.HolderIdentity == nil {
-		return ""
-	}
-	return *held.Spec.HolderIdentity
+	lab.Eventually(s.t, patience, "a replica leads", func() bool {
+		for _, one := range s.operators {
+			if one != killed {
+				one.Launch()
+			}
+		}
+		leader = s.leader()
+		return leader != nil
+	})
+	return leader
 }
 
-// killLeader kills the leader and starts it again. It returns when another process leads.
+// killLeader kills the leader, and starts it again when another replica leads.
 func (s *scene) killLeader() {
 	s.t.Helper()
-	old, holder, killed := s.leader(), s.holder(), record.Now()
-	if old == nil {
-		s.t.Fatal("no replica leads")
-	}
+	old, killed := s.awaitLeader(nil), record.Now()
 	old.Kill()
+	s.awaitLeader(old)
+	s.t.Logf("another replica leads %v after the kill", (record.Now() - killed).Round(time.Millisecond))
 	old.Launch()
-	lab.Eventually(s.t, time.Minute+2**lease, "another process leads", func() bool { return s.holder() != holder })
-	s.t.Logf("another process leads %v after the kill", (record.Now() - killed).Round(time.Millisecond))
 }

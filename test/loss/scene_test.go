@@ -191,7 +191,7 @@ func (s *scene) unregister() {
 func (s *scene) awaitEvents() {
 	s.t.Helper()
 	n := 0
-	lab.Eventually(s.t, time.Minute, "a write reaches the operator", func() bool {
+	lab.Eventually(s.t, patience, "a write reaches the operator", func() bool {
 		n++
 		if n%5 == 1 {
 			probe := lab.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)

@@ -26,7 +26,7 @@ func (s *scene) newSource() map[string]string {
 func (s *scene) newInformer() map[string]string {
 	s.t.Helper()
 	leaf := lab.Must(s.pki.CA.Server("api-server", testpki.Options{}))
-	s.gate = lab.Must(NewGate(s.plane.Config, leaf.TLS))
+	s.gate = lab.Must(NewGate(lab.Address(lab.FreePort(s.t)), s.plane.Config, leaf.TLS))
 	s.t.Cleanup(s.gate.Close)
 	ca, _, _ := s.pki.Volume(leaf).Paths()
 	env := map[string]string{"WATCHERS": s.watcher()}

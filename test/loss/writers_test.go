@@ -27,8 +27,6 @@ const (
 	pace = 1200 * time.Millisecond
 	// changes is how often an object is written, in the mean.
 	changes = 4
-	// patience is the limit for a write, with all tries.
-	patience = time.Minute
 )
 
 // writers change objects until they are stopped.

@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds each step in the browser, on a busy machine.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // tab is a page in a headless browser.
 type tab struct {

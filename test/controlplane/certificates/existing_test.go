@@ -128,11 +128,7 @@ func TestExistingCAIsImported(t *testing.T) {
 		t.Errorf("the client certificate is not signed by the existing CA: %v", err)
 	}
 	annotate(t, e.client, rotateCA, "now")
-	rig.Eventually(t, patience, "the second CA signs everything", func() bool {
-		status, err := set.Reconcile(t.Context())
-		e.must(err)
-		return stable(2)(status)
-	})
+	reconciled(t, set, "the second CA signs everything", stable(2))
 	assertOneKey(t, e.client)
 	if !e.trusts(e.ca) {
 		t.Error("the retired CA is not in the bundle, want it until it expires")

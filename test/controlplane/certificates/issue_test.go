@@ -22,7 +22,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
@@ -93,10 +92,7 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	if err := c.Delete(t.Context(), &published); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, patience, "the listener's Secret is there again, as before", func() bool {
-		if _, err := set.Reconcile(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	reconciled(t, set, "the listener's Secret is there again, as before", func(certificates.Status) bool {
 		var after corev1.Secret
 		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before)
 	})
@@ -191,13 +187,7 @@ func TestOwnPKI(t *testing.T) {
 	bootstrapped(t, set)
 	before := ensured(t, set, r)
 	annotate(t, c, rotateCA, "now")
-	rig.Eventually(t, patience, "the CA is rotated", func() bool {
-		status, err := set.Reconcile(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stable(2)(status)
-	})
+	reconciled(t, set, "the CA is rotated", stable(2))
 	after := ensured(t, set, r)
 	assertRuntime(t, after.Secret, r.ID, r.Domain)
 	if bytes.Equal(after.Secret["tls.crt"], before.Secret["tls.crt"]) {

@@ -41,7 +41,7 @@ import (
 
 const (
 	// patience is the limit for each wait, also on a busy machine.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 	image    = "agent.example/agent:test"
 	host     = "listener.example"
 	// propagation is enough for a volume that is updated every 100 ms and for watched files, also

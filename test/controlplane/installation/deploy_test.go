@@ -277,9 +277,9 @@ func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
 	if err := runtime.Client.Create(t.Context(), other.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.Patch(t.Context(), lease.DeepCopy(), patch); err != nil {
-		t.Errorf("the canary cannot patch its Lease: %v", err)
-	}
+	rig.Eventually(t, patience, "the canary can patch its Lease", func() bool {
+		return agent.Patch(t.Context(), lease.DeepCopy(), patch) == nil
+	})
 	if err := agent.Patch(t.Context(), other, patch); !apierrors.IsForbidden(err) {
 		t.Errorf("the canary patches another Lease: %v", err)
 	}

@@ -44,7 +44,7 @@ type world struct {
 }
 
 // patience is the limit for each wait, also on a busy machine.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 var errKilled = errors.New("killed")
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -53,6 +54,15 @@ func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 		ObjectMeta: metav1.ObjectMeta{Namespace: role.Namespace, Name: role.Name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: leaderUser}},
+	})
+	eventually(t, "the role is in force", func() bool {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: leaderUser, ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: "patch", Group: discoveryv1.GroupName, Resource: "endpointslices", Namespace: role.Namespace,
+				Name: role.Rules[0].ResourceNames[0],
+			},
+		}}
+		return l.Client.Create(t.Context(), review) == nil && review.Status.Allowed
 	})
 	return config
 }

@@ -233,7 +233,8 @@ func (l *lab) testLeaderElection(t *testing.T) {
 	opts.Controller.EnableWarmup = new(true)
 	opts.LeaderElection, opts.LeaderElectionID = true, "operator"
 	opts.LeaderElectionNamespace, opts.LeaderElectionReleaseOnCancel = "kcp-system", true
-	lease, renew, retry := 4*time.Second, 3*time.Second, 200*time.Millisecond
+	// Nobody waits for the end of the lease: it is released. A busy machine renews it in time.
+	lease, renew, retry := 3*time.Minute, 2*time.Minute, 200*time.Millisecond
 	opts.LeaseDuration, opts.RenewDeadline, opts.RetryPeriod = &lease, &renew, &retry
 	first := l.newOperator(t, opts)
 	first.start(t)

@@ -34,7 +34,7 @@ import (
 )
 
 // patience bounds the time of an API server, a cache or an election on a busy machine.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 func must[T any](value T, err error) T {
 	if err != nil {

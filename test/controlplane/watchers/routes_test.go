@@ -30,7 +30,7 @@ import (
 )
 
 // patience is the limit for each wait, also on a busy machine.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // routes is a control plane with the controller, run by a user that has no more rights than
 // deploy/controlplane gives.

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	patience = 3 * time.Minute
+	patience = 5 * time.Minute
 	image    = "agent.example/agent:test"
 	address  = "listener.example:443"
 )

@@ -51,7 +51,7 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return err
 	}
-	unlock, err := lock(ctx, filepath.Join(b.Dir, ".lock"), func() {
+	unlock, err := Lock(ctx, filepath.Join(b.Dir, ".lock"), func() {
 		b.printf("waiting for another process that is building the same")
 	})
 	if err != nil {

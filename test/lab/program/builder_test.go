@@ -75,7 +75,7 @@ func TestEnsureBuildsOnceAndOnlyWhatIsMissing(t *testing.T) {
 
 func TestEnsureWaitsForTheLockUntilTheContextEnds(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := lock(t.Context(), filepath.Join(dir, ".lock"), func() { t.Error("waited for a free lock") })
+	unlock, err := Lock(t.Context(), filepath.Join(dir, ".lock"), func() { t.Error("waited for a free lock") })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// lock takes the exclusive lock on the file at path, which it creates, and calls waiting once if it
+// Lock takes the exclusive lock on the file at path, which it creates, and calls waiting once if it
 // has to wait. The system frees the lock when the process ends, so nothing has to be cleaned up by
 // hand. The error is that of ctx when it ends first.
-func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
+func Lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
