@@ -126,7 +126,6 @@ func (w *world) settle() error {
 			w.t.Fatal("the reconciles do not end: ", err)
 		case err != nil:
 			w.t.Log("a round is repeated: ", err)
-			time.Sleep(100 * time.Millisecond)
 			quiet = 0
 		case again:
 			quiet = 0
