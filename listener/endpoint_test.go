@@ -253,7 +253,11 @@ func (c *answerCase) run(t *testing.T) {
 	if c.handle != nil {
 		handler = c.handle
 	}
-	l := newListener(t, peers, verifier, handler, listener.Options{Hooks: record.hooks(), HandleTimeout: 20 * time.Millisecond})
+	opts := listener.Options{Hooks: record.hooks()}
+	if c.want.Reason == "timeout" {
+		opts.HandleTimeout = 20 * time.Millisecond
+	}
+	l := newListener(t, peers, verifier, handler, opts)
 	w := serve(l, c.request())
 	deliveries, answers := record.taken()
 	if diff := cmp.Diff([]answered{c.want}, answers); diff != "" {

@@ -249,14 +249,7 @@ func TestRefusedResyncReplacesNone(t *testing.T) {
 			return nil
 		})})
 	})
-	timeout := time.After(10 * time.Second)
-	for looked := core.RuntimeID(""); looked != runtimeB; {
-		select {
-		case looked = <-resynced:
-		case <-timeout:
-			t.Fatalf("no resync of %s, but its own was refused", runtimeB)
-		}
-	}
+	eventually(t, func() bool { return <-resynced == runtimeB }) // Its own resync was refused.
 	cancel()
 	group.Wait()
 }

@@ -197,7 +197,7 @@ func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificat
 		}
 	}
 	tb.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+	return &http.Client{Transport: transport, Timeout: 2 * time.Minute}
 }
 
 // send posts and returns the answer with its body read.

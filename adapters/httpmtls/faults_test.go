@@ -54,8 +54,6 @@ func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
 func TestTransportFailures(t *testing.T) {
 	t.Parallel()
 	ends, strangers := newPKI(t), newPKI(t)
-	closed := must(net.Listen("tcp", "127.0.0.1:0"))
-	_ = closed.Close()
 	plain := httptest.NewServer(http.HandlerFunc(accept))
 	t.Cleanup(plain.Close)
 	old := httptest.NewUnstartedServer(http.HandlerFunc(accept))
@@ -71,7 +69,7 @@ func TestTransportFailures(t *testing.T) {
 		opts    httpmtls.Options
 		reason  string
 	}{
-		"refused": {closed.Addr().String(), httpmtls.Options{}, "dial"},
+		"refused": {"127.0.0.1:1", httpmtls.Options{}, "dial"},
 		"untrusted": {
 			newFarEnd(t, strangers.server, accept).address(),
 			httpmtls.Options{},
@@ -90,10 +88,10 @@ func TestTransportFailures(t *testing.T) {
 		"refuses us":   {newFarEnd(t, otherClients, accept).address(), httpmtls.Options{}, "tls_refused"},
 		"plain HTTP":   {plain.Listener.Addr().String(), httpmtls.Options{}, "tls"},
 		"old TLS":      {old.Listener.Addr().String(), httpmtls.Options{}, "tls_refused"},
-		"no handshake": {silent, httpmtls.Options{DialTimeout: 50 * time.Millisecond}, "timeout"},
+		"no handshake": {silent, httpmtls.Options{DialTimeout: time.Second}, "timeout"},
 		"no handshake, request timeout": {silent, httpmtls.Options{
-			Timeout:     50 * time.Millisecond,
-			DialTimeout: 100 * time.Millisecond,
+			Timeout:     time.Second,
+			DialTimeout: 2 * time.Second,
 		}, "timeout"},
 		"no such name": {
 			"kcp:443",
@@ -247,7 +245,7 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 			<-r.Context().Done()
 		})
 		forwarder := newForwarder(t, ends.client, end.address(),
-			httpmtls.Options{Protocol: protocol, Timeout: 2 * time.Second})
+			httpmtls.Options{Protocol: protocol, Timeout: 5 * time.Second})
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Errorf("have %v, want nil: it was acknowledged", err)
 		}
@@ -352,9 +350,9 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 		opts.DialContext = network.dial
 		// Each protocol has one way to detect it. The rest is time for a request on a busy machine.
 		if protocol == http1 {
-			opts.Timeout = 3 * time.Second
+			opts.Timeout = 10 * time.Second
 		} else {
-			opts.PingTimeout = 2 * time.Second
+			opts.PingTimeout = 5 * time.Second
 			opts = httpmtls.PingAfter(opts, 100*time.Millisecond)
 		}
 		forwarder := newForwarder(t, ends.client, end.address(), opts)
@@ -384,7 +382,7 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.PingAfter(httpmtls.Options{
-			Protocol: protocol, Timeout: time.Second, DialContext: network.dial,
+			Protocol: protocol, Timeout: 5 * time.Second, DialContext: network.dial,
 		}, time.Hour))
 		if err := forward(t, forwarder, event("before")); err != nil {
 			t.Fatal(err)
@@ -435,7 +433,7 @@ func TestCutsUnderLoad(t *testing.T) {
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
-			Protocol: protocol, DialContext: network.dial,
+			Protocol: protocol, DialContext: network.dial, Timeout: patience / 2,
 		})
 		var (
 			group            sync.WaitGroup

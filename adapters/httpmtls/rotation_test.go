@@ -85,7 +85,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			peers.Store(r.TLS.PeerCertificates[0].SerialNumber.String(), r.TLS.PeerCertificates[0].Issuer.CommonName)
 			accept(w, r)
 		})
-		forwarder := newForwarder(t, client, end.address(), httpmtls.Options{Protocol: protocol})
+		forwarder := newForwarder(t, client, end.address(), unhurried(protocol))
 		stop := make(chan struct{})
 		for range 8 {
 			group.Go(func() {
@@ -175,7 +175,7 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 			}
 			accept(w, r)
 		})
-		forwarder := newForwarder(t, source, end.address(), httpmtls.Options{Protocol: protocol})
+		forwarder := newForwarder(t, source, end.address(), unhurried(protocol))
 		slow := make(chan error, 1)
 		go func() { slow <- forward(t, forwarder, event("slow")) }()
 		receive(t, reached)
@@ -236,7 +236,7 @@ func TestOldConnectionsAreClosed(t *testing.T) {
 		source := &switchSource{}
 		source.set(ends.client)
 		end := newFarEnd(t, ends.server, accept)
-		forwarder := newForwarder(t, source, end.address(), httpmtls.Options{Protocol: protocol})
+		forwarder := newForwarder(t, source, end.address(), unhurried(protocol))
 		const generations = 20
 		for range generations {
 			source.set(material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca))

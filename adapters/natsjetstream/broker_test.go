@@ -1,15 +1,17 @@
 package natsjetstream_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,7 +73,7 @@ type broker struct {
 
 func newBroker(t *testing.T) *broker {
 	t.Helper()
-	b := &broker{t: t, addr: freeAddr(t), dir: t.TempDir()}
+	b := &broker{t: t, addr: reservedAddr(t), dir: t.TempDir()}
 	config := fmt.Sprintf("listen: %q\njetstream { store_dir: %q }\n", b.addr, b.dir)
 	if err := os.WriteFile(b.config(), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -118,9 +120,11 @@ func (b *broker) connect(opts ...nats.Option) *nats.Conn {
 	return conn
 }
 
-// forwarder returns a forwarder with the options of a runtime, except TLS.
+// forwarder returns a forwarder with the options of a runtime, except TLS. Unless opts has another
+// wait, it waits for the answer of the operator.
 func (b *broker) forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
 	b.t.Helper()
+	opts.AnswerWait, opts.Timeout = cmp.Or(opts.AnswerWait, patience), cmp.Or(opts.Timeout, patience)
 	options := append(natsjetstream.ConnectOptions(runtime, noKeys), func(o *nats.Options) error {
 		o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
 		return nil
@@ -146,14 +150,18 @@ func run(t *testing.T, c *natsjetstream.Consumer) (stop func()) {
 	return stop
 }
 
-func freeAddr(t *testing.T) string {
+// reservedAddr returns an address that no other process gets by chance until the test ends. A bound
+// socket that never listens holds it.
+func reservedAddr(t *testing.T) string {
 	t.Helper()
-	port, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
+	holder := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))
+	t.Cleanup(func() { _ = syscall.Close(holder) })
+	err := syscall.Bind(holder, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	if err = errors.Join(err, syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)); err != nil {
 		t.Fatal(err)
 	}
-	defer port.Close()
-	return port.Addr().String()
+	own, _ := must(syscall.Getsockname(holder)).(*syscall.SockaddrInet4)
+	return fmt.Sprint("127.0.0.1:", own.Port)
 }
 
 // patience is for a busy machine.

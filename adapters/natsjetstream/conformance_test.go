@@ -28,7 +28,7 @@ func TestForwarderConformance(t *testing.T) {
 		b.awaitStream("manager-a")
 		b.awaitStream("manager-b")
 		// The suite expects the wait of the far end only.
-		forwarder := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{RefusedRetryAfter: -1})
+		forwarder := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{RefusedRetryAfter: -1, AnswerWait: 5 * time.Second})
 		return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: b.kill}
 	}, coretest.ForwarderOptions{Unsendable: &unsendable})
 }
@@ -43,7 +43,7 @@ func TestReceiverConformance(t *testing.T) {
 			natsjetstream.Options{Fleet: parts.Fleet})))
 		b.awaitStream(manager)
 		return func(runtime core.RuntimeID) core.Forwarder {
-			return b.forwarder(runtime, natsjetstream.ForwarderOptions{Timeout: patience, AnswerWait: patience / 2})
+			return b.forwarder(runtime, natsjetstream.ForwarderOptions{AnswerWait: patience / 2})
 		}
 	}, coretest.ReceiverOptions{})
 }

@@ -50,7 +50,7 @@ func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 			publishFrom(t, stream, runtime, numbered(uint64(i+1), "object"), natsjetstream.InboxPrefix(runtime)+".deaf")
 		}
 	}
-	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}), numbered(1, "a"))
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	if len(s.handler.Acknowledged(manager)) != 1 {
 		t.Errorf("the event of runtime-1 was not handled within %v", patience)
 	}
@@ -72,7 +72,7 @@ func TestLoudRuntimeWaits(t *testing.T) {
 		publishFrom(t, stream, "loud", numbered(uint64(i*events+1), names...), "")
 	}
 	s.awaitFate("delayed too_fast", 1)
-	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}), numbered(1, "a"))
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	s.awaitEmpty()
 	refused, enqueued := s.fates.of("delayed too_fast"), s.fates.of("enqueued")
 	if refused == 0 || refused > 2*messages || enqueued != messages+1 {
@@ -84,12 +84,12 @@ func TestLoudRuntimeWaits(t *testing.T) {
 func TestSlowHandlerGetsEachEventOnce(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
-	const messages, wait = 30, time.Second
+	const messages, wait = 30, 5 * time.Second // A message is extended four times within wait.
 	var calls atomic.Int32
 	stored := make(chan struct{})
 	slow := core.HandlerFunc(func(context.Context, core.Delivery) error {
 		<-stored
-		<-time.After(3 * wait / messages)
+		<-time.After(2 * wait / messages)
 		calls.Add(1)
 		return nil
 	})
@@ -131,5 +131,5 @@ func TestOperatorStartsBeforeTheServer(t *testing.T) {
 	run(t, c)
 	b.start()
 	b.awaitStream(manager)
-	mustForward(t, b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}), numbered(1, "a"))
+	mustForward(t, b.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 }

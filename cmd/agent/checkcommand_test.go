@@ -53,7 +53,7 @@ func TestCheckIsBounded(t *testing.T) {
 	kcp.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-closed })
 	t.Cleanup(func() { close(closed) }) // Before the server is closed.
 	var out bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	args := []string{"check", "--managers=widgets", "--forward-timeout=1h", "--canary-lease=a/b"}
 	if err := run(ctx, args, lookup(env(p, kcp)), &out, &bytes.Buffer{}); exitCode(err) != exitFailure {

@@ -111,6 +111,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if now := kcp.clock.Load(); now != nil && now.After(r.TLS.PeerCertificates[0].NotAfter) {
+		w.Header().Set("Retry-After", "300") // Longer than patience.
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"testing"
-	"time"
 )
 
 // clientHello is the beginning of a message of n bytes, in records (RFC 8446, sections 4 and 5.1).
@@ -29,17 +28,9 @@ func TestALargeHandshakeIsCutOff(t *testing.T) {
 	r := run(t, noContent, Options{
 		TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}, MaxHandshakeBytes: 32 << 10, HandshakeFailed: seen.add,
 	})
-	conn := r.dial(t)
-	if _, err := conn.Write(clientHello(1<<16 - 1)[:40<<10]); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case f := <-seen:
-		if f.cause != causeProtocol {
-			t.Errorf("cause %s (%v), want %s", f.cause, f.err, causeProtocol)
-		}
-	case <-time.After(defaultReadTimeout / 2):
-		t.Error("the connection is kept until the timeout of the handshake")
+	_, _ = r.dial(t).Write(clientHello(1<<16 - 1)[:40<<10]) // The server may close the connection meanwhile.
+	if f := <-seen; f.cause != causeProtocol {              // Not that of the timeout.
+		t.Errorf("cause %s (%v), want %s", f.cause, f.err, causeProtocol)
 	}
 }
 

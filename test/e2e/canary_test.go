@@ -93,7 +93,7 @@ func (s *canaryScene) canaries() map[core.CanaryState]int {
 func (s *canaryScene) await(what string, canary core.CanaryState, state fleet.State, reason string) {
 	s.t.Helper()
 	began := time.Now()
-	lab.Eventually(s.t, 40*time.Second, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary,
+	lab.Eventually(s.t, patience, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary,
 		state, reason), func() bool {
 		status := s.fleet.Get(runtime, manager)
 		return s.canaries()[canary] == 2 && status.State == state && status.Reason == reason
@@ -112,7 +112,7 @@ func (s *canaryScene) beats(more uint64) {
 		return found
 	}
 	before := numbers()
-	lab.Eventually(s.t, 40*time.Second, fmt.Sprintf("%d more heartbeats", more), func() bool {
+	lab.Eventually(s.t, patience, fmt.Sprintf("%d more heartbeats", more), func() bool {
 		for epoch, number := range numbers() {
 			if number < before[epoch]+more {
 				return false
@@ -120,6 +120,12 @@ func (s *canaryScene) beats(more uint64) {
 		}
 		return true
 	})
+}
+
+// stalls counts the stalls of the replicas on a busy machine. Each has a resync.
+func (s *canaryScene) stalls() int {
+	const stalls = "runtime_watcher_agent_stalls_total"
+	return int(s.agent.Metric(stalls) + s.replica.Metric(stalls))
 }
 
 func (s *canaryScene) remove() {
@@ -148,9 +154,10 @@ func TestCanary(t *testing.T) {
 	s := newCanaryScene(t)
 	nobody := lab.Address(lab.FreePort(t))
 	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, reasons.CanaryLost)
+	s.awaitResyncs(2) // One of each replica, at its start.
 	s.put(s.configuration())
 	s.await("with a configuration", core.CanaryAlive, fleet.Fresh, "")
-	s.awaitResyncs(4) // Two of each replica: one at its start, and one when its canary was proved first.
+	s.awaitResyncs(4) // One more of each, when its canary was proved first.
 	change := func(change func(*admissionregistrationv1.WebhookClientConfig)) func() {
 		return func() {
 			configuration := s.configuration()
@@ -174,18 +181,18 @@ func TestCanary(t *testing.T) {
 			}),
 		},
 	} {
-		before := s.resyncs()
+		before, stalls := s.resyncs(), s.stalls()
 		fault.inject()
 		s.await(fault.name, core.CanaryLost, fleet.Degraded, reasons.CanaryLost)
 		s.beats(1)
-		if got := s.resyncs(); got != before {
-			t.Errorf("%s: %d resyncs before anything was mended, want none", fault.name, got-before)
+		if got := s.resyncs() - before; got > s.stalls()-stalls {
+			t.Errorf("%s: %d resyncs before anything was mended, want none", fault.name, got)
 		}
 		s.put(s.configuration())
 		s.await(fault.name+", mended", core.CanaryAlive, fleet.Fresh, "")
 		s.awaitResyncs(before + 2)
 		s.beats(2)
-		if got := s.resyncs() - before; got != 2 {
+		if got := s.resyncs() - before; got > 2+s.stalls()-stalls {
 			t.Errorf("%s: %d resyncs after it was mended, want one of each replica", fault.name, got)
 		}
 	}

@@ -205,7 +205,7 @@ func volumeEnv(volume *testpki.Volume) map[string]string {
 // started.
 func awaitOperator(t *testing.T, sound map[string]string) {
 	t.Helper()
-	lab.Eventually(t, 30*time.Second, "a check of a sound set-up is good", func() bool {
+	lab.Eventually(t, patience, "a check of a sound set-up is good", func() bool {
 		_, code := lab.Check(t, sound)
 		return code == 0
 	})
@@ -226,30 +226,28 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	s.agent = lab.StartAgent(t, volume, env["KCP_ADDR"], lab.AgentOptions{Env: env})
 	lab.Register(t, s.runtime, "check", s.agent.WebhookPort, s.pki.CA.PEM,
 		admission.ConfigurationOptions{Canary: canary.Lease}, watchedConfigMaps())
-	lab.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
+	lab.Eventually(t, patience, "the runtime is fresh", func() bool {
 		return watched.Get(runtime, manager).State == fleet.Fresh
 	})
 	awaitHeartbeats := func(more uint64) {
 		number := func() uint64 { return watched.Get(runtime, manager).Replicas[0].Heartbeat.Number }
 		before := number()
-		lab.Eventually(t, 30*time.Second, "more heartbeats", func() bool { return number() > before+more })
+		lab.Eventually(t, patience, "more heartbeats", func() bool { return number() > before+more })
 	}
-	// The resyncs of the start and of the canary's first proof may be one, or 5 s apart.
-	awaitHeartbeats(7)
-	before, deliveries := watched.Get(runtime, manager), len(s.operator.Deliveries())
-	for range 3 {
-		if out, code := lab.Check(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {
-			t.Errorf("exit code %d, want 0 and that the API server calls the agent:\n%s", code, out)
+	// The first resyncs, and stalls of a busy machine, may come between. A check that costs one does so each time.
+	lab.Eventually(t, patience, "checks leave the agent alone in the fleet, fresh all the time, and cost no resync", func() bool {
+		before, deliveries := watched.Get(runtime, manager), len(s.operator.Deliveries())
+		for range 3 {
+			if out, code := lab.Check(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {
+				t.Logf("exit code %d, want 0 and that the API server calls the agent:\n%s", code, out)
+				return false
+			}
 		}
-	}
-	awaitHeartbeats(4)
-	after := watched.Get(runtime, manager)
-	if len(after.Replicas) != 1 || after.Replicas[0].Epoch != before.Replicas[0].Epoch || !after.Since.Equal(before.Since) {
-		t.Errorf("%+v, want the agent alone, and fresh all the time: %+v", after, before)
-	}
-	if more := len(s.operator.Deliveries()) - deliveries; more > 0 {
-		t.Errorf("%d resyncs because of checks, want none", more)
-	}
+		awaitHeartbeats(2)
+		after := watched.Get(runtime, manager)
+		return len(after.Replicas) == 1 && after.Replicas[0].Epoch == before.Replicas[0].Epoch &&
+			after.State == fleet.Fresh && after.Since.Equal(before.Since) && len(s.operator.Deliveries()) == deliveries
+	})
 	env["METRICS_PORT"] = strconv.Itoa(s.agent.MetricsPort)
 	s.checkFindsFault(env, "the caBundle of another", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 		for n := range stored.Webhooks {
@@ -273,7 +271,7 @@ func (s *scene) checkFindsFault(
 	if err := errors.Join(err, inject(&stored)); err != nil {
 		s.t.Fatal(err)
 	}
-	lab.Eventually(s.t, 30*time.Second, name+": the check fails with the cause", func() bool {
+	lab.Eventually(s.t, patience, name+": the check fails with the cause", func() bool {
 		out, code := lab.Check(s.t, env)
 		return code == 1 && regexp.MustCompile(`^`+line).MatchString(lab.Telling(out, code))
 	})

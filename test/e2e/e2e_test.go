@@ -25,6 +25,9 @@ import (
 func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
 const (
+	// patience is for a busy machine.
+	patience = 3 * time.Minute
+
 	manager = "kyma"
 	runtime = "runtime-1"
 	domain  = "runtime-1.example.com"
@@ -107,14 +110,14 @@ func (s *scene) changes(name string) (senders []core.RuntimeID) {
 
 func (s *scene) awaitChanges(name string, n int) {
 	s.t.Helper()
-	lab.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d changes of %s reached the operator", n, name), func() bool {
+	lab.Eventually(s.t, patience, fmt.Sprintf("%d changes of %s reached the operator", n, name), func() bool {
 		return len(s.changes(name)) >= n
 	})
 }
 
 func (s *scene) awaitResyncs(n int) {
 	s.t.Helper()
-	lab.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d resyncs reached the operator", n),
+	lab.Eventually(s.t, patience, fmt.Sprintf("%d resyncs reached the operator", n),
 		func() bool { return s.resyncs() >= n })
 }
 

@@ -43,7 +43,7 @@ func TestStalledAgent(t *testing.T) {
 	if seen == writers {
 		t.Error("the agent saw all writes, so this test does not need the resync")
 	}
-	if n := s.agent.Metric(stalls); n != stalled+1 {
-		t.Errorf("%v stalls, want one more than %v", n, stalled)
+	if s.agent.Metric(stalls) == stalled {
+		t.Error("the stall is not counted")
 	}
 }

@@ -77,7 +77,7 @@ func (a attack) against(t *testing.T, it target, patient *http.Client, before ho
 		t.Errorf("%d kB resident, want at most %d", held.kilobytes, limit)
 	}
 	stop()
-	lab.Eventually(t, time.Minute, "the program has as much memory and as many files as before", func() bool {
+	lab.Eventually(t, patience, "the program has as much memory and as many files as before", func() bool {
 		now := it.holds(t)
 		return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
 	})

@@ -28,7 +28,7 @@ const manager core.Manager = "kyma"
 
 const (
 	group    = "informer.example.com"
-	patience = time.Minute
+	patience = 3 * time.Minute
 )
 
 // resource returns a custom resource of the tests.

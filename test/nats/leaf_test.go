@@ -61,7 +61,7 @@ func TestLeafNode(t *testing.T) {
 				},
 			}})
 			leaf := b.leaf(p, attacker)
-			f := leaf.Forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience})
+			f := leaf.Forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience / 4})
 			eventually(t, "the leaf node carries a batch", func() bool {
 				return f.Forward(t.Context(), manager, batchOf(attacker, "object")) == nil
 			})
@@ -72,7 +72,7 @@ func TestLeafNode(t *testing.T) {
 			if !errors.Is(err, core.ErrForbidden) {
 				t.Errorf("Forward with a foreign claim = %v, want the refusal of the operator", err)
 			}
-			eventually(t, "the confirmation of the refusal arrives", func() bool { return handedBack.Load() == 1 })
+			eventually(t, "the confirmation of the refusal arrives", func() bool { return handedBack.Load() > 0 })
 			foreign := leaf.Forwarder(victim, natsjetstream.ForwarderOptions{})
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()

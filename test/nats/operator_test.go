@@ -6,12 +6,14 @@ package nats_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -131,7 +133,19 @@ func newBroker(t testing.TB, opts lab.BrokerOptions, users ...natsjetstream.User
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is for a busy machine.
-const patience = time.Minute
+const patience = 2 * time.Minute
+
+// answered is for forwarders that wait for the answer of the operator.
+var answered = natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}
+
+// awaitMessages waits until the stream has n messages. A stream without a leader does not answer.
+func awaitMessages(t testing.TB, stream jetstream.Stream, n uint64) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the stream has %d messages", n), func() bool {
+		info, err := stream.Info(t.Context())
+		return err == nil && info.State.Msgs == n
+	})
+}
 
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()

@@ -24,7 +24,7 @@ func define(s *scene, plural, kind, label string) string {
 	}
 	create(definitions, string(body))(s)
 	object := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":%q,"metadata":{"name":"one"}}`, kind)
-	lab.Eventually(s.t, time.Minute, "an object of "+plural, func() bool {
+	lab.Eventually(s.t, 3*time.Minute, "an object of "+plural, func() bool {
 		status, _ := s.do("POST", namespaced("example.com", plural, ""), plainJSON, object)
 		return status == 201
 	})
@@ -67,7 +67,7 @@ spec: {resourceToWatch: {group: example.com, version: v1, resource: finished/sca
 			t.Errorf("%s: %v, want %d and %d resyncs", tt.name, events, tt.selected, tt.everything)
 		}
 	}
-	lab.Eventually(t, time.Minute, "the API server deletes the objects", func() bool {
+	lab.Eventually(t, 3*time.Minute, "the API server deletes the objects", func() bool {
 		status, _ := s.do("GET", first, plainJSON, "")
 		return status == 404
 	})

@@ -39,7 +39,7 @@ func (s *scene) registerDenial() {
 			AdmissionReviewVersions: []string{"v1"},
 		}},
 	})
-	lab.Eventually(s.t, time.Minute, "the other webhook denies", func() bool {
+	lab.Eventually(s.t, 3*time.Minute, "the other webhook denies", func() bool {
 		status, _ := s.do(http.MethodPost, ofCore("configmaps", "")+"?dryRun=All", plainJSON,
 			`{"metadata":{"generateName":"probe-","labels":{"denied":"true"}}}`)
 		return status == http.StatusForbidden

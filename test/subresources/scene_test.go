@@ -123,7 +123,7 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 		s.t.Fatal(err)
 	}
 	s.create(configuration)
-	lab.Eventually(s.t, time.Minute, "the API server calls for "+string(manager), func() bool {
+	lab.Eventually(s.t, 3*time.Minute, "the API server calls for "+string(manager), func() bool {
 		s.must(http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", "application/json",
 			`{"metadata":{"generateName":"probe-"}}`)
 		_, called := s.taken()
@@ -187,7 +187,7 @@ func (s *scene) updateCaches() {
 		ofCore("pods", ""), ofCore("serviceaccounts", ""), ofCore("configmaps", ""), namespaced("apps", "deployments", ""),
 		namespaced("example.com", "widgets", ""), namespaced("example.com", "gadgets", ""), "/apis/example.com/v1/plants",
 	} {
-		lab.Eventually(s.t, time.Minute, "the cache of "+collection+" is full", func() bool {
+		lab.Eventually(s.t, 3*time.Minute, "the cache of "+collection+" is full", func() bool {
 			status, _ := s.do(http.MethodGet, collection, plainJSON, "")
 			return status == http.StatusOK
 		})
