@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -117,29 +116,6 @@ func TestFleetHandlerWithoutRuntimes(t *testing.T) {
 	}
 }
 
-// A panic of a handler ends neither the process nor the resync.
-func TestResyncSurvivesAPanic(t *testing.T) {
-	t.Parallel()
-	asked := make(chan struct{}, 16)
-	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
-		asked <- struct{}{}
-		if len(asked) == 1 {
-			panic("inside")
-		}
-		return nil
-	})
-	resynced := make(chan string, 1)
-	watched := newFleet(t, fleet.Options{
-		ResyncJitter: time.Nanosecond,
-		Resynced:     func(_ core.Manager, cause string) { resynced <- cause },
-	})
-	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
-	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
-	if cause := <-resynced; cause != "new_epoch" || len(asked) != 2 {
-		t.Errorf("resync because of %s after %d attempts, want %s after 2", cause, len(asked), "new_epoch")
-	}
-}
-
 // Listeners for different managers may feed one fleet: each gets the resyncs of its manager.
 func TestListenersShareAFleet(t *testing.T) {
 	t.Parallel()
@@ -187,103 +163,6 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	if err := second.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "delivered elsewhere") {
 		t.Errorf("Start returned %v, want that the resyncs are delivered elsewhere", err)
 	}
-}
-
-// The fleet observes a runtime, which stays fresh, while the listener refuses all events for load.
-func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
-	t.Parallel()
-	var (
-		inside  = make(chan struct{})
-		free    = make(chan struct{})
-		group   sync.WaitGroup
-		record  recorder
-		watched = newFleet(t, fleet.Options{})
-		pki     = newFleetPKI(t)
-	)
-	run := pki.start(core.HandlerFunc(func(context.Context, core.Delivery) error {
-		inside <- struct{}{}
-		<-free
-		return nil
-	}), listener.Options{Fleet: watched, MaxInFlight: 1, Hooks: record.hooks()})
-	a, b := pki.client(runtimeA), pki.client(runtimeB)
-	group.Go(func() { run.sendBatch(t, a, change(runtimeA, 1)).want(t, http.StatusAccepted, "") })
-	<-inside
-	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, reasons.Busy)
-	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.LastSeen.IsZero() || len(s.Replicas) != 1 {
-		t.Errorf("a runtime whose event was refused for load is %+v, want it observed", s)
-	}
-	run.sendBatch(t, b, heartbeat(runtimeB, 1)).want(t, http.StatusAccepted, "")
-	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, reasons.Busy)
-	if s := watched.Get(runtimeB, manager); s.State != fleet.Fresh || s.Replicas[0].Sequence != 2 {
-		t.Errorf("a runtime whose heartbeats come under load is %+v, want it fresh", s)
-	}
-	close(free)
-	group.Wait()
-}
-
-// A resync that was refused for load does not replace a resync of the fleet.
-func TestRefusedResyncReplacesNone(t *testing.T) {
-	t.Parallel()
-	inside, free := make(chan struct{}), make(chan struct{})
-	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
-	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
-		inside <- struct{}{}
-		<-free
-		return nil
-	})
-	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched, MaxInFlight: 1})
-	var group sync.WaitGroup
-	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
-	<-inside
-	if w := serve(l, batchFrom(t, runtimeB, ownResync(runtimeB))); w.Code != http.StatusServiceUnavailable {
-		t.Fatalf("the resync was answered %d, want 503", w.Code)
-	}
-	close(free)
-	group.Wait()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	resynced := make(chan core.RuntimeID, 8)
-	group.Go(func() {
-		_ = watched.Start(ctx, map[core.Manager]core.Handler{manager: core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
-			resynced <- d.Runtime
-			return nil
-		})})
-	})
-	eventually(t, func() bool { return <-resynced == runtimeB }) // Its own resync was refused.
-	cancel()
-	group.Wait()
-}
-
-// The fleet does not observe a runtime that is not verified, also under load.
-func TestStrangersAreNotObserved(t *testing.T) {
-	t.Parallel()
-	watched := newFleet(t, fleet.Options{})
-	inside, free := make(chan struct{}), make(chan struct{})
-	verifier := core.VerifierFunc(func(_ context.Context, p core.Peer, _ *core.WatchEvent) error {
-		if p.ID != runtimeA {
-			return listener.Forbidden(reasons.SANMismatch, "not pinned")
-		}
-		return nil
-	})
-	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
-		inside <- struct{}{}
-		<-free
-		return nil
-	})
-	l := newListener(t, listener.PeersFunc(named), verifier, handler, listener.Options{Fleet: watched, MaxInFlight: 1})
-	var group sync.WaitGroup
-	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
-	<-inside
-	for _, batch := range []core.Batch{heartbeat(runtimeB, 1), join(change(runtimeB, 1), heartbeat(runtimeB, 1))} {
-		if w := serve(l, batchFrom(t, runtimeB, batch)); w.Code == http.StatusAccepted {
-			t.Errorf("a stranger's %d events were taken", len(batch.Events))
-		}
-	}
-	if s := watched.Get(runtimeB, manager); !s.LastSeen.IsZero() {
-		t.Errorf("a stranger was observed: %+v", s)
-	}
-	close(free)
-	group.Wait()
 }
 
 // The page of the control plane names the reason for which it refuses a runtime.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,12 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// handClock is a clock that is set by hand.
-type handClock struct{ since atomic.Int64 }
-
-func (c *handClock) now() time.Time { return time.Unix(1000, 0).Add(time.Duration(c.since.Load())) }
-
-func (c *handClock) add(d time.Duration) { c.since.Add(int64(d)) }
+// stopped is a clock that stands still.
+func stopped() time.Time { return time.Unix(1000, 0) }
 
 // Many small requests must not be the dear way to send much.
 func TestLargeBodiesCostMore(t *testing.T) {
@@ -34,9 +29,8 @@ func TestLargeBodiesCostMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var clock handClock
 			pki := newFleetPKI(t)
-			run := pki.start(&recorder{}, listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: clock.now})
+			run := pki.start(&recorder{}, listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: stopped})
 			client := pki.client(runtimeA)
 			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, reasons.Malformed)
 			have := run.sendBody(t, client, contract.V3.ContentType(), body())
@@ -91,9 +85,8 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 	} {
 		t.Run(contractName, func(t *testing.T) {
 			t.Parallel()
-			var clock handClock
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
-				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: clock.now})
+				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: stopped})
 			body, target := bodyV1, "/"+contractName+"/lifecycle/event"
 			if contractName == "v3" {
 				target += "s"
@@ -104,57 +97,6 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 				t.Errorf("answer %d %s with Retry-After %q, want %d with one", w.Code, w.Body, w.Header().Get("Retry-After"), want)
 			}
 		})
-	}
-}
-
-// A runtime gets no more events to the handler by sending them in batches.
-func TestEventsOfABatchAreCharged(t *testing.T) {
-	t.Parallel()
-	const rate, burst, each, seconds = 200, 400, 100, 10
-	var (
-		record recorder
-		clock  handClock
-	)
-	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &record,
-		listener.Options{RuntimeRate: rate, RuntimeBurst: burst, Now: clock.now})
-	batch := changes(runtimeA, each)
-	for range 100 * seconds {
-		serve(l, batchFrom(t, runtimeA, batch))
-		clock.add(time.Second / 100)
-	}
-	// One batch may bring the share into debt.
-	deliveries, _ := record.taken()
-	if n := len(deliveries); n > burst+each+rate*seconds || n < rate*seconds {
-		t.Errorf("%d events were handled in %d s, want %d a second after a burst of %d", n, seconds, rate, burst)
-	}
-	if w := serve(l, batchFrom(t, runtimeB, change(runtimeB, 1))); w.Code != http.StatusAccepted {
-		t.Errorf("answer %d to another runtime, want 202", w.Code)
-	}
-}
-
-// A batch that is larger than the burst is taken, and a sender that waits as long as it is asked to
-// gets everything through.
-func TestLargeBatchesGetThrough(t *testing.T) {
-	t.Parallel()
-	var (
-		record recorder
-		clock  handClock
-	)
-	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &record,
-		listener.Options{RuntimeRate: 0.5, RuntimeBurst: 2, Now: clock.now})
-	for n := range 3 {
-		w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 20)))
-		if w.Code == http.StatusTooManyRequests {
-			wait, _ := strconv.Atoi(w.Header().Get("Retry-After"))
-			clock.add(time.Duration(wait) * time.Second)
-			w = serve(l, batchFrom(t, runtimeA, changes(runtimeA, 20)))
-		}
-		if w.Code != http.StatusAccepted {
-			t.Fatalf("batch %d is answered %d with Retry-After %s after the wait", n, w.Code, w.Header().Get("Retry-After"))
-		}
-	}
-	if deliveries, _ := record.taken(); len(deliveries) != 60 {
-		t.Errorf("%d events were delivered, want 60", len(deliveries))
 	}
 }
 
@@ -181,9 +123,8 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 		for sender, peers := range senders {
 			t.Run(name+" of a "+sender, func(t *testing.T) {
 				t.Parallel()
-				var clock handClock
 				l := newListener(t, listener.PeersFunc(peers), listener.InsecureAllowAll(), &recorder{},
-					listener.Options{RuntimeRate: 1, RuntimeBurst: burst, Now: clock.now})
+					listener.Options{RuntimeRate: 1, RuntimeBurst: burst, Now: stopped})
 				for n := range burst {
 					if w := serve(l, request()); w.Code == http.StatusTooManyRequests {
 						t.Fatalf("request %d of %d is answered 429", n, burst)
@@ -250,9 +191,8 @@ func TestFloodOnManyConnections(t *testing.T) {
 // other.
 func TestFloodIsReadSlowly(t *testing.T) {
 	t.Parallel()
-	var clock handClock
 	pki := newFleetPKI(t)
-	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 2, Now: clock.now})
+	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 2, Now: stopped})
 	a, url := pki.client(runtimeA), run.url+"/v2/lifecycle/event"
 	mustSend(t, a, url, bodyV2, nil)
 	const (

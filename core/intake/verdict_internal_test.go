@@ -1,0 +1,409 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+)
+
+const (
+	manager            = core.Manager("lifecycle")
+	runtimeA, runtimeB = core.RuntimeID("runtime-a"), core.RuntimeID("runtime-b")
+)
+
+// refusal returns an error of that class and with that reason.
+func refusal(class error, reason string) error {
+	return errors.Join(&reasons.Error{Text: "inside", Label: reason}, class)
+}
+
+// verifies returns a verifier of events and of senders.
+func verifies(event, sender func() error) core.Verifier {
+	return core.VerifierFunc(func(_ context.Context, _ core.Peer, e *core.WatchEvent) error {
+		if e.Resync {
+			return sender()
+		}
+		return event()
+	})
+}
+
+func is(err error) func() error { return func() error { return err } }
+
+func panics() error { panic("inside") }
+
+// fails returns a handler that fails for some objects, as their names say. Without ready it has no
+// method Ready.
+func fails(by func(name string) error, ready func() error) core.Handler {
+	handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error { return by(d.Event.Watched.Name) })
+	if ready == nil {
+		return handler
+	}
+	return electable{handler, ready}
+}
+
+type electable struct {
+	core.HandlerFunc
+
+	ready func() error
+}
+
+func (e electable) Ready() error { return e.ready() }
+
+func takes(string) error { return nil }
+
+// events returns a batch with that many events from a number on. Their objects have the names of
+// their indexes.
+func events(count int, from uint64) core.Batch {
+	batch := core.Batch{Epoch: "e"}
+	for i := range count {
+		batch.Events = append(batch.Events, core.Numbered{
+			ID: strconv.FormatUint(from+uint64(i), 10), Sequence: from + uint64(i),
+			WatchEvent: core.WatchEvent{Watched: types.NamespacedName{Name: strconv.Itoa(i)}},
+		})
+	}
+	return batch
+}
+
+// beating adds a heartbeat to a batch.
+func beating(batch core.Batch) core.Batch {
+	batch.Epoch = "e"
+	batch.Heartbeat = &core.Heartbeat{
+		ID: "b", Number: 1, Interval: time.Minute, Sequence: uint64(len(batch.Events)), Canary: core.CanaryAlive,
+	}
+	return batch
+}
+
+func newIntake(t *testing.T, verifier core.Verifier, handler core.Handler, opts Options) *Intake {
+	t.Helper()
+	in, err := New(verifier, map[core.Manager]core.Handler{manager: handler}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
+	t.Helper()
+	f, err := fleet.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func request(runtime core.RuntimeID, batch core.Batch) *Request {
+	return &Request{Peer: core.Peer{ID: runtime}, Manager: manager, Batch: batch}
+}
+
+// labels returns the reasons of failures.
+func labels(failed map[int]*Failure) map[int]string {
+	found := map[int]string{}
+	for i, f := range failed {
+		found[i] = f.Reason()
+	}
+	return found
+}
+
+// TestVerdicts has each way in which a batch can fail: whose the failure is, and what the fleet
+// observes. Events that are refused for themselves are named, and all others of the runtime go on.
+func TestVerdicts(t *testing.T) {
+	t.Parallel()
+	var (
+		missing    = refusal(core.ErrForbidden, reasons.OwnerMissing)
+		stranger   = refusal(core.ErrForbidden, reasons.SANMismatch)
+		revoked    = refusal(core.ErrUnauthenticated, "revoked")
+		all        = verifies(is(nil), is(nil))
+		broken     = func(string) error { return errors.New("inside") }
+		follower   = is(core.ErrNotReady)
+		notLeading = func(name string) error { return refusal(core.ErrNotReady, "at_"+name) }
+		unready    = func(name string) error {
+			if name == "2" {
+				return core.ErrNotReady
+			}
+			return nil
+		}
+		each = func(count int, reason string) map[int]string {
+			named := map[int]string{}
+			for i := range count {
+				named[i] = reason
+			}
+			return named
+		}
+	)
+	tests := []struct {
+		name     string
+		verifier core.Verifier
+		handler  core.Handler
+		batch    core.Batch
+		// whole is the reason of the failure of the batch, fault its side, and class what it wraps.
+		whole  string
+		fault  Fault
+		class  error
+		failed map[int]string
+		// heard and beat are what the fleet observes.
+		heard, beat bool
+	}{
+		{"taken", all, fails(takes, nil), beating(events(2, 1)), "", 0, nil, nil, true, true},
+		{
+			"events are refused", verifies(is(missing), is(nil)), fails(takes, nil), beating(events(2, 1)),
+			"", 0, nil, each(2, reasons.OwnerMissing), true, true,
+		},
+		{
+			"all events are refused", verifies(is(missing), is(nil)), fails(takes, nil), events(2, 1),
+			"", 0, nil, each(2, reasons.OwnerMissing), true, false,
+		},
+		{
+			"all are refused, and the sender is not known yet", verifies(is(missing), is(core.ErrNotReady)),
+			fails(takes, nil), events(2, 1), "", 0, nil, each(2, reasons.OwnerMissing), false, false,
+		},
+		{
+			"heartbeat is refused", verifies(is(nil), is(missing)), fails(takes, nil), beating(events(2, 1)),
+			"", 0, nil,
+			map[int]string{2: reasons.OwnerMissing},
+			true, false,
+		},
+		{
+			"sender is forbidden", verifies(is(missing), is(stranger)), fails(takes, nil), beating(events(2, 1)),
+			reasons.SANMismatch, faultOfSender, core.ErrForbidden, nil, false, false,
+		},
+		{
+			"sender is revoked", verifies(is(revoked), is(revoked)), fails(takes, nil), events(2, 1),
+			"revoked", faultOfSender, core.ErrUnauthenticated, nil, false, false,
+		},
+		{
+			"verifier is not ready", verifies(is(core.ErrNotReady), is(core.ErrNotReady)), fails(takes, nil),
+			events(2, 1), reasons.NotReady, faultOfSender, core.ErrNotReady, nil, false, false,
+		},
+		{
+			"verifier panics for events", verifies(panics, is(nil)), fails(takes, nil), events(1, 1),
+			"", 0, nil, each(1, reasons.Panic), true, false,
+		},
+		{
+			"verifier panics for the sender", verifies(is(missing), panics), fails(takes, nil), events(1, 1),
+			"", 0, nil, each(1, reasons.OwnerMissing), false, false,
+		},
+		{"handler fails", all, fails(broken, nil), events(2, 1), "", 0, nil, each(2, "other"), true, false},
+		{
+			"handler fails, and the sender is forbidden", verifies(is(nil), is(stranger)), fails(broken, nil),
+			events(2, 1), "", 0, nil, each(2, "other"), true, false,
+		},
+		{
+			"handler panics", all, fails(func(string) error { return panics() }, nil), beating(events(1, 1)),
+			"", 0, nil, each(1, reasons.Panic), true, true,
+		},
+		{
+			"handler is not ready", all, fails(notLeading, nil), events(20, 1),
+			"at_0", FaultOfReplica, core.ErrNotReady, nil, false, false,
+		},
+		{
+			"handler leads, and does not know one object", all, fails(unready, is(nil)), events(5, 1),
+			"", 0, nil,
+			map[int]string{2: reasons.NotReady},
+			true, false,
+		},
+		{
+			"replica follows", all, fails(unready, follower), events(5, 1),
+			reasons.NotReady, FaultOfReplica, core.ErrNotReady, nil, false, false,
+		},
+		{
+			"replica follows, and gets a heartbeat", all, fails(takes, follower), beating(core.Batch{}),
+			reasons.NotReady, FaultOfReplica, core.ErrNotReady, nil, false, false,
+		},
+		{
+			// The leader would miss the number, and the next heartbeat would show a gap.
+			"replica follows, and events are refused", verifies(is(missing), is(nil)), fails(takes, follower),
+			events(2, 1), reasons.NotReady, FaultOfReplica, core.ErrNotReady, nil, false, false,
+		},
+		{
+			"replica follows, and the sender is forbidden", verifies(is(stranger), is(stranger)),
+			fails(takes, follower), events(2, 1), reasons.SANMismatch, faultOfSender, core.ErrForbidden, nil, false, false,
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			watched := newFleet(t, fleet.Options{})
+			in := newIntake(t, test.verifier, test.handler, Options{Fleet: watched})
+			v := in.Receive(t.Context(), request(runtimeA, test.batch))
+			switch {
+			case test.whole == "" && v.Whole != nil, test.whole != "" && v.Whole == nil:
+				t.Errorf("the batch failed with %v, want %q", v.Whole, test.whole)
+			case v.Whole == nil:
+				if diff := cmp.Diff(test.failed, labels(v.Failed)); diff != "" && len(test.failed)+len(v.Failed) > 0 {
+					t.Errorf("elements that failed (-want +have):\n%s", diff)
+				}
+			case v.Whole.Reason() != test.whole || v.Whole.Fault != test.fault || !errors.Is(v.Err(), test.class):
+				t.Errorf("the batch failed with %q of side %d: %v, want %q of side %d: %v",
+					v.Whole.Reason(), v.Whole.Fault, v.Err(), test.whole, test.fault, test.class)
+			}
+			s := watched.Get(runtimeA, manager)
+			beat := len(s.Replicas) == 1 && s.Replicas[0].Heartbeat != nil
+			if heard := !s.LastSeen.IsZero(); heard != test.heard || beat != test.beat {
+				t.Errorf("observed %v, with heartbeat %v, want %v and %v", heard, beat, test.heard, test.beat)
+			}
+			if last := uint64(len(test.batch.Events)); test.heard && s.Replicas[0].Sequence != last {
+				t.Errorf("observed number %d, want %d: the next heartbeat would show a gap", s.Replicas[0].Sequence, last)
+			}
+		})
+	}
+}
+
+// With contract v1 the owner of an event names the runtime: no event speaks for another one.
+func TestOwnersAreJudgedAlone(t *testing.T) {
+	t.Parallel()
+	missing := refusal(core.ErrForbidden, reasons.OwnerMissing)
+	in := newIntake(t, verifies(is(missing), is(missing)), fails(takes, nil), Options{})
+	r := request(runtimeA, events(1, 1))
+	r.Contract = contract.V1
+	if v := in.Receive(t.Context(), r); v.Whole != nil || v.Failed[0] == nil {
+		t.Errorf("the batch failed with %v, want that of its event", v.Whole)
+	}
+}
+
+func TestWholeBatchesAreRefused(t *testing.T) {
+	t.Parallel()
+	in := newIntake(t, verifies(is(nil), is(nil)), fails(takes, nil), Options{})
+	elsewhere, claims := request(runtimeA, events(1, 1)), request(runtimeA, events(1, 1))
+	elsewhere.Manager, claims.Batch.Source = "elsewhere", runtimeB
+	for _, test := range []struct {
+		request *Request
+		fault   Fault
+		class   error
+		text    string
+	}{
+		{elsewhere, faultOfIntake, core.ErrUnknownManager, "elsewhere"},
+		{claims, faultOfSender, core.ErrForbidden, "runtime-b"},
+	} {
+		f := in.Receive(t.Context(), test.request).Whole
+		if f == nil || f.Fault != test.fault || !errors.Is(f, test.class) || !strings.Contains(f.Error(), test.text) {
+			t.Errorf("failure %v, want %v about %s", f, test.class, test.text)
+		}
+	}
+	if in.Serves("elsewhere") || !in.Serves(manager) {
+		t.Error("the intake does not know which managers it serves")
+	}
+}
+
+type waitError time.Duration
+
+func (waitError) Error() string { return "inside" }
+
+func (w waitError) RetryAfter() time.Duration { return time.Duration(w) }
+
+// A handler cannot ask a sender to wait for ever, and a failure hides its class: the same event may
+// be taken later.
+func TestWaitOfAHandler(t *testing.T) {
+	t.Parallel()
+	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {
+		return errors.Join(waitError(1<<62), core.ErrForbidden)
+	}, nil), Options{})
+	f := in.Receive(t.Context(), request(runtimeA, events(1, 1))).Failed[0]
+	if f == nil || f.RetryAfter() != 5*time.Minute || errors.Is(f, core.ErrForbidden) {
+		t.Errorf("failure %v, which asks to wait for %v, want 5m and no class", f, f.RetryAfter())
+	}
+}
+
+// A receiver that stops ends the calls of its handlers. Their events go to another replica.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error { return context.Canceled }, nil), Options{})
+	if v := in.Receive(t.Context(), request(runtimeA, events(1, 1))); v.Whole != nil {
+		t.Fatalf("the batch failed with %v, want that of its event", v.Whole)
+	}
+	in.Stop()
+	if v := in.Receive(t.Context(), request(runtimeA, events(1, 1))); v.Whole == nil || v.Whole.Fault != FaultOfReplica {
+		t.Errorf("after Stop the batch failed with %v, want that of this replica", v.Whole)
+	}
+}
+
+// The fleet must not take an event for seen that another attempt of the transport delivers.
+func TestFailuresThatAreNotReturned(t *testing.T) {
+	t.Parallel()
+	for returned, want := range map[bool]uint64{true: 3, false: 2} {
+		watched := newFleet(t, fleet.Options{})
+		in := newIntake(t, verifies(is(nil), is(nil)), fails(func(name string) error {
+			if name == "2" {
+				return errors.New("inside")
+			}
+			return nil
+		}, nil), Options{Fleet: watched})
+		r := request(runtimeA, events(3, 1))
+		offered := map[int]string{}
+		r.Return = func(err error) bool {
+			failed, _ := errors.AsType[core.EventErrors](err)
+			for i, cause := range failed {
+				offered[i] = core.Reason(cause)
+			}
+			return returned
+		}
+		in.Receive(t.Context(), r)
+		if diff := cmp.Diff(map[int]string{2: "other"}, offered); diff != "" {
+			t.Errorf("offered (-want +have):\n%s", diff)
+		}
+		if s := watched.Get(runtimeA, manager); s.Replicas[0].Sequence != want {
+			t.Errorf("returned %v: the fleet has seen number %d, want %d", returned, s.Replicas[0].Sequence, want)
+		}
+	}
+}
+
+func TestTakenBatchesAreNotOffered(t *testing.T) {
+	t.Parallel()
+	in, r := newIntake(t, verifies(is(nil), is(nil)), fails(takes, nil), Options{}), request(runtimeA, events(1, 1))
+	r.Return = func(err error) bool {
+		t.Errorf("a batch that was taken is offered with %v", err)
+		return true
+	}
+	in.Receive(t.Context(), r)
+}
+
+// The fleet knows who is refused, and why, until a request is taken.
+func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
+	t.Parallel()
+	watched := newFleet(t, fleet.Options{})
+	var answer error
+	in := newIntake(t, verifies(is(nil), func() error { return answer }), fails(takes, nil), Options{Fleet: watched})
+	for want, err := range map[string]error{"": nil, reasons.SANMismatch: refusal(core.ErrForbidden, reasons.SANMismatch)} {
+		for _, answer = range []error{nil, err} {
+			in.Receive(t.Context(), request(runtimeA, beating(core.Batch{})))
+		}
+		if have := watched.Get(runtimeA, manager).Refused; have != want {
+			t.Errorf("refused %q, want %q", have, want)
+		}
+	}
+}
+
+// A panic of a handler ends neither the process nor the resync.
+func TestResyncSurvivesAPanic(t *testing.T) {
+	t.Parallel()
+	resynced := make(chan string, 1)
+	watched := newFleet(t, fleet.Options{
+		ResyncJitter: time.Nanosecond, Resynced: func(_ core.Manager, cause string) { resynced <- cause },
+	})
+	calls := 0
+	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {
+		calls++
+		if calls == 1 {
+			panic("inside")
+		}
+		return nil
+	}, nil), Options{Fleet: watched})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, events(1, 1), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- in.DeliverResyncs(ctx) }()
+	cause := <-resynced
+	cancel()
+	if err := <-done; err != nil || cause != "new_epoch" || calls != 2 {
+		t.Errorf("resync because of %s after %d attempts: %v, want new_epoch after 2", cause, calls, err)
+	}
+}
