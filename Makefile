@@ -77,11 +77,12 @@ SOURCES = $(shell find adapters agent cmd controlplane core examples internal ke
 # Tests that read documents and manifests, for the same reason.
 DOCUMENTS = $(shell find README.md SECURITY.md docs deploy controlplane/config -name '*.md' -o -name '*.yaml' -o -path '*/charts/*' -type f | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 
-# One go test for all modules of the workspace shares compiled packages and uses every core. The test cache stays on, so
-# a second run repeats only changed packages. Lint vets all of them.
+# One go test for all modules of the workspace shares compiled packages. Tests of real processes wait for more than half of
+# their time, so four packages run at once. The test cache stays on, so a second run repeats only changed packages. Lint
+# vets all of them.
 .PHONY: test
 test: $(TOOLS)/helm ## Test every module with the race detector, against real API servers. TESTFLAGS, TIMEOUT
-	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test -race -vet=off -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
+	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test -race -vet=off -p 4 -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
 
 # The modules whose tests start no API server. They need neither root nor another program.
 LIGHT := . adapters/admission adapters/httpmtls adapters/informer adapters/multicluster adapters/natsjetstream adapters/opentelemetry adapters/prometheus agent tools
