@@ -243,6 +243,44 @@ func TestHeartbeatsAreCut(t *testing.T) {
 	}
 }
 
+// TestExactLimits has what just fits, and arrives whole.
+func TestExactLimits(t *testing.T) {
+	t.Parallel()
+	batch := manyEvents(400, 100)
+	request, _ := contract.V3.Encode(&batch)
+	batch.Events = batch.Events[:len(request.Sent)-2]
+	batch.Events[0].ID = strings.Repeat("i", 512)
+	batch.Events[0].Time = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+	request, _ = contract.V3.Encode(&batch)
+	for i, room := 0, contract.V3.MaxBody()-len(request.Body); room > 0; i++ {
+		more := min(room, 100)
+		batch.Events[i+1].ID += strings.Repeat("i", more)
+		room -= more
+	}
+	for _, fits := range []bool{true, false} {
+		request, _ = contract.V3.Encode(&batch)
+		checkRequest(t, &batch, &request)
+		if (len(request.Sent) == len(batch.Events)) != fits || fits && len(request.Body) != contract.V3.MaxBody() {
+			t.Errorf("%d of %d events are sent in %d bytes, want all: %v",
+				len(request.Sent), len(batch.Events), len(request.Body), fits)
+		}
+		batch.Events[1].ID += "i"
+	}
+	beat := fullHeartbeat(time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC))
+	beat.CAFingerprints, beat.Dropped = slices.Repeat([]string{"a"}, 64), map[string]int64{}
+	for n := range 31 {
+		beat.Dropped[fmt.Sprint("reason_", n)] = 1
+	}
+	beat.Dropped[strings.Repeat("r", 512)] = 1
+	got, err := contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(beat, got.Heartbeat); diff != "" {
+		t.Errorf("the heartbeat (-sent +got):\n%s", diff)
+	}
+}
+
 // FuzzEncode makes batches of random elements, within the bounds and beyond.
 func FuzzEncode(f *testing.F) {
 	for seed := range uint64(20) {
