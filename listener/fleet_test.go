@@ -87,9 +87,11 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	event.Heartbeat.Interval, event.Heartbeat.OldestPending = 30*time.Second, 90*time.Second
 	event.Heartbeat.KeyMaterialError = "\"},\xff<script>"
 	watched.Observe(core.Peer{ID: runtimeA}, manager, event, nil)
+	watched.Refuse(runtimeA, manager, reasons.SANMismatch)
 	var view struct {
 		Runtimes []struct {
 			Reason   string `json:"reason"`
+			Refused  string `json:"refused"`
 			Replicas []struct {
 				Sequence  uint64         `json:"sequence"`
 				Heartbeat map[string]any `json:"heartbeat"`
@@ -100,8 +102,9 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
 		t.Fatal(err)
 	}
-	beat := view.Runtimes[0].Replicas[0].Heartbeat
-	if view.Runtimes[0].Reason != reasons.PendingTooLong || view.Runtimes[0].Replicas[0].Sequence != 7 ||
+	shown := view.Runtimes[0]
+	beat := shown.Replicas[0].Heartbeat
+	if shown.Reason != reasons.PendingTooLong || shown.Refused != reasons.SANMismatch || shown.Replicas[0].Sequence != 7 ||
 		beat["interval"] != "30s" || beat["oldestPending"] != "1m30s" || beat["keyMaterialError"] != "\"},\ufffd<script>" {
 		t.Errorf("shown: %s", w.Body)
 	}
@@ -162,37 +165,6 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	second := newListenerFor(t, manager, &recorder{}, listener.Options{Fleet: watched})
 	if err := second.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "delivered elsewhere") {
 		t.Errorf("Start returned %v, want that the resyncs are delivered elsewhere", err)
-	}
-}
-
-// The page of the control plane names the reason for which it refuses a runtime.
-func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
-	t.Parallel()
-	watched := newFleet(t, fleet.Options{})
-	forbidden := false
-	verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
-		if forbidden {
-			return listener.Forbidden(reasons.SANMismatch, "not pinned")
-		}
-		return nil
-	})
-	l := newListener(t, listener.PeersFunc(named), verifier, core.HandlerFunc(
-		func(context.Context, core.Delivery) error { return nil }), listener.Options{Fleet: watched})
-	for _, step := range []struct {
-		forbidden bool
-		want      string
-	}{{false, ""}, {true, reasons.SANMismatch}, {false, ""}} {
-		forbidden = step.forbidden
-		serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 1)))
-		if have := watched.Get(runtimeA, manager).Refused; have != step.want {
-			t.Errorf("forbidden %t: refused %q, want %q", forbidden, have, step.want)
-		}
-	}
-	forbidden = true
-	serve(l, batchFrom(t, runtimeA, join(change(runtimeA, 2), heartbeat(runtimeA, 2))))
-	w := serve(statuspage.Authenticated(statuspage.FleetHandler(watched)), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-	if !strings.Contains(w.Body.String(), `"refused":"san_mismatch"`) {
-		t.Errorf("the JSON does not have the reason: %s", w.Body)
 	}
 }
 
