@@ -186,27 +186,3 @@ func TestFloodOnManyConnections(t *testing.T) {
 		t.Errorf("%d requests beyond the share were answered in %v, want at most %d", n, during, most)
 	}
 }
-
-// A flood comes as fast as it is answered: the connection that it comes on is read slowly, and no
-// other.
-func TestFloodIsReadSlowly(t *testing.T) {
-	t.Parallel()
-	pki := newFleetPKI(t)
-	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 2, Now: stopped})
-	a, url := pki.client(runtimeA), run.url+"/v2/lifecycle/event"
-	mustSend(t, a, url, bodyV2, nil)
-	const (
-		refused = 4
-		pause   = 500 * time.Millisecond // at least
-	)
-	began := time.Now()
-	for range refused {
-		if response, _ := mustSend(t, a, url, bodyV2, nil); response.StatusCode != http.StatusServiceUnavailable {
-			t.Fatalf("answer %d, want 503", response.StatusCode)
-		}
-	}
-	// Only the first is read at once.
-	if took := time.Since(began); took < (refused-2)*pause {
-		t.Errorf("%d requests beyond the share took %v, want at least %v", refused, took, (refused-2)*pause)
-	}
-}

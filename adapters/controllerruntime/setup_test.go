@@ -96,7 +96,7 @@ func TestSetUpListener(t *testing.T) {
 		RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13,
 	}}}
 	defer sender.CloseIdleConnections()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for status := 0; status != http.StatusForbidden; {
 		if time.Now().After(deadline) {
 			t.Fatalf("status %d, want 403", status)

@@ -585,36 +585,6 @@ func TestPageIsNoAcknowledgement(t *testing.T) {
 	}
 }
 
-// A page for contract v3 does not keep the sender from contract v2.
-func TestPageLeadsToTheOlderContract(t *testing.T) {
-	t.Parallel()
-	ends := newPKI(t)
-	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/v3/") {
-			_, _ = io.WriteString(w, "<html>Welcome</html>")
-		}
-	})
-	var both [2]core.Forwarder
-	for i, version := range []contract.Version{contract.V3, contract.V2} {
-		forwarder, err := httpmtls.NewForwarder(ends.client, end.address(), version, httpmtls.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = forwarder.Close() })
-		both[i] = forwarder
-	}
-	var inUse atomic.Bool
-	forwarder, err := httpmtls.NewFallback(both[0], both[1], httpmtls.FallbackOptions{
-		InUse: func(_ core.Manager, older bool) { inUse.Store(older) },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := forward(t, forwarder, event("object")); err != nil || !inUse.Load() {
-		t.Errorf("have %v and the older contract %t, want it taken with the older one", err, inUse.Load())
-	}
-}
-
 // A receiver grants 16 requests at a time to one runtime, and refuses more. An agent with more managers must not
 // throttle itself.
 func TestRequestsInFlightFitTheReceiver(t *testing.T) {

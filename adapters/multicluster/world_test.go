@@ -142,7 +142,7 @@ func (w *world) await(objects ...string) {
 				w.t.Fatalf("%s was reconciled, want %v", name, wanted)
 			}
 			delete(wanted, name)
-		case <-time.After(time.Minute):
+		case <-time.After(3 * time.Minute):
 			w.t.Fatalf("%v were not reconciled", wanted)
 		}
 	}
@@ -165,13 +165,13 @@ func (w *world) engaged(cluster string) bool {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	tick, deadline := time.NewTicker(time.Millisecond), time.After(time.Minute)
+	tick, deadline := time.NewTicker(time.Millisecond), time.After(3*time.Minute)
 	defer tick.Stop()
 	for !condition() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("after a minute still not true: %s", what)
+			t.Fatalf("after three minutes still not true: %s", what)
 		}
 	}
 }

@@ -501,21 +501,6 @@ func TestSlowRuntimeDelaysItselfOnly(t *testing.T) {
 	s.awaitHandled(41)
 }
 
-// The fleet follows heartbeats. One that waited in the stream for long proves nothing.
-func TestFreshness(t *testing.T) {
-	t.Parallel()
-	watched := must(fleet.New(fleet.Options{}))
-	s := newScene(t, allowAll(), natsjetstream.Options{Fleet: watched})
-	batch := numbered(1, "a")
-	batch.Heartbeat = &core.Heartbeat{
-		ID: "beat-1", Number: 1, Sequence: 1, Interval: time.Minute, Time: time.Now(), Canary: core.CanaryAlive,
-	}
-	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), batch)
-	if got := watched.Get("runtime-1", manager).State; got != fleet.Fresh {
-		t.Errorf("the runtime is %s after its heartbeat, want fresh", got)
-	}
-}
-
 // A runtime must not make the operator publish to a subject that the runtime may not use itself.
 func TestAnswersGoToTheirRuntimeOnly(t *testing.T) {
 	t.Parallel()

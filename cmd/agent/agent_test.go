@@ -163,29 +163,6 @@ func TestPortsServeWhatIsTheirsOnly(t *testing.T) {
 	s.stop(t)
 }
 
-func TestWebhookSpeaksTLS13AndHTTP1Only(t *testing.T) {
-	t.Parallel()
-	p := newPKI(t)
-	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
-	old := &tls.Config{RootCAs: p.ca.Pool(), MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}
-	if conn, err := (&tls.Dialer{Config: old}).DialContext(t.Context(), "tcp", s.webhook); err == nil {
-		t.Error("TLS 1.2 was accepted")
-		_ = conn.Close() // The test has failed.
-	}
-	offer := &tls.Config{RootCAs: p.ca.Pool(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}}
-	conn, err := tls.Dial("tcp", s.webhook, offer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := conn.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
-		t.Errorf("protocol %q, want http/1.1", got)
-	}
-	if err := conn.Close(); err != nil {
-		t.Error(err)
-	}
-	s.stop(t)
-}
-
 func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 	t.Parallel()
 	p, cluster := newPKI(t), newPKI(t)

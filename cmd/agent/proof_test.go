@@ -51,7 +51,15 @@ func TestHeartbeatsReportFailedHandshakesAndNoReviewOfAStranger(t *testing.T) {
 		_ = conn.Close()
 		t.Fatal("the client accepts a certificate of another CA")
 	}
-	s.log.wait(t, "TLS handshake failed", 2)
+	line := s.log.wait(t, "TLS handshake failed", 2)[1]
+	if line["level"] != "WARN" || line["cause"] != "bad_certificate" || line["server"] != "webhook" ||
+		!strings.HasPrefix(fmt.Sprint(line["remote"]), "127.0.0.1:") || line["error"] == nil {
+		t.Errorf("log %v, want a warning with cause, address and error", line)
+	}
+	if _, scrape := s.get(t, "http://"+s.metrics+"/metrics"); count(t, scrape,
+		`runtime_watcher_agent_tls_handshake_failures_total\{cause="bad_certificate"\}`) != 1 {
+		t.Error("the failed handshake is not counted by its cause")
+	}
 	for len(kcp.beats) > 0 {
 		<-kcp.beats
 	}

@@ -407,24 +407,6 @@ func TestOnlyPermanentRefusalDrops(t *testing.T) {
 	})
 }
 
-// Nothing stands in for a resync of the runtime, so that it is sent until it is taken.
-func TestRefusedResyncIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		healed := time.Now().Add(30 * time.Minute)
-		p := newPlane(func(context.Context, int, core.Batch) error {
-			if time.Now().Before(healed) {
-				return errRefused
-			}
-			return nil
-		})
-		o, stop := run(t, p, outbox.Options{})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Hour)
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
-		stop()
-	})
-}
-
 // One refused event must neither take the rest of its batch with it nor hold it up.
 func TestRefusedBatchIsSentEventByEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -36,19 +36,6 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// program builds cmd/conformance.
-func program(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "conformance")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
-		"github.com/runtime-watcher/runtime-watcher/cmd/conformance")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return binary
-}
-
 // results are the rules of a run: whether each is kept.
 type results map[string]bool
 
@@ -124,7 +111,7 @@ func TestPython(t *testing.T) {
 		lab.Missing(t, "needs Python (Debian: python3): %v", err)
 	}
 	sender := filepath.Join(test.Root(), "examples", "python-sender", "sender.py")
-	wantKept(t, judge(t, program(t), "", "sender", patience, python, sender))
+	wantKept(t, judge(t, lab.Build(t, "cmd/conformance"), "", "sender", patience, python, sender))
 	const most = 300
 	if lines := bytes.Count(test.Read(t, "examples/python-sender/sender.py"), []byte("\n")); lines > most {
 		t.Errorf("the sender has %d lines, want at most %d", lines, most)
@@ -133,7 +120,7 @@ func TestPython(t *testing.T) {
 
 func TestReceiver(t *testing.T) {
 	t.Parallel()
-	binary := program(t)
+	binary := lab.Build(t, "cmd/conformance")
 	wantKept(t, judge(t, binary, "", "receiver", patience, os.Args[0]))
 	for fault, f := range receiverFaults() {
 		t.Run(fault, func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // senderFault is one fault in our own sender, and the rules that find it.
@@ -69,7 +70,7 @@ func senderFaults() map[string]senderFault {
 
 func TestSender(t *testing.T) {
 	t.Parallel()
-	binary := program(t)
+	binary := lab.Build(t, "cmd/conformance")
 	wantKept(t, judge(t, binary, "", "sender", patience, "-single", os.Args[0]))
 	for fault, f := range senderFaults() {
 		t.Run(fault, func(t *testing.T) {
