@@ -216,7 +216,9 @@ func (w *world) represent(m *member) {
 		},
 		Data: map[string][]byte{"config": m.rights.kubeconfig(w.t)},
 	}))
-	w.must(w.plane.Client.Create(w.t.Context(), today.RuntimeKyma(m.kyma, m.id)))
+	w.eventually("the API server knows Kyma", func() bool {
+		return w.plane.Client.Create(w.t.Context(), today.RuntimeKyma(m.kyma, m.id)) == nil
+	})
 }
 
 // ours are the parts of this project in the operator.

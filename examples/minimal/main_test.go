@@ -78,7 +78,7 @@ func (p pki) client(t *testing.T, from string, certificates ...tls.Certificate) 
 		DisableKeepAlives: true,
 		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: certificates},
 	}
-	return &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
 func must[T any](value T, err error) T {

@@ -52,7 +52,9 @@ func start(t *testing.T, env []string, args ...string) *program {
 		t.Fatal(err)
 	}
 	p := &program{cmd: exec.CommandContext(t.Context(), self, args...), tmp: t.TempDir()}
-	p.cmd.Env = append(os.Environ(), append(env, asProgram+"=1", "TMPDIR="+p.tmp, "KCP_CONTRACT=")...)
+	// Where the machine is busy, a write is committed long after the agent has seen it, and a resend comes between steps.
+	p.cmd.Env = append(os.Environ(), append(env, asProgram+"=1", "TMPDIR="+p.tmp, "KCP_CONTRACT=",
+		"SETTLE=2s", "RESEND_AFTER=0s", "RESEND_RESYNC=0s")...)
 	p.cmd.Stderr = &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdout, err := p.cmd.StdoutPipe()

@@ -186,6 +186,11 @@ func (r *remote) agentSettings() []string {
 		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=2s",
 		"RESEND_AFTER=" + resend.String(),
 	}
+	for _, name := range []string{"SETTLE", "RESEND_AFTER", "RESEND_RESYNC"} { // For a test on a busy machine.
+		if value, set := os.LookupEnv(name); set {
+			settings = append(settings, name+"="+value)
+		}
+	}
 	return append(settings, r.canarySettings()...)
 }
 

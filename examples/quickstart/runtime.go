@@ -36,7 +36,7 @@ func (r *remote) watch(ctx context.Context) (string, error) {
 		}}, admission.ConfigurationOptions{
 			// So that the agent decides about every write. By default the API server skips most
 			// that do not matter.
-			NoMatchConditions: true, Canary: r.canary,
+			NoMatchConditions: true, Canary: r.canary, Timeout: 10 * time.Second,
 		})
 	if err != nil {
 		return "", err

@@ -6,14 +6,12 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 )
 
-// Check runs "agent check", and returns its output and exit code. It must end within the time that
-// the help names.
+// Check runs "agent check", and returns its output and exit code. It must end.
 func Check(t testing.TB, env map[string]string) (string, int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, Build(t, "cmd/agent"), "check")
 	for name, value := range env {

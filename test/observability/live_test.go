@@ -92,7 +92,8 @@ func (s *scene) watch(t *testing.T, pki *rig.PKI, canary *rig.Canary) {
 	rig.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
 	watched.Selector.Labels = map[string]string{"nowhere": "true"}
 	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM, admission.ConfigurationOptions{}, watched)
-	rig.Eventually(t, 30*time.Second, "a write passes without an answer", func() bool {
+	const patience = 5 * time.Minute
+	rig.Eventually(t, patience, "a write passes without an answer", func() bool {
 		err := s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			GenerateName: "open-", Namespace: rig.Namespace, Labels: watched.Selector.Labels,
 		}}, client.DryRunAll)
@@ -101,7 +102,7 @@ func (s *scene) watch(t *testing.T, pki *rig.PKI, canary *rig.Canary) {
 		}
 		return bytes.Contains(rig.ScrapeAPIServer(t, s.plane), []byte("apiserver_admission_webhook_fail_open_count{"))
 	})
-	rig.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
+	rig.Eventually(t, patience, "the runtime is fresh", func() bool {
 		return s.fleet.Get(runtime, manager).State == fleet.Fresh
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -30,6 +31,9 @@ func TestClusterLogin(t *testing.T) {
 	url := serveBehindFilter(t, plane.Config)
 	viewer, stranger := tokenOf(t, plane.Client, "viewer"), tokenOf(t, plane.Client, "stranger")
 	allow(t, plane.Client, "viewer")
+	lab.Eventually(t, patience, "the role is in force", func() bool {
+		return loginAnswer(t, url, viewer).StatusCode == http.StatusOK
+	})
 	for name, test := range map[string]struct {
 		token string
 		want  int

@@ -109,7 +109,7 @@ func (w *world) testCounts(t *testing.T) {
 	tab := w.tab.of(t)
 	tab.want(`document.querySelector('#counts').innerText.replace(/\s+/g, ' ')`,
 		"5,000 all 10 degraded 0 stale 0 unknown 3 unproved 4,987 fresh")
-	tab.want(`document.querySelector('#rows tr').innerText.replace(/\s+/g, ' ').replace(/^\S+/, 'NAME').replace(/\d+ s/g, 'N s')`,
+	tab.want(`document.querySelector('#rows tr').innerText.replace(/\s+/g, ' ').replace(/^\S+/, 'NAME').replace(/\d+ (s|min)/g, 'N s')`,
 		"NAME degraded The API server does not call the agent: changes are missed. N s N s ago")
 	tab.want(`[...document.querySelectorAll('#rows .state')].slice(0, 15).map(s => s.innerText).join(' ')`,
 		strings.TrimSpace(strings.Repeat("degraded ", 10)+strings.Repeat("unproved ", 3)+strings.Repeat("fresh ", 2)))

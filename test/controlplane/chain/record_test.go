@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,23 +52,24 @@ func (w *world) create(ctx context.Context, id core.RuntimeID, name string, labe
 }
 
 // reaches writes objects until the event of one arrives, because a changed configuration takes
-// effect after a moment. It returns the name of the last.
+// effect after a moment. It returns the name of that one.
 func (w *world) reaches(id core.RuntimeID, manager core.Manager, name string, labels map[string]string) string {
 	w.t.Helper()
-	var last string
-	n := 0
+	var written []string
+	before, arrived := w.record.count(manager, string(id)), -1
 	w.eventually(fmt.Sprintf("%s of %s reaches %s", name, id, manager), func() bool {
-		last = fmt.Sprintf("%s-%d", name, n)
-		n++
-		before := w.record.count(manager, string(id))
-		w.write(id, last, labels)
+		written = append(written, fmt.Sprintf("%s-%d", name, len(written)))
+		w.write(id, written[len(written)-1], labels)
 		for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); {
-			if w.record.has(rig.Arrival{Runtime: id, Manager: manager, Object: last}) && w.record.count(manager, string(id)) > before {
+			arrived = slices.IndexFunc(written, func(object string) bool {
+				return w.record.has(rig.Arrival{Runtime: id, Manager: manager, Object: object})
+			})
+			if arrived >= 0 && w.record.count(manager, string(id)) > before {
 				return true
 			}
 			<-time.After(5 * time.Millisecond)
 		}
 		return false
 	})
-	return last
+	return written[arrived]
 }

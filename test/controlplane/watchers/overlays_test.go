@@ -39,7 +39,8 @@ func TestOverlays(t *testing.T) {
 				rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "-f", definition)
 			}
 			rig.Eventually(t, patience, "all kinds are known", func() bool {
-				return strings.Contains(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "api-resources"), r.kind)
+				known := rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "api-resources")
+				return strings.Contains(known, r.kind) && strings.Contains(known, "ReferenceGrant") == (kind == watcher.HTTPRoute)
 			})
 			// The roles replace those of newRoutes.
 			t.Log(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "--force-conflicts",
@@ -101,7 +102,9 @@ func (r *routes) publishesOneSecret(namespace string) {
 		return object
 	}
 	published := client.ApplyConfigurationFromUnstructured(secret("runtime-watcher-listener"))
-	r.must(user.Apply(r.t.Context(), published, client.FieldOwner("certificates")))
+	rig.Eventually(r.t, patience, "the Secret can be published", func() bool { // Rights take effect after a moment.
+		return user.Apply(r.t.Context(), published, client.FieldOwner("certificates")) == nil
+	})
 	if err := user.Create(r.t.Context(), secret("another")); !apierrors.IsForbidden(err) {
 		r.t.Errorf("creation of another Secret in %s returns %v, want forbidden", namespace, err)
 	}

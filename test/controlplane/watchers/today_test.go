@@ -82,9 +82,11 @@ func todaysWatcherIsLetGo(of *routes) {
 	})
 	r.must(r.plane.Client.Delete(r.t.Context(), r.stored()))
 	rig.Eventually(r.t, patience, "the route ends with the deletion", func() bool { return r.hosts() == nil })
-	held := r.stored()
-	held.Finalizers = nil
-	r.must(r.plane.Client.Update(r.t.Context(), held))
+	rig.Eventually(r.t, patience, "it is held no longer", func() bool {
+		held := r.stored()
+		held.Finalizers = nil
+		return r.plane.Client.Update(r.t.Context(), held) == nil
+	})
 	rig.Eventually(r.t, patience, "the Watcher is gone", func() bool { return r.stored() == nil })
 	r.end()
 	w = todaysObject(r.t, "Watcher")

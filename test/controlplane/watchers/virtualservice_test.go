@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
@@ -229,14 +230,15 @@ func fromBefore(r *routes) {
 	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"),
 		v1beta2.GroupVersion().WithKind("Watcher"))})
 	r.must(r.plane.Client.Create(r.t.Context(), theirs, client.FieldOwner("lifecycle-manager")))
-	before := r.watcher("before")
-	before.Status.Conditions = append(before.Status.Conditions,
-		metav1.Condition{
-			Type: "VirtualService", Status: metav1.ConditionTrue, Reason: "Ready",
-			LastTransitionTime: metav1.Now(),
-		},
-		metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()})
-	r.must(r.plane.Client.Status().Update(r.t.Context(), before))
+	rig.Eventually(r.t, patience, "the status has their conditions", func() bool {
+		before := r.watcher("before")
+		for _, name := range []string{"VirtualService", "Theirs"} {
+			before.Status.Conditions = append(before.Status.Conditions, metav1.Condition{
+				Type: name, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now(),
+			})
+		}
+		return r.plane.Client.Status().Update(r.t.Context(), before) == nil
+	})
 	r.applyYAML(istioGateway("before", "a.example.com"))
 	r.await("before", "Ready", "RouteApplied")
 	r.awaitSpec("before", virtualService("before", "manager-before", "a.example.com", events))

@@ -2,12 +2,12 @@ package watchers
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -321,20 +321,10 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 // uses it.
 func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	crds, err := client.New(plane.Config, client.Options{Scheme: crdScheme(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	definition := manifests.Watchers(t)
-	current := &apiextensionsv1.CustomResourceDefinition{}
-	if err := crds.Get(t.Context(), client.ObjectKeyFromObject(definition), current); err != nil {
-		t.Fatal(err)
-	}
-	current.Spec = definition.Spec
-	if err := crds.Update(t.Context(), current); err != nil {
-		t.Fatal(err)
-	}
-	rig.Eventually(t, time.Minute, "the new definition is in force", func() bool {
+	changeDefinition(t, plane, false, func(current *apiextensionsv1.CustomResourceDefinition) {
+		current.Spec = manifests.Watchers(t).Spec
+	})
+	rig.Eventually(t, patience, "the new definition is in force", func() bool {
 		wrong := manifests.Object(t, goodWatcher)
 		wrong.SetName("probe")
 		setField(t, wrong, "field", "data")
@@ -342,13 +332,25 @@ func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
 	})
 }
 
-func crdScheme(t *testing.T) *runtime.Scheme {
+// changeDefinition changes the definition of Watcher, or its status. The API server writes the status, too.
+func changeDefinition(
+	t *testing.T, plane *apiserver.ControlPlane, status bool, change func(*apiextensionsv1.CustomResourceDefinition),
+) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+	crds, err := client.New(plane.Config, client.Options{Scheme: scheme})
+	if err = errors.Join(err, apiextensionsv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	return scheme
+	rig.Eventually(t, patience, "the definition can be changed", func() bool {
+		current := &apiextensionsv1.CustomResourceDefinition{}
+		err := crds.Get(t.Context(), client.ObjectKeyFromObject(manifests.Watchers(t)), current)
+		change(current)
+		if status {
+			return err == nil && crds.Status().Update(t.Context(), current) == nil
+		}
+		return err == nil && crds.Update(t.Context(), current) == nil
+	})
 }
 
 func watchersAreShownInATable(t *testing.T, plane *apiserver.ControlPlane) {
@@ -454,19 +456,17 @@ func canBeMended(t *testing.T, plane *apiserver.ControlPlane, wrong *unstructure
 // the stored versions.
 func (r *routes) downgradeDefinition() {
 	r.t.Helper()
-	crds, err := client.New(r.plane.Config, client.Options{Scheme: crdScheme(r.t)})
-	r.must(err)
-	current := &apiextensionsv1.CustomResourceDefinition{}
-	r.must(crds.Get(r.t.Context(), client.ObjectKeyFromObject(manifests.Watchers(r.t)), current))
-	loose := *current.Spec.Versions[len(current.Spec.Versions)-1].DeepCopy()
-	loose.Name, loose.Storage, loose.Served = "v1beta2", true, true
-	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
-	former := *loose.DeepCopy()
-	former.Name, former.Storage = "v1beta1", false
-	current.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{former, loose}
-	r.must(crds.Update(r.t.Context(), current))
-	current.Status.StoredVersions = []string{"v1beta1", "v1beta2"}
-	r.must(crds.Status().Update(r.t.Context(), current))
+	changeDefinition(r.t, r.plane, false, func(current *apiextensionsv1.CustomResourceDefinition) {
+		loose := *current.Spec.Versions[len(current.Spec.Versions)-1].DeepCopy()
+		loose.Name, loose.Storage, loose.Served = "v1beta2", true, true
+		loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
+		former := *loose.DeepCopy()
+		former.Name, former.Storage = "v1beta1", false
+		current.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{former, loose}
+	})
+	changeDefinition(r.t, r.plane, true, func(current *apiextensionsv1.CustomResourceDefinition) {
+		current.Status.StoredVersions = []string{"v1beta1", "v1beta2"}
+	})
 	rig.Eventually(r.t, patience, "the loose definition is in force", func() bool {
 		probe := manifests.Object(r.t, goodWatcher)
 		setField(r.t, probe, "serviceInfo.port", int64(0))

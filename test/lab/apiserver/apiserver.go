@@ -14,9 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +31,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // stopGrace is how long each process may take to end by itself. The API server would wait longer
@@ -111,6 +117,7 @@ type ControlPlane struct {
 	Client client.Client
 
 	plane    *envtest.ControlPlane
+	holders  []int      // of its ports
 	users    sync.Mutex // envtest numbers its certificates without one
 	guard    *guard
 	logger   *slog.Logger
@@ -152,7 +159,7 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 	}
 	defer logs.close() // the processes have their own handles
 	c.plane = newPlane(c.guard, logs, opts)
-	if err := c.startPlane(ctx, opts); err != nil {
+	if err := errors.Join(c.reserve(), c.startPlane(ctx, opts)); err != nil {
 		return fmt.Errorf("%w%s", err, logs.tail())
 	}
 	c.logger.InfoContext(ctx, "control plane started", "url", c.Config.Host, "kubeconfig", c.Kubeconfig, "duration",
@@ -176,6 +183,24 @@ func newPlane(g *guard, logs *logs, opts Options) *envtest.ControlPlane {
 		args.Set(name, values...)
 	}
 	return plane
+}
+
+// reserve holds the ports until Stop. Without that, envtest finds free ones and releases them, and another process may
+// get them in the seconds until the programs listen.
+func (c *ControlPlane) reserve() error {
+	var ports [3]string
+	for i := range ports {
+		holder, port, err := machine.ReservePort()
+		if err != nil {
+			return err
+		}
+		c.holders, ports[i] = append(c.holders, holder), strconv.Itoa(port)
+	}
+	const host = "127.0.0.1"
+	c.plane.APIServer.SecureServing.ListenAddr = envtest.ListenAddr{Address: host, Port: ports[0]}
+	c.plane.Etcd.URL = &url.URL{Scheme: "http", Host: net.JoinHostPort(host, ports[1])}
+	c.plane.Etcd.Configure().Set("listen-peer-urls", "http://"+net.JoinHostPort(host, ports[2]))
+	return nil
 }
 
 // startPlane bounds the start of envtest, which has no context. When ctx ends, the guard kills its
@@ -312,6 +337,9 @@ func (c *ControlPlane) Stop() error {
 			}
 		}
 		c.stopErr = c.guard.close()
+		for _, holder := range c.holders {
+			_ = syscall.Close(holder) // It was bound only.
+		}
 		if c.Kubeconfig != "" {
 			c.stopErr = errors.Join(c.stopErr, removeIfThere(c.Kubeconfig))
 		}

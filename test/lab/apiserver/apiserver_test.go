@@ -14,23 +14,14 @@ import (
 	"time"
 )
 
-// eventually polls until done is true, 10 s at most.
+// eventually polls until done is true, for minutes.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	if !poll(done) {
-		t.Fatalf("not within 10s: %s", what)
-	}
-}
-
-func poll(done func() bool) bool {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !done(); <-ticker.C {
+	for deadline := time.Now().Add(startTimeout); !done(); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return false
+			t.Fatalf("not within %s: %s", startTimeout, what)
 		}
 	}
-	return true
 }
 
 func exists(path string) bool {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -26,8 +27,8 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	case len(current) < wanted && len(current)+len(old) <= wanted:
 		name := fmt.Sprintf("%s-%s-%s", deployment.Name, hash, rand.String(5))
 		p, err := n.newPod(client.ObjectKeyFromObject(deployment), name, hash, &deployment.Spec.Template)
-		if apierrors.IsNotFound(err) {
-			return err // Its account is missing: it is tried again.
+		if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			return err // Its account is missing, say: it is tried again.
 		}
 		if err != nil {
 			n.t.Errorf("Deployment %s: %v", deployment.Name, err)

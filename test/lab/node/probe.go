@@ -16,7 +16,7 @@ import (
 )
 
 // requestTimeout bounds one request of [Node.Get].
-const requestTimeout = 10 * time.Second
+const requestTimeout = time.Minute
 
 // check is a probe of a container with its schedule.
 type check struct {

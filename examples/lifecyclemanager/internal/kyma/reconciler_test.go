@@ -21,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func TestKyma(t *testing.T) {
@@ -358,11 +359,12 @@ func (w *world) testRepair(t *testing.T) {
 	definition.SetAPIVersion("apiextensions.k8s.io/v1")
 	definition.SetKind("CustomResourceDefinition")
 	definition.SetName("moduletemplates.operator.kyma-project.io")
+	name := client.ObjectKeyFromObject(definition)
+	w.must(w.skr.Client.Get(t.Context(), name, definition))
+	former := definition.GetUID()
 	w.must(w.skr.Client.Delete(t.Context(), definition))
-	for range 20 {
-		if w.settle() == nil && len(w.catalog()) == 1 {
-			return
-		}
-	}
-	t.Error("the catalog does not come back")
+	lab.Eventually(t, patience, "the catalog comes back", func() bool {
+		w.must(w.settle())
+		return w.skr.Client.Get(t.Context(), name, definition) == nil && definition.GetUID() != former && len(w.catalog()) == 1
+	})
 }

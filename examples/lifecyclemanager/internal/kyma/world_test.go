@@ -34,7 +34,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-const fresh = time.Hour
+const fresh, patience = time.Hour, 5 * time.Minute
 
 // world is a control plane and one runtime, with both reconcilers.
 type world struct {
@@ -116,7 +116,7 @@ func key(name string) types.NamespacedName {
 // It returns the error of a crash only.
 func (w *world) settle() error {
 	w.t.Helper()
-	limit := time.Now().Add(5 * time.Minute)
+	limit := time.Now().Add(patience)
 	for quiet := 0; quiet < 2; { // The Manifests change the status of the Kyma.
 		again, err := w.round()
 		switch {

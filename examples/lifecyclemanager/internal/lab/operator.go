@@ -1,14 +1,18 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,7 +49,7 @@ func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) 
 	}
 	var deployment *appsv1.Deployment
 	for _, object := range objects {
-		if err := l.Apply(ctx, l.Plane, object); err != nil {
+		if err := l.deploy(ctx, object); err != nil {
 			return err
 		}
 		if object.GetKind() == "Deployment" {
@@ -68,6 +72,18 @@ func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) 
 		}
 	}
 	return l.StartOperator(ctx)
+}
+
+// deploy applies an object, again while the API server does not serve a definition that it has just stored.
+func (l *Lab) deploy(ctx context.Context, object *unstructured.Unstructured) (err error) {
+	const patience = 3 * time.Minute
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	late := machine.Poll(ctx, func() bool {
+		err = l.Apply(ctx, l.Plane, object)
+		return !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err)
+	})
+	return cmp.Or(err, late)
 }
 
 // Apply applies an object with a field owner of its own. Unknown fields are errors.

@@ -28,8 +28,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
+
+const patience = 5 * time.Minute
 
 // world is one API server, which is control plane and runtime.
 type world struct {
@@ -83,10 +86,17 @@ func (w *world) must(err error) {
 
 func (w *world) reconcile() ctrl.Result { return w.reconcileOne("m") }
 
-func (w *world) reconcileOne(name string) ctrl.Result {
+// reconcileOne tries again after an error, as a controller does: an API server may answer 404 for a definition that it
+// has just stored.
+func (w *world) reconcileOne(name string) (result ctrl.Result) {
 	w.t.Helper()
-	result, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key(name)})
-	w.must(err)
+	lab.Eventually(w.t, patience, "a reconcile of "+name+" succeeds", func() bool {
+		var err error
+		if result, err = w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key(name)}); err != nil {
+			w.t.Log("a reconcile is repeated: ", err)
+		}
+		return err == nil
+	})
 	return result
 }
 

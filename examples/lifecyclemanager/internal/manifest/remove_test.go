@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestRemoval deletes nothing that others need: the custom resources before their manager, and
@@ -121,14 +122,11 @@ func (w *world) keda(name string) *unstructured.Unstructured {
 
 func (w *world) untilGone(name string) {
 	w.t.Helper()
-	for range 100 {
-		if _, there := w.message(name); !there {
-			return
-		}
+	lab.Eventually(w.t, patience, "Manifest "+name+" ends", func() bool {
 		w.reconcileOne(name)
-	}
-	message, _ := w.message(name)
-	w.t.Fatalf("Manifest %s does not end: %s", name, message)
+		_, there := w.message(name)
+		return !there
+	})
 }
 
 func namespace(name string) any {
