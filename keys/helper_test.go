@@ -12,7 +12,7 @@ import (
 )
 
 // patience bounds the time of prompt operations on a busy machine.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 const runtime1 = "skr-1"
 

@@ -42,17 +42,18 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// With HTTP/1.1, net/http closes a connection if the answer arrives 50 ms before its writing
-		// goroutine runs, which happens on busy machines.
-		limit := map[string]int64{http2: 1, http1: 10}[protocol]
-		if n := end.connections.Load(); n > limit {
-			t.Errorf("1000 events took %d connections, want at most %d", n, limit)
+		if n := end.connections.Load(); n > fewConnections(protocol) {
+			t.Errorf("1000 events took %d connections, want at most %d", n, fewConnections(protocol))
 		}
 		if want := map[string]int64{http2: 2, http1: 1}[protocol]; major.Load() != want {
 			t.Errorf("spoke HTTP/%d, want HTTP/%d", major.Load(), want)
 		}
 	})
 }
+
+// fewConnections is the most for requests in sequence. With HTTP/1.1, net/http closes a connection if the
+// answer arrives 50 ms before its writing goroutine runs, which happens on busy machines.
+func fewConnections(protocol string) int64 { return map[string]int64{http2: 1, http1: 10}[protocol] }
 
 func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 	t.Parallel()
@@ -90,16 +91,15 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, strings.Repeat("x", 32<<10))
 		})
-		forwarder := newForwarder(t, ends.client, end.address(),
-			httpmtls.Options{Protocol: protocol})
+		forwarder := newForwarder(t, ends.client, end.address(), unhurried(protocol))
 		for range 10 {
 			failure := failureOf(t, forward(t, forwarder, event("object")))
 			if failure.Status != http.StatusServiceUnavailable || len(failure.Body) != 1<<10 {
 				t.Fatalf("status %d with %d bytes of its body, want 503 with 1 KiB", failure.Status, len(failure.Body))
 			}
 		}
-		if n := end.connections.Load(); n != 1 {
-			t.Errorf("30 refusals took %d connections, want 1", n)
+		if n := end.connections.Load(); n > fewConnections(protocol) {
+			t.Errorf("30 refusals took %d connections, want at most %d", n, fewConnections(protocol))
 		}
 	})
 }

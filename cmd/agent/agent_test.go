@@ -313,9 +313,8 @@ func TestStillAnswersWhileOthersLearnThatItStops(t *testing.T) {
 		t.Errorf("healthz is %d, want 200", status)
 	}
 	s.review(t, "demo", false)
-	if events := s.stop(t); events["delivered"] != 2.0 {
-		t.Errorf("fates %v, want the event and a resync delivered", events)
-	}
+	kcp.next(t)
+	s.stop(t)
 }
 
 func TestOneDebugLineForEachEvent(t *testing.T) {

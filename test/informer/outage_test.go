@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -89,9 +90,13 @@ func TestOutages(t *testing.T) {
 // define creates a definition, and returns when it is served.
 func define(t *testing.T, c client.Client, crd *apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
-	if err := c.Create(t.Context(), crd); err != nil {
-		t.Fatal(err)
-	}
+	lab.Eventually(t, patience, "the definition is stored, and an earlier one is gone", func() bool {
+		err := c.Create(t.Context(), crd)
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	t.Cleanup(func() {
 		err := c.Delete(context.WithoutCancel(t.Context()), crd)
 		if client.IgnoreNotFound(err) != nil {
