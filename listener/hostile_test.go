@@ -1,9 +1,7 @@
 package listener_test
 
 import (
-	"bytes"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"runtime"
@@ -71,25 +69,4 @@ func heap() int64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
-}
-
-// A runtime that changes its freshness with each heartbeat does not fill the log.
-func TestHostileRuntimeWritesFewLines(t *testing.T) {
-	t.Parallel()
-	const flips, most = 1000, 60
-	var log bytes.Buffer
-	watched := newFleet(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{},
-		listener.Options{Fleet: watched, RuntimeRate: flips, RuntimeBurst: 10 * flips, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	for n := range flips {
-		batch := heartbeat(runtimeA, 1)
-		batch.Heartbeat.Number = uint64(n + 1)
-		batch.Heartbeat.OldestPending = time.Duration(n%2) * time.Hour
-		if w := serve(l, batchFrom(t, runtimeA, batch)); w.Code != http.StatusAccepted {
-			t.Fatalf("heartbeat %d is answered %d", n, w.Code)
-		}
-	}
-	if lines := strings.Count(log.String(), "\n"); lines == 0 || lines > most {
-		t.Errorf("%d lines for %d changes, want 1 to %d", lines, flips, most)
-	}
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"log/slog"
 	"regexp"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -192,43 +190,4 @@ func TestFlappingRuntimeDoesNotFloodTheLog(t *testing.T) {
 	if !strings.Contains(log.String(), "suppressed=") {
 		t.Error("no line names the number of suppressed ones")
 	}
-}
-
-func hostile(n int) message {
-	m := beat(strings.Repeat("e", 500)+strconv.Itoa(n), 1, 1)
-	m.beat.Instance = strings.Repeat("i", 512)
-	m.beat.KeyMaterialError, m.beat.Version = strings.Repeat("k", 512), strings.Repeat("v", 512)
-	m.beat.Dropped = map[string]int64{}
-	for i := range 64 {
-		m.beat.CAFingerprints = append(m.beat.CAFingerprints, strings.Repeat("f", 508)+strconv.Itoa(i))
-		m.beat.Dropped[strings.Repeat("d", 508)+strconv.Itoa(i)] = 1
-	}
-	return m
-}
-
-func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
-	f, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const runtimes = 100
-	before := heap()
-	for n := range runtimes {
-		for epoch := range 20 {
-			send(f, core.RuntimeID(strconv.Itoa(n)), kyma, hostile(epoch))
-		}
-	}
-	each := (heap() - before) / runtimes
-	t.Logf("%d bytes for each hostile runtime", each)
-	if each > 64<<10 {
-		t.Errorf("%d bytes for each hostile runtime, want at most 64 KiB", each)
-	}
-	runtime.KeepAlive(f)
-}
-
-func heap() int {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc)
 }
