@@ -111,9 +111,11 @@ func TestMalformedBatches(t *testing.T) {
 		}
 	}
 	same := func(_, _ map[string]any) {}
-	inBase64 := func(e, _ map[string]any) {
-		delete(e, "data")
-		e["data_base64"] = []byte("{\"watched\":{\"name\":\"\xff\"},\"watchedGvk\":{\"kind\":\"a\"}}")
+	inBase64 := func(data string) string {
+		return string(oneEvent(t, func(e, _ map[string]any) {
+			delete(e, "data")
+			e["data_base64"] = []byte(data)
+		}))
 	}
 	for name, body := range map[string]string{
 		"empty":           "",
@@ -122,7 +124,8 @@ func TestMalformedBatches(t *testing.T) {
 		"too many":        "[" + strings.Repeat("{},", 500) + "{}]",
 		"too long":        "[" + strings.Repeat(" ", 256<<10) + "]",
 		"no UTF-8":        strings.Replace(string(oneEvent(t, same)), "demo", "\xff", 1),
-		"no UTF-8 inside": string(oneEvent(t, inBase64)),
+		"no UTF-8 inside": inBase64("{\"watched\":{\"name\":\"\xff\"},\"watchedGvk\":{\"kind\":\"a\"}}"),
+		"more than data":  inBase64(`{"watched":{"name":"a"},"watchedGvk":{"kind":"a"}}{}`),
 	} {
 		if _, err := contract.V3.Decode([]byte(body)); !errors.Is(err, contract.ErrMalformed) {
 			t.Errorf("%s: error %v, want ErrMalformed", name, err)

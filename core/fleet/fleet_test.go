@@ -514,6 +514,19 @@ func TestMemoryIsBounded(t *testing.T) {
 		if n := len(r.fleet.Get("0", kyma).Replicas); n != 8 {
 			t.Errorf("%d replicas are kept, want 8", n)
 		}
+		send(r.fleet, "1", kyma, with(beat("e", 1, 1), func(b *core.Heartbeat) {
+			b.Dropped = map[string]int64{}
+			for n := range 100 {
+				b.Dropped[fmt.Sprint("reason_", n)] = 1
+			}
+		}))
+		dropped, sum := r.fleet.Get("1", kyma).Replicas[0].Heartbeat.Dropped, int64(0)
+		for _, n := range dropped {
+			sum += n
+		}
+		if len(dropped) != 16 || sum != 100 {
+			t.Errorf("%d reasons with %d drops are kept, want 16 with 100", len(dropped), sum)
+		}
 	})
 }
 
