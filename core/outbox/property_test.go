@@ -15,13 +15,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-var seedFlag = flag.Uint64("outbox.seed", 0, "seed of the only run of the property test; 0: random ones")
+var seedFlag = flag.Uint64("outbox.seed", 0, "seed of the only run of the property test; 0: from 1 on")
 
 // The guarantee, whatever the control plane and the path to it do for a while: after the last
 // commit of each object, a look at it starts, or at its whole runtime. Each event has one counted
 // fate at all times.
 func TestNothingIsLostWhateverHappens(t *testing.T) {
-	runs, first := 300, rand.Uint64()
+	runs, first := 300, uint64(1) // A seed that fails must fail each time.
 	switch {
 	case *seedFlag != 0:
 		runs, first = 1, *seedFlag
