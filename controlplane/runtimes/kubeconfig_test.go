@@ -2,8 +2,6 @@ package runtimes_test
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"io"
 	"net/http"
@@ -228,23 +226,14 @@ func TestKubeconfigsMakeTypedClients(t *testing.T) {
 		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"}}`)
 	}))
 	defer server.Close()
-	text := strings.Replace(kubeconfig, "https://192.0.2.1", server.URL, 1)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	text = strings.Replace(text, "cluster: {server", "cluster: {certificate-authority-data: "+
-		base64.StdEncoding.EncodeToString(ca)+", server", 1)
-	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
-		runtimes.KubeconfigOptions{
-			Scheme: scheme.Scheme, Configure: func(config *rest.Config) { config.UserAgent = "my-operator" },
-			Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-				mapper := meta.NewDefaultRESTMapper(nil)
-				mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-				return mapper, nil
-			},
-		})
-	c, err := kubeconfigs(t.Context(), &corev1.ConfigMap{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := connectTo(t, server, runtimes.KubeconfigOptions{
+		Scheme: scheme.Scheme, Configure: func(config *rest.Config) { config.UserAgent = "my-operator" },
+		Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			mapper := meta.NewDefaultRESTMapper(nil)
+			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+			return mapper, nil
+		},
+	})
 	node := &corev1.Node{}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "node"}, node); err != nil || node.Name != "node" ||
 		agent != "my-operator" {

@@ -199,10 +199,8 @@ func TestListener(t *testing.T) {
 		id, domain, path string
 		want             int
 	}{
-		"another domain":            {testRuntime, "other.kyma.example.com", path, http.StatusForbidden},
-		"an unknown runtime":        {"unknown", "unknown.kyma.example.com", path, http.StatusForbidden},
-		"contract v3, by no route":  {testRuntime, testRuntime + ".kyma.example.com", "/v3/lifecycle-manager/events", http.StatusNotFound},
-		"another manager, no route": {testRuntime, testRuntime + ".kyma.example.com", "/v2/other/event", http.StatusNotFound},
+		"another domain":     {testRuntime, "other.kyma.example.com", path, http.StatusForbidden},
+		"an unknown runtime": {"unknown", "unknown.kyma.example.com", path, http.StatusForbidden},
 	} {
 		if status := w.post(w.client(test.id, test.domain), test.path); status != test.want {
 			t.Errorf("%s: status %d, want %d", name, status, test.want)

@@ -52,9 +52,9 @@ func start(t *testing.T, env []string, args ...string) *program {
 		t.Fatal(err)
 	}
 	p := &program{cmd: exec.CommandContext(t.Context(), self, args...), tmp: t.TempDir()}
-	// Where the machine is busy, a write is committed long after the agent has seen it, and a resend comes between steps.
+	// On a busy machine, a resend comes only where a commit was late, and not between two steps.
 	p.cmd.Env = append(os.Environ(), append(env, asProgram+"=1", "TMPDIR="+p.tmp, "KCP_CONTRACT=",
-		"SETTLE=2s", "RESEND_AFTER=0s", "RESEND_RESYNC=0s")...)
+		"RESEND_AFTER=60s", "RESEND_RESYNC=60s")...)
 	p.cmd.Stderr = &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdout, err := p.cmd.StdoutPipe()
@@ -182,7 +182,7 @@ func TestDemo(t *testing.T) {
 			default:
 				p.checkEnd(t, 0)
 			}
-			checkOutput(t, name, p.text.String())
+			checkOutput(t, p.text.String())
 			if name == "v3" {
 				checkShownOutput(t, p.text.String())
 			}
@@ -209,20 +209,16 @@ func (p *program) checkEnd(t *testing.T, code int) {
 }
 
 // checkOutput fails unless each step has its line.
-func checkOutput(t *testing.T, contract, text string) {
+func checkOutput(t *testing.T, text string) {
 	t.Helper()
-	reconciles := "3"
-	if contract == "v1" {
-		// The first object names the owner for a resync, which may arrive during the first reconcile.
-		reconciles = "[34]"
-	}
 	for _, want := range []string{
 		"create .* accepted +started +[0-9]+ ms after the commit, sees replicas 1, image app:v1",
 		"replicas 1 to 2 .* accepted +started +[0-9]+ ms after the commit, sees replicas 2, image app:v1",
 		"only metadata.* unchanged +none, as expected",
 		"dry run.* dry_run +none, as expected",
 		"delete .* accepted +started +[0-9]+ ms after the commit, sees no Deployment",
-		"3 of 5 writes mattered. " + reconciles + " reconciles started: all of runtime-1, none of runtime-2",
+		// One more follows a resync, as after a canary that is proved for the first time, or a commit that was late.
+		"3 of 5 writes mattered. [345] reconciles started: all of runtime-1, none of runtime-2",
 	} {
 		if !matches(want, text) {
 			t.Errorf("no %q in\n%s", want, text)

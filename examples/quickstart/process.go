@@ -171,22 +171,16 @@ func (r *remote) agentSettings() []string {
 	if r.broker != nil {
 		transport, address = "nats", r.broker.addr
 	}
-	// The demo is over by then, unless a slow machine commits after the settle time. With --serve,
-	// each write shall have one reconcile.
-	resend := 20 * time.Second
-	if r.settings.serve {
-		resend = 0
-	}
 	settings := []string{
 		"WEBHOOK_PORT=" + portOf(r.agent.webhook), "WEBHOOK_BIND=127.0.0.1",
 		"METRICS_PORT=" + portOf(r.agent.metrics), "METRICS_BIND=127.0.0.1",
 		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 		"TRANSPORT=" + transport, "KCP_ADDR=" + address,
 		"KCP_CONTRACT=" + string(r.settings.contract), "MANAGERS=" + component,
-		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=2s",
-		"RESEND_AFTER=" + resend.String(),
+		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=5s",
+		"RESEND_AFTER=20s", // For a slow machine, which commits after the settle time.
 	}
-	for _, name := range []string{"SETTLE", "RESEND_AFTER", "RESEND_RESYNC"} { // For a test on a busy machine.
+	for _, name := range []string{"RESEND_AFTER", "RESEND_RESYNC"} { // For a test on a busy machine.
 		if value, set := os.LookupEnv(name); set {
 			settings = append(settings, name+"="+value)
 		}

@@ -3,21 +3,7 @@ package loss
 import (
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
-
-func TestASeedStandsForASchedule(t *testing.T) {
-	const duration = 30 * time.Second
-	for seed := range uint64(50) {
-		if diff := cmp.Diff(NewSchedule(seed, duration), NewSchedule(seed, duration)); diff != "" {
-			t.Fatalf("seed %d gave two schedules:\n%s", seed, diff)
-		}
-	}
-	if cmp.Equal(NewSchedule(1, duration).Faults, NewSchedule(2, duration).Faults) {
-		t.Error("seeds 1 and 2 gave the same faults")
-	}
-}
 
 func TestTwentySeedsBringEveryFault(t *testing.T) {
 	seen := make(map[Kind]int)

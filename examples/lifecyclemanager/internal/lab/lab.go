@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -68,6 +69,14 @@ type Runtime struct {
 	id    string
 	plane *apiserver.ControlPlane
 	node  *node
+}
+
+// Inventory returns all objects of the runtime, except Events.
+func (r *Runtime) Inventory(ctx context.Context) (objects []string, err error) {
+	err = r.plane.Objects(ctx, func(kind string, o *metav1.PartialObjectMetadata) {
+		objects = append(objects, kind+" "+client.ObjectKeyFromObject(o).String())
+	})
+	return objects, err
 }
 
 // ControlPlane is the id of the control plane as its own runtime.

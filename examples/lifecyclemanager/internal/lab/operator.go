@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +48,7 @@ func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) 
 	}
 	var deployment *appsv1.Deployment
 	for _, object := range objects {
-		if err := l.deploy(ctx, object); err != nil {
+		if err := l.Apply(ctx, l.Plane, object); err != nil {
 			return err
 		}
 		if object.GetKind() == "Deployment" {
@@ -74,23 +73,18 @@ func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) 
 	return l.StartOperator(ctx)
 }
 
-// deploy applies an object, again while the API server does not serve a definition that it has just stored.
-func (l *Lab) deploy(ctx context.Context, object *unstructured.Unstructured) (err error) {
-	const patience = 3 * time.Minute
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// Apply applies an object with a field owner of its own. Unknown fields are errors. Apply waits
+// while the API server does not serve a definition that it has just stored.
+func (l *Lab) Apply(ctx context.Context, cluster client.Client, object *unstructured.Unstructured) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	late := machine.Poll(ctx, func() bool {
-		err = l.Apply(ctx, l.Plane, object)
+	strict := client.WithFieldValidation(cluster, metav1.FieldValidationStrict)
+	_ = machine.Poll(ctx, func() bool {
+		err = strict.Apply(ctx, client.ApplyConfigurationFromUnstructured(object.DeepCopy()),
+			client.FieldOwner("lab"), client.ForceOwnership)
 		return !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err)
 	})
-	return cmp.Or(err, late)
-}
-
-// Apply applies an object with a field owner of its own. Unknown fields are errors.
-func (l *Lab) Apply(ctx context.Context, cluster client.Client, object *unstructured.Unstructured) error {
-	strict := client.WithFieldValidation(cluster, metav1.FieldValidationStrict)
-	return strict.Apply(ctx, client.ApplyConfigurationFromUnstructured(object.DeepCopy()),
-		client.FieldOwner("lab"), client.ForceOwnership)
+	return err
 }
 
 func (l *Lab) operatorKubeconfig() string { return filepath.Join(l.Dir, "operator.kubeconfig") }
