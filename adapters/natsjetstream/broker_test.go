@@ -112,7 +112,8 @@ func (b *broker) kill() {
 // connect returns a connection that the test closes.
 func (b *broker) connect(opts ...nats.Option) *nats.Conn {
 	b.t.Helper()
-	conn, err := nats.Connect(b.addr, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))...)
+	conn, err := nats.Connect(b.addr, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+		nats.Timeout(patience))...)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestLoudRuntimeWaits(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, allowAll(), natsjetstream.Options{RuntimeRate: 200, RuntimeBurst: 100, GiveUpAfter: time.Millisecond})
 	stream := must(jetstream.New(s.connect()))
-	const messages, events = 24, 100 // 12 s of the share.
+	const messages, events = 12, 100 // 6 s of the share.
 	names := strings.Fields(strings.Repeat("object ", events))
 	for i := range messages {
 		publishFrom(t, stream, "loud", numbered(uint64(i*events+1), names...), "")
