@@ -34,7 +34,9 @@ func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		stream, clock := &remote{ahead: time.Hour}, newClock(time.Now)
-		_, _ = clock.sync(t.Context(), stream)
+		for range 2 { // The second one does not measure.
+			_, _ = clock.sync(t.Context(), stream)
+		}
 		stream.silent = true
 		time.Sleep(clockInterval)
 

@@ -64,25 +64,6 @@ func TestStepOfTheClockChangesNothing(t *testing.T) {
 	}
 }
 
-// A clock that runs at another speed is measured again after a minute.
-func TestClockIsMeasuredAgain(t *testing.T) {
-	t.Parallel()
-	stream := newStream(t)
-	var ahead time.Duration
-	clock := natsjetstream.NewClock(func() time.Time { return time.Now().Add(ahead) })
-	for _, step := range []struct{ ahead, want time.Duration }{
-		{time.Hour, 0},
-		{time.Hour + 30*time.Second, 30 * time.Second}, // It is measured at most once a minute.
-		{2 * time.Hour, 0},
-	} {
-		ahead = step.ahead
-		clock.Sync(t.Context(), stream)
-		if age := clock.Age(time.Now().Round(0)).Round(10 * time.Second); age != step.want {
-			t.Errorf("at a difference of %v, a new message is %v old, want %v", step.ahead, age, step.want)
-		}
-	}
-}
-
 func newStream(t *testing.T) jetstream.Stream {
 	t.Helper()
 	conn := newBroker(t).connect()

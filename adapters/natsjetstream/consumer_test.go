@@ -125,19 +125,6 @@ func (s *scene) awaitEmpty() {
 	})
 }
 
-func TestAcknowledgedMeansEnqueued(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, allowAll(), natsjetstream.Options{})
-	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a", "b"))
-	if got := len(s.handler.Acknowledged(manager)); got != 2 {
-		t.Errorf("Forward returned when %d of 2 events were enqueued", got)
-	}
-	if runtime := s.handler.Calls()[0].Runtime; runtime != "runtime-1" {
-		t.Errorf("the sender is %q, want that of the subject", runtime)
-	}
-	s.awaitEmpty()
-}
-
 // Without an operator the stream takes the events.
 func TestStreamKeepsEventsOfAnOperatorThatIsAway(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -399,14 +398,5 @@ func TestFailuresEndWithAReason(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestExitCodes(t *testing.T) {
-	t.Parallel()
-	for want, err := range map[int]error{0: nil, 1: errors.New("x"), 2: errSettings} {
-		if got := exitCode(err); got != want {
-			t.Errorf("exit code %d of %v, want %d", got, err, want)
-		}
 	}
 }

@@ -222,14 +222,3 @@ func TestSetOrigin(t *testing.T) {
 		t.Errorf("origins %v, want the two connections of runtime a", r.limiter.origins)
 	}
 }
-
-func TestClosedConnectionHasNoSlot(t *testing.T) {
-	t.Parallel()
-	r := run(t, noContent, Options{})
-	if _, err := r.get(t, newClient(t, nil)); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.stop(); err != nil || r.limiter.len() != 0 {
-		t.Errorf("Serve returned %v, and %d slots are in use, want none", err, r.limiter.len())
-	}
-}

@@ -235,7 +235,7 @@ func TestCheckBesideAnAgent(t *testing.T) {
 		lab.Eventually(t, patience, "more heartbeats", func() bool { return number() > before+more })
 	}
 	// The first resyncs, and stalls of a busy machine, may come between. A check that costs one does so each time.
-	lab.Eventually(t, patience, "checks leave the agent alone in the fleet, fresh all the time, and cost no resync", func() bool {
+	lab.Eventually(t, patience, "checks leave the agent alone in the fleet and fresh, without a resync", func() bool {
 		before, deliveries := watched.Get(runtime, manager), len(s.operator.Deliveries())
 		for range 3 {
 			if out, code := lab.Check(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {

@@ -204,12 +204,8 @@ var beginningOfLargeReview = sync.OnceValue(func() string {
 func (s *scene) floods() []attack {
 	const pause = 2 * time.Second
 	return []attack{
-		{"connections that say nothing", 2000, pause, plain(s.webhook(), cutOff), true},
 		{"handshakes that never end", 1000, pause, plain(s.webhook(), func(ctx context.Context, conn net.Conn) error {
 			return drip(ctx, conn, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"+strings.Repeat("a", 500))
-		}), true},
-		{"a byte of a header every second", 400, pause, s.overTLS(func(ctx context.Context, conn net.Conn) error {
-			return drip(ctx, conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\nX: "+strings.Repeat("a", 500))
 		}), true},
 		{"a byte of a large body every second", 400, pause, s.overTLS(func(ctx context.Context, conn net.Conn) error {
 			whole := beginningOfLargeReview()
