@@ -48,6 +48,9 @@ func compile(command string) (string, error) {
 	path := filepath.Join(test.Root(), "bin", "test", filepath.Base(command))
 	// The go command writes a program anew only if that is out of date. Two at a time would both write it, the second one
 	// while tests of the first run it.
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
 	unlock, err := program.Lock(context.Background(), path+".lock", func() {})
 	if err != nil {
 		return "", err
