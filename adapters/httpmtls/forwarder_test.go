@@ -336,7 +336,7 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 		source := &switchSource{}
 		source.set(ends.client)
 		forwarder := must(httpmtls.NewForwarder(source, end.address(), version, httpmtls.Options{}))
-		defer forwarder.Close()
+		t.Cleanup(func() { _ = forwarder.Close() })
 		source.set(nil)
 		failure := failureOf(t, forward(t, forwarder, event("a")))
 		if core.IsPermanent(failure) || core.Reason(failure) != "material" {

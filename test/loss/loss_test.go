@@ -122,7 +122,8 @@ func run(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule Sch
 	if !with.naive {
 		s.checkAccounts()
 		const most = 40
-		if s.t.Logf("%d events, %d resyncs", r.events, r.resyncs); with.way == active && r.resyncs > most {
+		s.t.Logf("%d events, %d resyncs", r.events, r.resyncs)
+		if with.way == active && r.resyncs > most {
 			s.t.Errorf("want at most %d resyncs", most)
 		}
 		s.report(&r, began)

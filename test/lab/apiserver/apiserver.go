@@ -197,7 +197,7 @@ func (c *ControlPlane) reserve() error {
 		c.holders, ports[i] = append(c.holders, holder), strconv.Itoa(port)
 	}
 	const host = "127.0.0.1"
-	c.plane.APIServer.SecureServing.ListenAddr = envtest.ListenAddr{Address: host, Port: ports[0]}
+	c.plane.APIServer.ListenAddr = envtest.ListenAddr{Address: host, Port: ports[0]}
 	c.plane.Etcd.URL = &url.URL{Scheme: "http", Host: net.JoinHostPort(host, ports[1])}
 	c.plane.Etcd.Configure().Set("listen-peer-urls", "http://"+net.JoinHostPort(host, ports[2]))
 	return nil
