@@ -89,6 +89,7 @@ jetstream { store_dir: "{{.Node.Dir}}/store"{{if .Sync}}, sync_interval: always{
   key_file: "{{.Dir}}/tls.key"
   ca_file: "{{.Dir}}/ca.crt"
   verify_and_map: true
+  timeout: 60 # For a busy machine.
 }{{end}}
 {{template "tls" .Node}}
 {{.Authorization}}
@@ -211,7 +212,7 @@ func (b *Broker) Dial(leaf *testpki.Leaf, opts ...nats.Option) (*nats.Conn, erro
 		certificate := leaf.TLS
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificate, nil }
 	}
-	return nats.Connect(b.URLs(), append([]nats.Option{nats.Secure(config)}, opts...)...)
+	return nats.Connect(b.URLs(), append([]nats.Option{nats.Secure(config), nats.Timeout(patience)}, opts...)...)
 }
 
 // Certificate is that of a runtime.
