@@ -121,10 +121,12 @@ func (s *scene) awaitResyncs(n int) {
 		func() bool { return s.resyncs() >= n })
 }
 
-// resyncs returns how many resyncs reached the operator.
+// resyncs returns how many resyncs of agents reached the operator. Those of a fleet do not count.
+// It asks for one if the first heartbeat of an agent overtakes its first resync. The time of its
+// event is that of the delivery.
 func (s *scene) resyncs() (n int) {
 	for _, d := range s.operator.Deliveries() {
-		if d.Event.Resync && d.Runtime == runtime {
+		if d.Event.Resync && d.Runtime == runtime && !d.Event.Time.Equal(d.Received) {
 			n++
 		}
 	}
