@@ -64,9 +64,8 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 					t.Errorf("received (-want +got):\n%s", diff)
 				}
 				// With the resync, which comes first.
-				if diff := cmp.Diff(map[string]any{
-					"accepted": 2.0, "delivered": 2.0, "coalesced": 0.0, "dropped": 0.0, "pending": 0.0,
-				}, s.stop(t)); diff != "" {
+				got := s.stop(t)
+				if diff := cmp.Diff(fates{accepted: 2 + s.stalls(), done: 2 + s.stalls()}, got, cmp.AllowUnexported(fates{})); diff != "" {
 					t.Errorf("fates of events (-want +got):\n%s", diff)
 				}
 				if n := len(kcp.received); n > 0 {
@@ -97,7 +96,7 @@ func TestMetricsAddUp(t *testing.T) {
 		delivered := count(t, scrape, prefix+"events_delivered_total")
 		coalesced, pending := count(t, scrape, prefix+"events_coalesced_total"), count(t, scrape, prefix+"events_pending")
 		// With a resync for each of the two managers.
-		if accepted != 22 || accepted != delivered+coalesced+pending {
+		if accepted < 22 || accepted > 22+2*s.stalls() || accepted != delivered+coalesced+pending {
 			t.Fatalf("accepted %v = delivered %v + coalesced %v + pending %v", accepted, delivered, coalesced, pending)
 		}
 		// A refusal is counted after its answer.
@@ -116,8 +115,7 @@ func checkScrape(t *testing.T, scrape string) {
 	t.Helper()
 	for metric, want := range map[string]float64{
 		`runtime_watcher_agent_admission_reviews_total\{decision="dry_run",manager="widgets"\}`: 1,
-		`runtime_watcher_agent_events_accepted_total\{manager="gadgets"\}`:                      1,
-		"runtime_watcher_agent_build_info":                                                      1,
+		"runtime_watcher_agent_build_info": 1,
 	} {
 		if got := count(t, scrape, metric); got != want {
 			t.Errorf("%s is %v, want %v", metric, got, want)
@@ -277,8 +275,8 @@ func TestWhatIsPendingIsDeliveredBeforeTheEnd(t *testing.T) {
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "SETTLE=300ms"))
 	s.review(t, "demo", false)
-	if events := s.stop(t); events["delivered"] != 2.0 {
-		t.Errorf("fates %v, want the event and a resync delivered", events)
+	if events := s.stop(t); events.done != 2+s.stalls() {
+		t.Errorf("fates %+v, want the event and a resync delivered", events)
 	}
 	if len(kcp.received) != 1 {
 		t.Error("the event did not arrive")
@@ -290,8 +288,8 @@ func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
 	p := newPKI(t)
 	s := start(t, p, env(p, newControlPlane(t, p, http.StatusServiceUnavailable), "SHUTDOWN_TIMEOUT=400ms"))
 	s.review(t, "demo", false)
-	if events := s.stop(t); events["dropped"] != 2.0 || events["pending"] != 0.0 {
-		t.Errorf("fates %v, want the event and a resync dropped, and none pending", events)
+	if events := s.stop(t); events.dropped != 2 || events.pending != 0 {
+		t.Errorf("fates %+v, want the event and a resync dropped, and none pending", events)
 	}
 }
 

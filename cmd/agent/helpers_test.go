@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -262,8 +263,18 @@ func start(tb testing.TB, p pki, env []string, args ...string) *started {
 	return s
 }
 
-// stop stops the agent and returns its last log line about events.
-func (s *started) stop(tb testing.TB) map[string]any {
+// stalls returns how often the agent did not run for 1 s or longer, on a busy machine. Each stall adds
+// a resync for each manager.
+func (s *started) stalls() float64 {
+	lines, _ := s.log.all("reviews may have been missed: a resync is requested")
+	return float64(len(lines))
+}
+
+// fates are those of all events. done counts the delivered and the coalesced ones.
+type fates struct{ accepted, done, dropped, pending float64 }
+
+// stop stops the agent and returns the fates in its last log line.
+func (s *started) stop(tb testing.TB) fates {
 	tb.Helper()
 	s.client.CloseIdleConnections()
 	s.signal()
@@ -274,7 +285,8 @@ func (s *started) stop(tb testing.TB) map[string]any {
 	if !ok {
 		tb.Fatal("no summary of events in the log")
 	}
-	return events
+	number := func(name string) float64 { return must(strconv.ParseFloat(fmt.Sprint(events[name]), 64))(tb) }
+	return fates{number("accepted"), number("delivered") + number("coalesced"), number("dropped"), number("pending")}
 }
 
 // apiServer is the client of an API server, with its client certificates if it has any.
