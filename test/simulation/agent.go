@@ -40,6 +40,10 @@ type agent struct {
 
 // startAgent starts a life of the agent with that index, unless one runs.
 func (c *cluster) startAgent(index int, replaced bool) {
+	// A process ends at its start if its key material is broken. Kubernetes starts it again.
+	for c.keys.isBroken() {
+		sleep(time.Second)
+	}
 	c.mu.Lock()
 	if c.agents[index] != nil || c.world.over() {
 		c.mu.Unlock()
@@ -103,7 +107,11 @@ func (c *cluster) runAgent(instance, epoch string) *agent {
 	a.history = c.world.history.Agent(c.plan.Name, epoch, a.contract.Numbered())
 	a.lines, a.api = logwriter.New(a.sink), a.transport("api", a.webhook)
 	lib, err := agentlib.New(ctx, a.parts(), a.options(instance))
-	c.world.must(err)
+	if err != nil {
+		c.world.must(fmt.Errorf("agent %s: %w", epoch, err))
+		close(a.ended)
+		return a
+	}
 	go a.run(ctx, lib)
 	return a
 }

@@ -28,6 +28,11 @@ func (k *keySet) Material() (*keys.Material, error) {
 	return k.material, k.problem
 }
 
+func (k *keySet) isBroken() bool {
+	_, problem := k.Material()
+	return problem != nil
+}
+
 // load puts material in use, unless it is broken.
 func (k *keySet) load(material *keys.Material, problem error) {
 	k.mu.Lock()
