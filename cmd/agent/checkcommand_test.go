@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestCheckCommand(t *testing.T) {
@@ -50,11 +49,14 @@ func TestCheckIsBounded(t *testing.T) {
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	closed := make(chan struct{})
-	kcp.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-closed })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	kcp.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		cancel() // As at the end of its time.
+		<-closed
+	})
 	t.Cleanup(func() { close(closed) }) // Before the server is closed.
 	var out bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
 	args := []string{"check", "--managers=widgets", "--forward-timeout=1h", "--canary-lease=a/b"}
 	if err := run(ctx, args, lookup(env(p, kcp)), &out, &bytes.Buffer{}); exitCode(err) != exitFailure {
 		t.Errorf("error %v, want a failure", err)

@@ -69,14 +69,23 @@ func TestProcess(t *testing.T) {
 			"KCP_ADDR="+kcp.address())
 		serves(t, p, kcp, agent)
 	})
-	t.Run("a second signal ends it at once", func(t *testing.T) {
+	t.Run("answers while others learn that it stops, and a second signal ends it at once", func(t *testing.T) {
 		p := newPKI(t)
-		agent := startProcess(patient(t), t, path, env(p, newControlPlane(t, p, http.StatusOK), "STOP_DELAY=1h")...)
-		agent.log.addresses(t)
+		kcp := newControlPlane(t, p, http.StatusOK)
+		agent := startProcess(patient(t), t, path, env(p, kcp, "STOP_DELAY=1h")...)
+		webhook, metrics := agent.log.addresses(t)
 		if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		agent.log.wait(t, "agent stops", 1)
+		client := p.apiServer(t)
+		for path, want := range map[string]int{"/readyz": http.StatusServiceUnavailable, "/healthz": http.StatusOK} {
+			if status, body := do(t, client, http.MethodGet, "http://"+metrics+path, ""); status != want {
+				t.Errorf("%s is %d %s, want %d", path, status, body, want)
+			}
+		}
+		review(t, client, webhook, "demo", false)
+		kcp.next(t)
 		if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestStalledAgent stops the agent for longer than an API server waits for its webhooks. The agent
@@ -43,7 +45,5 @@ func TestStalledAgent(t *testing.T) {
 	if seen == writers {
 		t.Error("the agent saw all writes, so this test does not need the resync")
 	}
-	if s.agent.Metric(stalls) == stalled {
-		t.Error("the stall is not counted")
-	}
+	lab.Eventually(t, patience, "the stall is counted", func() bool { return s.agent.Metric(stalls) > stalled })
 }

@@ -1,9 +1,7 @@
 package informer
 
 import (
-	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -63,6 +60,8 @@ func TestAgent(t *testing.T) {
 	env := settings(t, plane, "informer-agent",
 		watcher("gadgets", group, "gadgets", "agent")+watcher("configmaps", "", "configmaps", "agent"),
 		listAndWatch("", "configmaps"), listAndWatch(group, "gadgets"))
+	env["CA_CERT"], env["TLS_CERT"], env["TLS_KEY"] = volume.Paths()
+	env["KCP_ADDR"] = control.Addr
 	agent := lab.StartAgent(t, volume, control.Addr, lab.AgentOptions{Env: env})
 	checked := map[string]string{
 		env["WATCHERS"]: "all watches can be established",
@@ -71,7 +70,7 @@ func TestAgent(t *testing.T) {
 	}
 	for watchers, want := range checked {
 		env["WATCHERS"] = watchers
-		if got := check(t, volume, control.Addr, env); !strings.Contains(got, want) || strings.Contains(got, "canary") {
+		if got, _ := lab.Check(t, env); !strings.Contains(got, want) || strings.Contains(got, "canary") {
 			t.Errorf("agent check prints, without %q or with a canary:\n%s", want, got)
 		}
 	}
@@ -123,20 +122,4 @@ func TestAgent(t *testing.T) {
 	lab.Eventually(t, patience, "the runtime is fresh again", is(fleet.Fresh, ""))
 	t.Logf("fresh %v after the definition came back", time.Since(defined).Round(time.Millisecond))
 	agent.AwaitReady()
-}
-
-// check returns the output of agent check.
-func check(t *testing.T, volume *testpki.Volume, addr string, env map[string]string) string {
-	t.Helper()
-	ca, cert, key := volume.Paths()
-	cmd := exec.CommandContext(t.Context(), lab.Build(t, "cmd/agent"), "check")
-	cmd.Env = []string{"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + addr}
-	for name, value := range env {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	out, err := cmd.CombinedOutput()
-	if exit := (&exec.ExitError{}); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return string(out)
 }

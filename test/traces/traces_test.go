@@ -68,13 +68,17 @@ func TestOneTrace(t *testing.T) {
 	var spans []span
 	lab.Eventually(t, 3*time.Minute, "a reconcile with a trace", func() bool {
 		spans = traceOfReconcile(append(spansOf("agent", ofAgent), spansOf("control plane", ofOperator)...))
-		// The agent writes a span when it ends: that of the send after the answer, which may be after the reconcile.
-		return slices.ContainsFunc(spans, func(s span) bool { return s.Name == "send" })
+		// The agent writes a span when it ends: those of the review and of the send may end after the reconcile.
+		return ended(spans, "review") && ended(spans, "send")
 	})
 	if got := <-reconciled; got != name {
 		t.Errorf("reconciled %s, want %s", got, name)
 	}
 	checkTrace(t, spans)
+}
+
+func ended(spans []span, name string) bool {
+	return slices.ContainsFunc(spans, func(s span) bool { return s.Name == name })
 }
 
 // checkTrace holds that the spans are one path, below a span of the API server.
