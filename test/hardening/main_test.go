@@ -73,6 +73,9 @@ func runBesieged(state string) error {
 	reports := &http.Server{
 		Addr: state, ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if server.Addr() == nil {
+				return // An empty answer: it does not listen yet.
+			}
 			_ = json.NewEncoder(w).Encode(besieged{
 				runtime.NumGoroutine(), dropped.Load(), handshakes.Load(),
 				tooFast.Load(),
