@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +23,9 @@ func Watch(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, caBundle
 	watches ...watch.Watch,
 ) {
 	t.Helper()
-	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, admission.ConfigurationOptions{}, watches...)
+	// With the default, writes could pass unreviewed on a busy machine. The delete of an object is then lost.
+	opts := admission.ConfigurationOptions{Timeout: 30 * time.Second}
+	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, opts, watches...)
 	AwaitReviews(t, runtime, agent, watches[0].Selector.Labels)
 }
 

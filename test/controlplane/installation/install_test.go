@@ -2,6 +2,7 @@ package installation
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -278,13 +279,7 @@ func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
-func names(versions map[string]string) (all []string) {
-	for name := range versions {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
+func names(versions map[string]string) []string { return slices.Sorted(maps.Keys(versions)) }
 
 // killedAnywhere ends the installer at each of its writes. It then removes the objects, or
 // continues the installation.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Freshness is that of a runtime for one controller.
@@ -102,15 +103,14 @@ var readers = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 // newReader returns the token of a service account that may read, and nothing else.
 func (l *Lab) newReader(ctx context.Context) (string, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reader"}}
-	if err := l.Plane.Create(ctx, account); err != nil {
-		return "", err
-	}
-	if err := l.Plane.Create(ctx, &rbacv1.ClusterRoleBinding{
+	for _, object := range []client.Object{account, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lifecycle-manager-reader"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "reader"}},
-	}); err != nil {
-		return "", err
+	}} {
+		if err := client.IgnoreAlreadyExists(l.Plane.Create(ctx, object)); err != nil { // An attempt may have failed later.
+			return "", err
+		}
 	}
 	request := &authenticationv1.TokenRequest{}
 	err := l.Plane.SubResource("token").Create(ctx, account, request)
