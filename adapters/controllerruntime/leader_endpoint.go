@@ -66,9 +66,9 @@ type leaderEndpoint struct {
 // operator needs the rights to create and patch that EndpointSlice.
 //
 // It publishes the endpoint until its context ends, and then removes it unless another replica has
-// replaced it. It fails if the first write is forbidden, or if the API server finds it invalid.
-// After other errors, and later, it tries again: an API server that has just started may forbid
-// each write.
+// replaced it. That takes at most 10 s. It fails if the first write is forbidden, or if the API
+// server finds it invalid. After other errors, and later, it tries again: an API server that has just
+// started may forbid each write.
 func NewLeaderEndpoint(
 	writer client.Writer, service types.NamespacedName, address string, ports map[string]int32,
 	opts LeaderEndpointOptions,
@@ -103,7 +103,7 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			e.withdraw(context.WithoutCancel(ctx), version)
+			e.withdraw(ctx, version)
 			return nil
 		}
 	}
@@ -125,11 +125,11 @@ func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
 	}
 }
 
-// apply writes the slice and returns its version.
+// apply writes the slice and returns its version, which withdraw needs. It is not canceled.
 func (e *leaderEndpoint) apply(
 	ctx context.Context, slice *discoveryv1ac.EndpointSliceApplyConfiguration,
 ) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, leaderCallTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)
 	defer cancel()
 	// The client writes the response into its argument.
 	if err := e.writer.Apply(ctx, slice, client.FieldOwner(leaderOwner), client.ForceOwnership); err != nil {

@@ -88,8 +88,8 @@ func (reader) Get(_ context.Context, _ client.ObjectKey, object client.Object, _
 	return nil
 }
 
-// TestCauses wants an event to cause one reconcile. Its resend causes none, and the next reconcile,
-// after an error, is not counted for the resend.
+// TestCauses wants an event to cause one reconcile, also with a resync after it. Its resend causes
+// none, and the next reconcile, after an error, is not counted for the resend.
 func TestCauses(t *testing.T) {
 	watched, err := fleet.New(fleet.Options{})
 	if err != nil {
@@ -111,10 +111,11 @@ func TestCauses(t *testing.T) {
 		return ctrl.Result{}, errors.Join(there.Get(ctx, client.ObjectKey{}, &v1beta2.Kyma{}), errors.New("again"))
 	}))
 	err = made.source.Start(t.Context(), queue)
-	for range 2 {
-		err = errors.Join(err, made.source.Handle(t.Context(), core.Delivery{
-			Runtime: "runtime-1", Event: core.WatchEvent{UID: "uid", Base: 1},
-		}))
+	changed := core.WatchEvent{UID: "uid", Base: 1}
+	for _, events := range [][]core.WatchEvent{{changed, {Resync: true}}, {changed}} {
+		for _, e := range events {
+			err = errors.Join(err, made.source.Handle(t.Context(), core.Delivery{Runtime: "runtime-1", Event: e}))
+		}
 		_, _ = counted.Reconcile(t.Context(), request)
 	}
 	if err != nil {

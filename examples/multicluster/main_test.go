@@ -41,21 +41,12 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, plane: lab.SharedAPIServer(t, apiserver.Options{}), clusters: make(map[string]*apiserver.ControlPlane), lines: &lines{}}
-	started, pki := make([]*apiserver.ControlPlane, len(names)), lab.NewPKI(t)
-	var all sync.WaitGroup
-	for i := range names {
-		all.Go(func() { started[i], _ = apiserver.Start(t.Context(), apiserver.Options{}) })
-	}
-	all.Wait()
-	for i, name := range names {
-		if started[i] == nil {
-			t.Fatal("an API server did not start")
-		}
-		t.Cleanup(func() { check(t, started[i].Stop()) })
-		w.clusters[name] = started[i]
+	for _, name := range names {
+		w.clusters[name] = apiserver.StartT(t, apiserver.Options{})
 		w.write(name, "before", "0")
 		w.register(name)
 	}
+	pki := lab.NewPKI(t)
 	addr := lab.Address(lab.FreePort(t))
 	w.operate(addr, pki)
 	for _, name := range names {

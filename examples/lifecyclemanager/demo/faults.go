@@ -76,9 +76,7 @@ var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watche
 // rotate makes cert-manager issue the certificate again, and the operator install it at once.
 func (d *demo) rotate(ctx context.Context) error {
 	before, now, certificate := &corev1.Secret{}, &corev1.Secret{}, &certv1.Certificate{}
-	if err := d.Plane.Get(ctx, identity, before); err != nil {
-		return err
-	}
+	readErr := d.Plane.Get(ctx, identity, before)
 	_ = machine.Poll(ctx, func() bool { // Others write the Certificate, too.
 		_ = d.Plane.Get(ctx, identity, certificate)
 		apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
@@ -89,7 +87,7 @@ func (d *demo) rotate(ctx context.Context) error {
 		err := d.Plane.Get(ctx, identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})
-	return errors.Join(err, d.repair(ctx))
+	return errors.Join(readErr, err, d.repair(ctx))
 }
 
 // hasRotated reports whether both agents have come with the certificate of the control plane.

@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// Cause is why a reconcile starts. A reconcile with several causes counts for the last one.
+// Cause is why a reconcile starts. A reconcile with several causes counts for an event, or else for the last one.
 type Cause string
 
 // The causes.
@@ -121,7 +121,9 @@ func (c *Counter) note(requests []ctrl.Request, cause Cause) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, request := range requests {
-		c.next[request] = next{cause: cause, poll: c.next[request].poll}
+		if known := c.next[request]; known.cause != Event {
+			c.next[request] = next{cause: cause, poll: known.poll}
+		}
 	}
 }
 
