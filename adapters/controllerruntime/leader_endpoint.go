@@ -67,8 +67,8 @@ type leaderEndpoint struct {
 //
 // It publishes the endpoint until its context ends, and then removes it unless another replica has
 // replaced it. That takes at most 10 s. It fails if the first write is forbidden, or if the API
-// server finds it invalid. After other errors, and later, it tries again: an API server that has just
-// started may forbid each write.
+// server finds it invalid. After other errors, and later, it tries again: an API server that has
+// just started may forbid each write.
 func NewLeaderEndpoint(
 	writer client.Writer, service types.NamespacedName, address string, ports map[string]int32,
 	opts LeaderEndpointOptions,

@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// Cause is why a reconcile starts. A reconcile with several causes counts for an event, or else for the last one.
+// Cause is why a reconcile starts. Of several causes, an event counts, or else the last one.
 type Cause string
 
 // The causes.
