@@ -108,7 +108,8 @@ func (l *Lab) newReader(ctx context.Context) (string, error) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lifecycle-manager-reader"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "reader"}},
 	}} {
-		if err := client.IgnoreAlreadyExists(l.Plane.Create(ctx, object)); err != nil { // An attempt may have failed later.
+		// An earlier attempt may have failed after this.
+		if err := client.IgnoreAlreadyExists(l.Plane.Create(ctx, object)); err != nil {
 			return "", err
 		}
 	}
