@@ -15,8 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
@@ -37,6 +40,7 @@ const (
 	plane      = "kcp-system"
 	there      = "kyma-system"
 	runtimeID  = "kyma-project.io/runtime-id"
+	ours       = "operator.kyma-project.io/runtime-watcher" // The finalizer of a Kyma with our agent.
 	gatewaySAN = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
 )
 
@@ -114,7 +118,10 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	measured, err := prometheus.NewListener(metrics.Registry, named)
 	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, opts.Keys)
 	kymas, kymasErr := controllerruntime.NewRuntimes(context.Background(), mgr.GetCache(), kyma,
-		controllerruntime.ByLabel(runtimeID), controllerruntime.RuntimesOptions{})
+		controllerruntime.ByLabel(runtimeID), controllerruntime.RuntimesOptions{Fleet: opts.Listener.Listener.Fleet})
+	if kymasErr == nil && opts.Step >= 5 {
+		kymasErr = expect(mgr.GetCache(), opts.Listener.Listener.Fleet)
+	}
 	if err := errors.Join(err, keysErr, kymasErr); err != nil {
 		return nil, err
 	}
@@ -132,6 +139,30 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 		mgr, addr, operator, senders, verify, controllerruntime.EnqueueByRuntime(kymas), opts.Listener)
 	return received, errors.Join(err, mgr.Add(material), prometheus.RegisterFleet(
 		metrics.Registry, opts.Listener.Listener.Fleet, named))
+}
+
+// expect makes runtimes with our agent known to a fleet, before their first heartbeats. Former agents
+// have none, so their runtimes would be stale.
+func expect(kymas cache.Cache, watched *fleet.Fleet) error {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kyma)
+	informer, err := kymas.GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	_, err = informer.AddEventHandler(toolscache.FilteringResourceEventHandler{
+		FilterFunc: func(object any) bool {
+			metadata, ok := object.(client.Object)
+			return ok && controllerutil.ContainsFinalizer(metadata, ours)
+		},
+		Handler: toolscache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
+			metadata, _ := object.(client.Object) // It is one.
+			if id := core.RuntimeID(metadata.GetLabels()[runtimeID]); id != "" {
+				watched.Expect(id, operator)
+			}
+		}},
+	})
+	return err
 }
 
 // install is step 4, with the certificates alone, and the steps after it.
