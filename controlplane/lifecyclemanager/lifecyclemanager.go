@@ -141,8 +141,8 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 		metrics.Registry, opts.Listener.Listener.Fleet, named))
 }
 
-// expect makes runtimes with our agent known to a fleet, before their first heartbeats. Former agents
-// have none, so their runtimes would be stale.
+// expect makes the runtimes with our agent known to a fleet before their first heartbeats. Former
+// agents send none, so their runtimes would be stale.
 func expect(kymas cache.Cache, watched *fleet.Fleet) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)
@@ -153,13 +153,11 @@ func expect(kymas cache.Cache, watched *fleet.Fleet) error {
 	_, err = informer.AddEventHandler(toolscache.FilteringResourceEventHandler{
 		FilterFunc: func(object any) bool {
 			metadata, ok := object.(client.Object)
-			return ok && controllerutil.ContainsFinalizer(metadata, ours)
+			return ok && metadata.GetLabels()[runtimeID] != "" && controllerutil.ContainsFinalizer(metadata, ours)
 		},
 		Handler: toolscache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
 			metadata, _ := object.(client.Object) // It is one.
-			if id := core.RuntimeID(metadata.GetLabels()[runtimeID]); id != "" {
-				watched.Expect(id, operator)
-			}
+			watched.Expect(core.RuntimeID(metadata.GetLabels()[runtimeID]), operator)
 		}},
 	})
 	return err
