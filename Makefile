@@ -235,13 +235,15 @@ image: ## Build the image of the agent: an OCI layout with SBOMs in IMAGE (bin/i
 		$(if $(ENV_FILE),-env-file '$(ENV_FILE)') -out '$(IMAGE)' -archives '$(IMAGE)-archives' $(foreach p,$(PLATFORMS),'$(p)=$(IMAGE)-root/$(p)/agent')
 
 # The files of a release beside the tags: the image as an OCI layout and as archives, the SBOMs in it, the charts, the
-# manifests, and the checksums of all.
+# manifests, the program that judges both ends of contract v3, and the checksums of all.
 .PHONY: dist
 dist: image $(TOOLS)/helm manifests ## Make the files of a release in bin/dist, with their checksums: VERSION
 	@rm -rf bin/dist && mkdir -p bin/dist
 	@tar -C bin -czf 'bin/dist/image-$(VERSION).oci.tar.gz' --sort=name --mtime=@0 --owner=0 --group=0 '$(notdir $(IMAGE))'
 	@cp $(IMAGE)-archives/*.tar bin/dist
 	@for c in deploy/charts/*/; do $(TOOLS)/helm package "$$c" --version '$(VERSION:v%=%)' --app-version '$(VERSION)' --destination bin/dist >/dev/null || exit 1; done
+	@for p in $(PLATFORMS); do GOOS="$${p%%/*}" GOARCH="$${p#*/}" GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' \
+		-o "bin/dist/runtime-watcher-conformance-$(VERSION)-$${p%%/*}-$${p#*/}" ./cmd/conformance || exit 1; done
 	@tar -C bin -czf 'bin/dist/manifests-$(VERSION).tar.gz' --sort=name --mtime=@0 --owner=0 --group=0 '$(notdir $(OUT))'
 	@cd bin/dist && sha256sum * >checksums.txt && cat checksums.txt
 

@@ -16,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
@@ -37,6 +39,7 @@ const (
 	plane      = "kcp-system"
 	there      = "kyma-system"
 	runtimeID  = "kyma-project.io/runtime-id"
+	ours       = "operator.kyma-project.io/runtime-watcher" // The finalizer of a Kyma with our agent.
 	gatewaySAN = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
 )
 
@@ -114,7 +117,10 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	measured, err := prometheus.NewListener(metrics.Registry, named)
 	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, opts.Keys)
 	kymas, kymasErr := controllerruntime.NewRuntimes(context.Background(), mgr.GetCache(), kyma,
-		controllerruntime.ByLabel(runtimeID), controllerruntime.RuntimesOptions{})
+		controllerruntime.ByLabel(runtimeID), controllerruntime.RuntimesOptions{Fleet: opts.Listener.Listener.Fleet})
+	if kymasErr == nil && opts.Step >= 5 {
+		kymasErr = expect(mgr.GetCache(), opts.Listener.Listener.Fleet)
+	}
 	if err := errors.Join(err, keysErr, kymasErr); err != nil {
 		return nil, err
 	}
@@ -133,6 +139,32 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	return received, errors.Join(err, mgr.Add(material), prometheus.RegisterFleet(
 		metrics.Registry, opts.Listener.Listener.Fleet, named))
 }
+
+// expect makes the runtimes with our agent known to a fleet before their first heartbeats. Former
+// agents send none, so their runtimes would be stale.
+func expect(kymas cache.Cache, watched *fleet.Fleet) error {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kyma)
+	informer, err := kymas.GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	_, err = informer.AddEventHandler(expecting{watched})
+	return err
+}
+
+type expecting struct{ watched *fleet.Fleet }
+
+func (e expecting) OnAdd(object any, _ bool) {
+	metadata, ok := object.(client.Object)
+	if ok && metadata.GetLabels()[runtimeID] != "" && controllerutil.ContainsFinalizer(metadata, ours) {
+		e.watched.Expect(core.RuntimeID(metadata.GetLabels()[runtimeID]), operator)
+	}
+}
+
+func (e expecting) OnUpdate(_, object any) { e.OnAdd(object, false) }
+
+func (expecting) OnDelete(any) {}
 
 // install is step 4, with the certificates alone, and the steps after it.
 func install(mgr ctrl.Manager, opts Options) error {

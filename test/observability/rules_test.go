@@ -48,14 +48,16 @@ func TestAlertsHaveCases(t *testing.T) {
 			} `json:"input_series"`
 		} `json:"tests"`
 	}
-	if err := yaml.Unmarshal([]byte(read(t, folder+"/rules.test.yaml")), &cases); err != nil {
-		t.Fatal(err)
-	}
 	exists, names := newKnown(t), map[string]bool{}
-	for _, test := range cases.Tests {
-		names[test.Name] = true
-		for _, input := range test.Input {
-			exists.check(t, test.Name, input.Series)
+	for _, file := range []string{"/rules.test.yaml", "/outages.test.yaml"} {
+		if err := yaml.Unmarshal([]byte(read(t, folder+file)), &cases); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range cases.Tests {
+			names[test.Name] = true
+			for _, input := range test.Input {
+				exists.check(t, test.Name, input.Series)
+			}
 		}
 	}
 	_, parsed := readRules(t)
@@ -69,23 +71,13 @@ func TestAlertsHaveCases(t *testing.T) {
 // TestInhibitions fails when a rule of Alertmanager names an alert that does not exist, or compares a
 // label that one of its alerts does not have. The label of the runtime comes from Prometheus.
 func TestInhibitions(t *testing.T) {
-	var inhibit struct {
-		Rules []struct {
-			Source []string `json:"source_matchers"`
-			Target []string `json:"target_matchers"`
-			Equal  []string `json:"equal"`
-		} `json:"inhibit_rules"`
-	}
-	if err := yaml.Unmarshal([]byte(read(t, folder+"/inhibit.yaml")), &inhibit); err != nil || len(inhibit.Rules) == 0 {
-		t.Fatalf("%d rules, error %v", len(inhibit.Rules), err)
-	}
 	_, parsed := readRules(t)
 	expressions := map[string]string{}
 	for _, rule := range parsed.all() {
 		expressions[rule.Alert] = rule.Expr
 	}
 	name := regexp.MustCompile(`RuntimeWatcher[A-Za-z]+`)
-	for _, rule := range inhibit.Rules {
+	for _, rule := range readInhibitions(t) {
 		matchers := strings.Join(slices.Concat(rule.Source, rule.Target), " ")
 		for _, alert := range name.FindAllString(strings.ReplaceAll(matchers, "RuntimeWatcherAgent.+", ""), -1) {
 			expression, found := expressions[alert]
@@ -109,15 +101,20 @@ func TestPromtool(t *testing.T) {
 
 func promtool(t *testing.T, dir string, args ...string) {
 	t.Helper()
-	path, err := exec.LookPath("promtool")
-	if err != nil {
-		rig.Missing(t, "needs promtool (Debian: prometheus): %v", err)
-	}
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd := exec.CommandContext(t.Context(), findPromtool(t), args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
+}
+
+func findPromtool(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
+	if err != nil {
+		rig.Missing(t, "needs promtool (Debian: prometheus): %v", err)
+	}
+	return path
 }
 
 // Each kind of mistake must be found.

@@ -237,6 +237,31 @@ func compress(t *testing.T, picture []byte) []byte {
 	return smaller.Bytes()
 }
 
+// A refused runtime shows why. What explains a state comes before fingerprints of 64 digits.
+func TestRefused(t *testing.T) {
+	w := newWorld(t)
+	w.beat("runtime-2", healthy)
+	w.beat("runtime-1", healthy)
+	w.beat("runtime-1", func(b *core.Heartbeat) { b.Leaving = true })
+	w.fleet.Refuse("runtime-1", "lifecycle-manager", "san_mismatch")
+	w.open()
+	const why = "The control plane refuses the certificate of the runtime. Refused: san_mismatch."
+	w.tab.want(`['.state', '.why'].map(c => document.querySelector('#rows ' + c).innerText).join(': ')`, "stale: "+why)
+	w.tab.eval(`location.hash = 'runtime-1'`)
+	w.tab.await("the detail of the refused one", fmt.Sprintf(`document.getElementById('facts').innerText.includes(%q)`, why))
+	w.tab.eval(`location.hash = 'runtime-2'`)
+	w.tab.await("the detail of the other one", `document.getElementById('facts').innerText.includes('Trusted CAs')`)
+	w.tab.want(`[...document.querySelectorAll('#facts dt')].map(d => d.innerText)
+		.filter(n => ['State', 'Meaning', 'Key material', 'Configuration fault', 'Certificate', 'Trusted CAs'].includes(n)).join()`,
+		"State,Meaning,Key material,Configuration fault,Certificate,Trusted CAs")
+	w.tab.want(`document.querySelector('footer a').href.split('/blob/main/')[1]`, "docs/reference/fleet-api.md#states")
+	states := string(test.Read(t, "docs/reference/fleet-api.md"))
+	if strings.Count(states, "[runbook](../operations/runbooks.md#") < 5 {
+		t.Error("the table of states that the page links to has no runbooks")
+	}
+	w.tab.wantNoProblems()
+}
+
 // Names and messages of runtimes are foreign: each is shown as text, and none runs.
 func TestHostileNames(t *testing.T) {
 	w := newWorld(t)

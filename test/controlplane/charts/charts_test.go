@@ -48,6 +48,11 @@ func render(t *testing.T, chart string, values ...string) string {
 
 func template(t *testing.T, chart string, values ...string) (string, error) {
 	t.Helper()
+	return templateIn(t, namespace, chart, values...)
+}
+
+func templateIn(t *testing.T, namespace, chart string, values ...string) (string, error) {
+	t.Helper()
 	args := []string{"template", "any-release", chart, "--namespace", namespace, "--kube-version", "1.36.0"}
 	for _, value := range values {
 		option := "--set"
@@ -348,14 +353,33 @@ func TestServerAccepts(t *testing.T) {
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
 	nats := render(t, agent, append(exampleValues(), "env.TRANSPORT=nats", "canary.enabled=false")...)
 	for name, text := range map[string]string{"agent": chart, "control plane": definition, "informer": watches, "NATS": nats} {
-		file := filepath.Join(t.TempDir(), "objects.yaml")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+		apply(t, plane.Kubeconfig, name, text)
+	}
+}
+
+func apply(t *testing.T, kubeconfig, name, text string, flags ...string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--kubeconfig", kubeconfig, "apply", "--server-side", "--validate=strict", "-f", file}
+	out := rig.Kubectl(t, append(args, flags...)...)
+	if n := strings.Count(out, "serverside-applied"); n != len(objects(t, text)) {
+		t.Errorf("%s: %d objects applied, want %d: %s", name, n, len(objects(t, text)), out)
+	}
+}
+
+// TestServerAcceptsElsewhere applies the other charts to a namespace of another name, as a dry run.
+func TestServerAcceptsElsewhere(t *testing.T) {
+	plane := rig.SharedAPIServer(t, apiserver.Options{})
+	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", "another")
+	for name, values := range map[string][]string{controlPlane: {"serviceAccount.name=operator"}, agent: informerValues(t)} {
+		text, err := templateIn(t, "another", name, values...)
+		if err != nil || !strings.Contains(text, "namespace: another\n") || strings.Contains(text, "namespace: "+namespace+"\n") {
+			t.Errorf("%s: %v, want objects in the namespace alone:\n%s", name, err, text)
 		}
-		out := rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict", "-f", file)
-		if n := strings.Count(out, "serverside-applied"); n != len(objects(t, text)) {
-			t.Errorf("%s: %d objects applied, want %d: %s", name, n, len(objects(t, text)), out)
-		}
+		apply(t, plane.Kubeconfig, name, text, "--dry-run=server")
 	}
 }
 

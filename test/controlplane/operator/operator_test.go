@@ -100,7 +100,11 @@ func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 	if owner != "" {
 		version, event.Owner = contract.V1, named(owner)
 	}
-	batch := core.NewBatch(event)
+	return r.send(t, addr, version, core.NewBatch(event))
+}
+
+func (r *runtime) send(t testing.TB, addr string, version contract.Version, batch core.Batch) int {
+	t.Helper()
 	body := must(version.Encode(&batch)).Body
 	request := must(http.NewRequestWithContext(
 		t.Context(), http.MethodPost, "https://"+addr+version.Path("my-operator"), bytes.NewReader(body)))
