@@ -143,7 +143,8 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	switch {
 	case !slices.ContainsFunc(client.URIs, named) && !slices.ContainsFunc(client.DNS, named):
 		return nil, Unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
-			"it is %.200q, and has none of PeerOptions.GatewayNames, %q", slices.Concat(client.URIs, client.DNS), p.gatewayNames)
+			"it is %.200q, and has none of PeerOptions.GatewayNames, %q",
+			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
 	default:
