@@ -19,7 +19,7 @@ type endpoint struct {
 // ServeHTTP implements [http.Handler].
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := e.opts.Now()
-	x := exchange{endpoint: e, request: r}
+	x := exchange{endpoint: e, request: e.observing(r)}
 	a := x.answer()
 	a.write(w)
 	x.report(&a, e.opts.Now().Sub(started))

@@ -2,6 +2,7 @@ package listener
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -184,7 +185,7 @@ func (x *exchange) sendElsewhere(a *answer) {
 // report calls the hook and logs a refusal.
 func (x *exchange) report(a *answer, took time.Duration) {
 	if x.opts.Hooks.Answered != nil {
-		x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, a.Reason, took)
+		x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, cmp.Or(a.Reason, observedIn(x.request)), took)
 	}
 	if a.Reason == "" {
 		return

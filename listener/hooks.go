@@ -11,7 +11,7 @@ import (
 // and handlers are.
 type Hooks struct {
 	// Answered is called after each request. Contract and manager are empty when the request names
-	// none that is known. Reason is empty when the event was taken.
+	// none that is known. Reason is empty when the event was taken, unless [ObserveOnly] took it.
 	Answered func(contract string, manager core.Manager, status int, reason string, took time.Duration)
 	// InFlight is called with 1 before the verifier and the handler are called for a request, and
 	// with -1 after.

@@ -16,12 +16,13 @@ import (
 // all contracts. With Start it is also a server, and a Runnable of controller-runtime. Its methods
 // may be called concurrently.
 type Listener struct {
-	peers  Peers
-	intake *intake.Intake
-	opts   Options
-	routes *routes
-	state  atomic.Int32
-	bound  atomic.Pointer[net.Addr]
+	peers    Peers
+	verifier core.Verifier
+	intake   *intake.Intake
+	opts     Options
+	routes   *routes
+	state    atomic.Int32
+	bound    atomic.Pointer[net.Addr]
 	// refusals is the pace of lines about refused requests.
 	refusals *pacedlog.Pace
 }
@@ -50,7 +51,7 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 	if peers.checkHandshake != nil && opts.TLS != nil {
 		opts.TLS = checkHandshakes(opts.TLS, peers.checkHandshake)
 	}
-	l := &Listener{peers: peers, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
+	l := &Listener{peers: peers, verifier: verifier, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
 	l.routes = l.newRoutes()
 	return l, nil
 }

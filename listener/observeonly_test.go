@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -48,5 +50,54 @@ func TestObserveOnlyNeedsAVerifier(t *testing.T) {
 	_, err := listener.New(listener.PeersFunc(known), none, map[core.Manager]core.Handler{}, listener.Options{})
 	if err == nil || !strings.Contains(err.Error(), "verifier is nil") {
 		t.Errorf("error %v, want one about the verifier", err)
+	}
+}
+
+// A listener that only observes takes what does not come from the gateway, too, and its hook gets
+// the reason. The certificate must be one of the CA all the same.
+func TestObserveOnlyOfTheGateway(t *testing.T) {
+	ca, stranger := newAuthority(t, "ca"), newAuthority(t, "stranger")
+	domains := listener.DomainsFunc(func(context.Context, core.RuntimeID, *core.WatchEvent) (string, error) {
+		return "right.example.com", nil
+	})
+	right, wrong := ca.client(t, "right", dnsNames("right.example.com")).header(), ca.client(t, "wrong").header()
+	named := []string{"spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"}
+	foreign := stranger.client(t, "right").header()
+	const (
+		inside, outside = "127.0.0.6:1", "192.0.2.1:1"
+		sidecar, other  = "," + envoyElement, `,Hash=1;Subject="";URI=spiffe://other.local/gateway`
+	)
+	for name, test := range map[string]struct {
+		remote, header string
+		status         int
+		reason, logged string
+	}{
+		"the gateway":           {inside, right + sidecar, http.StatusOK, "", ""},
+		"of another name":       {inside, right + other, http.StatusOK, "untrusted_proxy", `other.local/gateway\"]`},
+		"without a sidecar":     {outside, right, http.StatusOK, "untrusted_proxy", "not in the ranges"},
+		"another domain":        {inside, wrong + sidecar, http.StatusOK, "san_mismatch", "runtime=wrong"},
+		"without a certificate": {outside, envoyElement, http.StatusUnauthorized, "no_certificate", ""},
+		"another CA":            {outside, foreign, http.StatusUnauthorized, "untrusted_chain", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var record recorder
+			var out bytes.Buffer
+			log := slog.New(slog.NewTextHandler(&out, nil))
+			peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), ca.roots(),
+				listener.PeerOptions{GatewayNames: named, ObserveOnly: log})
+			l := newListener(t, peers, listener.ObserveOnly(listener.SANPinning(domains), log), &record,
+				listener.Options{Hooks: record.hooks()})
+			r := post("/v2/"+string(manager)+"/event", bodyV2)
+			r.RemoteAddr = test.remote
+			r.Header.Set(headerXFCC, test.header)
+			w := serve(l, r)
+			_, answers := record.taken()
+			if len(answers) != 1 || w.Code != test.status || answers[0].Reason != test.reason {
+				t.Errorf("status %d, answers %+v, want %d with the reason %q", w.Code, answers, test.status, test.reason)
+			}
+			if text := out.String(); !strings.Contains(text, test.logged) || (text == "") != (test.logged == "") {
+				t.Errorf("log %q, want %q", text, test.logged)
+			}
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -22,6 +23,8 @@ type Peers struct {
 	ownsConnection bool
 	// behindGateway means that a gateway sends the requests.
 	behindGateway bool
+	// observeOnly means that the sender need not be the gateway.
+	observeOnly bool
 	// checkHandshake checks the certificate in the handshake, while the connection has a slot for
 	// computing. It never fails the handshake: a request gets an answer with the cause. Nil:
 	// nothing is checked there.
@@ -82,6 +85,10 @@ type PeerOptions struct {
 	// DNS, and the element before it is the runtime's. Proxy must prove that the sender is the
 	// sidecar. Default: none, the header must have one element.
 	GatewayNames []string
+	// ObserveOnly makes [FromXFCC] take the last certificate of a header that does not come from
+	// the gateway, with a line to this logger and a reason, as function [ObserveOnly] does. It is
+	// for a dry run: a process that has seen a certificate can pass for its runtime. Default: none.
+	ObserveOnly *slog.Logger
 }
 
 const defaultCacheSize = 16 << 10

@@ -37,7 +37,12 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 	p := &headerPeers{
 		checker: newChecker(opts), proxy: proxy, roots: roots, gatewayNames: slices.Clone(opts.GatewayNames),
 	}
-	return Peers{identify: p.identify, behindGateway: true, invalid: invalid}
+	if opts.ObserveOnly == nil || invalid != nil {
+		return Peers{identify: p.identify, behindGateway: true, invalid: invalid}
+	}
+	dry := &headerPeers{checker: newChecker(opts), proxy: InsecureAnyProxy(), roots: roots, takesLast: true}
+	o := &observedPeers{p, dry, newObservedLog(opts.ObserveOnly)}
+	return Peers{identify: o.identify, behindGateway: true, observeOnly: true}
 }
 
 var (
@@ -52,6 +57,8 @@ type headerPeers struct {
 	proxy        func(*http.Request) error
 	roots        func() *x509.CertPool
 	gatewayNames []string
+	// takesLast means that the last element with a certificate is the runtime's.
+	takesLast bool
 }
 
 func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
@@ -108,13 +115,19 @@ func (p *headerPeers) certificates(lines []string) (*x509.Certificate, []*x509.C
 
 // runtimeElement returns the element that the gateway wrote about its client, the runtime.
 func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, error) {
-	if len(p.gatewayNames) > 0 {
+	switch {
+	case p.takesLast:
+		for len(elements) > 1 && elements[len(elements)-1].Cert == "" {
+			elements = elements[:len(elements)-1]
+		}
+		return &elements[len(elements)-1], nil
+	case len(p.gatewayNames) > 0:
 		return p.beforeSidecar(elements)
-	}
-	if len(elements) > 1 {
+	case len(elements) > 1:
 		return nil, severalElements(len(elements))
+	default:
+		return &elements[0], nil
 	}
-	return &elements[0], nil
 }
 
 func severalElements(count int) error {
@@ -129,8 +142,9 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	named := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
 	switch {
 	case !slices.ContainsFunc(client.URIs, named) && !slices.ContainsFunc(client.DNS, named):
-		return nil, Unauthenticated(reasonUntrustedProxy,
-			"the sidecar's client is not the gateway: it has none of PeerOptions.GatewayNames, %q", p.gatewayNames)
+		return nil, Unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
+			"it is %.200q, and has none of PeerOptions.GatewayNames, %q",
+			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
 	default:

@@ -54,8 +54,12 @@ type Options struct {
 	// Step is the step of docs/platforms/migration.md that a release of the operator takes, 2 to 8,
 	// with all before it. The way back is a lower one, with Leave before 4. Required.
 	Step int
-	// DryRun accepts events that SAN pinning refuses, with a line of log. Default: false.
+	// DryRun accepts events that SAN pinning refuses, and those that do not come from the gateway,
+	// with a line of log and the reason in the metrics. Default: false.
 	DryRun bool
+	// GatewayNames are the SANs of the ingress gateway in the mesh. Default: that of Istio's
+	// ingress gateway in the trust domain cluster.local.
+	GatewayNames []string
 	// Address is <host>:<port> of the ingress gateway. Required from step 4 on.
 	Address string
 	// Image is the image of the agent. Required from step 5 on.
@@ -127,13 +131,16 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	if listening := &opts.Listener.Listener; listening.Hooks.Answered == nil {
 		listening.Hooks = measured.Hooks
 	}
-	verify := listener.SANPinning(kymas)
+	verify, from := listener.SANPinning(kymas), listener.PeerOptions{GatewayNames: opts.GatewayNames}
+	if len(from.GatewayNames) == 0 {
+		from.GatewayNames = []string{gatewaySAN}
+	}
 	if opts.DryRun {
-		verify = listener.ObserveOnly(verify, controllerruntime.Logger(mgr.GetLogger()))
+		from.ObserveOnly = controllerruntime.Logger(mgr.GetLogger())
+		verify = listener.ObserveOnly(verify, from.ObserveOnly)
 	}
 	senders := controllerruntime.BehindGateway(listener.FromXFCC(
-		listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material),
-		listener.PeerOptions{GatewayNames: []string{gatewaySAN}}))
+		listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material), from))
 	received, err := controllerruntime.SetUpListener(
 		mgr, addr, operator, senders, verify, controllerruntime.EnqueueByRuntime(kymas), opts.Listener)
 	return received, errors.Join(err, mgr.Add(material), prometheus.RegisterFleet(

@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -9,65 +10,239 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
-	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-// commands runs the shell commands of a section of docs/platforms/migration.md in the control plane.
-func (w *world) commands(section string) {
-	w.t.Helper()
-	commands(w.t, section, w.plane, "")
+const guide = "docs/platforms/migration.md"
+
+// chapter is what the test does for a section of the guide. Without back, its way back is that of another one.
+type chapter struct {
+	title         string
+	forward, back func(w *world)
+	done, returns string
 }
 
-// commands returns what the shell commands of a section print. dir has programs that come first.
-func commands(t *testing.T, section string, plane *apiserver.ControlPlane, dir string) string {
-	t.Helper()
-	_, text, _ := strings.Cut(string(test.Read(t, "docs/platforms/migration.md")), "\n## "+section+"\n")
-	text, _, _ = strings.Cut(text, "\n## ")
-	_, text, _ = strings.Cut(text, "```sh\n")
-	script, _, found := strings.Cut(text, "\n```")
-	if !found {
-		t.Fatalf("docs/platforms/migration.md has no commands in section %q", section)
+func chapters() []chapter {
+	return []chapter{
+		{"1. Image of the agent", (*world).setImage, (*world).returnImage,
+			"our image in today's Deployments", "the image of today"},
+		{"2. Listener", (*world).setListener, (*world).returnListener,
+			"our listener in the operator, contract v2; the events of a wrong skr-domain wait", "the listener of today"},
+		{"3. Watchers and routes", (*world).setWatchers, (*world).returnWatchers,
+			"our definition, Watcher controller and routes; the policy allows contract v3",
+			"Watchers, routes and the policy of today"},
+		{"4. Certificates", (*world).setCertificates, (*world).returnCertificates,
+			"our certificates, with the imported CA and the gateway's Secret",
+			"the gateway's Secret belongs to the operator of today again"},
+		{"5. Agents beside the former ones", (*world).addAgents, (*world).removeAgents,
+			"our agents beside those of today, with both webhook configurations, at last in a hibernated runtime",
+			"our agents leave, with their certificates and the finalizer"},
+		{"6. Removal of the former agents", (*world).removeFormer, (*world).addFormer,
+			"the objects of today are removed from the runtimes; all runtimes are fresh", "agents of today beside ours"},
+		{"7. CA", (*world).rotate, nil, "a CA of ours replaces that of today, confirmed by every runtime", ""},
+		{"8. Cleaning up", (*world).cleanUp, nil, "the certificates of today are removed", ""},
+		{title: "Metrics"},
 	}
+}
+
+// elsewhere has the commands of the guide that TestMigration does not run, by how they begin, and the reason.
+var elsewhere = map[string]string{
+	"make image":       "builds an image, and nothing here runs one. Its variables are those of deploy/dropin/agent.env",
+	"git apply":        "TestPatches",
+	"go get ":          "asks a registry. TestPatches compiles with the modules of this repository",
+	"go mod tidy":      "the same",
+	"cd examples && ":  "this test",
+	"openssl s_client": "serverIsLeafOf reads the same certificate",
+	"kubectl -n kyma-system logs deploy/skr-webhook": "a node of this test has no logs that kubectl can read",
+	"kubectl -n kcp-system logs deploy/":             "TestListener",
+}
+
+// section is a part of the guide with its shell blocks and the commands in its text.
+type section struct {
+	title, text      string
+	blocks, commands []string
+}
+
+var (
+	fence   = regexp.MustCompile("(?ms)^```(.*?)\n(.*?)\n```$")
+	command = regexp.MustCompile("`((?:kubectl|openssl|make|git|go|cd) [^`]*)`")
+	row     = regexp.MustCompile(`(?m)^\| \[\d\]\(#([^)]*)\) .*$`)
+)
+
+// read returns the sections of a page. The text before the first heading has no title.
+func read(page string) (all []section) {
+	for _, text := range strings.Split(page, "\n## ") {
+		title, rest, _ := strings.Cut(text, "\n")
+		if len(all) == 0 {
+			title, rest = "", text
+		}
+		s := section{title: title, text: fence.ReplaceAllString(rest, "")}
+		for _, block := range fence.FindAllStringSubmatch(rest, -1) {
+			s.blocks = append(s.blocks, block[1]+"\n"+block[2])
+		}
+		for _, found := range command.FindAllStringSubmatch(s.text, -1) {
+			s.commands = append(s.commands, found[1])
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// problems compares a page with the chapters: its sections, their order, and what each step must have.
+func problems(page string) (all []string) {
+	sections, known := read(page), chapters()
+	rows := row.FindAllStringSubmatch(sections[0].text, -1)
+	for i, s := range sections[1:] {
+		if i >= len(known) || s.title != known[i].title {
+			return append(all, fmt.Sprintf("section %q is unknown or moved", s.title))
+		}
+		for _, block := range s.blocks {
+			if !strings.HasPrefix(block, "sh\n") {
+				all = append(all, fmt.Sprintf("section %q has a block that is no shell: %s", s.title, block))
+			}
+		}
+		if known[i].forward == nil {
+			continue
+		}
+		anchor := strings.ToLower(strings.NewReplacer(" ", "-", ".", "").Replace(s.title))
+		if i >= len(rows) || rows[i][1] != anchor {
+			all = append(all, fmt.Sprintf("the table has no row %d for section %q", i+1, s.title))
+		}
+		final := i+2 >= len(known) || known[i+1].forward == nil
+		if !strings.Contains(s.text, "\n- **Check**: ") || strings.Contains(s.text, "\n- **Back**: ") == final {
+			all = append(all, fmt.Sprintf("section %q has no check, no way back, or one too many", s.title))
+		}
+	}
+	if len(sections) != len(known)+1 {
+		all = append(all, fmt.Sprintf("%d sections, want %d", len(sections)-1, len(known)))
+	}
+	return all
+}
+
+// TestGuide must be able to fail.
+func TestGuide(t *testing.T) {
+	page := string(test.Read(t, guide))
+	for _, problem := range problems(page) {
+		t.Error(problem)
+	}
+	from, rest, _ := strings.Cut(page, "\n## 4.")
+	four, after, _ := strings.Cut(rest, "\n## 5.")
+	for what, changed := range map[string]string{
+		"a moved step":        from + "\n## 5." + after + "\n## 4." + four,
+		"a step that is gone": from + "\n## 5." + after,
+		"a new section":       strings.Replace(page, "\n## Metrics", "\n## 9. More\n\n- **Check**: all\n\n## Metrics", 1),
+		"no check":            strings.Replace(page, "\n- **Check**", "\n- **Verify**", 1),
+		"no way back":         strings.Replace(page, "\n- **Back**", "\n- **Return**", 1),
+		"another language":    strings.Replace(page, "```sh", "```yaml", 1),
+		"a row that is gone":  strings.Replace(page, "\n| [3](", "\n| 3(", 1),
+	} {
+		if changed == page || len(problems(changed)) == 0 {
+			t.Errorf("%s is no problem", what)
+		}
+	}
+}
+
+// aloud reads the guide up to a step, and does what it says.
+func (w *world) aloud(last int) {
+	w.t.Helper()
+	for i, c := range chapters()[:last] {
+		w.section = w.page[i+1]
+		c.forward(w)
+		w.steps.Done("step %d:  %s", i+1, c.done)
+	}
+}
+
+// backwards does the same for the way back.
+func (w *world) backwards() {
+	w.t.Helper()
+	for i, c := range slices.Backward(chapters()) {
+		if c.back != nil {
+			w.section = w.page[i+1]
+			c.back(w)
+			w.steps.Done("back %d:  %s", i+1, c.returns)
+		}
+	}
+}
+
+// block runs a shell block of the current section in the control plane, with these variables, and reports its success.
+func (w *world) block(n int, env ...string) bool {
+	w.t.Helper()
+	if n >= len(w.section.blocks) {
+		w.t.Fatalf("section %q has %d blocks, want %d or more", w.section.title, len(w.section.blocks), n+1)
+	}
+	w.ran[w.section.title+w.section.blocks[n]] = true
+	out, err := shell(w.t, w.section.blocks[n], w.plane, "", env...)
+	if err != nil {
+		w.last = fmt.Sprintf("%s\n%v\n%s", w.section.blocks[n], err, out)
+	}
+	return err == nil
+}
+
+// mustBlock runs a shell block until it succeeds: the machine may be busy, and a block may be repeated.
+func (w *world) mustBlock(n int, env ...string) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("block %d succeeds", n+1), func() bool { return w.block(n, env...) })
+}
+
+// shell runs a block. dir has programs that come first.
+func shell(t *testing.T, block string, plane *apiserver.ControlPlane, dir string, env ...string) (string, error) {
+	t.Helper()
 	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+plane.Kubeconfig, "ASSETS="+assets,
-		"PATH="+strings.Join([]string{dir, assets, os.Getenv("PATH")}, ":"))
+	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", strings.TrimPrefix(block, "sh\n"))
+	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+plane.Kubeconfig, "ASSETS="+assets,
+		"PATH="+strings.Join([]string{dir, assets, os.Getenv("PATH")}, ":")), env...)
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", script, err, out)
-	}
-	return string(out)
+	return string(out), err
 }
 
-// kubectl runs a command of docs/platforms/migration.md at the root of the repository.
-func (w *world) kubectl(plane *apiserver.ControlPlane, command string) string {
+// kubectl runs a command in the text of the current section, at the root of the repository.
+func (w *world) kubectl(plane *apiserver.ControlPlane, text string) (out string) {
 	w.t.Helper()
-	w.ran = append(w.ran, "kubectl "+command)
-	command = strings.ReplaceAll(command, " -k ", " -k "+test.Root()+"/")
-	return rig.Kubectl(w.t, append([]string{"--kubeconfig", plane.Kubeconfig}, strings.Fields(command)...)...)
+	text = "kubectl " + text
+	if !slices.Contains(w.section.commands, text) {
+		w.t.Fatalf("section %q does not say %q", w.section.title, text)
+	}
+	w.ran[w.section.title+text] = true
+	w.eventually(text, func() bool {
+		var err error
+		out, err = shell(w.t, "cd '"+test.Root()+"' && "+text, plane, "")
+		w.last = fmt.Sprintf("%s: %v\n%s", text, err, out)
+		return err == nil
+	})
+	return out
 }
 
-// shows wants a check of docs/platforms/migration.md to print a text.
+// shows wants a check of the current section to print a text.
 func shows(w *world, plane *apiserver.ControlPlane, want, command string) {
 	w.t.Helper()
-	w.eventually("kubectl "+command+" prints "+want, func() bool { return strings.Contains(w.kubectl(plane, command), want) })
+	w.eventually("kubectl "+command+" prints "+want, func() bool {
+		return strings.Contains(w.kubectl(plane, command), want)
+	})
 }
 
-// allCommandsRan wants each command in the text of docs/platforms/migration.md to have been run. A node of this
-// test has no logs that kubectl can read.
-func (w *world) allCommandsRan() {
+// allRan wants each command of the guide to have been run, or to be elsewhere.
+func (w *world) allRan() {
 	w.t.Helper()
-	found := regexp.MustCompile("`(kubectl [^`]*)`").FindAllSubmatch(test.Read(w.t, "docs/platforms/migration.md"), -1)
-	for _, command := range found {
-		if text := string(command[1]); !slices.Contains(w.ran, text) && !strings.Contains(text, " logs ") {
-			w.t.Errorf("docs/platforms/migration.md has a command that was not run: %s", text)
+	used := map[string]bool{}
+	for _, s := range w.page {
+		for _, text := range slices.Concat(s.blocks, s.commands) {
+			other := false
+			for begins := range elsewhere {
+				if strings.HasPrefix(strings.TrimPrefix(text, "sh\n"), begins) {
+					other, used[begins] = true, true
+				}
+			}
+			if w.ran[s.title+text] == other {
+				w.t.Errorf("%s: section %q has a command that was not run, or both runs and is elsewhere: %s", guide, s.title, text)
+			}
 		}
 	}
-	if len(found) < 5 {
-		w.t.Errorf("%d commands found in docs/platforms/migration.md, want 5 or more", len(found))
+	for begins := range elsewhere {
+		if !used[begins] {
+			w.t.Errorf("%s has no command %q", guide, begins)
+		}
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
@@ -84,7 +85,7 @@ func (w *planeWorld) must(err error) {
 }
 
 // operate runs the operator, and the gateway and sidecar in front of it, until stop is called.
-func (w *planeWorld) operate(dry bool) (stop func()) {
+func (w *planeWorld) operate(opts lifecyclemanager.Options) (stop func()) {
 	w.t.Helper()
 	log, err := os.Create(filepath.Join(w.dir, "log"))
 	w.must(err)
@@ -103,7 +104,7 @@ func (w *planeWorld) operate(dry bool) (stop func()) {
 	ingress := today.NewIngress(w.plane.Client)
 	ingress.Lead(today.Service, addr)
 	stopOperator := rig.Run(w.t, "operator", func(ctx context.Context) error {
-		received, err := lifecyclemanager.SetUp(mgr, addr, lifecyclemanager.Options{Step: 2, DryRun: dry})
+		received, err := lifecyclemanager.SetUp(mgr, addr, opts)
 		if err != nil {
 			return err
 		}
@@ -165,7 +166,11 @@ func (w *planeWorld) refusals() string {
 	w.must(w.plane.Client.Create(w.t.Context(), today.RuntimeKyma("kyma-2", "22222222-2222-3333-4444-555555555555")))
 	script := "#!/bin/sh\n[ \"$3\" = logs ] && exec cat " + filepath.Join(w.dir, "log") + "\nexec \"$ASSETS/kubectl\" \"$@\"\n"
 	w.must(os.WriteFile(filepath.Join(w.dir, "kubectl"), []byte(script), 0o700))
-	return commands(w.t, "2. Listener", w.plane, w.dir)
+	out, err := shell(w.t, read(string(test.Read(w.t, guide)))[2].blocks[0], w.plane, w.dir)
+	if err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+	return out
 }
 
 // The operator is changed by the lines of the guide only. Its gateway, sidecar, routes, policy and
@@ -173,19 +178,23 @@ func (w *planeWorld) refusals() string {
 func TestListener(t *testing.T) {
 	w := newPlaneWorld(t)
 	const path = "/v2/lifecycle-manager/event"
-	stop := w.operate(true)
-	rig.Eventually(t, patience, "an event of another domain is taken in the dry mode", func() bool {
+	other := []string{"spiffe://other.local/gateway"}
+	stop := w.operate(lifecyclemanager.Options{Step: 2, DryRun: true, GatewayNames: other})
+	rig.Eventually(t, patience, "an event of another domain and gateway is taken in the dry mode", func() bool {
 		return w.post(w.client(testRuntime, "other.kyma.example.com"), path) == http.StatusOK && len(w.reconciles()) > 0
 	})
-	if text := metricsOf(t); !strings.Contains(text, `code="200"`) || !strings.Contains(text, "watcher_listener_requests_total{") {
-		t.Errorf("no answer 200, or no alias, among the metrics:\n%s", text)
+	const labels = `code="200",contract="v2",manager="lifecycle-manager",reason="untrusted_proxy"`
+	for _, want := range []string{labels, "\nwatcher_listener_requests_total{"} {
+		if text := metricsOf(t); !strings.Contains(text, want) {
+			t.Errorf("no %s among the metrics:\n%s", want, text)
+		}
 	}
 	if text := w.refusals(); !strings.Contains(text, "kyma-1") || strings.Contains(text, "kyma-2") {
 		t.Errorf("the list of the Kymas that would be refused is\n%s\nwant kyma-1 alone", text)
 	}
 	stop()
 	metrics.Registry = prom.NewRegistry() // The next operator is another process.
-	w.operate(false)
+	w.operate(lifecyclemanager.Options{Step: 2})
 	known := w.client(testRuntime, testRuntime+".kyma.example.com")
 	rig.Eventually(t, patience, "an event is accepted", func() bool { return w.post(known, path) == http.StatusOK })
 	before := len(w.reconciles())

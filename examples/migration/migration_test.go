@@ -30,53 +30,74 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
-// TestMigration follows docs/platforms/migration.md: forward to a new CA, back to where it began, and forward
+// TestMigration reads docs/platforms/migration.md aloud: forward to a new CA, back to where it began, and forward
 // again to the end. All the time objects change in three runtimes, 20 a second.
 func TestMigration(t *testing.T) {
 	w := newWorld(t, "kyma-1", "kyma-2", "kyma-3")
-	w.steps = rig.NewSteps()
 	w.agentsAre(todaysImage)
 	w.everywhereArrives("today")
 	w.steps.Done("today: 3 runtimes report to an operator behind the gateway")
-	var flow []*rig.Flow
 	for _, m := range w.members {
-		flow = append(flow, w.startFlow(m))
+		w.startFlow(m)
 	}
-	w.forward()
-	w.rotate()
-	w.back()
+	w.aloud(7)
+	w.backwards()
 	w.nothingOfOursIsLeft()
 	w.steps.Done("back:    nothing of ours is left in the runtimes or the control plane")
-	w.forward()
-	w.rotate()
-	w.cleanUp()
-	for _, tr := range flow {
-		tr.Settle(patience, tr.Count())
-	}
+	w.aloud(8)
+	w.settle()
 	w.noDoubles()
 	w.nothingOfTodayIsLeft()
 	w.steps.Done("end:     each write is one event, and nothing of today is left")
 	w.resendsAreSpared()
 	w.steps.Done("end:     a resend of a write that a reconcile has read starts none")
 	w.steps.Log(t)
-	w.allCommandsRan()
+	w.allRan()
 	w.checkRights()
 }
 
-// forward are the steps of docs/platforms/migration.md that have a way back.
-func (w *world) forward() {
+// setImage sets the image of one runtime first, which the former operator skips meanwhile.
+func (w *world) setImage() {
 	w.t.Helper()
 	w.ours = newOurs(w)
-	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
-	w.agentsAre(dropinImage)
-	w.everywhereArrives("image")
+	w.replacing(func() {
+		w.mustBlock(0, "KYMA="+w.members[0].kyma, "RUNTIME="+w.members[0].Kubeconfig, "IMAGE="+dropinImage)
+		w.agentIs(w.members[0], dropinImage)
+		w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
+		w.kubectl(w.plane, "-n kcp-system label kymas --all operator.kyma-project.io/skip-reconciliation-")
+		w.agentsAre(dropinImage)
+		w.everywhereArrives("image")
+	})
 	w.asToday()
-	w.steps.Done("step 1:  our image in today's Deployments")
+}
+
+// returnImage ends with an agent that sends no resync when it starts: the next one of ours does.
+func (w *world) returnImage() {
+	w.t.Helper()
+	w.replacing(func() {
+		w.operator.Set(func(d *today.Duties) { d.Image = todaysImage })
+		w.agentsAre(todaysImage)
+		w.everywhereArrives("back-image")
+	})
+}
+
+func (w *world) setListener() {
+	w.t.Helper()
 	w.ours.release(2)
 	w.ingress.Lead(today.Service, w.ours.addr)
 	w.everywhereArrives("listener")
 	w.refused(w.members[2])
-	w.steps.Done("step 2:  our listener in the operator, contract v2; the events of a wrong skr-domain wait")
+}
+
+func (w *world) returnListener() {
+	w.t.Helper()
+	w.ingress.Lead(today.Service, w.formerAt)
+	w.ours.stop()
+	w.everywhereArrives("back-listener")
+}
+
+func (w *world) setWatchers() {
+	w.t.Helper()
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
 	w.stored("v1beta1", "v1beta2")
 	w.kubectl(w.plane, "apply --server-side --force-conflicts -k controlplane/config/crd")
@@ -86,7 +107,20 @@ func (w *world) forward() {
 	shows(w, w.plane, "Ready", "get watchers -A")
 	shows(w, w.plane, "/v3/", "-n kcp-system get virtualservice -o yaml")
 	w.everywhereArrives("watchers")
-	w.steps.Done("step 3:  our definition, Watcher controller and routes; the policy allows contract v3")
+}
+
+func (w *world) returnWatchers() {
+	w.t.Helper()
+	w.ours.release(2)
+	w.allow("/metrics", "/v2*")
+	w.define(today.Watchers(true))
+	w.operator.Set(func(d *today.Duties) { d.Watchers = true })
+	w.watcherIsTodays()
+	w.everywhereArrives("back-watchers")
+}
+
+func (w *world) setCertificates() {
+	w.t.Helper()
 	w.operator.Set(func(d *today.Duties) { d.Gateway = false })
 	w.ours.release(4)
 	w.serverIsLeafOf("klm-watcher-selfsigned-ca")
@@ -94,7 +128,29 @@ func (w *world) forward() {
 	shows(w, w.plane, "renewalTime", "-n istio-system get certificate klm-watcher-serving -o yaml")
 	w.renewFormer()
 	w.everywhereArrives("certificates")
-	w.steps.Done("step 4:  our certificates, with the imported CA and the gateway's Secret")
+}
+
+// returnCertificates runs the second block, a check, until it succeeds, as the guide says.
+func (w *world) returnCertificates() {
+	w.t.Helper()
+	w.ours.release(3)
+	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
+	if w.block(1) {
+		w.t.Error("the check of the way back of step 4 succeeds before anything is done")
+	}
+	w.mustBlock(0)
+	w.eventually("the check of the way back of step 4 succeeds", func() bool { return w.block(1) })
+	w.mustBlock(2)
+	if !w.certificateIn(today.GatewaySecret()).IsCA {
+		w.t.Error("the gateway does not serve the CA again")
+	}
+	// A garbage collector would do that, and there is none. Their owners are gone.
+	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &certv1.CertificateRequest{}, client.InNamespace(today.PlaneNamespace)))
+	w.everywhereArrives("back-gateway")
+}
+
+func (w *world) addAgents() {
+	w.t.Helper()
 	wake := w.hibernate(w.members[1])
 	w.ours.release(5)
 	for _, awake := range []*member{w.members[0], w.members[2]} {
@@ -104,50 +160,34 @@ func (w *world) forward() {
 	w.configurationsAre(installation.Name, today.Name)
 	w.everywhereArrives("both")
 	w.fresh()
-	w.steps.Done("step 5:  our agents beside those of today, with both webhook configurations, at last in a hibernated runtime")
+}
+
+func (w *world) removeAgents() {
+	w.t.Helper()
+	w.ours.opts.Leave = func(client.Object) bool { return true }
+	w.ours.release(5)
+	w.weLeft()
+	w.ours.release(4)
+	w.everywhereArrives("back-agents")
+}
+
+func (w *world) removeFormer() {
+	w.t.Helper()
 	w.operator.Set(func(d *today.Duties) { d.Image = "" })
 	w.ours.release(6)
 	w.onlyOurs()
 	w.nothingOfTodayIsInRuntimes()
 	w.everywhereArrives("ours")
 	w.fresh()
-	w.steps.Done("step 6:  the objects of today are removed from the runtimes; all runtimes are fresh")
 }
 
-// back are the same steps in the opposite order.
-func (w *world) back() {
+func (w *world) addFormer() {
 	w.t.Helper()
 	w.ours.release(5)
 	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
 	w.agentsAre(dropinImage)
 	w.configurationsAre(installation.Name, today.Name)
 	w.everywhereArrives("back-both")
-	w.steps.Done("back 6:  agents of today beside ours")
-	w.ours.opts.Leave = func(client.Object) bool { return true }
-	w.ours.release(5)
-	w.weLeft()
-	w.ours.release(4)
-	w.everywhereArrives("back-agents")
-	w.steps.Done("back 5:  our agents leave, with their certificates and the finalizer")
-	w.ours.release(3)
-	w.returnGateway()
-	w.everywhereArrives("back-gateway")
-	w.steps.Done("back 4:  the gateway's Secret belongs to the operator of today again")
-	w.ours.release(2)
-	w.allow("/metrics", "/v2*")
-	w.define(today.Watchers(true))
-	w.operator.Set(func(d *today.Duties) { d.Watchers = true })
-	w.watcherIsTodays()
-	w.everywhereArrives("back-watchers")
-	w.steps.Done("back 3:  Watchers, routes and the policy of today")
-	w.ingress.Lead(today.Service, w.formerAt)
-	w.ours.stop()
-	w.everywhereArrives("back-listener")
-	w.steps.Done("back 2:  the listener of today")
-	w.operator.Set(func(d *today.Duties) { d.Image = todaysImage })
-	w.agentsAre(todaysImage)
-	w.everywhereArrives("back-image")
-	w.steps.Done("back 1:  the image of today")
 }
 
 // rotate replaces the CA of today by one of ours.
@@ -160,12 +200,11 @@ func (w *world) rotate() {
 		return ca
 	}
 	next := rotation() + 1
-	w.commands("7. CA")
+	w.mustBlock(0)
 	w.ours.release(6) // The operator reads the annotation every five minutes, and when it starts.
 	w.eventually("the next CA signs everything", func() bool { return rotation() == next })
 	w.serverIsLeafOf(fmt.Sprintf("watcher-ca-%d", next))
 	w.everywhereArrives("rotated")
-	w.steps.Done("step 7:  a CA of ours replaces that of today, confirmed by every runtime")
 }
 
 // cleanUp is the step without a way back.
@@ -179,7 +218,6 @@ func (w *world) cleanUp() {
 	w.must(w.operator.Remove(w.t.Context(), kymas...))
 	w.everywhereArrives("removed")
 	shows(w, w.plane, "No resources found", "-n istio-system get certificates,issuers")
-	w.steps.Done("step 8:  the certificates of today are removed")
 }
 
 // everywhereArrives writes objects in each runtime until one arrives.
@@ -204,14 +242,19 @@ func (w *world) everywhereArrives(name string) {
 // agentsAre returns when each Deployment of today has one ready pod with that image.
 func (w *world) agentsAre(image string) {
 	w.t.Helper()
-	key := types.NamespacedName{Namespace: today.Namespace, Name: today.Name}
 	for _, m := range w.members {
-		w.eventually("the agent of "+m.kyma+" has the image "+image, func() bool {
-			pods := m.node.Pods(key)
-			return len(pods) == 1 && pods[0].Ready && !pods[0].Ending && m.image(w.t, key) == image &&
-				m.runsOurs(w.t, key) == (image == dropinImage)
-		})
+		w.agentIs(m, image)
 	}
+}
+
+func (w *world) agentIs(m *member, image string) {
+	w.t.Helper()
+	key := types.NamespacedName{Namespace: today.Namespace, Name: today.Name}
+	w.eventually("the agent of "+m.kyma+" has the image "+image, func() bool {
+		pods := m.node.Pods(key)
+		return len(pods) == 1 && pods[0].Ready && !pods[0].Ending && m.image(w.t, key) == image &&
+			m.runsOurs(w.t, key) == (image == dropinImage)
+	})
 }
 
 // asToday wants our image to send the body of today to the path of today, in FIPS mode as the
@@ -264,7 +307,7 @@ func (w *world) watcher() *unstructured.Unstructured {
 	stored := &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(today.WatcherKind())
 	w.must(w.plane.Client.Get(w.t.Context(),
-		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-kyma-watcher"}, stored))
+		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-watcher"}, stored))
 	return stored
 }
 
@@ -273,7 +316,7 @@ func (w *world) route() string {
 	stored := &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(today.RouteKind())
 	w.must(w.plane.Client.Get(w.t.Context(),
-		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-kyma-watcher"}, stored))
+		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-watcher"}, stored))
 	return fmt.Sprint(stored.Object["spec"])
 }
 
@@ -508,16 +551,6 @@ func (w *world) weLeft() {
 	}
 }
 
-// returnGateway is what docs/platforms/migration.md says about the way back.
-func (w *world) returnGateway() {
-	w.t.Helper()
-	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
-	w.commands("4. Certificates")
-	w.eventually("the gateway serves the CA again", func() bool { return w.certificateIn(today.GatewaySecret()).IsCA })
-	// A garbage collector would do that, and there is none. Their owners are gone.
-	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &certv1.CertificateRequest{}, client.InNamespace(today.PlaneNamespace)))
-}
-
 // leftIn are all objects of a cluster with one of the prefixes of their names.
 func leftIn(t *testing.T, plane *apiserver.ControlPlane, prefixes ...string) []string {
 	t.Helper()
@@ -538,6 +571,18 @@ func (w *world) nothingOfOursIsLeft() {
 	if left := leftIn(w.t, w.plane, names...); len(left) > 0 {
 		w.t.Errorf("left in the control plane: %v", left)
 	}
+	kept := w.gatewaySecret()
+	delete(kept.Annotations, "caAddedToBundleAt")
+	root := &corev1.Secret{}
+	w.must(w.plane.Client.Get(w.t.Context(), today.CA(), root))
+	for key := range root.Annotations {
+		if !strings.HasPrefix(key, "cert-manager.io/") {
+			w.t.Errorf("left at the Secret of the CA: %s", key)
+		}
+	}
+	if len(kept.Labels)+len(kept.Annotations) > 0 {
+		w.t.Errorf("left at the gateway's Secret: %v, %v", kept.Labels, kept.Annotations)
+	}
 }
 
 func (w *world) nothingOfTodayIsInRuntimes() {
@@ -555,10 +600,11 @@ func (w *world) nothingOfTodayIsInRuntimes() {
 func (w *world) nothingOfTodayIsLeft() {
 	w.t.Helper()
 	w.nothingOfTodayIsInRuntimes()
-	// The Watcher, its route and the Gateway go on, with their names.
+	// The Watcher, its route and the Gateway go on, with their names. There is no garbage collector.
+	stay := []string{"Watcher", "VirtualService", "Gateway", "Kyma", "CertificateRequest"}
 	left := slices.DeleteFunc(leftIn(w.t, w.plane, "klm-watcher", "kyma-"), func(name string) bool {
-		return strings.HasPrefix(name, "Gateway ") || strings.HasPrefix(name, "Kyma ") ||
-			strings.HasPrefix(name, "CertificateRequest ") // There is no garbage collector.
+		kind, _, _ := strings.Cut(name, " ")
+		return slices.Contains(stay, kind)
 	})
 	if len(left) > 0 {
 		w.t.Errorf("left in the control plane: %v", left)

@@ -20,7 +20,7 @@ var (
 )
 
 // patches are those of the guide, in its order.
-var patches = []string{"2-listener", "2-pinning", "3-watchers", "4-certificates", "5-agents", "6-removal"}
+var patches = []string{"2-listener", "2-pinning", "3-watchers", "4-certificates", "5-agents", "5-resends", "6-removal"}
 
 // TestPatches applies the patches to a stub of lifecycle-manager, and takes them back. The stub compiles before,
 // between and after. The image and the address are edited after the first patch, as the guide says.
@@ -49,14 +49,23 @@ func TestPatches(t *testing.T) {
 	}
 }
 
-// TestPatchesOfCommit applies them to lifecycle-manager itself. It needs -lifecycle-manager.
+// TestPatchesOfCommit applies them to lifecycle-manager itself, whose modules need no other version. It needs
+// -lifecycle-manager.
 func TestPatchesOfCommit(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"cmd/main.go", "internal/controller/kyma/setup.go"} {
+	for _, name := range []string{"cmd/main.go", "internal/controller/kyma/setup.go", "internal/controller/kyma/controller.go"} {
 		write(t, dir, name, show(t, name))
 	}
 	for _, name := range patches {
 		apply(t, dir, name)
+	}
+	theirs, floors := show(t, "go.mod"), string(test.Read(t, "controlplane/go.mod"))
+	for _, module := range []string{"sigs.k8s.io/controller-runtime", "k8s.io/api", "k8s.io/client-go", "istio.io/client-go"} {
+		_, version, _ := strings.Cut(floors, "\t"+module+" ")
+		version, _, _ = strings.Cut(version, "\n")
+		if version == "" || !bytes.Contains(theirs, []byte("\t"+module+" "+version+"\n")) {
+			t.Errorf("%s %q is required, and lifecycle-manager has another version", module, version)
+		}
 	}
 }
 

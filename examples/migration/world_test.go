@@ -37,6 +37,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
@@ -70,8 +71,10 @@ type world struct {
 	record   rig.Arrivals
 	steps    *rig.Steps
 	ours     *ours
-	ran      []string // commands of the guide
-	last     string   // what a test that fails was waiting for
+	page     []section
+	section  section         // that is read
+	ran      map[string]bool // commands of the guide, after the title of their section
+	last     string          // what a test that fails was waiting for
 
 	ctx  context.Context //nolint:containedctx // That of its life.
 	work sync.WaitGroup
@@ -84,12 +87,17 @@ type member struct {
 	kyma, id string
 	node     *node.Node
 	rights   *limited // of our installer
+	flow     *rig.Flow
+	windows  []rig.Window // in which the agent was replaced
 }
 
 func newWorld(t *testing.T, kymas ...string) *world {
 	t.Helper()
 	rig.SkipShort(t)
-	w := &world{t: t, scheme: runtime.NewScheme(), steps: rig.NewSteps()}
+	w := &world{
+		t: t, scheme: runtime.NewScheme(), steps: rig.NewSteps(),
+		page: read(string(test.Read(t, guide))), ran: map[string]bool{},
+	}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
 		apiextensionsv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
 	gateway := rig.Address(rig.FreePort(t))

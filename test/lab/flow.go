@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -73,93 +74,127 @@ func (a *Arrivals) lastResync(of Arrival) time.Time {
 }
 
 // Flow is a stream of writes in one runtime, each of another object. It is the oracle of what may
-// not be lost: each write arrives after its commit, or a resync after its commit does.
+// not be lost: each write arrives after its commit. In a [Window] a resync after its commit may.
 type Flow struct {
 	t        testing.TB
 	arrivals *Arrivals
 	of       Arrival // without object
 	stop     func()
 
-	mu      sync.Mutex
-	commits []time.Time
-	slowest time.Duration
-	failed  []error
+	mu          sync.Mutex
+	begun, last time.Time   // of the first interval, and of the last write
+	commits     []time.Time // zero for a write in progress
+	slowest     time.Duration
+	failed      []error
 }
 
-// StartFlow writes with create in that interval. The arrivals are those for one manager.
+// Window has the writes from one number to before another, in which a resync may stand in for an
+// event.
+type Window struct{ From, To int }
+
+// StartFlow writes with create in that interval. A slow write does not delay the next one, so that
+// their rate does not depend on the machine. The arrivals are those for one manager.
 func StartFlow(
 	t testing.TB, arrivals *Arrivals, runtime core.RuntimeID, manager core.Manager, every time.Duration,
 	create func(ctx context.Context, object string) error,
 ) *Flow {
 	t.Helper()
-	f := &Flow{t: t, arrivals: arrivals, of: Arrival{Runtime: runtime, Manager: manager}}
+	f := &Flow{t: t, arrivals: arrivals, of: Arrival{Runtime: runtime, Manager: manager}, begun: time.Now()}
 	f.stop = Run(t, "writes in "+string(runtime), func(ctx context.Context) error {
-		for tick := time.NewTicker(every); ; {
+		var writes sync.WaitGroup
+		defer writes.Wait()
+		for due := f.begun.Add(every); ; due = due.Add(every) {
 			select {
 			case <-ctx.Done():
-				tick.Stop()
 				return nil
-			case <-tick.C:
-				f.write(context.WithoutCancel(ctx), create)
+			case <-time.After(time.Until(due)):
+				n := f.begin()
+				writes.Go(func() { f.write(context.WithoutCancel(ctx), n, create) })
 			}
 		}
 	})
 	return f
 }
 
-func (f *Flow) write(ctx context.Context, create func(ctx context.Context, object string) error) {
+// begin returns the number of the next write.
+func (f *Flow) begin() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commits, f.last = append(f.commits, time.Time{}), time.Now()
+	return len(f.commits) - 1
+}
+
+func (f *Flow) write(ctx context.Context, n int, create func(ctx context.Context, object string) error) {
 	begun := time.Now()
-	err := create(ctx, flowObject(f.Count()))
+	err := create(ctx, flowObject(n))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err != nil {
 		f.failed = append(f.failed, err)
 	}
-	f.commits = append(f.commits, time.Now())
+	f.commits[n] = time.Now()
 	f.slowest = max(f.slowest, time.Since(begun))
 }
 
 func flowObject(n int) string { return fmt.Sprintf("traffic-%d", n) }
 
-// Count returns the number of writes so far.
+// Count returns the number of writes so far, with those in progress.
 func (f *Flow) Count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.commits)
 }
 
-// lost returns the number of writes without arrival, and of those that a resync stands in for. Only
-// writes before strict may have one.
-func (f *Flow) lost(strict int) (lost, resyncs int) {
+// Committed returns the number of the first write in progress, Count without one.
+func (f *Flow) Committed() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := slices.IndexFunc(f.commits, time.Time.IsZero); n >= 0 {
+		return n
+	}
+	return len(f.commits)
+}
+
+// Rate returns the writes in a second.
+func (f *Flow) Rate() float64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return float64(len(f.commits)) / f.last.Sub(f.begun).Seconds()
+}
+
+// lost returns the numbers of the writes without arrival, and how many a resync stands in for.
+func (f *Flow) lost(windows []Window) (lost []int, resyncs int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for n, committed := range f.commits {
 		arrival := f.of
 		arrival.Object = flowObject(n)
+		excused := slices.ContainsFunc(windows, func(w Window) bool { return w.From <= n && n < w.To })
 		switch {
 		case f.arrivals.Count(arrival) > 0:
-		case n < strict && f.arrivals.lastResync(f.of).After(committed):
+		case excused && f.arrivals.lastResync(f.of).After(committed):
 			resyncs++
 		default:
-			lost++
+			lost = append(lost, n)
 		}
 	}
 	return lost, resyncs
 }
 
-// Settle stops the writes and waits until each has arrived. A resync may stand in for writes
-// before strict. No write may have failed.
-func (f *Flow) Settle(within time.Duration, strict int) {
+// Settle stops the writes and waits until each has arrived. No write may have failed.
+func (f *Flow) Settle(within time.Duration, windows ...Window) {
 	f.t.Helper()
 	f.stop()
-	lost, resyncs := 0, 0
-	Eventually(f.t, within, "every change of "+string(f.of.Runtime)+" arrives", func() bool {
-		lost, resyncs = f.lost(strict)
-		return lost == 0
-	})
+	lost, resyncs := f.lost(windows)
+	for end := time.Now().Add(within); len(lost) > 0 && time.Now().Before(end); lost, resyncs = f.lost(windows) {
+		<-time.After(10 * time.Millisecond)
+	}
+	if len(lost) > 0 {
+		f.t.Errorf("%s: of the writes %v nothing has arrived, with the windows %v", f.of.Runtime, lost, windows)
+	}
 	if len(f.failed) > 0 {
 		f.t.Errorf("%s: %d of %d writes failed, the first with %v", f.of.Runtime, len(f.failed), len(f.commits), f.failed[0])
 	}
-	f.t.Logf("%s: %d writes, %d of which a resync stands in for; the slowest took %v",
-		f.of.Runtime, len(f.commits), resyncs, f.slowest.Round(time.Millisecond))
+	f.t.Logf("%s: %d writes, %.1f a second, %d of which a resync stands in for; the slowest took %v",
+		f.of.Runtime, len(f.commits), f.Rate(), resyncs, f.slowest.Round(time.Millisecond))
 }

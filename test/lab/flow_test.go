@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -12,18 +13,19 @@ func TestAFlowLosesWhatNeverArrives(t *testing.T) {
 	of := Arrival{Runtime: "runtime-1", Manager: "manager"}
 	now := time.Now()
 	f := &Flow{arrivals: &arrivals, of: of, commits: []time.Time{now.Add(-time.Hour), now.Add(-time.Hour), now.Add(time.Hour)}}
-	wants := func(what string, strict, lost, resyncs int) {
+	wants := func(what string, from, to, resyncs int, lost ...int) {
 		t.Helper()
-		if l, r := f.lost(strict); l != lost || r != resyncs {
-			t.Errorf("%s: %d lost, %d by a resync, want %d and %d", what, l, r, lost, resyncs)
+		if l, r := f.lost([]Window{{From: from, To: to}}); !slices.Equal(l, lost) || r != resyncs {
+			t.Errorf("%s: %v lost, %d by a resync, want %v and %d", what, l, r, lost, resyncs)
 		}
 	}
-	wants("nothing arrives", 3, 3, 0)
+	wants("nothing arrives", 0, 3, 0, 0, 1, 2)
 	arrivals.Note(Arrival{"runtime-2", "manager", flowObject(0)}, false)
-	wants("of another runtime", 3, 3, 0)
+	wants("of another runtime", 0, 3, 0, 0, 1, 2)
 	arrivals.Note(Arrival{"runtime-1", "manager", flowObject(0)}, false)
-	wants("one arrives", 3, 2, 0)
+	wants("one arrives", 0, 3, 0, 1, 2)
 	arrivals.Note(of, true)
-	wants("a resync is no proof of later writes", 3, 1, 1)
-	wants("a resync does not count", 0, 2, 0)
+	wants("a resync is no proof of later writes", 0, 3, 1, 2)
+	wants("a resync counts in the window alone", 2, 3, 0, 1, 2)
+	wants("a resync does not count", 0, 1, 0, 1, 2)
 }

@@ -49,7 +49,7 @@ func TestChainOverNATS(t *testing.T) {
 	before := flow.Count()
 	w.restart()
 	w.reaches(stays, steady, "last", labels(steady))
-	flow.Settle(patience, before)
+	flow.Settle(patience, rig.Window{To: before})
 	w.installChart(stays)
 	w.reaches(stays, steady, "by-chart", labels("by-chart"))
 	if _, err := w.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: goes, Domain: operatorDomain}); err == nil {

@@ -96,7 +96,7 @@ func TestChain(t *testing.T) {
 	w.knows(stays, steady, renamed, unwatched)
 	before := flow.Count()
 	w.rotation(stays)
-	flow.Settle(patience, before)
+	flow.Settle(patience, rig.Window{To: before})
 }
 
 // TestRepairTime measures the time from the removal of a webhook configuration to the new one, with

@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
-const todaysWatcher = "klm-kyma-watcher"
+const todaysWatcher = "klm-watcher"
 
 // todaysObject returns the object of a kind in the control plane of today's fleet.
 func todaysObject(t *testing.T, kind string) *unstructured.Unstructured {

@@ -37,7 +37,9 @@ type Duties struct {
 	Image string
 }
 
-// Operator acts as an operator of today. It applies everything anew in each round.
+// Operator acts as an operator of today. It applies everything anew in each round, except the
+// gateway's Secret: it keeps that one when it starts and when the CA's Secret changes. The real one
+// also does so every five minutes.
 type Operator struct {
 	// Plane is a client of the control plane. Runtimes are those of runtimes, by the names of Kymas.
 	Plane    client.Client
@@ -47,6 +49,8 @@ type Operator struct {
 
 	mu     sync.Mutex
 	duties Duties
+	// rootSeen is the version of the CA's Secret that the gateway's Secret was last kept for.
+	rootSeen string
 }
 
 // Set changes the duties. The round in progress still has the former ones.
@@ -77,7 +81,9 @@ func (o *Operator) Run(ctx context.Context, report func(error)) {
 
 func (o *Operator) round(ctx context.Context, d Duties) error {
 	var failed []error
-	if d.Gateway {
+	if !d.Gateway {
+		o.rootSeen = "" // The next one starts anew.
+	} else {
 		failed = append(failed, o.keepGateway(ctx))
 	}
 	if d.Watchers {
@@ -92,8 +98,8 @@ func (o *Operator) round(ctx context.Context, d Duties) error {
 // keepGateway publishes the CA: it is the server certificate, and verifies runtimes.
 func (o *Operator) keepGateway(ctx context.Context) error {
 	var root corev1.Secret
-	if err := o.Plane.Get(ctx, CA(), &root); err != nil {
-		return client.IgnoreNotFound(err) // It is not issued yet.
+	if err := o.Plane.Get(ctx, CA(), &root); err != nil || root.ResourceVersion == o.rootSeen {
+		return client.IgnoreNotFound(err) // It is not issued yet, or has no event.
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: GatewaySecret().Namespace, Name: GatewaySecret().Name,
@@ -106,13 +112,15 @@ func (o *Operator) keepGateway(ctx context.Context) error {
 			secret.Data["ca.crt"] = append(bytes.Clone(root.Data["tls.crt"]), secret.Data["ca.crt"]...)
 			metav1.SetMetaDataAnnotation(&secret.ObjectMeta, addedAt, time.Now().UTC().Format(time.RFC3339))
 		}
-		secret.Data["temp.ca.crt"] = root.Data["tls.crt"]
-		added, _ := time.Parse(time.RFC3339, secret.Annotations[addedAt]) // Without a time, it is long ago.
-		if len(secret.Data["tls.crt"]) == 0 || time.Since(added) > grace {
+		added, err := time.Parse(time.RFC3339, secret.Annotations[addedAt])
+		if len(secret.Data["tls.crt"]) == 0 || err == nil && time.Since(added) > grace {
 			maps.Copy(secret.Data, map[string][]byte{"tls.crt": root.Data["tls.crt"], "tls.key": root.Data["tls.key"]})
 		}
-		return nil
+		return err
 	})
+	if err == nil {
+		o.rootSeen = root.ResourceVersion
+	}
 	return err
 }
 
@@ -187,8 +195,9 @@ func (o *Operator) keepAgents(ctx context.Context, image string) error {
 	}
 	var failed []error
 	for i := range list.Items {
-		name, id := list.Items[i].GetName(), list.Items[i].GetLabels()[RuntimeIDLabel]
-		if there := o.Runtimes[name]; there != nil {
+		name, labels := list.Items[i].GetName(), list.Items[i].GetLabels()
+		id, skipped := labels[RuntimeIDLabel], labels["operator.kyma-project.io/skip-reconciliation"] == "true"
+		if there := o.Runtimes[name]; there != nil && !skipped {
 			failed = append(failed, o.keepAgent(ctx, there, name, id, image))
 		}
 	}
@@ -250,6 +259,6 @@ func Route() *unstructured.Unstructured {
 	route := &unstructured.Unstructured{Object: map[string]any{"spec": objects("virtualservice")[0].Object["spec"]}}
 	route.SetGroupVersionKind(RouteKind())
 	route.SetNamespace(PlaneNamespace)
-	route.SetName("klm-kyma-watcher")
+	route.SetName("klm-watcher")
 	return route
 }
