@@ -576,11 +576,13 @@ func TestPageIsNoAcknowledgement(t *testing.T) {
 }
 
 // A receiver grants 16 requests at a time to one runtime, and refuses more. An agent with more managers must not
-// throttle itself.
+// throttle itself, and uses what is granted: 16 requests are there, and none follows until they have answers.
 func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 	t.Parallel()
 	const managers, granted = 100, 16
 	var inFlight, most atomic.Int64
+	full, answer := make(chan struct{}), make(chan struct{})
+	isFull := sync.OnceFunc(func() { close(full) })
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -591,6 +593,10 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 				break
 			}
 		}
+		if n == granted {
+			isFull()
+		}
+		<-answer
 	})
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
 	var all sync.WaitGroup
@@ -601,8 +607,19 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 			}
 		})
 	}
+	select {
+	case <-full:
+	case <-time.After(time.Minute):
+		t.Errorf("%d requests at a time", most.Load())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := forwarder.Forward(ctx, "one-more", core.NewBatch(event("a"))); err == nil {
+		t.Error("a request is answered beyond those that are granted")
+	}
+	close(answer)
 	all.Wait()
-	if most.Load() > granted {
-		t.Errorf("%d requests at a time, want at most %d", most.Load(), granted)
+	if most.Load() != granted {
+		t.Errorf("%d requests at a time, want %d", most.Load(), granted)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
@@ -67,6 +68,9 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) 
 	container := &pod.Containers[0]
 	container.Image = i.image
 	container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath, ownNamespace)...)
+	if i.watches() {
+		container.Resources.Limits[corev1.ResourceMemory] = resource.MustParse(informerMemory)
+	}
 	if i.opts.Resources != nil {
 		container.Resources = *i.opts.Resources.DeepCopy()
 	}

@@ -21,6 +21,9 @@ import (
 // informerSuffix ends the names of the objects that only [Options.Informer] needs.
 const informerSuffix = "-informer"
 
+// informerMemory is the limit of config/agent/informer.
+const informerMemory = "128Mi"
+
 // watches reports whether the agents watch, and serve no webhook.
 func (i *Installer) watches() bool { return i.opts.Informer }
 

@@ -52,9 +52,10 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // Install does the next steps of an installation, without waiting, and corrects changes by others.
 // Call it again while the state is not [Ready], and from time to time after that.
 //
-// The webhook configuration comes last, when the agent answers. An existing configuration gets a
-// new bundle before the agent gets a new certificate. A new Secret restarts nothing, and neither
-// does a new manager. With [Options.Informer], an existing configuration is removed first.
+// The webhook configuration comes last, when the agent answers. When a rollout is stalled, a former
+// replica that answers is enough. An existing configuration gets a new bundle before the agent gets
+// a new certificate. A new Secret restarts nothing, and neither does a new manager. With
+// [Options.Informer], an existing configuration is removed first.
 //
 // A call that has nothing new reads three objects: the webhook configuration, the Deployment and
 // the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
@@ -200,7 +201,7 @@ func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want
 }
 
 // installWebhook installs agents that the API server calls. former are the managers that the
-// ConfigMap loses.
+// ConfigMap loses. With a role, former replicas may be agents that watch, and serve no webhook.
 func (i *Installer) installWebhook(
 	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
 ) (Status, error) {
@@ -212,9 +213,10 @@ func (i *Installer) installWebhook(
 		former = renewed.former
 	}
 	live, status, err := i.installAgent(ctx, in, found, want)
-	if err == nil && status.State == Ready {
+	if err == nil && (status.State == Ready || status.formerServe() && found.role == nil) {
 		var configuration *unstructured.Unstructured
-		if configuration, err = i.callAgent(ctx, in, found, want, renewed); err == nil {
+		configuration, err = i.callAgent(ctx, in, found, want, renewed)
+		if err == nil && status.State == Ready {
 			status, err = i.complete(ctx, in, status, i.lookOf(want, configuration, live))
 		}
 	}

@@ -68,7 +68,8 @@ type Options struct {
 	PriorityClassName string
 	// ImagePullSecrets are names of Secrets in the namespace of the agent. Default: none.
 	ImagePullSecrets []string
-	// Resources are the requests and limits of each agent. Default: those of config/agent.
+	// Resources are the requests and limits of each agent. Default: those of config/agent, and a
+	// memory limit of 128Mi with Informer.
 	Resources *corev1.ResourceRequirements
 	// Informer makes the agents watch the API server of the runtime, after the commit, and there is
 	// no webhook configuration. The agents get the rights to list and watch exactly the watched

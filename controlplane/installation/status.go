@@ -108,6 +108,10 @@ func rollout(d *appsv1.Deployment) Status {
 	return s
 }
 
+// formerServe reports whether replicas of a former template answer, and the rollout may never end,
+// as in a runtime without room for one more pod. They read a new list of managers while they run.
+func (s Status) formerServe() bool { return s.Reason == reasonRolloutStalled && s.Available > 0 }
+
 // stalled returns the message of a rollout that makes no progress, empty if it does.
 func stalled(d *appsv1.Deployment) string {
 	for _, condition := range d.Status.Conditions {

@@ -24,7 +24,7 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 		}, Ready},
 		"room for none": {appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2, Conditions: late}, Failed},
 		"a former replica answers": {appsv1.DeploymentStatus{
-			Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 1, Conditions: late,
+			Replicas: 3, UpdatedReplicas: 1, AvailableReplicas: 1, Conditions: late,
 		}, Failed},
 		"one of two is new": {appsv1.DeploymentStatus{
 			Replicas: 3, UpdatedReplicas: 1, AvailableReplicas: 2,

@@ -233,12 +233,13 @@ func (b *Broker) Forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderO
 // Prompt makes connections that are lost come back soon.
 var Prompt = []nats.Option{nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(0, 0)}
 
-// Operator connects the operator of a manager as the guide does.
-func (b *Broker) Operator(manager core.Manager) *nats.Conn {
+// Operator connects the operator of a manager as the guide does. Options of the caller win.
+func (b *Broker) Operator(manager core.Manager, opts ...nats.Option) *nats.Conn {
 	b.T.Helper()
 	leaf, roots := Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{OperatorDomain(manager)}})).TLS, b.CA.Pool()
 	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
-	conn := Must(nats.Connect(b.URLs(), append(natsjetstream.OperatorConnectOptions(manager, keys), Prompt...)...))
+	opts = slices.Concat(natsjetstream.OperatorConnectOptions(manager, keys), Prompt, opts)
+	conn := Must(nats.Connect(b.URLs(), opts...))
 	b.T.Cleanup(conn.Close)
 	return conn
 }

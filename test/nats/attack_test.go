@@ -127,6 +127,7 @@ func TestAttacks(t *testing.T) {
 		{"listens to the events of another runtime", natsjetstream.Subject(manager, victim)},
 		{"listens to its own events", own},
 		{"listens to the answers of another runtime", natsjetstream.InboxPrefix(victim) + ".>"},
+		{"listens to the batches and answers of operators", natsjetstream.InboxPrefix("operator") + ".>"},
 		{"listens to all answers", "_INBOX.>"},
 		{"listens to requests for the stream", "$JS.API.>"},
 		{"listens to advisories", "$JS.EVENT.>"},

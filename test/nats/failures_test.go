@@ -2,11 +2,13 @@ package nats_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
@@ -83,4 +85,18 @@ func TestLostMessagesLeadToResync(t *testing.T) {
 	resyncs := op.resynced(runtimeNumber(0))
 	send(3)
 	eventually(t, "the operator gets a resync", func() bool { return op.resynced(runtimeNumber(0)) > resyncs })
+}
+
+// A consumer is not ready while its only server stands still, and ready again afterwards.
+func TestFrozenServerIsNotReady(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, lab.BrokerOptions{}, users(1)...)
+	c := lab.Must(natsjetstream.NewConsumer(b.Operator(manager, nats.PingInterval(time.Second)), pinning(),
+		map[core.Manager]core.Handler{manager: newOperator()}, natsjetstream.Options{Peer: lab.MappedPeer}))
+	runConsumer(t, c)
+	eventually(t, "the consumer is ready", func() bool { return c.Ready() == nil })
+	b.Nodes[0].Freeze()
+	eventually(t, "the consumer is not ready", func() bool { return errors.Is(c.Ready(), core.ErrNotReady) })
+	b.Nodes[0].Thaw()
+	eventually(t, "the consumer is ready again", func() bool { return c.Ready() == nil })
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -73,6 +75,7 @@ func TestLeafNode(t *testing.T) {
 				t.Errorf("Forward with a foreign claim = %v, want the refusal of the operator", err)
 			}
 			eventually(t, "the confirmation of the refusal arrives", func() bool { return handedBack.Load() > 0 })
+			confirmsItsOwnOnly(t, b, leaf)
 			foreign := leaf.Forwarder(victim, natsjetstream.ForwarderOptions{})
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
@@ -84,4 +87,32 @@ func TestLeafNode(t *testing.T) {
 			}
 		})
 	}
+}
+
+// confirmsItsOwnOnly tries to confirm refusals of the victim through the leaf node of the attacker.
+// A refusal of the attacker, which is confirmed after that on the same connection, shows the way.
+func confirmsItsOwnOnly(t *testing.T, b *broker, leaf *lab.Broker) {
+	t.Helper()
+	confirmation := func(r core.RuntimeID) string {
+		return "_INBOX.operator." + string(manager) + ".refused." + string(r) + ".x"
+	}
+	op, confirmed := b.Operator(manager), make(chan *nats.Msg, 100)
+	lab.Must(op.ChanSubscribe(confirmation(victim), confirmed))
+	lab.Must(op.ChanSubscribe(confirmation(attacker), confirmed))
+	conn := lab.Must(leaf.Dial(leaf.Certificate(attacker)))
+	defer conn.Close()
+	eventually(t, "a confirmation passes the leaf node", func() bool {
+		if err := errors.Join(conn.Publish(confirmation(victim), nil), conn.Publish(confirmation(attacker), nil)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case msg := <-confirmed:
+			if msg.Subject != confirmation(attacker) {
+				t.Errorf("a leaf node of %s confirms on %s", attacker, msg.Subject)
+			}
+			return true
+		case <-time.After(time.Second):
+			return false
+		}
+	})
 }

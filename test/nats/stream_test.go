@@ -125,8 +125,12 @@ func TestHeartbeatsInACluster(t *testing.T) {
 // A runtime that is named as the operators would get their batches and answers.
 func TestReservedName(t *testing.T) {
 	t.Parallel()
-	if text, err := natsjetstream.Authorization(lab.RuntimeUser("operator", manager)); err == nil {
-		t.Errorf("a configuration is made with a runtime named operator:\n%s", text)
+	for _, user := range []natsjetstream.User{
+		lab.RuntimeUser("operator", manager), {Name: lab.RuntimeDomain("operator"), Subscribe: []string{"_INBOX.operator.>"}},
+	} {
+		if text, err := natsjetstream.Authorization(user); err == nil {
+			t.Errorf("a configuration is made with a runtime named operator:\n%s", text)
+		}
 	}
 	b := newBroker(t, lab.BrokerOptions{}, lab.OperatorUser(manager), natsjetstream.User{
 		Name: lab.RuntimeDomain("operator"), Publish: []string{">"}, Subscribe: []string{"_INBOX.>"},

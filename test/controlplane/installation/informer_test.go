@@ -67,6 +67,16 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	w.runtime.Watches = []watch.Watch{watchFor("first")}
 	w.runtime.Secret = newSecret(t, w.namespace, w.namespace)
 	w.opts.Replicas = 2
+	w.install()
+	w.rollout(appsv1.DeploymentStatus{
+		Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+		Conditions: []appsv1.DeploymentCondition{{
+			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+		}},
+	})
+	if status := w.install(); status.State != installation.Failed || w.webhooks() != nil {
+		t.Errorf("%+v with webhooks %v, want none while only the informer answers", status, w.webhooks())
+	}
 	w.installed()
 	if diff := cmp.Diff(withWebhook, names(w.versions())); diff != "" {
 		t.Errorf("after the return to the webhook (-before +after):\n%s", diff)

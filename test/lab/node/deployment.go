@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +38,7 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 		n.add(p)
 	case len(current) > wanted:
 		current[0].end()
-	case len(old) > 0 && (!old[0].now().Ready || ready(current)+ready(old) > wanted):
+	case len(old) > 0 && len(old)+ready(current) > wanted && (!old[0].now().Ready || ready(current)+ready(old) > wanted):
 		old[0].end()
 	}
 	return n.report(ctx, deployment, hash)
@@ -83,6 +84,11 @@ func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, hash s
 		ObservedGeneration: deployment.Generation, Replicas: int32(len(current) + len(old)),
 		UpdatedReplicas: int32(len(current)),
 		ReadyReplicas:   available, AvailableReplicas: available,
+	}
+	if slices.ContainsFunc(slices.Concat(current, old), func(p *pod) bool { return p.now().Waiting }) {
+		status.Conditions = []appsv1.DeploymentCondition{{
+			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+		}}
 	}
 	if equality.Semantic.DeepEqual(deployment.Status, status) {
 		return nil

@@ -4,7 +4,8 @@
 // A container is a real process. It has the root of its image and its mounts, the network namespace
 // of its pod, and the user, groups, environment, arguments, ports and HTTP probes of the
 // Deployment. Images are programs on this machine. The node refuses pod fields that it does not
-// know. A rollout is always that of maxSurge 1 and maxUnavailable 0.
+// know. A rollout is always that of maxSurge 1 and maxUnavailable 0. One with a pod that waits for
+// room has passed its deadline at once.
 //
 // The node has no objects for pods and replica sets, no limits of resources, no seccomp, and no
 // network policies.
@@ -45,6 +46,8 @@ type Options struct {
 	ImageEnv map[string][]string
 	// Hosts maps "<host>:<port>", as pods dial it, to an address on this machine.
 	Hosts map[string]string
+	// Room is the number of pods that fit. Others wait for the end of one. Default: without bound.
+	Room int
 }
 
 // Node is the stand-in for one runtime. Its methods may be called concurrently.

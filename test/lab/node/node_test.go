@@ -2,7 +2,6 @@ package node
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,11 +11,7 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -52,25 +47,6 @@ func TestNode(t *testing.T) {
 		after := n.Pods(deployment())[0]
 		return after.Name == pod.Name && after.Restarts > 0 && after.Ready && after.Pid != pod.Pid
 	})
-	waitsForAccount(t, n, plane)
-}
-
-// waitsForAccount wants a new pod to wait for its ServiceAccount, as with a ReplicaSet.
-func waitsForAccount(t *testing.T, n *Node, plane *apiserver.ControlPlane) {
-	t.Helper()
-	name := metav1.ObjectMeta{Namespace: installation.Name, Name: installation.Name}
-	wanted := &appsv1.Deployment{ObjectMeta: name}
-	if err := errors.Join(
-		plane.Client.Delete(t.Context(), &corev1.ServiceAccount{ObjectMeta: name}),
-		plane.Client.Patch(t.Context(), wanted, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"replicas": 3}}`))),
-	); err != nil {
-		t.Fatal(err)
-	}
-	<-time.After(5 * interval) // The node tries again and again.
-	if err := plane.Client.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: name}); err != nil {
-		t.Fatal(err)
-	}
-	rig.Eventually(t, patience, "the third pod has its account", func() bool { return len(n.Pods(deployment())) == 3 })
 }
 
 func deployment() types.NamespacedName {
