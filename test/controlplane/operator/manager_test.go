@@ -53,6 +53,7 @@ func TestManager(t *testing.T) {
 	t.Run("leader endpoint without rights", l.testLeaderWithoutRights)
 	t.Run("replicas of the guide", l.testReplicas)
 	t.Run("set-up of the example", l.testSetUp)
+	t.Run("set-up of the guide", l.testEmbedding)
 }
 
 // lab is a control plane with certificates.
