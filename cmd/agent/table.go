@@ -90,8 +90,8 @@ func eventSettings(c *config) []setting {
 		optional("RESEND_AFTER", into("durations", &c.Outbox.Resend, parseDelays), "3s,35s",
 			"Rising delays after which a delivered event is sent once more, for a write that is committed late. 0s is never."),
 		optional("RESEND_RESYNC", durationOrOff(&c.Outbox.ResendResync), outbox.Defaults().ResendResync.String(),
-			"Delay after which a resync is sent once more, for late commits. "+
-				"It must exceed the timeout of each webhook in this cluster (at most 30s). 0s is never."),
+			"Delay after which a resync is sent once more, for late commits: "+
+				"more than the timeout of each webhook in this cluster (at most 30s). 0s is never."),
 		optional("OUTBOX_MAX_KEYS", into("number", &c.Outbox.MaxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
 			"Distinct events to keep while the control plane does not accept them. A resync replaces those beyond."),
 	}
