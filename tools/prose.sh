@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks Markdown, comments and messages with vale, and that a comment ends by column 100: vale parses comments as
-# Markdown and has no rule for columns. Arguments are paths, the whole repository without any. VALE names the program.
+# Markdown and has no rule for columns. A warning (a pronoun begins a sentence) is shown and does not fail. Arguments are
+# paths, the whole repository without any. VALE names the program.
 set -euo pipefail
 
 files=()
@@ -13,7 +14,7 @@ done < <(git ls-files -z --cached --others --exclude-standard -- "${@:-.}" |
 [[ ${#files[@]} -gt 0 ]] || exit 0
 
 status=0
-"${VALE:-vale}" --no-global --config=.vale.ini --output=line -- "${files[@]}" || status=1
+"${VALE:-vale}" --no-global --config=.vale.ini --minAlertLevel=warning --output=line -- "${files[@]}" || status=1
 # A tab has four columns. A URL, a directive and a marker cannot be broken into lines.
 printf '%s\0' "${files[@]}" | { grep -z '\.go$' || :; } | xargs -0 -r awk '
     /^[ \t]*\/\/ .*[^ ][ ][^ ]/ && !/\/\/ \+/ {

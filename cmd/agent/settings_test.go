@@ -441,6 +441,9 @@ func TestFlagsInDocsExist(t *testing.T) {
 	flags.WriteString(help())
 	for _, document := range []string{"reference/agent.md", "guide/installing-agents.md", "operations/runbooks.md", "platforms/informer.md"} {
 		text := must(os.ReadFile("../../docs/" + document))(t)
+		if strings.Contains(string(text), "-f watchers.") && !strings.Contains(string(text), "matchConditions") {
+			t.Errorf("%s: the command refuses Watchers with matchConditions, which no sentence says", document)
+		}
 		commands := regexp.MustCompile("agent( webhook-configuration)?( --[^|`\n]*)").FindAllString(string(text), -1)
 		for _, name := range regexp.MustCompile(` -(-[a-z-]+)`).FindAllStringSubmatch(strings.Join(commands, " "), -1) {
 			if !regexp.MustCompile(name[1] + "[ ,\n]").MatchString(flags.String()) {

@@ -41,13 +41,13 @@ func settings(c *config) []setting {
 func requiredSettings(c *config) []setting {
 	return []setting{
 		required("CA_CERT", file(&c.Keys.Client.CA),
-			"CA certificates that the control plane's certificate must chain to, in PEM."),
+			"CAs that sign the control plane's certificate."),
 		required("TLS_CERT", file(&c.Keys.Client.Certificate),
-			"Client certificate of this runtime (SKR), in PEM. The webhook serves it, too, unless `WEBHOOK_TLS_CERT` is set."),
+			"Client certificate of this runtime. The webhook serves it, too, unless `WEBHOOK_TLS_CERT` is set."),
 		required("TLS_KEY", file(&c.Keys.Client.Key),
-			"Private key of `TLS_CERT`, in PEM."),
+			"Private key of `TLS_CERT`."),
 		required("KCP_ADDR", into("host:port", &c.ControlPlane.Address, parseAddress),
-			"Address of the control plane (KCP): host, host:port or https://host:port. Without a port 443, with `nats` 4222."),
+			"Address of the control plane: host, host:port or https://host:port. Without a port 443, with `nats` 4222."),
 	}
 }
 
@@ -69,17 +69,16 @@ func controlPlaneSettings(c *config) []setting {
 		optional("MANAGERS", c.managers(), "",
 			"Managers to report to, separated by commas. "+
 				"Each gets a resync at start, and the webhook answers 404 for all others, unless the list has `*`. "+
-				"If empty, and without `MANAGERS_FILE`, the agent learns managers from their first review."),
+				"Without both lists, the agent learns managers from their first review."),
 		optional("MANAGERS_FILE", file(&c.ManagersFile), "",
-			"File with more managers, one per line, such as a ConfigMap volume. "+
-				"The agent reads it every 10 s. A new manager gets a resync."),
+			"File with more managers, one per line, which the agent reads every 10 s. A new manager gets a resync."),
 		optional("FORWARD_TIMEOUT", duration(&c.Outbox.ForwardTimeout), outbox.Defaults().ForwardTimeout.String(),
 			"Timeout of one attempt to send events."),
 		optional("MAX_BACKOFF", duration(&c.Outbox.MaxBackoff), outbox.Defaults().MaxBackoff.String(),
-			"Longest delay between two attempts to send events, unless the control plane requests a longer one."),
+			"Longest delay between two attempts, unless the control plane requests a longer one."),
 		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
 			outbox.Defaults().HeartbeatInterval.String(),
-			"Longest time between two heartbeats. Only contract v3 has heartbeats. 0s turns them off. "+
+			"Longest time between two heartbeats, with contract v3. 0s turns them off. "+
 				"With more than 3m, the listener needs a longer IdleTimeout."),
 	}
 }
@@ -87,13 +86,12 @@ func controlPlaneSettings(c *config) []setting {
 func eventSettings(c *config) []setting {
 	return []setting{
 		optional("SETTLE", durationOrOff(&c.Outbox.Settle), outbox.Defaults().Settle.String(),
-			"Delay before an event is sent, because the API server calls the webhook before it commits the write. 0s is none."),
+			"Delay before an event is sent, because the API server calls the webhook before the commit. 0s is none."),
 		optional("RESEND_AFTER", into("durations", &c.Outbox.Resend, parseDelays), "3s,35s",
-			"Delays after which a delivered event is sent once more, for a write that is committed later than `SETTLE`. "+
-				"They rise, and commas separate them. 0s is never."),
+			"Rising delays after which a delivered event is sent once more, for a write that is committed late. 0s is never."),
 		optional("RESEND_RESYNC", durationOrOff(&c.Outbox.ResendResync), outbox.Defaults().ResendResync.String(),
-			"Delay after which a resync is sent once more, for writes that are committed after the first. "+
-				"It must be longer than the timeout of any webhook in this cluster (at most 30s). 0s is never."),
+			"Delay after which a resync is sent once more, for late commits: "+
+				"more than the timeout of each webhook in this cluster (at most 30s). 0s is never."),
 		optional("OUTBOX_MAX_KEYS", into("number", &c.Outbox.MaxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
 			"Distinct events to keep while the control plane does not accept them. A resync replaces those beyond."),
 	}
@@ -108,13 +106,13 @@ func sourceSettings(c *config) []setting {
 			"`Watcher` resources to watch. Required with `SOURCE=informer`. "+
 				"`spec.matchConditions` are refused. A subresource cannot be watched, which degrades its manager."),
 		optional("EXCLUDED_NAMESPACES", into("names", &c.informer.ExcludedNamespaces, parseNames), "",
-			"Namespaces that the informer does not watch, separated by commas. If empty, it watches all."),
+			"Namespaces that the informer does not watch. If empty, it watches all."),
 		optional("INFORMER_API_SERVER", text("URL", &c.informer.Server), "",
 			"API server that the informer watches. If empty, the one of the pod's cluster."),
 		optional("INFORMER_TOKEN_FILE", file(&c.informer.TokenFile), "",
 			"Bearer token of the informer. If empty, the token of the pod's service account."),
 		optional("INFORMER_CA_CERT", file(&c.informer.CAFile), "",
-			"CA certificates of `INFORMER_API_SERVER`. If empty, the file of the pod's service account."),
+			"CAs of `INFORMER_API_SERVER`. If empty, the file of the pod's service account."),
 	}
 }
 
@@ -125,21 +123,18 @@ func webhookSettings(c *config) []setting {
 		optional("WEBHOOK_BIND", into("IP", &c.webhook.host, parseIP), "",
 			"Address that the webhook listens on. If empty, all addresses."),
 		optional("WEBHOOK_TLS_CERT", file(&c.Keys.Serving.Certificate), "",
-			"Server certificate of the webhook, in PEM. If empty, `TLS_CERT`."),
+			"Server certificate of the webhook. If empty, `TLS_CERT`."),
 		optional("WEBHOOK_TLS_KEY", file(&c.Keys.Serving.Key), "",
-			"Private key of `WEBHOOK_TLS_CERT`, in PEM."),
+			"Private key of `WEBHOOK_TLS_CERT`."),
 		optional("WEBHOOK_CLIENT_CA", file(&c.Keys.WebhookCAs), "",
-			"CA certificates that the API server's client certificate must chain to, in PEM. "+
-				"If empty, the webhook requests no client certificate."),
+			"CAs that sign the API server's client certificate. If empty, the webhook requests none."),
 		optional("WEBHOOK_CLIENT_NAMES", into("names", &c.Webhook.ClientNames, parseNames), "",
-			"Names that the API server's client certificate may have (Common Name, DNS name or URI), separated by commas. "+
-				"If empty, any certificate of `WEBHOOK_CLIENT_CA` is accepted."),
+			"Names that this client certificate may have: Common Name, DNS name or URI. If empty, any."),
 		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.Webhook.MaxConnections, parseCount),
 			strconv.Itoa(defaults.MaxConnections),
-			"Limit of open connections. When it is reached, the client with the most connections loses one. "+
-				"A connection takes up to 100 KiB of memory under attack."),
+			"Limit of open connections, of up to 100 KiB each. At the limit, the client with the most connections loses one."),
 		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.Webhook.MaxHandshakes, parseCount), "",
-			"Limit of TLS handshakes that run at the same time. Client addresses take turns. If empty, half of `GOMAXPROCS`."),
+			"Limit of concurrent TLS handshakes, granted round-robin by address. If empty, half of `GOMAXPROCS`."),
 	}
 }
 
@@ -150,14 +145,14 @@ func metricsSettings(c *config) []setting {
 		optional("METRICS_BIND", into("IP", &c.metrics.host, parseIP), "",
 			"Address that the metrics port listens on. If empty, all addresses."),
 		optional("METRICS_ALIASES", into("true, false", &c.MetricAliases, parseBool), "false",
-			"Whether the metrics of kyma-project/runtime-watcher are served, too, by their names."),
+			"Whether the metrics of kyma-project/runtime-watcher are served, too."),
 	}
 }
 
 func canarySettings(c *config) []setting {
 	return []setting{
 		optional("CANARY_LEASE", into("namespace/name", &c.Canary.Lease, parseLease), "",
-			"Lease that the agent writes to prove that the API server calls the webhook. If empty, there is no canary."),
+			"Lease that the agent writes to prove that the API server calls it. If empty, there is no canary."),
 		optional("CANARY_INTERVAL", duration(&c.Canary.Interval), defaults.CanaryInterval.String(),
 			"Time between two writes of the canary."),
 		optional("CANARY_API_SERVER", text("URL", &c.Canary.Server), "",
@@ -165,7 +160,7 @@ func canarySettings(c *config) []setting {
 		optional("CANARY_TOKEN_FILE", file(&c.Canary.TokenFile), "",
 			"Bearer token of the canary. If empty, the token of the pod's service account."),
 		optional("CANARY_CA_CERT", file(&c.Canary.CAFile), "",
-			"CA certificates of `CANARY_API_SERVER`. If empty, the file of the pod's service account."),
+			"CAs of `CANARY_API_SERVER`. If empty, the file of the pod's service account."),
 	}
 }
 
@@ -174,9 +169,9 @@ func processSettings(c *config) []setting {
 		optional(envInstance, text("name", &c.Instance), "",
 			"Name of this replica. If empty, `POD_NAME`, `HOSTNAME` or the host name."),
 		optional("STOP_DELAY", into("duration", &c.StopDelay, parseDelay), "0s",
-			"Time to serve as not ready before the shutdown begins, so that the API server changes to other replicas."),
+			"Time to serve as not ready before the shutdown, so that the API server changes to other replicas."),
 		optional("SHUTDOWN_TIMEOUT", duration(&c.ShutdownTimeout), "20s",
-			"Time to finish requests and to send pending events before the process ends."),
+			"Time to finish requests and to send pending events."),
 		optional("LOG_LEVEL", into("debug, info, warn, error", &c.logLevel, parseLevel), "info",
 			"Lowest level that is logged."),
 	}

@@ -7,9 +7,13 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,6 +42,27 @@ const (
 	// sidecar is the address from which an Istio sidecar connects.
 	sidecar = "127.0.0.6"
 )
+
+// TestSize holds the budget of the operator: its code without tests and generated code, without the laboratory, the demo
+// and the sample module. README.md states it.
+func TestSize(t *testing.T) {
+	const most = 3200
+	lines := 0
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && slices.Contains([]string{"internal/lab", "demo", "module"}, filepath.ToSlash(path)) {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(filepath.Base(path), "zz_") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		lines += bytes.Count(text, []byte("\n"))
+		return err
+	})
+	if err != nil || lines > most || lines < most/2 {
+		t.Errorf("%d lines, error %v, want at most %d", lines, err, most)
+	}
+}
 
 func TestWrongFlags(t *testing.T) {
 	args := []string{"-events-address=nowhere", "-gateway-names=a", "-pod-ip=10.0.0.1", "-events-bind-address=here", "stray"}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -137,7 +138,9 @@ func (o *operator) embedConsumer(
 	if err != nil {
 		return err
 	}
-	return errors.Join(mgr.Add(events),
+	o.source.Follow(o.fleet, component)
+	ready := func(*http.Request) error { return events.Ready() }
+	return errors.Join(mgr.Add(events), mgr.AddReadyzCheck("events", ready),
 		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(o.source).Complete(o))
 }
 

@@ -43,24 +43,40 @@ func TestLogMessagesAreListed(t *testing.T) {
 
 const runbooks = "docs/operations/runbooks.md"
 
-// TestRunbooks fails when an alert has no runbook or no severity, or when a runbook has no alert, is
-// too long, or has no command to copy.
+// TestRunbooks fails when an alert has no runbook or no severity, or when a runbook of an alert or a symptom is too
+// long, does not begin with the effect on users, or has less than three commands to copy.
 func TestRunbooks(t *testing.T) {
-	const longest = 120 // words
+	const longest, fewest = 120, 3 // words, commands
 	_, parsed := readRules(t)
+	alerts := make(map[string]bool)
 	for _, rule := range parsed.all() {
-		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], runbooks+"#")
-		want := strings.ToLower(rule.Alert)
-		if anchor != want || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" {
-			t.Errorf("%s: runbook %q, want %s with severity and summary", rule.Alert, anchor, want)
+		alerts[rule.Alert] = true
+		if rule.Annotations["runbook_url"] == "" || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" {
+			t.Errorf("%s: want a runbook_url, a severity and a summary", rule.Alert)
 		}
-		text := section(t, runbooks, "### "+rule.Alert)
-		if words := len(strings.Fields(text)); words > longest || !strings.Contains(text, "```sh\n") {
-			t.Errorf("%s has %d words, want at most %d, and commands to copy", rule.Alert, words, longest)
+		if _, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], runbooks+"#"); anchor != strings.ToLower(rule.Alert) {
+			t.Errorf("%s has the runbook %q", rule.Alert, anchor)
 		}
 	}
-	if n := strings.Count(read(t, runbooks), "\n### RuntimeWatcher"); n != len(parsed.all()) {
-		t.Errorf("%d runbooks for %d alerts", n, len(parsed.all()))
+	shown := 0
+	for _, part := range strings.Split(read(t, runbooks), "\n### ")[1:] {
+		title, text, _ := strings.Cut(part, "\n")
+		text, _, _ = strings.Cut(text, "\n## ")
+		effect, rest, _ := strings.Cut(text, "\n```sh\n")
+		commands, _, _ := strings.Cut(rest, "```")
+		words, n := len(strings.Fields(text)), strings.Count(commands, "\n")
+		if words > longest || strings.TrimSpace(effect) == "" || n < fewest {
+			t.Errorf("%s: %d words, the effect %q and %d commands, want at most %d, an effect, and at least %d",
+				title, words, effect, n, longest, fewest)
+		}
+		if alerts[title] {
+			shown++
+		} else if strings.HasPrefix(title, "RuntimeWatcher") {
+			t.Errorf("%s is no alert", title)
+		}
+	}
+	if shown != len(alerts) {
+		t.Errorf("%d runbooks for %d alerts", shown, len(alerts))
 	}
 }
 

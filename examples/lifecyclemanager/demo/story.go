@@ -367,7 +367,7 @@ func (d *demo) killFirst(ctx context.Context) error {
 
 func (d *demo) firstNamesCause(ctx context.Context) bool {
 	kyma, err := d.planeKyma(ctx, first)
-	return err == nil && kyma.Status.State == v1beta2.Deleting && kyma.Status.Message != ""
+	return err == nil && kyma.Status.State == v1beta2.Deleting && strings.Contains(kyma.Status.Message, "https://")
 }
 
 // forgetFirst is the way out of a deletion that a dead cluster holds up.

@@ -54,6 +54,7 @@ func TestManager(t *testing.T) {
 	t.Run("replicas of the guide", l.testReplicas)
 	t.Run("set-up of the example", l.testSetUp)
 	t.Run("restart beside a dead runtime", l.testRestart)
+	t.Run("set-up of the guide", l.testEmbedding)
 }
 
 // lab is a control plane with certificates.

@@ -122,15 +122,15 @@ func TestCrash(t *testing.T) {
 func (w *world) live(c *crash) {
 	w.t.Helper()
 	w.operator = w.newOperator(c)
-	greeter := v1beta2.Module{Name: "greeter"}
+	sample := v1beta2.Module{Name: moduleName}
 	changes := []struct {
 		make func()
 		want []string
 	}{
-		{func() { w.setTemplate("1", "text", "old"); w.register(greeter) }, []string{"text", "old"}},
+		{func() { w.setTemplate("1", "text", "old"); w.register(sample) }, []string{"text", "old"}},
 		{func() { w.setTemplate("2", "text", "new") }, []string{"text", "new"}},
 		{func() { w.setModules() }, nil},
-		{func() { w.setModules(greeter) }, []string{"text", "new"}},
+		{func() { w.setModules(sample) }, []string{"text", "new"}},
 		{func() { w.must(w.plane.Client.Delete(w.t.Context(), w.kyma())) }, nil},
 	}
 	for _, change := range changes {

@@ -1,12 +1,15 @@
 package kyma_test
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +44,8 @@ func TestKyma(t *testing.T) {
 	t.Run("versions", func(t *testing.T) { w.testVersions(t) })
 	t.Run("long texts", func(t *testing.T) { w.testLongTexts(t) })
 	t.Run("user deletes what the operator needs", func(t *testing.T) { w.testRepair(t) })
+	t.Run("namespaces", func(t *testing.T) { w.testNamespaces(t) })
+	t.Run("dead cluster", func(t *testing.T) { w.testDeadCluster(t) })
 }
 
 // validation is that of the API server, by the definitions.
@@ -71,11 +76,11 @@ func (w *world) validation(t *testing.T) {
 
 func (w *world) testCatalog(t *testing.T) {
 	t.Helper()
-	if have := w.catalog(); !slices.Equal(have, []string{"greeter-1"}) {
+	if have := w.catalog(); !slices.Equal(have, []string{moduleName + "-1"}) {
 		t.Errorf("catalog %q", have)
 	}
 	entry := &v1beta2.ModuleTemplate{}
-	w.must(w.skr.Client.Get(t.Context(), client.ObjectKey{Namespace: skr.Namespace, Name: "greeter-1"}, entry))
+	w.must(w.skr.Client.Get(t.Context(), client.ObjectKey{Namespace: skr.Namespace, Name: moduleName + "-1"}, entry))
 	if entry.Spec.Resources != nil || entry.Spec.Version != "1" || len(entry.Spec.Channels) != 1 {
 		t.Errorf("catalog entry %+v, want it without objects", entry.Spec)
 	}
@@ -140,7 +145,7 @@ func (w *world) testResend(t *testing.T) {
 // testTwoUsers applies one module each. Neither may lose the other's.
 func (w *world) testTwoUsers(t *testing.T) {
 	t.Helper()
-	for _, user := range []string{"greeter", "missing"} {
+	for _, user := range []string{moduleName, "missing"} {
 		applied := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma",
 			"metadata": map[string]any{"namespace": skr.Namespace, "name": kyma.RemoteName},
@@ -159,7 +164,7 @@ func (w *world) testTwoUsers(t *testing.T) {
 func (w *world) testStatus(t *testing.T) {
 	t.Helper()
 	want := []v1beta2.ModuleStatus{
-		{Name: "greeter", Version: "1", State: v1beta2.Ready},
+		{Name: moduleName, Version: "1", State: v1beta2.Ready},
 		{Name: "missing", State: v1beta2.Error, Message: "the catalog has no such module in channel regular"},
 	}
 	for _, k := range []*v1beta2.Kyma{w.kyma(), w.user()} {
@@ -167,7 +172,7 @@ func (w *world) testStatus(t *testing.T) {
 			t.Errorf("status %+v, want %+v", k.Status, want)
 		}
 	}
-	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.setModules(v1beta2.Module{Name: moduleName})
 	w.must(w.settle())
 	if state := w.user().Status.State; state != v1beta2.Ready {
 		t.Errorf("state %s, want %s", state, v1beta2.Ready)
@@ -273,7 +278,7 @@ func (w *world) testSkip(t *testing.T) {
 			t.Errorf("opt-out %s: the module is kept: %t", skip, kept)
 		}
 	}
-	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.setModules(v1beta2.Module{Name: moduleName})
 	w.must(w.settle())
 }
 
@@ -281,22 +286,22 @@ func (w *world) testSkip(t *testing.T) {
 func (w *world) testVersions(t *testing.T) {
 	t.Helper()
 	w.must(w.plane.Client.Create(t.Context(), template(t, "1.11", "newer")))
-	w.setModules(v1beta2.Module{Name: "greeter", Version: "1.10"})
+	w.setModules(v1beta2.Module{Name: moduleName, Version: "1.10"})
 	w.must(w.settle())
 	w.want("text")
 	if have := w.catalog(); len(have) != 2 {
 		t.Errorf("catalog %q, want both versions", have)
 	}
-	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.setModules(v1beta2.Module{Name: moduleName})
 	w.must(w.settle())
 	w.want("newer")
-	w.setModules(v1beta2.Module{Name: "greeter", Version: "1.10"})
+	w.setModules(v1beta2.Module{Name: moduleName, Version: "1.10"})
 	w.must(w.settle())
 	w.want("newer")
 	if status := w.user().Status.Modules[0]; status.Version != "1.11" || !strings.Contains(status.Message, "older") {
 		t.Errorf("status %+v of an older pin, want it refused", status)
 	}
-	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.setModules(v1beta2.Module{Name: moduleName})
 	empty := template(t, "1.12")
 	w.must(w.plane.Client.Create(t.Context(), empty))
 	w.must(w.settle())
@@ -336,13 +341,13 @@ func (w *world) testDowngrade(t *testing.T) {
 		t.Errorf("status %+v of a channel that went back to 1.9, want 1.10 kept and the refusal named", status)
 	}
 	w.want("text")
-	w.setModules(v1beta2.Module{Name: "greeter", Channel: "fast"})
+	w.setModules(v1beta2.Module{Name: moduleName, Channel: "fast"})
 	w.must(w.settle())
 	if status := w.user().Status.Modules[0]; status.Version != "1.10" || status.State != v1beta2.Error {
 		t.Errorf("status %+v in a channel without the module, want the installed version", status)
 	}
 	w.want("text")
-	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.setModules(v1beta2.Module{Name: moduleName})
 	w.setTemplate("1.10", "text")
 	w.must(w.settle())
 }
@@ -367,4 +372,68 @@ func (w *world) testRepair(t *testing.T) {
 		w.must(w.settle())
 		return w.skr.Client.Get(t.Context(), name, definition) == nil && definition.GetUID() != former && len(w.catalog()) == 1
 	})
+}
+
+// testNamespaces has two modules with one Namespace, which the last of them deletes, and with that of the Kyma.
+func (w *world) testNamespaces(t *testing.T) {
+	t.Helper()
+	alpha, beta := v1beta2.Module{Name: "alpha"}, v1beta2.Module{Name: "beta"}
+	for _, module := range []v1beta2.Module{alpha, beta} {
+		made := template(t, "1")
+		made.Name, made.Spec.Module = string(module.Name)+"-1", module.Name
+		for _, name := range []string{"shared", skr.Namespace} {
+			raw := fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": %q}}`, name)
+			made.Spec.Resources = append(made.Spec.Resources, v1beta2.Resource{RawExtension: runtime.RawExtension{Raw: raw}})
+		}
+		w.must(w.plane.Client.Create(t.Context(), made))
+	}
+	own := w.namespace(skr.Namespace)
+	if own == nil || own.Labels[skr.ManagedByLabel] != skr.FieldOwner {
+		t.Fatalf("the Namespace of the Kyma is not that of the operator, so nothing would delete it: %v", own)
+	}
+	for _, left := range [][]v1beta2.Module{{alpha, beta}, {beta}, {}} {
+		w.setModules(left...)
+		w.must(w.settle())
+		if shared := w.namespace("shared"); (shared != nil) != (len(left) > 0) {
+			t.Errorf("with the modules %v, the shared Namespace is %v", left, shared)
+		}
+		if now := w.namespace(skr.Namespace); now == nil || now.UID != own.UID || now.DeletionTimestamp != nil {
+			t.Fatalf("with the modules %v, the Namespace of the Kyma is %v", left, now)
+		}
+	}
+}
+
+// namespace returns a Namespace of the runtime, nil if there is none.
+func (w *world) namespace(name string) *corev1.Namespace {
+	w.t.Helper()
+	found := &corev1.Namespace{}
+	err := w.skr.Client.Get(w.t.Context(), client.ObjectKey{Name: name}, found)
+	w.must(client.IgnoreNotFound(err))
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
+// testDeadCluster deletes a Kyma with a kubeconfig, and no API server behind it.
+func (w *world) testDeadCluster(t *testing.T) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	w.must(w.plane.Client.Get(t.Context(), key("runtime-1"), secret))
+	secret.Data[skr.KubeconfigKey] = []byte(`{"users": [{"name": "u", "user": {"token": "t"}}],
+		"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x",
+		"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]}`)
+	w.must(w.plane.Client.Update(t.Context(), secret))
+	w.must(w.plane.Client.Delete(t.Context(), w.kyma()))
+	w.kymas.GiveUp = time.Hour
+	_, err := reconcileOne(t, w.kymas, "runtime-1")
+	if status := w.kyma().Status; err == nil || status.State != v1beta2.Deleting || !strings.Contains(status.Message, "127.0.0.1:1") {
+		t.Errorf("error %v, status %+v: want the cause", err, status)
+	}
+	w.kymas.GiveUp = time.Nanosecond
+	_, err = reconcileOne(t, w.kymas, "runtime-1")
+	w.must(err)
+	if err := w.plane.Client.Get(t.Context(), key("runtime-1"), &v1beta2.Kyma{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Kyma of a dead cluster is held: %v", err)
+	}
 }

@@ -36,6 +36,9 @@ import (
 
 const fresh, patience = time.Hour, 5 * time.Minute
 
+// moduleName is the module of most tests. World.keda adds the objects of the sample module to it.
+const moduleName = "sample"
+
 // world is a control plane and one runtime, with both reconcilers.
 type world struct {
 	t          *testing.T
@@ -166,13 +169,13 @@ func (w *world) listManifests() []v1beta2.Manifest {
 	return list.Items
 }
 
-// template returns a ModuleTemplate of module greeter with a ConfigMap for each name.
+// template returns a ModuleTemplate of the module with a ConfigMap for each name.
 func template(t *testing.T, version string, configMaps ...string) *v1beta2.ModuleTemplate {
 	t.Helper()
 	made := &v1beta2.ModuleTemplate{Spec: v1beta2.ModuleTemplateSpec{
-		Module: "greeter", Channels: []v1beta2.Channel{"regular"}, Version: v1beta2.Version(version),
+		Module: moduleName, Channels: []v1beta2.Channel{"regular"}, Version: v1beta2.Version(version),
 	}}
-	made.Namespace, made.Name = "default", "greeter-"+version
+	made.Namespace, made.Name = "default", moduleName+"-"+version
 	for _, name := range configMaps {
 		raw, err := json.Marshal(map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "default", "name": name},
@@ -226,7 +229,7 @@ func (w *world) setTemplate(version string, configMaps ...string) {
 // its custom resource by a finalizer, which it removes only while its Deployment is there.
 func (w *world) manage() error {
 	ctx, c := w.t.Context(), w.skr.Client
-	manager, custom, namespace := &appsv1.Deployment{}, &unstructured.Unstructured{}, &corev1.Namespace{}
+	manager, custom, namespaces := &appsv1.Deployment{}, &unstructured.Unstructured{}, &corev1.NamespaceList{}
 	custom.SetAPIVersion("keda.example.com/v1")
 	custom.SetKind("Keda")
 	if c.Get(ctx, client.ObjectKey{Namespace: "keda", Name: "keda-manager"}, manager) == nil {
@@ -251,11 +254,14 @@ func (w *world) manage() error {
 			}
 		}
 	}
-	if c.Get(ctx, client.ObjectKey{Name: "keda"}, namespace) == nil && namespace.DeletionTimestamp != nil {
-		namespace.Spec.Finalizers = nil
-		return c.SubResource("finalize").Update(ctx, namespace) //nolint:misspell // Its name in the API.
+	err := c.List(ctx, namespaces)
+	for i := range namespaces.Items {
+		if namespace := &namespaces.Items[i]; namespace.DeletionTimestamp != nil {
+			namespace.Spec.Finalizers = nil
+			err = errors.Join(err, c.SubResource("finalize").Update(ctx, namespace)) //nolint:misspell // Its name in the API.
+		}
 	}
-	return nil
+	return err
 }
 
 // user returns the Kyma that users edit.

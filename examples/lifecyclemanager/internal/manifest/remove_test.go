@@ -1,6 +1,7 @@
 package manifest_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -302,7 +303,7 @@ func (w *world) deadCluster(t *testing.T) {
 	w.disable("dead")
 	w.reconciler.GiveUp = time.Hour
 	_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("dead")})
-	if message, there := w.message("dead"); err == nil || !there || message == "" {
+	if message, there := w.message("dead"); err == nil || !there || !strings.Contains(message, "127.0.0.1:1") {
 		t.Errorf("error %v, message %q: want the cause in the status", err, message)
 	}
 	w.reconciler.GiveUp = time.Nanosecond

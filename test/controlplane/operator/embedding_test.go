@@ -1,0 +1,127 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+)
+
+// kymas is the reconciler of the guide.
+type kymas struct {
+	watched *fleet.Fleet
+	source  *controllerruntime.Source[reconcile.Request]
+	// clusters returns the client of a runtime, and correct does the work there.
+	clusters func(core.RuntimeID) client.Client
+	correct  func(context.Context, client.Client, reconcile.Request) error
+}
+
+// setUp embeds the listener with its metrics, and gives the reconciler the source of its events.
+func (k *kymas) setUp(
+	ctx context.Context, mgr manager.Manager, addr string, secret keys.Paths, registry prom.Registerer,
+) error {
+	opts := prometheus.Options{Managers: []core.Manager{"my-operator"}}
+	measured, err := prometheus.NewListener(registry, opts)
+	if err != nil {
+		return err
+	}
+	server := measured.KeyMaterial("server")
+	files, err := keys.NewFiles(secret, keys.FilesOptions{Hooks: server.FilesHooks})
+	if err != nil {
+		return err
+	}
+	inUse := files.Status().Material
+	server.Expires(inUse.NotBefore, inUse.NotAfter)
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(kymaKind())
+	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kymaKind(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{Fleet: k.watched, Managers: opts.Managers})
+	if err != nil {
+		return err
+	}
+	k.source, err = controllerruntime.SetUpListener(mgr, addr, "my-operator", controllerruntime.MutualTLS(files),
+		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
+			Listener: listener.Options{Fleet: k.watched, Hooks: measured.Hooks},
+		})
+	if err != nil {
+		return err
+	}
+	return errors.Join(mgr.Add(files), prometheus.RegisterFleet(registry, k.watched, opts),
+		builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(k.source).Complete(k))
+}
+
+func (k *kymas) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	id := core.RuntimeID(request.Name)
+	there := k.source.Client(request, id, k.clusters(id))
+	if err := k.correct(ctx, there, request); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: k.watched.RequeueAfter(id)}, nil
+}
+
+// metricsServer serves the metrics and the status page with the certificate in folder.
+func metricsServer(addr, folder string, watched *fleet.Fleet) metricsserver.Options {
+	return metricsserver.Options{
+		BindAddress: addr, SecureServing: true, CertDir: folder,
+		FilterProvider: controllerruntime.BrowserFilter(filters.WithAuthenticationAndAuthorization),
+		ExtraHandlers:  map[string]http.Handler{"/fleet": statuspage.FleetHandler(watched)},
+	}
+}
+
+// testEmbedding runs the code in the guide.
+func (l *lab) testEmbedding(t *testing.T) {
+	l.kyma(t, "skr-1", "skr-1.example.com")
+	var secret keys.Paths
+	secret.CA, secret.Certificate, secret.Key = l.Volume(must(l.CA.Server("operator", testpki.Options{}))).Paths()
+	watched, registry, page := must(fleet.New(fleet.Options{})), prom.NewRegistry(), rig.Address(rig.FreePort(t))
+	opts := managerOptions()
+	opts.Metrics = metricsServer(page, filepath.Dir(secret.Certificate), watched)
+	o := &operator{mgr: must(manager.New(l.Config, opts)), addr: rig.Address(rig.FreePort(t)), reconciled: make(chan string)}
+	k := &kymas{
+		watched: watched, clusters: func(core.RuntimeID) client.Client { return l.Client },
+		correct: func(ctx context.Context, _ client.Client, request reconcile.Request) error {
+			_, err := o.reconcile(ctx, request)
+			return err
+		},
+	}
+	if err := k.setUp(t.Context(), o.mgr, o.addr, secret, registry); err != nil {
+		t.Fatal(err)
+	}
+	o.start(t)
+	o.next(t)
+	skr1 := l.runtime(t, "skr-1", "skr-1.example.com")
+	o.accepted(t, skr1, "kcp-system/skr-1")
+	answer := must(skr1.client.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+page+"/fleet", http.NoBody))))
+	if answer.Body.Close(); answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("the page answers %d without a token, want 401", answer.StatusCode)
+	}
+	series := make(map[string]bool)
+	for _, family := range must(registry.Gather()) {
+		series[family.GetName()] = len(family.GetMetric()) > 0
+	}
+	for _, name := range []string{"listener_requests_total", "listener_certificate_expiry_timestamp_seconds"} {
+		if !series["runtime_watcher_"+name] {
+			t.Errorf("there is no series of %s in %v", name, series)
+		}
+	}
+}
