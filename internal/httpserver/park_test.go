@@ -18,7 +18,7 @@ type parkingLot struct {
 	*running
 
 	client *tls.Config
-	// closed has the channel of each request.
+	// closed has the channels of the first requests.
 	closed chan (<-chan struct{})
 }
 
@@ -28,7 +28,10 @@ func newParkingLot(t *testing.T, opts Options) *parkingLot {
 	opts.TLS = &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
 	closed := make(chan (<-chan struct{}), 10)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		closed <- SetOrigin(r.Context(), "runtime a")
+		select {
+		case closed <- SetOrigin(r.Context(), "runtime a"):
+		default:
+		}
 		kept := Kept(r.Context())
 		number, _ := kept.Load().(int)
 		kept.Store(number + 1)

@@ -24,7 +24,7 @@ func (p *Plan) promise() oracle.Promise {
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
-			Numbered: r.Contract == contract.V3, Canary: r.Canary, Overflows: p.overShare(i),
+			Numbered: r.Contract == contract.V3, Canary: r.Canary, Rare: r.Rare, Overflows: p.overShare(i),
 			FallsBack: r.Fallback && p.hasAny(GatewayRefusesV3, GatewayStatus) || p.hasAny(AgentDowngraded),
 			Learns:    r.Learns, Loses: p.loses(i), Invented: r.Learns && p.hasAny(ManagersInvented),
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,

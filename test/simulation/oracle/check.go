@@ -410,8 +410,11 @@ const (
 // mostAttempts allows three requests for each event and its resends, the heartbeats, and retries at their
 // pace.
 func (h *History) mostAttempts(a *Agent, l *lane) int {
-	life := a.to.Sub(a.from)
-	most := 20 + 6*l.offered + int(life/beat)
+	life, between := a.to.Sub(a.from), beat
+	if h.promise.Runtimes[a.runtime].Rare && h.promise.Faults == 0 {
+		between *= 10
+	}
+	most := 20 + 6*l.offered + int(life/between)
 	if l.whole > 0 {
 		most += int(life/backoff) + 20*(h.promise.Faults+1)
 	}

@@ -58,6 +58,8 @@ type Runtime struct {
 	Numbered bool
 	// Canary is whether the agent has a canary.
 	Canary bool
+	// Rare is whether heartbeats are sent every 5 min only.
+	Rare bool
 	// Overflows has the managers with more keys than their share of MaxKeys. Their events may be dropped.
 	Overflows map[core.Manager]bool
 	// FallsBack is whether the runtime may use an older contract in the end.
