@@ -216,14 +216,18 @@ func (d dice) learners(p *Plan) {
 	}
 }
 
-// rare makes heartbeats rare in half of the plans in which all outages end connections. The promise is the same: the
-// other outages, such as a pause, show only in the next heartbeat.
+// rare makes heartbeats rare in half of the plans in which all outages end connections. The promise is the same. Other
+// outages, such as a pause, and the end of drops show only in a later heartbeat.
 func (d dice) rare(p *Plan) {
-	if p.Gateway || p.Rate > 0 || p.hasAny(AgentPaused, AgentDowngraded, SenderForbidden, SenderUnknown, VerifierBroken, AnswersLost, CertificateExpired) || d.chance(0.5) {
+	if p.Gateway || p.Rate > 0 || d.chance(0.5) || p.hasAny(
+		AgentPaused, AgentDowngraded, SenderForbidden, SenderUnknown, VerifierBroken, AnswersLost, CertificateExpired,
+		EventRefused, EventForbidden, EventPanics,
+	) {
 		return
 	}
 	for i := range p.Runtimes {
-		p.Runtimes[i].Rare = p.Runtimes[i].Contract == contract.V3
+		r := &p.Runtimes[i]
+		r.Rare = r.Contract == contract.V3 && r.MaxKeys == 0
 	}
 }
 

@@ -17,7 +17,7 @@ func (p *Plan) promise() oracle.Promise {
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
 		Expired: make(map[string]oracle.Window), Followers: p.Operators - 1, CleanStops: p.CleanStops,
 		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
-		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), Loud: p.Loud, ReviewMemoryFull: p.hasAny(StrangersLarge),
+		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), Loud: p.Loud, Short: p.isShort(), ReviewMemoryFull: p.hasAny(StrangersLarge),
 		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
 		Rate:        p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
@@ -62,6 +62,14 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 		promise.Refusals++
 	}
 	promise.Faults++
+}
+
+// isShort reports whether no runtime can become silent.
+func (p *Plan) isShort() bool {
+	return !slices.ContainsFunc(p.Faults, func(f Fault) bool {
+		return f.For == 0 || f.For > 5*time.Second ||
+			!slices.Contains([]FaultKind{AgentKilled, LinksCut, LinksRefused, LinksSilent, OperatorKilled}, f.Kind)
+	})
 }
 
 // loses reports whether an agent of a runtime is killed and never replaced.

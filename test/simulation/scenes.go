@@ -283,7 +283,7 @@ func (d dice) lostHeartbeats(p *Plan) {
 // lostPath ends the connections of a runtime without writes. The agent connects again, unless it is gone or cut off.
 func (d dice) lostPath(p *Plan) {
 	r := &p.Runtimes[0]
-	r.Contract, r.Canary, p.Length = contract.V3, true, 14*time.Minute
+	r.Contract, r.Canary, r.Rare, p.Length = contract.V3, true, true, 14*time.Minute
 	p.Faults = []Fault{{
 		Kind: []FaultKind{AgentKilled, LinksSilent, LinksRefused, OperatorKilled}[d.IntN(4)],
 		At:   d.between(2*time.Minute, 3*time.Minute), For: []time.Duration{time.Second, 4 * time.Minute}[d.IntN(2)],

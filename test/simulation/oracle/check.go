@@ -362,6 +362,9 @@ func (h *History) allowed(cause string) int {
 		}
 		return 2 * (stops + h.promise.Faults*lives)
 	case "returned":
+		if h.promise.Short {
+			return 0
+		}
 		return (h.promise.Faults + falls) * lives
 	default: // A gap: events were dropped, or travelled by an older contract.
 		if h.promise.FalseAcks {
