@@ -80,7 +80,7 @@ func controlPlaneSettings(c *config) []setting {
 		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
 			outbox.Defaults().HeartbeatInterval.String(),
 			"Longest time between two heartbeats. Only contract v3 has heartbeats. 0s turns them off. "+
-				"With 5m, events cost less than a poll every 5 min. Over mTLS without gateway and NATS, a dead agent "+
+				"With 5m, events cost about as much as a poll every 5 min. Over mTLS without gateway and NATS, a dead agent "+
 				"is then noticed within 60s still, but a frozen one after 10m."),
 	}
 }
