@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -91,6 +92,7 @@ type Agent struct {
 	log    *slog.Logger
 	// components are in the order in which they start. Each needs only those before it.
 	components []component
+	watchdog   *watchdog
 }
 
 // New builds all parts and binds the ports, but starts none. It fails on wrong options, broken key
@@ -109,8 +111,18 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 
 // Start runs the agent until ctx ends, or a part fails. Then it stops the parts one by one, so that
 // pending events are sent. It returns the errors of all parts, and must be called once.
+//
+// With heartbeats at intervals above 30 s, it also returns an error when the outbox makes no
+// progress for 20 s, or more with a longer ForwardTimeout. Parts may run on: end the process.
 func (a *Agent) Start(ctx context.Context) error {
-	err := runAll(ctx, a.components)
+	ended := make(chan error, 1)
+	go func() { ended <- runAll(ctx, a.components) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-a.watchdog.hangs:
+		return errHangs // The outbox may hold its lock.
+	}
 	a.log.InfoContext(ctx, "agent stopped", slog.Any("events", a.total()))
 	return err
 }
@@ -160,13 +172,16 @@ type builder struct {
 	managers  *managerList
 	pulse     *pulse
 	transport core.Forwarder
-	outbox    *outbox.Outbox
-	missed    *missedWatch
-	canary    *agentCanary
-	source    func(context.Context, *Inbox) error
-	ready     *readiness
-	observing *server
-	webhook   *server
+	// disconnects counts the connections of the transport that have ended.
+	disconnects atomic.Int64
+	outbox      *outbox.Outbox
+	missed      *missedWatch
+	watchdog    *watchdog
+	canary      *agentCanary
+	source      func(context.Context, *Inbox) error
+	ready       *readiness
+	observing   *server
+	webhook     *server
 }
 
 func (b *builder) build() error {
@@ -202,6 +217,7 @@ func (b *builder) addOutbox() error {
 		return cmp.Or(b.managers.problem(), b.parts.Problem(manager))
 	}
 	b.missed = &missedWatch{stalled: b.metrics.Stalled, resync: box.Resync, now: b.parts.Now, log: b.log}
+	b.watchdog = newWatchdog(&b.pulse.calls, b.opts.Outbox)
 	if b.keys.client != nil {
 		b.keys.client.renewed = box.Retry // The control plane may accept the new certificate.
 	}
@@ -219,7 +235,7 @@ func (b *builder) outboxOptions() outbox.Options {
 	opts.Logger = withoutDebug(b.log) // The webhook has a debug line for each event.
 	if b.opts.Contract.Numbered() {
 		opts.Epoch = newEpoch()
-		opts.Heartbeat = b.pulse.heartbeat
+		opts.Heartbeat, opts.Disconnects = b.pulse.heartbeat, b.disconnects.Load
 	}
 	return opts
 }
@@ -255,6 +271,7 @@ func (b *builder) agent() *Agent {
 	inbox := b.inbox()
 	components = append(components,
 		component{"outbox", b.outbox.Start},
+		component{"watchdog", b.watchdog.start},
 		component{"missed changes", b.missed.start}, // It ends after the source.
 		b.managers.component(b.outbox, b.opts.Contract),
 		component{b.sourceName(), func(ctx context.Context) error { return b.source(ctx, inbox) }},
@@ -263,7 +280,7 @@ func (b *builder) agent() *Agent {
 		b.ready.component(),
 	)
 
-	return &Agent{outbox: b.outbox, log: b.log, components: components}
+	return &Agent{outbox: b.outbox, log: b.log, components: components, watchdog: b.watchdog}
 }
 
 // withoutDebug drops debug lines.

@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"sync/atomic"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -17,10 +18,14 @@ type pulse struct {
 	proof   *proof
 	// canary is set before the first heartbeat is due.
 	canary *agentCanary
+	// calls counts the calls of heartbeat that have ended: while the outbox works, about one a
+	// second.
+	calls atomic.Int64
 }
 
 // heartbeat only reads memory, because forwarding to the manager waits for it.
 func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
+	defer p.calls.Add(1)
 	beat := core.Heartbeat{
 		Instance:        p.opts.Instance,
 		Version:         p.opts.Version,

@@ -90,8 +90,11 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 		UserAgent:   agent,
 		// Nil has keep-alive probes.
 		DialContext: b.parts.Dial,
-		Hooks:       httpmtls.Hooks{Connected: b.metrics.Connected, Retried: b.metrics.Retried},
-		Logger:      b.log,
+		Hooks: httpmtls.Hooks{
+			Connected: b.metrics.Connected, Retried: b.metrics.Retried,
+			Disconnected: func() { b.disconnects.Add(1) },
+		},
+		Logger: b.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)

@@ -33,4 +33,8 @@ type Peer struct {
 	Fingerprint string
 	// NotBefore and NotAfter bound the validity of the certificate.
 	NotBefore, NotAfter time.Time
+
+	// Lost is closed when the path on which the peer sends has ended. It is nil if the receiver
+	// does not notice that, as behind a gateway.
+	Lost <-chan struct{}
 }

@@ -37,7 +37,7 @@ func (x *exchange) answer() (a answer) {
 	if err != nil {
 		return x.answerStranger(err)
 	}
-	x.claim(x.request, peer.ID)
+	x.claim(x.request, &peer)
 	a = x.answerPeer(&peer)
 	a.runtime = peer.ID
 	return a

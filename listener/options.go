@@ -64,7 +64,8 @@ type Options struct {
 	HandleTimeout time.Duration
 	// ReadTimeout bounds the TLS handshake, and the reading of a request. Default: 10 s.
 	ReadTimeout time.Duration
-	// IdleTimeout bounds the time between two requests of a connection. Default: 3 min.
+	// IdleTimeout bounds the time between two requests of a connection. Default: 11 min, which is
+	// longer than two heartbeats of 5 min.
 	IdleTimeout time.Duration
 	// ShutdownTimeout is the time for which Start waits for requests in flight at its end.
 	// Default: 10 s.
@@ -84,7 +85,7 @@ const (
 	defaultAddr            = ":8082"
 	defaultHandleTimeout   = 5 * time.Second
 	defaultReadTimeout     = 10 * time.Second
-	defaultIdleTimeout     = 3 * time.Minute
+	defaultIdleTimeout     = 11 * time.Minute
 	defaultShutdownTimeout = 10 * time.Second
 )
 

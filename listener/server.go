@@ -117,9 +117,10 @@ func (l *Listener) stop() {
 	l.intake.Stop()
 }
 
-// claim counts the connection of a request to the runtime that sent it, if it is the runtime's.
-func (e *endpoint) claim(r *http.Request, runtime core.RuntimeID) {
+// claim counts the connection of a request to the runtime that sent it, if it is the runtime's. The
+// fleet then notices its end.
+func (e *endpoint) claim(r *http.Request, peer *core.Peer) {
 	if e.peers.ownsConnection {
-		httpserver.SetOrigin(r.Context(), "runtime "+string(runtime))
+		peer.Lost = httpserver.SetOrigin(r.Context(), "runtime "+string(peer.ID))
 	}
 }

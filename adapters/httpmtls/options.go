@@ -51,7 +51,7 @@ type Options struct {
 	//
 	// "http/1.1" has reused connections, one request at a time on each. It takes a third less
 	// processor time per request, and a third less memory of the listener for a connection that
-	// waits. Only the timeout of a request detects a dead connection.
+	// waits. TCP probes and the timeout of a request detect a dead connection.
 	Protocol string
 	// Timeout bounds one request with its short retries, from the dial to the last byte of the
 	// answer. The caller's context may end it earlier. Default: 10 s.
@@ -101,6 +101,9 @@ type Hooks struct {
 	// Connected is called for each attempt to make a TCP connection. The error is nil, or its
 	// [core.Reason] is a metric label such as "dns" or "dial".
 	Connected func(err error)
+	// Disconnected is called after a connection has ended that takes requests, for example when the
+	// server closes it. A forwarder that is closed, or has new key material, closes its own.
+	Disconnected func()
 	// Retried is called before each short retry, with the status of the answer. The status is 0
 	// when there was no answer.
 	Retried func(status int)

@@ -25,6 +25,8 @@ type pool struct {
 	material  *keys.Material
 	client    *retryablehttp.Client
 	transport *http.Transport
+	// disconnected is [Hooks.Disconnected].
+	disconnected func()
 
 	mu sync.Mutex
 	// conns has all open connections.
@@ -41,7 +43,7 @@ func newPool(material *keys.Material, opts Options) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{material: material, conns: map[*trackedConn]struct{}{}}
+	p := &pool{material: material, conns: map[*trackedConn]struct{}{}, disconnected: opts.Hooks.Disconnected}
 	p.transport = newTransport(config, p.dial(opts), opts)
 	p.client = newClient(p.transport, opts)
 	return p, nil
@@ -137,10 +139,19 @@ type trackedConn struct {
 
 // Close also removes the connection from its pool.
 func (c *trackedConn) Close() error {
-	c.pool.mu.Lock()
-	delete(c.pool.conns, c)
-	c.pool.mu.Unlock()
+	if c.pool.remove(c) && c.pool.disconnected != nil {
+		defer c.pool.disconnected()
+	}
 	return c.Conn.Close()
+}
+
+// remove reports whether the pool has lost a connection that it would have used again.
+func (p *pool) remove(c *trackedConn) (lost bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, had := p.conns[c]
+	delete(p.conns, c)
+	return had && !p.retired
 }
 
 // use adds a request. The caller must call release after it, once.

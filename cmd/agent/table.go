@@ -79,7 +79,7 @@ func controlPlaneSettings(c *config) []setting {
 		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
 			outbox.Defaults().HeartbeatInterval.String(),
 			"Longest time between two heartbeats, with contract v3. 0s turns them off. "+
-				"With more than 3m, the listener needs a longer IdleTimeout."),
+				"With 5m, a dead agent is noticed within 60s directly over mTLS, else after 10m."),
 	}
 }
 

@@ -144,6 +144,9 @@ func (f *Fleet) record(k key, now time.Time) *record {
 
 // review brings the state of a record up to date, and notes a change for the observers.
 func (f *Fleet) review(r *record, now time.Time) {
+	for _, p := range r.replicas {
+		p.paths.review(now)
+	}
 	if r.lose(now) {
 		f.schedule(r.key, causeReplicaLost, now)
 	}

@@ -30,6 +30,7 @@ type replica struct {
 	lastSeen time.Time
 	beat     *core.Heartbeat
 	beatAt   time.Time
+	paths    paths
 	// proved is the last call of the API server to the agent, by the clock of this process.
 	proved time.Time
 	// dropping and unreachable end the time in which a drop, or a failed handshake at the webhook,
@@ -80,6 +81,7 @@ func (p *replica) observe(peer core.Peer, batch *core.Batch, now time.Time) (cau
 	if batch.Heartbeat != nil {
 		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, now), cause)
 	}
+	p.paths.observe(peer.Lost, interval(p.beat))
 	if p.sequence > before {
 		return p.sharing.observe(cause)
 	}
@@ -217,7 +219,7 @@ func patience(beat *core.Heartbeat) time.Duration {
 }
 
 func (p *replica) isSilent(now time.Time) bool {
-	return now.Sub(p.lastSeen) > p.sharing.patience(patience(p.beat))
+	return now.Sub(p.lastSeen) > p.sharing.patience(patience(p.beat)) || !p.sharing.on && p.paths.areOver(now)
 }
 
 // isSpeaking reports whether the replica sends events or heartbeats.
@@ -239,7 +241,7 @@ func (p *replica) expired(now time.Time) bool {
 
 // isPunctual reports whether the replica sends heartbeats, and the next one is not overdue.
 func (p *replica) isPunctual(now time.Time) bool {
-	return p.beat != nil && !p.gone && now.Sub(p.lastSeen) <= interval(p.beat)
+	return p.beat != nil && !p.gone && p.paths.lost.IsZero() && now.Sub(p.lastSeen) <= interval(p.beat)
 }
 
 // trusts reports whether the replica has reported the certificate authority with that fingerprint.

@@ -51,6 +51,9 @@ func (l *lane) next(ctx context.Context) (c call, ok bool) {
 			l.fill(c.batch.Heartbeat)
 			return c, true
 		}
+		if l.pulse.number > 0 && (wait < 0 || wait > checkEvery) {
+			wait = checkEvery // Also in a pause: calls of Heartbeat show that the lane goes on.
+		}
 		if !l.rest(ctx, wait) {
 			return call{}, false
 		}

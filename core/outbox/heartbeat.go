@@ -19,6 +19,9 @@ type pulse struct {
 	extra    time.Time // when the last heartbeat before its time was due.
 	reported reported
 	checked  time.Time // when reported was compared last, by the dispatcher only
+	sent     time.Time // when the last heartbeat was made
+	// disconnects is the number that was noticed.
+	disconnects int64
 }
 
 const (
@@ -26,6 +29,9 @@ const (
 	checkEvery = time.Second
 	// extraEvery is the least time between two heartbeats before their time.
 	extraEvery = 5 * time.Second
+	// reconnectWithin spreads the heartbeats after the end of a connection, because the connections
+	// of many agents end together.
+	reconnectWithin = 20 * time.Second
 )
 
 // reported is the part of the last heartbeat that the fleet must know at once.
@@ -75,6 +81,14 @@ func (p *pulse) hasten(now time.Time) {
 	}
 }
 
+// reconnect makes a heartbeat due on a new connection when one has ended. With a server that
+// closes each, heartbeats are as frequent as by default.
+func (p *pulse) reconnect(due time.Time) {
+	if due = latest(due, p.sent.Add(defaultHeartbeatInterval)); p.leaving == stays && due.Before(p.next) {
+		p.next = due
+	}
+}
+
 // hastenIfChanged makes a heartbeat due when the last one is not true any more. Losses that go on
 // are no news.
 func (l *lane) hastenIfChanged() {
@@ -87,8 +101,13 @@ func (l *lane) hastenIfChanged() {
 	if l.opts.Heartbeat != nil {
 		beat = l.opts.Heartbeat(l.manager)
 	}
+	disconnects := l.opts.Disconnects()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if disconnects != l.pulse.disconnects {
+		l.pulse.disconnects = disconnects
+		l.pulse.reconnect(now.Add(l.opts.jitter(reconnectWithin)))
+	}
 	last := l.pulse.reported
 	if stateOf(&beat) != last.state || !last.losing && losses(&beat, l.counts.Dropped) > last.losses {
 		l.pulse.hasten(now)
@@ -121,6 +140,7 @@ func (p *pulse) wait(now time.Time) time.Duration {
 func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 	interval := l.opts.HeartbeatInterval
 	l.pulse.number++
+	l.pulse.sent = now
 	l.pulse.next = now.Add(interval - l.opts.jitter(interval/10)) // Up to a tenth early.
 	beat := &core.Heartbeat{
 		ID: l.id("heartbeat-", l.pulse.number), Time: now, Number: l.pulse.number, Interval: interval,

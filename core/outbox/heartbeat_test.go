@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -388,6 +389,49 @@ func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				if beats := in.beats(); len(beats) != 2 {
 					t.Errorf("%d heartbeats 20 s later, want no further one", len(beats))
+				}
+			})
+		})
+	}
+}
+
+// A heartbeat follows the end of a connection, for a receiver that sees connections. With a server
+// that closes each one, they come at the default interval.
+func TestAHeartbeatFollowsTheEndOfAConnection(t *testing.T) {
+	for name, test := range map[string]struct {
+		first, each, within time.Duration
+		most                int
+	}{
+		"at any time":               {2 * time.Minute, 0, 20 * time.Second, 2},
+		"just after a heartbeat":    {time.Second, 0, 31 * time.Second, 2},
+		"at each request":           {time.Second, 100 * ms, 31 * time.Second, 9},
+		"at the interval, or never": {time.Hour, 0, 0, 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				in, ended := &inbox{}, atomic.Int64{}
+				_, stop := run(t, in, outbox.Options{
+					Managers: []core.Manager{kyma}, Epoch: "e", HeartbeatInterval: 5 * time.Minute, Disconnects: ended.Load,
+					Random: func() float64 { return 0.9 },
+				})
+				defer stop()
+				time.Sleep(test.first)
+				before := len(in.beats())
+				if test.within > 0 {
+					ended.Add(1)
+					time.Sleep(test.within)
+					if have := len(in.beats()); have != before+1 {
+						t.Errorf("%d heartbeats within %v, want one more than %d", have, test.within, before)
+					}
+				}
+				for range 30 {
+					if test.each > 0 {
+						ended.Add(1)
+					}
+					time.Sleep(7 * time.Second)
+				}
+				if have := len(in.beats()); have > test.most {
+					t.Errorf("%d heartbeats, want at most %d", have, test.most)
 				}
 			})
 		})

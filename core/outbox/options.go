@@ -98,8 +98,15 @@ type Options struct {
 	// taken off at random. A change of canary, configuration or key material, a first review and a
 	// first loss are sent within 2 s, at most every 5 s. Default: 30 s. Negative: none.
 	HeartbeatInterval time.Duration
+	// Disconnects counts the connections of the forwarder that have ended. The fleet of a receiver
+	// that sees connections takes the agent for dead without another one. So a heartbeat follows
+	// within 20 s, or 30 s after the last one if that is later. It is called every second.
+	// Default: none.
+	Disconnects func() int64
 	// Heartbeat returns the fields of a heartbeat that the outbox does not know: instance, version,
 	// key material, canary, reviews and configuration. Forwarding to that manager waits for it.
+	// It is called about once a second from the first heartbeat on, unless a call of the forwarder
+	// is under way.
 	Heartbeat func(core.Manager) core.Heartbeat
 
 	// Random returns numbers in [0, 1), concurrently. Default: [rand.Float64].
@@ -125,6 +132,10 @@ func (o Options) withDefaults() Options {
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, defaultDrainTimeout)
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, defaultHeartbeatInterval)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+
+	if o.Disconnects == nil {
+		o.Disconnects = func() int64 { return 0 }
+	}
 
 	if o.Resend == nil {
 		o.Resend = []time.Duration{3 * time.Second, defaultResendResync}

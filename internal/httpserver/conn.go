@@ -193,10 +193,34 @@ func connFrom(ctx context.Context) *conn {
 
 // SetOrigin counts the connection of a request to an origin that is more exact than its address,
 // such as the name in a client certificate. ctx is the context of the request. Only the first call
-// for a connection counts. It does nothing for a request of another server.
-func SetOrigin(ctx context.Context, origin string) {
-	if c := connFrom(ctx); c != nil && c.assigned.CompareAndSwap(false, true) {
+// for a connection counts. From then on, TCP closes the connection within 25 s when it is cut.
+//
+// It returns a channel that is closed with the connection, nil for a request of another server.
+func SetOrigin(ctx context.Context, origin string) (closed <-chan struct{}) {
+	c := connFrom(ctx)
+	if c == nil {
+		return nil
+	}
+	if c.assigned.CompareAndSwap(false, true) {
 		c.slot.move(origin)
+		probe(c.Conn)
+	}
+	return c.closed
+}
+
+// The probes of a connection. The third one without an answer ends it.
+const probeAfter, probeEvery, probes = 10 * time.Second, 5 * time.Second, 3
+
+// probe makes TCP find a cut path. Probes do so while the connection is idle, and boundSilence
+// while the other end has data to acknowledge.
+func probe(c net.Conn) {
+	if tcp, ok := c.(interface {
+		SetKeepAliveConfig(config net.KeepAliveConfig) error
+	}); ok {
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{ // It fails for a closed connection.
+			Enable: true, Idle: probeAfter, Interval: probeEvery, Count: probes,
+		})
+		boundSilence(c, probeAfter+probes*probeEvery)
 	}
 }
 

@@ -18,13 +18,20 @@ type parkingLot struct {
 	*running
 
 	client *tls.Config
+	// closed has the channels of the first requests.
+	closed chan (<-chan struct{})
 }
 
 func newParkingLot(t *testing.T, opts Options) *parkingLot {
 	t.Helper()
 	ca := newAuthority(t)
 	opts.TLS = &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
+	closed := make(chan (<-chan struct{}), 10)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case closed <- SetOrigin(r.Context(), "runtime a"):
+		default:
+		}
 		kept := Kept(r.Context())
 		number, _ := kept.Load().(int)
 		kept.Store(number + 1)
@@ -36,7 +43,7 @@ func newParkingLot(t *testing.T, opts Options) *parkingLot {
 		}
 		w.Header().Set("Number", strconv.Itoa(number+1))
 	})
-	return &parkingLot{run(t, handler, opts), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}}
+	return &parkingLot{run(t, handler, opts), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}, closed}
 }
 
 // connect returns a connection, and a function that wants its next answer to have that number.
@@ -113,6 +120,10 @@ func TestParkedConnectionsEnd(t *testing.T) {
 			send(t, conn, getRequest)
 			answered("1")
 			<-time.After(3 * parkAfter / 2)
+			closed := <-lot.closed
+			if test.opts.IdleTimeout == 0 && isClosed(closed) {
+				t.Error("a parked connection is reported as closed")
+			}
 			test.end(t, lot, conn)
 			if _, err := conn.Read(make([]byte, 1)); err == nil {
 				t.Error("the server has sent a byte, want it to close the connection")
@@ -123,6 +134,18 @@ func TestParkedConnectionsEnd(t *testing.T) {
 			if open := lot.limiter.len(); open != 0 {
 				t.Errorf("%d slots are taken, want none", open)
 			}
+			if !isClosed(closed) {
+				t.Error("the connection is not reported as closed")
+			}
 		})
+	}
+}
+
+func isClosed(closed <-chan struct{}) bool {
+	select {
+	case <-closed:
+		return true
+	default:
+		return false
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"syscall"
+	"time"
 )
 
 // socketOf is not known on this system.
@@ -16,3 +17,6 @@ func departed(net.Conn) bool { return false }
 
 // awaitData is not known on this system.
 func awaitData(syscall.RawConn) error { return errors.ErrUnsupported }
+
+// boundSilence is not known on this system.
+func boundSilence(net.Conn, time.Duration) {}

@@ -5,7 +5,9 @@ package httpserver
 import (
 	"errors"
 	"net"
+	"runtime"
 	"syscall"
+	"time"
 )
 
 // socketOf returns the socket of a connection, or nil for one in memory.
@@ -44,5 +46,18 @@ func awaitData(socket syscall.RawConn) error {
 	return socket.Read(func(fd uintptr) bool {
 		_, err := peek(fd)
 		return !errors.Is(err, syscall.EAGAIN)
+	})
+}
+
+// boundSilence bounds the time for which sent data may lack an acknowledgement (RFC 5482). Only
+// Linux has the option.
+func boundSilence(c net.Conn, most time.Duration) {
+	const tcpUserTimeout = 18 // of linux/tcp.h
+	socket := socketOf(c)
+	if socket == nil || runtime.GOOS != "linux" {
+		return
+	}
+	_ = socket.Control(func(fd uintptr) { // It fails for a closed connection.
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(most.Milliseconds()))
 	})
 }

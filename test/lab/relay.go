@@ -2,9 +2,11 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
@@ -141,6 +143,35 @@ func (r *Relay) Freeze() {
 	for l := range r.links {
 		l.freeze()
 	}
+}
+
+// Sever drops all packets to the relay of the connections that exist, as a cut cable does: TCP at
+// both ends gets no acknowledgement. It lasts until the connections end.
+func (r *Relay) Sever() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for l := range r.links {
+		l.freeze()
+		errs = append(errs, sever(l.front), sever(l.back))
+	}
+	return errors.Join(errs...)
+}
+
+// sever attaches a filter to a socket of this process, which takes no packet.
+func sever(conn net.Conn) error {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	socket, err := tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	takeNothing := []syscall.SockFilter{{Code: syscall.BPF_RET | syscall.BPF_K}}
+	err = socket.Control(func(fd uintptr) { failed = syscall.AttachLsf(int(fd), takeNothing) })
+	return errors.Join(err, failed)
 }
 
 func (r *Relay) accept(listener net.Listener) {

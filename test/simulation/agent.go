@@ -161,11 +161,17 @@ func (a *agent) options(instance string) agentlib.Options {
 		Outbox:         outbox.Options{MaxKeys: c.plan.MaxKeys, Random: newRandom(c.world.plan.Seed, a.epoch)},
 		Logger:         slog.New(slog.NewJSONHandler(a.lines, nil)),
 	}
+	if c.plan.Rare {
+		opts.Outbox.HeartbeatInterval = rare
+	}
 	if c.plan.Fallback {
 		opts.ControlPlane.Fallback = contract.V2
 	}
 	return opts
 }
+
+// rare is the interval of heartbeats where the listener sees the connections of the runtime.
+const rare = 5 * time.Minute
 
 // managers returns the configured managers.
 func (c *cluster) managers() []core.Manager {
@@ -220,7 +226,11 @@ func (a *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if a.killed.Load() {
 		return nil, refused()
 	}
-	return a.own(a.cluster.world.network.dial(ctx, a.cluster.plan.Name, serverName))
+	conn, err := a.own(a.cluster.world.network.dial(ctx, a.cluster.plan.Name, serverName))
+	if near, ok := conn.(*end); ok { // The default of httpmtls.
+		near.probe(5*time.Second, 6)
+	}
+	return conn, err
 }
 
 // own makes a connection one of the process, so that it ends with it.

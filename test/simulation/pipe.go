@@ -110,6 +110,12 @@ func (s *stream) reset() {
 	s.changed.Broadcast()
 }
 
+func (s *stream) isBroken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken
+}
+
 func (s *stream) setDeadline(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,6 +153,31 @@ func (e *end) Close() error {
 		e.in.reset()
 	})
 	return nil
+}
+
+// SetKeepAliveConfig breaks this end when the network was silent for as long as the probes last.
+func (e *end) SetKeepAliveConfig(c net.KeepAliveConfig) error {
+	e.probe(c.Interval, int(c.Idle/c.Interval)+c.Count)
+	return nil
+}
+
+// probe fails after that many probes without an answer in a row.
+func (e *end) probe(every time.Duration, left int) {
+	most := left
+	var again func()
+	again = func() {
+		if left = max(left-1, 0); !e.link.network.now(e.link.client).silent {
+			left = most
+		}
+		switch {
+		case e.in.isBroken():
+		case left == 0:
+			e.in.reset()
+		default:
+			time.AfterFunc(every, again)
+		}
+	}
+	time.AfterFunc(every, again)
 }
 
 func (e *end) LocalAddr() net.Addr  { return e.local }

@@ -45,6 +45,7 @@ type RuntimePlan struct {
 	Owners   int  // of the objects, in turn; 0: one
 	Bulk     int  // additional bytes of each object
 	ManyCAs  bool // the agent trusts more authorities than fit into a heartbeat
+	Rare     bool // heartbeats are rare
 }
 
 // WriteKind is the kind of a write.
@@ -152,6 +153,7 @@ func draw(seed uint64) *Plan {
 	d.theme(p)
 	d.learners(p)
 	d.scene(p)
+	d.rare(p)
 	p.sort()
 	return p
 }
@@ -211,6 +213,21 @@ func (d dice) runtime(i int) RuntimePlan {
 func (d dice) learners(p *Plan) {
 	for i := range p.Runtimes {
 		p.Runtimes[i].Learns = d.chance(0.2)
+	}
+}
+
+// rare makes heartbeats rare in half of the plans in which all outages end connections. The promise is the same. Other
+// outages, such as a pause, and the end of drops show only in a later heartbeat.
+func (d dice) rare(p *Plan) {
+	if p.Gateway || p.Rate > 0 || d.chance(0.5) || p.hasAny(
+		AgentPaused, AgentDowngraded, SenderForbidden, SenderUnknown, VerifierBroken, AnswersLost, CertificateExpired,
+		EventRefused, EventForbidden, EventPanics,
+	) {
+		return
+	}
+	for i := range p.Runtimes {
+		r := &p.Runtimes[i]
+		r.Rare = r.Contract == contract.V3 && r.MaxKeys == 0
 	}
 }
 

@@ -17,14 +17,14 @@ func (p *Plan) promise() oracle.Promise {
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
 		Expired: make(map[string]oracle.Window), Followers: p.Operators - 1, CleanStops: p.CleanStops,
 		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
-		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), Loud: p.Loud, ReviewMemoryFull: p.hasAny(StrangersLarge),
+		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), Loud: p.Loud, Short: p.isShort(), ReviewMemoryFull: p.hasAny(StrangersLarge),
 		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
 		Rate:        p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
-			Numbered: r.Contract == contract.V3, Canary: r.Canary, Overflows: p.overShare(i),
+			Numbered: r.Contract == contract.V3, Canary: r.Canary, Rare: r.Rare, Overflows: p.overShare(i),
 			FallsBack: r.Fallback && p.hasAny(GatewayRefusesV3, GatewayStatus) || p.hasAny(AgentDowngraded),
 			Learns:    r.Learns, Loses: p.loses(i), Invented: r.Learns && p.hasAny(ManagersInvented),
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
@@ -62,6 +62,14 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 		promise.Refusals++
 	}
 	promise.Faults++
+}
+
+// isShort reports whether no runtime can become silent.
+func (p *Plan) isShort() bool {
+	return !slices.ContainsFunc(p.Faults, func(f Fault) bool {
+		return f.For == 0 || f.For > 5*time.Second ||
+			!slices.Contains([]FaultKind{AgentKilled, LinksCut, LinksRefused, LinksSilent, OperatorKilled}, f.Kind)
+	})
 }
 
 // loses reports whether an agent of a runtime is killed and never replaced.

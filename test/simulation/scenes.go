@@ -18,7 +18,7 @@ func (d dice) scene(p *Plan) {
 		d.fullOutbox, d.fairShare, d.refusedResync, d.shortOutage, d.silentStrangers, d.inventedManagers, d.lostReplica, d.overlappingWrites, d.unchangedWrites, d.removedWebhook,
 		d.refusedV3, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
 		d.unreadable, d.bodyLimit, d.told, d.restartWithPending, d.silentLoss, d.restartOfLearner, d.droppedByGateway, d.restarted, d.fullReviewMemory, d.panicking,
-		d.brokenConnections, d.lostHeartbeats, d.loud,
+		d.brokenConnections, d.lostHeartbeats, d.loud, d.lostPath, d.lostPath,
 	}
 	d.stage(p)
 	scenes[d.IntN(len(scenes))](p)
@@ -278,6 +278,16 @@ func (d dice) lostHeartbeats(p *Plan) {
 	for i := range 20 {
 		p.update(i%6, drops.At+drops.For+time.Duration(i)*time.Second)
 	}
+}
+
+// lostPath ends the connections of a runtime without writes. The agent connects again, unless it is gone or cut off.
+func (d dice) lostPath(p *Plan) {
+	r := &p.Runtimes[0]
+	r.Contract, r.Canary, r.Rare, p.Length = contract.V3, true, true, 14*time.Minute
+	p.Faults = []Fault{{
+		Kind: []FaultKind{AgentKilled, LinksSilent, LinksRefused, OperatorKilled}[d.IntN(4)],
+		At:   d.between(2*time.Minute, 3*time.Minute), For: []time.Duration{time.Second, 4 * time.Minute}[d.IntN(2)],
+	}}
 }
 
 // overlappingWrites writes an object twice within the settle time.

@@ -131,6 +131,10 @@ func outboxMutants() []mutant {
 			"return !e.Resync || e.Owner", "return true || e.Owner",
 		},
 		{
+			"outbox: no heartbeat after the end of a connection", "core/outbox/heartbeat.go",
+			"if disconnects != l.pulse.disconnects {", "if disconnects < l.pulse.disconnects {",
+		},
+		{
 			"outbox: a last heartbeat does not name the resends that wait", "core/outbox/heartbeat.go",
 			"beat.Pending += int64(len(l.resends))", "_ = l.resends",
 		},
@@ -164,6 +168,14 @@ func fleetMutants() []mutant {
 		{
 			"fleet: a replica is lost while all are cut off", record,
 			"return p.isPunctual(now) })", "return p.isAlive(now) })",
+		},
+		{
+			"fleet: the end of a connection does not count", "core/fleet/paths.go",
+			"return !p.lost.IsZero() && now.Sub(p.lost) > reconnectWithin", "return !p.lost.IsZero() && now.Sub(p.lost) > maxInterval",
+		},
+		{
+			"fleet: no time to connect again", "core/fleet/paths.go",
+			"return !p.lost.IsZero() && now.Sub(p.lost) > reconnectWithin", "return !p.lost.IsZero()",
 		},
 		{
 			"fleet: no resync for a gap", replica,

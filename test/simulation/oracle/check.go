@@ -362,6 +362,9 @@ func (h *History) allowed(cause string) int {
 		}
 		return 2 * (stops + h.promise.Faults*lives)
 	case "returned":
+		if h.promise.Short {
+			return 0
+		}
 		return (h.promise.Faults + falls) * lives
 	default: // A gap: events were dropped, or travelled by an older contract.
 		if h.promise.FalseAcks {
@@ -410,8 +413,11 @@ const (
 // mostAttempts allows three requests for each event and its resends, the heartbeats, and retries at their
 // pace.
 func (h *History) mostAttempts(a *Agent, l *lane) int {
-	life := a.to.Sub(a.from)
-	most := 20 + 6*l.offered + int(life/beat)
+	life, between := a.to.Sub(a.from), beat
+	if h.promise.Runtimes[a.runtime].Rare && h.promise.Faults == 0 {
+		between *= 10
+	}
+	most := 20 + 6*l.offered + int(life/between)
 	if l.whole > 0 {
 		most += int(life/backoff) + 20*(h.promise.Faults+1)
 	}

@@ -44,6 +44,8 @@ type Promise struct {
 	RequestsRepeat bool
 	// Loud is whether one runtime has more changes than the worker can reconcile.
 	Loud bool
+	// Short is whether all faults are too short for a silence.
+	Short bool
 	// Rotates is whether key material is replaced, and may be broken for a while.
 	Rotates bool
 	// Rate and Burst are the rate limit of a runtime, in requests per second and at once. 0: not reached.
@@ -58,6 +60,8 @@ type Runtime struct {
 	Numbered bool
 	// Canary is whether the agent has a canary.
 	Canary bool
+	// Rare is whether heartbeats are sent every 5 min only.
+	Rare bool
 	// Overflows has the managers with more keys than their share of MaxKeys. Their events may be dropped.
 	Overflows map[core.Manager]bool
 	// FallsBack is whether the runtime may use an older contract in the end.

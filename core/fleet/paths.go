@@ -1,0 +1,61 @@
+package fleet
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// maxPaths bounds the open paths of a replica.
+	maxPaths = 4
+	// reconnectWithin is longer than an agent takes to send a heartbeat after its connection has
+	// ended, at most 30 s.
+	reconnectWithin = 35 * time.Second
+)
+
+// paths are those on which a replica has sent, if their ends are noticed. They count for heartbeats
+// at intervals above 30 s, which alone would show the end of a replica too late.
+type paths struct {
+	// open has [core.Peer].Lost of each.
+	open []<-chan struct{}
+	// lost is the time at which the last one was found to have ended, zero while there is one.
+	lost time.Time
+}
+
+// observe takes in the path of a request, nil for one whose end is not noticed.
+func (p *paths) observe(path <-chan struct{}, interval time.Duration) {
+	p.lost = time.Time{}
+	if interval <= defaultInterval {
+		p.open = nil
+		return
+	}
+	p.open = slices.DeleteFunc(p.open, hasEnded)
+	if slices.Contains(p.open, path) {
+		return
+	}
+	p.open = append(p.open, path)
+	p.open = slices.Delete(p.open, 0, max(len(p.open)-maxPaths, 0))
+}
+
+// review notes the end of the last path.
+func (p *paths) review(now time.Time) {
+	if len(p.open) > 0 && !slices.ContainsFunc(p.open, isOpen) {
+		p.open, p.lost = nil, now
+	}
+}
+
+// areOver reports whether the replica had the time to use a new path, and did not.
+func (p *paths) areOver(now time.Time) bool {
+	return !p.lost.IsZero() && now.Sub(p.lost) > reconnectWithin
+}
+
+func isOpen(path <-chan struct{}) bool { return !hasEnded(path) }
+
+func hasEnded(path <-chan struct{}) bool {
+	select {
+	case <-path:
+		return true
+	default:
+		return false
+	}
+}
