@@ -36,14 +36,11 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// answered is the refusal of a listener.
-type answered struct {
-	error
+// answered is the answer of a listener.
+type answered string
 
-	answer string
-}
-
-func (a answered) Answer() string { return a.answer }
+func (answered) Error() string    { return "refused" }
+func (a answered) Answer() string { return string(a) }
 
 // The action follows from the kind of the error. Its text decides nothing.
 func TestActionOfARefusal(t *testing.T) {
@@ -52,8 +49,8 @@ func TestActionOfARefusal(t *testing.T) {
 		reason string
 		err    error
 	}{
-		"make the SAN of TLS_CERT":    {"forbidden", answered{io.EOF, "san_mismatch"}},
-		"correct the annotation":      {"forbidden", answered{io.EOF, "domain_missing"}},
+		"make the SAN of TLS_CERT":    {"forbidden", answered("san_mismatch")},
+		"correct the annotation":      {"forbidden", answered("domain_missing")},
 		"check the name":              {"forbidden", errors.New("san_mismatch, domain_missing, violation")},
 		"add this manager":            {"forbidden", fmt.Errorf("%w: detail", nats.ErrPermissionViolation)},
 		"or start the operator":       {"unknown_manager", fmt.Errorf("%w: detail", jetstream.ErrNoStreamResponse)},
