@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -61,22 +62,13 @@ type Parts struct {
 
 // withDefaults sets the optional parts with a default that needs no option.
 func (p Parts) withDefaults() Parts {
-	if p.Tracing == nil {
-		p.Tracing = noTracing{}
-	}
-	if p.Problem == nil {
-		p.Problem = func(core.Manager) string { return "" }
-	}
-	if p.Ready == nil {
-		p.Ready = func() error { return nil }
-	}
-	if p.Listen == nil {
-		p.Listen = new(net.ListenConfig).Listen
-	}
-	if p.Now == nil {
-		p.Now = time.Now
-	}
-	return p
+	return option.WithDefaults(p, Parts{
+		Tracing: noTracing{},
+		Problem: func(core.Manager) string { return "" },
+		Ready:   func() error { return nil },
+		Listen:  new(net.ListenConfig).Listen,
+		Now:     time.Now,
+	})
 }
 
 // noTracing returns each port unchanged.

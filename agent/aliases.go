@@ -15,46 +15,32 @@ type aliases struct{ source prom.Gatherer }
 // this metric do not read.
 const durationStep = 1e-4
 
-type aliasDescs struct{ requests, refusals, sent, failed, duration, fips *prom.Desc }
-
-func newAliasDescs() aliasDescs {
-	desc := func(name, help string, labels ...string) *prom.Desc {
-		return prom.NewDesc("watcher_"+name, help, labels, nil)
-	}
-	return aliasDescs{
-		requests: desc("admission_request_total", "Alias: requests of the webhook."),
-		refusals: desc("admission_request_error_total", "Alias: requests of the webhook that were no readable review."),
-		sent:     desc("kcp_requests_total", "Alias: events in attempts to forward them."),
-		failed: desc("failed_kcp_total",
-			"Alias: events in failed attempts, short retries, and objects without a valid owner.", "error_reason"),
-		duration: desc("request_duration", "Alias: mean time to answer a request of the webhook, in seconds."),
-		fips:     desc("fips_mode", "Alias: FIPS 140-3 mode of the process, 0 is off, 1 is on, 2 is only."),
-	}
-}
-
 // Describe implements [prom.Collector].
-func (a aliases) Describe(descs chan<- *prom.Desc) {
-	d := newAliasDescs()
-	for _, desc := range []*prom.Desc{d.requests, d.refusals, d.sent, d.failed, d.duration, d.fips} {
-		descs <- desc
-	}
-}
+func (a aliases) Describe(descs chan<- *prom.Desc) { prom.DescribeByCollect(a, descs) }
 
 // Collect implements [prom.Collector].
 func (a aliases) Collect(metrics chan<- prom.Metric) {
-	d, sums := newAliasDescs(), a.sums()
-	metrics <- prom.MustNewConstMetric(d.requests, prom.CounterValue, sums.requests)
-	metrics <- prom.MustNewConstMetric(d.refusals, prom.CounterValue, sums.refusals)
-	metrics <- prom.MustNewConstMetric(d.sent, prom.CounterValue, sums.sent)
+	alias := func(kind prom.ValueType, name, help string, value float64) {
+		metrics <- prom.MustNewConstMetric(prom.NewDesc("watcher_"+name, "Alias: "+help, nil, nil), kind, value)
+	}
+	sums := a.sums()
+	alias(prom.CounterValue, "admission_request_total", "requests of the webhook.", sums.requests)
+	alias(prom.CounterValue, "admission_request_error_total",
+		"requests of the webhook that were no readable review.", sums.refusals)
+	alias(prom.CounterValue, "kcp_requests_total", "events in attempts to forward them.", sums.sent)
+	alias(prom.GaugeValue, "request_duration", "mean time to answer a request of the webhook, in seconds.", sums.mean())
+	alias(prom.GaugeValue, "fips_mode", "FIPS 140-3 mode of the process, 0 is off, 1 is on, 2 is only.", fipsMode())
+
+	failed := prom.NewDesc("watcher_failed_kcp_total",
+		"Alias: events in failed attempts, short retries, and objects without a valid owner.",
+		[]string{"error_reason"}, nil)
 	// All reasons are there from the start, so that a missing metric differs from 0.
 	for reason, value := range map[string]float64{
 		"failed-request": sums.failed, "unknown-owner": sums.owners,
 		"invalid-subresource": 0, "missing-address-or-contract": 0, "request-setup": 0,
 	} {
-		metrics <- prom.MustNewConstMetric(d.failed, prom.CounterValue, value, reason)
+		metrics <- prom.MustNewConstMetric(failed, prom.CounterValue, value, reason)
 	}
-	metrics <- prom.MustNewConstMetric(d.duration, prom.GaugeValue, sums.mean())
-	metrics <- prom.MustNewConstMetric(d.fips, prom.GaugeValue, fipsMode())
 }
 
 func fipsMode() float64 {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -124,20 +124,14 @@ type Canary struct {
 
 func (c Canary) off() bool { return c.Lease == types.NamespacedName{} }
 
-const (
-	defaultMetricsAddress  = ":2112"
-	defaultWebhookAddress  = ":8443"
-	defaultShutdownTimeout = 20 * time.Second
-)
-
 func (o Options) withDefaults() Options {
-	o.Contract = cmp.Or(o.Contract, contract.V3)
-	o.MetricsAddress = cmp.Or(o.MetricsAddress, defaultMetricsAddress)
-	o.Webhook.Address = cmp.Or(o.Webhook.Address, defaultWebhookAddress)
-	o.Webhook.MaxConnections = cmp.Or(o.Webhook.MaxConnections, defaults.MaxConnections)
-	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdownTimeout)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	return o
+	return option.WithDefaults(o, Options{
+		Contract:        contract.V3,
+		MetricsAddress:  ":2112",
+		Webhook:         Webhook{Address: ":8443", MaxConnections: defaults.MaxConnections},
+		ShutdownTimeout: 20 * time.Second,
+		Logger:          slog.New(slog.DiscardHandler),
+	})
 }
 
 func (o Options) validate(parts Parts) error {

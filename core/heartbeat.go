@@ -17,52 +17,53 @@ const (
 	CanaryFailing CanaryState = "failing"
 )
 
-// Heartbeat is the state of one agent process, as far as one manager is concerned.
+// Heartbeat is the state of one agent process, as far as one manager is concerned. Its JSON form is
+// that of the status page, which adds the times. The wire contract has one of its own.
 type Heartbeat struct {
 	// ID differs for all heartbeats of a source. Time is the time at which the heartbeat was made.
-	ID   string
-	Time time.Time
+	ID   string    `json:"-"`
+	Time time.Time `json:"-"`
 	// Number counts the heartbeats of this epoch to this manager, from 1. A receiver ignores a
 	// heartbeat with a lower number than the last one.
-	Number uint64
+	Number uint64 `json:"number"`
 	// Interval is the longest time until the next heartbeat.
-	Interval time.Duration
+	Interval time.Duration `json:"-"`
 	// Instance distinguishes the replicas of an agent. It survives a restart of the process.
-	Instance string
+	Instance string `json:"instance,omitempty"`
 	// Leaving means that this is the last heartbeat of the epoch. Pending is then the number of
 	// resends that are not sent any more. A resync stands in for them.
-	Leaving bool
+	Leaving bool `json:"-"`
 
 	// Sequence is the last number that was given to an event before this heartbeat.
-	Sequence uint64
+	Sequence uint64 `json:"-"`
 	// Pending is the number of events that are not acknowledged. OldestPending is the age of the
 	// oldest one, without those that the manager has refused for themselves.
-	Pending       int64
-	OldestPending time.Duration
+	Pending       int64         `json:"pending"`
+	OldestPending time.Duration `json:"-"`
 	// Dropped counts the events of this epoch that were given up, by reason.
-	Dropped map[string]int64
+	Dropped map[string]int64 `json:"dropped,omitempty"`
 
 	// Version is that of the agent.
-	Version string
+	Version string `json:"version,omitempty"`
 	// CertificateFingerprint and CertificateExpiry describe the client certificate, CAFingerprints
 	// the CA bundle that the agent trusts. Fingerprints are SHA-256 of the DER bytes in lower-case
 	// hex.
-	CertificateFingerprint string
-	CertificateExpiry      time.Time
-	CAFingerprints         []string
+	CertificateFingerprint string    `json:"certificateFingerprint,omitempty"`
+	CertificateExpiry      time.Time `json:"certificateExpiry,omitzero"`
+	CAFingerprints         []string  `json:"caFingerprints,omitempty"`
 	// KeyMaterialError is why new key material is not in use. It is empty when there is none or it
 	// is.
-	KeyMaterialError string
+	KeyMaterialError string `json:"keyMaterialError,omitempty"`
 	// Canary is the state of the canary.
-	Canary CanaryState
+	Canary CanaryState `json:"canary,omitempty"`
 	// LastReview is the time of the last review of a watched object by the proved API server. It is
 	// zero when there was none, and when the webhook requests no client certificate.
-	LastReview time.Time
+	LastReview time.Time `json:"lastReview,omitzero"`
 	// WebhookFailures counts the failed TLS handshakes at the webhook in this epoch.
-	WebhookFailures int64
+	WebhookFailures int64 `json:"webhookFailures,omitempty"`
 	// ConfigHash changes with the agent's configuration.
-	ConfigHash string
+	ConfigHash string `json:"configHash,omitempty"`
 	// ConfigError is why new configuration is not in use, such as a broken file with managers, or
 	// why changes for the manager are not seen. It is empty when all is well.
-	ConfigError string
+	ConfigError string `json:"configError,omitempty"`
 }

@@ -1,7 +1,6 @@
 package keys
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // defaultPoll is shorter than the period of a kubelet, which updates a volume about once a minute.
@@ -37,17 +38,11 @@ type FilesHooks struct {
 
 // withDefaults returns a copy with all defaults set.
 func (o FilesOptions) withDefaults() FilesOptions {
-	o.Poll = cmp.Or(o.Poll, defaultPoll)
-	if o.Hooks.Reloaded == nil {
-		o.Hooks.Reloaded = func(_, _ time.Time) {}
-	}
-	if o.Hooks.Refused == nil {
-		o.Hooks.Refused = func(string) {}
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return o
+	return option.WithDefaults(o, FilesOptions{
+		Poll:   defaultPoll,
+		Hooks:  FilesHooks{Reloaded: func(_, _ time.Time) {}, Refused: func(string) {}},
+		Logger: slog.New(slog.DiscardHandler),
+	})
 }
 
 // validate refuses a negative time.

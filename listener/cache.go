@@ -55,12 +55,6 @@ func (c *cache) put(key cacheKey, v verdict) {
 	}
 }
 
-func (c *cache) len() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.entries)
-}
-
 func entryOf(element *list.Element) *cacheEntry {
 	entry, _ := element.Value.(*cacheEntry) // The list has nothing else.
 	return entry

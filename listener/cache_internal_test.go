@@ -28,7 +28,7 @@ func TestCacheForgetsWhatWasNotUsed(t *testing.T) {
 	for n := range 1000 {
 		c.put(key(n), verdict{})
 	}
-	if c.len() != 3 || c.recent.Len() != 3 {
-		t.Errorf("%d entries, %d in order, want 3", c.len(), c.recent.Len())
+	if len(c.entries) != 3 || c.recent.Len() != 3 {
+		t.Errorf("%d entries, %d in order, want 3", len(c.entries), c.recent.Len())
 	}
 }

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -81,25 +80,16 @@ type Options struct {
 	Hooks Hooks
 }
 
-const (
-	defaultAddr            = ":8082"
-	defaultHandleTimeout   = 5 * time.Second
-	defaultReadTimeout     = 10 * time.Second
-	defaultIdleTimeout     = 11 * time.Minute
-	defaultShutdownTimeout = 10 * time.Second
-)
-
 func (o Options) withDefaults() Options {
-	o.Addr = cmp.Or(o.Addr, defaultAddr)
-	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
-	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultReadTimeout)
-	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
-	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdownTimeout)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	return o
+	return option.WithDefaults(o, Options{
+		Addr:            ":8082",
+		HandleTimeout:   5 * time.Second,
+		ReadTimeout:     10 * time.Second,
+		IdleTimeout:     11 * time.Minute,
+		ShutdownTimeout: 10 * time.Second,
+		Now:             time.Now,
+		Logger:          slog.New(slog.DiscardHandler),
+	})
 }
 
 // ofIntake returns the options of the intake.

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -91,17 +90,8 @@ type PeerOptions struct {
 	ObserveOnly *slog.Logger
 }
 
-const defaultCacheSize = 16 << 10
-
 func (o PeerOptions) withDefaults() PeerOptions {
-	o.CacheSize = cmp.Or(o.CacheSize, defaultCacheSize)
-	if o.Identity == nil {
-		o.Identity = commonName
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	return o
+	return option.WithDefaults(o, PeerOptions{Identity: commonName, CacheSize: 16 << 10, Now: time.Now})
 }
 
 func (o PeerOptions) validate() error {

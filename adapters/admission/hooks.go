@@ -47,26 +47,6 @@ type Hooks struct {
 	Panicked func(place string)
 }
 
-// withDefaults returns hooks that can be called without a check for nil.
-func (h Hooks) withDefaults() Hooks {
-	if h.InFlight == nil {
-		h.InFlight = func(int) {}
-	}
-	if h.Reviewed == nil {
-		h.Reviewed = func(core.Manager, string, time.Duration) {}
-	}
-	if h.Refused == nil {
-		h.Refused = func(int, string, time.Duration) {}
-	}
-	if h.OwnerProblem == nil {
-		h.OwnerProblem = func(core.Manager, string) {}
-	}
-	if h.Panicked == nil {
-		h.Panicked = func(string) {}
-	}
-	return h
-}
-
 // The problems of owners, for [Hooks.OwnerProblem].
 const (
 	ownerMissing   = "missing"

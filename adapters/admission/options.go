@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,14 +9,8 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
-
-// defaultMaxBody is in bytes. An API server refuses requests above 3 MiB, and a review can carry
-// such an object twice.
-const defaultMaxBody = 8 << 20
-
-// defaultMaxBodies is in bytes: 32 concurrent reviews of objects of 1 MB.
-const defaultMaxBodies = 64 << 20
 
 // Options are the optional settings of a handler. The zero value is the documented default. Maps
 // and slices are copied.
@@ -61,22 +54,24 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Filters = maps.Clone(o.Filters)
 	o.Managers = slices.Clone(o.Managers)
-	o.Hooks = o.Hooks.withDefaults()
-	o.MaxBody = cmp.Or(o.MaxBody, defaultMaxBody)
-	o.MaxBodies = cmp.Or(o.MaxBodies, defaultMaxBodies)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.Filter == nil {
-		o.Filter = core.Changed
-	}
-	if o.Serves == nil {
-		o.Serves = func(manager core.Manager) bool {
+	return option.WithDefaults(o, Options{
+		Filter: core.Changed,
+		Serves: func(manager core.Manager) bool {
 			return len(o.Managers) == 0 || slices.Contains(o.Managers, manager)
-		}
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	return o
+		},
+		// An API server refuses requests above 3 MiB, and a review can carry such an object twice.
+		MaxBody:   8 << 20,
+		MaxBodies: 64 << 20, // 32 concurrent reviews of objects of 1 MB.
+		Now:       time.Now,
+		Logger:    slog.New(slog.DiscardHandler),
+		Hooks: Hooks{
+			InFlight:     func(int) {},
+			Reviewed:     func(core.Manager, string, time.Duration) {},
+			Refused:      func(int, string, time.Duration) {},
+			OwnerProblem: func(core.Manager, string) {},
+			Panicked:     func(string) {},
+		},
+	})
 }
 
 // validate returns one error that joins all problems, in a fixed order.
@@ -104,9 +99,9 @@ func (o Options) filterProblems() (problems []error) {
 }
 
 // notNegative returns an error for a negative number of bytes. 0 means the default.
-func notNegative(option string, bytes int64) error {
+func notNegative(name string, bytes int64) error {
 	if bytes >= 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: want a number of bytes above 0, have %d", option, bytes)
+	return fmt.Errorf("%s: want a number of bytes above 0, have %d", name, bytes)
 }

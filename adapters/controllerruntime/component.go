@@ -16,7 +16,8 @@ var errTwoAddresses = errors.New("addr and Options.Listener.Addr differ: want on
 // plain HTTP, for a gateway that terminates TLS.
 type ComponentOptions struct {
 	// Listener has the settings of the listener. Its Addr must be empty or equal to addr. Native
-	// mTLS needs its TLS. With a Fleet, the source follows it, as [Source.Follow] does.
+	// mTLS needs its TLS. With a Fleet, the source follows it, as [Source.Follow] does. The default
+	// of its Logger is ctrl.Log.
 	Listener listener.Options
 	// Source has the settings of the source.
 	Source SourceOptions
@@ -55,7 +56,7 @@ func RegisterListenerComponent[request comparable](
 
 	source := NewSource(mapFunc, opts.Source)
 	opts.Listener.Addr = cmp.Or(addr, opts.Listener.Addr)
-
+	opts.Listener.Logger = cmp.Or(opts.Listener.Logger, defaultLogger())
 	events, err := listener.New(peers, verify, map[core.Manager]core.Handler{manager: source}, opts.Listener)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listener component %s: %w", manager, err)

@@ -2,6 +2,7 @@ package controllerruntime_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
 	"log/slog"
 	"strings"
@@ -17,7 +18,7 @@ import (
 func TestRegisterListenerComponentRefuses(t *testing.T) {
 	t.Parallel()
 	peers := listener.FromTLSWithRoots(func() *x509.CertPool { return nil }, listener.PeerOptions{})
-	verify := listener.InsecureAllowAll()
+	verify, none := listener.InsecureAllowAll(), controllerruntime.ComponentOptions{}
 	for name, tc := range map[string]struct {
 		component string
 		peers     listener.Peers
@@ -26,23 +27,13 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 		opts      controllerruntime.ComponentOptions
 		want      string
 	}{
-		"no component": {"", peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label"},
-		"component in capital": {
-			"Operator", peers, verify, byWatched,
-			controllerruntime.ComponentOptions{},
-			"DNS-1123 label",
-		},
-		"component with slash": {
-			"a/b", peers, verify, byWatched,
-			controllerruntime.ComponentOptions{},
-			"DNS-1123 label",
-		},
-		"component too long": {
-			strings.Repeat("a", 64), peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label",
-		},
-		"no peers":    {"operator", listener.Peers{}, verify, byWatched, controllerruntime.ComponentOptions{}, "operator: listener"},
-		"no verifier": {"operator", peers, nil, byWatched, controllerruntime.ComponentOptions{}, "operator: listener"},
-		"no map":      {"operator", peers, verify, nil, controllerruntime.ComponentOptions{}, "map function"},
+		"no component":         {"", peers, verify, byWatched, none, "DNS-1123 label"},
+		"component in capital": {"Operator", peers, verify, byWatched, none, "DNS-1123 label"},
+		"component with slash": {"a/b", peers, verify, byWatched, none, "DNS-1123 label"},
+		"component too long":   {strings.Repeat("a", 64), peers, verify, byWatched, none, "DNS-1123 label"},
+		"no peers":             {"operator", listener.Peers{}, verify, byWatched, none, "operator: listener"},
+		"no verifier":          {"operator", peers, nil, byWatched, none, "operator: listener"},
+		"no map":               {"operator", peers, verify, nil, none, "map function"},
 		"two addresses": {
 			"operator", peers, verify, byWatched,
 			controllerruntime.ComponentOptions{Listener: listener.Options{Addr: ":8443"}},
@@ -60,6 +51,18 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 				t.Error("have a listener or a source beside the error")
 			}
 		})
+	}
+}
+
+// A panic must not be silent if no logger is given.
+func TestTheDefaultLoggerIsThatOfTheOperator(t *testing.T) {
+	t.Parallel()
+	source := controllerruntime.NewSource(func(context.Context, core.Delivery) ([]string, error) {
+		panic("without a logger")
+	}, controllerruntime.SourceOptions{})
+	started(t, source, newQueue(t))
+	if err := source.Handle(t.Context(), delivery("skr-1", "a")); err == nil || !defaultLog.has("without a logger") {
+		t.Errorf("error %v, and ctrl.Log has %q", err, defaultLog.lines)
 	}
 }
 

@@ -43,7 +43,7 @@ type LeaderEndpointOptions struct {
 	// RefreshInterval is the time after which the endpoint is written again, because another client
 	// may have changed it. Default: 10 s.
 	RefreshInterval time.Duration
-	// Logger gets failed writes. Default: discarded.
+	// Logger gets failed writes. Default: ctrl.Log.
 	Logger *slog.Logger
 }
 
@@ -78,7 +78,7 @@ func NewLeaderEndpoint(
 		return nil, fmt.Errorf("leader endpoint of Service %q at %q: %w", service, address, errLeaderIncomplete)
 	}
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
-	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
+	opts.Logger = cmp.Or(opts.Logger, defaultLogger())
 	return &leaderEndpoint{writer, service, ip.Unmap().WithZone(""), maps.Clone(ports), opts}, nil
 }
 

@@ -1,6 +1,7 @@
 package controllerruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,14 +59,6 @@ type RuntimesOptions struct {
 	Managers []core.Manager
 }
 
-// withDefaults returns a copy with all defaults set.
-func (o RuntimesOptions) withDefaults() RuntimesOptions {
-	if o.DomainAnnotation == "" {
-		o.DomainAnnotation = DomainAnnotation
-	}
-	return o
-}
-
 // Runtimes finds the objects that stand for runtimes, by indexes of a cache. It answers from
 // memory. Its errors wrap [core.ErrNotReady] until the cache is synced, and after the cache has
 // stopped.
@@ -98,7 +91,7 @@ func NewRuntimes(
 	if opts.Fleet == nil && len(opts.Managers) > 0 {
 		return nil, errNoFleet
 	}
-	opts = opts.withDefaults()
+	opts.DomainAnnotation = cmp.Or(opts.DomainAnnotation, DomainAnnotation)
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kind)
 

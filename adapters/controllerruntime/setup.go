@@ -1,6 +1,7 @@
 package controllerruntime
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -50,12 +51,8 @@ func SetUpListener[request comparable](
 		opts.Listener.TLS = senders.tls
 	}
 	logger := Logger(mgr.GetLogger())
-	if opts.Listener.Logger == nil {
-		opts.Listener.Logger = logger
-	}
-	if opts.Source.Logger == nil {
-		opts.Source.Logger = logger
-	}
+	opts.Listener.Logger = cmp.Or(opts.Listener.Logger, logger)
+	opts.Source.Logger = cmp.Or(opts.Source.Logger, logger)
 	if opts.Source.Elected == nil {
 		opts.Source.Elected = mgr.Elected()
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // The errors of Start.
@@ -27,7 +28,7 @@ type SourceOptions struct {
 	// lead would accept events, and the leader would miss them. Default: nil, the source is ready
 	// when its controller starts it.
 	Elected <-chan struct{}
-	// Logger gets panics of map functions, and each delivery at debug level. Default: discarded.
+	// Logger gets panics of map functions, and each delivery at debug level. Default: ctrl.Log.
 	Logger *slog.Logger
 	// Handled is called after each delivery with the number of its requests, and the error for the
 	// listener. No request and no error means that the map function did not need the event, or that
@@ -38,13 +39,9 @@ type SourceOptions struct {
 
 // withDefaults returns a copy with all defaults set.
 func (o SourceOptions) withDefaults() SourceOptions {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Handled == nil {
-		o.Handled = func(core.Delivery, int, error) {}
-	}
-	return o
+	return option.WithDefaults(o, SourceOptions{
+		Logger: defaultLogger(), Handled: func(core.Delivery, int, error) {},
+	})
 }
 
 // Source hands deliveries to one controller. It is a [core.Handler] for a listener, and a

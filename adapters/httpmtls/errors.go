@@ -94,6 +94,10 @@ func (e *requestError) RetryAfter() time.Duration { return e.retryAfter }
 // Reason returns one of the reasons above, or one of the contract.
 func (e *requestError) Reason() string { return e.reason }
 
+// Answer returns the reason that a listener gives, or else the beginning of the answer. It is
+// foreign text.
+func (e *requestError) Answer() string { return e.Body }
+
 // reasonOf returns the reason of an error without an answer. The order of its cases matters,
 // because an error can match several of them.
 func reasonOf(err error) string {

@@ -1,7 +1,6 @@
 package httpmtls
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -10,11 +9,9 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
-
-// defaultOlderInFlight suits a listener of contract v2, which handles one event per request.
-const defaultOlderInFlight = 8
 
 // FallbackOptions are the optional settings of [NewFallback]. The zero value is the documented
 // default.
@@ -35,15 +32,12 @@ type FallbackOptions struct {
 
 // withDefaults returns a copy with all defaults set.
 func (o FallbackOptions) withDefaults() FallbackOptions {
-	o.RetryNewest = cmp.Or(o.RetryNewest, defaults.RetryNewest)
-	o.InFlight = cmp.Or(o.InFlight, defaultOlderInFlight)
-	if o.Unknown == nil {
-		o.Unknown = func(core.Manager, error) {}
-	}
-	if o.InUse == nil {
-		o.InUse = func(core.Manager, bool) {}
-	}
-	return o
+	return option.WithDefaults(o, FallbackOptions{
+		RetryNewest: defaults.RetryNewest,
+		InFlight:    8, // A listener of contract v2 handles one event per request.
+		Unknown:     func(core.Manager, error) {},
+		InUse:       func(core.Manager, bool) {},
+	})
 }
 
 // fallback prefers the newest contract for each manager. It is safe for concurrent use.

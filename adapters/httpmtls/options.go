@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // The names of the versions of HTTP in ALPN.
@@ -19,21 +20,8 @@ const (
 	http1 = "http/1.1"
 )
 
-const (
-	defaultRefusedRetryAfter = 30 * time.Second
-	defaultInFlightHTTP1     = 8
-	defaultProtocol          = http2
-	defaultTimeout           = 10 * time.Second
-	defaultDialTimeout       = 5 * time.Second
-	defaultIdleTimeout       = 90 * time.Second
-	defaultPingAfter         = 15 * time.Second
-	defaultPingTimeout       = 5 * time.Second
-	defaultInFlightHTTP2     = 16
-	defaultRetries           = 2
-	defaultRetryWait         = 50 * time.Millisecond
-	// maxRetryAfter bounds the wait that a server asks for. A longer one is shortened.
-	maxRetryAfter = 5 * time.Minute
-)
+// maxRetryAfter bounds the wait that a server asks for. A longer one is shortened.
+const maxRetryAfter = 5 * time.Minute
 
 // Options are the optional settings of a [Forwarder]. The zero value is the documented default.
 type Options struct {
@@ -111,31 +99,29 @@ type Hooks struct {
 
 // withDefaults returns a copy with all defaults set. host is the default of ServerName.
 func (o Options) withDefaults(host string) Options {
-	o.ServerName = cmp.Or(o.ServerName, host)
-	o.Protocol = cmp.Or(o.Protocol, defaultProtocol)
-	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
-	o.DialTimeout = cmp.Or(o.DialTimeout, defaultDialTimeout)
-	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
-	o.pingAfter = cmp.Or(o.pingAfter, defaultPingAfter)
-	o.PingTimeout = cmp.Or(o.PingTimeout, defaultPingTimeout)
-	o.Retries = cmp.Or(o.Retries, defaultRetries)
-	o.retryWait = cmp.Or(o.retryWait, defaultRetryWait)
-	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, defaultRefusedRetryAfter)
-	o.UserAgent = cmp.Or(o.UserAgent, "runtime-watcher")
-	o.InFlight = cmp.Or(o.InFlight, inFlight(o.Protocol))
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.DialContext == nil {
-		o.DialContext = o.dialer().DialContext
-	}
-	return o
+	o.pingAfter = cmp.Or(o.pingAfter, 15*time.Second)
+	o.retryWait = cmp.Or(o.retryWait, 50*time.Millisecond)
+	o = option.WithDefaults(o, Options{
+		ServerName:        host,
+		Protocol:          http2,
+		Timeout:           10 * time.Second,
+		DialTimeout:       5 * time.Second,
+		IdleTimeout:       90 * time.Second,
+		PingTimeout:       5 * time.Second,
+		Retries:           2,
+		RefusedRetryAfter: 30 * time.Second,
+		UserAgent:         "runtime-watcher",
+		Logger:            slog.New(slog.DiscardHandler),
+	})
+	return option.WithDefaults(o, Options{InFlight: inFlight(o.Protocol), DialContext: o.dialer().DialContext})
 }
 
 // inFlight returns the default of InFlight.
 func inFlight(protocol string) int {
 	if protocol == http1 {
-		return defaultInFlightHTTP1
+		return 8
 	}
-	return defaultInFlightHTTP2
+	return 16
 }
 
 // dialer probes idle connections, so that dead ones are closed before a request uses them.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // logEvery is the time after which a problem that lasts is logged again.
@@ -27,8 +29,8 @@ type condition struct {
 	watch *watched
 	// problem is why it does not, "" if it does. It needs the lock of [health].
 	problem string
-	// logged is used by the goroutine of the watch only.
-	logged time.Time
+	// log gets the failures until the watch works. Only the goroutine of the watch uses it.
+	log *slog.Logger
 }
 
 // notYet is the problem of a watch before its first attempt.
@@ -36,16 +38,19 @@ const notYet = "not established yet"
 
 // add adds a watch that does not work yet.
 func (h *health) add(w *watched) *condition {
-	c := &condition{watch: w, problem: notYet}
+	c := &condition{watch: w, problem: notYet, log: h.newLog()}
 	h.watches = append(h.watches, c)
 	return c
 }
+
+func (h *health) newLog() *slog.Logger { return pacedlog.New(h.opts.Logger, logEvery, "error") }
 
 // works records that the API server showed that a watch works.
 func (h *health) works(c *condition) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Proved(manager)
 	if before := h.enter(c, ""); before != "" {
+		c.log = h.newLog()
 		h.opts.Logger.Info("watch is established", slog.String("watch", c.watch.name),
 			slog.String("manager", string(manager)), slog.String("before", before))
 	}
@@ -63,12 +68,8 @@ func (h *health) enter(c *condition, problem string) (before string) {
 func (h *health) fails(c *condition, err error) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Failed(manager, reasonOf(err))
-	changed := h.enter(c, err.Error()) != err.Error()
-	if !changed && time.Since(c.logged) < logEvery {
-		return
-	}
-	c.logged = time.Now()
-	h.opts.Logger.Warn("watch is not established, changes are missed until it is: "+
+	h.enter(c, err.Error())
+	c.log.Warn("watch is not established, changes are missed until it is: "+
 		"check the error, the rights of the agent and the definition of the resource",
 		slog.String("watch", c.watch.name), slog.String("manager", string(manager)),
 		slog.String("resource", c.watch.Resource.String()), slog.Any("error", err))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Options are the optional settings of a [Source]. The zero value is the documented default.
@@ -76,29 +77,14 @@ func (o Options) validate() error {
 
 func (o Options) withDefaults() Options {
 	o.ExcludedNamespaces = slices.Compact(slices.Sorted(slices.Values(o.ExcludedNamespaces)))
-	if o.Filter == nil {
-		o.Filter = core.Changed
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	o.Hooks = o.Hooks.withDefaults()
-	return o
-}
-
-// withDefaults returns hooks that can be called without a check for nil.
-func (h Hooks) withDefaults() Hooks {
-	if h.Observed == nil {
-		h.Observed = func(core.Manager, string) {}
-	}
-	if h.Proved == nil {
-		h.Proved = func(core.Manager) {}
-	}
-	if h.Failed == nil {
-		h.Failed = func(core.Manager, string) {}
-	}
-	return h
+	return option.WithDefaults(o, Options{
+		Filter: core.Changed,
+		Now:    time.Now,
+		Logger: slog.New(slog.DiscardHandler),
+		Hooks: Hooks{
+			Observed: func(core.Manager, string) {},
+			Proved:   func(core.Manager) {},
+			Failed:   func(core.Manager, string) {},
+		},
+	})
 }

@@ -1,7 +1,6 @@
 package natsjetstream
 
 import (
-	"cmp"
 	"log/slog"
 	"time"
 
@@ -11,17 +10,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
-)
-
-const (
-	defaultTimeout           = 10 * time.Second
-	defaultAnswerWait        = 2 * time.Second
-	defaultRefusedRetryAfter = 30 * time.Second
-	defaultMaxInFlight       = 256
-	defaultRuntimeInFlight   = 16
-	defaultRuntimeRate       = 200
-	defaultHandleTimeout     = 5 * time.Second
-	defaultGiveUpAfter       = 10 * time.Minute
 )
 
 // ForwarderOptions are the optional settings of a [Forwarder]. The zero value is the documented
@@ -40,10 +28,9 @@ type ForwarderOptions struct {
 }
 
 func (o ForwarderOptions) withDefaults() ForwarderOptions {
-	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
-	o.AnswerWait = cmp.Or(o.AnswerWait, defaultAnswerWait)
-	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, defaultRefusedRetryAfter)
-	return o
+	return option.WithDefaults(o, ForwarderOptions{
+		Timeout: 10 * time.Second, AnswerWait: 2 * time.Second, RefusedRetryAfter: 30 * time.Second,
+	})
 }
 
 // Options are the optional settings of a [Consumer]. The zero value is the documented default.
@@ -106,28 +93,23 @@ type Hooks struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
-	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)
-	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
-	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
-	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, defaultGiveUpAfter)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.Stream == nil {
-		o.Stream = StreamConfig
-	}
-	if o.Peer == nil {
-		o.Peer = func(runtime core.RuntimeID) core.Peer { return core.Peer{ID: runtime, CommonName: string(runtime)} }
-	}
-	if o.Hooks.Concluded == nil {
-		o.Hooks.Concluded = func(core.Manager, string, string, time.Duration) {}
-	}
-	if o.Hooks.Backlog == nil {
-		o.Hooks.Backlog = func(core.Manager, uint64, float64, time.Duration) {}
-	}
-	if o.Hooks.Redelivered == nil {
-		o.Hooks.Redelivered = func(core.Manager) {}
-	}
-	return o
+	return option.WithDefaults(o, Options{
+		Stream: StreamConfig,
+		Peer: func(runtime core.RuntimeID) core.Peer {
+			return core.Peer{ID: runtime, CommonName: string(runtime)}
+		},
+		MaxInFlight:     256,
+		RuntimeInFlight: 16,
+		RuntimeRate:     200,
+		HandleTimeout:   5 * time.Second,
+		GiveUpAfter:     10 * time.Minute,
+		Logger:          slog.New(slog.DiscardHandler),
+		Hooks: Hooks{
+			Concluded:   func(core.Manager, string, string, time.Duration) {},
+			Backlog:     func(core.Manager, uint64, float64, time.Duration) {},
+			Redelivered: func(core.Manager) {},
+		},
+	})
 }
 
 // ofIntake returns the options of the intake.

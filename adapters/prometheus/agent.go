@@ -46,11 +46,6 @@ type Agent struct {
 	ReadOutbox func(box *outbox.Outbox)
 
 	certificates
-	managers *managers
-	outbox   *outboxCollector
-	webhook  webhookMetrics
-	forward  forwardMetrics
-	process  processMetrics
 }
 
 // NewAgent returns the metrics of an agent, registered with reg. It fails when reg is nil or an
@@ -61,32 +56,16 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 	if err := check(reg, opts); err != nil {
 		return nil, err
 	}
-	a := newAgent("agent", newManagers(opts))
-	all := collectors{a.outbox, a.all(), a.webhook.all(), a.forward.all(), a.process.all()}
-	if err := all.register(reg); err != nil {
+	f, managers := &factory{word: "agent"}, newManagers(opts)
+	a := &Agent{
+		certificates: newCertificates(f),
+		ReadOutbox:   add(f, newOutboxCollector(managers)).outbox.Store,
+	}
+	a.measureWebhook(f, managers)
+	a.measureForwarding(f, managers)
+	a.measureProcess(f)
+	if err := register(reg, f); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
-
-func newAgent(f factory, managers *managers) *Agent {
-	a := &Agent{
-		certificates: newCertificates(f),
-		managers:     managers,
-		outbox:       newOutboxCollector(f, managers),
-		webhook:      newWebhookMetrics(f),
-		forward:      newForwardMetrics(f),
-		process:      newProcessMetrics(f),
-	}
-	a.Reviewed, a.Refused, a.OwnerProblem, a.Panicked = a.reviewed, a.refused, a.ownerProblem, a.panicked
-	a.InFlight, a.HandshakeFailed, a.Attempted, a.Connected = a.inFlight, a.handshakeFailed, a.attempted, a.connected
-	a.Retried, a.ContractInUse, a.ContractUnknown = a.retried, a.contractInUse, a.contractUnknown
-	a.ConnectionDropped, a.Stalled, a.ManagersFileBroken = a.connectionDropped, a.stalled, a.managersFileBroken
-	a.CanaryProbed, a.ReadOutbox = a.canaryProbed, a.readOutbox
-	for _, manager := range managers.all() {
-		a.forward.unknown.WithLabelValues(string(manager))
-	}
-	return a
-}
-
-func (a *Agent) readOutbox(box *outbox.Outbox) { a.outbox.outbox.Store(box) }

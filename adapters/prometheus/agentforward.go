@@ -4,8 +4,6 @@ import (
 	"errors"
 	"time"
 
-	prom "github.com/prometheus/client_golang/prometheus"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -14,72 +12,75 @@ const (
 	resultPartial = "partial"
 )
 
-// forwardMetrics are those of the way to the control plane.
-type forwardMetrics struct {
-	durations *prom.HistogramVec
-	events    *prom.CounterVec
-	success   *prom.GaugeVec
-	connects  *prom.CounterVec
-	retries   *prom.CounterVec
-	contract  *prom.GaugeVec
-	unknown   *prom.CounterVec
+// measureForwarding makes the metrics of the way to the control plane.
+func (a *Agent) measureForwarding(f *factory, managers *managers) {
+	var results, contracts vocabulary
+	a.Attempted = attempted(f, managers, &results)
+	connects := f.counters("forward_connections_total",
+		"Attempts to connect to the control plane, by result.", labelResult)
+	connects.WithLabelValues(resultOK)
+	a.Connected = func(err error) { connects.WithLabelValues(results.value(result(err))).Inc() }
 
-	results, contracts *vocabulary
-}
-
-func newForwardMetrics(f factory) forwardMetrics {
-	m := forwardMetrics{
-		durations: f.histograms("forward_duration_seconds",
-			"Time of one attempt to forward events or a heartbeat to the control plane, by result.",
-			forwardBuckets(), labelResult),
-		events: f.counters("forward_events_total",
-			"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult),
-		success: f.gauges("forward_last_success_timestamp_seconds",
-			"Time of the last attempt that was acknowledged as a whole, in Unix time.", labelManager),
-		connects: f.counters("forward_connections_total",
-			"Attempts to connect to the control plane, by result.", labelResult),
-		retries: f.counters("forward_retries_total",
-			"Short retries within an attempt to forward, by the HTTP status before; empty without an answer.", labelCode),
-		contract: f.gauges("contract_in_use",
-			"1 for the contract that events to the manager travel with, 0 for a former one.",
-			labelManager, labelContract),
-		unknown: f.counters("contract_unknown_total",
-			"Attempts to forward that the control plane answers as if it does not know the contract.", labelManager),
-		results: new(vocabulary), contracts: new(vocabulary),
+	retries := f.counters("forward_retries_total",
+		"Short retries within an attempt to forward, by the HTTP status before; empty without an answer.", labelCode)
+	a.Retried = func(status int) {
+		after := ""
+		if status != 0 {
+			after = code(status)
+		}
+		retries.WithLabelValues(after).Inc()
 	}
-	m.durations.WithLabelValues(resultOK)
-	m.connects.WithLabelValues(resultOK)
-	return m
-}
 
-func (m forwardMetrics) all() collectors {
-	return collectors{m.durations, m.events, m.success, m.connects, m.retries, m.contract, m.unknown}
-}
-
-func (a *Agent) attempted(manager core.Manager, events int, took time.Duration, err error) {
-	label := a.managers.value(manager)
-	a.forward.durations.WithLabelValues(a.forward.results.value(result(err))).Observe(took.Seconds())
-	for result, n := range a.forward.byResult(events, err) {
-		a.forward.events.WithLabelValues(label, result).Add(float64(n))
+	inUse := f.gauges("contract_in_use",
+		"1 for the contract that events to the manager travel with, 0 for a former one.", labelManager, labelContract)
+	a.ContractInUse = func(manager core.Manager, contract string) {
+		choose(inUse, &contracts, contract, managers.value(manager))
 	}
-	if err == nil {
-		a.forward.success.WithLabelValues(label).SetToCurrentTime()
+
+	unknown := f.counters("contract_unknown_total",
+		"Attempts to forward that the control plane answers as if it does not know the contract.", labelManager)
+	for _, manager := range managers.all() {
+		unknown.WithLabelValues(string(manager))
+	}
+	a.ContractUnknown = func(manager core.Manager) { unknown.WithLabelValues(managers.value(manager)).Inc() }
+}
+
+func attempted(
+	f *factory, managers *managers, results *vocabulary,
+) func(manager core.Manager, events int, took time.Duration, err error) {
+	durations := f.histograms("forward_duration_seconds",
+		"Time of one attempt to forward events or a heartbeat to the control plane, by result.",
+		forwardBuckets(), labelResult)
+	durations.WithLabelValues(resultOK)
+	byResult := f.counters("forward_events_total",
+		"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult)
+	success := f.gauges("forward_last_success_timestamp_seconds",
+		"Time of the last attempt that was acknowledged as a whole, in Unix time.", labelManager)
+	return func(manager core.Manager, events int, took time.Duration, err error) {
+		label := managers.value(manager)
+		durations.WithLabelValues(results.value(result(err))).Observe(took.Seconds())
+		for result, n := range split(events, err, results) {
+			byResult.WithLabelValues(label, result).Add(float64(n))
+		}
+		if err == nil {
+			success.WithLabelValues(label).SetToCurrentTime()
+		}
 	}
 }
 
-// byResult splits the events of an attempt by their results.
-func (m forwardMetrics) byResult(events int, err error) map[string]int {
+// split splits the events of an attempt by their results.
+func split(events int, err error, results *vocabulary) map[string]int {
 	failed, partial := errors.AsType[core.EventErrors](err)
 	switch {
 	case events == 0:
 		return nil
 	case !partial:
-		return map[string]int{m.results.value(result(err)): events}
+		return map[string]int{results.value(result(err)): events}
 	}
 	split := map[string]int{resultOK: events}
 	for i, cause := range failed {
 		if i < events { // The next index stands for the heartbeat.
-			split[m.results.value(core.Reason(cause))]++
+			split[results.value(core.Reason(cause))]++
 			split[resultOK]--
 		}
 	}
@@ -94,26 +95,6 @@ func result(err error) string {
 		return resultPartial
 	}
 	return core.Reason(err)
-}
-
-func (a *Agent) connected(err error) {
-	a.forward.connects.WithLabelValues(a.forward.results.value(result(err))).Inc()
-}
-
-func (a *Agent) retried(status int) {
-	after := ""
-	if status != 0 {
-		after = code(status)
-	}
-	a.forward.retries.WithLabelValues(after).Inc()
-}
-
-func (a *Agent) contractInUse(manager core.Manager, contract string) {
-	choose(a.forward.contract, a.forward.contracts, contract, a.managers.value(manager))
-}
-
-func (a *Agent) contractUnknown(manager core.Manager) {
-	a.forward.unknown.WithLabelValues(a.managers.value(manager)).Inc()
 }
 
 // forwardBuckets range from a machine nearby to a control plane that does not answer.

@@ -18,7 +18,7 @@ type certificates struct {
 	lifetime *prom.GaugeVec
 }
 
-func newCertificates(f factory) certificates {
+func newCertificates(f *factory) certificates {
 	return certificates{
 		uses:     new(vocabulary),
 		problems: new(vocabulary),
@@ -33,16 +33,20 @@ func newCertificates(f factory) certificates {
 	}
 }
 
-func (c certificates) all() collectors {
-	return collectors{c.reloads, c.failures, c.expiry, c.lifetime}
-}
-
 // KeyMaterial returns the metrics of key material for a use: "client", "server" or "ca".
 func (c certificates) KeyMaterial(use string) KeyMaterial {
 	use = c.uses.value(use)
 	c.reloads.WithLabelValues(use)
-	k := keyMaterial{use: use, metrics: c}
-	return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: k.reloaded, Refused: k.refused}, Expires: k.expires}
+	expires := func(notBefore, notAfter time.Time) {
+		set(c.expiry, use, notAfter, float64(notAfter.Unix()))
+		set(c.lifetime, use, notBefore, notAfter.Sub(notBefore).Seconds())
+	}
+	reloaded := func(notBefore, notAfter time.Time) {
+		c.reloads.WithLabelValues(use).Inc()
+		expires(notBefore, notAfter)
+	}
+	refused := func(problem string) { c.failures.WithLabelValues(use, c.problems.value(problem)).Inc() }
+	return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: reloaded, Refused: refused}, Expires: expires}
 }
 
 // KeyMaterial has the metrics of one set of key material. Its functions return at once and may be
@@ -55,30 +59,11 @@ type KeyMaterial struct {
 	Expires func(notBefore, notAfter time.Time)
 }
 
-type keyMaterial struct {
-	use     string
-	metrics certificates
-}
-
-func (k keyMaterial) reloaded(notBefore, notAfter time.Time) {
-	k.metrics.reloads.WithLabelValues(k.use).Inc()
-	k.expires(notBefore, notAfter)
-}
-
-func (k keyMaterial) refused(problem string) {
-	k.metrics.failures.WithLabelValues(k.use, k.metrics.problems.value(problem)).Inc()
-}
-
-func (k keyMaterial) expires(notBefore, notAfter time.Time) {
-	k.set(k.metrics.expiry, notAfter, float64(notAfter.Unix()))
-	k.set(k.metrics.lifetime, notBefore, notAfter.Sub(notBefore).Seconds())
-}
-
-// set removes the series if known is the zero time.
-func (k keyMaterial) set(gauge *prom.GaugeVec, known time.Time, value float64) {
+// set removes the series of a use if known is the zero time.
+func set(gauge *prom.GaugeVec, use string, known time.Time, value float64) {
 	if known.IsZero() {
-		gauge.DeleteLabelValues(k.use)
+		gauge.DeleteLabelValues(use)
 		return
 	}
-	gauge.WithLabelValues(k.use).Set(value)
+	gauge.WithLabelValues(use).Set(value)
 }

@@ -13,14 +13,13 @@ import (
 
 // fleetCollector reads a fleet at each scrape.
 type fleetCollector struct {
+	descs
+
 	fleet      *fleet.Fleet
-	descs      fleetDescs
 	managers   map[core.Manager]struct{} // of the options
 	max        int
 	perRuntime int
-}
 
-type fleetDescs struct {
 	runtimes, pending, oldest, expiry, resyncs, resyncsToCome, untracked *prom.Desc
 	state, heard, oldestOf                                               *prom.Desc
 }
@@ -36,56 +35,44 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) erro
 	if watched == nil {
 		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
 	}
-	return collectors{newFleetCollector("fleet", watched, opts)}.register(reg)
+	return register(reg, newFleetCollector(watched, opts))
 }
 
-func newFleetCollector(f factory, watched *fleet.Fleet, opts Options) *fleetCollector {
+func newFleetCollector(watched *fleet.Fleet, opts Options) *fleetCollector {
 	c := &fleetCollector{
 		fleet:      watched,
 		managers:   make(map[core.Manager]struct{}),
 		max:        opts.MaxManagers,
 		perRuntime: opts.PerRuntime,
-		descs:      newFleetDescs(f),
+		descs:      descs{word: "fleet"},
 	}
+	c.describe()
 	for _, manager := range opts.Managers {
 		c.managers[manager] = struct{}{}
 	}
 	return c
 }
 
-func newFleetDescs(f factory) fleetDescs {
-	return fleetDescs{
-		runtimes: f.desc("runtimes", "Runtimes known for a manager, by state and reason.",
-			labelManager, labelState, labelReason),
-		pending: f.desc("events_pending", "Events that wait in the runtimes, as last reported.", labelManager),
-		oldest: f.desc("oldest_event_pending_seconds",
-			"Age of the oldest event that waits in a runtime, as last reported.", labelManager),
-		expiry: f.desc("first_certificate_expiry_timestamp_seconds",
-			"First expiry of a verified client certificate, also of a runtime that is silent since then, in Unix time.", labelManager),
-		resyncs: f.desc("resyncs_total", "Resyncs that the control plane asked for and delivered, by cause.",
-			labelManager, labelCause),
-		resyncsToCome: f.desc("resyncs_pending",
-			"Resyncs that the control plane asked for and has not delivered yet.", labelManager),
-		untracked: f.desc("untracked_total",
-			"Requests of runtimes that are not tracked, because the limit is reached.", labelManager),
-		state: f.desc("runtime_state", "1 for the state of a runtime.",
-			labelRuntime, labelManager, labelState, labelReason),
-		heard: f.desc("runtime_heard_timestamp_seconds",
-			"Time of the last request of a runtime, in Unix time.", labelRuntime, labelManager),
-		oldestOf: f.desc("runtime_oldest_event_pending_seconds",
-			"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager),
-	}
-}
-
-// Describe implements [prom.Collector].
-func (c *fleetCollector) Describe(descs chan<- *prom.Desc) {
-	d := c.descs
-	for _, desc := range []*prom.Desc{d.runtimes, d.pending, d.oldest, d.expiry, d.resyncs, d.resyncsToCome, d.untracked} {
-		descs <- desc
-	}
-	for _, desc := range []*prom.Desc{d.state, d.heard, d.oldestOf} {
-		descs <- desc
-	}
+func (c *fleetCollector) describe() {
+	c.runtimes = c.desc("runtimes", "Runtimes known for a manager, by state and reason.",
+		labelManager, labelState, labelReason)
+	c.pending = c.desc("events_pending", "Events that wait in the runtimes, as last reported.", labelManager)
+	c.oldest = c.desc("oldest_event_pending_seconds",
+		"Age of the oldest event that waits in a runtime, as last reported.", labelManager)
+	c.expiry = c.desc("first_certificate_expiry_timestamp_seconds",
+		"First expiry of a verified client certificate, also of a runtime that is silent since then, in Unix time.", labelManager)
+	c.resyncs = c.desc("resyncs_total", "Resyncs that the control plane asked for and delivered, by cause.",
+		labelManager, labelCause)
+	c.resyncsToCome = c.desc("resyncs_pending",
+		"Resyncs that the control plane asked for and has not delivered yet.", labelManager)
+	c.untracked = c.desc("untracked_total",
+		"Requests of runtimes that are not tracked, because the limit is reached.", labelManager)
+	c.state = c.desc("runtime_state", "1 for the state of a runtime.",
+		labelRuntime, labelManager, labelState, labelReason)
+	c.heard = c.desc("runtime_heard_timestamp_seconds",
+		"Time of the last request of a runtime, in Unix time.", labelRuntime, labelManager)
+	c.oldestOf = c.desc("runtime_oldest_event_pending_seconds",
+		"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager)
 }
 
 // Collect implements [prom.Collector].
@@ -129,17 +116,17 @@ func (c *fleetCollector) rank(manager core.Manager) int {
 // collectManager exposes every state, reason and cause, also at zero, so that alerts can compare.
 func (c *fleetCollector) collectManager(metrics chan<- prom.Metric, manager string, s *fleet.Summary) {
 	for _, condition := range fleet.Conditions() {
-		metrics <- gauge(c.descs.runtimes, float64(s.Runtimes[condition]), manager, string(condition.State), condition.Reason)
+		metrics <- gauge(c.runtimes, float64(s.Runtimes[condition]), manager, string(condition.State), condition.Reason)
 	}
 	for _, cause := range fleet.Causes() {
-		metrics <- counter(c.descs.resyncs, s.Resyncs[cause], manager, cause)
+		metrics <- counter(c.resyncs, s.Resyncs[cause], manager, cause)
 	}
-	metrics <- gauge(c.descs.pending, float64(s.Pending), manager)
-	metrics <- gauge(c.descs.oldest, s.OldestPending.Seconds(), manager)
-	metrics <- gauge(c.descs.resyncsToCome, float64(s.ResyncsToCome), manager)
-	metrics <- counter(c.descs.untracked, s.Untracked, manager)
+	metrics <- gauge(c.pending, float64(s.Pending), manager)
+	metrics <- gauge(c.oldest, s.OldestPending.Seconds(), manager)
+	metrics <- gauge(c.resyncsToCome, float64(s.ResyncsToCome), manager)
+	metrics <- counter(c.untracked, s.Untracked, manager)
 	if !s.FirstExpiry.IsZero() {
-		metrics <- gauge(c.descs.expiry, float64(s.FirstExpiry.Unix()), manager)
+		metrics <- gauge(c.expiry, float64(s.FirstExpiry.Unix()), manager)
 	}
 }
 
@@ -154,9 +141,9 @@ func (c *fleetCollector) collectRuntimes(metrics chan<- prom.Metric) {
 	})
 	for _, s := range all[:min(len(all), c.perRuntime)] {
 		labels := []string{string(s.Runtime), string(s.Manager)}
-		metrics <- gauge(c.descs.state, 1, append(labels, string(s.State), s.Reason)...)
-		metrics <- gauge(c.descs.heard, float64(s.LastSeen.UnixMilli())/1e3, labels...)
-		metrics <- gauge(c.descs.oldestOf, oldest(&s), labels...)
+		metrics <- gauge(c.state, 1, append(labels, string(s.State), s.Reason)...)
+		metrics <- gauge(c.heard, float64(s.LastSeen.UnixMilli())/1e3, labels...)
+		metrics <- gauge(c.oldestOf, oldest(&s), labels...)
 	}
 }
 

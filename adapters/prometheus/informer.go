@@ -17,14 +17,7 @@ type Informer struct {
 	// Failed counts a failed attempt to establish a watch.
 	Failed func(manager core.Manager, reason string)
 
-	collectors
-
-	changes  *prom.CounterVec
-	failures *prom.CounterVec
-	last     *prom.GaugeVec
-	managers *managers
-
-	decisions, reasons *vocabulary
+	prom.Collector
 }
 
 // NewInformer returns metrics that are not registered yet. The error names each wrong option.
@@ -33,29 +26,22 @@ func NewInformer(opts Options) (*Informer, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	f := factory("agent")
-	i := &Informer{
-		changes: f.counters("informer_changes_total",
-			"Changes of watched objects that the informer observed, by decision.", labelManager, labelDecision),
-		failures: f.counters("informer_failures_total",
-			"Failed attempts of the informer to establish a watch.", labelManager, labelReason),
-		last: f.gauges("informer_last_proof_timestamp_seconds",
-			"Time at which the API server last showed that a watch works, in Unix time.", labelManager),
-		managers: newManagers(opts), decisions: new(vocabulary), reasons: new(vocabulary),
-	}
-	i.Observed, i.Proved, i.Failed = i.observed, i.proved, i.failed
-	i.collectors = collectors{i.changes, i.failures, i.last}
-	return i, nil
-}
-
-func (i *Informer) observed(manager core.Manager, decision string) {
-	i.changes.WithLabelValues(i.managers.value(manager), i.decisions.value(decision)).Inc()
-}
-
-func (i *Informer) failed(manager core.Manager, reason string) {
-	i.failures.WithLabelValues(i.managers.value(manager), i.reasons.value(reason)).Inc()
-}
-
-func (i *Informer) proved(manager core.Manager) {
-	i.last.WithLabelValues(i.managers.value(manager)).SetToCurrentTime()
+	var decisions, reasons vocabulary
+	f, managers := &factory{word: "agent"}, newManagers(opts)
+	changes := f.counters("informer_changes_total",
+		"Changes of watched objects that the informer observed, by decision.", labelManager, labelDecision)
+	failures := f.counters("informer_failures_total",
+		"Failed attempts of the informer to establish a watch.", labelManager, labelReason)
+	last := f.gauges("informer_last_proof_timestamp_seconds",
+		"Time at which the API server last showed that a watch works, in Unix time.", labelManager)
+	return &Informer{
+		Observed: func(manager core.Manager, decision string) {
+			changes.WithLabelValues(managers.value(manager), decisions.value(decision)).Inc()
+		},
+		Proved: func(manager core.Manager) { last.WithLabelValues(managers.value(manager)).SetToCurrentTime() },
+		Failed: func(manager core.Manager, reason string) {
+			failures.WithLabelValues(managers.value(manager), reasons.value(reason)).Inc()
+		},
+		Collector: f,
+	}, nil
 }

@@ -20,6 +20,8 @@ const (
 
 // installationsCollector reads the installations at each scrape.
 type installationsCollector struct {
+	descs
+
 	read       func() fleet.Installations
 	max        int
 	perRuntime int
@@ -39,32 +41,26 @@ func RegisterInstallations(reg prom.Registerer, read func() fleet.Installations,
 	if read == nil {
 		return fmt.Errorf("%w: the function that reads is nil, want one", errOptions)
 	}
-	return collectors{newInstallationsCollector("installation", read, opts)}.register(reg)
+	return register(reg, newInstallationsCollector(read, opts))
 }
 
-func newInstallationsCollector(f factory, read func() fleet.Installations, opts Options) *installationsCollector {
-	return &installationsCollector{
-		read: read, max: opts.MaxManagers, perRuntime: opts.PerRuntime,
-		runtimes: f.desc("runtimes", "Runtimes in each state of the agent's installation, by reason.",
-			labelState, labelReason),
-		neverHeard: f.desc("never_heard_runtimes",
-			"Runtimes with an agent that is ready for 5 minutes, and that never sent anything.", labelManager),
-		phase: f.desc("ca_phase", "1 for the phase of the CA's rotation.", labelPhase),
-		waiting: f.desc("ca_waiting_runtimes",
-			"Runtimes that delay the rotation of the CA."),
-		overdue: f.desc("certificates_overdue_runtimes",
-			"Runtimes with a certificate that was not issued or renewed in time."),
-		repairs: f.desc("repairs_total",
-			"Reconciles that applied all objects of an agent, because the fleet found that it does not watch."),
-		problem: f.desc("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem),
+func newInstallationsCollector(read func() fleet.Installations, opts Options) *installationsCollector {
+	c := &installationsCollector{
+		descs: descs{word: "installation"}, read: read, max: opts.MaxManagers, perRuntime: opts.PerRuntime,
 	}
-}
-
-// Describe implements [prom.Collector].
-func (c *installationsCollector) Describe(descs chan<- *prom.Desc) {
-	for _, desc := range []*prom.Desc{c.runtimes, c.neverHeard, c.phase, c.waiting, c.overdue, c.problem, c.repairs} {
-		descs <- desc
-	}
+	c.runtimes = c.desc("runtimes", "Runtimes in each state of the agent's installation, by reason.",
+		labelState, labelReason)
+	c.neverHeard = c.desc("never_heard_runtimes",
+		"Runtimes with an agent that is ready for 5 minutes, and that never sent anything.", labelManager)
+	c.phase = c.desc("ca_phase", "1 for the phase of the CA's rotation.", labelPhase)
+	c.waiting = c.desc("ca_waiting_runtimes",
+		"Runtimes that delay the rotation of the CA.")
+	c.overdue = c.desc("certificates_overdue_runtimes",
+		"Runtimes with a certificate that was not issued or renewed in time.")
+	c.repairs = c.desc("repairs_total",
+		"Reconciles that applied all objects of an agent, because the fleet found that it does not watch.")
+	c.problem = c.desc("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem)
+	return c
 }
 
 // Collect implements [prom.Collector].

@@ -24,77 +24,56 @@ type hooks = struct {
 	ConnectionDropped func(reason string)
 }
 
-type listenerMetrics struct {
-	managers   *managers
-	answers    *prom.CounterVec
-	durations  *prom.HistogramVec
-	inFlight   prom.Gauge
-	handshakes *prom.CounterVec
-	drops      *prom.CounterVec
-
-	causes, contracts, reasons vocabulary
-	// aliases is nil without Options.Aliases.
-	aliases *listenerAliases
-}
-
 // NewListener returns the metrics of a listener, registered with reg. It fails as [NewAgent] does.
 func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
 	if err := check(reg, opts); err != nil {
 		return nil, err
 	}
-	l, keys := newListenerMetrics("listener", newManagers(opts)), newCertificates("listener")
-	all := collectors{l.answers, l.durations, l.inFlight, l.handshakes, l.drops, keys.all()}
-	if opts.Aliases {
-		l.aliases = newListenerAliases()
-		all = append(all, l.aliases.all()...)
-	}
-	if err := all.register(reg); err != nil {
+	var causes, reasons vocabulary
+	f := &factory{word: "listener"}
+	l := &Listener{certificates: newCertificates(f)}
+	l.measureRequests(f, newManagers(opts), opts.Aliases)
+
+	handshakes := f.counters("tls_handshake_failures_total",
+		"Connections with a failed TLS handshake, by cause.", labelCause)
+	l.Hooks.HandshakeFailed = func(cause string) { handshakes.WithLabelValues(causes.value(cause)).Inc() }
+
+	drops := f.counters("connections_dropped_total",
+		"Connections that were closed for the limit, by reason.", labelReason)
+	l.Hooks.ConnectionDropped = func(reason string) { drops.WithLabelValues(reasons.value(reason)).Inc() }
+	if err := register(reg, f); err != nil {
 		return nil, err
 	}
-	return &Listener{certificates: keys, Hooks: hooks{
-		Answered: l.answered, InFlight: l.addInFlight,
-		HandshakeFailed: l.handshakeFailed, ConnectionDropped: l.connectionDropped,
-	}}, nil
+	return l, nil
 }
 
-func newListenerMetrics(f factory, managers *managers) *listenerMetrics {
-	return &listenerMetrics{
-		managers: managers,
-		answers: f.counters("requests_total", "Requests answered, by contract, manager, HTTP status and reason.",
-			labelContract, labelManager, labelCode, labelReason),
-		durations: f.histograms("request_duration_seconds",
-			"Time to answer a request, by contract and HTTP status.", requestBuckets(), labelContract, labelCode),
-		inFlight: f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on."),
-		handshakes: f.counters("tls_handshake_failures_total",
-			"Connections with a failed TLS handshake, by cause.", labelCause),
-		drops: f.counters("connections_dropped_total",
-			"Connections that were closed for the limit, by reason.", labelReason),
+func (l *Listener) measureRequests(f *factory, managers *managers, withAliases bool) {
+	var contracts, reasons vocabulary
+	var aliases *listenerAliases
+	if withAliases {
+		aliases = newListenerAliases(f)
 	}
-}
-
-func (l *listenerMetrics) answered(contract string, manager core.Manager, status int, reason string, took time.Duration) {
-	contract = l.contracts.value(contract)
-	l.durations.WithLabelValues(contract, code(status)).Observe(took.Seconds())
-	l.answers.WithLabelValues(contract, l.managers.value(manager), code(status), l.reasons.value(reason)).Inc()
-	if l.aliases != nil {
-		l.aliases.answered("/"+contract+"/"+l.managers.value(manager)+"/event", status, took)
+	answers := f.counters("requests_total", "Requests answered, by contract, manager, HTTP status and reason.",
+		labelContract, labelManager, labelCode, labelReason)
+	durations := f.histograms("request_duration_seconds",
+		"Time to answer a request, by contract and HTTP status.", requestBuckets(), labelContract, labelCode)
+	l.Hooks.Answered = func(contract string, manager core.Manager, status int, reason string, took time.Duration) {
+		contract = contracts.value(contract)
+		durations.WithLabelValues(contract, code(status)).Observe(took.Seconds())
+		answers.WithLabelValues(contract, managers.value(manager), code(status), reasons.value(reason)).Inc()
+		if aliases != nil {
+			aliases.answered("/"+contract+"/"+managers.value(manager)+"/event", status, took)
+		}
 	}
-}
 
-func (l *listenerMetrics) addInFlight(delta int) {
-	l.inFlight.Add(float64(delta))
-	if l.aliases != nil {
-		l.aliases.inFlight.Add(float64(delta))
+	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on.")
+	l.Hooks.InFlight = func(delta int) {
+		inFlight.Add(float64(delta))
+		if aliases != nil {
+			aliases.inFlight.Add(float64(delta))
+		}
 	}
-}
-
-func (l *listenerMetrics) handshakeFailed(cause string) {
-	l.handshakes.WithLabelValues(l.causes.value(cause)).Inc()
-}
-
-func (l *listenerMetrics) connectionDropped(reason string) {
-	l.drops.WithLabelValues(l.reasons.value(reason)).Inc()
 }
 
 // requestBuckets range from an answer out of memory to a sender that writes slowly.

@@ -15,25 +15,21 @@ type listenerAliases struct {
 	duration, inFlight         prom.Gauge
 }
 
-func newListenerAliases() *listenerAliases {
+func newListenerAliases(f *factory) *listenerAliases {
 	server := prom.Labels{"server_name": "listener"}
 	counter := func(name, help string) prom.CounterOpts {
 		return prom.CounterOpts{Name: "watcher_listener_" + name, Help: "Alias: " + help, ConstLabels: server}
 	}
-	gauge := func(name, help string) prom.Gauge { return prom.NewGauge(prom.GaugeOpts(counter(name, help))) }
+	gauge := func(name, help string) prom.Gauge { return add(f, prom.NewGauge(prom.GaugeOpts(counter(name, help)))) }
 	return &listenerAliases{
-		requests: prom.NewCounter(counter("requests_total", "requests answered.")),
-		errors:   prom.NewCounter(counter("request_errors_total", "requests answered with 400 or more.")),
-		tooLarge: prom.NewCounter(counter("exceeding_size_limit_requests_total", "requests answered with 413.")),
-		unverified: prom.NewCounterVec(counter("failed_verification_requests_total",
-			"requests answered with 401 or 403."), []string{"request_uri_label"}),
+		requests: add(f, prom.NewCounter(counter("requests_total", "requests answered."))),
+		errors:   add(f, prom.NewCounter(counter("request_errors_total", "requests answered with 400 or more."))),
+		tooLarge: add(f, prom.NewCounter(counter("exceeding_size_limit_requests_total", "requests answered with 413."))),
+		unverified: add(f, prom.NewCounterVec(counter("failed_verification_requests_total",
+			"requests answered with 401 or 403."), []string{"request_uri_label"})),
 		duration: gauge("request_duration", "time to answer the last request, in seconds."),
 		inFlight: gauge("inflight_requests", "requests that the verifier or the handler is working on."),
 	}
-}
-
-func (a *listenerAliases) all() collectors {
-	return collectors{a.requests, a.errors, a.tooLarge, a.unverified, a.duration, a.inFlight}
 }
 
 func (a *listenerAliases) answered(uri string, status int, took time.Duration) {

@@ -11,48 +11,38 @@ import (
 // outboxCollector reads an outbox at each scrape. All counts are of one moment, so they are
 // balanced.
 type outboxCollector struct {
-	descs    outboxDescs
+	descs
+
 	managers *managers
 	reasons  vocabulary
 	outbox   atomic.Pointer[outbox.Outbox]
+
+	accepted, delivered, coalesced, dropped, pending, oldest *prom.Desc
 }
 
-type outboxDescs struct{ accepted, delivered, coalesced, dropped, pending, oldest *prom.Desc }
-
-func newOutboxCollector(f factory, managers *managers) *outboxCollector {
-	return &outboxCollector{
-		managers: managers,
-		descs: outboxDescs{
-			accepted: f.desc("events_accepted_total",
-				"Events offered to the outbox. Always the sum of delivered, coalesced, dropped and pending.",
-				labelManager),
-			delivered: f.desc("events_delivered_total", "Events acknowledged by the control plane.", labelManager),
-			coalesced: f.desc("events_coalesced_total", "Events that another one with the same key stands for.", labelManager),
-			dropped:   f.desc("events_dropped_total", "Events given up, by reason.", labelManager, labelReason),
-			pending:   f.desc("events_pending", "Events that wait to be sent or acknowledged.", labelManager),
-			oldest:    f.desc("oldest_event_pending_seconds", "Age of the oldest event that waits, 0 if there is none.", labelManager),
-		},
-	}
-}
-
-// Describe implements [prom.Collector].
-func (c *outboxCollector) Describe(descs chan<- *prom.Desc) {
-	d := c.descs
-	for _, desc := range []*prom.Desc{d.accepted, d.delivered, d.coalesced, d.dropped, d.pending, d.oldest} {
-		descs <- desc
-	}
+func newOutboxCollector(managers *managers) *outboxCollector {
+	c := &outboxCollector{descs: descs{word: "agent"}, managers: managers}
+	c.accepted = c.desc("events_accepted_total",
+		"Events offered to the outbox. Always the sum of delivered, coalesced, dropped and pending.",
+		labelManager)
+	c.delivered = c.desc("events_delivered_total", "Events acknowledged by the control plane.", labelManager)
+	c.coalesced = c.desc("events_coalesced_total", "Events that another one with the same key stands for.", labelManager)
+	c.dropped = c.desc("events_dropped_total", "Events given up, by reason.", labelManager, labelReason)
+	c.pending = c.desc("events_pending", "Events that wait to be sent or acknowledged.", labelManager)
+	c.oldest = c.desc("oldest_event_pending_seconds", "Age of the oldest event that waits, 0 if there is none.", labelManager)
+	return c
 }
 
 // Collect implements [prom.Collector].
 func (c *outboxCollector) Collect(metrics chan<- prom.Metric) {
 	for manager, s := range c.read() {
-		metrics <- counter(c.descs.accepted, s.Accepted, manager)
-		metrics <- counter(c.descs.delivered, s.Delivered, manager)
-		metrics <- counter(c.descs.coalesced, s.Coalesced, manager)
-		metrics <- gauge(c.descs.pending, float64(s.Pending), manager)
-		metrics <- gauge(c.descs.oldest, s.oldest, manager)
+		metrics <- counter(c.accepted, s.Accepted, manager)
+		metrics <- counter(c.delivered, s.Delivered, manager)
+		metrics <- counter(c.coalesced, s.Coalesced, manager)
+		metrics <- gauge(c.pending, float64(s.Pending), manager)
+		metrics <- gauge(c.oldest, s.oldest, manager)
 		for reason, n := range s.Dropped {
-			metrics <- counter(c.descs.dropped, n, manager, reason)
+			metrics <- counter(c.dropped, n, manager, reason)
 		}
 	}
 }

@@ -9,25 +9,29 @@ import (
 // namespace is the first word of every metric.
 const namespace = "runtime_watcher"
 
-// collectors are registered together, so that a failed registration leaves none behind.
-type collectors []prom.Collector
+// factory makes metrics with this second word in their names. It registers them together, so that a
+// failed registration leaves none behind.
+type factory struct {
+	word string
+	made []prom.Collector
+}
 
 // Describe implements [prom.Collector].
-func (c collectors) Describe(descs chan<- *prom.Desc) {
-	for _, collector := range c {
+func (f *factory) Describe(descs chan<- *prom.Desc) {
+	for _, collector := range f.made {
 		collector.Describe(descs)
 	}
 }
 
 // Collect implements [prom.Collector].
-func (c collectors) Collect(metrics chan<- prom.Metric) {
-	for _, collector := range c {
+func (f *factory) Collect(metrics chan<- prom.Metric) {
+	for _, collector := range f.made {
 		collector.Collect(metrics)
 	}
 }
 
-func (c collectors) register(reg prom.Registerer) error {
-	if err := reg.Register(c); err != nil {
+func register(reg prom.Registerer, made prom.Collector) error {
+	if err := reg.Register(made); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	return nil
@@ -41,33 +45,55 @@ func check(reg prom.Registerer, opts Options) error {
 	return opts.validate()
 }
 
-// factory makes metrics with this second word in their names.
-type factory string
-
-func (f factory) desc(name, help string, labels ...string) *prom.Desc {
-	return prom.NewDesc(prom.BuildFQName(namespace, string(f), name), help, labels, nil)
+// add adds a metric to those that are registered.
+func add[C prom.Collector](f *factory, made C) C {
+	f.made = append(f.made, made)
+	return made
 }
 
-func (f factory) gauge(name, help string) prom.Gauge {
-	return prom.NewGauge(prom.GaugeOpts{Namespace: namespace, Subsystem: string(f), Name: name, Help: help})
+func (f *factory) opts(name, help string) prom.Opts {
+	return prom.Opts{Namespace: namespace, Subsystem: f.word, Name: name, Help: help}
 }
 
-func (f factory) counter(name, help string) prom.Counter {
-	return prom.NewCounter(prom.CounterOpts{Namespace: namespace, Subsystem: string(f), Name: name, Help: help})
+func (f *factory) gauge(name, help string) prom.Gauge {
+	return add(f, prom.NewGauge(prom.GaugeOpts(f.opts(name, help))))
 }
 
-func (f factory) gauges(name, help string, labels ...string) *prom.GaugeVec {
-	return prom.NewGaugeVec(prom.GaugeOpts{Namespace: namespace, Subsystem: string(f), Name: name, Help: help}, labels)
+func (f *factory) counter(name, help string) prom.Counter {
+	return add(f, prom.NewCounter(prom.CounterOpts(f.opts(name, help))))
 }
 
-func (f factory) counters(name, help string, labels ...string) *prom.CounterVec {
-	return prom.NewCounterVec(prom.CounterOpts{Namespace: namespace, Subsystem: string(f), Name: name, Help: help}, labels)
+func (f *factory) gauges(name, help string, labels ...string) *prom.GaugeVec {
+	return add(f, prom.NewGaugeVec(prom.GaugeOpts(f.opts(name, help)), labels))
 }
 
-func (f factory) histograms(name, help string, buckets []float64, labels ...string) *prom.HistogramVec {
-	return prom.NewHistogramVec(prom.HistogramOpts{
-		Namespace: namespace, Subsystem: string(f), Name: name, Help: help, Buckets: buckets,
-	}, labels)
+func (f *factory) counters(name, help string, labels ...string) *prom.CounterVec {
+	return add(f, prom.NewCounterVec(prom.CounterOpts(f.opts(name, help)), labels))
+}
+
+func (f *factory) histograms(name, help string, buckets []float64, labels ...string) *prom.HistogramVec {
+	return add(f, prom.NewHistogramVec(prom.HistogramOpts{
+		Namespace: namespace, Subsystem: f.word, Name: name, Help: help, Buckets: buckets,
+	}, labels))
+}
+
+// descs are the metrics of a collector that reads their values at each scrape.
+type descs struct {
+	word string
+	all  []*prom.Desc
+}
+
+func (d *descs) desc(name, help string, labels ...string) *prom.Desc {
+	desc := prom.NewDesc(prom.BuildFQName(namespace, d.word, name), help, labels, nil)
+	d.all = append(d.all, desc)
+	return desc
+}
+
+// Describe implements [prom.Collector].
+func (d *descs) Describe(descs chan<- *prom.Desc) {
+	for _, desc := range d.all {
+		descs <- desc
+	}
 }
 
 func counter(desc *prom.Desc, value int64, labels ...string) prom.Metric {

@@ -78,9 +78,7 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 
 func TestMetricsAddUp(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	s := start(t, p, env(p, kcp, "MANAGERS=widgets,gadgets"))
+	_, s := startWith(t, http.StatusOK, "MANAGERS=widgets,gadgets")
 	for i := range 20 {
 		s.review(t, "demo-"+strconv.Itoa(i%5), false)
 	}
@@ -139,8 +137,7 @@ func checkScrape(t *testing.T, scrape string) {
 
 func TestPortsServeWhatIsTheirsOnly(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
+	_, s := startWith(t, http.StatusOK)
 	for url, want := range map[string]int{
 		"http://" + s.metrics + "/healthz":           http.StatusOK,
 		"http://" + s.metrics + "/readyz":            http.StatusOK,
@@ -274,9 +271,7 @@ func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 
 func TestWhatIsPendingIsDeliveredBeforeTheEnd(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	s := start(t, p, env(p, kcp, "SETTLE=300ms"))
+	kcp, s := startWith(t, http.StatusOK, "SETTLE=300ms")
 	s.review(t, "demo", false)
 	if events := s.stop(t); events.done != 2+s.stalls() {
 		t.Errorf("fates %+v, want the event and a resync delivered", events)
@@ -288,8 +283,7 @@ func TestWhatIsPendingIsDeliveredBeforeTheEnd(t *testing.T) {
 
 func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	s := start(t, p, env(p, newControlPlane(t, p, http.StatusServiceUnavailable), "SHUTDOWN_TIMEOUT=400ms"))
+	_, s := startWith(t, http.StatusServiceUnavailable, "SHUTDOWN_TIMEOUT=400ms")
 	s.review(t, "demo", false)
 	if events := s.stop(t); events.dropped < 2 || events.dropped > 2+s.stalls() || events.pending != 0 {
 		t.Errorf("fates %+v, want the event and a resync dropped, and none pending", events)
@@ -298,9 +292,7 @@ func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
 
 func TestOneDebugLineForEachEvent(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	s := start(t, p, env(p, kcp, "LOG_LEVEL=debug"))
+	kcp, s := startWith(t, http.StatusOK, "LOG_LEVEL=debug")
 	s.review(t, "demo", false)
 	kcp.next(t)
 	s.stop(t)
@@ -317,9 +309,7 @@ func TestOneDebugLineForEachEvent(t *testing.T) {
 
 func TestSettingsAreLogged(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	s := start(t, p, env(p, kcp, "INSTANCE=pod-1"))
+	kcp, s := startWith(t, http.StatusOK, "INSTANCE=pod-1")
 	s.stop(t)
 	settings, _ := s.log.wait(t, "agent starts", 1)[0]["settings"].(map[string]any)
 	for name, want := range map[string]any{

@@ -10,9 +10,7 @@ import (
 // The metrics of kyma-project/runtime-watcher, with all of their series from the start.
 func TestMetricAliases(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	s := start(t, p, env(p, kcp, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "MANAGERS=gadgets,*"))
+	_, s := startWith(t, http.StatusOK, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "MANAGERS=gadgets,*")
 	for metric, want := range map[string]float64{
 		"watcher_admission_request_total": 0, "watcher_admission_request_error_total": 0, "watcher_fips_mode": 0,
 		`watcher_failed_kcp_total\{error_reason="failed-request"\}`:              0,
@@ -46,9 +44,7 @@ func TestMetricAliases(t *testing.T) {
 
 func TestMetricAliasesCountFailures(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusServiceUnavailable)
-	s := start(t, p, env(p, kcp, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "SHUTDOWN_TIMEOUT=100ms"))
+	_, s := startWith(t, http.StatusServiceUnavailable, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "SHUTDOWN_TIMEOUT=100ms")
 	s.review(t, "demo", false)
 	deadline := time.Now().Add(patience)
 	for {

@@ -263,6 +263,14 @@ func start(tb testing.TB, p pki, env []string, args ...string) *started {
 	return s
 }
 
+// startWith starts an agent of a control plane that answers a status.
+func startWith(tb testing.TB, status int, more ...string) (*controlPlane, *started) {
+	tb.Helper()
+	p := newPKI(tb)
+	kcp := newControlPlane(tb, p, status)
+	return kcp, start(tb, p, env(p, kcp, more...))
+}
+
 // stalls returns how often the agent did not run for 1 s or longer, on a busy machine. Each stall adds
 // a resync for each manager.
 func (s *started) stalls() float64 {

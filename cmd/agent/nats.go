@@ -27,13 +27,6 @@ const (
 	transportNATS  = "nats"
 )
 
-func parseTransport(text string) (string, error) {
-	if text != transportHTTPS && text != transportNATS {
-		return "", unwanted(text, transportHTTPS+" or "+transportNATS)
-	}
-	return text, nil
-}
-
 func (c *config) checkTransport() error {
 	if c.transport == transportNATS && (c.Contract != contract.V3 || c.ControlPlane.Fallback != "") {
 		return errors.New("TRANSPORT=nats: want KCP_CONTRACT=v3 and no CONTRACT_FALLBACK")

@@ -38,6 +38,16 @@ func text(kind string, field *string) value {
 	return into(kind, field, func(text string) (string, error) { return text, nil })
 }
 
+// choice stores the value that is at the place of a word.
+func choice[T any](field *T, words []string, values ...T) value {
+	return into(strings.Join(words, ", "), field, func(text string) (v T, err error) {
+		if i := slices.Index(words, text); i >= 0 {
+			return values[i], nil
+		}
+		return v, unwanted(text, strings.Join(words, " or "))
+	})
+}
+
 // file stores the path even if it cannot be opened, so that no other setting is reported because of
 // it.
 func file(field *string) value {
@@ -100,17 +110,6 @@ func parseIP(text string) (string, error) {
 func parseAddress(address string) (string, error) {
 	_, err := connect.ParseAddress(address)
 	return address, err
-}
-
-func parseProtocol(text string) (string, error) {
-	switch text {
-	case "http1":
-		return "http/1.1", nil
-	case "http2":
-		return "h2", nil
-	default:
-		return "", unwanted(text, "http1 or http2")
-	}
 }
 
 // anyManager stands for all managers that MANAGERS does not list.
@@ -176,13 +175,6 @@ func parseList[T comparable](list string, parse func(string) (T, error)) ([]T, e
 	return items, nil
 }
 
-func parseFallback(text string) (contract.Version, error) {
-	if text != string(contract.V2) {
-		return "", unwanted(text, string(contract.V2))
-	}
-	return contract.V2, nil
-}
-
 func parseLease(text string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(text, "/")
 	if !found || validation.IsDNS1123Label(namespace) != nil || validation.IsDNS1123Subdomain(name) != nil {
@@ -230,13 +222,6 @@ func parseDelays(list string) ([]time.Duration, error) {
 	}
 }
 
-func parseBool(text string) (bool, error) {
-	if text != "true" && text != "false" {
-		return false, unwanted(text, "true or false")
-	}
-	return text == "true", nil
-}
-
 func parseLevel(text string) (slog.Level, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(text)); err != nil {
@@ -252,11 +237,4 @@ func versions() string {
 		names = append(names, string(v))
 	}
 	return strings.Join(names, ", ")
-}
-
-func parseSource(text string) (string, error) {
-	if text != sourceAdmission && text != sourceInformer {
-		return "", unwanted(text, sourceAdmission+" or "+sourceInformer)
-	}
-	return text, nil
 }

@@ -32,9 +32,7 @@ func (kcp *controlPlane) awaitBeat(tb testing.TB, match func(*core.Heartbeat) bo
 // A pod kept its runtime fresh by one review in 10 min, although the API server called nothing.
 func TestHeartbeatsReportFailedHandshakesAndNoReviewOfAStranger(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	s := start(t, p, env(p, kcp, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms"))
+	kcp, s := startWith(t, http.StatusOK, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms")
 	kcp.awaitBeat(t, func(b *core.Heartbeat) bool { return b.LastReview.IsZero() && b.WebhookFailures == 0 })
 	var failures int64
 	s.review(t, "ignored", true) // Any pod can send one.

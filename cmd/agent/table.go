@@ -52,19 +52,20 @@ func requiredSettings(c *config) []setting {
 }
 
 func controlPlaneSettings(c *config) []setting {
+	transports := []string{transportHTTPS, transportNATS}
 	return []setting{
-		optional("TRANSPORT", into(transportHTTPS+", "+transportNATS, &c.transport, parseTransport), transportHTTPS,
+		optional("TRANSPORT", choice(&c.transport, transports, transports...), transportHTTPS,
 			"How events travel: by HTTPS to a listener or gateway, or through the NATS server at `KCP_ADDR`. "+
 				"With `nats`, the Common Name of `TLS_CERT` names the runtime, and `KCP_PROTOCOL` has no effect."),
 		optional("KCP_CONTRACT", into(versions(), &c.Contract, contract.ParseVersion), string(defaultContract),
 			"Wire contract to send events with."),
-		optional("CONTRACT_FALLBACK", into("v2", &c.ControlPlane.Fallback, parseFallback), "",
+		optional("CONTRACT_FALLBACK", choice(&c.ControlPlane.Fallback, []string{"v2"}, contract.V2), "",
 			"Contract to use while the control plane does not know `KCP_CONTRACT`. If empty, events wait until it does."),
 		optional("CONTRACT_RETRY", duration(&c.ControlPlane.RetryNewest), defaults.RetryNewest.String(),
 			"While the fallback is in use, time between two attempts with `KCP_CONTRACT`."),
 		optional("KCP_SERVER_NAME", text("name", &c.ControlPlane.ServerName), "",
 			"Server name to expect in the control plane's certificate. If empty, the host of `KCP_ADDR`."),
-		optional("KCP_PROTOCOL", into("http1, http2", &c.ControlPlane.Protocol, parseProtocol), "",
+		optional("KCP_PROTOCOL", choice(&c.ControlPlane.Protocol, []string{"http1", "http2"}, "http/1.1", "h2"), "",
 			"HTTP version to connect to the control plane with. If empty, http1 with v3 and at most one manager, else http2."),
 		optional("MANAGERS", c.managers(), "",
 			"Managers to report to, separated by commas. "+
@@ -98,8 +99,9 @@ func eventSettings(c *config) []setting {
 }
 
 func sourceSettings(c *config) []setting {
+	sources := []string{sourceAdmission, sourceInformer}
 	return []setting{
-		optional("SOURCE", into(sourceAdmission+", "+sourceInformer, &c.source, parseSource), sourceAdmission,
+		optional("SOURCE", choice(&c.source, sources, sources...), sourceAdmission,
 			"How the agent sees changes: as a webhook before the commit, or by a watch of the API server after it. "+
 				"With `informer`, `SETTLE`, `RESEND_AFTER`, `RESEND_RESYNC` and the settings of the webhook have no effect."),
 		optional("WATCHERS", into("Watchers in YAML", &c.informer.Watches, watching.Watches), "",
@@ -144,7 +146,7 @@ func metricsSettings(c *config) []setting {
 			"Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP). 0 takes a free port.")),
 		optional("METRICS_BIND", into("IP", &c.metrics.host, parseIP), "",
 			"Address that the metrics port listens on. If empty, all addresses."),
-		optional("METRICS_ALIASES", into("true, false", &c.MetricAliases, parseBool), "false",
+		optional("METRICS_ALIASES", choice(&c.MetricAliases, []string{"true", "false"}, true, false), "false",
 			"Whether the metrics of kyma-project/runtime-watcher are served, too."),
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const day = 24 * time.Hour
@@ -92,20 +93,17 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.CADuration = cmp.Or(o.CADuration, defaultCADuration)
-	o.Duration = cmp.Or(o.Duration, defaultDuration)
-	o.RenewBefore = cmp.Or(o.RenewBefore, defaultRenewBefore)
-	o.Propagation = cmp.Or(o.Propagation, defaultPropagation)
-	o.Service = cmp.Or(o.Service, material.Name)
-	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.Name)
 	o.KeyAlgorithm, o.KeySize = withDefaultKey(o.KeyAlgorithm, o.KeySize)
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return o
+	return option.WithDefaults(o, Options{
+		CADuration:       defaultCADuration,
+		Duration:         defaultDuration,
+		RenewBefore:      defaultRenewBefore,
+		Propagation:      defaultPropagation,
+		Service:          material.Name,
+		RuntimeNamespace: material.Name,
+		Now:              time.Now,
+		Logger:           slog.New(slog.DiscardHandler),
+	})
 }
 
 func (o Options) validate() error {

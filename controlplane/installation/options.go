@@ -19,6 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Names of the objects in a runtime.
@@ -114,18 +115,13 @@ func (o Options) withDefaults() Options {
 		o.NoCanary = true
 		o.Replicas = cmp.Or(o.Replicas, 1)
 	}
-	o.Replicas = cmp.Or(o.Replicas, defaultReplicas)
 	o.Webhooks.Canary = o.lease()
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Adjust == nil {
-		o.Adjust = func(*unstructured.Unstructured) {}
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return o
+	return option.WithDefaults(o, Options{
+		Replicas: defaultReplicas,
+		Adjust:   func(*unstructured.Unstructured) {},
+		Now:      time.Now,
+		Logger:   slog.New(slog.DiscardHandler),
+	})
 }
 
 // lease returns the Lease of the canary, empty without canary.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/runtimekinds"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -87,20 +88,14 @@ type KubeconfigOptions struct {
 }
 
 func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
-	if o.Clients <= 0 {
-		o.Clients = defaultClients
-	}
-	if o.Scheme == nil {
-		o.Scheme = runtime.NewScheme()
-	}
-	if o.Mapper == nil {
-		known := runtimekinds.RESTMapper()
-		o.Mapper = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return known, nil }
-	}
-	if o.Configure == nil {
-		o.Configure = func(*rest.Config) {}
-	}
-	return o
+	o.Clients = max(o.Clients, 0)
+	known := runtimekinds.RESTMapper()
+	return option.WithDefaults(o, KubeconfigOptions{
+		Clients:   defaultClients,
+		Scheme:    runtime.NewScheme(),
+		Mapper:    func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return known, nil },
+		Configure: func(*rest.Config) {},
+	})
 }
 
 // NewKubeconfigs returns a function for [SetUp] that connects to runtimes with kubeconfigs. It

@@ -1,7 +1,6 @@
 package runtimes
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,14 +11,13 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
-	defaultInterval   = 10 * time.Minute
-	defaultRetry      = 3 * time.Second
-	defaultTimeout    = time.Minute
-	defaultGiveUp     = time.Hour
-	defaultConcurrent = 10
+	defaultRetry   = 3 * time.Second
+	defaultTimeout = time.Minute
+	defaultGiveUp  = time.Hour
 )
 
 // Options are the optional settings of [SetUp]. The zero value is the documented default.
@@ -69,22 +67,17 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.Name = cmp.Or(o.Name, "runtimes")
-	o.Interval = cmp.Or(o.Interval, defaultInterval)
-	o.Retry = cmp.Or(o.Retry, defaultRetry)
-	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
-	o.GiveUp = cmp.Or(o.GiveUp, defaultGiveUp)
-	o.Concurrent = cmp.Or(o.Concurrent, defaultConcurrent)
-	if o.ControlPlane == nil {
-		o.ControlPlane = func(context.Context, client.Object) (string, error) { return "", nil }
-	}
-	if o.Overview == nil {
-		o.Overview = &Overview{}
-	}
-	if o.Report == nil {
-		o.Report = func(context.Context, client.Object, installation.Status) error { return nil }
-	}
-	return o
+	return option.WithDefaults(o, Options{
+		Name:         "runtimes",
+		Interval:     10 * time.Minute,
+		Retry:        defaultRetry,
+		Timeout:      defaultTimeout,
+		GiveUp:       defaultGiveUp,
+		Concurrent:   10,
+		ControlPlane: func(context.Context, client.Object) (string, error) { return "", nil },
+		Overview:     &Overview{},
+		Report:       func(context.Context, client.Object, installation.Status) error { return nil },
+	})
 }
 
 func (o Options) validate() error {

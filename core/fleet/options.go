@@ -12,19 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-const (
-	// missedHeartbeats is the number of intervals for which a runtime may be silent before it is
-	// stale.
-	missedHeartbeats        = 2
-	defaultForgetAfter      = 7 * 24 * time.Hour
-	defaultMaxStatuses      = 100_000
-	defaultPollFresh        = 30 * time.Minute
-	defaultPollUnproved     = 5 * time.Minute
-	defaultPollOtherwise    = time.Minute
-	defaultPendingTooLong   = time.Minute
-	defaultResyncJitter     = 2 * time.Second
-	defaultResyncsPerSecond = 100
-)
+// missedHeartbeats is the number of intervals for which a runtime may be silent before it is stale.
+const missedHeartbeats = 2
 
 // Options are the optional settings of a [Fleet]. The zero value is the documented default.
 type Options struct {
@@ -63,35 +52,24 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.ForgetAfter = cmp.Or(o.ForgetAfter, defaultForgetAfter)
-	o.MaxStatuses = cmp.Or(o.MaxStatuses, defaultMaxStatuses)
-	o.PollFresh = cmp.Or(o.PollFresh, defaultPollFresh)
-	o.PollUnproved = cmp.Or(o.PollUnproved, min(defaultPollUnproved, o.PollFresh))
-	o.PollOtherwise = cmp.Or(o.PollOtherwise, min(defaultPollOtherwise, o.PollUnproved))
-	o.PendingTooLong = cmp.Or(o.PendingTooLong, defaultPendingTooLong)
-	o.ResyncJitter = cmp.Or(o.ResyncJitter, defaultResyncJitter)
-	o.ResyncsPerSecond = cmp.Or(o.ResyncsPerSecond, defaultResyncsPerSecond)
-
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-
-	if o.Random == nil {
-		o.Random = rand.Float64
-	}
-
-	return o
+	o.PollFresh = cmp.Or(o.PollFresh, 30*time.Minute)
+	o.PollUnproved = cmp.Or(o.PollUnproved, min(5*time.Minute, o.PollFresh))
+	return option.WithDefaults(o, Options{
+		ForgetAfter:      7 * 24 * time.Hour,
+		MaxStatuses:      100_000,
+		PollOtherwise:    min(time.Minute, o.PollUnproved),
+		PendingTooLong:   time.Minute,
+		ResyncJitter:     2 * time.Second,
+		ResyncsPerSecond: 100,
+		Random:           rand.Float64,
+		Logger:           slog.New(slog.DiscardHandler),
+	})
 }
 
 func (o Options) validate() error {
 	set := o.withDefaults()
 	return errors.Join(
-		option.NotNegative("Options.ForgetAfter", o.ForgetAfter),
-		option.NotNegative("Options.MaxStatuses", o.MaxStatuses),
-		option.NotNegative("Options.PollFresh", o.PollFresh),
-		option.NotNegative("Options.PollUnproved", o.PollUnproved),
-		option.NotNegative("Options.PollOtherwise", o.PollOtherwise),
-		option.NotNegative("Options.PendingTooLong", o.PendingTooLong),
-		option.NotNegative("Options.ResyncJitter", o.ResyncJitter),
-		option.NotNegative("Options.ResyncsPerSecond", o.ResyncsPerSecond),
+		option.NoneNegative(o),
 		notLonger("PollUnproved", set.PollUnproved, "PollFresh", set.PollFresh),
 		notLonger("PollOtherwise", set.PollOtherwise, "PollUnproved", set.PollUnproved),
 	)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Intake receives the batches of all runtimes for one or several managers. Create one with [New].
@@ -36,7 +37,7 @@ var (
 // If the verifier has a method "ForRequest() core.Verifier", its result verifies the events of one
 // batch, one after the other (see [ForRequest]).
 func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Intake, error) {
-	err := errors.Join(validateHandlers(handlers), opts.validate())
+	err := errors.Join(validateHandlers(handlers), option.NoneNegative(opts))
 	if verifier == nil {
 		err = errors.Join(errNoVerifier, err)
 	}

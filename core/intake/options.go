@@ -1,8 +1,6 @@
 package intake
 
 import (
-	"cmp"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -36,36 +34,15 @@ type Options struct {
 	InFlight func(delta int)
 }
 
-const (
-	defaultMaxInFlight     = 256
-	defaultRuntimeRate     = 200
-	defaultRuntimeBurst    = 1000
-	defaultRuntimeInFlight = 16
-	defaultHandleTimeout   = 5 * time.Second
-)
-
 func (o Options) withDefaults() Options {
-	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
-	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
-	o.RuntimeBurst = cmp.Or(o.RuntimeBurst, defaultRuntimeBurst)
-	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)
-	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.InFlight == nil {
-		o.InFlight = func(int) {}
-	}
-	return o
-}
-
-func (o Options) validate() error {
-	return errors.Join(
-		option.NotNegative("Options.MaxInFlight", o.MaxInFlight),
-		option.NotNegative("Options.RuntimeRate", o.RuntimeRate),
-		option.NotNegative("Options.RuntimeBurst", o.RuntimeBurst),
-		option.NotNegative("Options.RuntimeInFlight", o.RuntimeInFlight),
-		option.NotNegative("Options.HandleTimeout", o.HandleTimeout),
-	)
+	return option.WithDefaults(o, Options{
+		MaxInFlight:     256,
+		RuntimeRate:     200,
+		RuntimeBurst:    1000,
+		RuntimeInFlight: 16,
+		HandleTimeout:   5 * time.Second,
+		Now:             time.Now,
+		Logger:          slog.New(slog.DiscardHandler),
+		InFlight:        func(int) {},
+	})
 }

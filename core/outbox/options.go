@@ -10,28 +10,13 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-const (
-	defaultSettle            = 100 * time.Millisecond
-	defaultMaxKeys           = 10_000
-	defaultForwardTimeout    = 10 * time.Second
-	defaultMinBackoff        = 200 * time.Millisecond
-	defaultMaxBackoff        = 20 * time.Second
-	defaultHeartbeatInterval = 30 * time.Second
-	// defaultResendResync is longer than the longest timeout of a webhook, 30 s, after which an API
-	// server commits a write.
-	defaultResendResync = 35 * time.Second
-	defaultMaxManagers  = 100
-	defaultMaxBatch     = 1
-	defaultInFlight     = 8
-	defaultDrainTimeout = 10 * time.Second
-	defaultGiveUpAfter  = 5 * time.Minute
-	// resyncInterval is the shortest time between a delivered resync of a manager and the next one.
-	// A resync that is requested earlier waits. Foreign input, such as a review that cannot be
-	// parsed, can request resyncs without end.
-	resyncInterval = 5 * time.Second
-)
+// resyncInterval is the shortest time between a delivered resync of a manager and the next one. A
+// resync that is requested earlier waits. Foreign input, such as a review that cannot be parsed,
+// can request resyncs without end.
+const resyncInterval = 5 * time.Second
 
 // Defaults returns the options that the zero value stands for.
 func Defaults() Options { return Options{}.withDefaults() }
@@ -119,40 +104,33 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+const defaultHeartbeatInterval = 30 * time.Second
+
 func (o Options) withDefaults() Options {
-	o.Settle = cmp.Or(o.Settle, defaultSettle)
-	o.ResendResync = cmp.Or(o.ResendResync, defaultResendResync)
-	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, defaultGiveUpAfter)
-	o.MaxKeys = cmp.Or(o.MaxKeys, defaultMaxKeys)
-	o.MaxManagers = cmp.Or(o.MaxManagers, max(defaultMaxManagers, len(o.Managers)))
-	o.MaxBatch = cmp.Or(o.MaxBatch, defaultMaxBatch)
-	o.ForwardTimeout = cmp.Or(o.ForwardTimeout, defaultForwardTimeout)
-	o.MinBackoff = cmp.Or(o.MinBackoff, defaultMinBackoff)
-	o.MaxBackoff = cmp.Or(o.MaxBackoff, max(o.MinBackoff, defaultMaxBackoff))
-	o.DrainTimeout = cmp.Or(o.DrainTimeout, defaultDrainTimeout)
-	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, defaultHeartbeatInterval)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-
-	if o.Disconnects == nil {
-		o.Disconnects = func() int64 { return 0 }
+	inFlight := 8
+	if o.Epoch != "" {
+		inFlight = 1
 	}
-
-	if o.Resend == nil {
-		o.Resend = []time.Duration{3 * time.Second, defaultResendResync}
-	}
-
-	if o.InFlight == 0 {
-		o.InFlight = defaultInFlight
-		if o.Epoch != "" {
-			o.InFlight = 1
-		}
-	}
-
-	if o.Random == nil {
-		o.Random = rand.Float64
-	}
-
-	return o
+	// An API server commits a write at most 30 s after the review, the longest timeout of webhooks.
+	const resendResync = 35 * time.Second
+	o.MinBackoff = cmp.Or(o.MinBackoff, 200*time.Millisecond)
+	return option.WithDefaults(o, Options{
+		Settle:            100 * time.Millisecond,
+		Resend:            []time.Duration{3 * time.Second, resendResync},
+		ResendResync:      resendResync,
+		GiveUpAfter:       5 * time.Minute,
+		MaxKeys:           10_000,
+		MaxManagers:       max(100, len(o.Managers)),
+		MaxBatch:          1,
+		InFlight:          inFlight,
+		ForwardTimeout:    10 * time.Second,
+		MaxBackoff:        max(o.MinBackoff, 20*time.Second),
+		DrainTimeout:      10 * time.Second,
+		HeartbeatInterval: defaultHeartbeatInterval,
+		Disconnects:       func() int64 { return 0 },
+		Random:            rand.Float64,
+		Logger:            slog.New(slog.DiscardHandler),
+	})
 }
 
 func (o Options) validate() error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Write writes a nonce to an object that the webhook watches. It returns the warnings in the answer
@@ -44,15 +45,12 @@ type Options struct {
 // withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
 	o.Interval = cmp.Or(o.Interval, defaults.CanaryInterval)
-	o.Timeout = cmp.Or(o.Timeout, min(defaultTimeout, o.Interval))
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.Recovered == nil {
-		o.Recovered = func() {}
-	}
-	if o.Probed == nil {
-		o.Probed = func(core.CanaryState, time.Duration) {}
-	}
-	return o
+	return option.WithDefaults(o, Options{
+		Timeout:   min(defaultTimeout, o.Interval),
+		Recovered: func() {},
+		Probed:    func(core.CanaryState, time.Duration) {},
+		Logger:    slog.New(slog.DiscardHandler),
+	})
 }
 
 // validate returns an error for times that are negative or do not fit together.

@@ -1,9 +1,7 @@
 package httpserver
 
 import (
-	"cmp"
 	"crypto/tls"
-	"errors"
 	"log/slog"
 	"net"
 	"runtime"
@@ -77,48 +75,20 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-const (
-	defaultMaxConnections = 16 << 10
-	defaultMaxHandshake   = 128 << 10
-	defaultMaxHeaderBytes = 64 << 10
-	defaultReadTimeout    = 10 * time.Second
-	defaultWriteTimeout   = 20 * time.Second
-	defaultIdleTimeout    = 3 * time.Minute
-	defaultShutdown       = 10 * time.Second
-)
-
 // withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
-	o.MaxConnections = cmp.Or(o.MaxConnections, defaultMaxConnections)
-	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
-	o.MaxHandshakeBytes = cmp.Or(o.MaxHandshakeBytes, defaultMaxHandshake)
-	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, defaultMaxHeaderBytes)
-	o.ReadHeaderTimeout = cmp.Or(o.ReadHeaderTimeout, defaultReadTimeout)
-	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultReadTimeout)
-	o.WriteTimeout = cmp.Or(o.WriteTimeout, defaultWriteTimeout)
-	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
-	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdown)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.HandshakeFailed == nil {
-		o.HandshakeFailed = func(string, net.Addr, error) {}
-	}
-	if o.ConnectionClosed == nil {
-		o.ConnectionClosed = func(string) {}
-	}
-	return o
-}
-
-// validate returns one error that joins all problems, in the order of the fields.
-func (o Options) validate() error {
-	return errors.Join(
-		option.NotNegative("Options.MaxConnections", o.MaxConnections),
-		option.NotNegative("Options.MaxHandshakes", o.MaxHandshakes),
-		option.NotNegative("Options.MaxHandshakeBytes", o.MaxHandshakeBytes),
-		option.NotNegative("Options.MaxHeaderBytes", o.MaxHeaderBytes),
-		option.NotNegative("Options.ReadHeaderTimeout", o.ReadHeaderTimeout),
-		option.NotNegative("Options.ReadTimeout", o.ReadTimeout),
-		option.NotNegative("Options.WriteTimeout", o.WriteTimeout),
-		option.NotNegative("Options.IdleTimeout", o.IdleTimeout),
-		option.NotNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
-	)
+	return option.WithDefaults(o, Options{
+		MaxConnections:    16 << 10,
+		MaxHandshakes:     max(runtime.GOMAXPROCS(0)/2, 1),
+		MaxHandshakeBytes: 128 << 10,
+		MaxHeaderBytes:    64 << 10,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      20 * time.Second,
+		IdleTimeout:       3 * time.Minute,
+		ShutdownTimeout:   10 * time.Second,
+		HandshakeFailed:   func(string, net.Addr, error) {},
+		ConnectionClosed:  func(string) {},
+		Logger:            slog.New(slog.DiscardHandler),
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
@@ -55,7 +56,7 @@ type Server struct {
 // Bind binds a TCP address and returns a server for handler. It fails when the address cannot be
 // bound or an option is negative. The caller must call Serve or Close.
 func Bind(ctx context.Context, address string, handler http.Handler, opts Options) (*Server, error) {
-	if err := opts.validate(); err != nil {
+	if err := option.NoneNegative(opts); err != nil {
 		return nil, err
 	}
 	listener := opts.Listener

@@ -1,13 +1,33 @@
-// Package option checks the values of options.
+// Package option sets the defaults of options, and checks their values.
 package option
 
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 )
 
 var errNegative = errors.New("option is negative")
+
+// WithDefaults returns options in which each field without a value has that of defaults. It sets
+// exported fields only, also those of structs within.
+func WithDefaults[O any](options, defaults O) O {
+	fill(reflect.ValueOf(&options).Elem(), reflect.ValueOf(defaults))
+	return options
+}
+
+func fill(options, defaults reflect.Value) {
+	for i := range options.NumField() {
+		switch field, value := options.Field(i), defaults.Field(i); {
+		case !field.CanSet() || value.IsZero():
+		case field.IsZero():
+			field.Set(value)
+		case field.Kind() == reflect.Struct:
+			fill(field, value)
+		}
+	}
+}
 
 // NotNegative refuses a negative value of the option with that name.
 func NotNegative[T int | float64 | time.Duration](name string, value T) error {
@@ -15,4 +35,26 @@ func NotNegative[T int | float64 | time.Duration](name string, value T) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s is %v, want more than 0, or 0 for the default", errNegative, name, value)
+}
+
+// NoneNegative refuses negative values of all numbers and times among options, in the order of
+// their fields.
+func NoneNegative(options any) error {
+	var problems []error
+	v := reflect.ValueOf(options)
+	for i := range v.NumField() {
+		if !v.Field(i).CanInterface() {
+			continue
+		}
+		name := v.Type().Name() + "." + v.Type().Field(i).Name
+		switch value := v.Field(i).Interface().(type) {
+		case int:
+			problems = append(problems, NotNegative(name, value))
+		case float64:
+			problems = append(problems, NotNegative(name, value))
+		case time.Duration:
+			problems = append(problems, NotNegative(name, value))
+		}
+	}
+	return errors.Join(problems...)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -100,22 +99,10 @@ type replicaStatus struct {
 }
 
 type heartbeatStatus struct {
-	Number                 uint64           `json:"number"`
-	Interval               string           `json:"interval"`
-	Instance               string           `json:"instance,omitempty"`
-	Pending                int64            `json:"pending"`
-	OldestPending          string           `json:"oldestPending,omitempty"`
-	Dropped                map[string]int64 `json:"dropped,omitempty"`
-	Version                string           `json:"version,omitempty"`
-	CertificateFingerprint string           `json:"certificateFingerprint,omitempty"`
-	CertificateExpiry      time.Time        `json:"certificateExpiry,omitzero"`
-	CAFingerprints         []string         `json:"caFingerprints,omitempty"`
-	KeyMaterialError       string           `json:"keyMaterialError,omitempty"`
-	Canary                 core.CanaryState `json:"canary,omitempty"`
-	LastReview             time.Time        `json:"lastReview,omitzero"`
-	WebhookFailures        int64            `json:"webhookFailures,omitempty"`
-	ConfigHash             string           `json:"configHash,omitempty"`
-	ConfigError            string           `json:"configError,omitempty"`
+	core.Heartbeat
+
+	Interval      string `json:"interval"`
+	OldestPending string `json:"oldestPending,omitempty"`
 }
 
 func newRuntimeStatus(s fleet.Status) runtimeStatus {
@@ -130,24 +117,7 @@ func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
 	if beat == nil {
 		return nil
 	}
-
-	view := &heartbeatStatus{
-		Number:                 beat.Number,
-		Interval:               beat.Interval.String(),
-		Instance:               beat.Instance,
-		Pending:                beat.Pending,
-		Dropped:                beat.Dropped,
-		Version:                beat.Version,
-		CertificateFingerprint: beat.CertificateFingerprint,
-		CertificateExpiry:      beat.CertificateExpiry,
-		CAFingerprints:         beat.CAFingerprints,
-		KeyMaterialError:       beat.KeyMaterialError,
-		Canary:                 beat.Canary,
-		LastReview:             beat.LastReview,
-		WebhookFailures:        beat.WebhookFailures,
-		ConfigHash:             beat.ConfigHash,
-		ConfigError:            beat.ConfigError,
-	}
+	view := &heartbeatStatus{Heartbeat: *beat, Interval: beat.Interval.String()}
 	if beat.OldestPending > 0 {
 		view.OldestPending = beat.OldestPending.String()
 	}

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -103,7 +106,7 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 func refusal(manager core.Manager, reason string, err error) finding {
 	action := "see the log of the listener"
 	for _, known := range actions() {
-		if reason == known.reason && strings.Contains(err.Error(), known.detail) {
+		if known.is(reason, err) {
 			action = known.action
 			break
 		}
@@ -113,26 +116,43 @@ func refusal(manager core.Manager, reason string, err error) finding {
 	}
 }
 
-// known is the action for a reason. The detail is a part of the error, such as the reason of the
-// listener.
-type known struct{ reason, detail, action string }
+// known is the action for a reason. The answer of a listener begins with answer, and cause is in
+// the chain of the error; empty: any.
+type known struct {
+	reason, answer string
+	cause          error
+	action         string
+}
+
+func (k known) is(reason string, err error) bool {
+	type answered interface {
+		error
+		Answer() string
+	}
+	answer := ""
+	if refused, ok := errors.AsType[answered](err); ok {
+		answer = refused.Answer()
+	}
+	return k.reason == reason && strings.HasPrefix(answer, k.answer) && (k.cause == nil || errors.Is(err, k.cause))
+}
 
 func actions() []known {
+	violation, noStream := nats.ErrPermissionViolation, jetstream.ErrNoStreamResponse
 	return []known{
-		{reasons.Forbidden, "san_mismatch", "make the SAN of TLS_CERT and the annotation skr-domain equal"},
-		{reasons.Forbidden, "domain_", "correct the annotation skr-domain of this runtime in the control plane"},
-		{reasons.Forbidden, "source_mismatch", "issue TLS_CERT with the id of this runtime as Common Name"},
-		{reasons.Forbidden, "violation", "add this manager to the user of this runtime, and reload the NATS server"},
-		{reasons.Forbidden, "", "check the name of this runtime and its annotation skr-domain"},
-		{reasons.Unauthenticated, "", "check the CA bundle of the listener, and the header of the gateway"},
-		{reasons.UnknownManager, "natsjetstream", "correct MANAGERS, or start the operator, which creates the stream"},
-		{reasons.UnknownManager, "", "correct MANAGERS, or the label managed-by of the Watcher"},
-		{reasons.UnknownContract, "", "route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK"},
-		{reasons.GatewayRefused, "", "check the CA bundle of the gateway"},
-		{reasons.NotReady, "", "check that a replica of the operator leads and is ready"},
-		{reasons.TooFast, "", "this runtime sends more than its share: check again later"},
-		{"timeout", "", "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
-		{"connection", "", "check the gateway and the network, and check again"},
-		{"tls_refused", "", "check the CA bundle of the listener, and the validity of TLS_CERT"},
+		{reasons.Forbidden, reasons.SANMismatch, nil, "make the SAN of TLS_CERT and the annotation skr-domain equal"},
+		{reasons.Forbidden, "domain_", nil, "correct the annotation skr-domain of this runtime in the control plane"},
+		{reasons.Forbidden, reasons.SourceMismatch, nil, "issue TLS_CERT with the id of this runtime as Common Name"},
+		{reasons.Forbidden, "", violation, "add this manager to the user of this runtime, and reload the NATS server"},
+		{reasons.Forbidden, "", nil, "check the name of this runtime and its annotation skr-domain"},
+		{reasons.Unauthenticated, "", nil, "check the CA bundle of the listener, and the header of the gateway"},
+		{reasons.UnknownManager, "", noStream, "correct MANAGERS, or start the operator, which creates the stream"},
+		{reasons.UnknownManager, "", nil, "correct MANAGERS, or the label managed-by of the Watcher"},
+		{reasons.UnknownContract, "", nil, "route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK"},
+		{reasons.GatewayRefused, "", nil, "check the CA bundle of the gateway"},
+		{reasons.NotReady, "", nil, "check that a replica of the operator leads and is ready"},
+		{reasons.TooFast, "", nil, "this runtime sends more than its share: check again later"},
+		{"timeout", "", nil, "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
+		{"connection", "", nil, "check the gateway and the network, and check again"},
+		{"tls_refused", "", nil, "check the CA bundle of the listener, and the validity of TLS_CERT"},
 	}
 }
