@@ -40,9 +40,11 @@ func TestClassify(t *testing.T) {
 	} {
 		err := classify("subject", fmt.Errorf("publish: %w", test.cause))
 		if err.reason != test.reason || !err.Retryable() || !errors.Is(err, test.cause) {
-			t.Errorf("%v: %v, retryable %t, want the reason %q and the cause", test.cause, err, err.Retryable(), test.reason)
+			t.Errorf("%v, retryable %t, want the reason %q and %v", err, err.Retryable(), test.reason, test.cause)
 		}
-		for _, class := range []error{core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrUnauthenticated} {
+		for _, class := range []error{
+			core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrUnauthenticated,
+		} {
 			if is := errors.Is(err, class); is != (class == test.class) { //nolint:errorlint // The very class.
 				t.Errorf("%v is %v: %t", test.cause, class, is)
 			}

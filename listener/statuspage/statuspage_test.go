@@ -108,7 +108,8 @@ func TestRefusals(t *testing.T) {
 		{statuspage.Authenticated(runtimes), "?order=random", func(*http.Request) {}, 400},
 		{statuspage.Authenticated(runtimes), "?expires=soon", func(*http.Request) {}, 400},
 	} {
-		if w := get(test.handler, test.query, test.change); w.Code != test.want || strings.Contains(w.Body.String(), "counts") {
+		w := get(test.handler, test.query, test.change)
+		if w.Code != test.want || strings.Contains(w.Body.String(), "counts") {
 			t.Errorf("%q: answer %d, want %d without content: %s", test.query, w.Code, test.want, w.Body)
 		}
 	}
@@ -148,7 +149,7 @@ func TestRequireToken(t *testing.T) {
 	}
 }
 
-// A page with inline code, other origins or HTML from text would run code from the names of a runtime.
+// Inline code, other origins or HTML from text would run code from the names of a runtime.
 func TestPagePolicy(t *testing.T) {
 	t.Parallel()
 	w := get(open(newFleet(t)), "fleet", asBrowser)
@@ -292,11 +293,12 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 func TestInstallationsSelection(t *testing.T) {
 	t.Parallel()
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
-	const a, b, c, d = "runtime-a never_heard kyma  ", "runtime-a never_heard other  ", "runtime-c certificate_overdue   ",
-		"runtime-d failed  Unreachable kcp-system/kyma-d"
+	const a, b = "runtime-a never_heard kyma  ", "runtime-a never_heard other  "
+	const c, d = "runtime-c certificate_overdue   ", "runtime-d failed  Unreachable kcp-system/kyma-d"
 	for query, want := range map[string][]string{
 		"": {
-			"7", " failed  Unreachable kcp-system/kyma-e", a, b, "runtime-b ca_waiting   ", "runtime-b never_heard other  ", c, d,
+			"7", " failed  Unreachable kcp-system/kyma-e", a, b, "runtime-b ca_waiting   ",
+			"runtime-b never_heard other  ", c, d,
 		},
 		"?problem=ca_waiting":                      {"1", "runtime-b ca_waiting   "},
 		"?problem=never_heard&manager=kyma":        {"1", a},
@@ -350,7 +352,8 @@ func TestInstallationsAreDocumented(t *testing.T) {
 	}
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
 	var want, have any
-	err = errors.Join(json.Unmarshal(shown[1], &want), json.Unmarshal(get(handler, "?limit=4&offset=2").Body.Bytes(), &have))
+	answer := get(handler, "?limit=4&offset=2").Body.Bytes()
+	err = errors.Join(json.Unmarshal(shown[1], &want), json.Unmarshal(answer, &have))
 	if diff := cmp.Diff(want, have); diff != "" || err != nil {
 		t.Errorf("answer (-document +handler):\n%s%v", diff, err)
 	}
