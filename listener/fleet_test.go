@@ -3,7 +3,6 @@ package listener_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,113 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
-
-func TestFleetHandler(t *testing.T) {
-	t.Parallel()
-	watched := newFleet(t, fleet.Options{})
-	watched.Observe(core.Peer{ID: runtimeA}, manager, heartbeat(runtimeA, 1), nil)
-	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
-	watched.Observe(core.Peer{ID: runtimeB}, manager, change(runtimeB, 1), nil)
-	handler := statuspage.Authenticated(statuspage.FleetHandler(watched))
-	tests := []struct {
-		query string
-		want  []string
-	}{
-		{"", []string{"runtime-a lifecycle fresh", "runtime-a other unknown", "runtime-b lifecycle unknown"}},
-		{"?state=fresh", []string{"runtime-a lifecycle fresh"}},
-		{"?manager=lifecycle", []string{"runtime-a lifecycle fresh", "runtime-b lifecycle unknown"}},
-		{"?runtime=runtime-a", []string{"runtime-a lifecycle fresh", "runtime-a other unknown"}},
-		{"?runtime=runtime-a&state=unknown&manager=other", []string{"runtime-a other unknown"}},
-		{"?state=stale", []string{}},
-	}
-	for _, test := range tests {
-		t.Run(test.query, func(t *testing.T) {
-			t.Parallel()
-			w := serve(handler, httptest.NewRequest(http.MethodGet, "/"+test.query, http.NoBody))
-			if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
-				t.Fatalf("answer %d of type %q, want 200 of JSON", w.Code, w.Header().Get("Content-Type"))
-			}
-			var view struct {
-				Counts   []map[string]any `json:"counts"`
-				Runtimes []struct {
-					Runtime string `json:"runtime"`
-					Manager string `json:"manager"`
-					State   string `json:"state"`
-				} `json:"runtimes"`
-			}
-			if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
-				t.Fatal(err)
-			}
-			have := []string{}
-			for _, s := range view.Runtimes {
-				have = append(have, s.Runtime+" "+s.Manager+" "+s.State)
-			}
-			if diff := cmp.Diff(test.want, have); diff != "" {
-				t.Errorf("runtimes (-want +have):\n%s", diff)
-			}
-			counts := []map[string]any{
-				{"manager": "lifecycle", "state": "fresh", "count": 1.0},
-				{"manager": "lifecycle", "state": "unknown", "count": 1.0},
-				{"manager": "other", "state": "unknown", "count": 1.0},
-			}
-			if diff := cmp.Diff(counts, view.Counts); diff != "" {
-				t.Errorf("counts (-want +have):\n%s", diff)
-			}
-		})
-	}
-	if w := serve(handler, post("/", "{}")); w.Code != http.StatusMethodNotAllowed {
-		t.Errorf("answer %d to POST, want 405", w.Code)
-	}
-}
-
-// Durations are readable, and no text of a runtime breaks the JSON.
-func TestFleetHandlerShowsHeartbeats(t *testing.T) {
-	t.Parallel()
-	watched := newFleet(t, fleet.Options{})
-	event := heartbeat(runtimeA, 7)
-	event.Heartbeat.Interval, event.Heartbeat.OldestPending = 30*time.Second, 90*time.Second
-	event.Heartbeat.KeyMaterialError = "\"},\xff<script>"
-	watched.Observe(core.Peer{ID: runtimeA}, manager, event, nil)
-	watched.Refuse(runtimeA, manager, reasons.SANMismatch)
-	var view struct {
-		Runtimes []struct {
-			Reason   string `json:"reason"`
-			Refused  string `json:"refused"`
-			Replicas []struct {
-				Sequence  uint64         `json:"sequence"`
-				Heartbeat map[string]any `json:"heartbeat"`
-			} `json:"replicas"`
-		} `json:"runtimes"`
-	}
-	w := serve(statuspage.Authenticated(statuspage.FleetHandler(watched)), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-	if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
-		t.Fatal(err)
-	}
-	shown := view.Runtimes[0]
-	beat := shown.Replicas[0].Heartbeat
-	if shown.Reason != reasons.PendingTooLong || shown.Refused != reasons.SANMismatch || shown.Replicas[0].Sequence != 7 ||
-		beat["interval"] != "30s" || beat["oldestPending"] != "1m30s" || beat["keyMaterialError"] != "\"},\ufffd<script>" {
-		t.Errorf("shown: %s", w.Body)
-	}
-}
-
-func TestFleetHandlerWithoutRuntimes(t *testing.T) {
-	t.Parallel()
-	handler := statuspage.Authenticated(statuspage.FleetHandler(newFleet(t, fleet.Options{})))
-	w := serve(handler, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-	if have, want := w.Body.String(), `{"counts":[],"runtimes":[]}`+"\n"; have != want {
-		t.Errorf("body %q, want %q", have, want)
-	}
-}
 
 // Listeners for different managers may feed one fleet: each gets the resyncs of its manager.
 func TestListenersShareAFleet(t *testing.T) {

@@ -237,15 +237,12 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		ends := newPKI(t)
-		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+		_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(http.StatusOK)
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
-		})
-		forwarder := newForwarder(t, ends.client, end.address(),
-			httpmtls.Options{Protocol: protocol, Timeout: 5 * time.Second})
+		}, httpmtls.Options{Protocol: protocol, Timeout: 5 * time.Second})
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Errorf("have %v, want nil: it was acknowledged", err)
 		}
@@ -256,8 +253,7 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		ends := newPKI(t)
-		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+		_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(http.StatusNotFound)
 			for r.Context().Err() == nil {
@@ -265,8 +261,7 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 					return
 				}
 			}
-		})
-		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: protocol})
+		}, httpmtls.Options{Protocol: protocol})
 		failure := failureOf(t, forward(t, forwarder, event("object")))
 		if failure.Status != http.StatusNotFound || len(failure.Body) != 1<<10 {
 			t.Errorf("status %d with %d bytes, want 404 with 1 KiB", failure.Status, len(failure.Body))
@@ -393,14 +388,12 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int64
-	ends := newPKI(t)
-	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+	_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 		if requests.Add(1) == 2 {
 			panic(http.ErrAbortHandler)
 		}
 		accept(w, r)
-	})
-	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: http1, Retries: -1})
+	}, httpmtls.Options{Protocol: http1, Retries: -1})
 	for range 2 {
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Error(err)

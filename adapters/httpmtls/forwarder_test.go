@@ -31,12 +31,10 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		var major atomic.Int64
-		ends := newPKI(t)
-		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+		end, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			major.Store(int64(r.ProtoMajor))
 			accept(w, r)
-		})
-		forwarder := newForwarder(t, ends.client, end.address(), unhurried(protocol))
+		}, unhurried(protocol))
 		for i := range 1000 {
 			if err := forward(t, forwarder, event(fmt.Sprint("object-", i))); err != nil {
 				t.Fatal(err)
@@ -59,9 +57,7 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		ends := newPKI(t)
-		end := newFarEnd(t, ends.server, accept)
-		forwarder := newForwarder(t, ends.client, end.address(), unhurried(protocol))
+		end, forwarder := connect(t, accept, unhurried(protocol))
 		var group sync.WaitGroup
 		for i := range 400 {
 			group.Go(func() {
@@ -85,13 +81,11 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		ends := newPKI(t)
-		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+		end, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, strings.Repeat("x", 32<<10))
-		})
-		forwarder := newForwarder(t, ends.client, end.address(), unhurried(protocol))
+		}, unhurried(protocol))
 		for range 10 {
 			failure := failureOf(t, forward(t, forwarder, event("object")))
 			if failure.Status != http.StatusServiceUnavailable || len(failure.Body) != 1<<10 {
@@ -138,9 +132,7 @@ func TestRequest(t *testing.T) {
 
 func TestInvalidManagerReachesNoURL(t *testing.T) {
 	t.Parallel()
-	ends := newPKI(t)
-	end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) })
-	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
+	end, forwarder := connect(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) }, httpmtls.Options{})
 	for _, name := range []core.Manager{
 		"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b",
 		core.Manager(strings.Repeat("a", 300)),
@@ -312,9 +304,7 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 
 func TestUnsendableEventIsNotSent(t *testing.T) {
 	t.Parallel()
-	ends := newPKI(t)
-	end := newFarEnd(t, ends.server, accept)
-	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
+	end, forwarder := connect(t, accept, httpmtls.Options{})
 	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
 		failure := failureOf(t, forward(t, forwarder, e))
 		if !core.IsPermanent(failure) || core.Reason(failure) != "unsendable" ||
@@ -352,9 +342,7 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 func TestRetriesEndWithDeadline(t *testing.T) {
 	t.Parallel()
 	var retried atomic.Int64
-	ends := newPKI(t)
-	end := newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable))
-	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.RetryWait(httpmtls.Options{
+	_, forwarder := connect(t, answerWith(http.StatusServiceUnavailable), httpmtls.RetryWait(httpmtls.Options{
 		Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
 	}, time.Hour))
 	failure := failureOf(t, forward(t, forwarder, event("object")))
@@ -377,8 +365,7 @@ func TestShortRetrySucceeds(t *testing.T) {
 					requests atomic.Int64
 					retried  = make(chan int, 10)
 				)
-				ends := newPKI(t)
-				end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+				_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 					_ = must(io.ReadAll(r.Body))
 					switch {
 					case requests.Add(1) > 1:
@@ -387,8 +374,7 @@ func TestShortRetrySucceeds(t *testing.T) {
 					default:
 						w.WriteHeader(first)
 					}
-				})
-				forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
+				}, httpmtls.Options{
 					Protocol: protocol,
 					Hooks:    httpmtls.Hooks{Retried: func(status int) { retried <- status }},
 				})
@@ -439,9 +425,7 @@ func TestClosed(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		ends := newPKI(t)
-		end := newFarEnd(t, ends.server, accept)
-		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: protocol})
+		end, forwarder := connect(t, accept, httpmtls.Options{Protocol: protocol})
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Fatal(err)
 		}
@@ -583,8 +567,7 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 	var inFlight, most atomic.Int64
 	full, answer := make(chan struct{}), make(chan struct{})
 	isFull := sync.OnceFunc(func() { close(full) })
-	ends := newPKI(t)
-	end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) {
+	_, forwarder := connect(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		n := inFlight.Add(1)
 		defer inFlight.Add(-1)
@@ -597,8 +580,7 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 			isFull()
 		}
 		<-answer
-	})
-	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
+	}, httpmtls.Options{})
 	var all sync.WaitGroup
 	for i := range managers {
 		all.Go(func() {

@@ -154,6 +154,14 @@ func newForwarder(t testing.TB, source keys.Source, address string, opts httpmtl
 	return forwarder
 }
 
+// connect returns a far end with keys of its own, and a forwarder to it.
+func connect(t testing.TB, handler http.HandlerFunc, opts httpmtls.Options) (*farEnd, *httpmtls.Forwarder) {
+	t.Helper()
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, handler)
+	return end, newForwarder(t, ends.client, end.address(), opts)
+}
+
 func accept(writer http.ResponseWriter, request *http.Request) {
 	_, _ = io.Copy(io.Discard, request.Body)
 	if strings.HasPrefix(request.URL.Path, "/v3/") {

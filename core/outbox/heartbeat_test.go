@@ -86,19 +86,6 @@ func TestKnownManagersGetAResyncAndHeartbeats(t *testing.T) {
 	})
 }
 
-func TestFirstEventOfAManagerBringsAResync(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{ResyncFirst: true, InFlight: 1})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Second)
-		o.Accept(kyma, named("b"))
-		time.Sleep(time.Second)
-		wantCalls(t, p, at(100*ms, "resync"), at(100*ms, "a"), at(1100*ms, "b"))
-		stop()
-	})
-}
-
 func TestHeartbeatTellsHowTheOutboxFares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &inbox{down: true}

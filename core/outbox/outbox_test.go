@@ -201,53 +201,6 @@ func at(d time.Duration, names ...string) call { return call{d, names} }
 
 const ms = time.Millisecond
 
-func TestEventWaitsUntilItHasSettled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{})
-		if got := o.Accept(kyma, named("a")); got != core.Accepted {
-			t.Errorf("Accept: %s, want accepted", got)
-		}
-		time.Sleep(time.Second)
-		wantCalls(t, p, at(100*ms, "a"))
-		wantCounts(t, o, outbox.Counts{Accepted: 1, Delivered: 1})
-		stop()
-	})
-}
-
-func TestNegativeSettleSendsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{Settle: -1})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Second)
-		wantCalls(t, p, at(0, "a"))
-		stop()
-	})
-}
-
-// A write that is accepted while an event for its object waits may be committed after that event
-// was sent.
-func TestLaterEventIsSentAfterItsOwnSettleTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{})
-		o.Accept(kyma, named("a"))
-		time.Sleep(60 * ms)
-		if got := o.Accept(kyma, named("a")); got != core.Accepted {
-			t.Errorf("second event: %s, want accepted", got)
-		}
-		time.Sleep(10 * ms)
-		if got := o.Accept(kyma, named("a")); got != core.Coalesced {
-			t.Errorf("third event: %s, want coalesced", got)
-		}
-		time.Sleep(time.Second)
-		wantCalls(t, p, at(100*ms, "a"), at(170*ms, "a"))
-		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 2, Coalesced: 1})
-		stop()
-	})
-}
-
 // An object that never rests is still seen all the time, and seen last after its last write.
 func TestConstantWritesNeitherStarveNorFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -298,24 +251,6 @@ func TestOutageCoalescesToOneEventPerKey(t *testing.T) {
 	})
 }
 
-func TestBackoffDoublesUpToItsBound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
-			if n < 6 {
-				return errDown
-			}
-			return nil
-		})
-		o, stop := run(t, p, outbox.Options{Settle: -1, MinBackoff: 2 * time.Second, MaxBackoff: 16 * time.Second})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Minute)
-		// Without chance half of each wait is left: 1, 2, 4, 8, 8, 8 s.
-		wantCalls(t, p, at(0, "a"), at(time.Second, "a"), at(3*time.Second, "a"), at(7*time.Second, "a"),
-			at(15*time.Second, "a"), at(23*time.Second, "a"), at(31*time.Second, "a"))
-		stop()
-	})
-}
-
 // A receiver that answers gets the first attempt soon after an outage, for its length. One of a day
 // has pauses of MaxBackoff.
 func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
@@ -350,21 +285,6 @@ func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
 	}
 }
 
-func TestJitterSpreadsRetries(t *testing.T) {
-	for random, want := range map[float64]time.Duration{0: time.Second, 0.5: 1500 * ms, 0.9: 1900 * ms} {
-		synctest.Test(t, func(t *testing.T) {
-			p := newPlane(failTimes(1, errDown))
-			o, stop := run(t, p, outbox.Options{
-				Settle: -1, MinBackoff: 2 * time.Second, Random: func() float64 { return random },
-			})
-			o.Accept(kyma, named("a"))
-			time.Sleep(time.Minute)
-			wantCalls(t, p, at(0, "a"), at(want, "a"))
-			stop()
-		})
-	}
-}
-
 func failTimes(n int, err error) func(context.Context, int, core.Batch) error {
 	return func(_ context.Context, i int, _ core.Batch) error {
 		if i < n {
@@ -372,39 +292,6 @@ func failTimes(n int, err error) func(context.Context, int, core.Batch) error {
 		}
 		return nil
 	}
-}
-
-func TestRetryAfterIsKeptTo(t *testing.T) {
-	for name, err := range map[string]error{
-		"whole": verdict{after: 7 * time.Second},
-		"event": core.EventErrors{0: verdict{after: 7 * time.Second}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlane(failTimes(1, err))
-				o, stop := run(t, p, outbox.Options{Settle: -1})
-				o.Accept(kyma, named("a"))
-				time.Sleep(time.Minute)
-				wantCalls(t, p, at(0, "a"), at(7*time.Second, "a"))
-				stop()
-			})
-		})
-	}
-}
-
-func TestOnlyPermanentRefusalDrops(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(failTimes(1, errRefused))
-		o, stop := run(t, p, outbox.Options{})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Hour)
-		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync")) // Which stands in.
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Second)
-		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 2, Dropped: map[string]int64{"malformed": 1}})
-		stop()
-	})
 }
 
 // One refused event must neither take the rest of its batch with it nor hold it up.

@@ -207,28 +207,6 @@ func TestRefusedResyncDoesNotLoop(t *testing.T) {
 	}
 }
 
-// A resync that is on its way may have been sent before the event that is refused had settled.
-func TestResyncOnItsWayDoesNotStandIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, _ int, batch core.Batch) error {
-			if !batch.Events[0].Resync {
-				return errRefused
-			}
-			time.Sleep(5 * time.Second)
-			return nil
-		})
-		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}})
-		o.Resync()
-		time.Sleep(50 * ms)
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Minute)
-		stop()
-		if calls := p.seen(); len(calls) != 3 || calls[2].At < 150*ms {
-			t.Errorf("calls %v, want a resync, the event and another resync", calls)
-		}
-	})
-}
-
 // An owner may be the reason for a refusal. Its resync shows whether it is.
 func TestRefusedOwnerIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,72 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-func TestDeliveredEventIsSentOnceMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{Resend: []time.Duration{3 * time.Second}})
-		o.Accept(kyma, named("a"))
-		time.Sleep(2 * time.Second)
-
-		// A resend is no event before it is due.
-		wantCounts(t, o, outbox.Counts{Accepted: 1, Delivered: 1})
-
-		if age := o.OldestPending(kyma); age != 0 {
-			t.Errorf("the oldest event has waited %v, want none", age)
-		}
-
-		time.Sleep(time.Minute)
-		wantCalls(t, p, at(100*ms, "a"), at(3*time.Second, "a"))
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 2})
-		stop()
-	})
-}
-
-// By default a write that another webhook delays is seen: soon where the delay is short, and after
-// the longest timeout.
-func TestDefaultResends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o := newOutbox(t, p, outbox.Options{})
-		stop := startOutbox(t, o)
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Hour)
-		wantCalls(t, p, at(100*ms, "a"), at(3*time.Second, "a"), at(35*time.Second, "a"))
-		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 3})
-		stop()
-	})
-}
-
-// Where a newer event stands for an earlier one, that is not resent.
-func TestNewerEventEndsTheResends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o := newOutbox(t, p, outbox.Options{})
-		stop := startOutbox(t, o)
-		o.Accept(kyma, named("a"))
-		time.Sleep(2 * time.Second)
-		o.Accept(kyma, named("a"))
-		time.Sleep(8 * time.Second) // After its first resend.
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Hour)
-		wantCalls(t, p, at(100*ms, "a"), at(2100*ms, "a"), at(5*time.Second, "a"),
-			at(10100*ms, "a"), at(13*time.Second, "a"), at(45*time.Second, "a"))
-		stop()
-	})
-}
-
-func TestEmptyResendMeansNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o := newOutbox(t, p, outbox.Options{Resend: []time.Duration{}})
-		stop := startOutbox(t, o)
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Hour)
-		wantCalls(t, p, at(100*ms, "a"))
-		stop()
-	})
-}
-
 // A time that has passed when the event is sent is skipped, and only that.
 func TestPassedResendIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -128,25 +62,6 @@ func TestResendIsAnEventOfItsOwn(t *testing.T) {
 		if want := "a 1 e-kyma-1, b 2 e-kyma-2, a 3 e-kyma-3, b 4 e-kyma-4"; strings.Join(got, ", ") != want {
 			t.Errorf("got %q, want %q", strings.Join(got, ", "), want)
 		}
-	})
-}
-
-// The newest event of a key is resent. Until then the newer events show an earlier write that is
-// committed late: no object goes unseen for longer than Resend and the settle time.
-func TestNewerEventIsTheOneThatIsResent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{Resend: []time.Duration{time.Second}})
-
-		for range 4 {
-			o.Accept(kyma, named("a"))
-			time.Sleep(900 * ms)
-		}
-
-		time.Sleep(time.Minute)
-		wantCalls(t, p, at(100*ms, "a"), at(1000*ms, "a"), at(1900*ms, "a"), at(2800*ms, "a"), at(3700*ms, "a"))
-		wantCounts(t, o, outbox.Counts{Accepted: 5, Delivered: 5})
-		stop()
 	})
 }
 
@@ -309,18 +224,6 @@ func TestOwnersDoNotUnboundTheResends(t *testing.T) {
 		if got, want := len(owners), 100; got != want {
 			t.Errorf("resyncs for %d owners, want %d", got, want)
 		}
-	})
-}
-
-// The resync that stands in for a refused event is sent once more, and the event is not.
-func TestRefusedEventIsNotResent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(failTimes(1, errRefused))
-		o, stop := run(t, p, outbox.Options{Resend: []time.Duration{2 * time.Second}, ResendResync: 3 * time.Second})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Minute)
-		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync"), at(3*time.Second, "resync"))
-		stop()
 	})
 }
 

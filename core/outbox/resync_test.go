@@ -5,8 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
@@ -60,86 +58,6 @@ func TestResyncAfterTheEndIsCounted(t *testing.T) {
 	})
 }
 
-func TestResyncWithoutKnownOwnerIsCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncOwners: true, Settle: -1})
-		time.Sleep(time.Second)
-		unseen := core.WatchEvent{Resync: true}
-		if got := o.Accept(kyma, unseen); got != core.Dropped || o.Counts()[kyma].Dropped["no_owner"] != 1 {
-			t.Errorf("outcome %s, counts %+v, want it dropped as there is no owner", got, o.Counts()[kyma])
-		}
-		o.Accept(kyma, ownedBy("one", "a"))
-		time.Sleep(time.Second)
-		if got := o.Accept(kyma, unseen); got != core.Accepted {
-			t.Errorf("outcome %s, want it accepted for the owner", got)
-		}
-		time.Sleep(time.Second)
-		stop()
-		wantCalls(t, p, at(time.Second, "a"), at(2*time.Second, "resync of one"))
-	})
-}
-
-func TestResyncsForOwners(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{
-			Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncOwners: true, InFlight: 1, Settle: -1,
-		})
-		for _, owner := range []string{"", "one", "two", "one"} {
-			event := ownedBy(owner, "of "+owner)
-			if owner == "" {
-				event.Owner = types.NamespacedName{}
-			}
-			o.Accept(kyma, event)
-			time.Sleep(time.Second)
-		}
-		time.Sleep(5 * time.Second) // The shortest time between two resyncs of an owner.
-		o.Resync()
-		time.Sleep(time.Second)
-		stop()
-		wantCalls(t, p,
-			at(0, "of "), // No owner is known at the start, nor from this event.
-			at(time.Second, "resync of one"), at(time.Second, "of one"),
-			at(2*time.Second, "resync of two"), at(2*time.Second, "of two"),
-			at(3*time.Second, "of one"),
-			at(9*time.Second, "resync of one"), at(9*time.Second, "resync of two"))
-	})
-}
-
-// A write that the source did not see may be committed seconds later: an API server first waits for
-// a webhook that is gone.
-func TestResyncIsSentOnceMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{
-			Managers: []core.Manager{kyma}, ResyncFirst: true, InFlight: 1, ResendResync: 10 * time.Second,
-		})
-		time.Sleep(time.Minute)
-		o.Resync()
-		time.Sleep(5 * time.Second)
-		o.Resync() // Its resend is that of the first one, too.
-		time.Sleep(time.Minute)
-		wantCalls(t, p,
-			at(100*ms, "resync"), at(10*time.Second, "resync"),
-			at(time.Minute+100*ms, "resync"), at(time.Minute+5*time.Second+100*ms, "resync"),
-			at(time.Minute+15*time.Second, "resync"))
-		stop()
-	})
-}
-
-func TestNegativeResendResyncAsksOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		_, stop := run(t, p, outbox.Options{
-			Managers: []core.Manager{kyma}, ResyncFirst: true, ResendResync: -1, InFlight: 1,
-		})
-		time.Sleep(time.Minute)
-		wantCalls(t, p, at(100*ms, "resync"))
-		stop()
-	})
-}
-
 // A source asks for a resync before Start, as at the return of a canary. That is the first resync
 // then.
 func TestResyncBeforeStartIsTheFirst(t *testing.T) {
@@ -152,18 +70,6 @@ func TestResyncBeforeStartIsTheFirst(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		wantCalls(t, p, at(time.Minute, "resync"))
-	})
-}
-
-// A first event that is a resync itself needs no other one.
-func TestFirstEventIsAResync(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{ResyncFirst: true})
-		o.Accept(kyma, core.WatchEvent{Resync: true})
-		time.Sleep(time.Minute)
-		stop()
-		wantCalls(t, p, at(100*ms, "resync"))
 	})
 }
 

@@ -16,27 +16,6 @@ import (
 // unwelcome is refused, and asks for half a minute of patience.
 var unwelcome = verdict{reason: "unauthenticated", after: 30 * time.Second}
 
-func TestRetryEndsTheWaitOfAManager(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
-			if n < 2 {
-				return unwelcome
-			}
-			return nil
-		})
-		o, stop := run(t, p, outbox.Options{Settle: -1})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Second)
-		o.Retry() // In vain: once only, then the wait is as long as before.
-		time.Sleep(9 * time.Second)
-		o.Retry()
-		o.Retry()
-		time.Sleep(time.Minute)
-		wantCalls(t, p, at(0, "a"), at(time.Second, "a"), at(10*time.Second, "a"))
-		stop()
-	})
-}
-
 // After a long refusal, the first call with the new certificate reaches a replica that does not
 // lead. The long refusal says nothing about the next call.
 func TestRetryBeginsTheWaitsAgain(t *testing.T) {
@@ -60,64 +39,6 @@ func TestRetryBeginsTheWaitsAgain(t *testing.T) {
 			t.Errorf("%d calls within a second of Retry, want another after that which was not ready", have)
 		}
 		stop()
-	})
-}
-
-func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
-			if n == 0 {
-				return core.EventErrors{0: unwelcome, 1: unwelcome}
-			}
-			return nil
-		})
-		o, stop := run(t, p, outbox.Options{MaxBatch: 10})
-		o.Accept(kyma, named("a"))
-		o.Accept(kyma, named("b"))
-		time.Sleep(time.Second)
-		o.Accept(kyma, named("c"))
-		o.Retry() // Not for an event that has not settled.
-		time.Sleep(time.Minute)
-		wantCalls(t, p, at(100*ms, "a", "b"), at(time.Second, "a", "b"), at(1100*ms, "c"))
-		stop()
-	})
-}
-
-// A call that began with the old certificate ends after the new one is in use.
-func TestRetryCountsForCallsUnderWay(t *testing.T) {
-	for name, refusal := range map[string]error{"manager": unwelcome, "event": core.EventErrors{0: unwelcome}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
-					if n > 0 {
-						return nil
-					}
-					time.Sleep(2 * time.Second)
-					return refusal
-				})
-				o, stop := run(t, p, outbox.Options{Settle: -1})
-				o.Accept(kyma, named("a"))
-				time.Sleep(time.Second)
-				o.Retry()
-				time.Sleep(time.Minute)
-				wantCalls(t, p, at(0, "a"), at(2*time.Second, "a"))
-				stop()
-			})
-		})
-	}
-}
-
-func TestRetryHasNothingToDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{})
-		o.Retry()
-		o.Accept(kyma, named("a"))
-		o.Retry()
-		time.Sleep(time.Second)
-		stop()
-		o.Retry()
-		wantCalls(t, p, at(100*ms, "a"))
 	})
 }
 

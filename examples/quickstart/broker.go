@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,18 +33,11 @@ type broker struct {
 // operatorDomain is the SAN of the operator's certificate, and its user at the NATS server.
 const operatorDomain = component + ".operators.example.com"
 
-// brokerConfig lets each runtime publish under its own name, and the operator use its own stream.
+// brokerConfig is followed by the users.
 const brokerConfig = `listen: %q
 jetstream { store_dir: %q }
 tls { cert_file: %q, key_file: %q, ca_file: %q, verify_and_map: true }
-authorization { users: [
-  %s
-  { user: "` + operatorDomain + `", permissions: {
-    publish: { allow: ["$JS.API.STREAM.*.watch-` + component + `", "$JS.API.CONSUMER.*.watch-` + component + `.>",
-      "$JS.API.CONSUMER.MSG.NEXT.watch-` + component + `.>", "$JS.ACK.watch-` + component + `.>", "_INBOX.>"] }
-    subscribe: { allow: ["_INBOX.operator.>"] } } }
-] }
-`
+%s`
 
 func (d *demo) startBroker(ctx context.Context) (string, error) {
 	address, err := machine.FreeAddress(ctx)
@@ -59,10 +52,10 @@ func (d *demo) startBroker(ctx context.Context) (string, error) {
 	if err := d.launchBroker(config); err != nil {
 		return "", err
 	}
-	err = poll(ctx, func() bool {
-		err = d.connectOperator()
-		return err == nil
-	})
+	if err := d.connectOperator(); err != nil {
+		return "", err
+	}
+	err = poll(ctx, d.broker.conn.IsConnected)
 	return fmt.Sprintf("at tls://%s, one user for %s and one for the operator", d.broker.addr, runtimeName), err
 }
 
@@ -72,10 +65,15 @@ func (d *demo) configureBroker() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	users, err := natsjetstream.Authorization(
+		brokerUser(runtimeName, runtimeDomain), brokerUser(neighbour, neighbourDomain),
+		natsjetstream.User{Name: operatorDomain, Operator: component})
+	if err != nil {
+		return "", err
+	}
 	dir := filepath.Join(d.keys(), "nats")
 	file := func(name string) string { return filepath.Join(dir, name) }
-	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"), file("tls.crt"), file("tls.key"), file("ca.crt"),
-		brokerUser(runtimeName, runtimeDomain)+brokerUser(neighbour, neighbourDomain))
+	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"), file("tls.crt"), file("tls.key"), file("ca.crt"), users)
 	files := testpki.Files(leaf, d.pki.ca)
 	files["nats.conf"] = []byte(config)
 	err = os.Mkdir(dir, 0o700)
@@ -85,10 +83,9 @@ func (d *demo) configureBroker() (string, error) {
 	return file("nats.conf"), err
 }
 
-func brokerUser(runtime core.RuntimeID, domain string) string {
-	return fmt.Sprintf("{ user: %q, permissions: {\n"+
-		"publish: { allow: [%q] }, subscribe: { allow: [\"%s.>\"] }, allow_responses: true } }\n",
-		domain, natsjetstream.Subject(component, runtime), natsjetstream.InboxPrefix(runtime))
+// brokerUser lets a runtime publish under its own name.
+func brokerUser(runtime core.RuntimeID, domain string) natsjetstream.User {
+	return natsjetstream.User{Name: domain, Runtime: runtime, Managers: []core.Manager{component}}
 }
 
 func (d *demo) launchBroker(config string) error {
@@ -114,9 +111,8 @@ func (d *demo) connectOperator() error {
 	if err != nil {
 		return err
 	}
-	d.broker.conn, err = nats.Connect("tls://"+d.broker.addr, nats.Secure(&tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: d.pki.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS},
-	}), nats.CustomInboxPrefix("_INBOX.operator"), nats.MaxReconnects(-1), nats.Timeout(time.Second))
+	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf.TLS, d.pki.ca.Pool() }
+	d.broker.conn, err = nats.Connect("tls://"+d.broker.addr, natsjetstream.OperatorConnectOptions(component, keys)...)
 	if err != nil {
 		return err
 	}

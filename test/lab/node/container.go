@@ -67,6 +67,9 @@ func (n *Node) apiServer() string {
 // prepare makes the root, without the files of Secrets, and the ways out of the network. The root
 // belongs to the superuser, so that the container cannot change it.
 func (p *pod) prepare() error {
+	if p.net == nil {
+		return errors.Join(os.MkdirAll(p.dir, 0o700), p.mountAll())
+	}
 	names, err := p.openWays()
 	if err != nil {
 		return err
@@ -82,6 +85,10 @@ func (p *pod) prepare() error {
 		os.Link(p.node.imagePath(p.container().Image), p.path(binary)),
 		os.WriteFile(p.path("/etc/hosts"), []byte(hosts.String()), 0o644),
 	)
+	return errors.Join(err, p.mountAll())
+}
+
+func (p *pod) mountAll() (err error) {
 	for _, mount := range p.container().VolumeMounts {
 		err = errors.Join(err, p.mount(&mount))
 	}
@@ -105,7 +112,7 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 	if source.DefaultMode != nil {
 		mode = *source.DefaultMode
 	}
-	if security := p.spec.SecurityContext; security != nil && security.FSGroup != nil {
+	if security := p.spec.SecurityContext; security != nil && security.FSGroup != nil && p.net != nil {
 		group, mode = *security.FSGroup, mode|0o440 // As kubelets do for fsGroup.
 	}
 	v, err := newVolume(p.path(mount.MountPath), os.FileMode(mode), int(group))
@@ -170,6 +177,7 @@ func (p *pod) mountAccount() error {
 			"token": token, "ca.crt": p.node.plane.Config.CAData, "namespace": []byte(p.owner.Namespace),
 		})
 	}
+	p.account = true
 	return err
 }
 
@@ -200,13 +208,16 @@ func (p *pod) environment() error {
 		}
 		values[variable.Name] = value
 	}
+	if p.net == nil {
+		err = p.toHost(values)
+	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		p.env = append(p.env, name+"="+values[name])
 	}
 	for _, arg := range p.container().Args {
 		p.args = append(p.args, expand(arg, values))
 	}
-	return nil
+	return err
 }
 
 // expand replaces $(NAME). Unknown names stay (k8s.io/api/core/v1, EnvVar.Value).

@@ -23,8 +23,15 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 		return nil
 	}
 	hash, wanted := templateHash(&deployment.Spec.Template), int(*deployment.Spec.Replicas)
+	if n.program(deployment.Spec.Template.Spec.Containers[0].Image) == "" {
+		return n.report(ctx, deployment, wanted, wanted, wanted, false)
+	}
 	current, old := n.podsOf(deployment, hash)
 	switch {
+	case n.isBroken(deployment):
+		for _, p := range slices.Concat(current, old) {
+			p.end()
+		}
 	case len(current) < wanted && len(current)+len(old) <= wanted:
 		name := fmt.Sprintf("%s-%s-%s", deployment.Name, hash, rand.String(5))
 		p, err := n.newPod(client.ObjectKeyFromObject(deployment), name, hash, &deployment.Spec.Template)
@@ -32,7 +39,7 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 			return err // Its account is missing, say: it is tried again.
 		}
 		if err != nil {
-			n.t.Errorf("Deployment %s: %v", deployment.Name, err)
+			n.errorf("Deployment %s: %v", deployment.Name, err)
 			return nil
 		}
 		n.add(p)
@@ -41,7 +48,9 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	case len(old) > 0 && len(old)+ready(current) > wanted && (!old[0].now().Ready || ready(current)+ready(old) > wanted):
 		old[0].end()
 	}
-	return n.report(ctx, deployment, hash)
+	current, old = n.podsOf(deployment, hash)
+	waits := slices.ContainsFunc(slices.Concat(current, old), func(p *pod) bool { return p.now().Waiting })
+	return n.report(ctx, deployment, len(current)+len(old), len(current), ready(current)+ready(old), waits)
 }
 
 // podsOf returns the pods of the template with that hash, and those of older templates. Pods that
@@ -76,16 +85,22 @@ func ready(pods []*pod) (count int) {
 	return count
 }
 
-// report writes the status of a Deployment when it has changed.
-func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, hash string) error {
-	current, old := n.podsOf(deployment, hash)
-	available := int32(ready(current) + ready(old))
+// report writes the status of a Deployment when it has changed. A pod that waits for room stalls it.
+func (n *Node) report(
+	ctx context.Context, deployment *appsv1.Deployment, replicas, current, available int, waits bool,
+) error {
 	status := appsv1.DeploymentStatus{
-		ObservedGeneration: deployment.Generation, Replicas: int32(len(current) + len(old)),
-		UpdatedReplicas: int32(len(current)),
-		ReadyReplicas:   available, AvailableReplicas: available,
+		ObservedGeneration: deployment.Generation, Replicas: int32(replicas), UpdatedReplicas: int32(current),
+		ReadyReplicas: int32(available), AvailableReplicas: int32(available),
+		Conditions: []appsv1.DeploymentCondition{
+			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
+		},
 	}
-	if slices.ContainsFunc(slices.Concat(current, old), func(p *pod) bool { return p.now().Waiting }) {
+	if available > 0 {
+		status.Conditions = append(status.Conditions,
+			appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue})
+	}
+	if waits {
 		status.Conditions = []appsv1.DeploymentCondition{{
 			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
 		}}

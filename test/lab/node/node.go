@@ -5,7 +5,8 @@
 // of its pod, and the user, groups, environment, arguments, ports and HTTP probes of the
 // Deployment. Images are programs on this machine. The node refuses pod fields that it does not
 // know. A rollout is always that of maxSurge 1 and maxUnavailable 0. One with a pod that waits for
-// room has passed its deadline at once.
+// room has passed its deadline at once. [NewHost] needs no rights and gives containers neither a
+// root nor a network.
 //
 // The node has no objects for pods and replica sets, no limits of resources, no seccomp, and no
 // network policies.
@@ -48,11 +49,13 @@ type Options struct {
 	Hosts map[string]string
 	// Room is the number of pods that fit. Others wait for the end of one. Default: without bound.
 	Room int
+	// Host is for [NewHost] only.
+	Host HostOptions
 }
 
 // Node is the stand-in for one runtime. Its methods may be called concurrently.
 type Node struct {
-	t     testing.TB
+	t     testing.TB // nil with NewHost
 	opts  Options
 	dir   string
 	plane *apiserver.ControlPlane
@@ -64,6 +67,7 @@ type Node struct {
 	mu     sync.Mutex
 	pods   []*pod
 	routes map[string][]target
+	broken string // prefix of images
 }
 
 // New returns a node that is not started yet. Without the rights of a superuser it skips the test,
@@ -76,17 +80,29 @@ func New(t testing.TB, opts Options) *Node {
 			"--cap-add=SYS_ADMIN --cap-add=NET_ADMIN --security-opt=seccomp=unconfined: %v", err)
 	}
 	trial.close()
-	// The path of a socket must be short.
-	dir, err := os.MkdirTemp("", "node-") //nolint:usetesting // That of t.TempDir is too long.
-	if err != nil {
+	n := &Node{t: t, opts: opts}
+	if err := n.settle(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &Node{t: t, opts: opts, dir: dir}
-	if err := errors.Join(os.Chmod(dir, 0o755), n.pull()); err != nil {
+	t.Cleanup(func() { _ = os.RemoveAll(n.dir) })
+	if err := errors.Join(os.Chmod(n.dir, 0o755), n.pull()); err != nil {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// settle makes the folder of the node. The path of a socket must be short.
+func (n *Node) settle() (err error) {
+	if n.dir, err = os.MkdirTemp("", "node-"); err != nil { //nolint:usetesting // That of t.TempDir is too long.
+		return err
+	}
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
+		"egressSelections": []any{map[string]any{"name": "cluster", "connection": map[string]any{
+			"proxyProtocol": "HTTPConnect", "transport": map[string]any{"uds": map[string]any{"udsName": n.socket()}},
+		}}},
+	})
+	return errors.Join(err, os.WriteFile(n.egress(), text, 0o600))
 }
 
 // pull copies the programs once. Containers have hard links to the copies: a program that is open
@@ -110,32 +126,29 @@ func (n *Node) imagePath(image string) string {
 
 func (n *Node) socket() string { return filepath.Join(n.dir, "egress.sock") }
 
+func (n *Node) egress() string { return filepath.Join(n.dir, "egress.json") }
+
 // APIServerArgs returns the flags by which an API server reaches the pods of this node.
 func (n *Node) APIServerArgs() map[string][]string {
-	n.t.Helper()
-	text, err := json.Marshal(map[string]any{
-		"apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
-		"egressSelections": []any{map[string]any{"name": "cluster", "connection": map[string]any{
-			"proxyProtocol": "HTTPConnect", "transport": map[string]any{"uds": map[string]any{"udsName": n.socket()}},
-		}}},
-	})
-	path := filepath.Join(n.dir, "egress.json")
-	if err = errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
-		n.t.Fatal(err)
-	}
-	return map[string][]string{"egress-selector-config-file": {path}}
+	return map[string][]string{"egress-selector-config-file": {n.egress()}}
 }
 
 // Start starts the node for an API server that has [Node.APIServerArgs]. The test stops it, before
 // the API server.
 func (n *Node) Start(plane *apiserver.ControlPlane) {
 	n.t.Helper()
+	n.t.Cleanup(n.end)
+	if err := n.start(plane); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *Node) start(plane *apiserver.ControlPlane) error {
 	ctx, stop := context.WithCancel(context.Background())
 	n.plane, n.stop, n.ended = plane, stop, ctx.Done()
-	n.t.Cleanup(n.end)
 	egress, err := new(net.ListenConfig).Listen(ctx, "unix", n.socket())
 	if err != nil {
-		n.t.Fatal(err)
+		return err
 	}
 	server := machine.Tunnel(ctx, n.connect)
 	n.work.Go(func() { _ = server.Serve(egress) })
@@ -143,6 +156,7 @@ func (n *Node) Start(plane *apiserver.ControlPlane) {
 		n.loop(ctx)
 		_ = server.Close()
 	})
+	return nil
 }
 
 // end kills all containers.
@@ -151,7 +165,7 @@ func (n *Node) end() {
 	n.work.Wait()
 	for _, p := range n.pods {
 		<-p.done
-		if n.t.Failed() {
+		if n.t != nil && n.t.Failed() {
 			text, _ := os.ReadFile(p.logPath()) // A container that did not start has none.
 			n.t.Logf("log of pod %s:\n%s", p.state.Name, text[max(0, len(text)-600):])
 		}
@@ -163,7 +177,7 @@ func (n *Node) loop(ctx context.Context) {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		if err := n.sync(ctx); err != nil && ctx.Err() == nil {
-			n.t.Logf("node: %v", err)
+			n.logf("node: %v", err)
 		}
 		select {
 		case <-tick.C:
@@ -218,6 +232,9 @@ func (n *Node) release(ctx context.Context, namespaces []corev1.Namespace) error
 		inhabited := slices.ContainsFunc(n.running(), func(p *pod) bool { return p.owner.Namespace == namespace.Name })
 		if namespace.DeletionTimestamp == nil || inhabited {
 			continue
+		}
+		if err := n.deleteLeases(ctx, namespace.Name); err != nil {
+			return err
 		}
 		namespace.Spec.Finalizers = nil
 		err := n.plane.Client.SubResource("finalize").Update(ctx, namespace) //nolint:misspell // Its name in the API.

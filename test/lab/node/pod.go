@@ -45,7 +45,9 @@ type pod struct {
 	spec     corev1.PodSpec
 	ip       netip.Addr
 	dir      string
-	net      *network
+	net      *network          // nil with NewHost
+	ports    map[uint16]string // addresses on this machine, with NewHost
+	account  bool              // has the files of its service account
 	volumes  []*volume
 	env      []string
 	args     []string
@@ -71,8 +73,8 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: filepath.Join(n.dir, name),
 		deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name, Waiting: true},
 	}
-	var err error
-	if p.net, err = newNetwork(p.ip); err != nil {
+	err := p.openNetwork()
+	if err != nil {
 		return nil, err
 	}
 	if err := p.prepare(); err != nil {
@@ -99,7 +101,7 @@ func (p *pod) run() {
 		case current == nil && complete && p.hasRoom() && !time.Now().Before(next):
 			current = p.start()
 		case current != nil && current.ended():
-			p.node.t.Logf("pod %s: its container has ended: %s", p.state.Name, current.cmd.ProcessState)
+			p.node.logf("pod %s: its container has ended: %s", p.state.Name, current.cmd.ProcessState)
 			current, next, wait = nil, time.Now().Add(wait), min(2*wait, maxRestart)
 			p.set(func(s *Pod) { s.Ready, s.Pid, s.Restarts = false, 0, s.Restarts+1 })
 		case current != nil:
@@ -146,7 +148,7 @@ func (p *pod) refresh() bool {
 		}
 		changed, err := v.write(files)
 		if err != nil {
-			p.node.t.Errorf("pod %s: %v", p.state.Name, err)
+			p.node.errorf("pod %s: %v", p.state.Name, err)
 		}
 		if changed && v.secret {
 			p.secrets = slices.AppendSeq(p.secrets, maps.Values(files))
@@ -165,11 +167,13 @@ func (p *pod) close() {
 	for _, way := range p.ways {
 		_ = way.Close()
 	}
-	p.net.close()
+	if p.net != nil {
+		p.net.close()
+	}
 	for _, connections := range p.forwards {
 		connections.Wait()
 	}
-	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 {
+	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 && p.node.t != nil {
 		rig.KeepsSecrets(p.node.t, string(said), p.secrets...)
 	}
 	close(p.done)
@@ -212,7 +216,12 @@ func (p *pod) serves() bool {
 	return now.Ready && !now.Ending
 }
 
-func (p *pod) logPath() string { return p.dir + ".log" }
+func (p *pod) logPath() string {
+	if p.net == nil {
+		return p.node.opts.Host.Log(p.owner)
+	}
+	return p.dir + ".log"
+}
 
 // port returns the number of a port of the container, by name or number.
 func (p *pod) port(name string) (uint16, error) {
@@ -236,16 +245,22 @@ type process struct {
 func (p *pod) start() *process {
 	log, err := os.OpenFile(p.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		p.node.t.Errorf("pod %s: %v", p.state.Name, err)
+		p.node.errorf("pod %s: %v", p.state.Name, err)
 		return nil
 	}
 	defer log.Close() // The child has its own descriptor.
 	cmd := exec.Command(binary, p.args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", log, log
-	cmd.SysProcAttr = p.attributes()
-	// A process inherits the network of the thread that starts it.
-	if err := p.net.inside(cmd.Start); err != nil {
-		p.node.t.Errorf("pod %s: %v", p.state.Name, err)
+	if p.net == nil {
+		cmd.Path, cmd.SysProcAttr = p.node.program(p.container().Image), machine.OwnGroup()
+		err = cmd.Start()
+	} else {
+		cmd.SysProcAttr = p.attributes()
+		// A process inherits the network of the thread that starts it.
+		err = p.net.inside(cmd.Start)
+	}
+	if err != nil {
+		p.node.errorf("pod %s: %v", p.state.Name, err)
 		return nil
 	}
 	r := &process{
@@ -275,7 +290,7 @@ func (r *process) probe() {
 	r.liveness.run(r.pod)
 	r.pod.set(func(s *Pod) { s.Ready = r.readiness.passes })
 	if !r.liveness.passes {
-		r.pod.node.t.Logf("pod %s: killed by its liveness probe", r.pod.state.Name)
+		r.pod.node.logf("pod %s: killed by its liveness probe", r.pod.state.Name)
 		_ = r.cmd.Process.Kill() // It may have ended.
 	}
 }
@@ -293,7 +308,7 @@ func (r *process) stop(grace time.Duration) {
 		select {
 		case <-r.exited:
 		case <-timer.C:
-			r.pod.node.t.Logf("pod %s: killed, as it did not end within %s", r.pod.state.Name, grace)
+			r.pod.node.logf("pod %s: killed, as it did not end within %s", r.pod.state.Name, grace)
 		case <-r.pod.node.ended:
 		}
 	}

@@ -69,7 +69,7 @@ func (p *pod) probe(spec *corev1.Probe) error {
 func (p *pod) request(ctx context.Context, scheme string, port uint16, path string) (*http.Response, error) {
 	address := netip.AddrPortFrom(p.ip, port)
 	transport := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.net.dial(ctx, address) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, port) },
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}

@@ -113,7 +113,7 @@ func (n *Node) connect(ctx context.Context, service string) (net.Conn, error) {
 		return nil, fmt.Errorf("no ready pod for %s", service)
 	}
 	chosen := targets[rand.IntN(len(targets))]
-	return chosen.pod.net.dial(ctx, netip.AddrPortFrom(chosen.pod.ip, chosen.port))
+	return chosen.pod.dial(ctx, chosen.port)
 }
 
 // openWays lets the pod reach Options.Hosts and the API server. It returns the addresses of the

@@ -30,22 +30,34 @@ import (
 func TestKyma(t *testing.T) {
 	w := newWorld(t)
 	t.Run("validation", func(t *testing.T) { w.validation(t) })
-	w.must(w.plane.Client.Create(t.Context(), template(t, "1", "text")))
 	w.register()
-	w.must(w.settle())
-	t.Run("catalog", func(t *testing.T) { w.testCatalog(t) })
-	t.Run("resend", func(t *testing.T) { w.testResend(t) })
-	t.Run("two users", func(t *testing.T) { w.testTwoUsers(t) })
-	t.Run("status", func(t *testing.T) { w.testStatus(t) })
-	t.Run("ready", func(t *testing.T) { w.testReady(t) })
-	t.Run("edit in the control plane", func(t *testing.T) { w.testEditUndone(t) })
-	t.Run("opt-out", func(t *testing.T) { w.testSkip(t) })
-	t.Run("downgrade", func(t *testing.T) { w.testDowngrade(t) })
-	t.Run("versions", func(t *testing.T) { w.testVersions(t) })
-	t.Run("long texts", func(t *testing.T) { w.testLongTexts(t) })
-	t.Run("user deletes what the operator needs", func(t *testing.T) { w.testRepair(t) })
-	t.Run("namespaces", func(t *testing.T) { w.testNamespaces(t) })
-	t.Run("dead cluster", func(t *testing.T) { w.testDeadCluster(t) })
+	sample := []v1beta2.Module{{Name: moduleName}}
+	for _, test := range []struct {
+		name    string
+		test    func(*testing.T)
+		modules []v1beta2.Module
+	}{
+		{"catalog", w.testCatalog, nil},
+		{"resend", w.testResend, nil},
+		{"two users", w.testTwoUsers, nil},
+		{"status", w.testStatus, append(sample, v1beta2.Module{Name: "missing"})},
+		{"ready", w.testReady, sample},
+		{"edit in the control plane", w.testEditUndone, sample},
+		{"opt-out", w.testSkip, sample},
+		{"downgrade", w.testDowngrade, sample},
+		{"versions", w.testVersions, sample},
+		{"long texts", w.testLongTexts, sample},
+		{"user deletes what the operator needs", w.testRepair, sample},
+		{"namespaces", w.testNamespaces, sample},
+		{"dead cluster", w.testDeadCluster, sample},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			defer func(before *testing.T) { w.t = before }(w.t)
+			w.t = t
+			w.reset(test.modules...)
+			test.test(t)
+		})
+	}
 }
 
 // validation is that of the API server, by the definitions.
@@ -242,6 +254,8 @@ func (w *world) wantStatus(t *testing.T, object client.Object, want kstatus.Stat
 // testEditUndone edits the Kyma of the control plane, which is not the place for it.
 func (w *world) testEditUndone(t *testing.T) {
 	t.Helper()
+	w.setModules(v1beta2.Module{Name: moduleName, Version: "1"})
+	w.must(w.settle())
 	for len(w.edits.Events) > 0 {
 		t.Errorf("Event %q of an edit in the runtime", <-w.edits.Events)
 	}
@@ -278,13 +292,13 @@ func (w *world) testSkip(t *testing.T) {
 			t.Errorf("opt-out %s: the module is kept: %t", skip, kept)
 		}
 	}
-	w.setModules(v1beta2.Module{Name: moduleName})
-	w.must(w.settle())
 }
 
 // testVersions has two versions in the catalog, and a user pins one of them.
 func (w *world) testVersions(t *testing.T) {
 	t.Helper()
+	w.setTemplate("1.10", "text")
+	w.must(w.settle())
 	w.must(w.plane.Client.Create(t.Context(), template(t, "1.11", "newer")))
 	w.setModules(v1beta2.Module{Name: moduleName, Version: "1.10"})
 	w.must(w.settle())
@@ -325,8 +339,6 @@ func (w *world) testLongTexts(t *testing.T) {
 	if length := len(w.user().Status.Message); length == 0 || length > 1100 {
 		t.Errorf("message of %d bytes, want it cut", length)
 	}
-	w.setAgent(metav1.ConditionTrue, "Installed")
-	w.must(w.settle())
 }
 
 // testDowngrade refuses an older version, and a channel without the module keeps the installed one.
@@ -347,9 +359,6 @@ func (w *world) testDowngrade(t *testing.T) {
 		t.Errorf("status %+v in a channel without the module, want the installed version", status)
 	}
 	w.want("text")
-	w.setModules(v1beta2.Module{Name: moduleName})
-	w.setTemplate("1.10", "text")
-	w.must(w.settle())
 }
 
 // testRepair deletes the Kyma of the user, and then a definition with all its objects.

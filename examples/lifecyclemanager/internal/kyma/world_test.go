@@ -200,6 +200,24 @@ func (w *world) register(modules ...v1beta2.Module) {
 	w.setAgent(metav1.ConditionTrue, "Installed")
 }
 
+// reset leaves version 1 of the module as the only one, the agent installed, and these modules,
+// whatever was there. It removes the module first, as no older version takes its place.
+func (w *world) reset(modules ...v1beta2.Module) {
+	w.t.Helper()
+	unlabelled := w.kyma()
+	unlabelled.Labels = nil
+	w.must(w.plane.Client.Update(w.t.Context(), unlabelled))
+	w.setAgent(metav1.ConditionTrue, "Installed")
+	w.setModules()
+	w.must(w.settle())
+	w.setTemplate("1", "text")
+	w.setModules(modules...)
+	w.must(w.settle())
+	for len(w.edits.Events) > 0 {
+		<-w.edits.Events
+	}
+}
+
 // setAgent writes the condition about the agent, as package runtimes does.
 func (w *world) setAgent(status metav1.ConditionStatus, reason string) {
 	w.t.Helper()

@@ -12,15 +12,18 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/node"      //nolint:depguard // Not released.
 )
 
 // Options are the choices of [Start].
@@ -68,7 +71,7 @@ type Runtime struct {
 
 	id    string
 	plane *apiserver.ControlPlane
-	node  *node
+	node  *node.Node
 }
 
 // Inventory returns all objects of the runtime, except Events.
@@ -78,6 +81,10 @@ func (r *Runtime) Inventory(ctx context.Context) (objects []string, err error) {
 	})
 	return objects, err
 }
+
+// The beginnings of the names of images that the lab runs: that of the agent, and that of ../../module.
+// Other images of modules count as available.
+const agentImage, managerImage = "runtime-watcher-agent", "keda.example.com/keda-manager:"
 
 // ControlPlane is the id of the control plane as its own runtime.
 const ControlPlane = "control-plane"
@@ -121,6 +128,26 @@ func (l *Lab) Close(keepLogs bool) error {
 		errs = append(errs, os.RemoveAll(l.Dir))
 	}
 	return errors.Join(errs...)
+}
+
+// note adds a line to the log of a node.
+func (l *Lab) note(id, line string) {
+	file, err := os.OpenFile(l.log(id+"-node.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	fmt.Fprintln(file, time.Now().Format(time.TimeOnly), line)
+}
+
+// Break ends the managers of the modules, or starts them again. Meanwhile their Deployments are not
+// available.
+func (r *Runtime) Break(broken bool) {
+	if !broken {
+		r.node.Break("")
+		return
+	}
+	r.node.Break(managerImage)
 }
 
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
@@ -176,20 +203,26 @@ func (l *Lab) startAPIServer(
 }
 
 func (l *Lab) startRuntime(ctx context.Context, id string, crds []string) (*Runtime, error) {
-	n := newNode(filepath.Join(l.Dir, id), l.log, id)
-	args, err := n.apiServerArgs()
+	n, err := node.NewHost(node.Options{
+		Images: map[string]string{agentImage: l.programs.agent, managerImage: l.programs.manager},
+		Host: node.HostOptions{
+			Env:  []string{"STOP_DELAY=0s", "SHUTDOWN_TIMEOUT=1s"}, // The demo ends soon.
+			Log:  func(d types.NamespacedName) string { return l.log(id + "-" + d.Name + ".log") },
+			Note: func(line string) { l.note(id, line) },
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
-	plane, err := l.startAPIServer(ctx, id, args, crds...)
+	plane, err := l.startAPIServer(ctx, id, n.APIServerArgs(), crds...)
 	if err != nil {
 		return nil, err
 	}
-	stop, err := n.start(plane, l.programs)
-	if err != nil {
-		return nil, err
-	}
+	stop, err := n.Run(plane)
 	l.onClose(stop)
+	if err != nil {
+		return nil, err
+	}
 	way, err := machine.NewLink(plane.Config.Host)
 	if err != nil {
 		return nil, err

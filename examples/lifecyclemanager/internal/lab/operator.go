@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager" //nolint:depguard // Not released.
@@ -85,6 +86,19 @@ func (l *Lab) Apply(ctx context.Context, cluster client.Client, object *unstruct
 		return !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err)
 	})
 	return err
+}
+
+// impersonate writes a kubeconfig with the rights of a service account.
+func impersonate(kubeconfig, path, namespace, account string) error {
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		return err
+	}
+	for _, user := range config.AuthInfos {
+		user.Impersonate = fmt.Sprintf("system:serviceaccount:%s:%s", namespace, account)
+		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
+	}
+	return clientcmd.WriteToFile(*config, path)
 }
 
 func (l *Lab) operatorKubeconfig() string { return filepath.Join(l.Dir, "operator.kubeconfig") }
