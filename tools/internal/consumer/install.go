@@ -10,8 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
-// checkCommit vets each released module as an importer of that module alone gets it from the commit:
-// with its siblings at the versions that its go.mod names.
+// checkCommit vets each released module as an importer of that module alone gets it from the
+// commit: with its siblings at the versions that its go.mod names.
 func (w *world) checkCommit(ctx context.Context) (string, error) {
 	shallow, err := modules.Git(ctx, w.Dir, "rev-parse", "--is-shallow-repository")
 	if err != nil || shallow == "true" {
@@ -26,8 +26,8 @@ func (w *world) checkCommit(ctx context.Context) (string, error) {
 	return "each module builds with the siblings that it requires", errors.Join(err, restored)
 }
 
-// vetAlone replaces each sibling of m by the version that is required, which is that of a commit before
-// this one. Without a replacement, the go command upgrades a sibling that lacks a package.
+// vetAlone replaces each sibling of m by the version that is required, which is that of a commit
+// before this one. Without a replacement, the go command upgrades a sibling that lacks a package.
 func (w *world) vetAlone(ctx context.Context, m modules.Module) error {
 	edit := []string{"mod", "edit"}
 	for _, sibling := range m.Siblings {
