@@ -6,10 +6,12 @@ WORKDIR /src
 COPY . .
 RUN cd cmd/agent && export GOOS=$TARGETOS GOARCH=$TARGETARCH && \
     GOWORK=off CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /agent .
+# The license texts of the parts of the agent.
+RUN go run ./tools/image -licenses -out /licenses
 
 FROM scratch
-LABEL org.opencontainers.image.source="https://github.com/runtime-watcher/runtime-watcher" \
-      org.opencontainers.image.licenses="Apache-2.0"
+LABEL org.opencontainers.image.source="https://github.com/runtime-watcher/runtime-watcher"
+COPY --from=build /licenses /licenses
 COPY --from=build --chmod=0555 /agent /agent
 USER 65532:65532
 WORKDIR /

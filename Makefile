@@ -91,6 +91,10 @@ LIGHT := . adapters/admission adapters/httpmtls adapters/informer adapters/multi
 unit: ## Test the modules that need no API server, no root and no other program. TESTFLAGS
 	@$(GO) test -short -timeout 10m $(TESTFLAGS) $(LIGHT:%=./%/...)
 
+.PHONY: darwin
+darwin: ## Vet these modules for macOS
+	@GOOS=darwin CGO_ENABLED=0 $(GO) vet $(LIGHT:%=./%/...)
+
 # The workspace tests with the newest versions. Here each library has those that its go.mod requires: the oldest ones that
 # an importer may have.
 LIBRARIES := $(filter-out cmd/% examples test tools,$(MODULES))
@@ -120,7 +124,7 @@ SIMULATE := $(GO) test ./test/simulation -count=1 -v -timeout 12h
 simulate: SEEDS = 5000
 .PHONY: simulate
 simulate: ## Simulate agents, operators and faults in virtual time, and judge what happens: SEEDS (5000) from SEED (now)
-	@$(SIMULATE) -run '^Test(Simulation|Found|Isolation)$$' $(TESTFLAGS) -seed=$(SEED) -seeds=$(SEEDS) -workers=$$(nproc)
+	@$(SIMULATE) -run '^Test(Simulation|Found|Isolation)$$' $(TESTFLAGS) -seed=$(SEED) -seeds=$(SEEDS) -workers=$$(getconf _NPROCESSORS_ONLN)
 
 simulate-mutants: SEEDS = 2000
 .PHONY: simulate-mutants
@@ -197,9 +201,9 @@ bench-compare: $(TOOLS)/benchstat ## Compare the paths of an event with tools/be
 
 # Without `go work sync`, which would raise every requirement to the highest version in the workspace. Importers of core
 # would then need the versions of the end-to-end tests.
-# Before the first release, the VERSION of siblings is the pseudo-version of a commit of main.
+# When make consumer asks for it, VERSION=HEAD requires the siblings at the current commit, which main must keep.
 .PHONY: tidy
-tidy: ## Run go mod tidy in every module until no file changes. VERSION=v0.1.0 requires the siblings at that version
+tidy: ## Run go mod tidy in every module until no file changes. VERSION=v0.1.0, or HEAD, requires the siblings at that version
 	@GO='$(GO)' VERSION='$(if $(filter command line,$(origin VERSION)),$(VERSION))' tools/tidy.sh $(MODULES)
 
 .PHONY: generate
@@ -234,18 +238,27 @@ image: ## Build the image of the agent: an OCI layout with SBOMs in IMAGE (bin/i
 	@$(GO) run ./tools/image -version '$(VERSION)' -revision "$$(git rev-parse HEAD)" -created "$$(git log -1 --format=%ct)" \
 		$(if $(ENV_FILE),-env-file '$(ENV_FILE)') -out '$(IMAGE)' -archives '$(IMAGE)-archives' $(foreach p,$(PLATFORMS),'$(p)=$(IMAGE)-root/$(p)/agent')
 
+# macOS has other programs. GNU tar is gtar there: brew install gnu-tar.
+SHA256 := $(or $(shell command -v sha256sum),shasum -a 256)
+TAR := $(or $(shell command -v gtar),tar)
+
 # The files of a release beside the tags: the image as an OCI layout and as archives, the SBOMs in it, the charts, the
 # manifests, the program that judges both ends of contract v3, and the checksums of all.
 .PHONY: dist
 dist: image $(TOOLS)/helm manifests ## Make the files of a release in bin/dist, with their checksums: VERSION
 	@rm -rf bin/dist && mkdir -p bin/dist
-	@tar -C bin -czf 'bin/dist/image-$(VERSION).oci.tar.gz' --sort=name --mtime=@0 --owner=0 --group=0 '$(notdir $(IMAGE))'
+	@$(TAR) -C bin -czf 'bin/dist/image-$(VERSION).oci.tar.gz' --sort=name --mtime=@0 --owner=0 --group=0 '$(notdir $(IMAGE))'
 	@cp $(IMAGE)-archives/*.tar bin/dist
 	@for c in deploy/charts/*/; do $(TOOLS)/helm package "$$c" --version '$(VERSION:v%=%)' --app-version '$(VERSION)' --destination bin/dist >/dev/null || exit 1; done
 	@for p in $(PLATFORMS); do GOOS="$${p%%/*}" GOARCH="$${p#*/}" GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' \
 		-o "bin/dist/runtime-watcher-conformance-$(VERSION)-$${p%%/*}-$${p#*/}" ./cmd/conformance || exit 1; done
-	@tar -C bin -czf 'bin/dist/manifests-$(VERSION).tar.gz' --sort=name --mtime=@0 --owner=0 --group=0 '$(notdir $(OUT))'
-	@cd bin/dist && sha256sum * >checksums.txt && cat checksums.txt
+	@$(TAR) -C bin -czf 'bin/dist/manifests-$(VERSION).tar.gz' --sort=name --mtime=@0 --owner=0 --group=0 '$(notdir $(OUT))'
+	@cd bin/dist && $(SHA256) * >checksums.txt && cat checksums.txt
+
+# kubectl, which renders the manifests, comes with the API server.
+.PHONY: dist-check
+dist-check: $(TOOLS)/helm ## Unpack, verify and start the files of make dist: VERSION
+	@$(WITH_API_SERVER) KUBECTL="$$KUBEBUILDER_ASSETS/kubectl" HELM='$(TOOLS)/helm' SHA256='$(SHA256)' VERSION='$(VERSION)' tools/dist-check.sh
 
 .PHONY: image-fips
 image-fips: ## Build the image with Go's FIPS 140-3 module, in bin/image-fips

@@ -1,13 +1,18 @@
 #!/bin/sh
 # Runs go mod tidy in each of the given modules until a whole round changes no file. A module can only be tidy after the
 # siblings that it requires. Each module replaces the siblings that it requires by their folders, and no others. It
-# requires them at VERSION, or at the version that the first module with one states. That is the last release, before the
-# first one a commit of main: importers of a commit ask for it, as they do not see the replace lines.
+# requires them at VERSION, or at the version that the first module with one states. That is the last release or a commit
+# of main: importers of a commit ask for it, as they do not see the replace lines. VERSION=HEAD is the current commit.
 set -eu
 
 GO=${GO:-go}
 export GOWORK=off
 root=$("$GO" list -m)
+# A pseudo-version follows the last release: https://go.dev/ref/mod#pseudo-versions
+if [ "${VERSION:-}" = HEAD ]; then
+    after=$(git describe --tags --abbrev=0 --match 'v[0-9]*' --exclude '*-*' 2>/dev/null | awk -F . '{ print $1 "." $2 "." $3 + 1 "-0." }')
+    VERSION=${after:-v0.0.0-}$(TZ=UTC0 git log -1 --date=format-local:%Y%m%d%H%M%S --format=%cd)-$(git rev-parse HEAD | cut -c 1-12)
+fi
 version=${VERSION:-$(for m in "$@"; do sed -n "s|^.*[[:blank:]]$root\(/[^ ]*\)\{0,1\} \(v[^ ]*\).*|\2|p" "$m/go.mod"; done | head -n 1)}
 
 state() {
@@ -30,7 +35,7 @@ tidy() {
         edits=
         for s in "$@"; do
             path=$(below "$root" "$s")
-            if grep -q "^\(require \|	\)$path v" go.mod; then
+            if grep -Eq "^(require |	)$path v" go.mod; then
                 edits="$edits${version:+ -require=$path@$version}"
             else
                 edits="$edits -dropreplace=$path"

@@ -40,11 +40,11 @@ unchanged() {
     before=$(state)
     "$@" || return
     after=$(state)
-    [[ "$before" == "$after" ]] || { echo 'changed:'; diff <(echo "$before") <(echo "$after") | awk '/^>/ { print $3 }'; return 1; }
+    [[ "$before" == "$after" ]] || { echo 'changed:'; diff <(echo "$before") <(echo "$after") | awk '/^>/ { print $4 }'; return 1; }
 }
 
 state() {
-    git ls-files -z --cached --others --exclude-standard | xargs -0 sha256sum 2>/dev/null | sort -k2
+    git ls-files -z --cached --others --exclude-standard | xargs -0 cksum 2>/dev/null | sort -k3
 }
 
 # go.work lists the modules and nothing else. All have one minor version of Go, and are called after their folders. A

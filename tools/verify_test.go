@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -72,10 +73,28 @@ func TestVerifyFails(t *testing.T) {
 	}
 }
 
-// TestDownloadedAssets plays setup-envtest. Tests run in folders of their own, so the path must be absolute.
+// TestTidyRequiresHead holds that VERSION=HEAD is the pseudo-version of the commit, after the last release.
+func TestTidyRequiresHead(t *testing.T) {
+	t.Parallel()
+	dir := checkout(t, house(t))
+	for _, want := range []string{"v0.0.0-[0-9]{14}-[0-9a-f]{12}", "v0.1.10-0.[0-9]{14}-[0-9a-f]{12}"} {
+		cmd := exec.CommandContext(t.Context(), "tools/tidy.sh", ".", "agent")
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "VERSION=HEAD", "GOFLAGS=")
+		out, err := cmd.CombinedOutput()
+		mod, _ := os.ReadFile(filepath.Join(dir, "agent", "go.mod")) // It is there.
+		if err != nil || !regexp.MustCompile("require example.org/x "+want+"\n").Match(mod) {
+			t.Errorf("%v: want %s\n%s%s", err, want, out, mod)
+		}
+		git(t, dir, "tag", "--force", "v0.1.9")
+		git(t, dir, "tag", "--force", "v0.2.0-rc.1")
+	}
+}
+
+// TestDownloadedAssets plays setup-envtest. Tests run in folders of their own, so the path must be absolute. The index is
+// that of a commit.
 func TestDownloadedAssets(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, map[string]string{"setup-envtest": "#!/bin/sh\n[ \"$3\" != --bin-dir ] || echo \"$4/k8s\"\n"})
+	write(t, dir, map[string]string{"setup-envtest": "#!/bin/sh\n! echo \"$6\" | grep -q '/[0-9a-f]\\{40\\}/' || echo \"$4/k8s\"\n"})
 	cmd := exec.CommandContext(t.Context(), "./assets.sh")
 	cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS=", "SETUP_ENVTEST="+filepath.Join(dir, "setup-envtest"))
 	if out, err := cmd.Output(); err != nil || !filepath.IsAbs(string(out)) {
@@ -98,18 +117,19 @@ func checkout(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, maps.Clone(files))
-	for _, args := range [][]string{
-		{"init", "-q"},
-		{"add", "-A"},
-		{"-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false", "commit", "-q", "-m", "all"},
-	} {
-		cmd := exec.CommandContext(t.Context(), "git", args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("git %s: %v\n%s", args[0], err, out)
-		}
-	}
+	git(t, dir, "init", "-q")
+	git(t, dir, "add", "-A")
+	git(t, dir, "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false", "commit", "-q", "-m", "all")
 	return dir
+}
+
+func git(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git %s: %v\n%s", args[0], err, out)
+	}
 }
 
 func write(t *testing.T, dir string, files map[string]string) {

@@ -7,7 +7,7 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261124061902-967ddfd60f2a
 
 require (
 	github.com/google/go-cmp v0.7.0 // indirect

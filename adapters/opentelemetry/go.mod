@@ -4,12 +4,12 @@ go 1.26.0
 
 require (
 	github.com/google/go-cmp v0.7.0
-	go.opentelemetry.io/otel v1.47.0
-	go.opentelemetry.io/otel/sdk v1.47.0
-	go.opentelemetry.io/otel/trace v1.47.0
+	go.opentelemetry.io/otel v1.41.0
+	go.opentelemetry.io/otel/sdk v1.41.0
+	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261122175540-85687d8dde00
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261124061902-967ddfd60f2a
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
@@ -17,8 +17,7 @@ require (
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
-	go.opentelemetry.io/otel/log v1.47.0 // indirect
-	go.opentelemetry.io/otel/metric v1.47.0 // indirect
+	go.opentelemetry.io/otel/metric v1.41.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	k8s.io/apimachinery v0.35.0 // indirect
 )

@@ -19,7 +19,7 @@ import (
 var lasts = flag.Duration("attack", time.Second, "how long each attack lasts, at least")
 
 // residentLimit is the limit of the agent's resident memory in MiB, whatever strangers send.
-const residentLimit = 44
+const residentLimit = 40
 
 // attack is one connection of a stranger. It returns when the agent has enough of it, or ctx ends.
 type attack func(ctx context.Context, conn net.Conn)

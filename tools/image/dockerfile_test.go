@@ -21,7 +21,9 @@ func TestDockerfileBuildsAsMake(t *testing.T) {
 	if have, want := flags(docker), flags(makefile); have != want {
 		t.Errorf("the Dockerfile builds with %q, make with %q", have, want)
 	}
-	for _, want := range []string{"USER " + nonRoot, source, `ENTRYPOINT ["/agent"]`, "FROM scratch"} {
+	for _, want := range []string{
+		"USER " + nonRoot, source, `ENTRYPOINT ["/agent"]`, "FROM scratch", "/image -licenses -out /licenses", "=build /licenses /licenses",
+	} {
 		if !strings.Contains(docker, want) {
 			t.Errorf("no %q in the Dockerfile", want)
 		}

@@ -31,7 +31,7 @@ var (
 	changeEvery = flag.Duration("change-every", time.Minute, "mean time between two changes of a runtime")
 	hold        = flag.Duration("hold", time.Minute, "duration of a scenario, or of its fault")
 	lease       = flag.Duration("lease", 8*time.Second, "duration of the lease of a leader")
-	protocol    = flag.String("protocol", "h2", "protocol of the agents: h2 or http/1.1")
+	protocol    = flag.String("protocol", "", "protocol of the agents: h2 or http/1.1 (default that of the agent)")
 	patience    = flag.Duration("patience", 5*time.Minute, "bound of each wait for a condition")
 )
 

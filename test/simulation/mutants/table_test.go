@@ -139,6 +139,14 @@ func outboxMutants() []mutant {
 			"beat.Pending += int64(len(l.resends))", "_ = l.resends",
 		},
 		{
+			"outbox: early heartbeats without a change", "core/outbox/heartbeat.go",
+			"if stateOf(&beat) != last.state || !last.losing", "if stateOf(&beat) == last.state || !last.losing",
+		},
+		{
+			"outbox: no early heartbeats", "core/outbox/heartbeat.go",
+			"if p.leaving == stays && at.Before(p.next) {", "if p.leaving == stays && at.Before(p.extra) {",
+		},
+		{
 			"outbox: calls in flight count as failures in a row (row 2)", conclude,
 			"case whole == nil, ctx.Err() != nil, c.started.Before(l.paused):", "case whole == nil, ctx.Err() != nil:",
 		},

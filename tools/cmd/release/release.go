@@ -72,15 +72,9 @@ func (r *release) makeClone(ctx context.Context) (err error) {
 	if r.clone, err = modules.NewClone(ctx, r.root, filepath.Join(r.scratch, "clone"), "HEAD"); err != nil {
 		return err
 	}
-	if r.all, err = modules.Load(r.clone.Dir); err != nil {
-		return err
-	}
-	for _, m := range r.all {
-		if m.Released() {
-			r.released = append(r.released, m)
-		}
-	}
-	return nil
+	r.all, err = modules.Load(r.clone.Dir)
+	r.released = modules.OnlyReleased(r.all)
+	return err
 }
 
 // pin makes the only commit of the release, beside all branches, and all tags.

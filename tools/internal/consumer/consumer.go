@@ -21,7 +21,7 @@ import (
 const timeout = 30 * time.Minute
 
 // Check runs all checks and prints a line for each. It needs no network when the module cache has
-// the modules of others. At the end it removes our modules from the module cache.
+// the modules of others. At the end it removes the release from the module cache.
 func Check(ctx context.Context, root string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -33,7 +33,10 @@ func Check(ctx context.Context, root string, out io.Writer) error {
 	if err = w.prepare(ctx, root); err == nil {
 		err = w.runAll(ctx, out)
 	}
-	return errors.Join(err, w.forget(context.WithoutCancel(ctx)), os.RemoveAll(scratch))
+	if w.Clone != nil {
+		err = errors.Join(err, w.Forget(context.WithoutCancel(ctx), w.released, w.version))
+	}
+	return errors.Join(err, os.RemoveAll(scratch))
 }
 
 // world is a folder outside of the repository, with a clone.
@@ -41,9 +44,9 @@ type world struct {
 	*modules.Clone
 
 	dir string
-	// commit is that of the working tree, and version its tag.
-	commit, version string
-	all, released   []modules.Module
+	// version is that of the release.
+	version       string
+	all, released []modules.Module
 }
 
 // identity makes commits on a machine where git has none.
@@ -74,25 +77,10 @@ func (w *world) prepare(ctx context.Context, root string) error {
 		}
 	}
 	tree, treeErr := modules.Git(ctx, w.Dir, "rev-parse", "--short=12", "HEAD^{tree}")
-	commit, commitErr := modules.Git(ctx, w.Dir, "rev-parse", "HEAD")
-	w.commit, w.version = commit, "v0.0.0-h"+tree
+	w.version = "v0.0.0-h" + tree
 	all, loadErr := modules.Load(w.Dir)
-	for _, m := range all {
-		if m.Released() {
-			w.released = append(w.released, m)
-		}
-	}
-	w.all = all
-	return errors.Join(err, treeErr, commitErr, loadErr)
-}
-
-func (w *world) forget(ctx context.Context) error {
-	if w.Clone == nil {
-		return nil
-	}
-	pseudo, err := modules.Git(ctx, w.Dir, "log", "-1", "--abbrev=12", "--date=format-local:%Y%m%d%H%M%S",
-		"--format=v0.0.0-%cd-%h", w.commit)
-	return errors.Join(err, w.Forget(ctx, w.released, w.version), w.Forget(ctx, w.released, pseudo))
+	w.all, w.released = all, modules.OnlyReleased(all)
+	return errors.Join(err, treeErr, loadErr)
 }
 
 func (w *world) runAll(ctx context.Context, out io.Writer) error {

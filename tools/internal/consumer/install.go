@@ -4,36 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
-// checkCommit imports each transport and source at the commit, as it is: the versions by which our
-// modules require each other must exist.
+// checkCommit vets each released module as an importer of that module alone gets it from the
+// commit: with its siblings at the versions that its go.mod names.
 func (w *world) checkCommit(ctx context.Context) (string, error) {
 	shallow, err := modules.Git(ctx, w.Dir, "rev-parse", "--is-shallow-repository")
 	if err != nil || shallow == "true" {
 		return "not checked: the history is not here, git fetch --unshallow", err
 	}
-	imports := []string{modules.Path("listener"), modules.Path("adapters/httpmtls"), modules.Path("adapters/admission")}
-	dir := filepath.Join(w.dir, "commit")
-	code := "package main\n\nimport (\n\t_ \"" + strings.Join(imports, "\"\n\t_ \"") + "\"\n)\n\nfunc main() {}\n"
-	err = errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "main.go"), []byte(code), 0o600),
-		os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/commit\n\ngo 1.26.0\n"), 0o600),
-		w.writeSums(dir))
-	for _, args := range [][]string{
-		{"get", imports[1] + "@" + w.commit},
-		{"get", modules.Root + "@" + w.commit, imports[1] + "@" + w.commit, imports[2] + "@" + w.commit},
-		{"build", "./..."},
-	} {
-		if err == nil {
-			_, err = w.Run(ctx, dir, "go", args...)
+	for _, m := range w.released {
+		if len(m.Siblings) > 0 {
+			err = errors.Join(err, w.vetAlone(ctx, m))
 		}
 	}
-	return "go get ...@" + w.commit[:12], err
+	_, restored := modules.Git(ctx, w.Dir, "checkout", "--quiet", ".")
+	return "each module builds with the siblings that it requires", errors.Join(err, restored)
+}
+
+// vetAlone replaces each sibling of m by the version that is required, which is that of a commit
+// before this one. Without a replacement, the go command upgrades a sibling that lacks a package.
+func (w *world) vetAlone(ctx context.Context, m modules.Module) error {
+	edit := []string{"mod", "edit"}
+	for _, sibling := range m.Siblings {
+		path := modules.Path(sibling)
+		edit = append(edit, "-replace="+path+"="+path+"@"+m.Version)
+	}
+	commit := m.Version[strings.LastIndex(m.Version, "-")+1:] // Or the tag.
+	_, err := modules.Git(ctx, w.Dir, "merge-base", "--is-ancestor", commit, "HEAD")
+	for _, args := range [][]string{edit, {"vet", "./..."}} {
+		if err == nil {
+			_, err = w.Run(ctx, filepath.Join(w.Dir, filepath.FromSlash(m.Dir)), "go", args...)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("%s requires %s. To repair: commit, make tidy VERSION=HEAD, commit: %w", m.Dir, m.Version, err)
+	}
+	return err
 }
 
 // checkRelease makes the commit and the tags of a release.

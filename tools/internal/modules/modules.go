@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/mod/modfile"
 )
@@ -21,10 +22,17 @@ type Module struct {
 	Path string
 	// Siblings are the folders of the required modules of this repository.
 	Siblings []string
+	// Version is that at which it requires them, the same for all.
+	Version string
 }
 
 // Released reports whether the module has version tags.
 func (m Module) Released() bool { return Released(m.Dir) }
+
+// OnlyReleased returns the modules that have version tags.
+func OnlyReleased(all []Module) []Module {
+	return slices.DeleteFunc(slices.Clone(all), func(m Module) bool { return !m.Released() })
+}
 
 // Tag is the name of the version tag of the module.
 func (m Module) Tag(version string) string { return path.Join(m.Dir, version) }
@@ -63,7 +71,7 @@ func read(root, dir string) (Module, error) {
 	m := Module{Dir: dir, Path: file.Module.Mod.Path}
 	for _, required := range file.Require {
 		if sibling, ok := Folder(required.Mod.Path); ok {
-			m.Siblings = append(m.Siblings, sibling)
+			m.Siblings, m.Version = append(m.Siblings, sibling), required.Mod.Version
 		}
 	}
 	return m, nil

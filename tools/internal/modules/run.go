@@ -68,9 +68,7 @@ func (c *Clone) Run(ctx context.Context, dir, name string, args ...string) (stri
 
 // Install installs a program, such as example.com/program@v1.0.0, into the folder bin.
 func (c *Clone) Install(ctx context.Context, bin, program string) error {
-	cmd := exec.CommandContext(ctx, "go", "install", program)
-	cmd.Dir, cmd.Env = os.TempDir(), append(c.environment(), "GOBIN="+bin)
-	_, err := command.Output(cmd)
+	_, err := c.Run(ctx, os.TempDir(), "env", "GOBIN="+bin, "go", "install", program)
 	return err
 }
 
