@@ -48,7 +48,7 @@ func TestTakeover(t *testing.T) {
 	})
 	w.eventually("the event starts a reconcile, or a resync in its place after a stall of the agent", func() bool {
 		counts, err := w.Reconciles(t.Context())
-		log, logErr := os.ReadFile(filepath.Join(w.Dir, "logs", "runtime-1-agent.log"))
+		log, logErr := os.ReadFile(filepath.Join(w.Dir, "logs", "runtime-1-runtime-watcher.log"))
 		return errors.Join(err, logErr) == nil && (counts[[2]string{string(kymaManager), "event"}] > 0 ||
 			bytes.Contains(log, []byte("a resync is requested")) && counts[[2]string{string(kymaManager), "resync"}] > 0)
 	})
