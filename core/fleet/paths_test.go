@@ -16,8 +16,16 @@ func on(path chan struct{}, m message) message {
 	return m
 }
 
+// reconnects is the longest time that an agent takes.
+const reconnects = 30 * time.Second
+
+func reconnect(r *rig, first, second chan struct{}) {
+	close(first)
+	time.Sleep(reconnects)
+	r.observe(on(second, beat("e", 2, 1)))
+}
+
 func TestEndOfTheLastPath(t *testing.T) {
-	const reconnects = 30 * time.Second
 	for name, test := range map[string]struct {
 		play  func(r *rig, first, second chan struct{})
 		after time.Duration
@@ -29,11 +37,7 @@ func TestEndOfTheLastPath(t *testing.T) {
 		},
 		"an idle agent":  {func(*rig, chan struct{}, chan struct{}) {}, 2*seldom - time.Second, fleet.Fresh},
 		"a frozen agent": {func(*rig, chan struct{}, chan struct{}) {}, 2*seldom + time.Second, fleet.Stale},
-		"a connection that the listener closed": {func(r *rig, first, second chan struct{}) {
-			close(first)
-			time.Sleep(reconnects)
-			r.observe(on(second, beat("e", 2, 1)))
-		}, seldom, fleet.Fresh},
+		"a connection that the listener closed": {reconnect, seldom, fleet.Fresh},
 		"the end of one of two paths": {func(r *rig, first, second chan struct{}) {
 			r.observe(on(second, beat("e", 2, 1)))
 			close(first)
