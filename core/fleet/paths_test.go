@@ -35,8 +35,8 @@ func TestEndOfTheLastPath(t *testing.T) {
 		"an agent that may reconnect": {
 			func(_ *rig, first, _ chan struct{}) { close(first) }, reconnects, fleet.Fresh,
 		},
-		"an idle agent":  {func(*rig, chan struct{}, chan struct{}) {}, 2*seldom - time.Second, fleet.Fresh},
-		"a frozen agent": {func(*rig, chan struct{}, chan struct{}) {}, 2*seldom + time.Second, fleet.Stale},
+		"an idle agent":                         {func(*rig, chan struct{}, chan struct{}) {}, 2*seldom - time.Second, fleet.Fresh},
+		"a frozen agent":                        {func(*rig, chan struct{}, chan struct{}) {}, 2*seldom + time.Second, fleet.Stale},
 		"a connection that the listener closed": {reconnect, seldom, fleet.Fresh},
 		"the end of one of two paths": {func(r *rig, first, second chan struct{}) {
 			r.observe(on(second, beat("e", 2, 1)))

@@ -245,7 +245,7 @@ func TestCalls(t *testing.T) {
 				if !batch.Events[0].Resync {
 					return errRefused
 				}
-				wait(5 * second)(nil, nil)
+				wait(5*second)(nil, nil)
 				return nil
 			},
 			steps: []step{resync, wait(50 * ms), write("a"), wait(time.Minute)},
