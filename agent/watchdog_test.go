@@ -34,7 +34,8 @@ func TestWatchdog(t *testing.T) {
 					Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
 					Listen: func(context.Context, string, string) (net.Listener, error) { return make(deaf), nil },
 					Transport: core.ForwarderFunc(func(ctx context.Context, _ core.Manager, _ core.Batch) error {
-						if calls++; calls == 1 {
+						calls++
+						if calls == 1 {
 							return nil
 						}
 						return test.forward(ctx, hang)

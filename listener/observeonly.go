@@ -61,7 +61,7 @@ func (o *observedPeers) identify(r *http.Request) (core.Peer, error) {
 	return peer, failed
 }
 
-// observedLog notes what was taken although it would be refused.
+// observedLog notes events that were taken although they would be refused.
 type observedLog struct{ log *slog.Logger }
 
 func newObservedLog(logger *slog.Logger) observedLog {

@@ -22,7 +22,7 @@ type paths struct {
 	lost time.Time
 }
 
-// observe takes in the path of a request, nil for one whose end is not noticed.
+// observe takes in the path of a request. The path is nil if its end is not noticed.
 func (p *paths) observe(path <-chan struct{}, interval time.Duration) {
 	p.lost = time.Time{}
 	if interval <= defaultInterval {

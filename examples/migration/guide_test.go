@@ -24,21 +24,33 @@ type chapter struct {
 
 func chapters() []chapter {
 	return []chapter{
-		{"1. Image of the agent", (*world).setImage, (*world).returnImage,
-			"our image in today's Deployments", "the image of today"},
-		{"2. Listener", (*world).setListener, (*world).returnListener,
-			"our listener in the operator, contract v2; the events of a wrong skr-domain wait", "the listener of today"},
-		{"3. Watchers and routes", (*world).setWatchers, (*world).returnWatchers,
+		{
+			"1. Image of the agent", (*world).setImage, (*world).returnImage,
+			"our image in today's Deployments", "the image of today",
+		},
+		{
+			"2. Listener", (*world).setListener, (*world).returnListener,
+			"our listener in the operator, contract v2; the events of a wrong skr-domain wait", "the listener of today",
+		},
+		{
+			"3. Watchers and routes", (*world).setWatchers, (*world).returnWatchers,
 			"our definition, Watcher controller and routes; the policy allows contract v3",
-			"Watchers, routes and the policy of today"},
-		{"4. Certificates", (*world).setCertificates, (*world).returnCertificates,
+			"Watchers, routes and the policy of today",
+		},
+		{
+			"4. Certificates", (*world).setCertificates, (*world).returnCertificates,
 			"our certificates, with the imported CA and the gateway's Secret",
-			"the gateway's Secret belongs to the operator of today again"},
-		{"5. Agents beside the former ones", (*world).addAgents, (*world).removeAgents,
+			"the gateway's Secret belongs to the operator of today again",
+		},
+		{
+			"5. Agents beside the former ones", (*world).addAgents, (*world).removeAgents,
 			"our agents beside those of today, with both webhook configurations, at last in a hibernated runtime",
-			"our agents leave, with their certificates and the finalizer"},
-		{"6. Removal of the former agents", (*world).removeFormer, (*world).addFormer,
-			"the objects of today are removed from the runtimes; all runtimes are fresh", "agents of today beside ours"},
+			"our agents leave, with their certificates and the finalizer",
+		},
+		{
+			"6. Removal of the former agents", (*world).removeFormer, (*world).addFormer,
+			"the objects of today are removed from the runtimes; all runtimes are fresh", "agents of today beside ours",
+		},
 		{"7. CA", (*world).rotate, nil, "a CA of ours replaces that of today, confirmed by every runtime", ""},
 		{"8. Cleaning up", (*world).cleanUp, nil, "the certificates of today are removed", ""},
 		{title: "Metrics"},
@@ -71,7 +83,7 @@ var (
 
 // read returns the sections of a page. The text before the first heading has no title.
 func read(page string) (all []section) {
-	for _, text := range strings.Split(page, "\n## ") {
+	for text := range strings.SplitSeq(page, "\n## ") {
 		title, rest, _ := strings.Cut(text, "\n")
 		if len(all) == 0 {
 			title, rest = "", text

@@ -73,7 +73,8 @@ func (d *demo) configureBroker() (string, error) {
 	}
 	dir := filepath.Join(d.keys(), "nats")
 	file := func(name string) string { return filepath.Join(dir, name) }
-	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"), file("tls.crt"), file("tls.key"), file("ca.crt"), users)
+	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"),
+		file("tls.crt"), file("tls.key"), file("ca.crt"), users)
 	files := testpki.Files(leaf, d.pki.ca)
 	files["nats.conf"] = []byte(config)
 	err = os.Mkdir(dir, 0o700)

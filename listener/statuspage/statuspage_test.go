@@ -333,7 +333,8 @@ func TestInstallationsAreAHundredAtOnce(t *testing.T) {
 		Total    int
 		Problems []struct{}
 	}
-	if parse(t, get(handler, ""), &view); view.Total != 10_000 || len(view.Problems) != 100 {
+	parse(t, get(handler, ""), &view)
+	if view.Total != 10_000 || len(view.Problems) != 100 {
 		t.Errorf("%d of %d problems", len(view.Problems), view.Total)
 	}
 }

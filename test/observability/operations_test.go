@@ -54,7 +54,7 @@ func TestRunbooks(t *testing.T) {
 		if rule.Annotations["runbook_url"] == "" || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" {
 			t.Errorf("%s: want a runbook_url, a severity and a summary", rule.Alert)
 		}
-		if _, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], runbooks+"#"); anchor != strings.ToLower(rule.Alert) {
+		if _, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], runbooks+"#"); !strings.EqualFold(anchor, rule.Alert) {
 			t.Errorf("%s has the runbook %q", rule.Alert, anchor)
 		}
 	}

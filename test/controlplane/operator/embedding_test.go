@@ -112,7 +112,8 @@ func (l *lab) testEmbedding(t *testing.T) {
 	skr1 := l.runtime(t, "skr-1", "skr-1.example.com")
 	o.accepted(t, skr1, "kcp-system/skr-1")
 	answer := must(skr1.client.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+page+"/fleet", http.NoBody))))
-	if answer.Body.Close(); answer.StatusCode != http.StatusUnauthorized {
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("the page answers %d without a token, want 401", answer.StatusCode)
 	}
 	series := make(map[string]bool)

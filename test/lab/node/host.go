@@ -38,7 +38,8 @@ type HostOptions struct {
 // Pods with others count as available. Leases go with their namespace.
 func NewHost(opts Options) (*Node, error) {
 	n := &Node{opts: opts}
-	return n, n.settle()
+	err := n.settle()
+	return n, err
 }
 
 // Run is like [Node.Start], for [NewHost]. The caller calls stop before it stops the API server.

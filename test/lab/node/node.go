@@ -93,7 +93,7 @@ func New(t testing.TB, opts Options) *Node {
 
 // settle makes the folder of the node. The path of a socket must be short.
 func (n *Node) settle() (err error) {
-	if n.dir, err = os.MkdirTemp("", "node-"); err != nil { //nolint:usetesting // That of t.TempDir is too long.
+	if n.dir, err = os.MkdirTemp("", "node-"); err != nil {
 		return err
 	}
 	text, err := json.Marshal(map[string]any{

@@ -52,7 +52,8 @@ func TestKyma(t *testing.T) {
 		{"dead cluster", w.testDeadCluster, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			defer func(before *testing.T) { w.t = before }(w.t)
+			before := w.t
+			defer func() { w.t = before }()
 			w.t = t
 			w.reset(test.modules...)
 			test.test(t)

@@ -82,7 +82,7 @@ func (r *Runtime) Inventory(ctx context.Context) (objects []string, err error) {
 	return objects, err
 }
 
-// The beginnings of the names of images that the lab runs: that of the agent, and that of ../../module.
+// The names of images that the lab runs begin so: the agent, and ../../module.
 // Other images of modules count as available.
 const agentImage, managerImage = "runtime-watcher-agent", "keda.example.com/keda-manager:"
 
