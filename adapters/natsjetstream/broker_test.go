@@ -155,7 +155,10 @@ func run(t *testing.T, c *natsjetstream.Consumer) (stop func()) {
 // socket that never listens holds it.
 func reservedAddr(t *testing.T) string {
 	t.Helper()
-	holder := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))
+	syscall.ForkLock.RLock()
+	holder := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))
+	syscall.CloseOnExec(holder)
+	syscall.ForkLock.RUnlock()
 	t.Cleanup(func() { _ = syscall.Close(holder) })
 	err := syscall.Bind(holder, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
 	if err = errors.Join(err, syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)); err != nil {
