@@ -140,15 +140,15 @@ require (
 
 require (
 	github.com/prometheus/common v0.72.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261125194344-7cee2332e438
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261125194344-7cee2332e438
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261125194344-7cee2332e438
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261125194344-7cee2332e438
-	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261125194344-7cee2332e438
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261125194344-7cee2332e438
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261125194344-7cee2332e438
-	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261125194344-7cee2332e438
-	github.com/runtime-watcher/runtime-watcher/test v0.0.0-20261125194344-7cee2332e438
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher/test v0.0.0-20261125201227-c1c190f2f85c
 )
 
 replace (

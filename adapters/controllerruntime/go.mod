@@ -15,7 +15,7 @@ require (
 	k8s.io/api v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125194344-7cee2332e438
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125201227-c1c190f2f85c
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

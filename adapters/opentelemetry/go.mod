@@ -9,7 +9,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125194344-7cee2332e438
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125201227-c1c190f2f85c
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
