@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"sync"
 	"syscall"
 	"time"
 
@@ -52,9 +53,11 @@ type settings struct {
 	manager        core.Manager
 	only           string
 	script, single bool
-	contract       contract.Version // that a sender speaks
-	patience       time.Duration
-	command        []string
+	// running are the processes that were started. They end with the check or the run.
+	running  *sync.WaitGroup
+	contract contract.Version // that a sender speaks
+	patience time.Duration
+	command  []string
 }
 
 func parse(end conformance.End, args []string, stderr io.Writer) (s settings, err error) {
@@ -73,6 +76,7 @@ func parse(end conformance.End, args []string, stderr io.Writer) (s settings, er
 	flags.DurationVar(&s.patience, "patience", patience, "longest `time` of a prompt step")
 	err = flags.Parse(args)
 	s.command = flags.Args()
+	s.running = &sync.WaitGroup{}
 	s.script, s.contract = s.script || len(s.command) > 0, contract.V3
 	return s, err
 }
@@ -102,7 +106,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer func() { _ = os.RemoveAll(s.dir) }() //nolint:gosec // It was made above.
 	to := newReport(end, only)
-	if err := judge(ctx, s, to, stdout, stderr); err != nil {
+	err = judge(ctx, s, to, stdout, stderr)
+	s.running.Wait()
+	if err != nil {
 		return err
 	}
 	return to.write(stdout, s.junit)

@@ -110,13 +110,13 @@ func (e *endpoint) start(ctx context.Context, stderr io.Writer, line func([]byte
 		return nil, err
 	}
 	p := &process{stdin, make(chan struct{})}
-	go func() {
+	e.running.Go(func() {
 		defer close(p.ended)
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			line(lines.Bytes())
 		}
 		_ = cmd.Wait()
-	}()
+	})
 	return p, nil
 }
 

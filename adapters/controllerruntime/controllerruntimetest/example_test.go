@@ -61,7 +61,7 @@ func ExampleCache() {
 
 	runtime := listenertest.Forwarder(events, core.Peer{ID: "runtime-1", DNSNames: []string{"one.example.com"}})
 	change := core.NewBatch(coretest.Changed("Deployment", "default", "demo"))
-	for errors.Is(runtime.Forward(ctx, "my-operator", change), core.ErrNotReady) { // The controller starts.
+	for runtime.Forward(ctx, "my-operator", change) != nil { // The controller starts.
 	}
 	fmt.Println("reconcile", <-reconciled)
 	stop()
