@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// An agent whose transport hangs ends, so that its open connection does not keep it fresh. One that
-// waits as it is asked to goes on.
+// An agent ends when its transport hangs, so that its open connection does not keep it fresh. An
+// agent that waits as the control plane asks goes on.
 func TestWatchdog(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

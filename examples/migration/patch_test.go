@@ -49,8 +49,8 @@ func TestPatches(t *testing.T) {
 	}
 }
 
-// TestPatchesOfCommit applies them to lifecycle-manager itself, whose modules need no other version. It needs
-// -lifecycle-manager.
+// TestPatchesOfCommit applies them to lifecycle-manager itself. Its modules must need no other version. The test
+// needs -lifecycle-manager.
 func TestPatchesOfCommit(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"cmd/main.go", "internal/controller/kyma/setup.go", "internal/controller/kyma/controller.go"} {
