@@ -61,7 +61,9 @@ func ExampleCache() {
 
 	runtime := listenertest.Forwarder(events, core.Peer{ID: "runtime-1", DNSNames: []string{"one.example.com"}})
 	change := core.NewBatch(coretest.Changed("Deployment", "default", "demo"))
-	for runtime.Forward(ctx, "my-operator", change) != nil { // The controller starts.
+	sent := false
+	for !sent { // Until the controller has started.
+		sent = runtime.Forward(ctx, "my-operator", change) == nil
 	}
 	fmt.Println("reconcile", <-reconciled)
 	stop()
