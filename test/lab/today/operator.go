@@ -49,27 +49,26 @@ type Operator struct {
 
 	mu     sync.Mutex
 	duties Duties
+	fresh  bool // duties are new
 	// rootSeen is the version of the CA's Secret that the gateway's Secret was last kept for.
 	rootSeen string
 }
 
-// Set changes the duties. The round in progress still has the former ones.
+// Set waits for the round in progress, and changes the duties.
 func (o *Operator) Set(change func(d *Duties)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	change(&o.duties)
+	o.fresh = true
 }
 
-// Run works until ctx ends. report gets the errors of a round, which is repeated.
+// Run works until ctx ends. A round comes every 2 s, and 200 ms after Set at the latest. report gets the errors of a
+// round, which is repeated.
 func (o *Operator) Run(ctx context.Context, report func(error)) {
-	tick := time.NewTicker(500 * time.Millisecond)
+	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for ctx.Err() == nil {
-		o.mu.Lock()
-		duties := o.duties
-		err := o.round(ctx, duties) // Set waits, so that no round overlaps with other duties.
-		o.mu.Unlock()
-		if err != nil && ctx.Err() == nil {
+	for n := 0; ctx.Err() == nil; n++ {
+		if err := o.work(ctx, n%10 == 0); err != nil && ctx.Err() == nil {
 			report(err)
 		}
 		select {
@@ -77,6 +76,18 @@ func (o *Operator) Run(ctx context.Context, report func(error)) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// work does a round if its time has come, after Set, or after one that failed.
+func (o *Operator) work(ctx context.Context, due bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !due && !o.fresh {
+		return nil
+	}
+	err := o.round(ctx, o.duties) // Set waits, so that no round overlaps with other duties.
+	o.fresh = err != nil
+	return err
 }
 
 func (o *Operator) round(ctx context.Context, d Duties) error {
