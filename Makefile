@@ -182,14 +182,13 @@ fmt: $(TOOLS)/golangci-lint ## Format the code as lint requires
 fuzz: ## Fuzz every decoder of untrusted bytes, FUZZTIME each (30s)
 	@GO='$(GO)' FUZZTIME='$(FUZZTIME)' tools/fuzz.sh $(MODULES)
 
-# GOWORK=off, because gremlins downloads all modules that a go.mod lists. It copies one module, so that the siblings of an
-# adapter are missing: only the root module can be mutated. It runs the tests of the mutant's package only. FOUND is the
-# least share in percent, of what a package finds itself. The goal is 90.
-MUTANTS ?= ./core/contract ./core/fleet ./core/intake ./core/outbox ./core/watch ./listener ./keys
+# gremlins runs the tests of the mutant's package only. FOUND is the least share in percent, of what a package finds itself.
+# The goal is 90.
+MUTANTS ?= core/contract core/fleet core/intake core/outbox core/watch listener keys adapters/httpmtls adapters/natsjetstream
 FOUND ?= 60
 .PHONY: mutants
-mutants: $(TOOLS)/gremlins ## Mutate the syntax tree of MUTANTS (core, listener, keys). Fails if less than FOUND percent (60) are found
-	@failed=; for p in $(MUTANTS); do GOWORK=off $(TOOLS)/gremlins unleash "$$p" --timeout-coefficient 20 --threshold-efficacy $(FOUND) --output-statuses lt || failed=1; done; [ -z "$$failed" ]
+mutants: $(TOOLS)/gremlins ## Mutate the syntax tree of MUTANTS (core, listener, keys, transports). Fails if less than FOUND percent (60) are found
+	@tools/mutants.sh $(TOOLS)/gremlins $(FOUND) $(MUTANTS)
 
 .PHONY: bench
 bench: ## Run the benchmarks that match BENCH (all), BENCHTIME each (1s)
