@@ -27,7 +27,7 @@ func BenchmarkAccept(b *testing.B) {
 
 // BenchmarkAcceptWithoutRoom has new keys only, for each of which another one has to give way.
 func BenchmarkAcceptWithoutRoom(b *testing.B) {
-	o, err := outbox.New(newPlane(nil), outbox.Options{})
+	o, err := outbox.New(&plane{}, outbox.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func BenchmarkAcceptWithoutRoom(b *testing.B) {
 
 func fill(b *testing.B, pending int) *outbox.Outbox {
 	b.Helper()
-	o, err := outbox.New(newPlane(nil), outbox.Options{})
+	o, err := outbox.New(&plane{}, outbox.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
