@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -233,21 +232,6 @@ func TestOlderContractLosesNothing(t *testing.T) {
 	}
 }
 
-// A gateway with a route for each manager answers 404 for an invented one, in no words of ours. An
-// outbox must see that the manager may be unknown, or 100 such names keep their lanes for good.
-func TestForeign404MayBeAnUnknownManager(t *testing.T) {
-	keys := newPKI(t)
-	far := newFarEnd(t, keys.server, http.NotFound)
-	newest := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V3, httpmtls.Options{}))
-	defer newest.Close()
-	older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
-	defer older.Close()
-	forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
-	if err := forward(t, forwarder, event("a")); !errors.Is(err, core.ErrUnknownManager) {
-		t.Errorf("have %v, want one that is ErrUnknownManager", err)
-	}
-}
-
 // The first request of an agent may be a heartbeat, which the older contract cannot carry. A policy
 // of the gateway that forbids the newest contract must not delay the events for half a minute.
 func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
@@ -273,43 +257,6 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 	}
 	if err := forward(t, forwarder, event("a")); err != nil {
 		t.Errorf("the first event: %v", err)
-	}
-}
-
-// Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not
-// know.
-func TestUnknownContractAndUnknownManager(t *testing.T) {
-	for name, test := range map[string]struct {
-		version contract.Version
-		status  int
-		body    string
-		want    string
-	}{
-		"listener":            {contract.V3, 404, `{"reason":"unknown_manager"}`, reasons.UnknownManager},
-		"older listener":      {contract.V3, 404, `{"reason":"not_found"}`, reasons.UnknownContract},
-		"mux of Go":           {contract.V3, 404, "404 page not found\n", reasons.UnknownContract},
-		"gateway":             {contract.V3, 404, "", reasons.UnknownContract},
-		"policy of a gateway": {contract.V3, 403, "RBAC: access denied", reasons.UnknownContract},
-		"listener, forbidden": {contract.V3, 403, `{"reason":"san_mismatch"}`, reasons.Forbidden},
-		"policy, v2":          {contract.V2, 403, "RBAC: access denied", reasons.Forbidden},
-		"v2":                  {contract.V2, 404, "404 page not found\n", reasons.UnknownManager},
-	} {
-		t.Run(name, func(t *testing.T) {
-			keys := newPKI(t)
-			far := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(test.status)
-				_, _ = w.Write([]byte(test.body))
-			})
-			forwarder := must(httpmtls.NewForwarder(keys.client, far.address(), test.version, httpmtls.Options{}))
-			defer forwarder.Close()
-			failed := failureOf(t, forward(t, forwarder, event("a")))
-			if diff := cmp.Diff(test.want, failed.Reason()); diff != "" {
-				t.Errorf("reason (-want +got):\n%s", diff)
-			}
-			if strings.Contains(failed.Error(), `\`) {
-				t.Errorf("%v: want the reason in plain words", failed)
-			}
-		})
 	}
 }
 
