@@ -192,8 +192,7 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, accept)
 	for _, version := range []contract.Version{contract.V2, contract.V3} {
-		source := &switchSource{}
-		source.set(ends.client)
+		source := newSwitch(ends.client)
 		forwarder := must(httpmtls.NewForwarder(source, end.address(), version, httpmtls.Options{}))
 		t.Cleanup(func() { _ = forwarder.Close() })
 		source.set(nil)
@@ -344,6 +343,12 @@ func TestNewForwarderRefuses(t *testing.T) {
 // switchSource is material that a test replaces.
 type switchSource struct {
 	atomic.Pointer[keys.Material]
+}
+
+func newSwitch(material *keys.Material) *switchSource {
+	s := &switchSource{}
+	s.set(material)
+	return s
 }
 
 func (s *switchSource) set(material *keys.Material) { s.Store(material) }
