@@ -22,9 +22,7 @@ func quiet(number uint64, change func(*core.Heartbeat)) message {
 }
 
 // probe is the heartbeat of a process that checks the path and leaves.
-func probe(epoch string) message {
-	return of("agent", leaving(epoch, 1, 0))
-}
+func probe(epoch string) message { return of("agent", leaving(epoch, 1, 0)) }
 
 // The API server may reject the webhook certificate of an agent. That agent sends heartbeats like any other.
 func TestHeartbeatsAloneDoNotProveFreshness(t *testing.T) {

@@ -130,15 +130,3 @@ func TestExpiryOfASilentRuntimeIsKept(t *testing.T) {
 		}
 	})
 }
-
-// BenchmarkSummaries measures a scrape of a fleet with 10,000 runtimes.
-func BenchmarkSummaries(b *testing.B) {
-	f := newFleet(b, fleet.Options{})
-	for n := range 10_000 {
-		send(f, core.RuntimeID(strconv.Itoa(n)), kyma, beat("e", 1, 0))
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		f.Summaries()
-	}
-}

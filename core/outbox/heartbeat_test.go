@@ -80,19 +80,6 @@ func TestHeartbeatTellsHowTheOutboxFares(t *testing.T) {
 	})
 }
 
-func TestNoLeaveWithoutDelivery(t *testing.T) {
-	inBubble(t, scene{opts: outbox.Options{Epoch: "e", DrainTimeout: 5 * second}}, func(w *world) {
-		w.write("a")
-		time.Sleep(second)
-		w.setDown(true)
-		w.write("b")
-		w.stop()
-		if last := w.lastBeat(); last.Leaving {
-			t.Errorf("heartbeat %+v takes leave although an event was lost", last)
-		}
-	})
-}
-
 // A heartbeat that is on its way when the process ends is not the last one.
 func TestLeaveFollowsAHeartbeatThatIsOnItsWay(t *testing.T) {
 	slow := func(context.Context, int, core.Batch) error { time.Sleep(second); return nil }
@@ -257,23 +244,6 @@ func TestHeartbeatIsMadeWithoutTheLock(t *testing.T) {
 	})
 }
 
-// A number that is lost with its event, as that gave way to another one, does not end the
-// heartbeats.
-func TestLostNumberDoesNotEndTheHeartbeats(t *testing.T) {
-	opts := outbox.Options{Epoch: "e", MaxBatch: 100, MaxKeys: 10, HeartbeatInterval: second}
-	inBubble(t, scene{opts: opts}, func(w *world) {
-		w.setDown(true)
-		w.writeMany(10, "", 0)
-		time.Sleep(time.Minute) // They have their numbers.
-		for i := range 4 {
-			w.Accept("another", named(numbered("", i)))
-		}
-		w.setDown(false)
-		time.Sleep(time.Minute)
-		w.wantBetween(100, len(w.beats()), 140, "heartbeats of 2 managers in a minute")
-	})
-}
-
 // A new agent was unproved until its second heartbeat, and a fleet knew of a lost canary after 38 s.
 func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 	proved := time.Now()
@@ -365,35 +335,32 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 	})
 }
 
-// After an outage the control plane may be a new process, which knows nothing of this runtime. It
-// must not wait for the next interval.
+// After an outage the control plane may be a new process, which knows nothing of this runtime. A heartbeat must not
+// wait for the next interval. The first one travels with the events that waited, and reports them as pending. If they
+// have waited for long, the next one must follow at once: a runtime with old events is degraded until then.
 func TestHeartbeatFollowsAnOutage(t *testing.T) {
-	inBubble(t, scene{opts: known()}, func(w *world) {
-		time.Sleep(second)
-		w.setDown(true)
-		w.write("a")
-		time.Sleep(second)
-		w.setDown(false)
-		before := len(w.beats())
-		time.Sleep(2 * second)
-		w.wantBetween(1, len(w.beats())-before, 1, "heartbeats in the 2 s after an outage")
-	})
-}
-
-// The first heartbeat after an outage travels with the events that waited, and reports them as
-// pending. The next one must follow at once: a runtime with old events is degraded until then.
-func TestHeartbeatAfterAnOutageHasNothingPending(t *testing.T) {
-	inBubble(t, scene{opts: known()}, func(w *world) {
-		time.Sleep(second)
-		w.setDown(true)
-		w.write("a")
-		time.Sleep(2 * time.Minute)
-		w.setDown(false)
-		time.Sleep(outbox.Defaults().MaxBackoff)
-		if last := w.lastBeat(); last.OldestPending != 0 {
-			t.Errorf("the last heartbeat reports an event that is pending for %s, want none", last.OldestPending)
-		}
-	})
+	for name, test := range map[string]struct {
+		outage, soon time.Duration
+		most         int
+	}{
+		"short": {second, 2 * second, 1}, "long": {2 * time.Minute, outbox.Defaults().MaxBackoff, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, scene{opts: known()}, func(w *world) {
+				time.Sleep(second)
+				w.setDown(true)
+				w.write("a")
+				time.Sleep(test.outage)
+				w.setDown(false)
+				before := len(w.beats())
+				time.Sleep(test.soon)
+				w.wantBetween(1, len(w.beats())-before, test.most, "heartbeats soon after an outage")
+				if last := w.lastBeat(); name == "long" && last.OldestPending != 0 {
+					t.Errorf("the last heartbeat reports an event that is pending for %s, want none", last.OldestPending)
+				}
+			})
+		})
+	}
 }
 
 // A middlebox may cut each connection after its first request. The heartbeat after a recovery then fails, too. It

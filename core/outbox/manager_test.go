@@ -203,6 +203,7 @@ func TestSecondLaneOfAManagerHasIDsOfItsOwn(t *testing.T) {
 			w.Accept(manager, named("a"))
 			time.Sleep(time.Minute)
 		}
+		w.stop()
 		w.wantBetween(3, len(ids), 3, "IDs")
 	})
 }

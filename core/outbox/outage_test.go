@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,18 +32,18 @@ func outageFaults() []fault {
 	}
 }
 
-// control is a control plane for many runtimes that is down until setUp is called.
+// control is a control plane for many runtimes that is down until a test sets it up.
 type control struct {
 	fault fault
 
+	up      atomic.Bool
 	mu      sync.Mutex
-	up      bool
 	arrived map[string]time.Time // when the first event of a sender arrived, and when each of its events did
 }
 
 func (c *control) forward(sender string) func(*plane) core.Forwarder {
 	forward := func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		if !c.isUp() {
+		if !c.up.Load() {
 			return c.fault.answer(ctx, 0, batch)
 		}
 		c.mu.Lock()
@@ -64,18 +65,6 @@ func arrivedKeys(manager core.Manager, batch core.Batch) (all []string) {
 		}
 	}
 	return all
-}
-
-func (c *control) isUp() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.up
-}
-
-func (c *control) setUp() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.up = true
 }
 
 // After an hour without control plane, in which 200 objects go on changing for each of several
@@ -105,7 +94,7 @@ func testOutage(t *testing.T, fault fault, epoch string) {
 		time.Sleep(time.Second)
 	}
 	checkBalance(t, w.Outbox)
-	plane.setUp()
+	plane.up.Store(true)
 	ended := time.Now()
 	time.Sleep(recoveryGoal)
 	checkBalance(t, w.Outbox)
@@ -162,7 +151,7 @@ func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (ar
 		w.write("object")
 	}
 	time.Sleep(outage)
-	plane.setUp()
+	plane.up.Store(true)
 	ended := time.Now()
 	time.Sleep(recoveryGoal)
 	plane.mu.Lock()

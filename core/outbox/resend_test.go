@@ -36,6 +36,7 @@ func TestResendIsAnEventOfItsOwn(t *testing.T) {
 	})
 }
 
+// An object that never rests is still seen all the time, and seen last after its last write.
 func TestStreamOfWritesIsResentOnce(t *testing.T) {
 	inBubble(t, scene{opts: resends(second)}, func(w *world) {
 		for range 1000 {
@@ -43,6 +44,7 @@ func TestStreamOfWritesIsResentOnce(t *testing.T) {
 			time.Sleep(10 * ms)
 		}
 		last := elapsed() - 10*ms
+		w.wantBetween(50, len(w.seen()), 115, "calls in 10 s of writes, about one per settle time")
 		time.Sleep(time.Minute)
 		var late []time.Duration
 		for _, call := range w.seen() {
