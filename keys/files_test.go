@@ -380,7 +380,9 @@ func TestFilesFollow(t *testing.T) {
 			if err := os.RemoveAll(paths.CA); err != nil {
 				t.Fatal(err)
 			}
-			for receive(t, refused) != "unreadable" { // A file may be read between two that are replaced.
+			problem := receive(t, refused)
+			for problem != "unreadable" { // A file may be read between two that are replaced.
+				problem = receive(t, refused)
 			}
 		})
 	}
