@@ -132,7 +132,7 @@ func TestAnswers(t *testing.T) {
 			some, oneEvent := errors.AsType[core.EventErrors](err)
 			failure := failureOf(t, err)
 			got := meaning{core.IsPermanent(failure), oneEvent, core.Reason(failure), core.RetryAfter(failure), tc.want.Is}
-			if diff := cmp.Diff(tc.want, got, cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) })); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmp.Comparer(errors.Is)); diff != "" {
 				t.Errorf("%v: %s", err, diff)
 			}
 			if oneEvent && len(some) != 1 || tc.want.Is != nil && !errors.Is(failure, tc.want.Is) {

@@ -44,12 +44,12 @@ func TestUnknownVersionsNeitherEncodeNorDecode(t *testing.T) {
 func TestTraits(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[contract.Version]string{
-		contract.V1: "/v1/kyma/event application/json 200 1 16384 true false",
-		contract.V2: "/v2/kyma/event application/json 200 1 16384 false false",
-		contract.V3: "/v3/kyma/events application/cloudevents-batch+json 202 500 262144 false true",
+		contract.V1: "/v1/kyma/event application/json 200 1 16384, owner true, numbers false",
+		contract.V2: "/v2/kyma/event application/json 200 1 16384, owner false, numbers false",
+		contract.V3: "/v3/kyma/events application/cloudevents-batch+json 202 500 262144, owner false, numbers true",
 	} {
 		got := fmt.Sprint(version.Path("kyma"), " ", version.ContentType(), " ",
-			version.Status(), version.MaxEvents(), version.MaxBody(), version.NeedsOwner(), version.Numbered())
+			version.Status(), version.MaxEvents(), version.MaxBody(), ", owner ", version.NeedsOwner(), ", numbers ", version.Numbered())
 		if got != want {
 			t.Errorf("%s has the traits %s, want %s", version, got, want)
 		}

@@ -44,25 +44,30 @@ type rig struct {
 // inBubble runs a test against a fleet in fake time.
 func inBubble(t *testing.T, opts fleet.Options, test func(r *rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		if opts.Random == nil {
-			opts.Random = func() float64 { return 0.5 }
-		}
-		opts.Resynced = r.resynced
-		r.fleet = newFleet(t, opts)
-		r.fleet.OnChange(r.changed)
-		stop := start(t, r.fleet, kyma, core.HandlerFunc(r.handle))
-		test(r)
-		stop()
-	})
+	synctest.Test(t, func(t *testing.T) { playAgainst(t, opts, test) })
+}
+
+func playAgainst(t *testing.T, opts fleet.Options, play func(r *rig)) {
+	t.Helper()
+	r := &rig{t: t}
+	if opts.Random == nil {
+		opts.Random = func() float64 { return 0.5 }
+	}
+	opts.Resynced = r.resynced
+	r.fleet = newFleet(t, opts)
+	r.fleet.OnChange(r.changed)
+	stop := start(t, r.fleet, kyma, core.HandlerFunc(r.handle))
+	play(r)
+	stop()
 }
 
 // eachPlay runs tests against fleets with the default options.
 func eachPlay(t *testing.T, plays map[string]func(r *rig)) {
 	t.Helper()
 	for name, play := range plays {
-		t.Run(name, func(t *testing.T) { inBubble(t, fleet.Options{}, play) })
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { playAgainst(t, fleet.Options{}, play) })
+		})
 	}
 }
 

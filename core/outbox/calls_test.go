@@ -313,7 +313,7 @@ func TestCalls(t *testing.T) {
 				if !batch.Events[0].Resync {
 					return errRefused
 				}
-				time.Sleep(5 * second)
+				wait(5 * second)(nil)
 				return nil
 			},
 			steps: []step{resync, wait(50 * ms), write("a"), wait(time.Minute)},

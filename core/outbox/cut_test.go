@@ -43,7 +43,8 @@ func TestHeartbeatFollowsItsNumbers(t *testing.T) {
 		var seen uint64
 		for _, batch := range w.taken() {
 			for _, event := range batch.Events {
-				if seen++; event.Sequence != seen {
+				seen++
+				if event.Sequence != seen {
 					t.Errorf("event %d arrived as number %d", event.Sequence, seen)
 				}
 			}

@@ -82,8 +82,10 @@ func TestHeartbeatTellsHowTheOutboxFares(t *testing.T) {
 
 // A heartbeat that is on its way when the process ends is not the last one.
 func TestLeaveFollowsAHeartbeatThatIsOnItsWay(t *testing.T) {
-	slow := func(context.Context, int, core.Batch) error { time.Sleep(second); return nil }
-	inBubble(t, scene{opts: known(), answer: slow}, func(w *world) {
+	inBubble(t, scene{
+		opts:   known(),
+		answer: func(context.Context, int, core.Batch) error { time.Sleep(second); return nil },
+	}, func(w *world) {
 		time.Sleep(500 * ms) // The first is on its way.
 		w.stop()
 		if beats := w.beats(); len(beats) != 2 || beats[0].Leaving || !beats[1].Leaving {

@@ -61,7 +61,7 @@ func (c *cluster) set(bypassed int, err error) {
 const always = 1 << 30
 
 // start runs a canary, and returns it with what ends it.
-func start(t *testing.T, write canary.Write, opts canary.Options) (c *canary.Canary, stop func()) {
+func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canary, func()) {
 	t.Helper()
 	c, err := canary.New(write, opts)
 	if err != nil {
