@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -40,40 +41,18 @@ func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 	}
 }
 
-func TestKindWord(t *testing.T) {
-	t.Parallel()
-	for want, event := range map[string]core.WatchEvent{"changed": {}, "resync": {Resync: true}} {
-		if got := event.KindWord(); got != want {
-			t.Errorf("KindWord of %+v = %q, want %q", event, got, want)
-		}
-	}
-}
-
 func TestNewBatchHasNoNumbers(t *testing.T) {
 	t.Parallel()
 	batch := core.NewBatch(core.WatchEvent{Generation: 1}, core.WatchEvent{Resync: true})
-	if len(batch.Events) != 2 || batch.Events[0].Generation != 1 || !batch.Events[1].Resync {
-		t.Errorf("NewBatch has the events %+v", batch.Events)
+	want := core.Batch{Events: []core.Numbered{{WatchEvent: core.WatchEvent{Generation: 1}}, {WatchEvent: core.WatchEvent{Resync: true}}}}
+	if diff := cmp.Diff(want, batch); diff != "" {
+		t.Errorf("NewBatch (-want +got):\n%s", diff)
 	}
-	if batch.Source != "" || batch.Epoch != "" || batch.Heartbeat != nil ||
-		batch.Events[0].Sequence != 0 || batch.Events[0].ID != "" {
-		t.Errorf("NewBatch = %+v, want a batch without numbers", batch)
+	if words := batch.Events[0].KindWord() + " " + batch.Events[1].KindWord(); words != "changed resync" {
+		t.Errorf("KindWords %q", words)
 	}
-}
-
-func TestIsEmpty(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		batch core.Batch
-		want  bool
-	}{
-		"zero value": {core.Batch{}, true},
-		"claims":     {core.Batch{Source: "r", Epoch: "e"}, true},
-		"events":     {core.NewBatch(core.WatchEvent{}), false},
-		"heartbeat":  {core.Batch{Heartbeat: &core.Heartbeat{}}, false},
-	} {
-		if got := tt.batch.IsEmpty(); got != tt.want {
-			t.Errorf("%s: IsEmpty = %v, want %v", name, got, tt.want)
-		}
+	beat := core.Batch{Heartbeat: &core.Heartbeat{}}
+	if claims := (core.Batch{Source: "r", Epoch: "e"}); !claims.IsEmpty() || batch.IsEmpty() || beat.IsEmpty() {
+		t.Error("a batch with events or a heartbeat is empty, or one with claims is not")
 	}
 }

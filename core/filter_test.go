@@ -97,13 +97,96 @@ type filterTest struct {
 
 func TestComparingFilters(t *testing.T) {
 	t.Parallel()
-	for _, tests := range [][]filterTest{
-		lifecycleTests(), specTests(), selectionTests(), contentTests(), statusTests(), subresourceTests(), otherTests(),
-		doubtTests(),
+	never, always, spec, status := verdicts{}, verdicts{true, true}, verdicts{spec: true}, verdicts{status: true}
+	for _, tt := range []filterTest{
+		// The beginning and the end of an object.
+		{"create", create, "", absent, base, always},
+		{"create without spec", create, "", absent, config, always},
+		{"delete", remove, "", base, absent, always},
+		{"delete with both states", remove, "", base, base, always},
+		{"deletion begins", update, "", base, deleting, always},
+		{"deletion goes on", update, "", deleting, deleting, never},
+		{"deletion is taken back", update, "", deleting, base, never},
+		{"last finalizer", update, "", oneFinalizer, base, always},
+		{"all finalizers at once", update, "", twoFinalizers, base, always},
+		{"not the last finalizer", update, "", twoFinalizers, oneFinalizer, never},
+		{"first finalizer", update, "", base, oneFinalizer, never},
+
+		// The main resource: the spec.
+		{"nothing", update, "", base, base, never},
+		{"spec", update, "", base, otherSpec, spec},
+		{"spec back", update, "", otherSpec, base, spec},
+		{"status through the resource", update, "", base, otherStatus, never},
+		{"annotation of an object with spec", update, "", base, otherNotes, never},
+		{"spec appears", update, "", noSpec, base, spec},
+		{"spec goes", update, "", base, noSpec, spec},
+		{"spec becomes null", update, "", base, nullSpec, spec},
+		{"absent and null are the same spec", update, "", noSpec, nullSpec, never},
+		{"absent and empty are not the same spec", update, "", noSpec, emptySpec, spec},
+
+		// The main resource with an equal spec: the object may enter or leave a selection, or change its
+		// owner.
+		{"labels appear", update, "", base, otherLabels, spec},
+		{"labels go", update, "", otherLabels, base, spec},
+		{"one label more", update, "", otherLabels, labelsInOrder, spec},
+		{"absent and null are the same labels", update, "", base, nullLabels, never},
+		{"owner appears", update, "", base, owned, spec},
+		{"owner goes", update, "", owned, base, spec},
+		{"another owner", update, "", owned, ownedByOther, spec},
+		{"the same owner", update, "", owned, owned, never},
+		{"another annotation beside the owner", update, "", owned, ownedAndNoted, never},
+		{"labels through the status", update, "status", base, otherLabels, never},
+		{"labels through another subresource", update, "scale", base, otherLabels, never},
+
+		// The main resource without spec: everything but bookkeeping.
+		{"config: nothing", update, "", config, config, never},
+		{"config: data", update, "", config, configData, spec},
+		{"config: labels", update, "", config, configLabels, spec},
+		{"config: annotations", update, "", config, configNotes, spec},
+		{"config: one more field", update, "", config, configBinary, spec},
+		{"config: one field less", update, "", configBinary, config, spec},
+		{"config: null is absent", update, "", config, configNull, never},
+		{"config: absent is null", update, "", configNull, config, never},
+		{"config: bookkeeping", update, "", config, configKept, never},
+		{"without spec: status", update, "", noSpec, noSpec2, spec},
+
+		// The status subresource.
+		{"status", update, "status", base, otherStatus, status},
+		{"status: nothing", update, "status", base, base, never},
+		{"status: spec", update, "status", base, otherSpec, never},
+		{"status: appears", update, "status", noStatus, base, status},
+		{"status: goes", update, "status", base, noStatus, status},
+		{"status: absent and null", update, "status", noStatus, nullStatus, never},
+		{"status: created", create, "status", absent, base, never},
+		{"status: deleted", remove, "status", base, absent, never},
+
+		// Subresources other than the status, which a filter sees only if the watch names them.
+		{"scale", update, "scale", base, otherSpec, spec},
+		{"scale as before", update, "scale", base, base, never},
+		{"scale: a late status", update, "scale", base, otherStatus, never},
+		{"scale without the state before", update, "scale", absent, base, spec},
+		{"finalizer through scale", update, "scale", oneFinalizer, base, never},
+		{"approval", update, "approval", base, otherStatus, spec},
+		{"approval as before", update, "approval", base, base, never},
+		{"resize", update, "resize", base, otherSpec, spec},
+		{"binding", create, "binding", absent, base, spec},
+		{"eviction", create, "eviction", absent, base, spec},
+		{"a deleted subresource", remove, "other", base, absent, spec},
+		{"connect to a subresource", connect, "exec", absent, base, spec},
+		{"an operation of the future", "PATCH", "scale", base, otherSpec, never},
+
+		// Writes that never count.
+		{"connect", connect, "", absent, base, never},
+		{"connect to the status", connect, "status", base, otherStatus, never},
+		{"an operation of the future", "PATCH", "", base, otherSpec, never},
+
+		// In doubt a write counts.
+		{"update without the state before", update, "", absent, base, always},
+		{"update without the state after", update, "", base, absent, always},
+		{"update without any state", update, "", absent, absent, always},
+		{"status without the state before", update, "status", absent, base, status},
 	} {
-		for _, tt := range tests {
-			t.Run(tt.name, func(t *testing.T) { t.Parallel(); tt.check(t) })
-		}
+		t.Run(tt.name, func(t *testing.T) { t.Parallel(); tt.check(t) })
 	}
 }
 
@@ -120,133 +203,6 @@ func (tt *filterTest) check(t *testing.T) {
 	c.DryRun = true
 	if core.Changed(c) {
 		t.Error("a dry run counts as changed")
-	}
-}
-
-// The beginning and the end of an object.
-func lifecycleTests() []filterTest {
-	always, never := verdicts{true, true}, verdicts{}
-	return []filterTest{
-		{"create", create, "", absent, base, always},
-		{"create without spec", create, "", absent, config, always},
-		{"delete", remove, "", base, absent, always},
-		{"delete with both states", remove, "", base, base, always},
-		{"deletion begins", update, "", base, deleting, always},
-		{"deletion goes on", update, "", deleting, deleting, never},
-		{"deletion is taken back", update, "", deleting, base, never},
-		{"last finalizer", update, "", oneFinalizer, base, always},
-		{"all finalizers at once", update, "", twoFinalizers, base, always},
-		{"not the last finalizer", update, "", twoFinalizers, oneFinalizer, never},
-		{"first finalizer", update, "", base, oneFinalizer, never},
-	}
-}
-
-// The main resource: the spec.
-func specTests() []filterTest {
-	never, spec := verdicts{}, verdicts{spec: true}
-	return []filterTest{
-		{"nothing", update, "", base, base, never},
-		{"spec", update, "", base, otherSpec, verdicts{spec: true}},
-		{"spec back", update, "", otherSpec, base, verdicts{spec: true}},
-		{"status through the resource", update, "", base, otherStatus, never},
-		{"annotation of an object with spec", update, "", base, otherNotes, never},
-		{"spec appears", update, "", noSpec, base, spec},
-		{"spec goes", update, "", base, noSpec, spec},
-		{"spec becomes null", update, "", base, nullSpec, spec},
-		{"absent and null are the same spec", update, "", noSpec, nullSpec, never},
-		{"absent and empty are not the same spec", update, "", noSpec, emptySpec, spec},
-	}
-}
-
-// The main resource with an equal spec: the object may enter or leave a selection, or change its
-// owner.
-func selectionTests() []filterTest {
-	never, counts := verdicts{}, verdicts{spec: true}
-	return []filterTest{
-		{"labels appear", update, "", base, otherLabels, counts},
-		{"labels go", update, "", otherLabels, base, counts},
-		{"one label more", update, "", otherLabels, labelsInOrder, counts},
-		{"absent and null are the same labels", update, "", base, nullLabels, never},
-		{"owner appears", update, "", base, owned, counts},
-		{"owner goes", update, "", owned, base, counts},
-		{"another owner", update, "", owned, ownedByOther, counts},
-		{"the same owner", update, "", owned, owned, never},
-		{"another annotation beside the owner", update, "", owned, ownedAndNoted, never},
-		{"labels through the status", update, "status", base, otherLabels, never},
-		{"labels through another subresource", update, "scale", base, otherLabels, never},
-	}
-}
-
-// The main resource without spec: everything but bookkeeping.
-func contentTests() []filterTest {
-	counts, never := verdicts{spec: true}, verdicts{}
-	return []filterTest{
-		{"config: nothing", update, "", config, config, never},
-		{"config: data", update, "", config, configData, counts},
-		{"config: labels", update, "", config, configLabels, counts},
-		{"config: annotations", update, "", config, configNotes, counts},
-		{"config: one more field", update, "", config, configBinary, counts},
-		{"config: one field less", update, "", configBinary, config, counts},
-		{"config: null is absent", update, "", config, configNull, never},
-		{"config: absent is null", update, "", configNull, config, never},
-		{"config: bookkeeping", update, "", config, configKept, never},
-		{"without spec: status", update, "", noSpec, noSpec2, verdicts{spec: true}},
-	}
-}
-
-// The status subresource.
-func statusTests() []filterTest {
-	never, status := verdicts{}, verdicts{status: true}
-	return []filterTest{
-		{"status", update, "status", base, otherStatus, status},
-		{"status: nothing", update, "status", base, base, never},
-		{"status: spec", update, "status", base, otherSpec, never},
-		{"status: appears", update, "status", noStatus, base, status},
-		{"status: goes", update, "status", base, noStatus, status},
-		{"status: absent and null", update, "status", noStatus, nullStatus, never},
-		{"status: created", create, "status", absent, base, never},
-		{"status: deleted", remove, "status", base, absent, never},
-	}
-}
-
-// Subresources other than the status, which a filter sees only if the watch names them.
-func subresourceTests() []filterTest {
-	never, counts := verdicts{}, verdicts{spec: true}
-	return []filterTest{
-		{"scale", update, "scale", base, otherSpec, counts},
-		{"scale as before", update, "scale", base, base, never},
-		{"scale: a late status", update, "scale", base, otherStatus, never},
-		{"scale without the state before", update, "scale", absent, base, counts},
-		{"finalizer through scale", update, "scale", oneFinalizer, base, never},
-		{"approval", update, "approval", base, otherStatus, counts},
-		{"approval as before", update, "approval", base, base, never},
-		{"resize", update, "resize", base, otherSpec, counts},
-		{"binding", create, "binding", absent, base, counts},
-		{"eviction", create, "eviction", absent, base, counts},
-		{"a deleted subresource", remove, "other", base, absent, counts},
-		{"connect to a subresource", connect, "exec", absent, base, counts},
-		{"an operation of the future", "PATCH", "scale", base, otherSpec, never},
-	}
-}
-
-// Writes that never count.
-func otherTests() []filterTest {
-	never := verdicts{}
-	return []filterTest{
-		{"connect", connect, "", absent, base, never},
-		{"connect to the status", connect, "status", base, otherStatus, never},
-		{"an operation of the future", "PATCH", "", base, otherSpec, never},
-	}
-}
-
-// In doubt a write counts.
-func doubtTests() []filterTest {
-	always := verdicts{true, true}
-	return []filterTest{
-		{"update without the state before", update, "", absent, base, always},
-		{"update without the state after", update, "", base, absent, always},
-		{"update without any state", update, "", absent, absent, always},
-		{"status without the state before", update, "status", absent, base, verdicts{status: true}},
 	}
 }
 

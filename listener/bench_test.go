@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -49,25 +48,11 @@ func BenchmarkServeHTTP(b *testing.B) {
 	}
 }
 
-// BenchmarkPeer measures the check of a new certificate.
-func BenchmarkPeer(b *testing.B) {
-	ca := newAuthority(b, "ca")
-	r := requestOf(ca, ca.client(b, "runtime-a"))
-	b.ReportAllocs()
-	for b.Loop() {
-		source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{CacheSize: 1})
-		if _, err := source.Peer(r); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // BenchmarkServer is an event over a real connection, with the client in the same process. Each
 // goroutine waits for its answers, as a gateway does.
 func BenchmarkServer(b *testing.B) {
 	ca := newAuthority(b, "ca")
 	cert := ca.client(b, "runtime-a")
-	mtls := serverConfig(b, ca, tls.RequireAndVerifyClientCert, ca)
 	byHeader := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 	b.Run("header, HTTP/1.1", func(b *testing.B) {
 		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), plenty())
@@ -77,21 +62,11 @@ func BenchmarkServer(b *testing.B) {
 		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), plenty())
 		benchmarkRaw(b, run, cert.header())
 	})
-	b.Run("native, HTTP/2", func(b *testing.B) {
-		run := start(b, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), core.HandlerFunc(ignore),
-			with(plenty(), mtls))
-		benchmarkServer(b, run, newClient(b, ca, true, cert.pair()), "")
-	})
 }
 
 // plenty returns options with shares that a benchmark does not exceed.
 func plenty() listener.Options {
 	return listener.Options{RuntimeRate: 1e9, RuntimeBurst: 1e9, RuntimeInFlight: 1e6}
-}
-
-func with(opts listener.Options, config *tls.Config) listener.Options {
-	opts.TLS = config
-	return opts
 }
 
 func benchmarkServer(b *testing.B, run *running, client *http.Client, header string) {
@@ -104,10 +79,7 @@ func benchmarkServer(b *testing.B, run *running, client *http.Client, header str
 	b.SetParallelism(16)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			headers := http.Header{}
-			if header != "" {
-				headers.Set(headerXFCC, header)
-			}
+			headers := http.Header{headerXFCC: {header}}
 			if response, text := mustSend(b, client, run.url+"/v2/lifecycle/event", bodyV2, headers); response.StatusCode != http.StatusOK {
 				b.Errorf("answer %d %s", response.StatusCode, text)
 			}

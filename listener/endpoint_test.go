@@ -9,10 +9,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -85,148 +87,109 @@ type answerCase struct {
 
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	const target = "/v2/lifecycle/event"
+	const target, target3 = "/v2/lifecycle/event", "/v3/lifecycle/events"
 	var (
-		good     = func() *http.Request { return post(target, bodyV2) }
-		stranger = func(*http.Request) (core.Peer, error) {
+		good  = asks(target, bodyV2)
+		batch = func(body, mediaType string) func() *http.Request {
+			return func() *http.Request { return withType(post(target3, body), mediaType) }
+		}
+		typed = func(mediaType string) func() *http.Request {
+			return func() *http.Request { return withType(good(), mediaType) }
+		}
+		type3     = contract.V3.ContentType()
+		blank     = func(size int) string { return strings.Repeat(" ", size) }
+		v2        = func(status int, reason string) answered { return answered{"v2", manager, status, reason} }
+		v3        = func(status int, reason string) answered { return answered{"v3", manager, status, reason} }
+		elsewhere = func(contract string, reason string) answered { return answered{contract, "", 404, reason} }
+		taken     = v2(200, "")
+		stranger  = func(*http.Request) (core.Peer, error) {
 			return core.Peer{}, fmt.Errorf("inside: %w", core.ErrUnauthenticated)
 		}
-		unknown = func(err error) core.VerifierFunc {
+		early   = func(*http.Request) (core.Peer, error) { return core.Peer{}, core.ErrNotReady }
+		verdict = func(err error) core.VerifierFunc {
 			return func(context.Context, core.Peer, *core.WatchEvent) error { return err }
 		}
 		refuse    = func(err error) core.HandlerFunc { return func(context.Context, core.Delivery) error { return err } }
 		errInside = errors.New("inside")
 	)
 	tests := []answerCase{
-		{name: "taken", request: good, want: answered{"v2", manager, 200, ""}},
+		{name: "taken", request: good, want: taken},
+		{name: "media type with parameter", request: typed("Application/JSON; charset=utf-8"), want: taken},
+		{name: "not JSON", request: asks(target, "{"), want: v2(400, "malformed")},
+		{name: "empty", request: asks(target, ""), want: v2(400, "malformed")},
+		{name: "nothing watched", request: asks(target, "{}"), want: v2(400, "malformed")},
+		{name: "v1 without owner", request: asks("/v1/lifecycle/event", bodyV2), want: answered{"v1", manager, 400, "malformed"}},
+		{name: "too large, announced", request: asks(target, blank(16<<10+1)), want: v2(413, "too_large"), closes: true},
 		{
-			name:    "media type with parameter",
-			request: func() *http.Request { return withType(good(), "Application/JSON; charset=utf-8") },
-			want:    answered{"v2", manager, 200, ""},
+			name: "too large, not announced", want: v2(413, "too_large"), closes: true,
+			request: func() *http.Request { return unannounced(post(target, blank(16<<10)+bodyV2)) },
 		},
-		{name: "not JSON", request: func() *http.Request { return post(target, "{") }, want: answered{"v2", manager, 400, "malformed"}},
-		{name: "empty", request: func() *http.Request { return post(target, "") }, want: answered{"v2", manager, 400, "malformed"}},
-		{name: "nothing watched", request: func() *http.Request { return post(target, "{}") }, want: answered{"v2", manager, 400, "malformed"}},
+		{name: "just small enough", request: asks(target, blank(16<<10-len(bodyV2))+bodyV2), want: taken},
+		{name: "cut off on the way", request: func() *http.Request { return broken(good()) }, want: v2(503, "unreadable_body")},
+		{name: "no media type", request: typed(""), want: v2(415, "unsupported_media_type")},
+		{name: "wrong media type", request: typed("text/plain"), want: v2(415, "unsupported_media_type")},
+
+		{name: "v3, no JSON", request: batch("[", type3), want: v3(400, "malformed")},
+		{name: "v3, no events", request: batch("[]", type3), want: v3(400, "malformed")},
+		{name: "v3, event of v2", request: batch(bodyV2, type3), want: v3(400, "malformed")},
+		{name: "v3, media type of v2", request: batch("[]", "application/json"), want: v3(415, "unsupported_media_type")},
+		{name: "v3, media type of one event", request: batch("{}", "application/cloudevents+json"), want: v3(415, "unsupported_media_type")},
+		{name: "v3, too large", request: batch(blank(contract.V3.MaxBody()+1), type3), want: v3(413, "too_large"), closes: true},
+
+		{name: "stranger", request: good, peers: stranger, want: answered{"v2", "", 401, "unauthenticated"}},
 		{
-			name:    "v1 without owner",
-			request: func() *http.Request { return post("/v1/lifecycle/event", bodyV2) },
-			want:    answered{"v1", manager, 400, "malformed"},
-		},
-		{
-			name:    "too large, announced",
-			request: func() *http.Request { return post(target, strings.Repeat(" ", 16<<10+1)) },
-			want:    answered{"v2", manager, 413, "too_large"}, closes: true,
-		},
-		{
-			name:    "too large, not announced",
-			request: func() *http.Request { return unannounced(post(target, strings.Repeat(" ", 16<<10)+bodyV2)) },
-			want:    answered{"v2", manager, 413, "too_large"}, closes: true,
-		},
-		{
-			name:    "just small enough",
-			request: func() *http.Request { return post(target, strings.Repeat(" ", 16<<10-len(bodyV2))+bodyV2) },
-			want:    answered{"v2", manager, 200, ""},
-		},
-		{
-			name:    "cut off on the way",
-			request: func() *http.Request { return broken(good()) },
-			want:    answered{"v2", manager, 503, "unreadable_body"},
-		},
-		{name: "no media type", request: func() *http.Request { return withType(good(), "") }, want: answered{"v2", manager, 415, "unsupported_media_type"}},
-		{
-			name:    "wrong media type",
-			request: func() *http.Request { return withType(good(), "text/plain") },
-			want:    answered{"v2", manager, 415, "unsupported_media_type"},
-		},
-		{
-			name: "stranger", request: good, peers: stranger,
-			want: answered{"v2", "", 401, "unauthenticated"},
-		},
-		{
-			name: "stranger, wrong in every other way", peers: stranger,
+			name: "stranger, wrong in every other way", peers: stranger, want: answered{"v2", "", 401, "unauthenticated"},
 			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v2/other/event", http.NoBody) },
-			want:    answered{"v2", "", 401, "unauthenticated"},
 		},
+		{name: "peer that is not known yet", request: good, peers: early, want: answered{"v2", "", 503, "not_ready"}},
 		{
-			name: "peer that is not known yet", request: good,
-			peers: func(*http.Request) (core.Peer, error) { return core.Peer{}, core.ErrNotReady },
-			want:  answered{"v2", "", 503, "not_ready"}, sent: "not_ready",
-		},
-		{
-			name: "source of peers that panics", request: good,
+			name: "source of peers that panics", request: good, want: answered{"v2", "", 503, "panic"}, sent: "not_ready",
 			peers: func(*http.Request) (core.Peer, error) { panic("inside") },
-			want:  answered{"v2", "", 503, "panic"}, sent: "not_ready",
 		},
 		{
-			name: "verifier that refuses the certificate", request: good,
-			verify: unknown(listener.Unauthenticated("revoked", "inside")), want: answered{"v2", manager, 401, "revoked"},
+			name: "verifier that refuses the certificate", request: good, want: v2(401, "revoked"),
+			verify: verdict(listener.Unauthenticated("revoked", "inside")),
 		},
 		{
-			name: "verifier that forbids", request: good,
-			verify: unknown(listener.Forbidden("san_mismatch", "inside")), want: answered{"v2", manager, 403, "san_mismatch"},
+			name: "verifier that forbids", request: good, want: v2(403, "san_mismatch"),
+			verify: verdict(listener.Forbidden("san_mismatch", "inside")),
 		},
-		{name: "verifier that is not ready", request: good, verify: unknown(core.ErrNotReady), want: answered{"v2", manager, 503, "not_ready"}},
-		{name: "verifier that is broken", request: good, verify: unknown(errInside), want: answered{"v2", manager, 503, "other"}},
+		{name: "verifier that is not ready", request: good, verify: verdict(core.ErrNotReady), want: v2(503, "not_ready")},
+		{name: "verifier that is broken", request: good, verify: verdict(errInside), want: v2(503, "other")},
+		{name: "handler that is not ready", request: good, handle: refuse(core.ErrNotReady), want: v2(503, "not_ready"), closes: true},
+		{name: "handler that is broken", request: good, handle: refuse(errInside), want: v2(500, "other"), event: true},
+		// That is for verifiers to do.
+		{name: "handler that forbids", request: good, handle: refuse(core.ErrForbidden), want: v2(500, "forbidden"), event: true},
 		{
-			name: "verifier that panics", request: good,
-			verify: func(context.Context, core.Peer, *core.WatchEvent) error { panic("inside") },
-			want:   answered{"v2", manager, 500, "panic"}, event: true,
-		},
-		{name: "handler that is not ready", request: good, handle: refuse(core.ErrNotReady), want: answered{"v2", manager, 503, "not_ready"}, closes: true},
-		{name: "handler that is broken", request: good, handle: refuse(errInside), want: answered{"v2", manager, 500, "other"}, event: true},
-		{
-			name: "handler that forbids: that is for verifiers to do", request: good,
-			handle: refuse(core.ErrForbidden), want: answered{"v2", manager, 500, "forbidden"}, event: true,
-		},
-		{
-			name: "handler that panics", request: good,
+			name: "handler that panics", request: good, want: v2(500, "panic"), event: true,
 			handle: func(context.Context, core.Delivery) error { panic("inside") },
-			want:   answered{"v2", manager, 500, "panic"}, event: true,
 		},
 		{
-			name: "handler that asks to wait", request: good,
-			handle: refuse(waitError(1500 * time.Millisecond)), want: answered{"v2", manager, 500, "other"}, event: true, after: "2",
+			name: "handler that asks to wait", request: good, want: v2(500, "other"), event: true, after: "2",
+			handle: refuse(waitError(1500 * time.Millisecond)),
 		},
 		{
-			name: "handler that asks to wait for ever", request: good,
-			handle: refuse(waitError(1 << 62)), want: answered{"v2", manager, 500, "other"}, event: true, after: "300",
+			name: "handler that asks to wait for ever", request: good, want: v2(500, "other"), event: true, after: "300",
+			handle: refuse(waitError(1 << 62)),
 		},
 		{
-			name: "handler that takes too long", request: good,
-			handle: func(ctx context.Context, _ core.Delivery) error {
-				<-ctx.Done()
-				return ctx.Err()
-			},
-			want: answered{"v2", manager, 500, "timeout"}, event: true,
+			name: "handler that takes too long", request: good, want: v2(500, "timeout"), event: true,
+			handle: func(ctx context.Context, _ core.Delivery) error { <-ctx.Done(); return ctx.Err() },
 		},
 		{
-			name:    "GET",
+			name: "GET", want: answered{"v2", "", 405, "method_not_allowed"},
 			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, target, http.NoBody) },
-			want:    answered{"v2", "", 405, "method_not_allowed"},
 		},
-		{name: "unknown manager", request: func() *http.Request { return post("/v2/other/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"}},
-		{name: "unknown contract", request: func() *http.Request { return post("/v0/lifecycle/event", bodyV2) }, want: answered{"", "", 404, "not_found"}},
-		{name: "nothing there", request: func() *http.Request { return post("/", bodyV2) }, want: answered{"", "", 404, "not_found"}},
-		{name: "behind the path", request: func() *http.Request { return post(target+"/", bodyV2) }, want: answered{"", "", 404, "not_found"}},
-		{name: "dots", request: func() *http.Request { return post("/v2/x/../lifecycle/event", bodyV2) }, want: answered{"", "", 404, "not_found"}},
-		{name: "no manager", request: func() *http.Request { return post("/v2//event", bodyV2) }, want: answered{"", "", 404, "not_found"}},
-		{
-			name:    "escaped dots",
-			request: func() *http.Request { return post("/v2/%2e%2e/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"},
-		},
-		{
-			name:    "escaped slash",
-			request: func() *http.Request { return post("/v2/lifecycle%2Fevent/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"},
-		},
-		{
-			name:    "300 characters",
-			request: func() *http.Request { return post("/v2/"+strings.Repeat("a", 300)+"/event", bodyV2) },
-			want:    answered{"v2", "", 404, "unknown_manager"},
-		},
-		{
-			name:    "not ASCII",
-			request: func() *http.Request { return post("/v2/lifecyclé/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"},
-		},
+		{name: "unknown manager", request: asks("/v2/other/event", bodyV2), want: elsewhere("v2", "unknown_manager")},
+		{name: "unknown contract", request: asks("/v0/lifecycle/event", bodyV2), want: elsewhere("", "not_found")},
+		{name: "nothing there", request: asks("/", bodyV2), want: elsewhere("", "not_found")},
+		{name: "behind the path", request: asks(target+"/", bodyV2), want: elsewhere("", "not_found")},
+		{name: "dots", request: asks("/v2/x/../lifecycle/event", bodyV2), want: elsewhere("", "not_found")},
+		{name: "no manager", request: asks("/v2//event", bodyV2), want: elsewhere("", "not_found")},
+		{name: "escaped dots", request: asks("/v2/%2e%2e/event", bodyV2), want: elsewhere("v2", "unknown_manager")},
+		{name: "escaped slash", request: asks("/v2/lifecycle%2Fevent/event", bodyV2), want: elsewhere("v2", "unknown_manager")},
+		{name: "300 characters", request: asks("/v2/"+strings.Repeat("a", 300)+"/event", bodyV2), want: elsewhere("v2", "unknown_manager")},
+		{name: "not ASCII", request: asks("/v2/lifecyclé/event", bodyV2), want: elsewhere("v2", "unknown_manager")},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -234,6 +197,10 @@ func TestAnswers(t *testing.T) {
 			test.run(t)
 		})
 	}
+}
+
+func asks(target, body string) func() *http.Request {
+	return func() *http.Request { return post(target, body) }
 }
 
 func (c *answerCase) run(t *testing.T) {
@@ -341,75 +308,64 @@ type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// A handler that blocks costs its slots, and nothing else.
-func TestBlockedHandler(t *testing.T) {
+// A handler that blocks costs the slots of its runtime, or all that there are, and nothing else.
+func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	t.Parallel()
-	const slots, flood = 4, 500
-	var (
-		record recorder
-		free   = make(chan struct{})
-		inside = make(chan struct{}, slots)
-		group  sync.WaitGroup
-	)
-	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
-		inside <- struct{}{}
-		<-free // Without a look at its context: the worst that there is.
-		return nil
-	})
-	inFlight := &gauge{}
-	hooks := record.hooks()
-	hooks.InFlight = inFlight.add
-	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler,
-		listener.Options{MaxInFlight: slots, RuntimeBurst: 2 * flood, RuntimeRate: 2 * flood, Hooks: hooks})
-	client := newClient(t, nil, false)
-	for range slots {
-		group.Go(func() { mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil) })
+	const slots = 2
+	for name, test := range map[string]struct {
+		opts   listener.Options
+		status int
+		reason string
+		other  int // the status of another runtime
+	}{
+		"of one runtime": {listener.Options{RuntimeInFlight: slots}, 429, reasons.TooFast, 202},
+		"of all":         {listener.Options{MaxInFlight: slots}, 503, reasons.Busy, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var (
+				inside, free = make(chan struct{}, 2*slots), make(chan struct{})
+				inFlight     atomic.Int64
+				group        sync.WaitGroup
+			)
+			handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+				if d.Runtime == runtimeA {
+					inside <- struct{}{}
+					<-free // Without a look at its context: the worst that there is.
+				}
+				return nil
+			})
+			test.opts.Hooks.InFlight = func(delta int) { inFlight.Add(int64(delta)) }
+			l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, test.opts)
+			send := func(runtime core.RuntimeID, status int) *httptest.ResponseRecorder {
+				w := serve(l, batchFrom(t, runtime, change(runtime, 1)))
+				if w.Code != status {
+					t.Errorf("%s is answered %d, want %d", runtime, w.Code, status)
+				}
+				return w
+			}
+			for range slots {
+				group.Go(func() { send(runtimeA, 202) })
+			}
+			for range slots {
+				<-inside
+			}
+			w := send(runtimeA, test.status)
+			if !strings.Contains(w.Body.String(), test.reason) || w.Header().Get("Retry-After") == "" {
+				t.Errorf("answer %s with %v, want %s with Retry-After", w.Body, w.Header(), test.reason)
+			}
+			send(runtimeB, test.other)
+			if n := inFlight.Load(); n != slots {
+				t.Errorf("%d in flight, want %d", n, slots)
+			}
+			close(free)
+			group.Wait()
+			send(runtimeA, 202)
+			if n := inFlight.Load(); n != 0 {
+				t.Errorf("%d in flight, want none", n)
+			}
+		})
 	}
-	for range slots {
-		<-inside
-	}
-	before := runtime.NumGoroutine()
-	for range flood {
-		response, body := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
-		if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" {
-			t.Fatalf("answer %d %q, want 503 with Retry-After", response.StatusCode, body)
-		}
-	}
-	// Other tests run beside this one; a goroutine for each request would stand out.
-	if after := runtime.NumGoroutine(); after-before > flood/2 {
-		t.Errorf("%d goroutines after %d refused requests, %d before", after, flood, before)
-	}
-	if now, _ := inFlight.read(); now != slots {
-		t.Errorf("%d in flight, want %d", now, slots)
-	}
-	close(free)
-	group.Wait()
-	response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
-	if response.StatusCode != http.StatusOK {
-		t.Errorf("answer %d when there is room again, want 200", response.StatusCode)
-	}
-	if now, most := inFlight.read(); now != 0 || most != slots {
-		t.Errorf("%d in flight, %d at most, want 0 and %d", now, most, slots)
-	}
-}
-
-// gauge counts the requests in flight, and the most of them.
-type gauge struct {
-	mu        sync.Mutex
-	now, most int
-}
-
-func (g *gauge) add(delta int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now += delta
-	g.most = max(g.most, g.now)
-}
-
-func (g *gauge) read() (now, most int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.now, g.most
 }
 
 func TestLogs(t *testing.T) {

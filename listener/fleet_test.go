@@ -3,7 +3,6 @@ package listener_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -70,49 +70,12 @@ func named(r *http.Request) (core.Peer, error) {
 	return core.Peer{ID: core.RuntimeID(r.Header.Get("Runtime"))}, nil
 }
 
-func batchFrom(t *testing.T, runtime core.RuntimeID, parts ...core.Batch) *http.Request {
+func batchFrom(t *testing.T, runtime core.RuntimeID, batch core.Batch) *http.Request {
 	t.Helper()
-	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(encode(t, parts...)))
+	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(encode(t, batch)))
 	r.Header.Set("Content-Type", contract.V3.ContentType())
 	r.Header.Set("Runtime", string(runtime))
 	return r
-}
-
-// electable is a handler with leader election.
-type electable struct {
-	recorder
-
-	leads bool
-}
-
-func (e *electable) Ready() error {
-	if e.leads {
-		return nil
-	}
-	return fmt.Errorf("%w: another replica leads", core.ErrNotReady)
-}
-
-// A replica that does not lead refuses heartbeats: the leader would otherwise find the runtime
-// silent.
-func TestHeartbeatsLookForTheLeader(t *testing.T) {
-	t.Parallel()
-	watched := newFleet(t, fleet.Options{})
-	handler := &electable{}
-	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
-	w := serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 1)))
-	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Connection") != "close" {
-		t.Errorf("answer %d with Connection %q, want 503 with close", w.Code, w.Header().Get("Connection"))
-	}
-	if s := watched.Get(runtimeA, manager); !s.LastSeen.IsZero() {
-		t.Errorf("a replica that does not lead has observed %+v", s)
-	}
-	handler.leads = true
-	if w := serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 2))); w.Code != http.StatusAccepted {
-		t.Errorf("answer %d of the leader, want 202", w.Code)
-	}
-	if s := watched.Get(runtimeA, manager); s.State != fleet.Fresh {
-		t.Errorf("the leader finds the runtime %s, want fresh", s.State)
-	}
 }
 
 // A gateway sends the next request to another replica, so that a runtime may send it at once.
@@ -129,4 +92,27 @@ func TestNotLeadingBehindAGateway(t *testing.T) {
 	if answer.StatusCode != http.StatusServiceUnavailable || wait != "" || closes != "close" {
 		t.Errorf("answer %d, Retry-After %q, Connection %q, want 503 with close and without a wait", answer.StatusCode, wait, closes)
 	}
+}
+
+// followerHandler is a handler of a replica that does not lead.
+type followerHandler struct{ core.HandlerFunc }
+
+func (followerHandler) Ready() error { return core.ErrNotReady }
+
+// Each refused event has the status, the reason and the wait of its failure.
+func TestRefusedEventsAreNamed(t *testing.T) {
+	t.Parallel()
+	handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return waitError(1 << 62) })
+	verify := core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if event.Watched.Name == "1" {
+			return listener.Forbidden(reasons.OwnerMissing, "inside")
+		}
+		return nil
+	})
+	l := newListener(t, listener.PeersFunc(named), verify, handler, listener.Options{})
+	w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 2)))
+	wantPartial(t, w, 2, map[int]contract.Refusal{
+		0: {Status: http.StatusForbidden, Reason: reasons.OwnerMissing},
+		1: {Status: http.StatusServiceUnavailable, Reason: "other", RetryAfter: 5 * time.Minute},
+	})
 }

@@ -45,14 +45,6 @@ func TestObserveOnly(t *testing.T) {
 	}
 }
 
-func TestObserveOnlyNeedsAVerifier(t *testing.T) {
-	none := listener.ObserveOnly(nil, nil)
-	_, err := listener.New(listener.PeersFunc(known), none, map[core.Manager]core.Handler{}, listener.Options{})
-	if err == nil || !strings.Contains(err.Error(), "verifier is nil") {
-		t.Errorf("error %v, want one about the verifier", err)
-	}
-}
-
 // A listener that only observes takes what does not come from the gateway, too, and its hook gets
 // the reason. The certificate must be one of the CA all the same.
 func TestObserveOnlyOfTheGateway(t *testing.T) {

@@ -75,6 +75,13 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			listener.Options{},
 			[]string{"verifier is nil", "domains for SAN pinning"},
 		},
+		{"verifier to observe", good, listener.ObserveOnly(nil, nil), handlers(handler), listener.Options{}, []string{"verifier is nil"}},
+		{
+			"options that would serve no runtime", listener.FromTLSWithRoots(roots, listener.PeerOptions{}),
+			listener.SANPinning((*noDomains)(nil)), handlers(handler),
+			listener.Options{Addr: "localhost", TLS: &tls.Config{MinVersion: tls.VersionTLS13}},
+			[]string{"want a ClientAuth", "domains for SAN pinning are nil", "want host:port"},
+		},
 		{
 			"nothing wrong", listener.FromXFCC(everyone, roots, listener.PeerOptions{}), listener.AllOf(verifier), handlers(handler),
 			listener.Options{},
@@ -94,19 +101,6 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A listener that could serve no runtime is refused before it starts.
-func TestNewRefusesWhatWouldServeNobody(t *testing.T) {
-	t.Parallel()
-	_, err := listener.New(listener.FromTLSWithRoots(newAuthority(t, "ca").roots(), listener.PeerOptions{}), listener.SANPinning((*noDomains)(nil)),
-		handlers(&recorder{}),
-		listener.Options{Addr: "localhost", TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
-	for _, want := range []string{"want a ClientAuth", "domains for SAN pinning are nil", "want host:port"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want it to say %q", err, want)
-		}
 	}
 }
 
@@ -193,60 +187,43 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// blocked is a listener with one request in the handler, on HTTP/2.
-type blocked struct {
-	*running
-
-	client *http.Client
-	free   chan struct{}
-	answer chan int
-}
-
-func newBlocked(t *testing.T) *blocked {
-	t.Helper()
-	ca := newAuthority(t, "ca")
-	b := &blocked{free: make(chan struct{}), answer: make(chan int, 1)}
-	inside := make(chan struct{})
+// A listener that ends answers the request in its handler, on HTTP/2, and refuses others.
+func TestShutdownWaitsForRequests(t *testing.T) {
+	t.Parallel()
+	ca, inside, free, answer := newAuthority(t, "ca"), make(chan struct{}), make(chan struct{}), make(chan int, 1)
 	handler := core.HandlerFunc(func(ctx context.Context, _ core.Delivery) error {
 		inside <- struct{}{}
 		select {
-		case <-b.free:
+		case <-free:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	})
-	b.running = start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{
+	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{
 		TLS: serverConfig(t, ca, tls.NoClientCert, ca), ShutdownTimeout: time.Minute, HandleTimeout: time.Minute,
 	})
-	b.client = newClient(t, ca, true)
+	client := newClient(t, ca, true)
 	go func() {
-		response, _, err := send(t, b.client, b.url+"/v2/lifecycle/event", bodyV2, nil)
-		if err != nil {
-			b.answer <- 0
-			return
+		status := 0
+		if response, _, err := send(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil); err == nil {
+			status = response.StatusCode
 		}
-		b.answer <- response.StatusCode
+		answer <- status
 	}()
 	<-inside
-	return b
-}
-
-func TestShutdownWaitsForRequests(t *testing.T) {
-	t.Parallel()
-	b := newBlocked(t)
-	b.stop()
-	eventually(t, func() bool { return strings.Contains(fmt.Sprint(b.Ready()), "shutting down") })
+	run.stop()
+	eventually(t, func() bool { return strings.Contains(fmt.Sprint(run.Ready()), "shutting down") })
 	// A request that still gets here, on a connection that was open.
-	w := serve(b, post("/v2/lifecycle/event", bodyV2))
+	w := serve(run, post("/v2/lifecycle/event", bodyV2))
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || w.Header().Get("Connection") != "close" {
 		t.Errorf("answer %d with %v, want 503, to come back on another connection", w.Code, w.Header())
 	}
-	close(b.free)
-	if status := <-b.answer; status != http.StatusOK {
+	close(free)
+	if status := <-answer; status != http.StatusOK {
 		t.Errorf("request in flight was answered %d, want 200", status)
 	}
-	if err := b.stopped(); err != nil {
+	if err := run.stopped(); err != nil {
 		t.Errorf("Start returned %v, want nil", err)
 	}
 }

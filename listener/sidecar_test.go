@@ -1,9 +1,7 @@
 package listener_test
 
 import (
-	"net/http"
 	"net/netip"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -20,10 +18,11 @@ const envoyElement = `By=spiffe://cluster.local/ns/kcp-system/sa/operator;` +
 // gateway.
 func TestEnvoySidecar(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t, "ca")
-	gateway := ca.client(t, string(runtimeA)).header()
+	p := newPKI(t)
+	gateway := p.good.header()
 	sidecar := netip.MustParsePrefix("127.0.0.6/32")
 	named := []string{"spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"}
+	const pod = `By=spiffe://cluster.local/ns/kcp-system/sa/operator;Hash=1;Subject="";URI=spiffe://x`
 	tests := []struct {
 		name    string
 		header  []string
@@ -36,13 +35,17 @@ func TestEnvoySidecar(t *testing.T) {
 		{"gateway and sidecar", []string{gateway + "," + envoyElement}, nil, "several_elements", true},
 		{"in two lines", []string{gateway, envoyElement}, nil, "several_elements", true},
 		{"sidecar only", []string{envoyElement}, nil, "no_certificate", true},
+		{"sidecar only, with the option", []string{envoyElement}, named, "no_certificate", false},
+		{"gateway only, with the option", []string{gateway}, named, "untrusted_proxy", true},
 		{"gateway that appends", []string{gateway + "," + gateway}, nil, "several_elements", true},
-		{"another pod, with the option", []string{gateway + ",By=spiffe://x;Hash=1;Subject=\"\";URI=spiffe://x"}, named, "untrusted_proxy", true},
+		{"another pod, with the option", []string{gateway + "," + pod}, named, "untrusted_proxy", true},
+		{"another pod, behind an element of its own", []string{gateway + "," + envoyElement + "," + pod}, named, "untrusted_proxy", true},
+		{"a good one in front", []string{gateway + "," + p.self.header() + "," + envoyElement}, named, "untrusted_chain", false},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			peers := listener.FromXFCC(listener.ProxyAddresses(sidecar), ca.roots(), listener.PeerOptions{GatewayNames: test.gateway})
+			peers := listener.FromXFCC(listener.ProxyAddresses(sidecar), p.clients.roots(), listener.PeerOptions{GatewayNames: test.gateway})
 			r := post("/v2/lifecycle/event", bodyV2)
 			r.RemoteAddr = "127.0.0.6:40001"
 			r.Header[headerXFCC] = test.header
@@ -60,18 +63,5 @@ func TestEnvoySidecar(t *testing.T) {
 				t.Errorf("the error names GatewayNames: %v, want %v: %v", names, test.names, err)
 			}
 		})
-	}
-}
-
-// Deployed test clients escape the certificate as a query, with a plus for each space.
-func TestPlusForSpace(t *testing.T) {
-	t.Parallel()
-	ca := newAuthority(t, "ca")
-	peers := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
-	r := post("/v2/lifecycle/event", bodyV2)
-	written := encodePEM(ca.client(t, string(runtimeA)).cert)
-	r.Header = http.Header{headerXFCC: {"Cert=" + url.QueryEscape(string(written))}}
-	if peer, err := peers.Peer(r); err != nil || peer.ID != runtimeA {
-		t.Errorf("peer %q, error %v, want %q", peer.ID, err, runtimeA)
 	}
 }

@@ -2,7 +2,7 @@ package listener_test
 
 import (
 	"context"
-	"io"
+	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,58 +23,22 @@ func stopped() time.Time { return time.Unix(1000, 0) }
 // Many small requests must not be the dear way to send much.
 func TestLargeBodiesCostMore(t *testing.T) {
 	t.Parallel()
-	for name, body := range map[string]func() io.Reader{
-		"announced":     func() io.Reader { return strings.NewReader(strings.Repeat(" ", contract.V3.MaxBody())) },
-		"not announced": func() io.Reader { return io.MultiReader(strings.NewReader("[")) },
+	batch := func(body string) *http.Request {
+		return withType(post(contract.V3.Path(manager), body), contract.V3.ContentType())
+	}
+	for name, request := range map[string]func() *http.Request{
+		"announced":     func() *http.Request { return batch(strings.Repeat(" ", contract.V3.MaxBody())) },
+		"not announced": func() *http.Request { return unannounced(batch("[")) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pki := newFleetPKI(t)
-			run := pki.start(&recorder{}, listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: stopped})
-			client := pki.client(runtimeA)
-			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, reasons.Malformed)
-			have := run.sendBody(t, client, contract.V3.ContentType(), body())
-			have.want(t, http.StatusTooManyRequests, reasons.TooFast)
-			// 17 tokens of 20 are gone, and 17 are needed.
-			if after := have.header.Get("Retry-After"); after != "14" {
-				t.Errorf("Retry-After %q, want 14", after)
-			}
-		})
-	}
-}
-
-func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
-	t.Parallel()
-	var (
-		inside = make(chan struct{})
-		free   = make(chan struct{})
-		group  sync.WaitGroup
-		pki    = newFleetPKI(t)
-	)
-	run := pki.start(core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
-		if d.Runtime == runtimeA {
-			inside <- struct{}{}
-			<-free
+		l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
+			listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: stopped})
+		// 17 tokens of 20 are gone after the first, and 17 are needed.
+		first, second := serve(l, request()), serve(l, request())
+		after := second.Header().Get("Retry-After")
+		if first.Code != http.StatusBadRequest || second.Code != http.StatusTooManyRequests || after != "14" {
+			t.Errorf("%s: answers %d and %d with Retry-After %q, want 400, and 429 with 14", name, first.Code, second.Code, after)
 		}
-		return nil
-	}), listener.Options{RuntimeInFlight: 2})
-	a, b := pki.client(runtimeA), pki.client(runtimeB)
-	for n := range uint64(2) {
-		group.Go(func() { run.sendBatch(t, a, change(runtimeA, n+1)).want(t, http.StatusAccepted, "") })
 	}
-	for range 2 {
-		<-inside
-	}
-	have := run.sendBatch(t, a, change(runtimeA, 3))
-	have.want(t, http.StatusTooManyRequests, reasons.TooFast)
-	if after := have.header.Get("Retry-After"); after != "1" {
-		t.Errorf("Retry-After %q, want 1", after)
-	}
-	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusAccepted, "")
-	close(free)
-	group.Wait()
-	go func() { <-inside }()
-	run.sendBatch(t, a, change(runtimeA, 3)).want(t, http.StatusAccepted, "")
 }
 
 // Deployed agents of v1 and v2 give up an event on 429, and try again on 503.
@@ -152,12 +116,13 @@ func TestFloodOnManyConnections(t *testing.T) {
 		connections = 32
 		during      = 3 * time.Second
 	)
-	pki := newFleetPKI(t)
-	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 1})
-	cert := pki.ca.client(t, string(runtimeA)).pair()
+	ca := newAuthority(t, "ca")
+	run := start(t, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
+		listener.Options{RuntimeRate: 0.01, RuntimeBurst: 1, TLS: serverConfig(t, ca, tls.RequireAndVerifyClientCert, ca)})
+	cert := ca.client(t, string(runtimeA)).pair()
 	clients := make([]*http.Client, connections)
 	for i := range clients {
-		clients[i] = newClient(t, pki.ca, true, cert)
+		clients[i] = newClient(t, ca, true, cert)
 		mustSend(t, clients[i], run.url+"/x", "", nil) // Requests that find no connection dial one each.
 	}
 	ctx, stop := context.WithTimeout(t.Context(), during)

@@ -7,11 +7,9 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -186,16 +184,11 @@ func TestVerdictsOfOneRequest(t *testing.T) {
 
 // owned returns a batch with an event for each owner.
 func owned(owners ...string) core.Batch {
-	batch := core.Batch{Source: runtimeA, Epoch: "e"}
+	batch := changes(runtimeA, len(owners))
 	for i, owner := range owners {
-		event := core.Numbered{ID: strconv.Itoa(i), Sequence: uint64(i + 1), WatchEvent: core.WatchEvent{
-			Watched:    types.NamespacedName{Name: "demo"},
-			WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
-		}}
 		if owner != "" {
-			event.Owner = types.NamespacedName{Namespace: "kcp-system", Name: owner}
+			batch.Events[i].Owner = types.NamespacedName{Namespace: "kcp-system", Name: owner}
 		}
-		batch.Events = append(batch.Events, event)
 	}
 	return batch
 }

@@ -24,10 +24,9 @@ import (
 )
 
 // silentListener accepts connections and sends nothing.
-func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
+func silentListener(t *testing.T, accepted chan<- struct{}) (address string) {
 	t.Helper()
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
-	signal := make(chan struct{}, 100)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -38,7 +37,7 @@ func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
 				break
 			}
 			conns = append(conns, conn)
-			signal <- struct{}{}
+			accepted <- struct{}{}
 		}
 		for _, conn := range conns {
 			_ = conn.Close()
@@ -48,7 +47,7 @@ func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
 		_ = listener.Close()
 		<-done
 	})
-	return listener.Addr().String(), signal
+	return listener.Addr().String()
 }
 
 func TestTransportFailures(t *testing.T) {
@@ -61,49 +60,31 @@ func TestTransportFailures(t *testing.T) {
 	old.Config.ErrorLog = newFarEnd(t, ends.server, accept).Config.ErrorLog
 	old.StartTLS()
 	t.Cleanup(old.Close)
-	silent, _ := silentListener(t)
+	silent := silentListener(t, make(chan struct{}, 100))
 	otherClients := &keys.Material{Certificate: ends.server.Certificate, Roots: strangers.server.Roots}
 	other := must(ends.ca.Server("kcp", testpki.Options{DNSNames: []string{"elsewhere"}}))
+	served := func(server *keys.Material) string { return newFarEnd(t, server, accept).address() }
+	failing := func(err error) httpmtls.Options {
+		return httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: err}
+		}}
+	}
 	for name, tc := range map[string]struct {
 		address string
 		opts    httpmtls.Options
 		reason  string
 	}{
-		"refused": {"127.0.0.1:1", httpmtls.Options{}, "dial"},
-		"untrusted": {
-			newFarEnd(t, strangers.server, accept).address(),
-			httpmtls.Options{},
-			"tls_verify",
-		},
-		"for another": {
-			newFarEnd(t, material(t, other, ends.ca), accept).address(),
-			httpmtls.Options{},
-			"tls_verify",
-		},
-		"another name": {
-			newFarEnd(t, ends.server, accept).address(),
-			httpmtls.Options{ServerName: "elsewhere"},
-			"tls_verify",
-		},
-		"refuses us":   {newFarEnd(t, otherClients, accept).address(), httpmtls.Options{}, "tls_refused"},
-		"plain HTTP":   {plain.Listener.Addr().String(), httpmtls.Options{}, "tls"},
-		"old TLS":      {old.Listener.Addr().String(), httpmtls.Options{}, "tls_refused"},
-		"no handshake": {silent, httpmtls.Options{DialTimeout: time.Second}, "timeout"},
-		"no handshake, request timeout": {silent, httpmtls.Options{
-			Timeout:     time.Second,
-			DialTimeout: 2 * time.Second,
-		}, "timeout"},
-		"no such name": {
-			"kcp:443",
-			httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
-				unknown := &net.DNSError{Err: "no such host", Name: "kcp", IsNotFound: true}
-				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: unknown}
-			}},
-			"dns",
-		},
-		"no route": {"kcp:443", httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
-		}}, "dial"},
+		"refused":                       {"127.0.0.1:1", httpmtls.Options{}, "dial"},
+		"untrusted":                     {served(strangers.server), httpmtls.Options{}, "tls_verify"},
+		"for another":                   {served(material(t, other, ends.ca)), httpmtls.Options{}, "tls_verify"},
+		"another name":                  {served(ends.server), httpmtls.Options{ServerName: "elsewhere"}, "tls_verify"},
+		"refuses us":                    {served(otherClients), httpmtls.Options{}, "tls_refused"},
+		"plain HTTP":                    {plain.Listener.Addr().String(), httpmtls.Options{}, "tls"},
+		"old TLS":                       {old.Listener.Addr().String(), httpmtls.Options{}, "tls_refused"},
+		"no handshake":                  {silent, httpmtls.Options{DialTimeout: time.Second}, "timeout"},
+		"no handshake, request timeout": {silent, httpmtls.Options{Timeout: time.Second, DialTimeout: 2 * time.Second}, "timeout"},
+		"no such name":                  {"kcp:443", failing(&net.DNSError{Err: "no such host", Name: "kcp", IsNotFound: true}), "dns"},
+		"no route":                      {"kcp:443", failing(os.ErrDeadlineExceeded), "dial"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,101 +116,79 @@ func TestTransportFailures(t *testing.T) {
 
 func TestCancelWhile(t *testing.T) {
 	t.Parallel()
-	for name, reach := range map[string]func(t *testing.T, ends pki) (opts httpmtls.Options, address string, reached <-chan struct{}){
-		"there is no connection": func(*testing.T, pki) (httpmtls.Options, string, <-chan struct{}) {
-			reached := make(chan struct{}, 10)
-			return httpmtls.Options{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	type place func(t *testing.T, reached chan<- struct{}) (address string, ends pki, opts httpmtls.Options)
+	// serving reaches the place in a handler.
+	serving := func(handle func(w http.ResponseWriter, r *http.Request, reach func())) place {
+		return func(t *testing.T, reached chan<- struct{}) (string, pki, httpmtls.Options) {
+			t.Helper()
+			ends := newPKI(t)
+			return newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				handle(w, r, func() { reached <- struct{}{} })
+			}).address(), ends, httpmtls.Options{}
+		}
+	}
+	for name, reach := range map[string]place{
+		"there is no connection": func(t *testing.T, reached chan<- struct{}) (string, pki, httpmtls.Options) {
+			t.Helper()
+			return "kcp:443", newPKI(t), httpmtls.Options{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				reached <- struct{}{}
 				// net/http continues a dial for the next request. The timeout of the dialer ends it.
 				ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 				defer cancel()
 				<-ctx.Done()
 				return nil, ctx.Err()
-			}}, "kcp:443", reached
+			}}
 		},
-		"in the handshake": func(t *testing.T, _ pki) (httpmtls.Options, string, <-chan struct{}) {
+		"in the handshake": func(t *testing.T, reached chan<- struct{}) (string, pki, httpmtls.Options) {
 			t.Helper()
-			address, accepted := silentListener(t)
-			return httpmtls.Options{}, address, accepted
+			return silentListener(t, reached), newPKI(t), httpmtls.Options{}
 		},
-		"waiting for headers": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
+		"waiting for headers": serving(func(_ http.ResponseWriter, r *http.Request, reach func()) {
+			reach()
+			<-r.Context().Done()
+		}),
+		"reading the body": serving(func(w http.ResponseWriter, r *http.Request, reach func()) {
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			reach()
+			<-r.Context().Done()
+			// A return would complete the answer, which may arrive before the connection is closed.
+			panic(http.ErrAbortHandler)
+		}),
+		"waiting for a retry": func(t *testing.T, reached chan<- struct{}) (string, pki, httpmtls.Options) {
 			t.Helper()
-			reached := make(chan struct{}, 10)
-			end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				reached <- struct{}{}
-				<-r.Context().Done()
-			})
-			return httpmtls.Options{}, end.address(), reached
-		},
-		"reading the body": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
-			t.Helper()
-			reached := make(chan struct{}, 10)
-			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				w.WriteHeader(http.StatusInternalServerError)
-				_, _ = io.WriteString(w, "half")
-				_ = http.NewResponseController(w).Flush()
-				reached <- struct{}{}
-				<-r.Context().Done()
-				// A return would complete the answer, which may arrive before the connection is closed.
-				panic(http.ErrAbortHandler)
-			})
-			return httpmtls.Options{}, end.address(), reached
-		},
-		"waiting for a retry": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
-			t.Helper()
-			reached := make(chan struct{}, 10)
-			end := newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable))
-			return httpmtls.RetryWait(httpmtls.Options{
-				Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }},
-			}, time.Second), end.address(), reached
+			ends := newPKI(t)
+			return newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable)).address(), ends,
+				httpmtls.RetryWait(httpmtls.Options{Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }}}, time.Second)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
-				ends := newPKI(t)
-				opts, address, reached := reach(t, ends)
-				opts.Protocol = protocol
-				if opts.Timeout == 0 {
-					opts.Timeout = time.Minute
-				}
+				reached := make(chan struct{}, 100)
+				address, ends, opts := reach(t, reached)
+				opts.Protocol, opts.Timeout, opts.InFlight = protocol, time.Minute, 1
 				forwarder := newForwarder(t, ends.client, address, opts)
 				ctx, cancel := context.WithCancel(t.Context())
 				result := make(chan error, 1)
 				go func() { result <- forwarder.Forward(ctx, manager, core.NewBatch(event("object"))) }()
 				receive(t, reached)
+				if name == "waiting for headers" { // Another request waits for this one.
+					ended, end := context.WithCancel(t.Context())
+					end()
+					if err := forwarder.Forward(ended, manager, core.NewBatch(event("second"))); !errors.Is(err, context.Canceled) {
+						t.Errorf("beside another one: %v, want that it was cancelled", err)
+					}
+				}
 				cancel()
 				if err := receive(t, result); !errors.Is(err, context.Canceled) || core.IsPermanent(err) {
 					t.Errorf("have %v, want that it was cancelled", err)
 				}
 			})
 		})
-	}
-}
-
-func TestCancelWhileWaitingForOthers(t *testing.T) {
-	t.Parallel()
-	ends := newPKI(t)
-	reached, proceed := make(chan struct{}), make(chan struct{})
-	end := newFarEnd(t, ends.server, func(http.ResponseWriter, *http.Request) {
-		close(reached)
-		<-proceed
-	})
-	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{InFlight: 1})
-	first := make(chan error, 1)
-	go func() { first <- forward(t, forwarder, event("first")) }()
-	receive(t, reached)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := forwarder.Forward(ctx, manager, core.NewBatch(event("second"))); !errors.Is(err, context.Canceled) {
-		t.Errorf("have %v, want that it was cancelled", err)
-	}
-	close(proceed)
-	if err := receive(t, first); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -21,7 +20,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
@@ -130,7 +128,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-func TestInvalidManagerReachesNoURL(t *testing.T) {
+// Invalid managers and malformed events are not sent.
+func TestNothingIsSent(t *testing.T) {
 	t.Parallel()
 	end, forwarder := connect(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) }, httpmtls.Options{})
 	for _, name := range []core.Manager{
@@ -142,129 +141,14 @@ func TestInvalidManagerReachesNoURL(t *testing.T) {
 			t.Errorf("manager %q: %v, want a permanent error with the reason invalid_manager", name, err)
 		}
 	}
+	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
+		failure := failureOf(t, forward(t, forwarder, e))
+		if !core.IsPermanent(failure) || core.Reason(failure) != "unsendable" || !strings.Contains(failure.Error(), "malformed event") {
+			t.Errorf("have %v, want a permanent error about a malformed event", failure)
+		}
+	}
 	if n := end.connections.Load(); n != 0 {
 		t.Errorf("%d connections, want none", n)
-	}
-}
-
-func TestAnswers(t *testing.T) {
-	t.Parallel()
-	type answer struct {
-		Permanent  bool
-		OneEvent   bool
-		Reason     string
-		RetryAfter time.Duration
-		Requests   int64
-	}
-	date := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	html := http.Header{"Content-Type": {"text/html; charset=utf-8"}}
-	for name, tc := range map[string]struct {
-		status int
-		header http.Header
-		is     error
-		want   answer
-	}{
-		"300":          {300, nil, nil, answer{false, false, "redirect", 0, 1}},
-		"302":          {302, http.Header{"Location": {"/elsewhere"}}, nil, answer{false, false, "redirect", 0, 1}},
-		"307":          {307, http.Header{"Location": {"/elsewhere"}}, nil, answer{false, false, "redirect", 0, 1}},
-		"400":          {400, nil, nil, answer{true, true, "malformed", 0, 1}},
-		"400 of nginx": {400, html, nil, answer{false, false, "gateway_refused", 30 * time.Second, 1}},
-		"401": {
-			401, nil, core.ErrUnauthenticated,
-			answer{false, false, "unauthenticated", 30 * time.Second, 1},
-		},
-		"401 with": {
-			401,
-			http.Header{"Retry-After": {"7"}},
-			core.ErrUnauthenticated,
-			answer{false, false, "unauthenticated", 7 * time.Second, 1},
-		},
-		"403": {403, nil, core.ErrForbidden, answer{false, true, "forbidden", 30 * time.Second, 1}},
-		"404": {404, nil, nil, answer{false, false, "unknown_manager", 0, 1}},
-		"405": {405, nil, nil, answer{false, false, "client_error", 0, 1}},
-		"408": {408, nil, nil, answer{false, false, "client_error", 0, 1}},
-		"413": {413, nil, nil, answer{true, true, "too_large", 0, 1}},
-		"415": {415, nil, nil, answer{true, true, "unsupported_media_type", 0, 1}},
-		"429": {
-			429,
-			http.Header{"Retry-After": {"3"}},
-			core.ErrNotReady,
-			answer{false, false, "too_fast", 3 * time.Second, 1},
-		},
-		"429 without": {429, nil, core.ErrNotReady, answer{false, false, "too_fast", 0, 1}},
-		"500":         {500, nil, nil, answer{false, false, "server_error", 0, 1}},
-		"502":         {502, nil, nil, answer{false, false, "server_error", 0, 3}},
-		"503":         {503, nil, core.ErrNotReady, answer{false, false, "not_ready", 0, 3}},
-		"503 with": {
-			503,
-			http.Header{"Retry-After": {"12"}},
-			core.ErrNotReady,
-			answer{false, false, "not_ready", 12 * time.Second, 1},
-		},
-		"503 with date": {
-			503,
-			http.Header{
-				"Date":        {date.Format(http.TimeFormat)},
-				"Retry-After": {date.Add(time.Minute).Format(http.TimeFormat)},
-			},
-			core.ErrNotReady,
-			answer{false, false, "not_ready", time.Minute, 1},
-		},
-		"503 for ever": {
-			503,
-			http.Header{"Retry-After": {"99999999999999999999"}},
-			core.ErrNotReady,
-			answer{false, false, "not_ready", 5 * time.Minute, 1},
-		},
-		"504": {504, nil, nil, answer{false, false, "server_error", 0, 1}},
-		"599": {599, nil, nil, answer{false, false, "server_error", 0, 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var requests atomic.Int64
-			ends := newPKI(t)
-			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
-				requests.Add(1)
-				maps.Copy(w.Header(), tc.header)
-				w.WriteHeader(tc.status)
-				_, _ = io.WriteString(w, "because of "+r.URL.Path)
-			})
-			err := forward(t, newForwarder(t, ends.client, end.address(),
-				httpmtls.Options{}), event("object"))
-			some, oneEvent := errors.AsType[core.EventErrors](err)
-			failure := failureOf(t, err)
-			got := answer{
-				core.IsPermanent(failure), oneEvent, core.Reason(failure), core.RetryAfter(failure),
-				requests.Load(),
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("%v: %s", err, diff)
-			}
-			if oneEvent && len(some) != 1 {
-				t.Errorf("%d events named, want 1", len(some))
-			}
-			if tc.is != nil && !errors.Is(failure, tc.is) {
-				t.Errorf("%v is not %v", failure, tc.is)
-			}
-			if failure.Status != tc.status || failure.Method != http.MethodPost ||
-				failure.URL != end.URL+"/v2/lifecycle-manager/event" ||
-				failure.Body != "because of /v2/lifecycle-manager/event" {
-				t.Errorf("the error does not name the request: %+v", failure)
-			}
-		})
-	}
-}
-
-func TestRefusedRetryAfterOption(t *testing.T) {
-	t.Parallel()
-	ends := newPKI(t)
-	end := newFarEnd(t, ends.server, answerWith(http.StatusForbidden))
-	for option, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, -1: 0} {
-		err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{RefusedRetryAfter: option}),
-			event("object"))
-		if got := core.RetryAfter(failureOf(t, err)); got != want {
-			t.Errorf("option %v: RetryAfter %v, want %v", option, got, want)
-		}
 	}
 }
 
@@ -302,29 +186,13 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 	}
 }
 
-func TestUnsendableEventIsNotSent(t *testing.T) {
-	t.Parallel()
-	end, forwarder := connect(t, accept, httpmtls.Options{})
-	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
-		failure := failureOf(t, forward(t, forwarder, e))
-		if !core.IsPermanent(failure) || core.Reason(failure) != "unsendable" ||
-			!strings.Contains(failure.Error(), "malformed event") {
-			t.Errorf("have %v, want a permanent error about a malformed event", failure)
-		}
-	}
-	if n := end.connections.Load(); n != 0 {
-		t.Errorf("%d connections, want none", n)
-	}
-}
-
 // A batch without key material is the sender's fault and not that of its events, which are kept.
 func TestBatchWithoutIdentityIsKept(t *testing.T) {
 	t.Parallel()
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, accept)
 	for _, version := range []contract.Version{contract.V2, contract.V3} {
-		source := &switchSource{}
-		source.set(ends.client)
+		source := newSwitch(ends.client)
 		forwarder := must(httpmtls.NewForwarder(source, end.address(), version, httpmtls.Options{}))
 		t.Cleanup(func() { _ = forwarder.Close() })
 		source.set(nil)
@@ -386,19 +254,6 @@ func TestShortRetrySucceeds(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestRedirectIsNotFollowed(t *testing.T) {
-	t.Parallel()
-	ends := newPKI(t)
-	elsewhere := newFarEnd(t, ends.server, func(http.ResponseWriter, *http.Request) { t.Error("followed") })
-	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, elsewhere.URL, http.StatusPermanentRedirect)
-	})
-	err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("object"))
-	if core.Reason(err) != "redirect" || core.IsPermanent(err) {
-		t.Errorf("have %v, want a redirect that is an error", err)
 	}
 }
 
@@ -490,6 +345,12 @@ type switchSource struct {
 	atomic.Pointer[keys.Material]
 }
 
+func newSwitch(material *keys.Material) *switchSource {
+	s := &switchSource{}
+	s.set(material)
+	return s
+}
+
 func (s *switchSource) set(material *keys.Material) { s.Store(material) }
 
 func (s *switchSource) Material() (*keys.Material, error) { return s.Load().Material() }
@@ -508,55 +369,6 @@ func ExampleForwarder() {
 	err = forwarder.Forward(ctx, "lifecycle-manager", core.NewBatch(event("object")))
 	fmt.Println("reason:", core.Reason(err), "permanent:", core.IsPermanent(err))
 	// Output: reason: canceled permanent: false
-}
-
-// A gateway without a route may answer with a page and a status of success. It is no acknowledgement. An answer
-// without a body is one for contracts v1 and v2, whatever its 2xx.
-func TestPageIsNoAcknowledgement(t *testing.T) {
-	t.Parallel()
-	page := func(status int, flush bool) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(status)
-			_, _ = io.WriteString(w, "<html>Welcome</html>")
-			if flush {
-				_ = http.NewResponseController(w).Flush()
-			}
-		}
-	}
-	for name, test := range map[string]struct {
-		version contract.Version
-		answer  http.HandlerFunc
-		want    string // reason, "" for none
-	}{
-		"v3, 202":                  {contract.V3, answerWith(http.StatusAccepted), ""},
-		"v3, 202 with a page":      {contract.V3, page(http.StatusAccepted, false), reasons.UnknownContract},
-		"v3, 200":                  {contract.V3, answerWith(http.StatusOK), reasons.UnknownContract},
-		"v3, 200 with a page":      {contract.V3, page(http.StatusOK, true), reasons.UnknownContract},
-		"v2, 200":                  {contract.V2, answerWith(http.StatusOK), ""},
-		"v2, 202":                  {contract.V2, answerWith(http.StatusAccepted), ""},
-		"v2, 204":                  {contract.V2, answerWith(http.StatusNoContent), ""},
-		"v2, 200 with a page":      {contract.V2, page(http.StatusOK, false), reasons.GatewayRefused},
-		"v2, 200 with an open end": {contract.V2, page(http.StatusOK, true), reasons.GatewayRefused},
-		"v1, 200 with a page":      {contract.V1, page(http.StatusOK, false), reasons.GatewayRefused},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ends := newPKI(t)
-			end := newFarEnd(t, ends.server, test.answer)
-			forwarder, err := httpmtls.NewForwarder(ends.client, end.address(), test.version, httpmtls.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = forwarder.Close() }()
-			err = forward(t, forwarder, event("object"))
-			if err == nil && test.want == "" {
-				return
-			}
-			if core.Reason(err) != test.want || core.IsPermanent(err) || core.RetryAfter(err) != 30*time.Second {
-				t.Errorf("have %v, want the reason %q, and to try again after 30 s", err, test.want)
-			}
-		})
-	}
 }
 
 // A receiver grants 16 requests at a time to one runtime, and refuses more. An agent with more managers must not

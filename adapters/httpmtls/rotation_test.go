@@ -20,8 +20,7 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		ends := newPKI(t)
-		source := &switchSource{}
-		source.set(ends.client)
+		source := newSwitch(ends.client)
 		reached, proceed := make(chan struct{}), make(chan struct{})
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			if r.TLS.PeerCertificates[0].Equal(ends.client.Certificate.Leaf) {
@@ -59,8 +58,7 @@ func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
 		t.Run(strconv.Itoa(refusal), func(t *testing.T) {
 			t.Parallel()
 			ends := newPKI(t)
-			source := &switchSource{}
-			source.set(ends.client)
+			source := newSwitch(ends.client)
 			next := material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca)
 			var requests atomic.Int64
 			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
@@ -102,8 +100,7 @@ func (l *stalledLog) Handle(context.Context, slog.Record) error {
 func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	t.Parallel()
 	ends := newPKI(t)
-	source := &switchSource{}
-	source.set(ends.client)
+	source := newSwitch(ends.client)
 	log := &stalledLog{slog.DiscardHandler, make(chan struct{}), make(chan struct{})}
 	end := newFarEnd(t, ends.server, accept)
 	forwarder := newForwarder(t, source, end.address(), httpmtls.Options{Logger: slog.New(log)})
@@ -140,9 +137,8 @@ func TestRotation(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		var issuer atomic.Value
-		ends, client, server := newPKI(t), &switchSource{}, &switchSource{}
-		client.set(ends.client)
-		server.set(ends.server)
+		ends := newPKI(t)
+		client, server := newSwitch(ends.client), newSwitch(ends.server)
 		end := newFarEnd(t, server, func(w http.ResponseWriter, r *http.Request) {
 			issuer.Store(r.TLS.PeerCertificates[0].Issuer.CommonName)
 			accept(w, r)

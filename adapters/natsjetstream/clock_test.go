@@ -27,9 +27,8 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 			t.Parallel()
 			watched := must(fleet.New(fleet.Options{}))
 			s := &scene{broker: newBroker(t), handler: &coretest.Recorder{}, fates: &fates{}}
-			consumer := must(natsjetstream.NewConsumer(s.connect(), refuse("bad", core.ErrForbidden),
-				map[core.Manager]core.Handler{manager: s.handler},
-				natsjetstream.Options{Fleet: watched, Hooks: natsjetstream.Hooks{Concluded: s.fates.add}}))
+			consumer := s.consumer(refuse("bad", core.ErrForbidden), s.handler,
+				natsjetstream.Options{Fleet: watched, Hooks: natsjetstream.Hooks{Concluded: s.fates.add}})
 			var step atomic.Int64
 			consumer.SetClock(func() time.Time {
 				return stepped(t, time.Now().Add(clock.differs), time.Duration(step.Load()))
@@ -48,26 +47,6 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A step of the operator's clock changes no age, also before the next measurement.
-func TestStepOfTheClockChangesNothing(t *testing.T) {
-	t.Parallel()
-	stream := newStream(t)
-	var step time.Duration
-	clock := natsjetstream.NewClock(func() time.Time { return stepped(t, time.Now(), step) })
-	for _, step = range []time.Duration{0, time.Hour, -time.Hour} {
-		clock.Sync(t.Context(), stream)
-		if age := clock.Age(time.Now().Round(0)).Round(10 * time.Second); age != 0 {
-			t.Errorf("after a step of %v, a new message is %v old, want 0", step, age)
-		}
-	}
-}
-
-func newStream(t *testing.T) jetstream.Stream {
-	t.Helper()
-	conn := newBroker(t).connect()
-	return must(must(jetstream.New(conn)).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
 }
 
 // stepped returns a time with the same monotonic reading, and a wall clock that was set forward by

@@ -29,6 +29,36 @@ func allowAll() core.Verifier {
 	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 }
 
+// refuse refuses the events of an object.
+func refuse(name string, err error) core.Verifier {
+	return core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if event.Watched.Name == name {
+			return err
+		}
+		return nil
+	})
+}
+
+// forbid refuses the runtimes with a prefix.
+func forbid(prefix string) core.Verifier {
+	return core.VerifierFunc(func(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
+		if strings.HasPrefix(string(peer.ID), prefix) {
+			return core.ErrForbidden
+		}
+		return nil
+	})
+}
+
+// refuseUntil refuses all until a test allows them.
+func refuseUntil(allowed *atomic.Bool, err error) core.Verifier {
+	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
+		if allowed.Load() {
+			return nil
+		}
+		return err
+	})
+}
+
 // scene is a broker and the consumer of one manager.
 type scene struct {
 	*broker
@@ -46,10 +76,20 @@ func newScene(t *testing.T, verifier core.Verifier, opts natsjetstream.Options) 
 	return s
 }
 
+// consumer returns one more replica.
+func (b *broker) consumer(verifier core.Verifier, handler core.Handler, opts natsjetstream.Options) *natsjetstream.Consumer {
+	b.t.Helper()
+	return newConsumer(b.connect(), verifier, handler, opts)
+}
+
+func newConsumer(conn *nats.Conn, verifier core.Verifier, handler core.Handler, opts natsjetstream.Options) *natsjetstream.Consumer {
+	return must(natsjetstream.NewConsumer(conn, verifier, map[core.Manager]core.Handler{manager: handler}, opts))
+}
+
 // consume runs one more replica.
 func (b *broker) consume(verifier core.Verifier, handler core.Handler, opts natsjetstream.Options) (stop func()) {
 	b.t.Helper()
-	return run(b.t, must(natsjetstream.NewConsumer(b.connect(), verifier, map[core.Manager]core.Handler{manager: handler}, opts)))
+	return run(b.t, b.consumer(verifier, handler, opts))
 }
 
 // fates counts messages by fate and reason.
@@ -210,7 +250,7 @@ func TestLeadershipMoves(t *testing.T) {
 	replicas := []*leader{{Recorder: &coretest.Recorder{}}, {Recorder: &coretest.Recorder{}}}
 	replicas[0].leads.Store(true)
 	for _, replica := range replicas {
-		c := must(natsjetstream.NewConsumer(b.connect(), allowAll(), map[core.Manager]core.Handler{manager: replica}, natsjetstream.Options{}))
+		c := b.consumer(allowAll(), replica, natsjetstream.Options{})
 		c.SetAckWait(time.Hour) // The stream gives up on no replica.
 		run(t, c)
 	}
@@ -315,16 +355,6 @@ func TestReplicasShareWork(t *testing.T) {
 	eventually(t, "all events are handled", func() bool { return handled(replicas...) == int(sent) })
 }
 
-// refuse refuses the events of an object.
-func refuse(name string, err error) core.Verifier {
-	return core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
-		if event.Watched.Name == name {
-			return err
-		}
-		return nil
-	})
-}
-
 func TestRefusedEventGoesBackToItsForwarder(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, refuse("bad", core.ErrForbidden), natsjetstream.Options{})
@@ -372,13 +402,7 @@ func (s *scene) awaitResyncs(n int) {
 func TestFailuresLoseNothing(t *testing.T) {
 	t.Parallel()
 	var ready atomic.Bool
-	verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
-		if !ready.Load() {
-			return core.ErrNotReady
-		}
-		return nil
-	})
-	s := newScene(t, verifier, natsjetstream.Options{GiveUpAfter: time.Millisecond})
+	s := newScene(t, refuseUntil(&ready, core.ErrNotReady), natsjetstream.Options{GiveUpAfter: time.Millisecond})
 	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(1, "a"))
 	s.awaitFate("delayed not_ready", 1)
 	s.handler.Next(
@@ -439,13 +463,7 @@ func (l *locked) count(text string) int {
 // Messages that wait for a later delivery hold up nothing, whatever their number.
 func TestRefusedMessagesHoldUpNothing(t *testing.T) {
 	t.Parallel()
-	verifier := core.VerifierFunc(func(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
-		if strings.HasPrefix(string(peer.ID), "removed") {
-			return core.ErrForbidden
-		}
-		return nil
-	})
-	s := newScene(t, verifier, natsjetstream.Options{})
+	s := newScene(t, forbid("removed"), natsjetstream.Options{})
 	const removed, messages = 25, 60 // More than the default bound of a server on unacknowledged messages.
 	for n := range removed {
 		runtime := s.forwarder(core.RuntimeID(fmt.Sprintf("removed-%d", n)), noAnswer)
@@ -453,14 +471,13 @@ func TestRefusedMessagesHoldUpNothing(t *testing.T) {
 			mustForward(t, runtime, numbered(uint64(i+1), fmt.Sprintf("object-%d", i)))
 		}
 	}
-	s.awaitFate("delayed forbidden", removed*s.runtimeInFlight())
+	const runtimeInFlight = 16 // the default
+	s.awaitFate("delayed forbidden", removed*runtimeInFlight)
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	if got := len(s.handler.Acknowledged(manager)); got != 1 {
 		t.Errorf("%d events were enqueued, want that of runtime-1", got)
 	}
 }
-
-func (s *scene) runtimeInFlight() int { return 16 }
 
 // Slow events of one runtime delay no other runtime.
 func TestSlowRuntimeDelaysItselfOnly(t *testing.T) {
@@ -495,15 +512,11 @@ func TestAnswersGoToTheirRuntimeOnly(t *testing.T) {
 	conn := s.connect()
 	all := must(conn.SubscribeSync(">"))
 	publish := must(jetstream.New(conn))
-	encoded := must(contract.V3.Encode(&core.Batch{Source: "runtime-1", Events: numbered(1, "a").Events}))
 	for _, subject := range []string{
 		"$JS.API.STREAM.DELETE.watch-my-operator", "_INBOX.runtime-2.x", "_INBOX.runtime-1", "_INBOX.runtime-1.",
 		"_INBOX.runtime-1.>", "watch.my-operator.runtime-2",
 	} {
-		msg := nats.NewMsg("watch.my-operator.runtime-1")
-		msg.Data = encoded.Body
-		msg.Header.Set("Watch-Answer", subject)
-		must(publish.PublishMsg(t.Context(), msg))
+		publishFrom(t, publish, "runtime-1", numbered(1, "a"), subject)
 	}
 	s.awaitFate("enqueued", 6)
 	mustForward(t, s.forwarder("runtime-3", natsjetstream.ForwarderOptions{}), numbered(1, "last"))
@@ -524,15 +537,11 @@ func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 	t.Parallel()
 	s := &scene{broker: newBroker(t), handler: &coretest.Recorder{}, fates: &fates{}}
 	operator := s.connect()
-	run(t, must(natsjetstream.NewConsumer(operator, allowAll(), map[core.Manager]core.Handler{manager: s.handler},
-		natsjetstream.Options{Hooks: natsjetstream.Hooks{Concluded: s.fates.add}})))
+	run(t, newConsumer(operator, allowAll(), s.handler, natsjetstream.Options{Hooks: natsjetstream.Hooks{Concluded: s.fates.add}}))
 	s.awaitStream(manager)
 	publish := must(jetstream.New(s.connect()))
 	for n, name := range []string{strings.Repeat("x", 5000), "x..y", "x."} {
-		msg := nats.NewMsg("watch.my-operator.runtime-1")
-		msg.Data = must(contract.V3.Encode(&core.Batch{Source: "runtime-1", Events: numbered(uint64(n+1), "a").Events})).Body
-		msg.Header.Set("Watch-Answer", "_INBOX.runtime-1."+name)
-		must(publish.PublishMsg(t.Context(), msg))
+		publishFrom(t, publish, "runtime-1", numbered(uint64(n+1), "a"), "_INBOX.runtime-1."+name)
 		s.awaitFate("enqueued", n+1)
 		if err := operator.FlushTimeout(patience); err != nil {
 			t.Fatalf("the connection of the operator after an answer to %.20q: %v", name, err)
@@ -541,35 +550,32 @@ func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 }
 
 // A client may close its connection for good, as after errors of authorization. Only a new connection
-// helps, so the operator must learn of it, also from a replica that does not lead.
+// helps, so the operator must learn of it, also from a replica that does not lead. A connection that was closed before
+// Start changes its state no more.
 func TestClosedConnectionEndsStart(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
-	for name, handler := range map[string]core.Handler{"leader": &coretest.Recorder{}, "follower": notReady{}} {
+	for _, name := range []string{"leader", "follower", "closed before"} {
+		handler := core.Handler(notReady{})
+		if name == "leader" {
+			handler = &coretest.Recorder{}
+		}
 		conn := b.connect()
-		c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: handler},
-			natsjetstream.Options{}))
+		c := newConsumer(conn, allowAll(), handler, natsjetstream.Options{})
+		if name == "closed before" {
+			conn.Close()
+		}
 		ended := make(chan error, 1)
 		go func() { ended <- c.Start(t.Context()) }()
-		eventually(t, "the "+name+" is ready", func() bool { return c.Ready() == nil })
+		if name != "closed before" {
+			eventually(t, "the "+name+" is ready", func() bool { return c.Ready() == nil })
+		}
 		if name == "leader" {
 			b.awaitStream(manager)
 		}
 		conn.Close()
 		wantClosed(t, name, ended)
 	}
-}
-
-// A connection that was closed before Start changes its state no more.
-func TestStartWithClosedConnection(t *testing.T) {
-	t.Parallel()
-	conn := newBroker(t).connect()
-	c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: notReady{}},
-		natsjetstream.Options{}))
-	conn.Close()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Start(t.Context()) }()
-	wantClosed(t, "follower", ended)
 }
 
 func wantClosed(t *testing.T, name string, ended <-chan error) {
@@ -588,13 +594,7 @@ func wantClosed(t *testing.T, name string, ended <-chan error) {
 func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
 	t.Parallel()
 	var allowed atomic.Bool
-	verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
-		if allowed.Load() {
-			return nil
-		}
-		return core.ErrForbidden
-	})
-	s := newScene(t, verifier, natsjetstream.Options{})
+	s := newScene(t, refuseUntil(&allowed, core.ErrForbidden), natsjetstream.Options{})
 	conn := s.connect()
 	deaf := must(conn.SubscribeSync("_INBOX.runtime-1.deaf")) // It gets the refusal, and confirms nothing.
 	publish := must(jetstream.New(conn))
@@ -617,16 +617,14 @@ func TestSharedFleet(t *testing.T) {
 	s := newScene(t, allowAll(), natsjetstream.Options{Fleet: watched})
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	s.awaitResyncs(1) // So the first consumer delivers them.
-	handlers := map[core.Manager]core.Handler{manager: &coretest.Recorder{}}
-	second := must(natsjetstream.NewConsumer(s.connect(), allowAll(), handlers, natsjetstream.Options{Fleet: watched}))
+	second := s.consumer(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched})
 	if err := second.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "delivered elsewhere") {
 		t.Errorf("Start beside another one for the fleet = %v, want that resyncs are delivered elsewhere", err)
 	}
 	if err := second.Start(t.Context()); err == nil {
 		t.Error("the second Start returns nil")
 	}
-	shared := must(natsjetstream.NewConsumer(s.connect(), allowAll(), handlers,
-		natsjetstream.Options{Fleet: watched, SharedFleet: true}))
+	shared := s.consumer(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched, SharedFleet: true})
 	if err := shared.Ready(); !errors.Is(err, core.ErrNotReady) {
 		t.Errorf("Ready before Start = %v, want ErrNotReady", err)
 	}

@@ -32,12 +32,3 @@ func (c *Consumer) SetAckWait(wait time.Duration) { c.ackWait = wait }
 
 // SetStreams replaces the access to streams.
 func (c *Consumer) SetStreams(streams jetstream.JetStream) { c.stream = streams }
-
-// Clock is for tests of the clock.
-type Clock struct{ *clock }
-
-// NewClock returns a clock that has measured nothing.
-func NewClock(now func() time.Time) Clock { return Clock{newClock(now)} }
-
-func (c Clock) Age(stored time.Time) time.Duration                { return c.age(stored) }
-func (c Clock) Sync(ctx context.Context, stream jetstream.Stream) { _, _ = c.sync(ctx, stream) }

@@ -33,13 +33,7 @@ func publishFrom(t *testing.T, to jetstream.JetStream, runtime core.RuntimeID, b
 // second.
 func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 	t.Parallel()
-	verifier := core.VerifierFunc(func(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
-		if strings.HasPrefix(string(peer.ID), "hostile") {
-			return core.ErrForbidden
-		}
-		return nil
-	})
-	s := newScene(t, verifier, natsjetstream.Options{})
+	s := newScene(t, forbid("hostile"), natsjetstream.Options{})
 	const hostile, messages = 16, 40
 	conn := s.connect()
 	stream := must(jetstream.New(conn))
@@ -93,8 +87,7 @@ func TestSlowHandlerGetsEachEventOnce(t *testing.T) {
 		calls.Add(1)
 		return nil
 	})
-	c := must(natsjetstream.NewConsumer(b.connect(), allowAll(), map[core.Manager]core.Handler{manager: slow},
-		natsjetstream.Options{RuntimeInFlight: messages, HandleTimeout: patience}))
+	c := b.consumer(allowAll(), slow, natsjetstream.Options{RuntimeInFlight: messages, HandleTimeout: patience})
 	c.SetAckWait(wait)
 	stop := run(t, c)
 	b.awaitStream(manager)
@@ -126,9 +119,7 @@ func TestOperatorStartsBeforeTheServer(t *testing.T) {
 	}
 	conn := must(nats.Connect(b.addr, append(natsjetstream.OperatorConnectOptions(manager, noKeys), plain)...))
 	t.Cleanup(conn.Close)
-	handler := &coretest.Recorder{}
-	c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: handler}, natsjetstream.Options{}))
-	run(t, c)
+	run(t, newConsumer(conn, allowAll(), &coretest.Recorder{}, natsjetstream.Options{}))
 	b.start()
 	b.awaitStream(manager)
 	mustForward(t, b.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))

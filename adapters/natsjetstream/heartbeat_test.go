@@ -61,12 +61,7 @@ func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 func TestHeartbeatBesideAnEventThatWaits(t *testing.T) {
 	t.Parallel()
 	watched := must(fleet.New(fleet.Options{}))
-	s := newScene(t, core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
-		if event.Watched.Name == "bad" {
-			return core.ErrNotReady
-		}
-		return nil
-	}), natsjetstream.Options{Fleet: watched})
+	s := newScene(t, refuse("bad", core.ErrNotReady), natsjetstream.Options{Fleet: watched})
 	runtime := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
 	mustForward(t, runtime, heartbeat(1))
 	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(1, "bad"))

@@ -15,16 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-func TestBatchTraits(t *testing.T) {
-	t.Parallel()
-	v := contract.V3
-	got := fmt.Sprint(v.Path("kyma"), " ", v.ContentType(), " ",
-		v.Status(), v.MaxEvents(), v.MaxBody(), v.NeedsOwner(), v.Numbered())
-	if want := "/v3/kyma/events application/cloudevents-batch+json 202 500 262144 false true"; got != want {
-		t.Errorf("v3 has the traits %s, want %s", got, want)
-	}
-}
-
 // oneEvent returns a batch of one event with an attribute or datum replaced.
 func oneEvent(t *testing.T, change func(event, data map[string]any)) []byte {
 	t.Helper()

@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -40,28 +41,21 @@ func TestUnknownVersionsNeitherEncodeNorDecode(t *testing.T) {
 	}
 }
 
-func TestSingleContracts(t *testing.T) {
+func TestTraits(t *testing.T) {
 	t.Parallel()
-	paths := map[contract.Version]string{contract.V1: "/v1/kyma/event", contract.V2: "/v2/kyma/event"}
-	for version, path := range paths {
-		if got := version.Path("kyma"); got != path {
-			t.Errorf("%s: Path = %s, want %s", version, got, path)
+	for version, want := range map[contract.Version]string{
+		contract.V1: "/v1/kyma/event application/json 200 1 16384, owner true, numbers false",
+		contract.V2: "/v2/kyma/event application/json 200 1 16384, owner false, numbers false",
+		contract.V3: "/v3/kyma/events application/cloudevents-batch+json 202 500 262144, owner false, numbers true",
+	} {
+		got := fmt.Sprint(version.Path("kyma"), " ", version.ContentType(), " ",
+			version.Status(), version.MaxEvents(), version.MaxBody(), ", owner ", version.NeedsOwner(), ", numbers ", version.Numbered())
+		if got != want {
+			t.Errorf("%s has the traits %s, want %s", version, got, want)
 		}
-		if got := version.Path("a/b%2F?#"); strings.Count(got, "/") != 3 || strings.ContainsAny(got, "?#") {
-			t.Errorf("%s: Path = %s is not escaped", version, got)
+		if path := version.Path("a/b%2F?#"); strings.Count(path, "/") != 3 || strings.ContainsAny(path, "?#") {
+			t.Errorf("%s: Path = %s is not escaped", version, path)
 		}
-		if got := version.ContentType(); got != "application/json" {
-			t.Errorf("%s: ContentType = %s", version, got)
-		}
-		if version.MaxEvents() != 1 || version.MaxBody() != 16<<10 || version.NeedsOwner() != (version == contract.V1) {
-			t.Errorf("%s: MaxEvents = %d, MaxBody = %d, NeedsOwner = %v",
-				version, version.MaxEvents(), version.MaxBody(), version.NeedsOwner())
-		}
-		if version.Numbered() || version.Status() != 200 {
-			t.Errorf("%s: Numbered = %v, Status = %d", version, version.Numbered(), version.Status())
-		}
-	}
-	for _, version := range contract.Versions() {
 		if _, err := version.Encode(&core.Batch{Source: "r"}); !errors.Is(err, contract.ErrMalformed) {
 			t.Errorf("%s: Encode of an empty batch = %v, want ErrMalformed", version, err)
 		}

@@ -126,19 +126,15 @@ func rest(batch *core.Batch, request *contract.Request) core.Batch {
 
 func TestEncodeCutsByEvents(t *testing.T) {
 	t.Parallel()
-	batch := manyEvents(500, 0)
-	batch.Heartbeat = fullHeartbeat(time.Unix(1_700_000_000, 0))
-	request, err := contract.V3.Encode(&batch)
-	if err != nil || len(request.Sent) != 500 || !errors.Is(request.Failed[500], core.ErrNotSent) {
-		t.Errorf("Encode sends %d events, %v, heartbeat %v", len(request.Sent), err, request.Failed[500])
+	beating := manyEvents(500, 0)
+	beating.Heartbeat = fullHeartbeat(time.Unix(1_700_000_000, 0))
+	for _, batch := range []core.Batch{beating, manyEvents(501, 0)} {
+		request, err := contract.V3.Encode(&batch)
+		if err != nil || len(request.Sent) != 500 || !errors.Is(request.Failed[500], core.ErrNotSent) {
+			t.Errorf("Encode sends %d events, %v, the last %v", len(request.Sent), err, request.Failed[500])
+		}
+		checkRequest(t, &batch, &request)
 	}
-	checkRequest(t, &batch, &request)
-	batch = manyEvents(501, 0)
-	request, err = contract.V3.Encode(&batch)
-	if err != nil || len(request.Sent) != 500 || !errors.Is(request.Failed[500], core.ErrNotSent) {
-		t.Errorf("Encode sends %d events, %v, the last %v", len(request.Sent), err, request.Failed[500])
-	}
-	checkRequest(t, &batch, &request)
 }
 
 func TestUnsendableEvents(t *testing.T) {

@@ -63,11 +63,18 @@ func checkFound(t *testing.T, suite, mutant, failure string) {
 	}
 }
 
-func TestMutantForwarder(t *testing.T) {
-	m, ok := forwarderMutants()[os.Getenv(mutantVariable)]
+// chosen returns the mutant that this process runs.
+func chosen[T any](t *testing.T, mutants map[string]T) T {
+	t.Helper()
+	m, ok := mutants[os.Getenv(mutantVariable)]
 	if !ok {
 		t.Skip("is run by TestSuitesFindMutants")
 	}
+	return m
+}
+
+func TestMutantForwarder(t *testing.T) {
+	m := chosen(t, forwarderMutants())
 	t.Run("suite", func(t *testing.T) {
 		coretest.TestForwarder(t, func(_ *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
 			memory := coretest.NewMemory(farEnd)
@@ -125,11 +132,11 @@ func answeringMutants() map[string]mutant {
 	return map[string]mutant{
 		"reports success on failure":  {"Forward reports success", mapsErrors(func(error) error { return nil })},
 		"reports failure on success":  {"Forward reports a failure", failsOnSuccess},
-		"loses partial failures":      {"lost the refusal of event", mapsErrors(losesPartialFailures)},
-		"repeats the first reason":    {"lost the kind of a refusal", mapsErrors(repeatsTheFirst)},
-		"swaps the indexes of errors": {"though the far end took it", mapsErrors(swapsIndexes)},
-		"names too many":              {"Forward names element", mapsErrors(namesTooMany)},
-		"fails all for one":           {"though the far end took it", mapsErrors(failsAllForOne)},
+		"loses partial failures":      {"lost the refusal of event", mapsSome(func(core.EventErrors) error { return nil })},
+		"repeats the first reason":    {"lost the kind of a refusal", mapsSome(repeatsTheFirst)},
+		"swaps the indexes of errors": {"though the far end took it", mapsSome(swapsIndexes)},
+		"names too many":              {"Forward names element", mapsSome(namesTooMany)},
+		"fails all for one":           {"though the far end took it", mapsSome(failsAllForOne)},
 		"names events for all":        {"though the far end refused the whole batch", namesEventsForAll},
 		"marks retryable as permanent": {
 			"lost the kind of a refusal", mapsErrors(relabel(func(r *coretest.Refusal) { r.Permanent = true })),
@@ -336,30 +343,29 @@ func some(err error) (core.EventErrors, bool) {
 	return maps.Clone(failed), ok
 }
 
-func losesPartialFailures(err error) error {
-	if _, ok := some(err); ok {
-		return nil
-	}
-	return err
+// mapsSome changes the failed events of each call that names some.
+func mapsSome(change func(failed core.EventErrors) error) middle {
+	return mapsErrors(func(err error) error {
+		if failed, ok := some(err); ok {
+			return change(failed)
+		}
+		return err
+	})
 }
 
-func repeatsTheFirst(err error) error {
-	failed, ok := some(err)
-	if !ok {
-		return err
-	}
-	first := slices.Min(slices.Collect(maps.Keys(failed)))
+func firstOf(failed core.EventErrors) error {
+	return failed[slices.Min(slices.Collect(maps.Keys(failed)))]
+}
+
+func repeatsTheFirst(failed core.EventErrors) error {
+	first := firstOf(failed)
 	for i := range failed {
-		failed[i] = failed[first]
+		failed[i] = first
 	}
 	return failed
 }
 
-func swapsIndexes(err error) error {
-	failed, ok := some(err)
-	if !ok {
-		return err
-	}
+func swapsIndexes(failed core.EventErrors) error {
 	shifted := core.EventErrors{}
 	for i, err := range failed {
 		shifted[i^1] = err
@@ -367,33 +373,29 @@ func swapsIndexes(err error) error {
 	return shifted
 }
 
-func namesTooMany(err error) error {
-	if failed, ok := some(err); ok {
-		failed[100] = core.ErrForbidden
-		return failed
-	}
-	return err
+func namesTooMany(failed core.EventErrors) error {
+	failed[100] = core.ErrForbidden
+	return failed
 }
 
-func failsAllForOne(err error) error {
-	if failed, ok := some(err); ok {
-		return failed[slices.Min(slices.Collect(maps.Keys(failed)))]
-	}
-	return err
-}
+func failsAllForOne(failed core.EventErrors) error { return firstOf(failed) }
 
 func namesEventsForAll(next forward) forward {
 	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		err := next(ctx, manager, batch)
-		if _, ok := some(err); ok || err == nil {
-			return err
-		}
-		failed := core.EventErrors{}
-		for i := range batch.Events {
-			failed[i] = err
-		}
-		return failed
+		return namesEach(batch, next(ctx, manager, batch))
 	}
+}
+
+// namesEach names each event where a batch has failed as a whole.
+func namesEach(batch core.Batch, err error) error {
+	if _, ok := some(err); ok || err == nil {
+		return err
+	}
+	failed := core.EventErrors{}
+	for i := range batch.Events {
+		failed[i] = err
+	}
+	return failed
 }
 
 // relabel changes the classification of scripted refusals.
@@ -497,10 +499,7 @@ func verifierMutants() map[string]verifierMutant {
 }
 
 func TestMutantVerifier(t *testing.T) {
-	m, ok := verifierMutants()[os.Getenv(mutantVariable)]
-	if !ok {
-		t.Skip("is run by TestSuitesFindMutants")
-	}
+	m := chosen(t, verifierMutants())
 	t.Run("suite", func(t *testing.T) {
 		coretest.TestVerifier(t, func(*testing.T) core.Verifier { return m.verify }, verifierCases()...)
 	})

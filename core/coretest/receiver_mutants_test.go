@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -29,10 +27,7 @@ type receiverMutant struct {
 }
 
 func TestMutantReceiver(t *testing.T) {
-	m, ok := receiverMutants()[os.Getenv(mutantVariable)]
-	if !ok {
-		t.Skip("is run by TestSuitesFindMutants")
-	}
+	m := chosen(t, receiverMutants())
 	t.Run("suite", func(t *testing.T) {
 		coretest.TestReceiver(t, m.start, coretest.ReceiverOptions{Patience: 2 * time.Second})
 	})
@@ -80,7 +75,7 @@ func receiverMutants() map[string]*receiverMutant {
 	allow := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 	return map[string]*receiverMutant{
 		"verifies nothing":           {failure: "refuses with <nil>", parts: func(p *coretest.ReceiverParts) { p.Verifier = allow }},
-		"names events for the batch": {failure: "names events", answer: namesAll},
+		"names events for the batch": {failure: "names events", answer: func(b *core.Batch, err error) error { return namesEach(*b, err) }},
 		"refuses all for one":        {failure: "refuses events no event failed", answer: firstForAll},
 		"condemns what fails":        {failure: "not permanent", answer: condemnsEvents},
 		"believes the claim":         {failure: "refuses with <nil>", batch: func(id core.RuntimeID, b *core.Batch) { b.Source = id }},
@@ -99,20 +94,9 @@ func observes(p *coretest.ReceiverParts, runtime core.RuntimeID, manager core.Ma
 	p.Fleet.Observe(core.Peer{ID: runtime}, manager, batch, nil)
 }
 
-func namesAll(batch *core.Batch, err error) error {
-	if _, partial := some(err); partial || err == nil {
-		return err
-	}
-	failed := core.EventErrors{}
-	for i := range batch.Events {
-		failed[i] = err
-	}
-	return failed
-}
-
 func firstForAll(_ *core.Batch, err error) error {
 	if failed, partial := some(err); partial {
-		return failed[slices.Min(slices.Collect(maps.Keys(failed)))]
+		return firstOf(failed)
 	}
 	return err
 }

@@ -17,40 +17,25 @@ func TestAnExpectedRuntimeIsUnknownAndThenStale(t *testing.T) {
 	inBubble(t, fleet.Options{ForgetAfter: time.Hour}, func(r *rig) {
 		r.fleet.Expect(prod, kyma)
 		time.Sleep(2 * time.Second)
-
 		if n := r.fleet.Summaries()[kyma].Runtimes[fleet.Condition{State: fleet.Unknown}]; n != 1 {
 			t.Errorf("%d unknown runtimes, want the expected one", n)
 		}
-
 		time.Sleep(2 * interval)
 		r.wantState(fleet.Stale, "")
 		time.Sleep(2 * time.Hour) // It is not forgotten.
 		r.fleet.Expect(prod, kyma)
 		r.wantState(fleet.Stale, "")
-
 		if n := r.fleet.Summaries()[kyma].Runtimes[fleet.Condition{State: fleet.Stale}]; n != 1 {
 			t.Errorf("%d stale runtimes, want the expected one", n)
 		}
-
-		r.observe(resync("e", 1), beat("e", 1, 1))
+		r.observe(started("e")...)
 		r.wantState(fleet.Fresh, "")
 		r.fleet.Forget(prod)
 		time.Sleep(2 * interval)
 		r.wantState(fleet.Unknown, "")
-
 		if _, known := r.fleet.Summaries()[kyma].Runtimes[fleet.Condition{State: fleet.Unknown}]; known {
 			t.Error("a runtime that was forgotten is expected still")
 		}
-	})
-}
-
-func TestAnExpectedRuntimeWithoutHeartbeatsStaysUnknown(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.fleet.Expect(prod, kyma)
-		time.Sleep(interval)
-		r.fleet.Observe(core.Peer{ID: prod}, kyma, core.Batch{Events: []core.Numbered{{}}}, nil) // Contract v2.
-		time.Sleep(time.Hour)
-		r.wantState(fleet.Unknown, "")
 	})
 }
 
@@ -58,53 +43,32 @@ func TestAnExpectedRuntimeWithoutHeartbeatsStaysUnknown(t *testing.T) {
 type leading struct{ leads atomic.Bool }
 
 func (l *leading) Handle(context.Context, core.Delivery) error { return nil }
-
 func (l *leading) Ready() error {
 	if l.leads.Load() {
 		return nil
 	}
-
 	return core.ErrNotReady
 }
 
 // No runtime sends to a replica that does not lead, so nothing is expected there.
 func TestOnlyALeaderExpectsRuntimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, err := fleet.New(fleet.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		ctx, stop := context.WithCancel(t.Context())
-		ended, handler := make(chan error), &leading{}
-
-		go func() { ended <- f.Start(ctx, map[core.Manager]core.Handler{kyma: handler}) }()
-
+		f, handler := newFleet(t, fleet.Options{}), &leading{}
+		defer start(t, f, kyma, handler)()
 		f.Expect(prod, kyma)
 		f.Expect(prod, "served-elsewhere")
 		time.Sleep(time.Hour)
-
 		if all := f.Summaries(); len(all) > 0 {
 			t.Errorf("runtimes on a replica that does not lead: %v", all)
 		}
-
 		handler.leads.Store(true)
 		time.Sleep(interval)
-
 		if s := f.Get(prod, kyma); s.State != fleet.Unknown {
 			t.Errorf("%s 30 s after the election, want unknown", s.State)
 		}
-
 		time.Sleep(interval + 2*time.Second)
-
 		if s := f.Get(prod, kyma); s.State != fleet.Stale || len(f.Summaries()) != 1 {
 			t.Errorf("%s a minute after the election, want stale, and one manager", s.State)
-		}
-
-		stop()
-
-		if err := <-ended; err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -122,7 +86,7 @@ func TestARefusedRuntimeNamesTheReason(t *testing.T) {
 		refuse()
 		r.wantState(fleet.Unknown, "") // A runtime that is not known takes no room.
 		wantRefused("")
-		r.observe(resync("e", 1), beat("e", 1, 1))
+		r.observe(started("e")...)
 		refuse()
 		r.wantState(fleet.Fresh, "")
 		wantRefused("san_mismatch")
@@ -139,11 +103,20 @@ func TestARefusedRuntimeNamesTheReason(t *testing.T) {
 	})
 }
 
-func TestAnExpectedRuntimeThatIsRefused(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.fleet.Expect(prod, kyma)
-		time.Sleep(2*interval + 2*time.Second)
-		r.fleet.Refuse(prod, kyma, "domain_missing")
-		r.wantState(fleet.Stale, reasons.Refused)
+func TestExpectedRuntimes(t *testing.T) {
+	eachPlay(t, map[string]func(r *rig){
+		"one without heartbeats stays unknown": func(r *rig) {
+			r.fleet.Expect(prod, kyma)
+			time.Sleep(interval)
+			r.observe(message{}) // Contract v2.
+			time.Sleep(time.Hour)
+			r.wantState(fleet.Unknown, "")
+		},
+		"one that is refused": func(r *rig) {
+			r.fleet.Expect(prod, kyma)
+			time.Sleep(2*interval + 2*time.Second)
+			r.fleet.Refuse(prod, kyma, "domain_missing")
+			r.wantState(fleet.Stale, reasons.Refused)
+		},
 	})
 }

@@ -19,7 +19,7 @@ func (r *rig) knows(manager core.Manager) (known bool) {
 }
 
 func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
-	leave := with(beat("e", 2, 0), func(b *core.Heartbeat) { b.Leaving = true })
+	leave := leaving("e", 2, 0)
 	tests := map[string]struct {
 		before []message
 		pass   time.Duration

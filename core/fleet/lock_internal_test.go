@@ -29,11 +29,11 @@ func TestNothingHoldsTheLockLong(t *testing.T) {
 
 const largeFleet = 10_000
 
-func newLargeFleet(tb testing.TB) *Fleet {
-	tb.Helper()
+func newLargeFleet(t *testing.T) *Fleet {
+	t.Helper()
 	f, err := New(Options{ResyncJitter: time.Nanosecond})
 	if err != nil {
-		tb.Fatal(err)
+		t.Fatal(err)
 	}
 	for n := range largeFleet {
 		batch := core.Batch{Epoch: "e", Events: []core.Numbered{{Sequence: 1}}}
@@ -59,20 +59,4 @@ func processorTime(t *testing.T, work func()) time.Duration {
 		work()
 	}
 	return (used() - before) / rounds
-}
-
-// BenchmarkLock measures the longest times for which 10,000 runtimes hold the lock of a fleet.
-func BenchmarkLock(b *testing.B) {
-	f := newLargeFleet(b)
-	keys := f.keys()
-	b.Run("due resyncs", func(b *testing.B) {
-		for b.Loop() {
-			f.collectDue("kyma", time.Now())
-		}
-	})
-	b.Run("review of a slice", func(b *testing.B) {
-		for b.Loop() {
-			f.reviewSome(keys[:slice])
-		}
-	})
 }

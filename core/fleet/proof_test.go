@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
@@ -23,6 +21,9 @@ func quiet(number uint64, change func(*core.Heartbeat)) message {
 	})
 }
 
+// probe is the heartbeat of a process that checks the path and leaves.
+func probe(epoch string) message { return of("agent", leaving(epoch, 1, 0)) }
+
 // The API server may reject the webhook certificate of an agent. That agent sends heartbeats like any other.
 func TestHeartbeatsAloneDoNotProveFreshness(t *testing.T) {
 	opts := fleet.Options{PollFresh: time.Hour, PollUnproved: 10 * time.Minute, PollOtherwise: time.Minute}
@@ -35,87 +36,150 @@ func TestHeartbeatsAloneDoNotProveFreshness(t *testing.T) {
 	})
 }
 
-func TestReviewProvesFreshnessForAWhile(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		reviewed := time.Now()
-		beats := func(number uint64) {
-			r.observe(quiet(number, func(b *core.Heartbeat) { b.LastReview = reviewed }))
-		}
-		r.observe(resync("e", 1))
-		beats(1)
-		r.wantState(fleet.Fresh, "")
-		for n := range uint64(19) {
-			time.Sleep(interval)
-			beats(n + 2)
+// TestProofs has what proves that the API server calls an agent, and what does not.
+func TestProofs(t *testing.T) {
+	eachPlay(t, map[string]func(r *rig){
+		"a review proves freshness for a while": func(r *rig) {
+			reviewed := time.Now()
+			beats := func(number uint64) {
+				r.observe(quiet(number, func(b *core.Heartbeat) { b.LastReview = reviewed }))
+			}
+			r.observe(resync("e", 1))
+			beats(1)
 			r.wantState(fleet.Fresh, "")
-		}
-		time.Sleep(interval)
-		time.Sleep(time.Second)
-		beats(21)
-		r.wantState(fleet.Unproved, "")
+			for n := range uint64(19) {
+				time.Sleep(interval)
+				beats(n + 2)
+				r.wantState(fleet.Fresh, "")
+			}
+			time.Sleep(interval)
+			time.Sleep(time.Second)
+			beats(21)
+			r.wantState(fleet.Unproved, "")
+		},
+		// The first requests after a silence may carry events only. The canary may be lost since the last heartbeat.
+		"a silence ends proofs": func(r *rig) {
+			canary := func(number uint64, state core.CanaryState) {
+				r.observe(quiet(number, func(b *core.Heartbeat) { b.Canary = state }))
+			}
+			r.observe(resync("e", 1))
+			canary(1, core.CanaryAlive)
+			r.wantState(fleet.Fresh, "")
+			time.Sleep(5 * time.Minute)
+			r.wantState(fleet.Stale, "")
+			r.observe(resync("e", 2))
+			r.wantState(fleet.Unproved, "")
+			canary(2, core.CanaryLost)
+			r.wantState(fleet.Degraded, reasons.CanaryLost)
+		},
+		// The clock of a runtime may be wrong by years: only differences of its times count.
+		"clocks are not compared": func(r *rig) {
+			wrong := time.Now().Add(-20 * 365 * 24 * time.Hour)
+			r.observe(resync("e", 1), quiet(1, func(b *core.Heartbeat) { b.Time, b.LastReview = wrong, wrong.Add(-time.Second) }))
+			r.wantState(fleet.Fresh, "")
+			r.observe(quiet(2, func(b *core.Heartbeat) { b.Time, b.LastReview = wrong, wrong.Add(time.Hour) }))
+			r.wantState(fleet.Fresh, "")
+		},
+		"failed handshakes without a proof": func(r *rig) {
+			r.observe(resync("e", 1), quiet(1, func(*core.Heartbeat) {}))
+			time.Sleep(interval)
+			r.observe(quiet(2, func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
+			r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
+			time.Sleep(interval)
+			r.observe(quiet(3, func(b *core.Heartbeat) { b.WebhookFailures = 6 }))
+			r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
+		},
+		// A stranger can make handshakes fail. While the API server comes through, that is no reason.
+		"failed handshakes beside a proof": func(r *rig) {
+			r.observe(started("e")...)
+			time.Sleep(interval)
+			r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
+			r.wantState(fleet.Fresh, "")
+		},
+		// The foreign caBundle is the cause, the lost canary its effect.
+		"failed handshakes explain a lost canary": func(r *rig) {
+			r.observe(started("e")...)
+			time.Sleep(interval)
+			r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary, b.WebhookFailures = core.CanaryLost, 2 }))
+			r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
+		},
+		// A review after the last heartbeat proves that the API server reaches the webhook again.
+		"a review ends webhook_unreachable": func(r *rig) {
+			failures := func(n int64, review time.Duration) func(*core.Heartbeat) {
+				return func(b *core.Heartbeat) {
+					b.Canary, b.WebhookFailures, b.Time = core.CanaryOff, n, time.Now()
+					if review > 0 {
+						b.LastReview = b.Time.Add(-review)
+					}
+				}
+			}
+			r.observe(resync("e", 1), with(beat("e", 1, 1), failures(0, time.Second)))
+			time.Sleep(interval)
+			r.observe(with(beat("e", 2, 1), failures(4, interval+time.Second)))
+			r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
+			time.Sleep(interval)
+			r.observe(with(beat("e", 3, 1), failures(4, time.Second)))
+			r.wantState(fleet.Fresh, "")
+		},
+		// A check of the path must neither replace an agent nor look like one.
+		"a probe leaves no trace": func(r *rig) {
+			r.observe(probe("check-1"))
+			r.wantState(fleet.Unknown, "") // Not stale: no agent was there before.
+			r.observe(resync("e", 1), of("agent", beat("e", 1, 1)))
+			settle()
+			r.observe(probe("check-2"))
+			r.wantState(fleet.Fresh, "")
+			time.Sleep(interval)
+			r.observe(of("agent", beat("e", 2, 1)))
+			settle()
+			r.wantState(fleet.Fresh, "")
+			r.wantCauses()
+			if replicas := r.fleet.Get(prod, kyma).Replicas; len(replicas) != 1 || replicas[0].Epoch != "e" {
+				r.t.Errorf("replicas %v, want the agent alone", replicas)
+			}
+		},
+		// A check in a silent runtime must not hide that the agent is silent.
+		"a probe ends no silence": func(r *rig) {
+			r.observe(started("e")...)
+			time.Sleep(10 * interval)
+			seen := r.fleet.Get(prod, kyma).LastSeen
+			r.observe(probe("check"))
+			settle()
+			r.wantState(fleet.Stale, "")
+			r.wantCauses()
+			if now := r.fleet.Get(prod, kyma).LastSeen; !now.Equal(seen) {
+				r.t.Errorf("last seen %v, want %v: the check is no agent", now, seen)
+			}
+		},
+		// The last heartbeat of an agent that sent something is no probe, also when the fleet is new.
+		"the last heartbeat of an agent is no probe": func(r *rig) {
+			r.observe(leaving("e", 7, 3))
+			settle()
+			r.wantState(fleet.Stale, reasons.Stopped)
+			r.wantCauses("new_epoch")
+		},
 	})
 }
 
-// The first requests after a silence may carry events only. The canary may be lost since the last heartbeat.
-func TestSilenceEndsProofs(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		canary := func(number uint64, state core.CanaryState) {
-			r.observe(quiet(number, func(b *core.Heartbeat) { b.Canary = state }))
-		}
-		r.observe(resync("e", 1))
-		canary(1, core.CanaryAlive)
-		r.wantState(fleet.Fresh, "")
-		time.Sleep(5 * time.Minute)
-		r.wantState(fleet.Stale, "")
-		r.observe(resync("e", 2))
-		r.wantState(fleet.Unproved, "")
-		canary(2, core.CanaryLost)
-		r.wantState(fleet.Degraded, reasons.CanaryLost)
-	})
-}
-
-// The clock of a runtime may be wrong by years: only differences of its times count.
-func TestProofDoesNotCompareClocks(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		wrong := time.Now().Add(-20 * 365 * 24 * time.Hour)
-		r.observe(resync("e", 1), quiet(1, func(b *core.Heartbeat) { b.Time, b.LastReview = wrong, wrong.Add(-time.Second) }))
-		r.wantState(fleet.Fresh, "")
-		r.observe(quiet(2, func(b *core.Heartbeat) { b.Time, b.LastReview = wrong, wrong.Add(time.Hour) }))
-		r.wantState(fleet.Fresh, "")
-	})
-}
-
-func TestFailedHandshakesWithoutAProofAreDegraded(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.observe(resync("e", 1), quiet(1, func(*core.Heartbeat) {}))
-		time.Sleep(interval)
-		r.observe(quiet(2, func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
-		r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
-		time.Sleep(interval)
-		r.observe(quiet(3, func(b *core.Heartbeat) { b.WebhookFailures = 6 }))
-		r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
-	})
-}
-
-// A stranger can make handshakes fail. While the API server comes through, that is no reason.
-func TestFailedHandshakesBesideAProofAreNot(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.observe(resync("e", 1), beat("e", 1, 1))
-		time.Sleep(interval)
-		r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
-		r.wantState(fleet.Fresh, "")
-	})
-}
-
-func TestResyncForOneOwnerDoesNotStandForTheRuntime(t *testing.T) {
-	inBubble(t, fleet.Options{ResyncJitter: 10 * time.Second}, func(r *rig) {
-		r.observe(changed("e", 5)) // A new epoch.
-		owned := resync("e", 6)
-		owned.Owner = types.NamespacedName{Namespace: "kcp-system", Name: "one"}
-		r.observe(owned)
-		time.Sleep(time.Minute)
-		r.wantCauses("new_epoch")
-	})
+// An agent that starts during an outage may drop events before its first heartbeat arrives.
+func TestDropsBeforeTheFirstHeartbeatAreSeen(t *testing.T) {
+	for name, test := range map[string]struct {
+		messages []message
+		want     fleet.State
+		reason   string
+	}{
+		"the first heartbeat":               {[]message{dropping("e", 1, 0, 3)}, fleet.Degraded, reasons.Dropping},
+		"the first event, a late heartbeat": {[]message{resync("e", 1), dropping("e", 9, 1, 3)}, fleet.Degraded, reasons.Dropping},
+		// A new leader does not know when an old agent dropped them.
+		"an old epoch": {[]message{resync("e", 70), dropping("e", 900, 70, 3)}, fleet.Fresh, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, fleet.Options{}, func(r *rig) {
+				r.observe(test.messages...)
+				r.wantState(test.want, test.reason)
+			})
+		})
+	}
 }
 
 // A leaf of one day, as short-lived ones are, is not about to expire for all of its life.
@@ -171,7 +235,7 @@ func TestLevelOfChanges(t *testing.T) {
 func TestFlappingRuntimeDoesNotFloodTheLog(t *testing.T) {
 	var log bytes.Buffer
 	inBubble(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(r *rig) {
-		r.observe(resync("e", 1), beat("e", 1, 1))
+		r.observe(started("e")...)
 		for n := range uint64(4000) {
 			time.Sleep(5 * time.Millisecond)
 			r.observe(with(beat("e", n+2, 1), func(b *core.Heartbeat) {

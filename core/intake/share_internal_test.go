@@ -49,18 +49,6 @@ func TestSharesRefill(t *testing.T) {
 	}
 }
 
-func TestSharesTakeMoreThanTheBurst(t *testing.T) {
-	t.Parallel()
-	s, now := newShares(1, 4, 1), time.Unix(1000, 0)
-	if _, ok := s.enter(prod, 100, now); !ok {
-		t.Fatal("a cost above the burst is refused for ever")
-	}
-	s.leave(prod, now)
-	if wait, ok := visit(s, prod, now); ok || wait != time.Second {
-		t.Errorf("after it: taken %v, wait %v, want to wait 1s", ok, wait)
-	}
-}
-
 // A transport that keeps messages delivers each when there is room for it, none in vain and none
 // later than in 5 min.
 func TestSharesSpreadDeferredMessages(t *testing.T) {

@@ -140,11 +140,7 @@ func TestVerdicts(t *testing.T) {
 			return named
 		}
 	)
-	tests := []struct {
-		name     string
-		verifier core.Verifier
-		handler  core.Handler
-		batch    core.Batch
+	type want struct {
 		// whole is the reason of the failure of the batch, fault its side, and class what it wraps.
 		whole  string
 		fault  Fault
@@ -152,81 +148,76 @@ func TestVerdicts(t *testing.T) {
 		failed map[int]string
 		// heard and beat are what the fleet observes.
 		heard, beat bool
+	}
+	taken := func(heard, beat bool, failed map[int]string) want {
+		return want{failed: failed, heard: heard, beat: beat}
+	}
+	whole := func(reason string, fault Fault, class error) want {
+		return want{whole: reason, fault: fault, class: class}
+	}
+	taking, missed := fails(takes, nil), verifies(is(missing), is(nil))
+	tests := []struct {
+		name     string
+		verifier core.Verifier
+		handler  core.Handler
+		batch    core.Batch
+		want     want
 	}{
-		{"taken", all, fails(takes, nil), beating(events(2, 1)), "", 0, nil, nil, true, true},
+		{"taken", all, taking, beating(events(2, 1)), taken(true, true, nil)},
+		{"events are refused", missed, taking, beating(events(2, 1)), taken(true, true, each(2, reasons.OwnerMissing))},
+		{"all events are refused", missed, taking, events(2, 1), taken(true, false, each(2, reasons.OwnerMissing))},
 		{
-			"events are refused", verifies(is(missing), is(nil)), fails(takes, nil), beating(events(2, 1)),
-			"", 0, nil, each(2, reasons.OwnerMissing), true, true,
+			"all are refused, and the sender is not known yet", verifies(is(missing), is(core.ErrNotReady)), taking,
+			events(2, 1), taken(false, false, each(2, reasons.OwnerMissing)),
 		},
 		{
-			"all events are refused", verifies(is(missing), is(nil)), fails(takes, nil), events(2, 1),
-			"", 0, nil, each(2, reasons.OwnerMissing), true, false,
+			"heartbeat is refused", verifies(is(nil), is(missing)), taking,
+			beating(events(2, 1)), taken(true, false, map[int]string{2: reasons.OwnerMissing}),
 		},
 		{
-			"all are refused, and the sender is not known yet", verifies(is(missing), is(core.ErrNotReady)),
-			fails(takes, nil), events(2, 1), "", 0, nil, each(2, reasons.OwnerMissing), false, false,
+			"sender is forbidden", verifies(is(missing), is(stranger)), taking,
+			beating(events(2, 1)), whole(reasons.SANMismatch, faultOfSender, core.ErrForbidden),
 		},
 		{
-			"heartbeat is refused", verifies(is(nil), is(missing)), fails(takes, nil), beating(events(2, 1)),
-			"", 0, nil,
-			map[int]string{2: reasons.OwnerMissing},
-			true, false,
+			"sender is revoked", verifies(is(revoked), is(revoked)), taking,
+			events(2, 1), whole("revoked", faultOfSender, core.ErrUnauthenticated),
 		},
 		{
-			"sender is forbidden", verifies(is(missing), is(stranger)), fails(takes, nil), beating(events(2, 1)),
-			reasons.SANMismatch, faultOfSender, core.ErrForbidden, nil, false, false,
+			"verifier is not ready", verifies(is(core.ErrNotReady), is(core.ErrNotReady)), taking,
+			events(2, 1), whole(reasons.NotReady, faultOfSender, core.ErrNotReady),
 		},
+		{"verifier panics for events", verifies(panics, is(nil)), taking, events(1, 1), taken(true, false, each(1, reasons.Panic))},
 		{
-			"sender is revoked", verifies(is(revoked), is(revoked)), fails(takes, nil), events(2, 1),
-			"revoked", faultOfSender, core.ErrUnauthenticated, nil, false, false,
+			"verifier panics for the sender", verifies(is(missing), panics), taking,
+			events(1, 1), taken(false, false, each(1, reasons.OwnerMissing)),
 		},
-		{
-			"verifier is not ready", verifies(is(core.ErrNotReady), is(core.ErrNotReady)), fails(takes, nil),
-			events(2, 1), reasons.NotReady, faultOfSender, core.ErrNotReady, nil, false, false,
-		},
-		{
-			"verifier panics for events", verifies(panics, is(nil)), fails(takes, nil), events(1, 1),
-			"", 0, nil, each(1, reasons.Panic), true, false,
-		},
-		{
-			"verifier panics for the sender", verifies(is(missing), panics), fails(takes, nil), events(1, 1),
-			"", 0, nil, each(1, reasons.OwnerMissing), false, false,
-		},
-		{"handler fails", all, fails(broken, nil), events(2, 1), "", 0, nil, each(2, "other"), true, false},
+		{"handler fails", all, fails(broken, nil), events(2, 1), taken(true, false, each(2, "other"))},
 		{
 			"handler fails, and the sender is forbidden", verifies(is(nil), is(stranger)), fails(broken, nil),
-			events(2, 1), "", 0, nil, each(2, "other"), true, false,
+			events(2, 1), taken(true, false, each(2, "other")),
 		},
 		{
-			"handler panics", all, fails(func(string) error { return panics() }, nil), beating(events(1, 1)),
-			"", 0, nil, each(1, reasons.Panic), true, true,
+			"handler panics", all, fails(func(string) error { return panics() }, nil),
+			beating(events(1, 1)), taken(true, true, each(1, reasons.Panic)),
+		},
+		{"handler is not ready", all, fails(notLeading, nil), events(20, 1), whole("at_0", FaultOfReplica, core.ErrNotReady)},
+		{
+			"handler leads, and does not know one object", all, fails(unready, is(nil)),
+			events(5, 1), taken(true, false, map[int]string{2: reasons.NotReady}),
+		},
+		{"replica follows", all, fails(unready, follower), events(5, 1), whole(reasons.NotReady, FaultOfReplica, core.ErrNotReady)},
+		{
+			"replica follows, and gets a heartbeat", all, fails(takes, follower),
+			beating(core.Batch{}), whole(reasons.NotReady, FaultOfReplica, core.ErrNotReady),
+		},
+		// The leader would miss the number, and the next heartbeat would show a gap.
+		{
+			"replica follows, and events are refused", missed, fails(takes, follower),
+			events(2, 1), whole(reasons.NotReady, FaultOfReplica, core.ErrNotReady),
 		},
 		{
-			"handler is not ready", all, fails(notLeading, nil), events(20, 1),
-			"at_0", FaultOfReplica, core.ErrNotReady, nil, false, false,
-		},
-		{
-			"handler leads, and does not know one object", all, fails(unready, is(nil)), events(5, 1),
-			"", 0, nil,
-			map[int]string{2: reasons.NotReady},
-			true, false,
-		},
-		{
-			"replica follows", all, fails(unready, follower), events(5, 1),
-			reasons.NotReady, FaultOfReplica, core.ErrNotReady, nil, false, false,
-		},
-		{
-			"replica follows, and gets a heartbeat", all, fails(takes, follower), beating(core.Batch{}),
-			reasons.NotReady, FaultOfReplica, core.ErrNotReady, nil, false, false,
-		},
-		{
-			// The leader would miss the number, and the next heartbeat would show a gap.
-			"replica follows, and events are refused", verifies(is(missing), is(nil)), fails(takes, follower),
-			events(2, 1), reasons.NotReady, FaultOfReplica, core.ErrNotReady, nil, false, false,
-		},
-		{
-			"replica follows, and the sender is forbidden", verifies(is(stranger), is(stranger)),
-			fails(takes, follower), events(2, 1), reasons.SANMismatch, faultOfSender, core.ErrForbidden, nil, false, false,
+			"replica follows, and the sender is forbidden", verifies(is(stranger), is(stranger)), fails(takes, follower),
+			events(2, 1), whole(reasons.SANMismatch, faultOfSender, core.ErrForbidden),
 		},
 	}
 	for _, test := range tests {
@@ -236,22 +227,22 @@ func TestVerdicts(t *testing.T) {
 			in := newIntake(t, test.verifier, test.handler, Options{Fleet: watched})
 			v := in.Receive(t.Context(), request(runtimeA, test.batch))
 			switch {
-			case test.whole == "" && v.Whole != nil, test.whole != "" && v.Whole == nil:
-				t.Errorf("the batch failed with %v, want %q", v.Whole, test.whole)
+			case test.want.whole == "" && v.Whole != nil, test.want.whole != "" && v.Whole == nil:
+				t.Errorf("the batch failed with %v, want %q", v.Whole, test.want.whole)
 			case v.Whole == nil:
-				if diff := cmp.Diff(test.failed, labels(v.Failed)); diff != "" && len(test.failed)+len(v.Failed) > 0 {
+				if diff := cmp.Diff(test.want.failed, labels(v.Failed)); diff != "" && len(test.want.failed)+len(v.Failed) > 0 {
 					t.Errorf("elements that failed (-want +have):\n%s", diff)
 				}
-			case v.Whole.Reason() != test.whole || v.Whole.Fault != test.fault || !errors.Is(v.Err(), test.class):
+			case v.Whole.Reason() != test.want.whole || v.Whole.Fault != test.want.fault || !errors.Is(v.Err(), test.want.class):
 				t.Errorf("the batch failed with %q of side %d: %v, want %q of side %d: %v",
-					v.Whole.Reason(), v.Whole.Fault, v.Err(), test.whole, test.fault, test.class)
+					v.Whole.Reason(), v.Whole.Fault, v.Err(), test.want.whole, test.want.fault, test.want.class)
 			}
 			s := watched.Get(runtimeA, manager)
 			beat := len(s.Replicas) == 1 && s.Replicas[0].Heartbeat != nil
-			if heard := !s.LastSeen.IsZero(); heard != test.heard || beat != test.beat {
-				t.Errorf("observed %v, with heartbeat %v, want %v and %v", heard, beat, test.heard, test.beat)
+			if heard := !s.LastSeen.IsZero(); heard != test.want.heard || beat != test.want.beat {
+				t.Errorf("observed %v, with heartbeat %v, want %v and %v", heard, beat, test.want.heard, test.want.beat)
 			}
-			if last := uint64(len(test.batch.Events)); test.heard && s.Replicas[0].Sequence != last {
+			if last := uint64(len(test.batch.Events)); test.want.heard && s.Replicas[0].Sequence != last {
 				t.Errorf("observed number %d, want %d: the next heartbeat would show a gap", s.Replicas[0].Sequence, last)
 			}
 		})

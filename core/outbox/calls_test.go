@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,18 +14,13 @@ import (
 )
 
 // step is a step of a script.
-type step func(t *testing.T, o *outbox.Outbox)
+type step func(w *world)
 
-func wait(d time.Duration) step { return func(*testing.T, *outbox.Outbox) { time.Sleep(d) } }
+func wait(d time.Duration) step { return func(*world) { time.Sleep(d) } }
 
 // offer is an event with its outcome.
 func offer(event core.WatchEvent, want core.Outcome) step {
-	return func(t *testing.T, o *outbox.Outbox) {
-		t.Helper()
-		if got := o.Accept(kyma, event); got != want {
-			t.Errorf("%s: %s, want %s", nameOf(event), got, want)
-		}
-	}
+	return func(w *world) { w.t.Helper(); w.wantOutcome(kyma, event, want) }
 }
 
 func write(name string) step { return offer(named(name), core.Accepted) }
@@ -32,33 +28,40 @@ func write(name string) step { return offer(named(name), core.Accepted) }
 // of is an event of an owner.
 func of(owner string) step { return offer(ownedBy(owner, "of "+owner), core.Accepted) }
 
-func counted(want outbox.Counts) step {
-	return func(t *testing.T, o *outbox.Outbox) {
-		t.Helper()
-		wantCounts(t, o, want)
+func counted(want outbox.Counts) step { return func(w *world) { w.t.Helper(); w.wantCounts(want) } }
+
+// oldest wants that the oldest event has waited for a time.
+func oldest(want time.Duration) step {
+	return func(w *world) {
+		w.t.Helper()
+		if age := w.OldestPending(kyma); age != want {
+			w.t.Errorf("the oldest event has waited %v, want %v", age, want)
+		}
 	}
 }
 
-func idle(t *testing.T, o *outbox.Outbox) {
-	t.Helper()
-	if age := o.OldestPending(kyma); age != 0 {
-		t.Errorf("the oldest event has waited %v, want none", age)
+func retry(w *world) { w.Retry() }
+
+func resync(w *world) { w.Resync() }
+
+// stopped ends the outbox, which takes a time.
+func stopped(after time.Duration) step {
+	return func(w *world) {
+		w.t.Helper()
+		if took := took(w.stop); took != after {
+			w.t.Errorf("stopped after %v, want %v", took, after)
+		}
 	}
 }
 
-func retry(_ *testing.T, o *outbox.Outbox) { o.Retry() }
-
-func resync(_ *testing.T, o *outbox.Outbox) { o.Resync() }
-
-func always(random float64) func() float64 { return func() float64 { return random } }
+func random(value float64) func() float64 { return func() float64 { return value } }
 
 // script is what an outbox gets, and the calls that must come of it.
 type script struct {
-	opts outbox.Options
-	// plain leaves resends on.
-	plain bool
-	// answer is that of the n-th call, some time after the start. Default: nil.
-	answer func(at time.Duration, n int, batch core.Batch) error
+	opts   outbox.Options
+	plain  bool // as of a scene
+	answer answer
+	before []step // before the start
 	steps  []step
 	calls  []call
 	// counts are checked unless they are zero.
@@ -66,55 +69,39 @@ type script struct {
 }
 
 func (s *script) play(t *testing.T) {
-	var p *plane
-	p = newPlane(func(_ context.Context, n int, batch core.Batch) error {
-		if s.answer == nil {
-			return nil
-		}
-		return s.answer(time.Since(p.start), n, batch)
-	})
-	var o *outbox.Outbox
-	var stop func()
-	if s.plain {
-		o = newOutbox(t, p, s.opts)
-		stop = startOutbox(t, o)
-	} else {
-		o, stop = run(t, p, s.opts)
+	w := newWorld(t, scene{opts: s.opts, plain: s.plain, answer: s.answer})
+	for _, step := range s.before {
+		step(w)
 	}
+	w.start()
 	for _, step := range s.steps {
-		step(t, o)
+		step(w)
 	}
-	wantCalls(t, p, s.calls...)
-	if s.counts.Accepted > 0 {
-		wantCounts(t, o, s.counts)
-	}
-	stop()
-	o.Retry() // There is nothing to do.
-	wantCalls(t, p, s.calls...)
-}
-
-// first answers the first n calls with an error.
-func first(n int, err error) func(time.Duration, int, core.Batch) error {
-	return func(_ time.Duration, i int, _ core.Batch) error {
-		if i < n {
-			return err
+	wantCalls := func() {
+		t.Helper()
+		if s.calls != nil {
+			w.wantCalls(s.calls...)
 		}
-		return nil
 	}
+	wantCalls()
+	if s.counts.Accepted > 0 {
+		w.wantCounts(s.counts)
+	}
+	w.stop()
+	w.Retry() // There is nothing to do.
+	wantCalls()
 }
 
 // slowly answers the first call with an error after 2 s.
-func slowly(err error) func(time.Duration, int, core.Batch) error {
-	return func(_ time.Duration, n int, _ core.Batch) error {
+func slowly(err error) answer {
+	return func(_ context.Context, n int, _ core.Batch) error {
 		if n > 0 {
 			return nil
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * second)
 		return err
 	}
 }
-
-const second = time.Second
 
 func TestCalls(t *testing.T) {
 	anyResync := core.WatchEvent{Resync: true}
@@ -146,11 +133,11 @@ func TestCalls(t *testing.T) {
 			},
 		},
 		"jitter of 0.5": {
-			opts: outbox.Options{Settle: -1, MinBackoff: 2 * second, Random: always(0.5)}, answer: first(1, errDown),
+			opts: outbox.Options{Settle: -1, MinBackoff: 2 * second, Random: random(0.5)}, answer: first(1, errDown),
 			steps: []step{write("a"), wait(time.Minute)}, calls: []call{at(0, "a"), at(1500*ms, "a")},
 		},
 		"jitter of 0.9": {
-			opts: outbox.Options{Settle: -1, MinBackoff: 2 * second, Random: always(0.9)}, answer: first(1, errDown),
+			opts: outbox.Options{Settle: -1, MinBackoff: 2 * second, Random: random(0.9)}, answer: first(1, errDown),
 			steps: []step{write("a"), wait(time.Minute)}, calls: []call{at(0, "a"), at(1900*ms, "a")},
 		},
 		"RetryAfter of a batch": {
@@ -171,10 +158,91 @@ func TestCalls(t *testing.T) {
 			counts: outbox.Counts{Accepted: 3, Delivered: 2, Dropped: malformed},
 		},
 
+		"a call that hangs is given up": {
+			opts: outbox.Options{ForwardTimeout: 5 * second, Settle: -1, MinBackoff: 2 * second},
+			answer: func(ctx context.Context, n int, batch core.Batch) error {
+				if n > 0 {
+					return nil
+				}
+				return hang(ctx, n, batch)
+			},
+			steps: []step{write("a"), wait(time.Minute)}, calls: []call{at(0, "a"), at(6*second, "a")},
+		},
+		// One refused event must neither take the rest of its batch with it nor hold it up.
+		"a refused batch is sent event by event": {
+			opts: outbox.Options{MaxBatch: 10, InFlight: 1},
+			answer: func(_ context.Context, _ int, batch core.Batch) error {
+				if slices.Contains(names(batch), "bad") {
+					return errRefused
+				}
+				return nil
+			},
+			steps: []step{write("a"), write("bad"), write("b"), wait(second)},
+			calls: []call{
+				at(100*ms, "a", "bad", "b"), at(100*ms, "a"), at(100*ms, "bad"), at(100*ms, "b"), at(200*ms, "resync"),
+			},
+			counts: outbox.Counts{Accepted: 4, Delivered: 3, Dropped: malformed},
+		},
+		"a partial failure concerns the events that it names": {
+			opts: outbox.Options{MaxBatch: 10}, answer: first(1, core.EventErrors{1: errDown, 2: errRefused}),
+			steps:  []step{write("a"), write("b"), write("c"), write("d"), wait(second)},
+			calls:  []call{at(100*ms, "a", "b", "c", "d"), at(200*ms, "resync", "b")},
+			counts: outbox.Counts{Accepted: 5, Delivered: 4, Dropped: malformed},
+		},
+		// The second resync stands for events that were dropped while the first had not settled.
+		"an overflow collapses into a resync": {
+			opts: outbox.Options{MaxKeys: 2, MaxBatch: 10},
+			steps: []step{
+				write("a"), write("b"), offer(named("c"), core.Dropped), offer(named("d"), core.Dropped),
+				offer(named("e"), core.Dropped), wait(second), write("later"), wait(second),
+			},
+			calls:  []call{at(100*ms, "a", "b", "resync"), at(1100*ms, "later")},
+			counts: outbox.Counts{Accepted: 9, Delivered: 4, Coalesced: 2, Dropped: map[string]int64{"overflow": 3}},
+		},
+		"an event before the start": {
+			before: []step{write("a"), wait(second), oldest(second)}, steps: []step{wait(second)}, calls: []call{at(second, "a")},
+		},
+		"a resync before the start reaches configured managers": {
+			opts: outbox.Options{Managers: []core.Manager{kyma}}, before: []step{resync, counted(outbox.Counts{Accepted: 1, Pending: 1})},
+			steps: []step{wait(second)}, calls: []call{at(100*ms, "resync")},
+		},
+		// A source asks for it as at the return of a canary.
+		"a resync before the start is the first": {
+			opts:   outbox.Options{Managers: []core.Manager{kyma}, ResyncFirst: true},
+			before: []step{resync, wait(time.Minute)}, steps: []step{wait(time.Minute)}, calls: []call{at(time.Minute, "resync")},
+		},
+		"a stop delivers what is pending": {
+			answer: first(2, errDown), steps: []step{write("a"), write("b"), stopped(300 * ms)},
+			counts: outbox.Counts{Accepted: 2, Delivered: 2},
+		},
+		"a stop gives up at its deadline": {
+			opts: outbox.Options{DrainTimeout: 3 * second}, answer: always(errDown),
+			steps:  []step{write("a"), stopped(3 * second), offer(named("b"), core.Dropped)},
+			counts: outbox.Counts{Accepted: 2, Dropped: map[string]int64{"shutdown": 2}},
+		},
+		"a stop cancels a call that hangs": {
+			opts: outbox.Options{DrainTimeout: second, ForwardTimeout: time.Hour}, answer: hang,
+			steps: []step{write("a"), wait(time.Minute), stopped(second)}, calls: []call{at(100*ms, "a")},
+		},
+		"a resync after the end is counted": {
+			opts: outbox.Options{Managers: []core.Manager{kyma}}, steps: []step{stopped(0), resync},
+			counts: outbox.Counts{Accepted: 1, Dropped: map[string]int64{"shutdown": 1}},
+		},
+		"an event that is late is not resent": {
+			opts: outbox.Options{Resend: []time.Duration{3 * second}}, answer: until(10*second, errDown),
+			steps: []step{write("a"), wait(time.Hour)}, counts: outbox.Counts{Accepted: 1, Delivered: 1},
+		},
+		// Only a time that has passed when the event is sent is skipped.
+		"a resend that is late is skipped": {
+			opts:   outbox.Options{Resend: []time.Duration{3 * second, 35 * second}, MinBackoff: 20 * second, MaxBackoff: 20 * second},
+			answer: until(10*second, errDown), steps: []step{write("a"), wait(time.Hour)},
+			calls: []call{at(100*ms, "a"), at(10100*ms, "a"), at(35*second, "a")},
+		},
+
 		"a delivered event is sent once more": { // A resend is no event before it is due.
 			opts: outbox.Options{Resend: []time.Duration{3 * second}},
 			steps: []step{
-				write("a"), wait(2 * second), counted(outbox.Counts{Accepted: 1, Delivered: 1}), idle, wait(time.Minute),
+				write("a"), wait(2 * second), counted(outbox.Counts{Accepted: 1, Delivered: 1}), oldest(0), wait(time.Minute),
 			},
 			calls: []call{at(100*ms, "a"), at(3*second, "a")}, counts: outbox.Counts{Accepted: 2, Delivered: 2},
 		},
@@ -241,11 +309,11 @@ func TestCalls(t *testing.T) {
 		// A resync on its way may have been sent before the event that is refused had settled.
 		"a resync on its way does not stand in": {
 			opts: outbox.Options{Managers: []core.Manager{kyma}},
-			answer: func(_ time.Duration, _ int, batch core.Batch) error {
+			answer: func(_ context.Context, _ int, batch core.Batch) error {
 				if !batch.Events[0].Resync {
 					return errRefused
 				}
-				wait(5*second)(nil, nil)
+				wait(5 * second)(nil)
 				return nil
 			},
 			steps: []step{resync, wait(50 * ms), write("a"), wait(time.Minute)},

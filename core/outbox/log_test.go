@@ -1,13 +1,11 @@
 package outbox_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,29 +15,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// logBuffer is a bytes.Buffer for concurrent use.
-type logBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.String()
-}
-
-func (l *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-// logReasons returns the reasons of the lines that contain a text.
-func logReasons(log, text string) (reasons []string) {
-	for line := range strings.Lines(log) {
+// reasons returns the reasons of the lines that contain a text.
+func (l *logBuffer) reasons(text string) (reasons []string) {
+	for line := range strings.Lines(l.String()) {
 		if _, rest, ok := strings.Cut(line, "reason="); ok && strings.Contains(line, text) {
 			reasons = append(reasons, strings.Fields(rest)[0])
 		}
@@ -47,80 +25,70 @@ func logReasons(log, text string) (reasons []string) {
 	return reasons
 }
 
+func wantReasons(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("reasons %q, want %q", got, want)
+	}
+}
+
 // An outage has several causes, one after the other. Each of them is logged, and the one that lasts
 // every 5 min.
 func TestChangeOfReasonIsLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		start := time.Now()
-		p := newPlane(func(context.Context, int, core.Batch) error {
-			switch passed := time.Since(start); {
-			case passed < 7*time.Second:
+	inBubble(t, scene{
+		opts: outbox.Options{MaxBackoff: 4 * second},
+		answer: func(context.Context, int, core.Batch) error {
+			switch passed := elapsed(); {
+			case passed < 7*second:
 				return errDown
-			case passed < 21*time.Second:
+			case passed < 21*second:
 				return verdict{reason: "not_ready"}
 			case passed < time.Hour:
 				return verdict{reason: "unauthenticated"}
 			default:
 				return nil
 			}
-		})
-		o, stop := run(t, p, outbox.Options{Logger: log.logger(), MaxBackoff: 4 * time.Second})
-		o.Accept(kyma, named("a"))
+		},
+	}, func(w *world) {
+		w.write("a")
 		time.Sleep(2 * time.Hour)
-		stop()
-		reasons := logReasons(log.String(), "does not take events")
-		if n := len(reasons); n < 13 || n > 15 {
-			t.Errorf("%d lines in an hour, want one for each reason and one every 5 min:\n%s", n, &log)
-		}
-		if got, want := slices.Compact(reasons), []string{"other", "not_ready", "unauthenticated"}; !slices.Equal(got, want) {
-			t.Errorf("reasons %q, want %q", got, want)
-		}
-		if n := strings.Count(log.String(), "takes events again"); n != 1 {
-			t.Errorf("the end is logged %d times, want once:\n%s", n, &log)
-		}
+		w.stop()
+		reasons := w.log.reasons("does not take events")
+		w.wantBetween(13, len(reasons), 15, "lines in an hour, one for each reason and one every 5 min")
+		wantReasons(t, slices.Compact(reasons), "other", "not_ready", "unauthenticated")
+		w.wantBetween(1, w.log.count("takes events again"), 1, "lines about the end")
 	})
 }
 
 // Reasons that alternate are logged once each.
 func TestAlternatingRefusalsAreLoggedOnceEach(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		p := newPlane(func(_ context.Context, n int, batch core.Batch) error {
+	inBubble(t, scene{
+		opts: outbox.Options{InFlight: 1},
+		answer: func(_ context.Context, n int, batch core.Batch) error {
 			if batch.Events[0].Resync {
 				return nil
 			}
 			return verdict{reason: []string{"malformed", "too_large"}[n%2], permanent: true}
-		})
-		o, stop := run(t, p, outbox.Options{Logger: log.logger(), InFlight: 1})
-		for i := range 100 {
-			o.Accept(kyma, named(strconv.Itoa(i)))
-		}
+		},
+	}, func(w *world) {
+		w.writeMany(100, "", 0)
 		time.Sleep(time.Minute)
-		stop()
-		got := slices.Sorted(slices.Values(logReasons(log.String(), "given up")))
-		if want := []string{"malformed", "too_large"}; !slices.Equal(got, want) {
-			t.Errorf("reasons %q, want %q", got, want)
-		}
+		w.stop()
+		wantReasons(t, slices.Sorted(slices.Values(w.log.reasons("given up"))), "malformed", "too_large")
 	})
 }
 
-// A full outbox is logged once every 5 minutes for each manager that loses events.
+// A full outbox is logged once every 5 minutes for each manager that loses events. Lines that were noted before the
+// end are written.
 func TestOverflowIsLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		p := newPlane(failTimes(1<<30, errDown))
-		o, stop := run(t, p, outbox.Options{Logger: log.logger(), MaxKeys: 3, DrainTimeout: -1})
-		for i := range 10 {
-			o.Accept(kyma, named(strconv.Itoa(i)))
-		}
-		o.Accept("other", named("a")) // kyma gives way.
+	inBubble(t, scene{opts: outbox.Options{MaxKeys: 3, DrainTimeout: -1}, answer: always(errDown)}, func(w *world) {
+		w.writeMany(10, "", 0)
+		w.Accept("other", named("a")) // kyma gives way.
 		time.Sleep(6 * time.Minute)
-		o.Accept(kyma, named("late"))
-		stop()
-		if n := strings.Count(log.String(), "outbox is full: events are dropped, a resync stands in"); n != 2 {
-			t.Errorf("%d lines, want one at once and one after 5 min:\n%s", n, &log)
-		}
+		w.write("late")
+		w.stop()
+		w.wantBetween(2, w.log.count("outbox is full: events are dropped, a resync stands in"), 2, "lines, one at once and one after 5 min")
+		w.wantBetween(1, w.log.count("events were not delivered before the shutdown"), 2, "lines about the events that are lost")
 	})
 }
 
@@ -144,70 +112,50 @@ func (s *stalled) Enabled(context.Context, slog.Level) bool { return true }
 func TestStalledLogCostsNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &stalled{Handler: slog.DiscardHandler, freed: make(chan struct{})}
-		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
-			if n%2 == 0 {
-				return verdict{reason: "reason_" + strconv.Itoa(n)}
-			}
-			return nil
+		w := newWorld(t, scene{
+			opts: outbox.Options{Logger: slog.New(sink), Settle: -1, MaxManagers: 1},
+			answer: func(_ context.Context, n int, _ core.Batch) error {
+				if n%2 == 0 {
+					return verdict{reason: "reason_" + strconv.Itoa(n)}
+				}
+				return nil
+			},
 		})
-		o, stop := run(t, p, outbox.Options{Logger: slog.New(sink), Settle: -1, MaxManagers: 1})
+		w.start()
 		for i := range 1000 {
-			began := time.Now()
-			o.Accept(kyma, named(strconv.Itoa(i)))
-			o.Accept("another", named(strconv.Itoa(i))) // Too many managers: a line.
-			if took := time.Since(began); took > 0 {
+			took := took(func() {
+				w.write(strconv.Itoa(i))
+				w.Accept("another", named(strconv.Itoa(i))) // Too many managers: a line.
+			})
+			if took > 0 {
 				t.Fatalf("Accept took %v, want no wait", took)
 			}
-			time.Sleep(time.Second)
+			time.Sleep(second)
 		}
-		wantCounts(t, o, outbox.Counts{Accepted: 1000, Delivered: 1000})
-		began := time.Now()
-		stop()
-		if took := time.Since(began); took > time.Second {
+		w.wantDelivered(1000)
+		if took := took(w.stop); took > second {
 			t.Errorf("the shutdown took %v, want 1 s at most", took)
 		}
 		close(sink.freed)
 		synctest.Wait()
-		if n := sink.lines.Load(); n < 100 || n > 110 {
-			t.Errorf("%d lines were written after the sink had recovered, want about 100", n)
-		}
-	})
-}
-
-// Lines that were noted before the end are written.
-func TestLastLinesAreWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		p := newPlane(failTimes(1<<30, errDown))
-		o, stop := run(t, p, outbox.Options{Logger: log.logger(), DrainTimeout: -1})
-		o.Accept(kyma, named("a"))
-		stop()
-		if !strings.Contains(log.String(), "events were not delivered before the shutdown") {
-			t.Errorf("the log does not name the events that were lost:\n%s", &log)
-		}
+		w.wantBetween(100, int(sink.lines.Load()), 110, "lines after the sink had recovered")
 	})
 }
 
 // Strangers can invent names of managers. Each would have lines of its own.
 func TestInventedManagersShareTheirLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		p := newPlane(func(context.Context, int, core.Batch) error { return verdict{reason: "unknown_manager"} })
-		o, stop := run(t, p, outbox.Options{Logger: log.logger(), MaxBackoff: 4 * time.Second, Managers: []core.Manager{kyma}})
-		for i := range 99 {
-			o.Accept(core.Manager("invented-"+strconv.Itoa(i)), named("a"))
-		}
-		o.Accept(kyma, named("a"))
+	inBubble(t, scene{
+		opts:   outbox.Options{MaxBackoff: 4 * second, Managers: []core.Manager{kyma}},
+		answer: always(verdict{reason: "unknown_manager"}),
+	}, func(w *world) {
+		w.inventMany(99, "invented-", 0, named("a"))
+		w.write("a")
 		time.Sleep(time.Minute)
-		stop()
+		w.stop()
 		const most = 6 // Five for all of them, and one of the manager that is configured.
-		if n := len(logReasons(log.String(), "does not take events")); n > most || n < 2 {
-			t.Errorf("%d lines of 99 invented managers, want at most %d:\n%s", n, most, &log)
-		}
+		w.wantBetween(2, len(w.log.reasons("does not take events")), most, "lines of 99 invented managers")
 		for _, want := range []string{"manager=kyma", "left out"} {
-			if !strings.Contains(log.String(), want) {
-				t.Errorf("no %q in the log:\n%s", want, &log)
-			}
+			w.wantBetween(1, w.log.count(want), 1000, "times "+want)
 		}
 	})
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,178 +15,133 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// registry is a control plane that serves some managers, and does not know the others.
-type registry struct {
-	served map[core.Manager]*inbox
-
-	mu    sync.Mutex
-	calls map[core.Manager]int
+// serving returns a control plane that knows some managers only.
+func serving(managers ...core.Manager) func(p *plane) core.Forwarder {
+	return func(p *plane) core.Forwarder {
+		return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+			if slices.Contains(managers, manager) {
+				return p.Forward(ctx, manager, batch)
+			}
+			return fmt.Errorf("manager %s: %w", manager, core.ErrUnknownManager)
+		})
+	}
 }
 
-func newRegistry(managers ...core.Manager) *registry {
-	r := &registry{served: make(map[core.Manager]*inbox), calls: make(map[core.Manager]int)}
+// inventMany accepts an event for each of n managers, with a pause after each.
+func (w *world) inventMany(n int, prefix string, pause time.Duration, event core.WatchEvent) {
+	w.t.Helper()
+	for i := range n {
+		w.Accept(core.Manager(numbered(prefix, i)), event)
+		time.Sleep(pause)
+		checkBalance(w.t, w.Outbox)
+	}
+}
+
+// wantLanes wants that managers have a lane, or none.
+func (w *world) wantLanes(want bool, managers ...core.Manager) {
+	w.t.Helper()
+	counts := w.Counts()
 	for _, manager := range managers {
-		r.served[manager] = &inbox{}
+		if _, has := counts[manager]; has != want {
+			w.t.Errorf("%s has a lane: %t, want %t", manager, has, want)
+		}
 	}
-	return r
-}
-
-func (r *registry) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
-	r.mu.Lock()
-	r.calls[manager]++
-	r.mu.Unlock()
-	if in := r.served[manager]; in != nil {
-		return in.Forward(ctx, manager, batch)
-	}
-	return fmt.Errorf("manager %s: %w", manager, core.ErrUnknownManager)
 }
 
 // Events of an invented manager fill all keys. The real one gets its share without a loss.
 func TestInventedManagerDoesNotTakeAllKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRegistry(kyma)
-		o, stop := run(t, r, outbox.Options{MaxKeys: 1000, DrainTimeout: -1})
+	inBubble(t, scene{opts: outbox.Options{MaxKeys: 1000, DrainTimeout: -1}, via: serving(kyma)}, func(w *world) {
 		for i := range 2000 {
-			o.Accept("invented", named(fmt.Sprint("object-", i)))
+			w.Accept("invented", named(numbered("object-", i)))
 		}
 		for i := range 400 {
-			if got := o.Accept(kyma, named(fmt.Sprint("object-", i))); got != core.Accepted {
-				t.Fatalf("event %d of the real manager: %s, want accepted", i, got)
-			}
+			w.wantOutcome(kyma, named(numbered("object-", i)), core.Accepted)
 		}
-		o.Accept("invented", named("object-2001")) // It does not get them back.
+		w.Accept("invented", named("object-2001")) // It does not get them back.
 		time.Sleep(time.Minute)
-		wantCounts(t, o, outbox.Counts{Accepted: 400, Delivered: 400})
-		if c := o.Counts()["invented"]; c.Dropped["overflow"] != 1401 || c.Pending < 600 || c.Pending > 602 {
+		w.wantDelivered(400)
+		if c := w.Counts()["invented"]; c.Dropped["overflow"] != 1401 || c.Pending < 600 || c.Pending > 602 {
 			t.Errorf("counts of the invented manager %+v, want 600 pending and its resyncs, and 1401 dropped", c)
 		}
-		stop()
 	})
 }
 
 // The resends of a manager with few keys do not give way to one with many.
 func TestResendsAreShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRegistry(kyma)
-		o, stop := run(t, r, outbox.Options{MaxKeys: 10, Resend: []time.Duration{3 * time.Second}, DrainTimeout: -1})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Second)
+	opts := outbox.Options{MaxKeys: 10, Resend: []time.Duration{3 * second}, DrainTimeout: -1}
+	inBubble(t, scene{opts: opts, via: serving(kyma)}, func(w *world) {
+		w.write("a")
+		time.Sleep(second)
 		for i := range 100 {
-			o.Accept("invented", named(fmt.Sprint("object-", i)))
+			w.Accept("invented", named(numbered("object-", i)))
 		}
 		time.Sleep(time.Minute)
-		stop()
-		var got []string
-		for _, event := range r.served[kyma].events() {
-			got = append(got, nameOf(event.WatchEvent))
-		}
-		if want := []string{"a", "a"}; !slices.Equal(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		w.wantCalls(at(100*ms, "a"), at(3*second, "a"))
 	})
 }
 
 // A hundred invented managers do not silence the real one, also if no manager is configured.
 func TestInventedManagersAreEvicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		r := newRegistry(kyma, "served")
-		o, stop := run(t, r, outbox.Options{
-			MaxManagers: 102, DrainTimeout: -1, Managers: []core.Manager{"configured"}, Logger: log.logger(),
-		})
-		o.Accept("served", named("a"))
-		o.Accept("configured", named("a")) // The control plane does not know it yet.
-		for i := range 100 {
-			o.Accept(core.Manager(fmt.Sprint("invented-", i)), named("a"))
-		}
-		time.Sleep(time.Second) // They are known to be unknown now.
-		if got := o.Accept(kyma, named("a")); got != core.Accepted {
-			t.Errorf("event of the real manager: %s, want accepted", got)
-		}
-		time.Sleep(time.Second)
-		wantCounts(t, o, outbox.Counts{Accepted: 1, Delivered: 1})
-		for i := range 1000 {
-			o.Accept(core.Manager(fmt.Sprint("more-", i)), named("a"))
-			time.Sleep(time.Second)
-			checkBalance(t, o)
-		}
-		counts := o.Counts()
-		for _, manager := range []core.Manager{kyma, "served", "configured"} {
-			if _, ok := counts[manager]; !ok {
-				t.Errorf("the lane of %s is gone, want it to stay", manager)
-			}
-		}
-		if c := counts[""]; c.Dropped["unknown_manager"] != 1001 || c.Pending != 0 {
+	opts := outbox.Options{MaxManagers: 102, DrainTimeout: -1, Managers: []core.Manager{"configured"}}
+	inBubble(t, scene{opts: opts, via: serving(kyma, "served")}, func(w *world) {
+		w.Accept("served", named("a"))
+		w.Accept("configured", named("a")) // The control plane does not know it yet.
+		w.inventMany(100, "invented-", 0, named("a"))
+		time.Sleep(second) // They are known to be unknown now.
+		w.wantOutcome(kyma, named("a"), core.Accepted)
+		time.Sleep(second)
+		w.wantDelivered(1)
+		w.inventMany(1000, "more-", second, named("a"))
+		w.wantLanes(true, kyma, "served", "configured")
+		if c := w.Counts()[""]; c.Dropped["unknown_manager"] != 1001 || c.Pending != 0 {
 			t.Errorf("counts of the others %+v, want 1001 events of unknown managers", c)
 		}
-		claim := strings.Contains(log.String(), "a resync stands in")
-		if n := strings.Count(log.String(), "never knew"); n < 2 || n > 5 || claim {
-			t.Errorf("%d lines about evictions in 17 min, want one in 5 min, and none about resyncs:\n%s", n, &log)
-		}
-		stop()
+		w.wantBetween(2, w.log.count("never knew"), 5, "lines about evictions in 17 min, one in 5 min")
+		w.wantBetween(0, w.log.count("a resync stands in"), 0, "lines about resyncs")
 	})
 }
 
 // Where resyncs are for owners, a review that cannot be parsed leaves a manager without an event. A
 // hundred invented ones do not silence the real one: nothing is ever sent that finds out.
 func TestManagersWithoutEventsAreEvicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRegistry(kyma)
-		o, stop := run(t, r, outbox.Options{ResyncOwners: true, ResyncFirst: true})
-		for i := range 100 {
-			o.Accept(core.Manager(fmt.Sprint("invented-", i)), core.WatchEvent{Resync: true})
-		}
-		if got := o.Accept(kyma, named("a")); got != core.Accepted {
-			t.Errorf("event of the real manager: %s, want accepted", got)
-		}
-		time.Sleep(time.Second)
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 2})
-		for i := range 1000 {
-			o.Accept(core.Manager(fmt.Sprint("more-", i)), core.WatchEvent{Resync: true})
-			checkBalance(t, o)
-		}
-		if _, ok := o.Counts()[kyma]; !ok {
-			t.Error("the lane of the real manager is gone, want it to stay")
-		}
-		stop()
+	opts := outbox.Options{ResyncOwners: true, ResyncFirst: true}
+	inBubble(t, scene{opts: opts, via: serving(kyma)}, func(w *world) {
+		w.inventMany(100, "invented-", 0, core.WatchEvent{Resync: true})
+		w.wantOutcome(kyma, named("a"), core.Accepted)
+		time.Sleep(second)
+		w.wantDelivered(2)
+		w.inventMany(1000, "more-", 0, core.WatchEvent{Resync: true})
+		w.wantLanes(true, kyma)
 	})
 }
 
 // A manager that is unknown for a while, as when its operator is replaced, is not evicted if it was
 // reached before.
 func TestManagerThatWasReachedIsNotEvicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
+	inBubble(t, scene{
+		opts: outbox.Options{MaxManagers: 1},
+		answer: func(_ context.Context, n int, _ core.Batch) error {
 			if n == 0 || n > 5 {
 				return nil
 			}
 			return core.ErrUnknownManager
-		})
-		o, stop := run(t, p, outbox.Options{MaxManagers: 1})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Second)
-		o.Accept(kyma, named("b"))
-		time.Sleep(time.Second)
-		if got := o.Accept("another", named("a")); got != core.Dropped {
-			t.Errorf("event of another manager: %s, want dropped", got)
-		}
+		},
+	}, func(w *world) {
+		w.writeMany(2, "", second)
+		w.wantOutcome("another", named("a"), core.Dropped)
 		time.Sleep(time.Minute)
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 2})
-		stop()
+		w.wantDelivered(2)
 	})
 }
 
 func TestManagerAfterTheEndHasNoLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o, stop := run(t, newPlane(nil), outbox.Options{})
-		stop()
-		for i := range 1000 {
-			o.Accept(core.Manager(fmt.Sprint("late-", i)), named("a"))
-		}
+	inBubble(t, scene{}, func(w *world) {
+		w.stop()
+		w.inventMany(1000, "late-", 0, named("a"))
 		want := map[core.Manager]outbox.Counts{
 			"": {Accepted: 1000, Dropped: map[string]int64{"shutdown": 1000}},
 		}
-		if diff := cmp.Diff(want, o.Counts()); diff != "" {
+		if diff := cmp.Diff(want, w.Counts()); diff != "" {
 			t.Errorf("counts (-want +got):\n%s", diff)
 		}
 	})
@@ -196,101 +149,73 @@ func TestManagerAfterTheEndHasNoLane(t *testing.T) {
 
 // A manager that is not reachable may be a real one: it is not evicted. That is logged.
 func TestUnreachableManagersAreNotEvicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		p := newPlane(failTimes(1<<30, errDown))
-		o, stop := run(t, p, outbox.Options{MaxManagers: 1, DrainTimeout: -1, Logger: log.logger()})
-		o.Accept(kyma, named("a"))
-		time.Sleep(time.Second)
+	inBubble(t, scene{opts: outbox.Options{MaxManagers: 1, DrainTimeout: -1}, answer: always(errDown)}, func(w *world) {
+		w.write("a")
+		time.Sleep(second)
 		for range 10 {
-			if got := o.Accept("another", named("a")); got != core.Dropped {
-				t.Errorf("event of another manager: %s, want dropped", got)
-			}
+			w.wantOutcome("another", named("a"), core.Dropped)
 		}
 		synctest.Wait()
-		if n := strings.Count(log.String(), "dropped without a resync"); n != 1 {
-			t.Errorf("%d lines, want 1:\n%s", n, &log)
-		}
-		if c := o.Counts()[""]; c.Dropped["too_many_managers"] != 10 {
+		w.wantBetween(1, w.log.count("dropped without a resync"), 1, "lines")
+		if c := w.Counts()[""]; c.Dropped["too_many_managers"] != 10 {
 			t.Errorf("counts of the others %+v, want 10 dropped", c)
 		}
-		stop()
 	})
 }
 
 // An evicted lane ends its goroutine, and its events are not sent any more.
 func TestEvictedLaneEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRegistry()
-		o, stop := run(t, r, outbox.Options{MaxManagers: 1, DrainTimeout: -1, Epoch: "e", ResyncFirst: true})
+	opts := outbox.Options{MaxManagers: 1, DrainTimeout: -1, Epoch: "e", ResyncFirst: true}
+	calls := 0 // for the first manager
+	inBubble(t, scene{opts: opts, via: func(*plane) core.Forwarder {
+		return core.ForwarderFunc(func(_ context.Context, manager core.Manager, _ core.Batch) error {
+			if manager == "invented-0" {
+				calls++
+			}
+			return core.ErrUnknownManager
+		})
+	}}, func(w *world) {
 		before := runtime.NumGoroutine()
-		for i := range 500 {
-			o.Accept(core.Manager(fmt.Sprint("invented-", i)), named("a"))
-			time.Sleep(time.Second)
-		}
+		w.inventMany(500, "invented-", second, named("a"))
 		synctest.Wait()
-		if after := runtime.NumGoroutine(); after > before+5 {
-			t.Errorf("%d goroutines after 500 managers, want about %d", after, before)
-		}
-		r.mu.Lock()
-		calls := r.calls["invented-0"]
-		r.mu.Unlock()
+		w.wantBetween(0, runtime.NumGoroutine(), before+5, "goroutines after 500 managers")
+		had := calls
 		time.Sleep(time.Hour)
-		r.mu.Lock()
-		if again := r.calls["invented-0"]; again != calls {
-			t.Errorf("%d calls for an evicted manager, want %d", again, calls)
-		}
-		r.mu.Unlock()
-		stop()
+		synctest.Wait()
+		w.wantBetween(had, calls, had, "calls for an evicted manager")
 	})
 }
 
 // The numbers of a lane begin anew after its eviction. Its IDs must not, as an answer may have been
 // lost.
 func TestSecondLaneOfAManagerHasIDsOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ids := make(map[string]bool)
-		p := newPlane(func(_ context.Context, _ int, batch core.Batch) error {
+	ids := make(map[string]bool)
+	inBubble(t, scene{
+		opts: outbox.Options{MaxManagers: 1, DrainTimeout: -1, Epoch: "e", Settle: -1},
+		answer: func(_ context.Context, _ int, batch core.Batch) error {
 			if len(batch.Events) > 0 {
 				ids[batch.Events[0].ID] = true
 			}
 			return core.ErrUnknownManager
-		})
-		o, stop := run(t, p, outbox.Options{MaxManagers: 1, DrainTimeout: -1, Epoch: "e", Settle: -1})
+		},
+	}, func(w *world) {
 		for _, manager := range []core.Manager{"one", "two", "one"} {
-			o.Accept(manager, named("a"))
+			w.Accept(manager, named("a"))
 			time.Sleep(time.Minute)
 		}
-		stop()
-		if len(ids) != 3 {
-			t.Errorf("IDs %v, want 3", ids)
-		}
+		w.stop()
+		w.wantBetween(3, len(ids), 3, "IDs")
 	})
 }
 
 // A gateway may acknowledge the events of invented managers. They give way when they are idle, the oldest first.
 func TestIdleManagersGiveWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o, stop := run(t, &inbox{}, outbox.Options{
-			MaxManagers: 10, DrainTimeout: -1, Managers: []core.Manager{"configured"}, Resend: []time.Duration{},
-		})
-		for i := range 150 {
-			o.Accept(core.Manager(fmt.Sprint("invented-", i)), named("a"))
-			time.Sleep(time.Second)
-			checkBalance(t, o)
-		}
-		if got := o.Accept(kyma, named("a")); got != core.Accepted {
-			t.Errorf("event of the real manager: %s, want accepted", got)
-		}
-		time.Sleep(time.Second)
-		counts := o.Counts()
-		for manager, want := range map[core.Manager]bool{
-			kyma: true, "configured": true, "invented-149": true, "invented-141": false,
-		} {
-			if _, has := counts[manager]; has != want {
-				t.Errorf("%s has a lane: %t, want %t", manager, has, want)
-			}
-		}
-		stop()
+	opts := outbox.Options{MaxManagers: 10, DrainTimeout: -1, Managers: []core.Manager{"configured"}}
+	inBubble(t, scene{opts: opts}, func(w *world) {
+		w.inventMany(150, "invented-", second, named("a"))
+		w.wantOutcome(kyma, named("a"), core.Accepted)
+		time.Sleep(second)
+		w.wantLanes(true, kyma, "configured", "invented-149")
+		w.wantLanes(false, "invented-141")
 	})
 }

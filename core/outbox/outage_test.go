@@ -3,9 +3,9 @@ package outbox_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,35 +20,31 @@ const recoveryGoal = time.Minute
 // fault is how a control plane that is down answers.
 type fault struct {
 	name   string
-	answer func(ctx context.Context) error
+	answer answer
 }
 
 func outageFaults() []fault {
-	hang := func(ctx context.Context) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}
 	return []fault{
-		{"refused", func(context.Context) error { return errDown }},
+		{"refused", always(errDown)},
 		{"hanging", hang},
-		{"busy", func(context.Context) error { return verdict{reason: "busy", after: 5 * time.Second} }},
-		{"forbidden", func(context.Context) error { return verdict{reason: "forbidden", after: 30 * time.Second} }},
+		{"busy", always(verdict{reason: "busy", after: 5 * second})},
+		{"forbidden", always(verdict{reason: "forbidden", after: 30 * second})},
 	}
 }
 
-// control is a control plane for many runtimes that is down until setUp is called.
+// control is a control plane for many runtimes that is down until a test sets it up.
 type control struct {
 	fault fault
 
+	up      atomic.Bool
 	mu      sync.Mutex
-	up      bool
 	arrived map[string]time.Time // when the first event of a sender arrived, and when each of its events did
 }
 
-func (c *control) forward(sender string) core.ForwarderFunc {
-	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		if !c.isUp() {
-			return c.fault.answer(ctx)
+func (c *control) forward(sender string) func(*plane) core.Forwarder {
+	forward := func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		if !c.up.Load() {
+			return c.fault.answer(ctx, 0, batch)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -59,6 +55,7 @@ func (c *control) forward(sender string) core.ForwarderFunc {
 		}
 		return nil
 	}
+	return func(*plane) core.Forwarder { return core.ForwarderFunc(forward) }
 }
 
 func arrivedKeys(manager core.Manager, batch core.Batch) (all []string) {
@@ -68,18 +65,6 @@ func arrivedKeys(manager core.Manager, batch core.Batch) (all []string) {
 		}
 	}
 	return all
-}
-
-func (c *control) isUp() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.up
-}
-
-func (c *control) setUp() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.up = true
 }
 
 // After an hour without control plane, in which 200 objects go on changing for each of several
@@ -102,17 +87,17 @@ func testOutage(t *testing.T, fault fault, epoch string) {
 	if epoch != "" {
 		opts.MaxBatch = 500
 	}
-	o, stop := run(t, plane.forward("runtime"), opts)
-	defer stop()
-	for second := range 3600 {
-		o.Accept(core.Manager(fmt.Sprint("manager-", second%managers)), named(fmt.Sprint("object-", second/managers%objects)))
+	w := newWorld(t, scene{opts: opts, via: plane.forward("runtime")})
+	w.start()
+	for i := range 3600 {
+		w.Accept(core.Manager(numbered("manager-", i%managers)), named(numbered("object-", i/managers%objects)))
 		time.Sleep(time.Second)
 	}
-	checkBalance(t, o)
-	plane.setUp()
+	checkBalance(t, w.Outbox)
+	plane.up.Store(true)
 	ended := time.Now()
 	time.Sleep(recoveryGoal)
-	checkBalance(t, o)
+	checkBalance(t, w.Outbox)
 	plane.mu.Lock()
 	defer plane.mu.Unlock()
 	var last time.Duration
@@ -156,29 +141,19 @@ func TestRuntimesComeBackOneByOne(t *testing.T) {
 func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (arrivals []time.Duration) {
 	t.Helper()
 	plane := &control{fault: outageFaults()[0], arrived: make(map[string]time.Time)}
-	var stops []func()
 	for i := range runtimes {
-		source := rand.New(rand.NewPCG(uint64(i), 1))
-		var mu sync.Mutex
-		opts := outbox.Options{Random: func() float64 {
-			mu.Lock()
-			defer mu.Unlock()
-			return source.Float64()
-		}}
+		opts := outbox.Options{Random: jitter(uint64(i))}
 		if !random {
 			opts.Random = func() float64 { return 0.5 }
 		}
-		o, stop := run(t, plane.forward(fmt.Sprint("runtime-", i)), opts)
-		stops = append(stops, stop)
-		o.Accept(kyma, named("object"))
+		w := newWorld(t, scene{opts: opts, via: plane.forward(numbered("runtime-", i))})
+		w.start()
+		w.write("object")
 	}
 	time.Sleep(outage)
-	plane.setUp()
+	plane.up.Store(true)
 	ended := time.Now()
 	time.Sleep(recoveryGoal)
-	for _, stop := range stops {
-		stop()
-	}
 	plane.mu.Lock()
 	defer plane.mu.Unlock()
 	delete(plane.arrived, string(kyma)+"/object")

@@ -2,10 +2,9 @@ package outbox_test
 
 import (
 	"context"
-	"strconv"
+	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -15,25 +14,22 @@ import (
 // Calls in flight that fail together are one failure: the manager is tried again soon after a short
 // outage.
 func TestConcurrentFailuresCountOnce(t *testing.T) {
-	for name, random := range map[string]float64{"shortest waits": 0, "longest waits": 0.999} {
+	const outage = 500 * ms
+	for name, value := range map[string]float64{"shortest waits": 0, "longest waits": 0.999} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const outage = 500 * ms
-				start := time.Now()
-				p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
-					if time.Since(start) > outage {
+			inBubble(t, scene{
+				opts: outbox.Options{Random: random(value), Settle: -1},
+				answer: func(_ context.Context, n int, _ core.Batch) error {
+					if elapsed() > outage {
 						return nil
 					}
 					time.Sleep(time.Duration(n%8) * ms) // They do not fail at the same moment.
 					return errDown
-				})
-				o, stop := run(t, p, outbox.Options{Random: func() float64 { return random }, Settle: -1})
-				for i := range 100 {
-					o.Accept(kyma, named(strconv.Itoa(i)))
-				}
-				time.Sleep(outage + time.Second)
-				wantCounts(t, o, outbox.Counts{Accepted: 100, Delivered: 100})
-				stop()
+				},
+			}, func(w *world) {
+				w.writeMany(100, "", 0)
+				time.Sleep(outage + second)
+				w.wantDelivered(100)
 			})
 		})
 	}
@@ -41,77 +37,117 @@ func TestConcurrentFailuresCountOnce(t *testing.T) {
 
 // A call that hangs since before the failure does not delay the next attempt.
 func TestHangingCallsDoNotDelayTheNextAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(ctx context.Context, n int, _ core.Batch) error {
+	inBubble(t, scene{
+		opts: outbox.Options{Settle: -1},
+		answer: func(ctx context.Context, n int, batch core.Batch) error {
 			switch {
 			case n == 7:
 				return errDown
 			case n < 8:
-				<-ctx.Done()
-				return ctx.Err()
+				return hang(ctx, n, batch)
 			default:
 				return nil
 			}
-		})
-		o, stop := run(t, p, outbox.Options{Settle: -1})
-		for i := range 20 {
-			o.Accept(kyma, named(strconv.Itoa(i)))
-		}
-		time.Sleep(time.Second)
-		if c := o.Counts()[kyma]; c.Delivered != 13 {
-			t.Errorf("counts %+v after 1 s, want all delivered but the 7 that hang", c)
-		}
+		},
+	}, func(w *world) {
+		w.writeMany(20, "", 0)
+		time.Sleep(second)
+		w.wantCounts(outbox.Counts{Accepted: 20, Delivered: 13, Pending: 7}) // Those that hang.
 		time.Sleep(time.Minute)
-		wantCounts(t, o, outbox.Counts{Accepted: 20, Delivered: 20})
-		stop()
+		w.wantDelivered(20)
 	})
 }
 
 func TestOneAttemptAtATimeAfterAFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var calls gauge
-		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
-			if n < 8 {
-				return errDown
+	var calls gauge
+	inBubble(t, scene{
+		opts: outbox.Options{Settle: -1, DrainTimeout: -1},
+		answer: func(_ context.Context, n int, _ core.Batch) error {
+			if n >= 8 {
+				calls.hold()
 			}
-			calls.hold(time.Second)
 			return errDown
-		})
-		o, stop := run(t, p, outbox.Options{Settle: -1, DrainTimeout: -1})
-		for i := range 20 {
-			o.Accept(kyma, named(strconv.Itoa(i)))
-		}
+		},
+	}, func(w *world) {
+		w.writeMany(20, "", 0)
 		time.Sleep(time.Minute)
-		stop()
-		if calls.most != 1 {
-			t.Errorf("%d attempts at once while the manager is away, want 1", calls.most)
-		}
+		w.stop()
+		w.wantBetween(1, calls.most, 1, "attempts at once while the manager is away")
 	})
 }
 
 // The waits of an outage do not depend on the one before it. A receiver that is not ready for a moment is tried again
 // within about 2 s, also after an hour in which it was not.
 func TestALongOutageDoesNotSlowDownTheNextOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var down atomic.Bool
-		p := newPlane(func(context.Context, int, core.Batch) error {
+	var down atomic.Bool
+	inBubble(t, scene{
+		opts: outbox.Options{Random: random(0.999)},
+		answer: func(context.Context, int, core.Batch) error {
 			if down.Load() {
 				return core.ErrNotReady
 			}
 			return nil
-		})
-		o, stop := run(t, p, outbox.Options{Random: func() float64 { return 0.999 }, Resend: []time.Duration{}})
-		for i, outage := range []time.Duration{time.Hour, 15 * time.Second} {
+		},
+	}, func(w *world) {
+		for name, outage := range []time.Duration{time.Hour, 15 * second} {
 			down.Store(true)
-			o.Accept(kyma, named(strconv.Itoa(i)))
+			w.write(numbered("", name))
 			time.Sleep(outage)
 			down.Store(false)
-			if i == 0 {
+			if outage == time.Hour {
 				time.Sleep(time.Minute)
 			}
 		}
-		time.Sleep(2 * time.Second)
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 2})
-		stop()
+		time.Sleep(2 * second)
+		w.wantDelivered(2)
+	})
+}
+
+// After a long refusal, the first call with the new certificate reaches a replica that does not
+// lead. The long refusal says nothing about the next call.
+func TestRetryBeginsTheWaitsAgain(t *testing.T) {
+	var renewed atomic.Bool
+	inBubble(t, scene{
+		opts: outbox.Options{Settle: -1},
+		answer: func(context.Context, int, core.Batch) error {
+			if !renewed.Swap(false) {
+				return unwelcome
+			}
+			return core.ErrNotReady
+		},
+	}, func(w *world) {
+		w.write("a")
+		time.Sleep(10 * time.Minute)
+		calls := len(w.seen())
+		renewed.Store(true)
+		w.Retry()
+		time.Sleep(second)
+		w.wantBetween(2, len(w.seen())-calls, 10, "calls within a second of Retry, another after that which was not ready")
+	})
+}
+
+// Events that were refused for different times come in the order in which they were accepted.
+func TestRetryKeepsTheOrder(t *testing.T) {
+	const events = 20
+	inBubble(t, scene{
+		opts: outbox.Options{InFlight: 1},
+		answer: func(_ context.Context, n int, _ core.Batch) error {
+			if n < events {
+				return core.EventErrors{0: verdict{after: time.Duration(events-n) * time.Minute}}
+			}
+			return nil
+		},
+	}, func(w *world) {
+		w.writeMany(events, "", 0)
+		time.Sleep(second)
+		w.Retry()
+		time.Sleep(second)
+		var got, want []string
+		for i, event := range w.events() {
+			got, want = append(got, event.Watched.Name), append(want, numbered("", i))
+		}
+		if len(got) != events || !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	})
 }

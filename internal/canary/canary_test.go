@@ -60,20 +60,42 @@ func (c *cluster) set(bypassed int, err error) {
 
 const always = 1 << 30
 
+// start runs a canary, and returns it with what ends it.
+func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canary, func()) {
+	t.Helper()
+	c, err := canary.New(write, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Start(ctx) }()
+	return c, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func newLease(t *testing.T, opts canary.LeaseOptions) *canary.Lease {
+	t.Helper()
+	lease, err := canary.NewLease(name(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(lease.Close)
+	return lease
+}
+
 func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &cluster{}
 		recovered := 0
-		c, err := canary.New(api.write, canary.Options{Interval: 10 * time.Second, Recovered: func() { recovered++ }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, stop := start(t, api.write, canary.Options{Interval: 10 * time.Second, Recovered: func() { recovered++ }})
 		if got := c.State(); got != core.CanaryOff {
 			t.Errorf("before the first write: %q, want off", got)
 		}
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- c.Start(ctx) }()
 		for _, step := range []struct {
 			name      string
 			bypassed  int
@@ -98,9 +120,6 @@ func TestStates(t *testing.T) {
 			}
 		}
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -109,15 +128,9 @@ func TestLastingFaultsAreLoggedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		api := &cluster{bypassed: always}
-		c, err := canary.New(api.write, canary.Options{
+		_, stop := start(t, api.write, canary.Options{
 			Interval: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- c.Start(ctx) }()
 		wait := func(d time.Duration, bypassed int, err error) {
 			time.Sleep(d)
 			synctest.Wait()
@@ -128,9 +141,6 @@ func TestLastingFaultsAreLoggedAgain(t *testing.T) {
 		wait(6*time.Minute, 0, nil)
 		wait(11*time.Minute, 0, nil)
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
 		for message, want := range map[string]int{
 			"level=INFO msg=\"the API server does not call the agent yet": 1,
 			"level=ERROR msg=\"the API server does not call the agent":    2,
@@ -242,11 +252,7 @@ func TestLeaseIsPatched(t *testing.T) {
 		w.Header().Add("Warning", `299 - "first"`)
 		w.Header().Add("Warning", `299 - "runtime-watcher canary 00ff"`)
 	})
-	lease, err := canary.NewLease(name(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := lease.Write(t.Context(), "00ff")
+	got, err := newLease(t, opts).Write(t.Context(), "00ff")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,11 +266,7 @@ func TestRefusedPatchIsAnError(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = w.Write([]byte(`{"kind":"Status","message":"leases \"canary\" is forbidden"}`))
 	})
-	lease, err := canary.NewLease(name(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lease.Write(t.Context(), "00ff"); err == nil || !strings.Contains(err.Error(), "is forbidden") {
+	if _, err := newLease(t, opts).Write(t.Context(), "00ff"); err == nil || !strings.Contains(err.Error(), "is forbidden") {
 		t.Errorf("error %v, want one with the words of the API server", err)
 	}
 }
@@ -296,12 +298,7 @@ func TestCheckIsADryRun(t *testing.T) {
 				}
 				w.WriteHeader(test.status)
 			})
-			lease, err := canary.NewLease(name(), opts)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer lease.Close()
-			called, err := lease.Check(t.Context())
+			called, err := newLease(t, opts).Check(t.Context())
 			if called != test.called || (err != nil) != test.failed {
 				t.Errorf("called %t, error %v, want %t and a failure %t", called, err, test.called, test.failed)
 			}
@@ -311,11 +308,7 @@ func TestCheckIsADryRun(t *testing.T) {
 
 func TestLeaseFollowsItsCABundle(t *testing.T) {
 	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
-	lease, err := canary.NewLease(name(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lease.Close()
+	lease := newLease(t, opts)
 	good, err := os.ReadFile(opts.CAFile)
 	if err != nil {
 		t.Fatal(err)

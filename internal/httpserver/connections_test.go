@@ -17,12 +17,17 @@ import (
 	"time"
 )
 
+// addressed is a connection from an address of its own.
+type addressed struct{ net.Conn }
+
+func (addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1} }
+
 // The callbacks of TLS run inside the slot of the handshake, so that few verify certificates at
-// once.
-func TestCallbacksOfTLSHaveASlot(t *testing.T) {
+// once. However many begin, a client of another address hardly waits.
+func TestHandshakesAreFair(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const clients, slots, work = 20, 2, time.Second
+		const clients, slots, work = 19, 2, time.Second
 		var (
 			inside, most atomic.Int64
 			group        sync.WaitGroup
@@ -41,22 +46,27 @@ func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 				},
 			},
 		})
+		exchange := func(near, far net.Conn) {
+			incoming.accepted <- far
+			client := tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"})
+			if err := client.HandshakeContext(t.Context()); err != nil {
+				t.Error(err)
+			}
+			_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+			_, _ = io.Copy(io.Discard, client)
+		}
 		for range clients {
-			group.Go(func() {
-				near, far := net.Pipe()
-				incoming.accepted <- far
-				client := tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"})
-				if err := client.HandshakeContext(t.Context()); err != nil {
-					t.Error(err)
-				}
-				_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-				_, _ = io.Copy(io.Discard, client)
-			})
+			group.Go(func() { exchange(net.Pipe()) })
+		}
+		synctest.Wait() // They have begun.
+		near, far := net.Pipe()
+		exchange(near, addressed{far})
+		if waited := time.Since(began); waited > 3*work {
+			t.Errorf("a client of another address is answered after %v, want at most %v", waited, 3*work)
 		}
 		group.Wait()
-		if most.Load() != slots || time.Since(began) != clients/slots*work {
-			t.Errorf("%d callbacks at once, and all took %v, want %d and %v",
-				most.Load(), time.Since(began), slots, clients/slots*work)
+		if all := (clients + 1) / slots * work; most.Load() != slots || time.Since(began) != all {
+			t.Errorf("%d callbacks at once, and all took %v, want %d and %v", most.Load(), time.Since(began), slots, all)
 		}
 		if err := r.stop(); err != nil {
 			t.Error(err)

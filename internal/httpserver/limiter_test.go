@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // named is a limiter with a name for each slot. The first letter of a name is its origin.
@@ -33,13 +31,23 @@ func (n *named) open(name string) bool {
 	return n.slots[name] != nil
 }
 
+// change makes a slot busy ("a1"), idle ("-a1"), or one of another origin ("a1>c").
+func (n *named) change(text string) {
+	if name, origin, moved := strings.Cut(text, ">"); moved {
+		n.slots[name].move(origin)
+		return
+	}
+	name, idle := strings.CutPrefix(text, "-")
+	n.slots[name].setBusy(!idle)
+}
+
 func TestEviction(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name    string
 		slots   string
-		busy    string
-		opens   string
+		changes string
+		opens   string // the last of them gets a slot, or not
 		gets    bool
 		evicted string
 	}{
@@ -51,44 +59,26 @@ func TestEviction(t *testing.T) {
 		{"one of its own origin, if that is among the largest", "b1 b2 a1 a2", "", "a3", true, "a1"},
 		{"none for the largest origin if all of it are busy", "a1 a2 a3 b1", "a1 a2 a3", "a4", false, ""},
 		{"a busy one for the first of another origin", "a1 a2 a3 a4", "a1 a2 a3 a4", "b1", true, "a1"},
+		{"idle time begins after work", "a1 a2 a3 a4", "a1 -a1", "a5", true, "a2"},
+		{"slots that have moved", "a1 a2 a3 a4", "a3>c a4>c", "d1 c5", true, "a1 a3"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			n := newNamed(4, strings.Fields(test.slots)...)
-			for name := range strings.FieldsSeq(test.busy) {
-				n.slots[name].setBusy(true)
+			n, gets := newNamed(4, strings.Fields(test.slots)...), false
+			for text := range strings.FieldsSeq(test.changes) {
+				n.change(text)
 			}
-			if gets := n.open(test.opens); gets != test.gets {
+			for name := range strings.FieldsSeq(test.opens) {
+				gets = n.open(name)
+			}
+			if gets != test.gets {
 				t.Errorf("new connection gets a slot: %v, want %v", gets, test.gets)
 			}
 			if evicted := strings.Join(n.evicted, " "); evicted != test.evicted {
 				t.Errorf("evicted %q, want %q", evicted, test.evicted)
 			}
 		})
-	}
-}
-
-func TestIdleTimeBeginsAfterWork(t *testing.T) {
-	t.Parallel()
-	n := newNamed(3, "a1", "a2", "a3")
-	n.slots["a1"].setBusy(true)
-	n.slots["a1"].setBusy(false)
-	n.open("a4")
-	if diff := cmp.Diff([]string{"a2"}, n.evicted); diff != "" {
-		t.Errorf("evicted (-want +have):\n%s", diff)
-	}
-}
-
-func TestMove(t *testing.T) {
-	t.Parallel()
-	n := newNamed(4, "a1", "a2", "a3", "a4")
-	n.slots["a3"].move("c")
-	n.slots["a4"].move("c")
-	n.open("d1")
-	n.open("c5")
-	if diff := cmp.Diff([]string{"a1", "a3"}, n.evicted); diff != "" {
-		t.Errorf("evicted (-want +have):\n%s", diff)
 	}
 }
 

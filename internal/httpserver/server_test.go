@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -60,24 +61,18 @@ func TestServeAfterTheEnd(t *testing.T) {
 func TestProtocols(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
-	for name, test := range map[string]struct {
-		http1Only bool
-		want      int
-	}{
-		"both":          {false, 2},
-		"HTTP/1.1 only": {true, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for http1Only, want := range map[bool]int{false: 2, true: 1} {
+		t.Run(fmt.Sprint("HTTP1Only ", http1Only), func(t *testing.T) {
 			t.Parallel()
 			versions := make(chan int, 1)
 			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { versions <- r.ProtoMajor })
 			config := &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
-			r := run(t, handler, Options{TLS: config, HTTP1Only: test.http1Only})
+			r := run(t, handler, Options{TLS: config, HTTP1Only: http1Only})
 			if _, err := r.get(t, newClient(t, &tls.Config{RootCAs: ca.Pool()})); err != nil {
 				t.Fatal(err)
 			}
-			if have := <-versions; have != test.want {
-				t.Errorf("HTTP/%d, want HTTP/%d", have, test.want)
+			if have := <-versions; have != want {
+				t.Errorf("HTTP/%d, want HTTP/%d", have, want)
 			}
 		})
 	}

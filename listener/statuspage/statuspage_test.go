@@ -22,11 +22,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
-func newFleet(tb testing.TB) *fleet.Fleet {
-	tb.Helper()
+func newFleet(t *testing.T) *fleet.Fleet {
+	t.Helper()
 	f, err := fleet.New(fleet.Options{})
 	if err != nil {
-		tb.Fatal(err)
+		t.Fatal(err)
 	}
 	return f
 }
@@ -357,20 +357,5 @@ func TestInstallationsAreDocumented(t *testing.T) {
 	err = errors.Join(json.Unmarshal(shown[1], &want), json.Unmarshal(answer, &have))
 	if diff := cmp.Diff(want, have); diff != "" || err != nil {
 		t.Errorf("answer (-document +handler):\n%s%v", diff, err)
-	}
-}
-
-// BenchmarkFleetPage is one refresh of the page: the counts and 100 of 10,000 runtimes.
-func BenchmarkFleetPage(b *testing.B) {
-	f := newFleet(b)
-	for i := range 10_000 {
-		beat(f, core.RuntimeID(fmt.Sprintf("runtime-%d", i)), time.Hour, healthy)
-	}
-	handler := open(f)
-	b.ReportAllocs()
-	for b.Loop() {
-		if w := get(handler, "?order=attention&brief=true&limit=100"); w.Code != http.StatusOK {
-			b.Fatal(w.Code)
-		}
 	}
 }
