@@ -667,7 +667,8 @@ func TestServesDecidesForEachReview(t *testing.T) {
 
 const traceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// An event has the trace parent of the call. Other texts are not kept, as an outbox would have to bound them.
+// An event has the trace parent of the call. Other texts are not kept, as an outbox would have to
+// bound them.
 func TestTraceParent(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{

@@ -240,7 +240,8 @@ func TestReadsPerMinute(t *testing.T) {
 	})
 }
 
-// A standby listens, too: a manager must start the source there, or the standby serves an expired certificate.
+// A standby listens, too: a manager must start the source there, or the standby serves an expired
+// certificate.
 func TestAStandbyFollowsItsSecret(t *testing.T) {
 	source := must(keysource.NewSecret(&secrets{}, types.NamespacedName{Namespace: "kcp", Name: "listener"}, keys.FilesOptions{}))
 	if runnable, ok := manager.Runnable(source).(manager.LeaderElectionRunnable); !ok || runnable.NeedLeaderElection() {

@@ -293,7 +293,8 @@ func TestFailuresAreReported(t *testing.T) {
 				}
 			}
 			have := reports.last()
-			if have.State != installation.Failed || have.Reason != test.reason || have.Message == "" || !strings.Contains(have.Message, test.message) {
+			if have.State != installation.Failed || have.Reason != test.reason || have.Message == "" ||
+				!strings.Contains(have.Message, test.message) {
 				t.Errorf("reported %+v, want the reason %s and %q", have, test.reason, test.message)
 			}
 			if have := len(reports.events.Events); have != 1 {

@@ -132,7 +132,7 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 			[]string{"--ca-cert", "", "--manager", "Foo_", "--resource", "configmaps", "--labels", "a", "--field", "spek"},
 			[]string{"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`, `--labels: "a"`, `--field: "spek"`},
 		},
-		// A subresource is no resource: v1/configmaps/status would be the resource status of the group v1.
+		// A subresource is no resource: v1/configmaps/status would be the resource status of group v1.
 		"the status":         {"", one("v1/configmaps/status"), []string{"--field status"}},
 		"the status of apps": {"", one("apps/v1/deployments/status"), []string{"--field status"}},
 		"scale":              {"", one("v1beta1/widgets/scale"), []string{"--field status"}},
@@ -140,7 +140,7 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 		"nothing":            {"\n---\n", file, nil},
 		"no YAML":            {"a: [", file, nil},
 		"a list of others":   {"kind: List\nitems: [{kind: Pod}]\n", file, nil},
-		// A condition that fails loses writes. The code that checks conditions is not part of the agent.
+		// A condition that fails loses writes, and the agent cannot check conditions.
 		"a condition": {
 			`{kind: Watcher, metadata: {name: precise}, spec: {matchConditions: [{name: a, expression: "true"}]}}`, file,
 			[]string{"precise", "spec.matchConditions"},
