@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -46,6 +45,13 @@ func newVolume(tb testing.TB, opts testpki.Options) *testpki.Volume {
 		tb.Fatal(err)
 	}
 	return volume
+}
+
+func writeFile(tb testing.TB, path, text string) {
+	tb.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
 }
 
 func pathsOf(volume *testpki.Volume) keys.Paths {
@@ -178,11 +184,6 @@ func TestEpochs(t *testing.T) {
 	one, other := newEpoch(), newEpoch()
 	if len(one) != 32 || one == other {
 		t.Errorf("epochs %s and %s, want two of 32 digits", one, other)
-	}
-	for version, want := range map[contract.Version]bool{contract.V1: false, contract.V2: false, "v3": true} {
-		if version.Numbered() != want {
-			t.Errorf("contract %s is numbered: %t", version, !want)
-		}
 	}
 }
 

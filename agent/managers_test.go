@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,12 +23,7 @@ import (
 func TestManagersOfAFileChange(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "managers")
-	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("widgets\n")
+	writeFile(t, path, "widgets\n")
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			out     strings.Builder
@@ -66,7 +60,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 			{"widgets\n# again\nwidgets\n", []core.Manager{"fixed", "widgets", "gadgets"}, nil},
 		} {
 			resyncs = nil
-			write(step.text)
+			writeFile(t, path, step.text)
 			time.Sleep(2 * managersPoll)
 			synctest.Wait()
 			if diff := cmp.Diff(step.want, b.managers.all()); diff != "" {
@@ -105,27 +99,15 @@ func TestManagersOfAFileChange(t *testing.T) {
 // the control plane.
 func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	t.Parallel()
-	names := func(prefix string) string {
-		var text strings.Builder
-		for i := range 60 {
-			fmt.Fprintf(&text, "%s-%d\n", prefix, i)
-		}
-		return text.String()
-	}
 	path := filepath.Join(t.TempDir(), "managers")
-	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	var out strings.Builder
 	b := &builder{parts: Parts{}.withDefaults(), log: jsonLog(&out, 0), opts: Options{ManagersFile: path}}
-	write(names("older"))
+	writeFile(t, path, manyManagers("older", 60))
 	if err := b.addManagers(); err != nil {
 		t.Fatal(err)
 	}
 	acceptor := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
-	write(names("newer"))
+	writeFile(t, path, manyManagers("newer", 60))
 	b.managers.reload(acceptor, contract.V3)
 	b.managers.reload(acceptor, contract.V3)
 	if n := len(b.managers.all()); n != managersfile.Most || !b.managers.serves("newer-39") || b.managers.serves("newer-40") {
@@ -150,14 +132,12 @@ func TestWithoutAListAllManagersAreServed(t *testing.T) {
 func TestBrokenManagersFiles(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"a\nB/c\nd_e\n":                 "B/c",
-		strings.Repeat("a", 64<<10+1):   "bytes, want at most",
-		manyManagers(managersfile.Most): "101 managers",
+		"a\nB/c\nd_e\n":                      "B/c",
+		strings.Repeat("a", 64<<10+1):        "bytes, want at most",
+		manyManagers("m", managersfile.Most): "101 managers",
 	} {
 		path := filepath.Join(t.TempDir(), "managers")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, text)
 		m := &managerList{fixed: []core.Manager{"fixed"}, path: path}
 		if _, err := m.read(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%.20q: error %v, want the path and %q", text, err, want)
@@ -165,10 +145,10 @@ func TestBrokenManagersFiles(t *testing.T) {
 	}
 }
 
-func manyManagers(n int) string {
+func manyManagers(prefix string, n int) string {
 	var text strings.Builder
 	for i := range n {
-		text.WriteString("m" + strings.Repeat("x", i%50) + string(rune('a'+i/50)) + "\n")
+		fmt.Fprintf(&text, "%s-%d\n", prefix, i)
 	}
 	return text.String()
 }

@@ -7,12 +7,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -155,10 +153,7 @@ const writers = 16
 
 func benchmarkTLS(b *testing.B, http2 bool, h http.Handler, review []byte) {
 	b.Helper()
-	server := httptest.NewUnstartedServer(h)
-	server.EnableHTTP2 = http2
-	server.StartTLS()
-	b.Cleanup(server.Close)
+	server := startTLS(b, http2, h)
 	client := server.Client()
 	if transport, ok := client.Transport.(*http.Transport); ok {
 		transport.MaxIdleConnsPerHost = writers
@@ -177,6 +172,15 @@ func benchmarkTLS(b *testing.B, http2 bool, h http.Handler, review []byte) {
 	if n := failed.Load(); n > 0 {
 		b.Fatalf("%d of %d reviews failed", n, b.N)
 	}
+}
+
+func startTLS(b *testing.B, http2 bool, h http.Handler) *httptest.Server {
+	b.Helper()
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = http2
+	server.StartTLS()
+	b.Cleanup(server.Close)
+	return server
 }
 
 // runWriters calls write n times, from 16 goroutines.
@@ -214,8 +218,7 @@ func postOver(client *http.Client, url string, review []byte, http2 bool) error 
 
 // BenchmarkReviewLatency measures the time from the headers of a review to its decision, which the
 // API server waits for. One writer sends an object of 1 MiB with another spec. Bytes and allocations
-// over HTTP include those of the client. For the handler alone there is also the processor time of
-// its thread, which other processes do not extend.
+// over HTTP include those of the client.
 func BenchmarkReviewLatency(b *testing.B) {
 	review := benchReview(b, 1<<20, true)
 	for _, way := range []string{"handler", "HTTP1.1", "HTTP2"} {
@@ -225,45 +228,18 @@ func BenchmarkReviewLatency(b *testing.B) {
 				Now: time.Now, Hooks: admission.Hooks{Reviewed: times.add},
 			})
 			if way == "handler" {
-				benchmarkHandler(b, measured(b, h), review)
+				benchmarkHandler(b, h, review)
 			} else {
 				benchmarkOneWriter(b, way == "HTTP2", h, review)
 			}
-			times.report(b, "ms")
+			times.report(b)
 		})
 	}
 }
 
-// measured returns a handler that also reports the processor time of each call.
-func measured(b *testing.B, h http.Handler) http.Handler {
-	b.Helper()
-	runtime.LockOSThread()
-	times := &latencies{}
-	b.Cleanup(func() {
-		times.report(b, "cpu-ms")
-		runtime.UnlockOSThread()
-	})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		before := threadTime()
-		h.ServeHTTP(w, r)
-		times.add("", "", threadTime()-before)
-	})
-}
-
-func threadTime() time.Duration {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(1, &used); err != nil { // RUSAGE_THREAD, which Linux alone has.
-		panic(err)
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
-}
-
 func benchmarkOneWriter(b *testing.B, http2 bool, h http.Handler, review []byte) {
 	b.Helper()
-	server := httptest.NewUnstartedServer(h)
-	server.EnableHTTP2 = http2
-	server.StartTLS()
-	b.Cleanup(server.Close)
+	server := startTLS(b, http2, h)
 	b.SetBytes(int64(len(review)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -285,14 +261,14 @@ func (l *latencies) add(_ core.Manager, _ string, took time.Duration) {
 	l.took = append(l.took, took)
 }
 
-func (l *latencies) report(b *testing.B, unit string) {
+func (l *latencies) report(b *testing.B) {
 	b.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	slices.Sort(l.took)
 	const whole = 1000
-	for name, per := range map[string]int{"p50-": 500, "p99-": 990} {
-		b.ReportMetric(float64(l.took[len(l.took)*per/whole].Microseconds())/whole, name+unit)
+	for unit, per := range map[string]int{"p50-ms": 500, "p99-ms": 990} {
+		b.ReportMetric(float64(l.took[len(l.took)*per/whole].Microseconds())/whole, unit)
 	}
 }
 

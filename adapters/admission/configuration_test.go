@@ -1,7 +1,6 @@
 package admission_test
 
 import (
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -36,6 +35,23 @@ func testBundle(t testing.TB) []byte {
 	return bundleOf(server)
 }
 
+// configure returns the configuration of watches. An endpoint without CAs gets one.
+func configure(
+	t testing.TB, endpoint admission.Endpoint, opts admission.ConfigurationOptions, watches ...watch.Watch,
+) *admissionregistrationv1.ValidatingWebhookConfiguration {
+	t.Helper()
+	if endpoint.CABundle == nil {
+		endpoint.CABundle = testBundle(t)
+	}
+	configuration, err := admission.WebhookConfiguration("watcher", endpoint, watches, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return configuration
+}
+
+var agentURL = admission.Endpoint{URL: "https://agent"}
+
 func kymaWatch() watch.Watch {
 	return watch.Watch{
 		Name:     types.NamespacedName{Namespace: "kcp-system", Name: "kyma"},
@@ -58,11 +74,11 @@ func TestWebhookConfiguration(t *testing.T) {
 	t.Parallel()
 	bundle := testBundle(t)
 	endpoint := admission.Endpoint{URL: "https://127.0.0.1:8443", CABundle: bundle}
-	got, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kymaWatch(), moduleWatch()},
-		admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}, NoMatchConditions: true})
-	if err != nil {
-		t.Fatalf("WebhookConfiguration: %v", err)
+	opts := admission.ConfigurationOptions{
+		Labels: map[string]string{"a": "b"}, NoMatchConditions: true,
+		Canary: types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
 	}
+	got := configure(t, endpoint, opts, kymaWatch(), moduleWatch())
 	webhook := func(
 		name, url, group, version, resource string, labels map[string]string,
 	) admissionregistrationv1.ValidatingWebhook {
@@ -97,6 +113,12 @@ func TestWebhookConfiguration(t *testing.T) {
 		Name:       "watched",
 		Expression: `oldObject == null || oldObject.metadata.name in ["kymas.operator.kyma-project.io"]`,
 	}}
+	canary := webhook("canary.operator.kyma-project.io", "https://127.0.0.1:8443/canary", "coordination.k8s.io", "v1", "leases", nil)
+	canary.Rules[0].Operations = []admissionregistrationv1.OperationType{"CREATE", "UPDATE"}
+	canary.Rules[0].Scope = new(admissionregistrationv1.NamespacedScope)
+	canary.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "kyma-system"}}
+	canary.SideEffects = new(admissionregistrationv1.SideEffectClassNone)
+	canary.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "lease", Expression: `request.name == "agent"`}}
 	want := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
 			APIVersion: "admissionregistration.k8s.io/v1",
@@ -104,6 +126,7 @@ func TestWebhookConfiguration(t *testing.T) {
 		},
 		ObjectMeta: metav1.ObjectMeta{Name: "watcher", Labels: map[string]string{"a": "b"}},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{
+			canary,
 			webhook("kcp-system.btp.operator.kyma-project.io", "https://127.0.0.1:8443/validate/btp-manager",
 				"", "v1", "configmaps/status", nil),
 			webhook("kcp-system.kyma.operator.kyma-project.io", "https://127.0.0.1:8443/validate/lifecycle-manager",
@@ -114,49 +137,6 @@ func TestWebhookConfiguration(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
-	}
-}
-
-func TestWebhookConfigurationOfACanary(t *testing.T) {
-	t.Parallel()
-	bundle := testBundle(t)
-	configuration, err := admission.WebhookConfiguration("watcher", admission.Endpoint{
-		URL:      "https://127.0.0.1:8443",
-		CABundle: bundle,
-	},
-		[]watch.Watch{kymaWatch()}, admission.ConfigurationOptions{
-			Timeout: 3 * time.Second, Canary: types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
-		})
-	if err != nil {
-		t.Fatalf("WebhookConfiguration: %v", err)
-	}
-	want := admissionregistrationv1.ValidatingWebhook{
-		Name: "canary.operator.kyma-project.io",
-		ClientConfig: admissionregistrationv1.WebhookClientConfig{
-			URL:      new("https://127.0.0.1:8443/canary"),
-			CABundle: bundle,
-		},
-		Rules: []admissionregistrationv1.RuleWithOperations{{
-			Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"},
-			Rule: admissionregistrationv1.Rule{
-				APIGroups: []string{"coordination.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"leases"},
-				Scope: new(admissionregistrationv1.NamespacedScope),
-			},
-		}},
-		FailurePolicy:           new(admissionregistrationv1.Ignore),
-		MatchPolicy:             new(admissionregistrationv1.Equivalent),
-		NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "kyma-system"}},
-		ObjectSelector:          &metav1.LabelSelector{},
-		SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-		TimeoutSeconds:          new(int32(3)),
-		AdmissionReviewVersions: []string{"v1"},
-		MatchConditions: []admissionregistrationv1.MatchCondition{{
-			Name:       "lease",
-			Expression: `request.name == "agent"`,
-		}},
-	}
-	if diff := cmp.Diff(want, configuration.Webhooks[0]); diff != "" || len(configuration.Webhooks) != 4 {
-		t.Errorf("webhook of the canary, beside that of a watch (-want +got):\n%s", diff)
 	}
 }
 
@@ -171,12 +151,7 @@ func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 	}
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
 	build := func() string {
-		configuration, err := admission.WebhookConfiguration("watcher", endpoint, watches,
-			admission.ConfigurationOptions{})
-		if err != nil {
-			t.Fatalf("WebhookConfiguration: %v", err)
-		}
-		return string(marshal(t, configuration))
+		return string(marshal(t, configure(t, endpoint, admission.ConfigurationOptions{}, watches...)))
 	}
 	want := build()
 	slices.Reverse(watches)
@@ -193,11 +168,7 @@ func TestWebhookConfigurationForAService(t *testing.T) {
 			ServicePort: port,
 			CABundle:    testBundle(t),
 		}
-		configuration, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kymaWatch()},
-			admission.ConfigurationOptions{Timeout: 5 * time.Second})
-		if err != nil {
-			t.Fatalf("WebhookConfiguration: %v", err)
-		}
+		configuration := configure(t, endpoint, admission.ConfigurationOptions{Timeout: 5 * time.Second}, kymaWatch())
 		wantConfig := admissionregistrationv1.WebhookClientConfig{
 			Service: &admissionregistrationv1.ServiceReference{
 				Namespace: "kyma-system", Name: "agent", Path: new("/validate/lifecycle-manager"), Port: &want,
@@ -240,12 +211,7 @@ func TestExcludedNamespaces(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tt.endpoint.CABundle = testBundle(t)
-			configuration, err := admission.WebhookConfiguration("watcher", tt.endpoint, []watch.Watch{kymaWatch()},
-				admission.ConfigurationOptions{ExcludedNamespaces: tt.excluded})
-			if err != nil {
-				t.Fatalf("WebhookConfiguration: %v", err)
-			}
+			configuration := configure(t, tt.endpoint, admission.ConfigurationOptions{ExcludedNamespaces: tt.excluded}, kymaWatch())
 			if diff := cmp.Diff(tt.want, configuration.Webhooks[0].NamespaceSelector); diff != "" {
 				t.Errorf("namespace selector (-want +got):\n%s", diff)
 			}
@@ -257,12 +223,7 @@ func TestExcludedNamespaces(t *testing.T) {
 // API server.
 func TestMatchConditions(t *testing.T) {
 	t.Parallel()
-	configuration, err := admission.WebhookConfiguration("watcher",
-		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)},
-		[]watch.Watch{kymaWatch(), moduleWatch()}, admission.ConfigurationOptions{})
-	if err != nil {
-		t.Fatalf("WebhookConfiguration: %v", err)
-	}
+	configuration := configure(t, agentURL, admission.ConfigurationOptions{}, kymaWatch(), moduleWatch())
 	for i, field := range []string{".status", ".spec"} {
 		conditions := configuration.Webhooks[i].MatchConditions
 		if len(conditions) != 2 || conditions[0].Name != "persisted" || conditions[1].Name != "changed" {
@@ -313,14 +274,8 @@ func TestSubresources(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tt.watch.Name, tt.watch.Manager = types.NamespacedName{Namespace: "a", Name: "b"}, "m"
-			configuration, err := admission.WebhookConfiguration("watcher",
-				admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []watch.Watch{tt.watch},
-				admission.ConfigurationOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
 			var got []webhook
-			for _, w := range configuration.Webhooks {
+			for _, w := range configure(t, agentURL, admission.ConfigurationOptions{}, tt.watch).Webhooks {
 				path := strings.TrimPrefix(*w.ClientConfig.URL, "https://agent")
 				got = append(got, webhook{w.Name, w.Rules[0].Resources[0], path})
 				if manager, ok := admission.ManagerOf(path); manager != "m" || !ok {
@@ -344,12 +299,7 @@ func TestPreciseWatch(t *testing.T) {
 	precise.NamespaceSelector = watch.Selector{Labels: map[string]string{"a": "b"}, Requirements: required}
 	precise.Conditions = []watch.Condition{{Name: "mine", Expression: "true"}}
 	conditions := []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "true"}}
-	configuration, err := admission.WebhookConfiguration("watcher",
-		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []watch.Watch{precise},
-		admission.ConfigurationOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	configuration := configure(t, agentURL, admission.ConfigurationOptions{}, precise)
 	namespaces := excluding("kube-system")
 	namespaces.MatchLabels = map[string]string{"a": "b"}
 	namespaces.MatchExpressions = append([]metav1.LabelSelectorRequirement{inTest}, namespaces.MatchExpressions...)
@@ -373,16 +323,10 @@ func TestPreciseWatch(t *testing.T) {
 func TestWebhookConfigurationHasEachFieldOfAWatch(t *testing.T) {
 	t.Parallel()
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
-	build := func(w watch.Watch) *admissionregistrationv1.ValidatingWebhookConfiguration {
-		configuration, err := (&input{"watcher", endpoint, []watch.Watch{w}, admission.ConfigurationOptions{}}).build()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return configuration
-	}
 	whole, changed := watchtest.Watches()
+	all := configure(t, endpoint, admission.ConfigurationOptions{}, whole)
 	for path, w := range changed {
-		if cmp.Equal(build(whole).Webhooks, build(w).Webhooks) {
+		if cmp.Equal(all.Webhooks, configure(t, endpoint, admission.ConfigurationOptions{}, w).Webhooks) {
 			t.Errorf("configuration drops %s", path)
 		}
 	}
@@ -393,10 +337,7 @@ func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	kyma := kymaWatch()
 	endpoint := admission.Endpoint{URL: "https://agent/", CABundle: testBundle(t)}
 	opts := admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}}
-	configuration, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{kyma}, opts)
-	if err != nil {
-		t.Fatalf("WebhookConfiguration: %v", err)
-	}
+	configuration := configure(t, endpoint, opts, kyma)
 	before := string(marshal(t, configuration))
 	kyma.Selector.Labels["more"], opts.Labels["more"], endpoint.CABundle[0] = "x", "x", 'x'
 	if after := string(marshal(t, configuration)); after != before {
@@ -409,6 +350,12 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 	bundle := testBundle(t)
 	private := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: []byte{1}})
 	broken := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{1}})
+	type input struct {
+		name     string
+		endpoint admission.Endpoint
+		watches  []watch.Watch
+		opts     admission.ConfigurationOptions
+	}
 	endpoint := func(change func(*admission.Endpoint)) func(*input) {
 		return func(in *input) { change(&in.endpoint) }
 	}
@@ -456,11 +403,8 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 				endpoint: admission.Endpoint{URL: "https://agent", CABundle: bundle},
 				watches:  []watch.Watch{kymaWatch()},
 			}
-			if _, err := in.build(); err != nil {
-				t.Fatalf("the unchanged input: %v", err)
-			}
 			tt.change(in)
-			configuration, err := in.build()
+			configuration, err := admission.WebhookConfiguration(in.name, in.endpoint, in.watches, in.opts)
 			if configuration != nil || !core.IsPermanent(err) || core.Reason(err) != "invalid_configuration" {
 				t.Fatalf("WebhookConfiguration = %v, %v, want the reason invalid_configuration", configuration, err)
 			}
@@ -472,17 +416,6 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			}
 		})
 	}
-}
-
-type input struct {
-	name     string
-	endpoint admission.Endpoint
-	watches  []watch.Watch
-	opts     admission.ConfigurationOptions
-}
-
-func (in *input) build() (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
-	return admission.WebhookConfiguration(in.name, in.endpoint, in.watches, in.opts)
 }
 
 func TestWebhookConfigurationNamesAllProblemsAtOnce(t *testing.T) {
@@ -506,52 +439,8 @@ func TestWebhookConfigurationNamesAllProblemsAtOnce(t *testing.T) {
 
 func TestWebhookConfigurationWithoutWatches(t *testing.T) {
 	t.Parallel()
-	configuration, err := admission.WebhookConfiguration("watcher",
-		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, nil, admission.ConfigurationOptions{})
-	if err != nil || len(configuration.Webhooks) != 0 {
-		t.Errorf("%v, %v, want a configuration without webhooks", configuration, err)
-	}
-}
-
-// The handler serves the URL of the configuration, over TLS with the CAs of the configuration.
-func TestConfiguredPathIsServed(t *testing.T) {
-	t.Parallel()
-	got := newInbox()
-	server := httptest.NewTLSServer(newHandler(t, got, admission.Options{}))
-	t.Cleanup(server.Close)
-	configuration, err := admission.WebhookConfiguration("watcher",
-		admission.Endpoint{
-			URL:      server.URL,
-			CABundle: bundleOf(server),
-		}, []watch.Watch{kymaWatch()}, admission.ConfigurationOptions{})
-	if err != nil {
-		t.Fatalf("WebhookConfiguration: %v", err)
-	}
-	review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
-	if err := postOver(server.Client(), *configuration.Webhooks[0].ClientConfig.URL, review, false); err != nil {
-		t.Fatalf("post: %v", err)
-	}
-	if diff := cmp.Diff([]core.Manager{"lifecycle-manager"}, got.managers); diff != "" {
-		t.Errorf("managers (-want +got):\n%s", diff)
-	}
-}
-
-func TestConfigurationSurvivesJSON(t *testing.T) {
-	t.Parallel()
-	configuration, err := admission.WebhookConfiguration("watcher",
-		admission.Endpoint{
-			URL:      "https://agent",
-			CABundle: testBundle(t),
-		}, []watch.Watch{moduleWatch()}, admission.ConfigurationOptions{})
-	if err != nil {
-		t.Fatalf("WebhookConfiguration: %v", err)
-	}
-	var back admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := json.Unmarshal(marshal(t, configuration), &back); err != nil {
-		t.Fatalf("Unmarshal: %v", err)
-	}
-	if diff := cmp.Diff(configuration, &back); diff != "" {
-		t.Errorf("after a round trip (-want +got):\n%s", diff)
+	if c := configure(t, agentURL, admission.ConfigurationOptions{}); len(c.Webhooks) != 0 {
+		t.Errorf("%v, want a configuration without webhooks", c)
 	}
 }
 

@@ -1,10 +1,7 @@
 package admission_test
 
 import (
-	"bytes"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,26 +40,19 @@ func TestReviews(t *testing.T) {
 		event    *core.WatchEvent
 	}{
 		{
-			"CREATE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation = admissionv1.Create
-				q.Object = raw(widget("", `"spec":{"a":1}`))
+			"CREATE", change(t, "", widget("", `"spec":{"a":1}`)), admission.Accepted, event(core.OperationCreate, 3),
+		},
+		{
+			"CREATE with generateName: the name is in the object only", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation, q.Name = admissionv1.Create, ""
+				q.Object = raw(widget(`"generateName":"on"`, `"spec":{"a":1}`))
 			}), admission.Accepted, event(core.OperationCreate, 3),
 		},
 		{
-			"CREATE with generateName: the name is in the object only", reviewOf(t,
-				func(q *admissionv1.AdmissionRequest) {
-					q.Operation = admissionv1.Create
-					q.Name = ""
-					q.Object = raw(widget(`"generateName":"on"`, `"spec":{"a":1}`))
-				}), admission.Accepted, event(core.OperationCreate, 3),
-		},
-		{
-			"CREATE with generateName, before the name is generated", reviewOf(t,
-				func(q *admissionv1.AdmissionRequest) {
-					q.Operation = admissionv1.Create
-					q.Name = ""
-					q.Object = raw(`{"metadata":{"generateName":"on-","namespace":"default"},"spec":{}}`)
-				}), "no_name", nil,
+			"CREATE with generateName, before the name is generated", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation, q.Name = admissionv1.Create, ""
+				q.Object = raw(`{"metadata":{"generateName":"on-","namespace":"default"},"spec":{}}`)
+			}), "no_name", nil,
 		},
 		{
 			"UPDATE of the spec",
@@ -122,23 +112,18 @@ func TestReviews(t *testing.T) {
 			}), admission.Accepted, event(core.OperationDelete, 3),
 		},
 		{
-			"DELETE of a collection: the name is in the old object only", reviewOf(t,
-				func(q *admissionv1.AdmissionRequest) {
-					q.Operation = admissionv1.Delete
-					q.Name = ""
-					q.OldObject = raw(widget("", `"spec":{}`))
-				}), admission.Accepted, event(core.OperationDelete, 3),
+			"DELETE of a collection: the name is in the old object only", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation, q.Name = admissionv1.Delete, ""
+				q.OldObject = raw(widget("", `"spec":{}`))
+			}), admission.Accepted, event(core.OperationDelete, 3),
 		},
 		{
-			"DELETE without the old object", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation = admissionv1.Delete
-			}), admission.Accepted, event(core.OperationDelete, 0),
+			"DELETE without the old object", reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation = admissionv1.Delete }),
+			admission.Accepted, event(core.OperationDelete, 0),
 		},
 		{
-			"DELETE without any name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation = admissionv1.Delete
-				q.Name = ""
-			}), "no_name", nil,
+			"DELETE without any name",
+			reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.Name = admissionv1.Delete, "" }), "no_name", nil,
 		},
 		{
 			"dry run of a CREATE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -165,10 +150,9 @@ func TestReviews(t *testing.T) {
 			}), admission.Accepted, event(core.OperationCreate, 3),
 		},
 		{
-			"an object that the API server converted", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation = admissionv1.Create
-				q.Object = raw(`{"apiVersion":"example.org/v7","kind":"Widget","metadata":{"name":"one","namespace":"default"}}`)
-			}), admission.Accepted, event(core.OperationCreate, 0),
+			"an object that the API server converted",
+			change(t, "", `{"apiVersion":"example.org/v7","kind":"Widget","metadata":{"name":"one","namespace":"default"}}`),
+			admission.Accepted, event(core.OperationCreate, 0),
 		},
 	}
 	for _, tt := range tests {
@@ -199,8 +183,7 @@ func TestOutcomesAreDecisions(t *testing.T) {
 		"who knows":    "failed",
 	} {
 		got := &inbox{outcome: outcome}
-		review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
-		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID)
+		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", specChange(t)), testUID)
 		if have != want {
 			t.Errorf("outcome %q answered as %q, want %q", outcome, have, want)
 		}
@@ -219,12 +202,7 @@ func TestEachManagerCanHaveItsFilter(t *testing.T) {
 			},
 		},
 	})
-	create := func(labels string) []byte {
-		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-			q.Operation = admissionv1.Create
-			q.Object = raw(widget(`"labels":{` + labels + `}`))
-		})
-	}
+	create := func(labels string) []byte { return change(t, "", widget(`"labels":{`+labels+`}`)) }
 	for _, tt := range []struct {
 		path string
 		body []byte
@@ -244,22 +222,6 @@ func TestEachManagerCanHaveItsFilter(t *testing.T) {
 }
 
 func everything(*core.Change) bool { return true }
-
-func TestDryRunNeverReachesTheFilter(t *testing.T) {
-	t.Parallel()
-	got := newInbox()
-	h := newHandler(t, got, admission.Options{Filter: everything})
-	review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-		q.Operation = admissionv1.Delete
-		q.DryRun = new(true)
-	})
-	if decision := decisionOf(t, post(h, "/validate/kyma", review), testUID); decision != admission.DryRun {
-		t.Errorf("decision %q, want %q", decision, admission.DryRun)
-	}
-	if len(got.events) > 0 {
-		t.Errorf("a dry run sent %v", got.events)
-	}
-}
 
 // scaled makes a review of the scale subresource.
 func scaled(q *admissionv1.AdmissionRequest) {
@@ -294,10 +256,7 @@ func TestKindInThePath(t *testing.T) {
 		"of the own object": {"/stateful.set", status, widgetKind},
 	} {
 		got := newInbox()
-		handler := newHandler(t, got, admission.Options{})
-		request := httptest.NewRequest(http.MethodPost, "/validate/kyma"+tt.segment, bytes.NewReader(tt.review))
-		request.Header.Set("Content-Type", "application/json")
-		handler.ServeHTTP(httptest.NewRecorder(), request)
+		post(newHandler(t, got, admission.Options{}), "/validate/kyma"+tt.segment, tt.review)
 		if len(got.events) != 1 || got.events[0].WatchedGVK != tt.want || got.events[0].Watched.Name != "one" {
 			t.Errorf("%s: events %+v, want one of %s", name, got.events, tt.want)
 		}

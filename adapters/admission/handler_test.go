@@ -3,6 +3,7 @@ package admission_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,15 +15,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -48,81 +51,65 @@ func statusOf(t testing.TB, code int, header http.Header, body []byte) string {
 	return status.Message
 }
 
+// call is a request that differs from the one of an API server in what is not empty.
+type call struct{ method, path, mediaType, encoding, body string }
+
+func (c call) request() *http.Request {
+	r := request(cmp.Or(c.path, "/validate/kyma"), strings.NewReader(c.body))
+	r.Method = cmp.Or(c.method, http.MethodPost)
+	if c.mediaType != "" {
+		r.Header.Set("Content-Type", strings.TrimPrefix(c.mediaType, "-"))
+	}
+	r.Header.Set("Content-Encoding", c.encoding)
+	return r
+}
+
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	good := string(update(t, widget("", `"spec":1`), widget("", `"spec":2`)))
-	truncated := good[:len(good)/2]
+	good := string(specChange(t))
+	const begin = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"`
 	tests := []struct {
-		name        string
-		method      string
-		path        string
-		contentType string
-		body        string
-		code        int
-		reason      string
-		message     string // a part of it
+		name    string
+		call    call
+		code    int
+		reason  string
+		message string // a part of it
 	}{
-		{"GET", "GET", "/validate/kyma", "application/json", "", 405, "method", `have "GET"`},
-		{"PUT", "PUT", "/validate/kyma", "application/json", good, 405, "method", "want POST"},
-		{"another path", "POST", "/mutate/kyma", "application/json", good, 404, "unknown_path", "/validate/{manager}"},
-		{"the root", "POST", "/", "application/json", good, 404, "unknown_path", "/validate/{manager}"},
-		{"no media type", "POST", "/validate/kyma", "", good, 415, "media_type", "application/json"},
+		{"GET", call{method: "GET"}, 405, "method", `have "GET"`},
+		{"PUT", call{method: "PUT", body: good}, 405, "method", "want POST"},
+		{"another path", call{path: "/mutate/kyma", body: good}, 404, "unknown_path", "/validate/{manager}"},
+		{"the root", call{path: "/", body: good}, 404, "unknown_path", "/validate/{manager}"},
+		{"no media type", call{mediaType: "-", body: good}, 415, "media_type", "application/json"},
+		{"another media type", call{mediaType: "application/yaml", body: good}, 415, "media_type", "application/yaml"},
+		{"a broken media type", call{mediaType: "application/json;;;=", body: good}, 415, "media_type", "application/json"},
+		{"a compressed body", call{encoding: "gzip", body: "\x1f\x8b"}, 415, "media_type", "gzip"},
+		{"a body beyond the limit", call{body: strings.Repeat(" ", 5000)}, 413, "too_large", "4096 bytes"},
+		{"no body", call{}, 400, "malformed_review", "byte 0"},
+		{"half a body", call{body: good[:len(good)/2]}, 400, "malformed_review", "ends at"},
+		{"two reviews", call{body: good + good}, 400, "malformed_review", "end of the text"},
+		{"an array", call{body: "[]"}, 400, "malformed_review", "byte 0"},
+		{"another kind", call{body: `{"kind":"Pod","apiVersion":"v1"}`}, 400, "malformed_review", `"Pod"`},
 		{
-			"another media type", "POST", "/validate/kyma", "application/yaml", good, 415, "media_type",
-			"application/yaml",
-		},
-		{
-			"a broken media type", "POST", "/validate/kyma", "application/json;;;=", good, 415, "media_type",
-			"application/json",
-		},
-		{
-			"a body beyond the limit", "POST", "/validate/kyma", "application/json", strings.Repeat(" ", 5000), 413,
-			"too_large", "4096 bytes",
-		},
-		{"no body", "POST", "/validate/kyma", "application/json", "", 400, "malformed_review", "byte 0"},
-		{"half a body", "POST", "/validate/kyma", "application/json", truncated, 400, "malformed_review", "ends at"},
-		{
-			"two reviews", "POST", "/validate/kyma", "application/json", good + good, 400, "malformed_review",
-			"end of the text",
-		},
-		{"an array", "POST", "/validate/kyma", "application/json", "[]", 400, "malformed_review", "byte 0"},
-		{
-			"another kind", "POST", "/validate/kyma", "application/json", `{"kind":"Pod","apiVersion":"v1"}`, 400,
-			"malformed_review", `"Pod"`,
-		},
-		{
-			"v1beta1", "POST", "/validate/kyma", "application/json",
-			strings.Replace(good, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1),
+			"v1beta1",
+			call{body: strings.Replace(good, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1)},
 			400, "unsupported_version", "admissionReviewVersions",
 		},
+		{"no request", call{body: begin + "}"}, 400, "malformed_review", "want a request"},
+		{"a null request", call{body: begin + `,"request":null}`}, 400, "malformed_review", "uid"},
+		{"no uid", call{body: strings.Replace(good, testUID, "", 1)}, 400, "malformed_review", "request.uid"},
+		{"an unknown operation", call{body: strings.Replace(good, "UPDATE", "PATCH", 1)}, 400, "malformed_review", `"PATCH"`},
 		{
-			"no request", "POST", "/validate/kyma", "application/json",
-			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`, 400, "malformed_review", "want a request",
-		},
-		{
-			"a null request", "POST", "/validate/kyma", "application/json",
-			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":null}`, 400, "malformed_review", "uid",
-		},
-		{
-			"no uid", "POST", "/validate/kyma", "application/json",
-			strings.Replace(good, testUID, "", 1), 400, "malformed_review", "request.uid",
-		},
-		{
-			"an unknown operation", "POST", "/validate/kyma", "application/json",
-			strings.Replace(good, "UPDATE", "PATCH", 1), 400, "malformed_review", `"PATCH"`,
-		},
-		{
-			"an object that is none", "POST", "/validate/kyma", "application/json",
-			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":"CREATE","object":"x"}}`,
+			"an object that is none",
+			call{body: begin + `,"request":{"uid":"1","operation":"CREATE","object":"x"}}`},
 			400, "malformed_review", "request.object",
 		},
 		{
-			"an old object that is none", "POST", "/validate/kyma", "application/json",
-			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":"DELETE","oldObject":7}}`,
+			"an old object that is none",
+			call{body: begin + `,"request":{"uid":"1","operation":"DELETE","oldObject":7}}`},
 			400, "malformed_review", "request.oldObject",
 		},
-		{"an unknown manager", "POST", "/validate/stranger", "application/json", good, 404, "manager", `"stranger"`},
-		{"a manager that is no label", "POST", "/validate/Kyma", "application/json", good, 400, "manager", "DNS-1123"},
+		{"an unknown manager", call{path: "/validate/stranger", body: good}, 404, "manager", `"stranger"`},
+		{"a manager that is no label", call{path: "/validate/Kyma", body: good}, 400, "manager", "DNS-1123"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -139,9 +126,7 @@ func TestRefusals(t *testing.T) {
 					Reviewed: func(core.Manager, string, time.Duration) { t.Error("counted as reviewed") },
 				},
 			})
-			r := httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.body))
-			r.Header.Set("Content-Type", tt.contentType)
-			w := serve(h, r)
+			w := serve(h, tt.call.request())
 			if w.Code != tt.code {
 				t.Fatalf("answered %d %s, want %d", w.Code, w.Body, tt.code)
 			}
@@ -152,7 +137,7 @@ func TestRefusals(t *testing.T) {
 			if tt.code == http.StatusMethodNotAllowed && w.Header().Get("Allow") != "POST" {
 				t.Errorf("Allow %q, want POST", w.Header().Get("Allow"))
 			}
-			if diff := cmp.Diff([]string{fmt.Sprint(tt.code, " ", tt.reason)}, refused); diff != "" {
+			if diff := gocmp.Diff([]string{fmt.Sprint(tt.code, " ", tt.reason)}, refused); diff != "" {
 				t.Errorf("refused (-want +got):\n%s", diff)
 			}
 			// A resync replaces a change that could not be read.
@@ -165,28 +150,13 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestReviewThatBreaksOff: the API server allows the write, so a resync must be accepted.
-func TestReviewThatBreaksOff(t *testing.T) {
-	t.Parallel()
-	got := newInbox()
-	h := newHandler(t, got, admission.Options{})
-	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`),
-		readerFunc(func([]byte) (int, error) {
-			return 0, io.ErrUnexpectedEOF
-		})))
-	r.Header.Set("Content-Type", "application/json")
-	if w := serve(h, r); w.Code != http.StatusBadRequest || !got.resyncs() {
-		t.Errorf("answer %d, and a resync: %v, want 400 and one", w.Code, got.resyncs())
-	}
-}
-
 // TestRawPaths sends request lines that no client library sends.
 func TestRawPaths(t *testing.T) {
 	t.Parallel()
 	got := newInbox()
 	server := httptest.NewServer(newHandler(t, got, admission.Options{}))
 	t.Cleanup(server.Close)
-	body := string(update(t, widget("", `"spec":1`), widget("", `"spec":2`)))
+	body := string(specChange(t))
 	for target, want := range map[string]int{
 		"/validate/kyma":                          200,
 		"/validate/kyma?timeout=2s":               200,
@@ -261,7 +231,7 @@ func rawPost(t *testing.T, addr, target, body string) (int, http.Header, []byte)
 
 func TestBodyLimit(t *testing.T) {
 	t.Parallel()
-	review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+	review := specChange(t)
 	limit := len(review) + 100
 	h := newHandler(t, newInbox(), admission.Options{MaxBody: int64(limit)})
 	for _, tt := range []struct {
@@ -279,8 +249,7 @@ func TestBodyLimit(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			body := append(bytes.Clone(review), bytes.Repeat([]byte(" "), max(tt.size-len(review), 0))...)
-			r := httptest.NewRequest(http.MethodPost, "/validate/kyma", bytes.NewReader(body))
-			r.Header.Set("Content-Type", "application/json")
+			r := request("/validate/kyma", bytes.NewReader(body))
 			r.ContentLength = tt.length
 			w := serve(h, r)
 			if w.Code != tt.want {
@@ -290,63 +259,17 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-func TestCompressedBodyIsRefused(t *testing.T) {
-	t.Parallel()
-	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", strings.NewReader("\x1f\x8b"))
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Content-Encoding", "gzip")
-	w := serve(newHandler(t, newInbox(), admission.Options{}), r)
-	if w.Code != http.StatusUnsupportedMediaType {
-		t.Errorf("answered %d %s, want 415", w.Code, w.Body)
-	}
-}
-
+// The API server allows the write, so a resync must be accepted.
 func TestBodyThatBreaksOff(t *testing.T) {
 	t.Parallel()
-	r := httptest.NewRequest(http.MethodPost, "/validate/kyma",
-		io.MultiReader(strings.NewReader(`{"kind":`), failingReader{}))
-	r.Header.Set("Content-Type", "application/json")
-	w := serve(newHandler(t, newInbox(), admission.Options{}), r)
-	if w.Code != http.StatusBadRequest {
-		t.Fatalf("answered %d %s, want 400", w.Code, w.Body)
+	got := newInbox()
+	w := serve(newHandler(t, got, admission.Options{}), request("/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`),
+		readerFunc(func([]byte) (int, error) { return 0, errors.New("secret detail") }))))
+	if w.Code != http.StatusBadRequest || !got.resyncs() {
+		t.Fatalf("answered %d %s and a resync: %t, want 400 and one", w.Code, w.Body, got.resyncs())
 	}
 	if message := statusOf(t, w.Code, w.Header(), w.Body.Bytes()); strings.Contains(message, "secret") {
 		t.Errorf("message %q says something about the inside", message)
-	}
-}
-
-type failingReader struct{}
-
-func (failingReader) Read([]byte) (int, error) { return 0, errors.New("secret detail") }
-
-// An event must not keep a slice of a buffer, because the next request reuses the buffer.
-func TestEventsKeepNothingOfTheBody(t *testing.T) {
-	t.Parallel()
-	got := newInbox()
-	h := newHandler(t, got, admission.Options{})
-	var want []core.WatchEvent
-	for i := range 50 {
-		name := fmt.Sprintf("object-%02d", i)
-		kind := metav1.GroupVersionKind{
-			Group: fmt.Sprintf("group-%02d", i), Version: fmt.Sprintf("v%02d", i),
-			Kind: fmt.Sprintf("Kind%02d", i),
-		}
-		owner := types.NamespacedName{Namespace: fmt.Sprintf("space-%02d", i), Name: fmt.Sprintf("owner-%02d", i)}
-		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-			q.Operation = admissionv1.Create
-			q.Kind = kind
-			q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","annotations":{%q:%q}}}`,
-				name, core.OwnerAnnotation, owner.String()))
-		})
-		decisionOf(t, post(h, "/validate/kyma", review), testUID)
-		want = append(want, core.WatchEvent{
-			Owner: owner, Watched: types.NamespacedName{Namespace: "default", Name: name},
-			WatchedGVK: widgetKind, Operation: core.OperationCreate, Field: core.FieldSpec, Time: noon,
-		})
-		want[i].WatchedGVK.Group, want[i].WatchedGVK.Version, want[i].WatchedGVK.Kind = kind.Group, kind.Version, kind.Kind
-	}
-	if diff := cmp.Diff(want, got.events); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 
@@ -406,7 +329,9 @@ func TestUnusualUIDsAreEchoed(t *testing.T) {
 func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 	t.Parallel()
 	boom := func() { panic("boom") }
-	accept := core.Accepted
+	hooks := func(h admission.Hooks) admission.Options {
+		return admission.Options{RequireOwner: h.OwnerProblem != nil, Hooks: h}
+	}
 	tests := []struct {
 		name     string
 		accept   func()
@@ -422,26 +347,19 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 		{"in the acceptor", boom, admission.Options{}, "failed", "acceptor"},
 		{
 			"in a hook before the answer", func() {},
-			admission.Options{
-				RequireOwner: true,
-				Hooks:        admission.Hooks{OwnerProblem: func(core.Manager, string) { boom() }},
-			},
-			"failed", "acceptor",
+			hooks(admission.Hooks{OwnerProblem: func(core.Manager, string) { boom() }}), "failed", "acceptor",
 		},
 		{
 			"in a hook before the request is read", func() {},
-			admission.Options{Hooks: admission.Hooks{InFlight: boomOn(1)}},
-			admission.Accepted, "hooks",
+			hooks(admission.Hooks{InFlight: boomOn(1)}), admission.Accepted, "hooks",
 		},
 		{
 			"in a hook at the end of the request", func() {},
-			admission.Options{Hooks: admission.Hooks{InFlight: boomOn(-1)}},
-			admission.Accepted, "hooks",
+			hooks(admission.Hooks{InFlight: boomOn(-1)}), admission.Accepted, "hooks",
 		},
 		{
 			"in a hook after the answer", func() {},
-			admission.Options{Hooks: admission.Hooks{Reviewed: func(core.Manager, string, time.Duration) { boom() }}},
-			admission.Accepted, "hooks",
+			hooks(admission.Hooks{Reviewed: func(core.Manager, string, time.Duration) { boom() }}), admission.Accepted, "hooks",
 		},
 	}
 	for _, tt := range tests {
@@ -460,13 +378,13 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 				} else {
 					tt.accept()
 				}
-				return accept
+				return core.Accepted
 			}), tt.opts)
 			review := update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))
 			if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != tt.decision {
 				t.Errorf("decision %q, want %q", have, tt.decision)
 			}
-			if diff := cmp.Diff([]string{tt.place}, places); diff != "" {
+			if diff := gocmp.Diff([]string{tt.place}, places); diff != "" {
 				t.Errorf("places (-want +got):\n%s", diff)
 			}
 			if (resyncs == 1) != (tt.decision == "failed") {
@@ -502,26 +420,20 @@ func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 			refused = append(refused, fmt.Sprint(status, " ", reason))
 		},
 	}})
-	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", panickingReader{})
-	r.Header.Set("Content-Type", "application/json")
-	w := serve(h, r)
+	w := serve(h, request("/validate/kyma", readerFunc(func([]byte) (int, error) { panic("boom") })))
 	if w.Code != http.StatusInternalServerError {
 		t.Fatalf("answered %d %s, want 500", w.Code, w.Body)
 	}
 	if message := statusOf(t, w.Code, w.Header(), w.Body.Bytes()); strings.Contains(message, "boom") {
 		t.Errorf("message %q says something about the inside", message)
 	}
-	if diff := cmp.Diff([]string{"500 internal", "request"}, append(refused, places...)); diff != "" {
+	if diff := gocmp.Diff([]string{"500 internal", "request"}, append(refused, places...)); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
 	if !accepted.resyncs() {
 		t.Error("no resync stands in for the change that was not read, want one")
 	}
 }
-
-type panickingReader struct{}
-
-func (panickingReader) Read([]byte) (int, error) { panic("boom") }
 
 // brokenLog panics on every line.
 type brokenLog struct{}
@@ -571,7 +483,7 @@ func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 			}))
 			defer server.Close()
 			defer close(released)
-			review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+			review := specChange(t)
 			client := http.Client{Timeout: 2 * time.Minute}
 			answer, err := client.Post(server.URL+path, "application/json", bytes.NewReader(review))
 			if err != nil {
@@ -599,10 +511,10 @@ func TestHooksOfAReview(t *testing.T) {
 			},
 		},
 	})
-	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":2`))), testUID)
+	decisionOf(t, post(h, "/validate/kyma", specChange(t)), testUID)
 	post(h, "/elsewhere", nil)
 	want := []string{"in flight 1", "accept", "in flight -1", "kyma coalesced 1ms", "in flight 1", "in flight -1"}
-	if diff := cmp.Diff(want, told); diff != "" {
+	if diff := gocmp.Diff(want, told); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}
 }
@@ -616,7 +528,7 @@ func TestForeignRequestsCannotFloodTheLog(t *testing.T) {
 		Now:          func() time.Time { return clock },
 		Logger:       slog.New(slog.NewTextHandler(&log, nil)),
 	})
-	ownerless := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+	ownerless := specChange(t)
 	flood := func() (lines int) {
 		log.Reset()
 		for range 100 {
@@ -654,7 +566,7 @@ func TestOneDebugLineForEachReview(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce is for the race detector. It also finds buffers that two requests share.
+// An event must not keep a slice of a buffer, because another request reuses the buffer.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	const writers, writes = 8, 50
@@ -667,30 +579,38 @@ func TestManyAtOnce(t *testing.T) {
 		InFlight: func(delta int) { inFlight.Add(int64(delta)) },
 		Reviewed: func(core.Manager, string, time.Duration) { reviewed.Add(1) },
 	}})
+	var want []core.WatchEvent
 	for writer := range writers {
+		var reviews [][]byte
+		var uids []string
+		for i := range writes {
+			id := fmt.Sprintf("%d-%02d", writer, i)
+			kind := metav1.GroupVersionKind{Group: "group-" + id, Version: "v" + id, Kind: "Kind" + id}
+			owner := types.NamespacedName{Namespace: "space-" + id, Name: "owner-" + id}
+			uids = append(uids, `"`+id+`"`)
+			reviews = append(reviews, reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.UID, q.Operation, q.Kind = types.UID(id), admissionv1.Create, kind
+				q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","annotations":{%q:%q}},"spec":%q}`,
+					"object-"+id, core.OwnerAnnotation, owner.String(), strings.Repeat(id, i*10)))
+			}))
+			want = append(want, core.WatchEvent{
+				Owner: owner, Watched: types.NamespacedName{Namespace: "default", Name: "object-" + id},
+				WatchedGVK: schema.GroupVersionKind(kind), Operation: core.OperationCreate, Field: core.FieldSpec, Time: noon,
+			})
+		}
 		group.Go(func() {
-			for i := range writes {
-				uid := types.UID(fmt.Sprintf("%d-%d", writer, i))
-				name := fmt.Sprintf("object-%d-%d", writer, i)
-				review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-					q.UID = uid
-					q.Operation = admissionv1.Create
-					q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q},"spec":%q}`, name, strings.Repeat(name, i*10)))
-				})
-				if w := post(h, "/validate/kyma", review); !strings.Contains(w.Body.String(), `"`+string(uid)+`"`) {
-					t.Errorf("%s answered with %s", uid, w.Body)
+			for i, review := range reviews {
+				if w := post(h, "/validate/kyma", review); !strings.Contains(w.Body.String(), uids[i]) {
+					t.Errorf("%s answered with %s", uids[i], w.Body)
 				}
 			}
 		})
 	}
 	group.Wait()
-	names := make(map[string]bool)
-	for _, event := range got.events {
-		names[event.Watched.Name] = true
-	}
-	if len(names) != writers*writes || inFlight.Load() != 0 || reviewed.Load() != writers*writes {
-		t.Errorf("%d names, %d in flight, %d reviewed, want %d, 0, %d",
-			len(names), inFlight.Load(), reviewed.Load(), writers*writes, writers*writes)
+	byName := func(a, b core.WatchEvent) int { return strings.Compare(a.Watched.Name, b.Watched.Name) }
+	slices.SortFunc(got.events, byName)
+	if diff := gocmp.Diff(want, got.events); diff != "" || inFlight.Load() != 0 || reviewed.Load() != writers*writes {
+		t.Errorf("%d in flight, %d reviewed; events (-want +got):\n%s", inFlight.Load(), reviewed.Load(), diff)
 	}
 }
 
@@ -717,5 +637,49 @@ func TestNewNamesAllProblems(t *testing.T) {
 	}
 	if core.Reason(err) != "invalid_manager" {
 		t.Errorf("error %q has not the reason invalid_manager", err)
+	}
+}
+
+// A list of managers may change while reviews come.
+func TestServesDecidesForEachReview(t *testing.T) {
+	t.Parallel()
+	var served atomic.Bool
+	handler := newHandler(t, newInbox(), admission.Options{
+		Managers: []core.Manager{"other"}, // Serves decides in its place.
+		Serves:   func(manager core.Manager) bool { return manager == "widgets" && served.Load() },
+	})
+	for _, test := range []struct {
+		served  bool
+		manager string
+		want    int
+	}{
+		{false, "widgets", http.StatusNotFound},
+		{true, "widgets", http.StatusBadRequest}, // The body is no review.
+		{true, "other", http.StatusNotFound},
+		{false, "widgets", http.StatusNotFound},
+	} {
+		served.Store(test.served)
+		if response := post(handler, "/validate/"+test.manager, []byte("{}")); response.Code != test.want {
+			t.Errorf("%+v: status %d", test, response.Code)
+		}
+	}
+}
+
+const traceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// An event has the trace parent of the call. Other texts are not kept, as an outbox would have to
+// bound them.
+func TestTraceParent(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		traceParent: traceParent, "": "", "01" + traceParent[2:]: "", traceParent + "-more": "", strings.Repeat("0", 1<<16): "",
+	} {
+		got := newInbox()
+		r := request("/validate/kyma", bytes.NewReader(specChange(t)))
+		r.Header.Set("Traceparent", header)
+		serve(newHandler(t, got, admission.Options{}), r)
+		if len(got.events) != 1 || got.events[0].TraceParent != want {
+			t.Errorf("header %.80q: events %+v, want the trace parent %q", header, got.events, want)
+		}
 	}
 }

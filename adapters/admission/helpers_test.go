@@ -3,6 +3,7 @@ package admission_test
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -97,6 +98,25 @@ func update(t testing.TB, before, after string) []byte {
 	})
 }
 
+// change returns the review of an object with two states. "" means that it did not exist.
+func change(t testing.TB, before, after string) []byte {
+	t.Helper()
+	switch {
+	case before == "":
+		return reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.Object = admissionv1.Create, raw(after) })
+	case after == "":
+		return reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.OldObject = admissionv1.Delete, raw(before) })
+	default:
+		return update(t, before, after)
+	}
+}
+
+// specChange returns the review of an update of the spec.
+func specChange(t testing.TB) []byte {
+	t.Helper()
+	return update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+}
+
 // widget returns an object with the given members, and those that every object has.
 func widget(metadata string, fields ...string) string {
 	text := `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"one","namespace":"default",` +
@@ -119,9 +139,14 @@ func marshal(t testing.TB, value any) []byte {
 }
 
 func post(h http.Handler, path string, body []byte) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))
+	return serve(h, request(path, bytes.NewReader(body)))
+}
+
+// request is the call of an API server.
+func request(path string, body io.Reader) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, path, body)
 	r.Header.Set("Content-Type", "application/json")
-	return serve(h, r)
+	return r
 }
 
 func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {

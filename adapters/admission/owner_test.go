@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -33,11 +32,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 		{"missing, required", "", widget(""), true, "no_owner", types.NamespacedName{}, "missing"},
 		{"missing, optional", "", widget(""), false, admission.Accepted, types.NamespacedName{}, ""},
 		{"malformed, required", "", annotated(`"kyma"`), true, "no_owner", types.NamespacedName{}, "malformed"},
-		{
-			"malformed, optional", "", annotated(`"kyma"`), false, admission.Accepted,
-			types.NamespacedName{},
-			"malformed",
-		},
+		{"malformed, optional", "", annotated(`"kyma"`), false, admission.Accepted, types.NamespacedName{}, "malformed"},
 		{"empty, optional", "", annotated(`""`), false, admission.Accepted, types.NamespacedName{}, "malformed"},
 		{"no string, required", "", annotated(`7`), true, "no_owner", types.NamespacedName{}, "missing"},
 		{"annotations no map", "", widget(`"annotations":[]`), true, "no_owner", types.NamespacedName{}, "missing"},
@@ -72,25 +67,6 @@ func TestOwnerOfTheEvent(t *testing.T) {
 				t.Errorf("owner problems (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// change returns the review of an object with two states. "" means that it did not exist.
-func change(t *testing.T, before, after string) []byte {
-	t.Helper()
-	switch {
-	case before == "":
-		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-			q.Operation = admissionv1.Create
-			q.Object = raw(after)
-		})
-	case after == "":
-		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-			q.Operation = admissionv1.Delete
-			q.OldObject = raw(before)
-		})
-	default:
-		return update(t, before, after)
 	}
 }
 

@@ -27,16 +27,13 @@ func padded(t *testing.T, size int) []byte {
 // slow returns a request from an address. Its length is announced. The first part of its body
 // arrives at once, and the rest when the test releases it.
 func slow(ctx context.Context, from string, whole []byte, part int, rest <-chan struct{}) *http.Request {
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate/kyma",
-		io.MultiReader(bytes.NewReader(whole[:part]),
-			readerFunc(func([]byte) (int, error) {
-				<-rest
-				return 0, io.EOF
-			}), bytes.NewReader(whole[part:])))
+	r := request("/validate/kyma", io.MultiReader(bytes.NewReader(whole[:part]), readerFunc(func([]byte) (int, error) {
+		<-rest
+		return 0, io.EOF
+	}), bytes.NewReader(whole[part:])))
 	r.ContentLength = int64(len(whole))
 	r.RemoteAddr = net.JoinHostPort(from, "4711")
-	r.Header.Set("Content-Type", "application/json")
-	return r
+	return r.WithContext(ctx)
 }
 
 type readerFunc func([]byte) (int, error)
@@ -150,7 +147,6 @@ func TestSeveralStrangersLeaveRoom(t *testing.T) {
 // A write is committed after its answer, so a reconcile before it would read the former object.
 func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 	t.Parallel()
-	body := "no review"
 	w := httptest.NewRecorder()
 	accepted := false
 	h := newHandler(t, core.AcceptorFunc(func(_ core.Manager, event core.WatchEvent) core.Outcome {
@@ -160,9 +156,7 @@ func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 		}
 		return core.Accepted
 	}), admission.Options{})
-	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", strings.NewReader(body))
-	r.Header.Set("Content-Type", "application/json")
-	h.ServeHTTP(w, r)
+	h.ServeHTTP(w, request("/validate/kyma", strings.NewReader("no review")))
 	if !accepted {
 		t.Error("no resync stands in for a review that cannot be parsed")
 	}

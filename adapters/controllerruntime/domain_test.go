@@ -69,18 +69,8 @@ func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 		"owner in another namespace": {
 			"skr-good", types.NamespacedName{Namespace: "default", Name: "good"}, "", reasons.OwnerMissing,
 		},
-		"owner without namespace": {
-			"skr-good",
-			types.NamespacedName{Name: "good"},
-			"",
-			reasons.OwnerMissing,
-		},
-		"owner without name": {
-			"skr-good",
-			types.NamespacedName{Namespace: "kcp-system"},
-			"",
-			reasons.OwnerMissing,
-		},
+		"owner without namespace":            {"skr-good", types.NamespacedName{Name: "good"}, "", reasons.OwnerMissing},
+		"owner without name":                 {"skr-good", types.NamespacedName{Namespace: "kcp-system"}, "", reasons.OwnerMissing},
 		"missing":                            {"skr-missing", none, "", reasons.DomainMissing},
 		"missing, by owner":                  {"skr-missing", owner("missing"), "", reasons.DomainMissing},
 		"empty":                              {"skr-empty", none, "", reasons.DomainEmpty},

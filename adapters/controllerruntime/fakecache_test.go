@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -21,13 +22,13 @@ func kymaKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-// fakeCache is a cache of one kind with the store of client-go. Methods that are not needed panic.
-// It is its own informer, which has no indexer, as that of a cache of several namespaces.
+// fakeCache is a cache of one kind that can fail. It is its own informer, which has no indexer, as
+// that of a cache of several namespaces. Methods of the informer that are not needed panic.
 type fakeCache struct {
-	cache.Cache
+	*controllerruntimetest.Cache
 	cache.Informer
 
-	store         toolscache.Indexer
+	store         toolscache.Indexer // of the informer of one namespace
 	cold, stopped atomic.Bool
 	broken        error // of List
 	unknown       error // of GetInformer
@@ -47,8 +48,11 @@ var errFake = errors.New("fake failure")
 
 func newFakeCache(t testing.TB, objects ...*metav1.PartialObjectMetadata) *fakeCache {
 	t.Helper()
-	fake := &fakeCache{store: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})}
+	fake := &fakeCache{
+		Cache: controllerruntimetest.NewCache(), store: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{}),
+	}
 	for _, object := range objects {
+		fake.Set(object)
 		if err := fake.store.Add(object); err != nil {
 			t.Fatal(err)
 		}
@@ -78,28 +82,14 @@ func (f *fakeCache) GetInformer(
 	return indexedInformer{f}, f.unknown
 }
 
-func (f *fakeCache) IndexField(_ context.Context, _ client.Object, name string, extract client.IndexerFunc) error {
-	return f.store.AddIndexers(toolscache.Indexers{name: func(object any) ([]string, error) {
-		return extract(object.(client.Object)), nil
-	}})
-}
-
-func (f *fakeCache) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
+func (f *fakeCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	if f.cold.Load() {
 		return fmt.Errorf("%w: a real cache would wait now", errFake)
 	}
 	if f.broken != nil {
 		return f.broken
 	}
-	options := client.ListOptions{}
-	options.ApplyOptions(opts)
-	by := options.FieldSelector.Requirements()[0]
-	objects, err := f.store.ByIndex(by.Field, by.Value)
-	for _, object := range objects {
-		items := &list.(*metav1.PartialObjectMetadataList).Items
-		*items = append(*items, *object.(*metav1.PartialObjectMetadata))
-	}
-	return err
+	return f.Cache.List(ctx, list, opts...)
 }
 
 // kyma returns an object with a name, and with annotations and labels as "key=value".

@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
@@ -43,15 +45,10 @@ func TestMapFuncs(t *testing.T) {
 		"runtime without object":      {byRuntime, "skr-3", types.NamespacedName{}, nil, false},
 		"object without runtime":      {byRuntime, "", types.NamespacedName{}, nil, false},
 		"owner or runtime, with owner": {
-			controllerruntime.EnqueueOwner(byRuntime), "skr-1", owner("two"),
-			[]string{"two"},
-			false,
+			controllerruntime.EnqueueOwner(byRuntime), "skr-1", owner("two"), []string{"two"}, false,
 		},
 		"owner or runtime, without": {
-			controllerruntime.EnqueueOwner(byRuntime), "skr-1",
-			types.NamespacedName{},
-			[]string{"one"},
-			false,
+			controllerruntime.EnqueueOwner(byRuntime), "skr-1", types.NamespacedName{}, []string{"one"}, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,43 +104,26 @@ func TestRuntimesNotReady(t *testing.T) {
 
 func TestNewRuntimesRefuses(t *testing.T) {
 	t.Parallel()
-	var opts controllerruntime.RuntimesOptions
-	for name, try := range map[string]func() error{
-		"want a cache": func() error {
-			_, err := controllerruntime.NewRuntimes(t.Context(), nil, kymaKind(), controllerruntime.ByName, opts)
-			return err
-		},
-		"a kind with version": func() error {
-			_, err := controllerruntime.NewRuntimes(
-				t.Context(), newFakeCache(t), schema.GroupVersionKind{Kind: "Kyma"}, controllerruntime.ByName, opts)
-			return err
-		},
-		"an identify function": func() error {
-			_, err := controllerruntime.NewRuntimes(t.Context(), newFakeCache(t), kymaKind(), nil, opts)
-			return err
-		},
-		"watch the runtimes of kind": func() error {
-			fake := newFakeCache(t)
-			fake.unknown = errFake
-			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
-			return err
-		},
-		"index the runtimes of kind": func() error {
-			fake := newFakeCache(t)
-			newRuntimes(t, fake, controllerruntime.ByName)
-			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
-			return err
-		},
-		`index the runtimes of kind "operator.kyma-project.io`: func() error {
-			fake := newFakeCache(t)
-			fake.namespaces = true
-			newRuntimes(t, fake, controllerruntime.ByName)
-			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
-			return err
-		},
+	byName := controllerruntime.ByName
+	unknown, known, namespaces := newFakeCache(t), newFakeCache(t), newFakeCache(t)
+	unknown.unknown, namespaces.namespaces = errFake, true
+	newRuntimes(t, known, controllerruntime.ByName)
+	newRuntimes(t, namespaces, controllerruntime.ByName)
+	for want, tc := range map[string]struct {
+		objects  cache.Cache
+		kind     schema.GroupVersionKind
+		identify func(metav1.Object) core.RuntimeID
+	}{
+		"want a cache":                                         {nil, kymaKind(), byName},
+		"a kind with version":                                  {newFakeCache(t), schema.GroupVersionKind{Kind: "Kyma"}, byName},
+		"an identify function":                                 {newFakeCache(t), kymaKind(), nil},
+		"watch the runtimes of kind":                           {unknown, kymaKind(), byName},
+		"index the runtimes of kind":                           {known, kymaKind(), byName},
+		`index the runtimes of kind "operator.kyma-project.io`: {namespaces, kymaKind(), byName},
 	} {
-		if err := try(); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("have %v, want an error that says %q", err, name)
+		_, err := controllerruntime.NewRuntimes(t.Context(), tc.objects, tc.kind, tc.identify, controllerruntime.RuntimesOptions{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("have %v, want an error that says %q", err, want)
 		}
 	}
 }

@@ -127,20 +127,13 @@ func post(t *testing.T, sender *http.Client, url string) int {
 }
 
 func TestSetUpListenerRefusesMissingParts(t *testing.T) {
-	allow, none := listener.InsecureAllowAll(), func(context.Context, core.Delivery) ([]string, error) { return nil, nil }
-	for name, setUp := range map[string]func(mgr manager.Manager) error{
-		"no senders": func(mgr manager.Manager) error {
-			_, err := controllerruntime.SetUpListener(mgr, ":0", "m", controllerruntime.Senders{}, allow, none, controllerruntime.ComponentOptions{})
-			return err
-		},
-		"no component": func(mgr manager.Manager) error {
-			senders := controllerruntime.BehindGateway(listener.FromXFCC(listener.InsecureAnyProxy(), nil, listener.PeerOptions{}))
-			_, err := controllerruntime.SetUpListener(mgr, ":0", "", senders, allow, none, controllerruntime.ComponentOptions{})
-			return err
-		},
-	} {
-		if err := setUp(newManager(t, &records{})); err == nil {
-			t.Errorf("%s: no error", name)
+	none := func(context.Context, core.Delivery) ([]string, error) { return nil, nil }
+	gateway := controllerruntime.BehindGateway(listener.FromXFCC(listener.InsecureAnyProxy(), nil, listener.PeerOptions{}))
+	for component, senders := range map[string]controllerruntime.Senders{"m": {}, "": gateway} {
+		_, err := controllerruntime.SetUpListener(newManager(t, &records{}), ":0", component, senders, listener.InsecureAllowAll(), none,
+			controllerruntime.ComponentOptions{})
+		if err == nil {
+			t.Errorf("component %q: no error without it or without senders", component)
 		}
 	}
 }

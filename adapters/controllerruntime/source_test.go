@@ -90,63 +90,33 @@ func TestSourceNotReady(t *testing.T) {
 	t.Parallel()
 	leads, follows := make(chan struct{}), make(chan struct{})
 	close(leads)
+	type start = func(stringQueue) (stop context.CancelFunc)
+	once := func(start start, q stringQueue) { start(q) }
 	for name, tc := range map[string]struct {
 		opts  controllerruntime.SourceOptions
-		setUp func(*testing.T, *stringSource, stringQueue)
+		setUp func(start, stringQueue)
 		want  string // "" acknowledges.
 	}{
 		"before the controller starts": {
-			setUp: func(*testing.T, *stringSource, stringQueue) {},
-			want:  "not ready: the controller has not started",
+			setUp: func(start, stringQueue) {}, want: "not ready: the controller has not started",
 		},
-		"while it runs": {
-			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
-				t.Helper()
-				started(t, s, q)
-			},
-		},
+		"while it runs": {setUp: once},
 		"after its context ended": {
-			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
-				t.Helper()
-				started(t, s, q)()
-			},
-			want: "not ready: the controller has stopped",
+			setUp: func(start start, q stringQueue) { start(q)() }, want: "not ready: the controller has stopped",
 		},
 		"after its queue shut down": {
-			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
-				t.Helper()
-				started(t, s, q)
-				q.ShutDown()
-			},
-			want: "not ready: the controller has stopped",
+			setUp: func(start start, q stringQueue) { start(q); q.ShutDown() }, want: "not ready: the controller has stopped",
 		},
 		"while the controller warms up": {
-			opts: controllerruntime.SourceOptions{Elected: follows},
-			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
-				t.Helper()
-				started(t, s, q)
-			},
-			want: "not ready: another replica leads",
+			opts: controllerruntime.SourceOptions{Elected: follows}, setUp: once, want: "not ready: another replica leads",
 		},
-		"after the election": {
-			opts: controllerruntime.SourceOptions{Elected: leads},
-			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
-				t.Helper()
-				started(t, s, q)
-			},
-		},
-		"with the next controller": {
-			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
-				t.Helper()
-				started(t, s, newQueue(t))()
-				started(t, s, q)
-			},
-		},
+		"after the election":       {opts: controllerruntime.SourceOptions{Elected: leads}, setUp: once},
+		"with the next controller": {setUp: func(start start, q stringQueue) { start(newQueue(t))(); start(q) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			source, queue := controllerruntime.NewSource(byWatched, tc.opts), newQueue(t)
-			tc.setUp(t, source, queue)
+			tc.setUp(func(q stringQueue) context.CancelFunc { return started(t, source, q) }, queue)
 			err := source.Handle(t.Context(), delivery("skr-1", "a"))
 			if tc.want == "" {
 				if err != nil || queue.Len() != 1 {
@@ -184,31 +154,21 @@ func TestSourceStopsMeanwhile(t *testing.T) {
 func TestSourceMapFunc(t *testing.T) {
 	t.Parallel()
 	errBroken := errors.New("broken")
+	returns := func(err error, requests ...string) controllerruntime.MapFunc[string] {
+		return func(context.Context, core.Delivery) ([]string, error) { return requests, err }
+	}
 	for name, tc := range map[string]struct {
 		mapFunc  controllerruntime.MapFunc[string]
 		requests []string
 		is       error
 		reason   string // "" acknowledges.
 	}{
-		"several requests": {
-			mapFunc:  func(context.Context, core.Delivery) ([]string, error) { return []string{"a", "b"}, nil },
-			requests: []string{"a", "b"},
-		},
-		"no use for it": {
-			mapFunc: func(context.Context, core.Delivery) ([]string, error) { return nil, nil },
-		},
+		"several requests": {mapFunc: returns(nil, "a", "b"), requests: []string{"a", "b"}},
+		"no use for it":    {mapFunc: returns(nil)},
 		"cold cache": {
-			mapFunc: func(context.Context, core.Delivery) ([]string, error) {
-				return nil, fmt.Errorf("no answer: %w", core.ErrNotReady)
-			},
-			is:     core.ErrNotReady,
-			reason: "not_ready",
+			mapFunc: returns(fmt.Errorf("no answer: %w", core.ErrNotReady)), is: core.ErrNotReady, reason: "not_ready",
 		},
-		"half an answer": {
-			mapFunc: func(context.Context, core.Delivery) ([]string, error) { return []string{"a"}, errBroken },
-			is:      errBroken,
-			reason:  "map_failed",
-		},
+		"half an answer": {mapFunc: returns(errBroken, "a"), is: errBroken, reason: "map_failed"},
 		"panic": {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) { panic("oh no") },
 			reason:  "map_panicked",
@@ -267,12 +227,8 @@ func TestSourceServesOneController(t *testing.T) {
 	if err := source.Handle(t.Context(), delivery("skr-1", "a")); err != nil || queue.Len() != 1 {
 		t.Errorf("have %v and %d requests, want the first controller to be served", err, queue.Len())
 	}
-}
-
-func TestSourceWithoutMapFunc(t *testing.T) {
-	t.Parallel()
-	source := controllerruntime.NewSource[string](nil, controllerruntime.SourceOptions{})
-	if err := source.Start(t.Context(), newQueue(t)); err == nil || !strings.Contains(err.Error(), "map function") {
+	none := controllerruntime.NewSource[string](nil, controllerruntime.SourceOptions{})
+	if err := none.Start(t.Context(), queue); err == nil || !strings.Contains(err.Error(), "map function") {
 		t.Errorf("have %v, want the missing argument in the error", err)
 	}
 }
@@ -285,9 +241,7 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	started[string](t, source, queue)
 	low := handler.LowPriority
 	queue.AddWithOpts(priorityqueue.AddOpts{Priority: &low}, "skr-1:listed", "skr-1:changed")
-	resync := delivery("skr-2", "")
-	resync.Event.Resync = true
-	for _, d := range []core.Delivery{resync, delivery("skr-1", "changed"), delivery("skr-1", "new")} {
+	for _, d := range []core.Delivery{resyncOf("skr-2"), delivery("skr-1", "changed"), delivery("skr-1", "new")} {
 		if err := source.Handle(t.Context(), d); err != nil {
 			t.Error(err)
 		}
@@ -311,14 +265,32 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	}
 }
 
-// One worker takes 50 ms for each reconcile, and one runtime changes all the time. The queue does not
-// age, so the resync of a quiet runtime, or the poll of one that is followed, would wait for ever.
-func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
+// inPriorityQueue runs a test in virtual time, with a source that a controller has started.
+func inPriorityQueue(
+	t *testing.T, run func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]),
+) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		const bound = 10 * time.Second
 		queue := priorityqueue.New[string]("")
 		source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
 		started[string](t, source, queue)
+		run(t, source, queue)
+	})
+}
+
+// resyncOf returns a resync.
+func resyncOf(runtime string) core.Delivery {
+	d := delivery(runtime, "")
+	d.Event.Resync = true
+	return d
+}
+
+// One worker takes 50 ms for each reconcile, and one runtime changes all the time. The queue does not
+// age, so the resync of a quiet runtime, or the poll of one that is followed, would wait for ever.
+func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
+	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
+		t.Helper()
+		const bound = 10 * time.Second
 		handle := func(d core.Delivery) {
 			if err := source.Handle(t.Context(), d); err != nil {
 				t.Error(err)
@@ -346,10 +318,8 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 			}
 		})
 		<-time.After(time.Second)
-		resync := delivery("quiet", "")
-		resync.Event.Resync = true
-		handle(resync)
-		handle(resync)
+		handle(resyncOf("quiet"))
+		handle(resyncOf("quiet"))
 		group.Wait()
 		at := reconciled["quiet:"]
 		if len(at) != 1 || at[0] > time.Second+bound {
@@ -363,10 +333,8 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 
 // A long list does not delay changes, and changes do not delay it for ever.
 func TestALongListAndChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		queue := priorityqueue.New[string]("")
-		source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
-		started[string](t, source, queue)
+	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
+		t.Helper()
 		list := make([]string, 200)
 		for i := range list {
 			list[i] = "listed:" + strconv.Itoa(i)
@@ -401,13 +369,9 @@ func TestALongListAndChanges(t *testing.T) {
 
 // Without load, a resync is reconciled once, although the queue does not tell that it was.
 func TestAResyncIsReconciledOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		queue := priorityqueue.New[string]("")
-		source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
-		started[string](t, source, queue)
-		resync := delivery("quiet", "")
-		resync.Event.Resync = true
-		if err := source.Handle(t.Context(), resync); err != nil {
+	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
+		t.Helper()
+		if err := source.Handle(t.Context(), resyncOf("quiet")); err != nil {
 			t.Fatal(err)
 		}
 		item, _ := queue.Get()
@@ -457,29 +421,5 @@ func TestSourceConcurrently(t *testing.T) {
 	}
 	if len(acked) > 0 {
 		t.Errorf("acknowledged, but not in the queue: %v", acked)
-	}
-}
-
-func BenchmarkSourceHandle(b *testing.B) {
-	for name, runtimes := range map[string]int{"1 runtime": 1, "10000 runtimes": 10_000} {
-		b.Run(name, func(b *testing.B) {
-			queue := priorityqueue.New[string](b.Name())
-			defer queue.ShutDown()
-			source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]string, error) {
-				return []string{string(d.Runtime)}, nil
-			}, controllerruntime.SourceOptions{})
-			started[string](b, source, queue)
-			deliveries := make([]core.Delivery, runtimes)
-			for i := range deliveries {
-				deliveries[i] = delivery(fmt.Sprintf("skr-%d", i), "a")
-			}
-			b.ReportAllocs()
-			b.ResetTimer()
-			for i := range b.N {
-				if err := source.Handle(b.Context(), deliveries[i%runtimes]); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

@@ -1,6 +1,7 @@
 package informer_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,8 +33,7 @@ type server struct {
 	objects  map[string]map[string]any // by path and name
 	events   []event
 	changed  chan struct{}
-	refusals map[string]int // status by verb, such as "list widgets"
-	unserved map[string]bool
+	refusals map[string]int // status by verb: connect, or serve, list or watch of a resource
 	requests []string
 	cuts     chan struct{} // closed to end all watches
 }
@@ -49,7 +49,7 @@ type event struct {
 func newServer() *server {
 	return &server{
 		watchList: true, objects: map[string]map[string]any{}, changed: make(chan struct{}), cuts: make(chan struct{}),
-		refusals: map[string]int{}, unserved: map[string]bool{},
+		refusals: map[string]int{},
 	}
 }
 
@@ -65,14 +65,19 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	resource := path[len(path)-1]
 	s.note(r.URL.Path + " " + r.Header.Get("Accept") + " " + r.URL.Query().Encode())
+	verb := "list "
+	if r.URL.Query().Get("watch") != "" {
+		verb = "watch "
+	}
+	refused := cmp.Or(s.refusal("serve "+resource), s.refusal(verb+resource))
 	switch {
 	case strings.HasPrefix(resource, "v"):
-		return s.discovery(resource), nil
+		return s.discovery(), nil
 	case strings.Contains(resource, "."):
 		return answer(http.StatusOK, `{"preferredVersion":{"version":"v1"}}`), nil
-	case s.isUnserved(resource):
-		return status(http.StatusNotFound, "NotFound"), nil
-	case r.URL.Query().Get("watch") != "":
+	case refused != 0:
+		return status(refused), nil
+	case verb == "watch ":
 		return s.watch(r, resource), nil
 	default:
 		return s.list(r, resource), nil
@@ -94,18 +99,6 @@ func (s *server) requested(part string) []string {
 	return slices.DeleteFunc(all, func(r string) bool { return !strings.Contains(r, part) })
 }
 
-func (s *server) isUnserved(resource string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.unserved[resource]
-}
-
-func (s *server) serve(resource string, served bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unserved[resource] = !served
-}
-
 func (s *server) refusal(verb string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +112,7 @@ func (s *server) refuse(verb string, status int) {
 	s.refusals[verb] = status
 }
 
-func (s *server) discovery(string) *http.Response {
+func (s *server) discovery() *http.Response {
 	var served []string
 	for _, r := range []string{
 		`{"name":"widgets","kind":"Widget","namespaced":true}`, `{"name":"widgets/status","kind":"Widget","namespaced":true}`,
@@ -127,7 +120,7 @@ func (s *server) discovery(string) *http.Response {
 		`{"name":"configmaps","kind":"ConfigMap","namespaced":true}`,
 	} {
 		name, _, _ := strings.Cut(strings.TrimPrefix(r, `{"name":"`), `"`)
-		if base, _, _ := strings.Cut(name, "/"); !s.isUnserved(base) {
+		if base, _, _ := strings.Cut(name, "/"); s.refusal("serve "+base) == 0 {
 			served = append(served, r)
 		}
 	}
@@ -135,9 +128,6 @@ func (s *server) discovery(string) *http.Response {
 }
 
 func (s *server) list(r *http.Request, resource string) *http.Response {
-	if code := s.refusal("list " + resource); code != 0 {
-		return status(code, reasonOf(code))
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	items := s.itemsOf(resource)
@@ -168,19 +158,16 @@ func (s *server) itemsOf(resource string) []map[string]any {
 func (s *server) watch(r *http.Request, resource string) *http.Response {
 	query := r.URL.Query()
 	initial := query.Get("sendInitialEvents") == "true"
-	switch code := s.refusal("watch " + resource); {
-	case code != 0:
-		return status(code, reasonOf(code))
-	case initial && !s.watchList:
-		return status(http.StatusUnprocessableEntity, "Invalid")
+	if initial && !s.watchList {
+		return status(http.StatusUnprocessableEntity)
 	}
 	version, _ := strconv.Atoi(query.Get("resourceVersion"))
 	if !initial && s.expiresByStatus && s.expired(version) {
-		return status(http.StatusGone, "Expired")
+		return status(http.StatusGone)
 	}
 	body, out := io.Pipe()
 	go s.stream(r, out, resource, version, initial)
-	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: body, Request: r}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Request: r}
 }
 
 func (s *server) expired(version int) bool {
@@ -341,17 +328,13 @@ func answer(code int, body string) *http.Response {
 	return recorder.Result()
 }
 
-func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
-
-func status(code int, reason string) *http.Response {
+func status(code int) *http.Response {
+	//nolint:misspell // A reason of Kubernetes.
+	reason := map[int]string{
+		http.StatusForbidden: "Forbidden", http.StatusUnauthorized: "Unauthorized", http.StatusTooManyRequests: "TooManyRequests",
+		http.StatusInternalServerError: "InternalError", http.StatusNotFound: "NotFound", http.StatusGone: "Expired",
+		http.StatusUnprocessableEntity: "Invalid",
+	}[code]
 	return answer(code, fmt.Sprintf(
 		`{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"refused by the test"}`, code, reason))
-}
-
-func reasonOf(code int) string {
-	//nolint:misspell // A reason of Kubernetes.
-	return map[int]string{
-		http.StatusForbidden: "Forbidden", http.StatusUnauthorized: "Unauthorized", http.StatusTooManyRequests: "TooManyRequests",
-		http.StatusInternalServerError: "InternalError",
-	}[code]
 }

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 
 const manager core.Manager = "m"
 
+var accepts = core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
+
 // scene is a source in a bubble, with an API server in memory.
 type scene struct {
 	t      *testing.T
@@ -140,7 +142,7 @@ func (s *scene) want(want ...string) {
 func TestFirstListIsAResync(t *testing.T) {
 	for _, watchList := range []bool{true, false} {
 		inBubble(t, func(s *scene) {
-			s.server.watchList = watchList
+			s.server.watchList, s.server.pageSize = watchList, 1
 			s.server.put("widgets", newObject("a", 1, 1))
 			s.server.put("widgets", newObject("b", 1, 1))
 			s.start(informer.Options{}, widgets())
@@ -154,18 +156,6 @@ func TestFirstListIsAResync(t *testing.T) {
 			s.want("UPDATE spec Widget default/a 2", "CREATE spec Widget default/c 1", "DELETE spec Widget default/b 1")
 		})
 	}
-}
-
-func TestListIsReadInPages(t *testing.T) {
-	inBubble(t, func(s *scene) {
-		s.server.watchList, s.server.pageSize = false, 2
-		for _, name := range []string{"a", "b", "c", "d", "e"} {
-			s.server.put("widgets", newObject(name, 1, 1))
-		}
-		s.start(informer.Options{}, widgets())
-		s.server.remove("widgets", "e")
-		s.want("resync", "DELETE spec Widget default/e 1")
-	})
 }
 
 // A version that has expired needs a new list. It is compared with the known objects, and is no
@@ -247,20 +237,20 @@ func TestFailures(t *testing.T) {
 // The end of a resource that has objects is a resync, as their deletions are not seen.
 func TestResourceComesAndGoes(t *testing.T) {
 	inBubble(t, func(s *scene) {
-		s.server.serve("widgets", false)
+		s.server.refuse("serve widgets", http.StatusNotFound)
 		s.start(informer.Options{}, widgets())
 		if problem := s.source.Problem(manager); !strings.Contains(problem, "not found") || s.failures["not_found"] != 1 {
 			t.Errorf("problem %q, failures %v, want that it is not found", problem, s.failures)
 		}
-		s.server.serve("widgets", true)
+		s.server.refuse("serve widgets", 0)
 		s.server.put("widgets", newObject("a", 1, 1))
 		time.Sleep(time.Minute)
 		s.want("resync")
-		s.server.serve("widgets", false)
+		s.server.refuse("serve widgets", http.StatusNotFound)
 		s.server.cut()
 		time.Sleep(time.Minute)
 		s.want("resync")
-		s.server.serve("widgets", true)
+		s.server.refuse("serve widgets", 0)
 		time.Sleep(time.Minute)
 		s.want("resync")
 		s.server.put("widgets", newObject("a", 2, 2))
@@ -271,8 +261,7 @@ func TestResourceComesAndGoes(t *testing.T) {
 // A watch before its first answer is not ready, and has no problem: an agent that starts is not
 // degraded.
 func TestBeforeTheFirstAnswer(t *testing.T) {
-	accept := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
-	source, err := informer.New(newServer().config(), accept, []watch.Watch{widgets()}, informer.Options{})
+	source, err := informer.New(newServer().config(), accepts, []watch.Watch{widgets()}, informer.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,7 +445,6 @@ func TestASourceUsesEachFieldOfAWatch(t *testing.T) {
 }
 
 func TestNewNamesAllProblems(t *testing.T) {
-	accept := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
 	wrong := watch.Watch{
 		Manager: "Not A Manager", Field: "data",
 		Resource:          schema.GroupVersionResource{Group: "a/b", Version: "", Resource: "pods/exec"},
@@ -464,7 +452,7 @@ func TestNewNamesAllProblems(t *testing.T) {
 		NamespaceSelector: watch.Selector{Labels: map[string]string{"": "a"}},
 		Conditions:        []watch.Condition{{Name: "a", Expression: "true"}},
 	}
-	_, err := informer.New(&rest.Config{}, accept, []watch.Watch{widgets(), widgets(), wrong},
+	_, err := informer.New(&rest.Config{}, accepts, []watch.Watch{widgets(), widgets(), wrong},
 		informer.Options{Namespace: "c/d"})
 	if !errors.Is(err, watch.ErrInvalid) {
 		t.Fatalf("error %v, want one about the watches", err)
@@ -478,10 +466,10 @@ func TestNewNamesAllProblems(t *testing.T) {
 			t.Errorf("error %v, want %q in it", err, part)
 		}
 	}
-	if _, err := informer.New(nil, accept, nil, informer.Options{}); err == nil {
+	if _, err := informer.New(nil, accepts, nil, informer.Options{}); err == nil {
 		t.Error("no error without a config")
 	}
-	if _, err := informer.New(&rest.Config{Host: "://"}, accept, nil, informer.Options{}); err == nil {
+	if _, err := informer.New(&rest.Config{Host: "://"}, accepts, nil, informer.Options{}); err == nil {
 		t.Error("no error with a wrong host")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,6 +31,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/multicluster"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // secret is that of a cluster, in a version of its own.
 func secret(name, version string) *corev1.Secret {

@@ -2,30 +2,16 @@ package prometheus_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	prom "github.com/prometheus/client_golang/prometheus"
-
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
-
-func newConsumer(t *testing.T, opts prometheus.Options) (prometheus.Consumer, *prom.Registry) {
-	t.Helper()
-	reg := prom.NewPedanticRegistry()
-	consumer, err := prometheus.NewConsumer(reg, opts)
-	if err != nil {
-		t.Fatalf("NewConsumer: %v", err)
-	}
-	return consumer, reg
-}
 
 // Each message has one fate. A verifier or handler of the operator may choose reasons, so they are
 // bounded.
 func TestConsumerCountsMessages(t *testing.T) {
-	consumer, reg := newConsumer(t, prometheus.Options{MaxManagers: 1})
+	consumer, reg := registered(t, prometheus.NewConsumer, prometheus.Options{MaxManagers: 1})
 	consumer.Concluded("kyma", "enqueued", "", 3*time.Millisecond)
 	consumer.Concluded("kyma", "enqueued", "", 3*time.Millisecond)
 	consumer.Concluded("kyma", "terminated", "forbidden", time.Millisecond)
@@ -35,8 +21,7 @@ func TestConsumerCountsMessages(t *testing.T) {
 	}
 	consumer.Backlog("kyma", 12, 0.5, time.Minute)
 	consumer.Redelivered("kyma")
-	text := scrape(t, reg)
-	for _, want := range []string{
+	wantLines(t, scrape(t, reg),
 		`runtime_watcher_consumer_backlog_messages{manager="kyma"} 12`,
 		`runtime_watcher_consumer_backlog_ratio{manager="kyma"} 0.5`,
 		`runtime_watcher_consumer_backlog_age_seconds{manager="kyma"} 60`,
@@ -47,22 +32,5 @@ func TestConsumerCountsMessages(t *testing.T) {
 		`runtime_watcher_consumer_messages_total{fate="delayed",manager="kyma",reason="other"} 38`,
 		`runtime_watcher_consumer_message_duration_seconds_bucket{fate="enqueued",le="0.005"} 2`,
 		`runtime_watcher_consumer_message_duration_seconds_count{fate="delayed"} 101`,
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %s in\n%s", want, text)
-		}
-	}
-}
-
-func TestConsumerRefusesWrongOptions(t *testing.T) {
-	if _, err := prometheus.NewConsumer(nil, prometheus.Options{}); err == nil {
-		t.Error("no error without a registerer")
-	}
-	if _, err := prometheus.NewConsumer(prom.NewRegistry(), prometheus.Options{Managers: []core.Manager{"No!"}}); err == nil {
-		t.Error("no error for an invalid manager")
-	}
-	_, reg := newConsumer(t, prometheus.Options{})
-	if _, err := prometheus.NewConsumer(reg, prometheus.Options{}); err == nil {
-		t.Error("no error for a second registration")
-	}
+	)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
@@ -19,9 +20,9 @@ import (
 func TestDocListsEveryMetric(t *testing.T) {
 	agent, agentReg := newAgent(t, prometheus.Options{})
 	useAgent(t, agent)
-	listener, listenerReg := newListener(t, prometheus.Options{})
+	listener, listenerReg := registered(t, prometheus.NewListener, prometheus.Options{})
 	useListener(listener)
-	consumer, consumerReg := newConsumer(t, prometheus.Options{})
+	consumer, consumerReg := registered(t, prometheus.NewConsumer, prometheus.Options{})
 	consumer.Concluded("kyma", "enqueued", "", 0)
 	fleetReg := fleetRegistry(t, useFleet(t), prometheus.Options{PerRuntime: 10})
 	installationReg := installationRegistry(t)
@@ -49,8 +50,12 @@ func documented(t *testing.T) []string {
 	return found
 }
 
+// rows has what is exposed. Names and help texts follow the conventions.
 func rows(t *testing.T, reg *prom.Registry) []string {
 	t.Helper()
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -33,24 +34,22 @@ type refusal string
 func (r refusal) Error() string  { return "refused: " + string(r) }
 func (r refusal) Reason() string { return string(r) }
 
-func newAgent(t testing.TB, opts prometheus.Options) (*prometheus.Agent, *prom.Registry) {
+// registered makes metrics in a registry of their own.
+func registered[T any](
+	t *testing.T, construct func(prom.Registerer, prometheus.Options) (T, error), opts prometheus.Options,
+) (T, *prom.Registry) {
 	t.Helper()
 	reg := prom.NewPedanticRegistry()
-	agent, err := prometheus.NewAgent(reg, opts)
+	made, err := construct(reg, opts)
 	if err != nil {
-		t.Fatalf("NewAgent: %v", err)
+		t.Fatal(err)
 	}
-	return agent, reg
+	return made, reg
 }
 
-func newListener(t *testing.T, opts prometheus.Options) (*prometheus.Listener, *prom.Registry) {
+func newAgent(t *testing.T, opts prometheus.Options) (*prometheus.Agent, *prom.Registry) {
 	t.Helper()
-	reg := prom.NewPedanticRegistry()
-	listener, err := prometheus.NewListener(reg, opts)
-	if err != nil {
-		t.Fatalf("NewListener: %v", err)
-	}
-	return listener, reg
+	return registered(t, prometheus.NewAgent, opts)
 }
 
 // useAgent touches every metric of an agent.
@@ -111,7 +110,7 @@ func TestExposition(t *testing.T) {
 		},
 		"listener.prom": func(t *testing.T) *prom.Registry {
 			t.Helper()
-			listener, reg := newListener(t, prometheus.Options{})
+			listener, reg := registered(t, prometheus.NewListener, prometheus.Options{})
 			useListener(listener)
 			return reg
 		},
@@ -140,6 +139,16 @@ func compareGolden(t *testing.T, name, got string) {
 	}
 }
 
+// wantLines wants these parts in a scrape.
+func wantLines(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %s in\n%s", part, text)
+		}
+	}
+}
+
 // scrape returns what a Prometheus server would get.
 func scrape(t *testing.T, reg *prom.Registry) string {
 	t.Helper()
@@ -152,24 +161,11 @@ func scrape(t *testing.T, reg *prom.Registry) string {
 	return response.Body.String()
 }
 
-func TestConventions(t *testing.T) {
-	agent, agentReg := newAgent(t, prometheus.Options{})
-	useAgent(t, agent)
-	listener, listenerReg := newListener(t, prometheus.Options{})
-	useListener(listener)
-	for name, reg := range map[string]*prom.Registry{"agent": agentReg, "listener": listenerReg} {
-		problems, err := testutil.GatherAndLint(reg)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		for _, problem := range problems {
-			t.Errorf("%s: %s: %s", name, problem.Metric, problem.Text)
-		}
-	}
-}
-
-func TestConstructorsRefuse(t *testing.T) {
-	constructors := map[string]func(prom.Registerer, prometheus.Options) error{
+// register has the constructors of all metrics.
+func register(t *testing.T) map[string]func(prom.Registerer, prometheus.Options) error {
+	t.Helper()
+	watched := newFleet(t, fleet.Options{})
+	return map[string]func(prom.Registerer, prometheus.Options) error{
 		"agent": func(reg prom.Registerer, opts prometheus.Options) error {
 			_, err := prometheus.NewAgent(reg, opts)
 			return err
@@ -178,7 +174,20 @@ func TestConstructorsRefuse(t *testing.T) {
 			_, err := prometheus.NewListener(reg, opts)
 			return err
 		},
+		"consumer": func(reg prom.Registerer, opts prometheus.Options) error {
+			_, err := prometheus.NewConsumer(reg, opts)
+			return err
+		},
+		"fleet": func(reg prom.Registerer, opts prometheus.Options) error {
+			return prometheus.RegisterFleet(reg, watched, opts)
+		},
+		"installations": func(reg prom.Registerer, opts prometheus.Options) error {
+			return prometheus.RegisterInstallations(reg, installations, opts)
+		},
 	}
+}
+
+func TestConstructorsRefuse(t *testing.T) {
 	cases := map[string]struct {
 		reg  prom.Registerer
 		opts prometheus.Options
@@ -186,44 +195,41 @@ func TestConstructorsRefuse(t *testing.T) {
 	}{
 		"no registerer":  {want: "the registerer is nil"},
 		"negative limit": {prom.NewRegistry(), prometheus.Options{MaxManagers: -1}, "want at least 1"},
+		"negative bound": {prom.NewRegistry(), prometheus.Options{PerRuntime: -1}, "PerRuntime is -1"},
 		"too many managers": {
 			prom.NewRegistry(), prometheus.Options{MaxManagers: 1, Managers: []core.Manager{"a", "b"}}, "2 Managers",
 		},
 		"invalid manager": {prom.NewRegistry(), prometheus.Options{Managers: []core.Manager{"A/b"}}, `"A/b"`},
 		"manager twice":   {prom.NewRegistry(), prometheus.Options{Managers: []core.Manager{"a", "a"}}, "named twice"},
 	}
-	for component, construct := range constructors {
+	for component, construct := range register(t) {
 		for name, c := range cases {
-			t.Run(component+"/"+name, func(t *testing.T) {
-				err := construct(c.reg, c.opts)
-				if err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("got %v, want an error with %q", err, c.want)
-				}
-			})
+			err := construct(c.reg, c.opts)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s, %s: got %v, want an error with %q", component, name, err, c.want)
+			}
 		}
+	}
+	if prometheus.RegisterFleet(prom.NewRegistry(), nil, prometheus.Options{}) == nil ||
+		prometheus.RegisterInstallations(prom.NewRegistry(), nil, prometheus.Options{}) == nil {
+		t.Error("nothing to read is accepted")
 	}
 }
 
+// All metrics fit one registry. A second registration fails, and leaves the first one.
 func TestRegisteringTwiceFailsAndLeavesTheFirst(t *testing.T) {
-	reg := prom.NewPedanticRegistry()
-	agent, err := prometheus.NewAgent(reg, prometheus.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err = prometheus.NewListener(reg, prometheus.Options{}); err != nil {
-		t.Fatalf("agent and listener do not fit one registry: %v", err)
-	}
-	var duplicate prom.AlreadyRegisteredError
-	if again, err := prometheus.NewAgent(reg, prometheus.Options{}); !errors.As(err, &duplicate) || again != nil {
-		t.Errorf("second agent: got %v and %v, want nil and AlreadyRegisteredError", again, err)
-	}
-	if again, err := prometheus.NewListener(reg, prometheus.Options{}); !errors.As(err, &duplicate) || again != nil {
-		t.Errorf("second listener: got %v and %v, want nil and AlreadyRegisteredError", again, err)
+	agent, reg := newAgent(t, prometheus.Options{})
+	for name, construct := range register(t) {
+		if err := construct(reg, prometheus.Options{}); name != "agent" && err != nil {
+			t.Errorf("%s does not fit the registry: %v", name, err)
+		}
+		var duplicate prom.AlreadyRegisteredError
+		if err := construct(reg, prometheus.Options{}); !errors.As(err, &duplicate) {
+			t.Errorf("second %s: got %v, want AlreadyRegisteredError", name, err)
+		}
 	}
 	agent.InFlight(+1)
-	if !strings.Contains(scrape(t, reg), "runtime_watcher_agent_admission_in_flight 1\n") {
-		t.Error("the first agent is not exposed any more")
-	}
+	wantLines(t, scrape(t, reg), "runtime_watcher_agent_admission_in_flight 1\n")
 }
 
 func TestRegistrationIsAllOrNothing(t *testing.T) {

@@ -5,9 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -89,7 +87,7 @@ func TestMetricsAddUp(t *testing.T) {
 	const prefix = "runtime_watcher_agent_"
 	deadline := time.Now().Add(patience)
 	for {
-		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+		scrape := s.scrape(t)
 		accepted := count(t, scrape, prefix+"events_accepted_total")
 		delivered := count(t, scrape, prefix+"events_delivered_total")
 		coalesced, pending := count(t, scrape, prefix+"events_coalesced_total"), count(t, scrape, prefix+"events_pending")
@@ -165,10 +163,7 @@ func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 	p, cluster := newPKI(t), newPKI(t)
 	_, cert, key := cluster.volume.Paths()
 	callers := must(testpki.NewCA("api-server-ca", testpki.Options{}))(t)
-	callerFile := t.TempDir() + "/ca.crt"
-	if err := os.WriteFile(callerFile, callers.PEM, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	callerFile := writeFile(t, t.TempDir()+"/ca.crt", string(callers.PEM))
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "WEBHOOK_TLS_CERT="+cert, "WEBHOOK_TLS_KEY="+key, "WEBHOOK_CLIENT_CA="+callerFile))
 	// Its own certificate is of another CA.
@@ -211,9 +206,8 @@ func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 
 func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	s := start(t, p, env(p, kcp))
+	kcp, s := startWith(t, http.StatusOK)
+	p := s.pki
 	half := map[string][]byte{"ca.crt": p.ca.PEM, "tls.crt": []byte("half"), "tls.key": nil}
 	if err := p.volume.Write(half); err != nil {
 		t.Fatal(err)
@@ -235,7 +229,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	if _, body = s.get(t, "http://"+s.metrics+"/readyz"); strings.Contains(body, `"problem"`) {
 		t.Errorf("readyz is %s, want no problem any more", body)
 	}
-	_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+	scrape := s.scrape(t)
 	for _, use := range []string{"client", "server"} {
 		if n := count(t, scrape, `runtime_watcher_agent_certificate_reloads_total\{use="`+use+`"\}`); n != 1 {
 			t.Errorf("%v reloads of the %s certificate, want 1", n, use)
@@ -326,47 +320,20 @@ func TestSettingsAreLogged(t *testing.T) {
 	}
 }
 
-func TestFailuresEndWithAReason(t *testing.T) {
+// Package agent has a test for each other reason, such as a port in use.
+func TestAFailureEndsWithItsReason(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	book := newLogBook()
+	err := run(t.Context(), nil, lookup(env(p, newControlPlane(t, p, http.StatusOK),
+		"TLS_CERT=options.go", "WEBHOOK_TLS_CERT=run.go", "WEBHOOK_TLS_KEY=run.go", "WEBHOOK_CLIENT_CA=main.go")), nil, book)
+	if exitCode(err) != 1 {
+		t.Errorf("exit code %d of %v, want 1", exitCode(err), err)
 	}
-	t.Cleanup(func() { _ = taken.Close() })
-	_, port, err := net.SplitHostPort(taken.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct {
-		env  []string
-		want []string
-	}{
-		"webhook port": {
-			[]string{"WEBHOOK_PORT=" + port, "WEBHOOK_BIND=127.0.0.1"}, []string{"webhook: cannot bind", port, "in use"},
-		},
-		"metrics port": {
-			[]string{"METRICS_PORT=" + port, "METRICS_BIND=127.0.0.1"}, []string{"metrics: cannot bind", port, "in use"},
-		},
-		"key material": {
-			[]string{"TLS_CERT=options.go", "WEBHOOK_TLS_CERT=run.go", "WEBHOOK_TLS_KEY=run.go", "WEBHOOK_CLIENT_CA=main.go"},
-			[]string{"options.go", "run.go", "main.go"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			book := newLogBook()
-			err := run(t.Context(), nil, lookup(env(p, kcp, test.env...)), nil, book)
-			if exitCode(err) != 1 {
-				t.Errorf("exit code %d of %v, want 1", exitCode(err), err)
-			}
-			line := book.wait(t, "agent failed", 1)[0]
-			for _, want := range test.want {
-				if message, _ := line["error"].(string); !strings.Contains(message, want) {
-					t.Errorf("error %q, want %q in it", message, want)
-				}
-			}
-		})
+	message := fmt.Sprint(book.wait(t, "agent failed", 1)[0]["error"])
+	for _, want := range []string{"options.go", "run.go", "main.go"} {
+		if !strings.Contains(message, want) {
+			t.Errorf("error %q, want %q in it", message, want)
+		}
 	}
 }

@@ -20,7 +20,7 @@ func TestMetricAliases(t *testing.T) {
 		`watcher_failed_kcp_total\{error_reason="request-setup"\}`:               0,
 		"watcher_request_duration":                                               0,
 	} {
-		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+		scrape := s.scrape(t)
 		if n := count(t, scrape, metric); n != want || !strings.Contains(scrape, strings.ReplaceAll(metric, `\`, "")+" ") {
 			t.Errorf("%s is %v at the start, want %v", metric, n, want)
 		}
@@ -35,7 +35,7 @@ func TestMetricAliases(t *testing.T) {
 	s.awaits(t, map[string]float64{
 		"watcher_admission_request_total": 2, "watcher_admission_request_error_total": 1,
 	})
-	_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+	scrape := s.scrape(t)
 	if mean := count(t, scrape, `watcher_request_duration`); mean < 1e-4 || mean > patience.Seconds() {
 		t.Errorf("mean duration %v s, want at least 0.0001 s, which has no exponent", mean)
 	}
@@ -48,7 +48,7 @@ func TestMetricAliasesCountFailures(t *testing.T) {
 	s.review(t, "demo", false)
 	deadline := time.Now().Add(patience)
 	for {
-		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+		scrape := s.scrape(t)
 		sent, failed := count(t, scrape, "watcher_kcp_requests_total"), count(t, scrape, "watcher_failed_kcp_total")
 		if sent > 0 && failed >= sent {
 			break
@@ -65,7 +65,7 @@ func (s *started) awaits(t *testing.T, want map[string]float64) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
-		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+		scrape := s.scrape(t)
 		var wrong []string
 		for metric, value := range want {
 			if got := count(t, scrape, metric); got < value || got > value+2*s.stalls() { // There are two managers.

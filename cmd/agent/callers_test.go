@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,10 +16,7 @@ func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)
 	cluster := must(testpki.NewCA("cluster-ca", testpki.Options{}))(t)
-	bundle := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(bundle, cluster.PEM, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	bundle := writeFile(t, filepath.Join(t.TempDir(), "ca.crt"), string(cluster.PEM))
 	client := func(name string) *http.Client {
 		return p.apiServer(t, must(cluster.Client(name, testpki.Options{}))(t).TLS)
 	}
@@ -46,18 +42,14 @@ func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 // Invented managers must not take the room of the real one.
 func TestOtherManagersGet404(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	file := filepath.Join(t.TempDir(), "managers")
-	if err := os.WriteFile(file, []byte("# of a ConfigMap\n\nwidgets\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := writeFile(t, filepath.Join(t.TempDir(), "managers"), "# of a ConfigMap\n\nwidgets\n")
 	for setting, protocol := range map[string]string{
 		"MANAGERS=gadgets,widgets": "HTTP/2.0", "MANAGERS_FILE=" + file: "HTTP/1.1", // The latter names one.
 	} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
-			kcp := newControlPlane(t, p, http.StatusOK)
-			s := start(t, p, env(p, kcp, setting, "KCP_CONTRACT=v3"))
+			kcp, s := startWith(t, http.StatusOK, setting, "KCP_CONTRACT=v3")
+			kcp.nextResync(t) // A pod that is replaced gets no review to learn its managers from.
 			for range 2 {
 				status, body := do(t, s.client, http.MethodPost, "https://"+s.webhook+"/validate/invented", reviewBody("x", false))
 				if status != http.StatusNotFound {
@@ -68,7 +60,7 @@ func TestOtherManagersGet404(t *testing.T) {
 			if got := kcp.next(t); got.path != "/v3/widgets/events" || got.proto != protocol {
 				t.Errorf("event came to %s by %s, want /v3/widgets/events by %s", got.path, got.proto, protocol)
 			}
-			if _, scrape := s.get(t, "http://"+s.metrics+"/metrics"); strings.Contains(scrape, "invented") {
+			if strings.Contains(s.scrape(t), "invented") {
 				t.Error("an invented manager has metrics")
 			}
 			s.stop(t)
@@ -76,40 +68,11 @@ func TestOtherManagersGet404(t *testing.T) {
 	}
 }
 
-// A pod that is replaced gets no review to learn its managers from.
-func TestManagersOfAFileGetAResyncAtStart(t *testing.T) {
-	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	file := filepath.Join(t.TempDir(), "managers")
-	if err := os.WriteFile(file, []byte("widgets\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := start(t, p, env(p, kcp, "MANAGERS_FILE="+file))
-	kcp.nextResync(t)
-	s.stop(t)
-	if err := os.WriteFile(file, []byte("Not A Manager\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	err := run(t.Context(), nil, lookup(env(p, kcp, "MANAGERS_FILE="+file)), nil, newLogBook())
-	if err == nil || !strings.Contains(err.Error(), "Not A Manager") || !strings.Contains(err.Error(), file) {
-		t.Errorf("ended with %v, want the file and its mistake", err)
-	}
-}
-
 // The control plane and the metrics of the agent name the fault, and its end.
 func TestABrokenManagersFileIsReported(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	file := filepath.Join(t.TempDir(), "managers")
-	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("widgets\n")
-	s := start(t, p, env(p, kcp, "MANAGERS_FILE="+file, "HEARTBEAT_INTERVAL=1s"))
+	file := writeFile(t, filepath.Join(t.TempDir(), "managers"), "widgets\n")
+	kcp, s := startWith(t, http.StatusOK, "MANAGERS_FILE="+file, "HEARTBEAT_INTERVAL=1s")
 	for _, step := range []struct {
 		text, message, fault string
 		broken               float64
@@ -117,10 +80,9 @@ func TestABrokenManagersFileIsReported(t *testing.T) {
 		{"Not A Manager\n", "file with managers is broken, the last good list stays in use", "Not A Manager", 1},
 		{"widgets\n", "file with managers is sound again", "", 0},
 	} {
-		write(step.text)
+		writeFile(t, file, step.text)
 		s.log.wait(t, step.message, 1)
-		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
-		if got := count(t, scrape, "runtime_watcher_agent_managers_file_broken"); got != step.broken {
+		if got := count(t, s.scrape(t), "runtime_watcher_agent_managers_file_broken"); got != step.broken {
 			t.Errorf("%q: the metric is %v, want %v", step.text, got, step.broken)
 		}
 		for kcp.drain(); ; {

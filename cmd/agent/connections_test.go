@@ -20,9 +20,8 @@ func (kcp *controlPlane) nextResync(tb testing.TB) {
 // A connection that the limit closes may have carried a review, so a resync stands in for it.
 func TestClosedConnectionLeadsToAResync(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	agent := start(t, p, env(p, kcp, "MANAGERS=widgets", "WEBHOOK_MAX_CONNECTIONS=1", "RESYNC_AGAIN=0s"))
+	kcp, agent := startWith(t, http.StatusOK, "MANAGERS=widgets", "WEBHOOK_MAX_CONNECTIONS=1", "RESYNC_AGAIN=0s")
+	p := agent.pki
 	kcp.nextResync(t) // It is sent at the start.
 	// A new connection of another address takes the slot of the first one, idle or busy.
 	other := p.apiServer(t)

@@ -1,11 +1,102 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
+
+// stallableSink is a log book until it is stalled. Then it is a pipe that nothing reads.
+type stallableSink struct {
+	*logBook
+
+	pipe    *os.File
+	stalled atomic.Bool
+}
+
+func (s *stallableSink) Write(line []byte) (int, error) {
+	if s.stalled.Load() {
+		return s.pipe.Write(line)
+	}
+	return s.logBook.Write(line)
+}
+
+// A stalled log sink costs lines, which are counted and named later. Reviews and events do not
+// wait.
+func TestAStalledLogSinkDelaysNothing(t *testing.T) {
+	t.Parallel()
+	const reviews = 4000 // With a debug line each, more than a pipe and the buffer hold.
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := &stallableSink{logBook: newLogBook(), pipe: writer}
+	ctx, signal := context.WithCancel(t.Context())
+	s := &started{pki: p, log: sink.logBook, signal: signal, ended: make(chan error, 1), client: p.apiServer(t)}
+	go func() {
+		s.ended <- run(ctx, nil, lookup(env(p, kcp, "LOG_LEVEL=debug", "OUTBOX_MAX_KEYS=5000")), io.Discard, sink)
+	}()
+	s.webhook, s.metrics = s.log.addresses(t)
+	sink.stalled.Store(true)
+	for i := range reviews {
+		s.review(t, fmt.Sprintf("object-%d", i), false)
+	}
+	for events := 0; events < reviews; {
+		events += len(kcp.next(t).events)
+	}
+	scrape := s.scrape(t)
+	dropped := count(t, scrape, "runtime_watcher_agent_log_lines_dropped_total")
+	if dropped == 0 {
+		t.Error("no line was dropped: the sink was not stalled")
+	}
+	lines := make(chan string, reviews)
+	go func() {
+		for scanner := bufio.NewScanner(reader); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+		close(lines)
+	}()
+	awaitDropped(t, lines, dropped)
+	s.client.CloseIdleConnections()
+	s.signal()
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+	_ = writer.Close() // The reader ends.
+	for range lines {
+	}
+}
+
+// awaitDropped waits until lines name that many dropped ones, or more.
+func awaitDropped(t *testing.T, lines <-chan string, want float64) {
+	t.Helper()
+	timeout := time.After(patience)
+	for named := 0.0; named < want; {
+		select {
+		case text := <-lines:
+			var line struct {
+				Msg   string  `json:"msg"`
+				Lines float64 `json:"lines"`
+			}
+			if json.Unmarshal([]byte(text), &line) == nil && strings.HasPrefix(line.Msg, "log lines were dropped") {
+				named += line.Lines
+			}
+		case <-timeout:
+			t.Fatalf("lines name %v dropped ones, want %v", named, want)
+		}
+	}
+}
 
 func TestDurationsAreReadable(t *testing.T) {
 	t.Parallel()

@@ -54,8 +54,7 @@ func TestHeartbeatsReportFailedHandshakesAndNoReviewOfAStranger(t *testing.T) {
 		!strings.HasPrefix(fmt.Sprint(line["remote"]), "127.0.0.1:") || line["error"] == nil {
 		t.Errorf("log %v, want a warning with cause, address and error", line)
 	}
-	if _, scrape := s.get(t, "http://"+s.metrics+"/metrics"); count(t, scrape,
-		`runtime_watcher_agent_tls_handshake_failures_total\{cause="bad_certificate"\}`) != 1 {
+	if count(t, s.scrape(t), `runtime_watcher_agent_tls_handshake_failures_total\{cause="bad_certificate"\}`) != 1 {
 		t.Error("the failed handshake is not counted by its cause")
 	}
 	for len(kcp.beats) > 0 {

@@ -1,11 +1,8 @@
 package certificates
 
 import (
-	"strings"
 	"testing"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // An imported CA is in the bundle of all peers, so it signs although nothing of this set is
@@ -35,17 +32,5 @@ func TestImportedCASignsAtOnce(t *testing.T) {
 	}
 	if s := plan(adopted(false), testLimits); s.action != actionNone || s.phase != phaseBootstrap {
 		t.Errorf("step %s in %s of a CA that no peer knows, want it to wait", s.action, s.phase)
-	}
-}
-
-func TestSecretsOfOthersNeedNamespaceAndName(t *testing.T) {
-	err := Options{
-		ImportCA: types.NamespacedName{Name: "a"}, ListenerSecret: types.NamespacedName{Namespace: "b"},
-		AdditionalCAs: []types.NamespacedName{{}},
-	}.withDefaults().validate()
-	for _, option := range []string{"ImportCA", "ListenerSecret", "AdditionalCAs"} {
-		if err == nil || !strings.Contains(err.Error(), option) {
-			t.Errorf("error %v does not name %s", err, option)
-		}
 	}
 }

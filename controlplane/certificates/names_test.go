@@ -78,6 +78,8 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, types.NamespacedName{Name: "Upper"}, []string{"*"}, nil, Options{
 		Duration: 1, RenewBefore: 1, CADuration: 1, Propagation: -1, Service: "a b",
+		ImportCA: types.NamespacedName{Name: "a"}, ListenerSecret: types.NamespacedName{Namespace: "b"},
+		AdditionalCAs: []types.NamespacedName{{}},
 	})
 	if err == nil {
 		t.Fatal("no error")
@@ -85,6 +87,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 	for _, want := range []string{
 		`"Upper"`, "want a client", "a namespace", "confirmations", `"*"`,
 		"Duration", "RenewBefore", "CADuration", "Propagation", "Service",
+		"ImportCA", "ListenerSecret", "AdditionalCAs",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s: %v", want, err)

@@ -420,10 +420,8 @@ func rotating(now time.Time) view {
 	return view{
 		now: now,
 		authorities: []authority{
-			{generation: 1, fingerprint: "a", notAfter: now.Add(200 * day)}, {
-				generation: 2, fingerprint: "b",
-				notAfter: now.Add(365 * day),
-			},
+			{generation: 1, fingerprint: "a", notAfter: now.Add(200 * day)},
+			{generation: 2, fingerprint: "b", notAfter: now.Add(365 * day)},
 		},
 		clientSigner: 2, serverSigner: 1,
 		server:    leaf{name: "server", present: true, signer: "a"},
@@ -445,77 +443,48 @@ func steady(now time.Time, life, rest time.Duration) view {
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
+	aged := func(life, rest time.Duration) func(*view) {
+		return func(v *view) { *v = steady(now, life, rest) }
+	}
 	for name, tt := range map[string]struct {
-		view view
-		want action
+		change func(*view) // of a steady state, or to another one
+		want   action
 	}{
-		"certificates that cannot be issued take no places": {
-			func() view {
-				v := rotating(now)
-				v.runtimes = []leaf{{runtime: "good", name: "good", present: true, signer: "a"}}
-				for i := range testLimits.issuingAtOnce {
-					id := core.RuntimeID("denied" + strconv.Itoa(i))
-					v.runtimes = append(v.runtimes, leaf{runtime: id, name: string(id), failed: now.Add(-time.Hour)})
-				}
-				return v
-			}(),
-			actionReissue,
-		},
-		"since when the bundle is published is written if it got lost": {
-			func() view {
-				v := rotating(now)
-				v.clientSigner, v.published.since, v.published.undated = 1, now, true
-				return v
-			}(),
-			actionPublish,
-		},
-		"a CA that is expired is replaced, and not published again": {
-			func() view {
-				v := steady(now, 365*day, -time.Minute)
-				v.published.bundle = nil
-				return v
-			}(),
-			actionCreate,
-		},
-		"a CA that has a shorter life than options allow for is not replaced at once": {
-			steady(now, 32*day, 32*day),
-			actionNone,
-		},
-		"a CA that has a shorter life than options allow for is replaced in its last third": {
-			steady(now, 33*day, 10*day),
-			actionCreate,
-		},
-		"a CA is replaced when the options say so": {steady(now, 365*day,
-			rotateBefore), actionCreate},
-		"a CA that was issued anew in its generation is discarded": {
-			func() view {
-				v := steady(now, 365*day, 300*day)
-				v.authorities[0].fingerprint, v.authorities[0].replaced = "b", true
-				return v
-			}(),
-			actionDiscard,
-		},
-		"a CA after a discarded one gets a new number": {
-			func() view {
-				v := steady(now, 365*day, 300*day)
-				v.authorities, v.published.newest = nil, 2
-				return v
-			}(),
-			actionCreate,
-		},
-		"a CA after a discarded one does not sign before every listener trusts it": {
-			func() view {
-				v := steady(now, 365*day, 300*day)
-				v.authorities[0].generation, v.authorities[0].fingerprint = 2, "b"
-				v.published.bundle, v.published.since = []string{"a", "b"}, now
-				return v
-			}(),
-			actionNone,
-		},
+		"certificates that cannot be issued take no places": {func(v *view) {
+			*v = rotating(now)
+			v.runtimes = []leaf{{runtime: "good", name: "good", present: true, signer: "a"}}
+			for i := range testLimits.issuingAtOnce {
+				id := core.RuntimeID("denied" + strconv.Itoa(i))
+				v.runtimes = append(v.runtimes, leaf{runtime: id, name: string(id), failed: now.Add(-time.Hour)})
+			}
+		}, actionReissue},
+		"since when the bundle is published is written if it got lost": {func(v *view) {
+			*v = rotating(now)
+			v.clientSigner, v.published.since, v.published.undated = 1, now, true
+		}, actionPublish},
+		"a CA that is expired is replaced, and not published again": {func(v *view) {
+			*v = steady(now, 365*day, -time.Minute)
+			v.published.bundle = nil
+		}, actionCreate},
+		"a CA that has a shorter life than options allow for is not replaced at once":       {aged(32*day, 32*day), actionNone},
+		"a CA that has a shorter life than options allow for is replaced in its last third": {aged(33*day, 10*day), actionCreate},
+		"a CA is replaced when the options say so":                                          {aged(365*day, rotateBefore), actionCreate},
+		"a CA that was issued anew in its generation is discarded": {func(v *view) {
+			v.authorities[0].fingerprint, v.authorities[0].replaced = "b", true
+		}, actionDiscard},
+		"a CA after a discarded one gets a new number": {func(v *view) {
+			v.authorities, v.published.newest = nil, 2
+		}, actionCreate},
+		"a CA after a discarded one does not sign before every listener trusts it": {func(v *view) {
+			v.authorities[0].generation, v.authorities[0].fingerprint = 2, "b"
+			v.published.bundle, v.published.since = []string{"a", "b"}, now
+		}, actionNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if s := plan(tt.view, testLimits); s.action != tt.want {
+			v := steady(now, 365*day, 300*day)
+			tt.change(&v)
+			if s := plan(v, testLimits); s.action != tt.want {
 				t.Errorf("action %d, want %d: %+v", s.action, tt.want, s)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -237,6 +238,15 @@ func TestReadsPerMinute(t *testing.T) {
 			t.Errorf("%d reads in a minute, want 1 to 12", reads)
 		}
 	})
+}
+
+// A standby listens, too: a manager must start the source there, or the standby serves an expired
+// certificate.
+func TestAStandbyFollowsItsSecret(t *testing.T) {
+	source := must(keysource.NewSecret(&secrets{}, types.NamespacedName{Namespace: "kcp", Name: "listener"}, keys.FilesOptions{}))
+	if runnable, ok := manager.Runnable(source).(manager.LeaderElectionRunnable); !ok || runnable.NeedLeaderElection() {
+		t.Error("a replica that does not lead does not start the source")
+	}
 }
 
 func TestNewSecretRefuses(t *testing.T) {

@@ -3,30 +3,81 @@ package runtimes
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 )
 
-// phases are what an issuer says, one after the other, each 10 s after the last.
-type phases struct {
+// issuer answers one call of Reconcile after the other. The last answer repeats.
+type issuer struct {
 	Certificates
 
-	all  []string
-	next int
+	answers []outcome
+	calls   []time.Duration // since begun
+	begun   time.Time
 }
 
-func (p *phases) Reconcile(context.Context) (certificates.Status, error) {
-	phase := p.all[min(p.next, len(p.all)-1)]
-	p.next++
-	if phase == "" {
-		return certificates.Status{}, errors.New("the API server is away")
+type outcome struct {
+	after time.Duration
+	phase string
+	err   error
+}
+
+func (i *issuer) Reconcile(context.Context) (certificates.Status, error) {
+	now := i.answers[min(len(i.calls), len(i.answers)-1)]
+	i.calls = append(i.calls, time.Since(i.begun))
+	return certificates.Status{Phase: now.phase, Confirming: now.phase == "Confirming", RequeueAfter: now.after}, now.err
+}
+
+func TestKeepCertificates(t *testing.T) {
+	for name, test := range map[string]struct {
+		answers []outcome
+		lasts   time.Duration
+		want    []time.Duration // of the calls
+	}{
+		// At least 1 s, then 3 s after the error, then as long as the status demands.
+		"waits as the status demands": {
+			[]outcome{{}, {after: 10 * time.Second, err: errors.New("API server is down")}, {after: time.Minute}},
+			100 * time.Second,
+			[]time.Duration{0, time.Second, 4 * time.Second, 64 * time.Second},
+		},
+		// cert-manager is not installed, and stays so: 3 s, 6 s, ... 5 min.
+		"backs off": {
+			[]outcome{{err: errors.New("no matches for kind")}},
+			1000 * time.Second,
+			[]time.Duration{
+				0, 3 * time.Second, 9 * time.Second, 21 * time.Second, 45 * time.Second, 93 * time.Second,
+				189 * time.Second, 381 * time.Second, 681 * time.Second, 981 * time.Second,
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				set := &issuer{begun: time.Now(), answers: test.answers}
+				ctx, stop := context.WithTimeout(t.Context(), test.lasts)
+				defer stop()
+				if err := KeepCertificates(set).Start(ctx); err != nil || ctx.Err() == nil {
+					t.Errorf("it ends with %v, want no error at the end of its context", err)
+				}
+				if !slices.Equal(set.calls, test.want) {
+					t.Errorf("calls after %v, want %v", set.calls, test.want)
+				}
+			})
+		})
 	}
-	return certificates.Status{Phase: phase, Confirming: phase == "Confirming", RequeueAfter: 10 * time.Second}, nil
+}
+
+// A manager starts a part on the leader alone, unless the part says otherwise.
+func TestKeepCertificatesLeads(t *testing.T) {
+	if part, ok := KeepCertificates(&issuer{}).(manager.LeaderElectionRunnable); ok && !part.NeedLeaderElection() {
+		t.Error("each replica issues certificates")
+	}
 }
 
 func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
@@ -38,18 +89,22 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 		phases []string
 		looks  int
 	}{
-		"no rotation": {[]string{stable, stable}, 0},
-		"one that waits": {[]string{
-			stable, reissuing, confirming, confirming, failed, confirming,
-			"Switching", stable,
-		}, 1},
+		"no rotation":        {[]string{stable, stable}, 0},
+		"one that waits":     {[]string{stable, reissuing, confirming, confirming, failed, confirming, "Switching", stable}, 1},
 		"two":                {[]string{reissuing, confirming, stable, reissuing, confirming, stable}, 2},
 		"found on the start": {[]string{failed, confirming, confirming}, 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				issuer := &phases{all: test.phases}
+				issuer := &issuer{begun: time.Now()}
+				for _, phase := range test.phases {
+					now := outcome{after: 10 * time.Second, phase: phase}
+					if phase == failed {
+						now.err = errors.New("the API server is away")
+					}
+					issuer.answers = append(issuer.answers, now)
+				}
 				r := &reconciler{certificates: issuer, opts: Options{}.withDefaults(), confirming: make(chan event.GenericEvent, 1)}
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -65,8 +120,8 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 					}
 				}
 				stop()
-				if err := <-ended; err != nil || looks != test.looks || issuer.next < len(test.phases) {
-					t.Errorf("%d looks after %d phases, want %d after %d: %v", looks, issuer.next, test.looks, len(test.phases), err)
+				if err := <-ended; err != nil || looks != test.looks || len(issuer.calls) < len(test.phases) {
+					t.Errorf("%d looks after %d phases, want %d after %d: %v", looks, len(issuer.calls), test.looks, len(test.phases), err)
 				}
 			})
 		})

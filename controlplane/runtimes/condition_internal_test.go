@@ -2,16 +2,15 @@ package runtimes
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -23,38 +22,29 @@ import (
 // Other writers of a status may replace its list of conditions.
 func TestConditionThatAnotherWriterRemovedComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		object := &corev1.Node{}
-		object.SetName("runtime")
-		c := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(object).WithStatusSubresource(object).Build()
+		object := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "represents"}}
+		c := planeWith(t, object, func() {})
 		report := ReportCondition(c, "AgentInstalled")
-		conditions := func() int {
-			if err := report(t.Context(), object, installation.Status{State: installation.Ready}); err != nil {
+		wantConditions := func(want int) (live *v1beta2.Watcher) {
+			t.Helper()
+			live = &v1beta2.Watcher{}
+			if err := errors.Join(report(t.Context(), object, installation.Status{State: installation.Ready}),
+				c.Get(t.Context(), client.ObjectKeyFromObject(object), live)); err != nil {
 				t.Fatal(err)
 			}
-			live := &corev1.Node{}
-			if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), live); err != nil {
-				t.Fatal(err)
+			if have := len(live.Status.Conditions); have != want {
+				t.Fatalf("%d conditions, want %d", have, want)
 			}
-			return len(live.Status.Conditions)
+			return live
 		}
-		if have := conditions(); have != 1 {
-			t.Fatalf("%d conditions, want 1", have)
-		}
-		live := &corev1.Node{}
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), live); err != nil {
-			t.Fatal(err)
-		}
+		live := wantConditions(1)
 		live.Status.Conditions = nil
 		if err := c.Status().Update(t.Context(), live); err != nil {
 			t.Fatal(err)
 		}
-		if have := conditions(); have != 0 {
-			t.Fatalf("%d conditions at once, want no request for what is written already", have)
-		}
+		wantConditions(0) // There is no request for what is written already.
 		time.Sleep(writeAgainAfter)
-		if have := conditions(); have != 1 {
-			t.Errorf("%d conditions after %v, want 1", have, writeAgainAfter)
-		}
+		wantConditions(1)
 	})
 }
 

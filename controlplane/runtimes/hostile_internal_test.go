@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"runtime/metrics"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -280,18 +281,19 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 			}
 		}
 	}
-	inMeta := func(object map[string]any) map[string]any {
-		meta, _ := object["metadata"].(map[string]any)
-		return meta
+	// puts changes one field of the honest answers about one kind.
+	puts := func(resource string, value any, path ...string) func(*hostile) {
+		last := len(path) - 1
+		return edits(resource, func(_ *hostile, object map[string]any) {
+			for _, name := range path[:last] {
+				object, _ = object[name].(map[string]any)
+			}
+			object[path[last]] = value
+		})
 	}
 	// A list of this many objects is as large as the bound allows.
-	many := func() []any {
-		list := make([]any, 60_000)
-		for n := range list {
-			list[n] = map[string]any{}
-		}
-		return list
-	}
+	many := slices.Repeat([]any{map[string]any{}}, 60_000)
+	const annotation = "operator.kyma-project.io/"
 	tests := map[string]struct {
 		hostile func(*hostile)
 		ready   bool // all the same
@@ -341,42 +343,28 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 			}
 			object["webhooks"] = webhooks
 		}), true},
-		"webhooks that just fit": {edits("/validatingwebhookconfigurations/", func(_ *hostile, object map[string]any) {
-			object["webhooks"] = many()
-		}), false},
-		"conditions that just fit": {edits("/deployments/", func(_ *hostile, object map[string]any) {
-			status, _ := object["status"].(map[string]any)
-			status["conditions"] = many()
-		}), true},
-		"fields that just fit": {edits("/configmaps/", func(_ *hostile, object map[string]any) {
-			inMeta(object)["managedFields"] = many()[:25_000]
-		}), true},
+		"webhooks that just fit":   {puts("/validatingwebhookconfigurations/", many, "webhooks"), false},
+		"conditions that just fit": {puts("/deployments/", many, "status", "conditions"), true},
+		"fields that just fit":     {puts("/configmaps/", many[:25_000], "metadata", "managedFields"), true},
 		"a ConfigMap of nobody that just fits": {edits("/configmaps/", func(_ *hostile, object map[string]any) {
-			delete(inMeta(object), "annotations")
-			inMeta(object)["managedFields"] = many()[:25_000]
+			meta, _ := object["metadata"].(map[string]any)
+			delete(meta, "annotations")
+			meta["managedFields"] = many[:25_000]
 		}), false}, // This API server does not merge.
-		"endpoints that just fit": {edits("/endpointslices", func(_ *hostile, object map[string]any) {
-			object["items"] = many()
-		}), false},
-		"an identity": {edits("/deployments/", func(_ *hostile, object map[string]any) {
-			inMeta(object)["uid"] = strings.Repeat("a", mega)
-		}), true},
-		"a restart": {edits("/configmaps/", func(_ *hostile, object map[string]any) {
-			annotations, _ := inMeta(object)["annotations"].(map[string]any)
-			annotations["operator.kyma-project.io/managers-removed"] = strings.Repeat("a", mega)
-		}), true},
+		"endpoints that just fit": {puts("/endpointslices", many, "items"), false},
+		"an identity":             {puts("/deployments/", strings.Repeat("a", mega), "metadata", "uid"), true},
+		"a restart": {
+			puts("/configmaps/", strings.Repeat("a", mega), "metadata", "annotations", annotation+"managers-removed"), true,
+		},
 		"another owner": {edits("/configmaps/", func(_ *hostile, object map[string]any) {
-			annotations, _ := inMeta(object)["annotations"].(map[string]any)
-			annotations["operator.kyma-project.io/installed-by"] = strings.Repeat("b", mega)
+			meta, _ := object["metadata"].(map[string]any)
+			meta["annotations"] = map[string]any{annotation + "installed-by": strings.Repeat("b", mega)}
 			object["kind"] = strings.Repeat("c", mega)
 		}), false},
-		"a rollout": {edits("/deployments/", func(_ *hostile, object map[string]any) {
-			status, _ := object["status"].(map[string]any)
-			status["availableReplicas"] = 0
-			status["conditions"] = []any{map[string]any{
-				"type": "Progressing", "status": "False", "message": strings.Repeat("a", mega),
-			}}
-		}), false},
+		"a rollout": {puts("/deployments/", map[string]any{
+			"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 0,
+			"conditions": []any{map[string]any{"type": "Progressing", "status": "False", "message": strings.Repeat("a", mega)}},
+		}, "status"), false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

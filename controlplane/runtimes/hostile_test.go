@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,8 +24,7 @@ func connectTo(t *testing.T, server *httptest.Server, opts runtimes.KubeconfigOp
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	text := strings.Replace(kubeconfig, `"https://192.0.2.1"`, `"`+server.URL+`", certificate-authority-data: `+
 		base64.StdEncoding.EncodeToString(ca), 1)
-	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject, opts)
-	c, err := kubeconfigs(t.Context(), &corev1.ConfigMap{})
+	c, err := connectWith(t, text, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,17 +51,23 @@ func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Obj
 	return nil
 }
 
+// mustConnect connects to the runtime of an object.
+func mustConnect(t *testing.T, connect func(context.Context, client.Object) (client.Client, error), name string) client.Client {
+	t.Helper()
+	object := &corev1.ConfigMap{}
+	object.SetName(name)
+	c, err := connect(t.Context(), object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	stored := &secrets{version: "1", text: kubeconfig}
 	kubeconfigs := runtimes.NewKubeconfigs(stored, "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
 	object := &corev1.ConfigMap{}
-	connect := func() client.Client {
-		c, err := kubeconfigs(t.Context(), object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
+	connect := func() client.Client { return mustConnect(t, kubeconfigs, "") }
 	first := connect()
 	if connect() != first {
 		t.Error("each reconcile makes a client")
@@ -109,78 +115,58 @@ func TestKubeconfigsKnowTheVersionOfASecret(t *testing.T) {
 	}
 }
 
+// connectWith connects with the kubeconfig of a Secret.
+func connectWith(t *testing.T, text string, opts runtimes.KubeconfigOptions) (client.Client, error) {
+	t.Helper()
+	connect := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject, opts)
+	return connect(t.Context(), &corev1.ConfigMap{})
+}
+
 // A writer of the Secret of one runtime must not act as the operator.
 func TestKubeconfigsAreSelfContained(t *testing.T) {
-	tests := map[string]struct{ old, replaced, want string }{
-		"a program": {
-			"token: secret",
-			"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", "program",
+	const server, token = `"https://192.0.2.1"`, "token: secret"
+	const program = "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}"
+	const insecure = `"http://192.0.2.1", insecure-skip-tls-verify: true, proxy-url: "http://192.0.2.2"`
+	var none runtimes.KubeconfigOptions
+	for name, test := range map[string]struct {
+		old, replaced string
+		opts          runtimes.KubeconfigOptions
+		want          string // of the error, none if it is empty
+	}{
+		"a program":           {token, program, none, "program"},
+		"a provider":          {token, "auth-provider: {name: oidc}", none, "program"},
+		"a program, allowed":  {token, program, runtimes.KubeconfigOptions{AllowExternal: true}, ""},
+		"a file with a token": {token, "tokenFile: /etc/passwd", none, "file"},
+		"a file with a key":   {token, "client-key: /etc/key, client-certificate: /etc/certificate", none, "file"},
+		"a file with a CA":    {server, server + ", certificate-authority: /etc/ca", none, "file"},
+		"no verification":     {server, server + ", insecure-skip-tls-verify: true", none, "insecure-skip-tls-verify"},
+		"plain text":          {server, `"http://192.0.2.1"`, none, "https://"},
+		"no scheme":           {server, `"192.0.2.1:6443"`, none, "https://"},
+		"a proxy":             {server, server + `, proxy-url: "http://192.0.2.2"`, none, "proxy-url"},
+		"in a user not used":  {"users: [", "users: [{name: other, user: {tokenFile: /etc/passwd}}, ", none, "file"},
+		"nothing":             {kubeconfig, "", none, "no configuration"},
+		"no YAML":             {kubeconfig, "{", none, "Secret"},
+		"another context":     {"current-context: runtime", "current-context: other", none, "other"},
+		"plain text and a proxy, with others allowed": {
+			server, insecure, runtimes.KubeconfigOptions{AllowProxy: true, AllowExternal: true}, "insecure-skip-tls-verify",
 		},
-		"a provider":          {"token: secret", "auth-provider: {name: oidc}", "program"},
-		"a file with a token": {"token: secret", "tokenFile: /etc/passwd", "file"},
-		"a file with a key":   {"token: secret", "client-key: /etc/key, client-certificate: /etc/certificate", "file"},
-		"a file with a CA": {
-			`server: "https://192.0.2.1"`,
-			`server: "https://192.0.2.1", certificate-authority: /etc/ca`, "file",
+		"a proxy, with others allowed": {
+			server, insecure, runtimes.KubeconfigOptions{AllowInsecure: true, AllowExternal: true}, "proxy-url",
 		},
-		"no verification": {
-			`server: "https://192.0.2.1"`,
-			`server: "https://192.0.2.1", insecure-skip-tls-verify: true`, "insecure-skip-tls-verify",
+		"plain text and a proxy, allowed": {
+			server, insecure, runtimes.KubeconfigOptions{AllowInsecure: true, AllowProxy: true}, "",
 		},
-		"plain text": {`"https://192.0.2.1"`, `"http://192.0.2.1"`, "https://"},
-		"no scheme":  {`"https://192.0.2.1"`, `"192.0.2.1:6443"`, "https://"},
-		"a proxy": {
-			`server: "https://192.0.2.1"`,
-			`server: "https://192.0.2.1", proxy-url: "http://192.0.2.2"`, "proxy-url",
-		},
-		"in a user not used":     {"users: [", "users: [{name: other, user: {tokenFile: /etc/passwd}}, ", "file"},
-		"nothing":                {kubeconfig, "", "no configuration"},
-		"no YAML":                {kubeconfig, "{", "Secret"},
-		"a context that is none": {"current-context: runtime", "current-context: other", "other"},
-	}
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(kubeconfig, test.old, test.replaced, 1)
 			if text == kubeconfig {
 				t.Fatal("the test changes nothing")
 			}
-			kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
-				runtimes.KubeconfigOptions{})
-			_, err := kubeconfigs(t.Context(), &corev1.ConfigMap{})
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want it to name %q", err, test.want)
+			_, err := connectWith(t, text, test.opts)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
 		})
-	}
-}
-
-func TestKubeconfigsMayBeInsecureOnRequest(t *testing.T) {
-	insecure := strings.Replace(kubeconfig, `"https://192.0.2.1"`,
-		`"http://192.0.2.1", insecure-skip-tls-verify: true, proxy-url: "http://192.0.2.2"`, 1)
-	for _, test := range []struct {
-		opts runtimes.KubeconfigOptions
-		want bool
-	}{
-		{runtimes.KubeconfigOptions{}, false},
-		{runtimes.KubeconfigOptions{AllowInsecure: true, AllowExternal: true}, false},
-		{runtimes.KubeconfigOptions{AllowProxy: true, AllowExternal: true}, false},
-		{runtimes.KubeconfigOptions{AllowInsecure: true, AllowProxy: true}, true},
-	} {
-		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: insecure}, "config", client.ObjectKeyFromObject,
-			test.opts)
-		if _, err := kubeconfigs(t.Context(), &corev1.ConfigMap{}); (err == nil) != test.want {
-			t.Errorf("%+v: %v, want it accepted: %t", test.opts, err, test.want)
-		}
-	}
-}
-
-func TestKubeconfigsMayRunProgramsOnRequest(t *testing.T) {
-	text := strings.Replace(kubeconfig, "token: secret",
-		"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", 1)
-	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
-		runtimes.KubeconfigOptions{AllowExternal: true})
-	if _, err := kubeconfigs(t.Context(), &corev1.ConfigMap{}); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -245,15 +231,7 @@ func TestKubeconfigsMakeTypedClients(t *testing.T) {
 func TestKubeconfigsKeepAFewClients(t *testing.T) {
 	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config",
 		client.ObjectKeyFromObject, runtimes.KubeconfigOptions{Clients: 2})
-	connect := func(name string) client.Client {
-		object := &corev1.ConfigMap{}
-		object.SetName(name)
-		c, err := kubeconfigs(t.Context(), object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
+	connect := func(name string) client.Client { return mustConnect(t, kubeconfigs, name) }
 	first, second := connect("first"), connect("second")
 	if connect("first") != first || connect("third") == nil {
 		t.Error("a client is made again")

@@ -36,6 +36,11 @@ func newObject(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: name}}
 }
 
+// outOfReach connects to a runtime without a network.
+func outOfReach(context.Context, client.Object) (client.Client, error) {
+	return nil, errors.New("out of reach")
+}
+
 func requestOf(object client.Object) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)}
 }

@@ -68,9 +68,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 func TestOverviewNamesRuntimesThatFail(t *testing.T) {
 	t.Parallel()
 	known, unknown := newObject(string(prod)), newObject("unknown")
-	r := newReconciler(t, newPlane(t, known, unknown), func(context.Context, client.Object) (client.Client, error) {
-		return nil, errors.New("no route")
-	})
+	r := newReconciler(t, newPlane(t, known, unknown), outOfReach)
 	r.certificates, r.identify = ready{}, func(_ context.Context, object client.Object) (Identity, error) {
 		if object.GetName() == "unknown" {
 			return Identity{}, errors.New("no such thing")

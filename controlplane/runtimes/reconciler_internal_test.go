@@ -39,9 +39,7 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		object, reported := deleted(0), 0
-		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client,
-			error,
-		) {
+		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
 			return hangs, nil
 		})
 		r.opts.Report = func(ctx context.Context, _ client.Object, status installation.Status) error {
@@ -77,10 +75,7 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 			return c.Delete(ctx, object, opts...)
 		},
 	})
-	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
-		return nil,
-			errors.New("out of reach")
-	})
+	r := newReconciler(t, c, outOfReach)
 	_ = reconcileOnce(t, r, object) // It fails for the first time.
 	r.opts.GiveUp = time.Nanosecond
 	if err := reconcileOnce(t, r, object); err == nil {
@@ -104,10 +99,7 @@ func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
 	t.Parallel()
 	object, certificate := deleted(2*defaultGiveUp), issued()
 	c := newPlane(t, object, certificate)
-	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
-		return nil,
-			errors.New("out of reach")
-	})
+	r := newReconciler(t, c, outOfReach)
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go at once")
 	}
@@ -125,9 +117,7 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				object, withdrawn := newObject(string(prod)), false
 				object.Finalizers = []string{finalizer}
-				r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
-					return nil, errors.New("out of reach")
-				})
+				r := newReconciler(t, newPlane(t, object), outOfReach)
 				r.certificates = owned{}
 				r.identify = func(context.Context, client.Object) (Identity, error) {
 					return Identity{ID: prod, Domain: "a.example.com", Remove: skip || !withdrawn}, nil
@@ -169,9 +159,7 @@ func TestAnOperatorThatRestartsGivesUp(t *testing.T) {
 		object := deleted(0)
 		plane := newPlane(t, object)
 		attempt := func() error {
-			return reconcileOnce(t, newReconciler(t, plane, func(context.Context, client.Object) (client.Client, error) {
-				return nil, errors.New("out of reach")
-			}), object)
+			return reconcileOnce(t, newReconciler(t, plane, outOfReach), object)
 		}
 		for begun := time.Now(); time.Since(begun) < defaultGiveUp; time.Sleep(defaultGiveUp / 4) {
 			if err := attempt(); err == nil {
@@ -196,7 +184,7 @@ func (owned) RemoveRuntime(context.Context, certificates.Runtime) error { return
 // Its ID is too long for a Common Name.
 func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
 	t.Parallel()
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: strings.Repeat("a", 70)}}
+	object := newObject(strings.Repeat("a", 70))
 	c := newPlane(t, object)
 	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
 	if err := reconcileOnce(t, r, object); core.Reason(err) != "invalid_runtime" {
@@ -266,50 +254,48 @@ func (o *observedReports) last() installation.Status {
 
 func TestFailuresAreReported(t *testing.T) {
 	t.Parallel()
+	terminal, errAgain := reconcile.TerminalError(nil), errors.New("any other")
+	identity := func(identity Identity, err error) func(*reconciler) {
+		return func(r *reconciler) {
+			r.identify = func(context.Context, client.Object) (Identity, error) { return identity, err }
+		}
+	}
+	connection := func(c client.Client, err error) func(*reconciler) {
+		return func(r *reconciler) {
+			r.certificates = ready{}
+			r.connect = func(context.Context, client.Object) (client.Client, error) { return c, err }
+		}
+	}
 	tests := map[string]struct {
-		change   func(r *reconciler)
-		reason   string
-		terminal bool
+		change  func(r *reconciler)
+		reason  string
+		message string // a part of it
+		err     error
 	}{
-		"no domain": {func(r *reconciler) {
-			r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod}, nil }
-		}, "InvalidRuntime", true},
-		"no identity": {func(r *reconciler) {
-			r.identify = func(context.Context, client.Object) (Identity, error) {
-				return Identity{},
-					errors.New("no such thing")
-			}
-		}, "IdentityUnknown", false},
-		"out of reach": {func(r *reconciler) {
-			r.certificates = ready{}
-			r.connect = func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("no route") }
-		}, "Unreachable", false},
-		"a kubeconfig": {func(r *reconciler) {
-			r.certificates = ready{}
-			r.connect = func(context.Context, client.Object) (client.Client, error) { return nil, errInvalidKubeconfig }
-		}, "InvalidKubeconfig", false},
-		"a Secret": {func(r *reconciler) {
-			r.certificates = ready{}
-			r.connect = func(context.Context, client.Object) (client.Client, error) {
-				return fake.NewClientBuilder().Build(), nil
-			}
-		}, "InvalidSecret", false},
+		"no domain":     {identity(Identity{ID: prod}, nil), "InvalidRuntime", "", terminal},
+		"no identity":   {identity(Identity{}, errors.New("no such thing")), "IdentityUnknown", "no such thing", errAgain},
+		"out of reach":  {connection(nil, errors.New("no route")), "Unreachable", "no route", errAgain},
+		"a kubeconfig":  {connection(nil, errInvalidKubeconfig), "InvalidKubeconfig", "", errAgain},
+		"a Secret":      {connection(fake.NewClientBuilder().Build(), nil), "InvalidSecret", "", errAgain},
+		"a certificate": {func(r *reconciler) { r.certificates = refused{} }, "CertificateFailed", "denied", nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+			object := newObject(string(prod))
 			r := newReconciler(t, newPlane(t, object), nil)
 			test.change(r)
 			reports := observeReports(r)
 			for range 3 {
 				err := reconcileOnce(t, r, object)
-				if err == nil || errors.Is(err, reconcile.TerminalError(nil)) != test.terminal {
-					t.Errorf("error %v, want a terminal one: %t", err, test.terminal)
+				if (err == nil) != (test.err == nil) || errors.Is(err, terminal) != errors.Is(test.err, terminal) {
+					t.Errorf("error %v, want one as %v", err, test.err)
 				}
 			}
-			if have := reports.last(); have.State != installation.Failed || have.Reason != test.reason || have.Message == "" {
-				t.Errorf("reported %+v, want the reason %s", have, test.reason)
+			have := reports.last()
+			if have.State != installation.Failed || have.Reason != test.reason || have.Message == "" ||
+				!strings.Contains(have.Message, test.message) {
+				t.Errorf("reported %+v, want the reason %s and %q", have, test.reason, test.message)
 			}
 			if have := len(reports.events.Events); have != 1 {
 				t.Errorf("%d Events for three failures of one kind, want 1", have)
@@ -321,7 +307,7 @@ func TestFailuresAreReported(t *testing.T) {
 // An API server chooses the text of its errors. A condition has at most 32,768 bytes.
 func TestTextsOfARuntimeAreBounded(t *testing.T) {
 	t.Parallel()
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+	object := newObject(string(prod))
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.certificates = ready{}
 	r.connect = func(context.Context, client.Object) (client.Client, error) {
@@ -341,27 +327,6 @@ func TestTextsOfARuntimeAreBounded(t *testing.T) {
 	}
 	if have := reports.last().Message; len(have) > 5000 {
 		t.Errorf("the message of a Deployment has %d bytes", len(have))
-	}
-}
-
-func TestARefusedCertificateIsAFailure(t *testing.T) {
-	t.Parallel()
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
-	r := newReconciler(t, newPlane(t, object), nil)
-	r.certificates = refused{}
-	reports := observeReports(r)
-	for range 3 {
-		if err := reconcileOnce(t, r, object); err != nil {
-			t.Error(err)
-		}
-	}
-	have := reports.last()
-	if have.State != installation.Failed || have.Reason != "CertificateFailed" ||
-		!strings.Contains(have.Message, "denied") {
-		t.Errorf("reported %+v, want the failure of cert-manager", have)
-	}
-	if have := len(reports.events.Events); have != 1 {
-		t.Errorf("%d Events, want 1", have)
 	}
 }
 

@@ -98,13 +98,18 @@ func TestOwnersAreTranslated(t *testing.T) {
 	}
 }
 
+// newAuthority is a CA of that life.
+func newAuthority(life time.Duration, issuer string) *certv1.Certificate {
+	return &certv1.Certificate{ObjectMeta: meta("watcher-ca-1"), Spec: certv1.CertificateSpec{
+		CommonName: "watcher-ca-1", SecretName: "watcher-ca-1", IsCA: true, Duration: &metav1.Duration{Duration: life},
+		IssuerRef: cmmeta.IssuerReference{Name: issuer},
+	}}
+}
+
 func TestAuthoritiesAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	c, applied := newClient(t, "")
-	ca := &certv1.Certificate{ObjectMeta: meta("watcher-ca-1"), Spec: certv1.CertificateSpec{
-		CommonName: "watcher-ca-1", SecretName: "watcher-ca-1", IsCA: true, Duration: &metav1.Duration{Duration: time.Hour},
-		IssuerRef: cmmeta.IssuerReference{Name: "corporate"},
-	}}
+	ca := newAuthority(time.Hour, "corporate")
 	if err := apply(t, c, certv1.CertificateKind, ca); err == nil {
 		t.Error("an Issuer that would have to sign the CA is ignored")
 	}
@@ -134,10 +139,7 @@ func TestAuthoritiesAreBackdated(t *testing.T) {
 	t.Parallel()
 	const duration = 48 * time.Hour
 	c, _ := newClient(t, "")
-	ca := &certv1.Certificate{ObjectMeta: meta("watcher-ca-1"), Spec: certv1.CertificateSpec{
-		CommonName: "watcher-ca-1", SecretName: "watcher-ca-1", IsCA: true, Duration: &metav1.Duration{Duration: duration},
-		IssuerRef: cmmeta.IssuerReference{Name: "watcher-selfsigned"},
-	}}
+	ca := newAuthority(duration, "watcher-selfsigned")
 	begun := time.Now().Truncate(time.Second) // Certificates have no smaller unit.
 	if err := apply(t, c, certv1.CertificateKind, ca); err != nil {
 		t.Fatal(err)

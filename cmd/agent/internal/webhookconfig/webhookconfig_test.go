@@ -112,58 +112,50 @@ func TestOneWatchFromFlags(t *testing.T) {
 }
 
 func TestMistakesAreNamedAtOnce(t *testing.T) {
-	_, err := run(t, "", "--ca-cert", "missing.crt", "--service", "no-namespace", "--canary", "x", "stray")
-	if !errors.Is(err, webhookconfig.ErrUsage) {
-		t.Fatalf("error %v, want wrong arguments", err)
+	ca := caFile(t)
+	one := func(resource string) []string {
+		return []string{"--ca-cert", ca, "--manager", "m", "--resource", resource}
 	}
-	for _, want := range []string{"--ca-cert", "missing.crt", "--service", "--canary", "stray", "--manager and --resource"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error %q does not name %s", err, want)
-		}
-	}
-}
-
-func TestMistakesOfOneWatchAreNamedAtOnce(t *testing.T) {
-	_, err := run(t, "", "--ca-cert", "", "--manager", "Foo_", "--resource", "configmaps", "--labels", "a", "--field", "spek")
-	if !errors.Is(err, webhookconfig.ErrUsage) {
-		t.Fatalf("error %v, want wrong arguments", err)
-	}
-	for _, want := range []string{
-		"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`, `--labels: "a"`, `--field: "spek"`,
+	file := []string{"--ca-cert", ca, "-f", "-"}
+	for name, test := range map[string]struct {
+		stdin string
+		args  []string
+		want  []string
+	}{
+		"each argument": {
+			"",
+			[]string{"--ca-cert", "missing.crt", "--service", "no-namespace", "--canary", "x", "stray"},
+			[]string{"--ca-cert", "missing.crt", "--service", "--canary", "stray", "--manager and --resource"},
+		},
+		"one watch": {
+			"",
+			[]string{"--ca-cert", "", "--manager", "Foo_", "--resource", "configmaps", "--labels", "a", "--field", "spek"},
+			[]string{"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`, `--labels: "a"`, `--field: "spek"`},
+		},
+		// A subresource is no resource: v1/configmaps/status would be the resource status of group v1.
+		"the status":         {"", one("v1/configmaps/status"), []string{"--field status"}},
+		"the status of apps": {"", one("apps/v1/deployments/status"), []string{"--field status"}},
+		"scale":              {"", one("v1beta1/widgets/scale"), []string{"--field status"}},
+		"another kind":       {"kind: Pod\n", file, nil},
+		"nothing":            {"\n---\n", file, nil},
+		"no YAML":            {"a: [", file, nil},
+		"a list of others":   {"kind: List\nitems: [{kind: Pod}]\n", file, nil},
+		// A condition that fails loses writes, and the agent cannot check conditions.
+		"a condition": {
+			`{kind: Watcher, metadata: {name: precise}, spec: {matchConditions: [{name: a, expression: "true"}]}}`, file,
+			[]string{"precise", "spec.matchConditions"},
+		},
 	} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error %q does not name %s", err, want)
-		}
-	}
-}
-
-// A subresource is no resource: v1/configmaps/status would be the resource status of the group v1.
-func TestASubresourceIsRefused(t *testing.T) {
-	for _, resource := range []string{"v1/configmaps/status", "apps/v1/deployments/status", "v1beta1/widgets/scale"} {
-		_, err := run(t, "", "--ca-cert", caFile(t), "--manager", "m", "--resource", resource)
-		if !errors.Is(err, webhookconfig.ErrUsage) || !strings.Contains(err.Error(), "--field status") {
-			t.Errorf("%s: error %v, want wrong arguments and the flag for the status", resource, err)
-		}
-	}
-}
-
-func TestOtherKindsAreRefused(t *testing.T) {
-	for name, text := range map[string]string{
-		"another kind": "kind: Pod\n", "nothing": "\n---\n", "no YAML": "a: [", "a list of others": "kind: List\nitems: [{kind: Pod}]\n",
-	} {
-		if _, err := run(t, text, "--ca-cert", caFile(t), "-f", "-"); !errors.Is(err, webhookconfig.ErrUsage) {
+		_, err := run(t, test.stdin, test.args...)
+		if !errors.Is(err, webhookconfig.ErrUsage) {
 			t.Errorf("%s: error %v, want wrong arguments", name, err)
+			continue
 		}
-	}
-}
-
-// A condition that fails loses writes. The code that checks conditions is not part of the agent.
-func TestConditionsAreRefused(t *testing.T) {
-	const precise = `{kind: Watcher, metadata: {name: precise}, spec: {matchConditions: [{name: a, expression: "true"}]}}`
-	_, err := run(t, precise, "--ca-cert", caFile(t), "-f", "-")
-	if !errors.Is(err, webhookconfig.ErrUsage) || !strings.Contains(err.Error(), "precise") ||
-		!strings.Contains(err.Error(), "spec.matchConditions") {
-		t.Errorf("error %v, want one that names the Watcher and the field", err)
+		for _, want := range test.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %q does not name %s", name, err, want)
+			}
+		}
 	}
 }
 
