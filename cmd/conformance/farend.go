@@ -47,13 +47,13 @@ type response struct {
 // farEnd plays a receiver for one check of a sender.
 type farEnd struct {
 	settings
+	material
 	*verdict
 
-	ca       *testpki.CA
-	endpoint *endpoint
-	stderr   io.Writer
-	process  *process
-	hellos   atomic.Int64
+	endpoint       *endpoint
+	stdout, stderr io.Writer
+	process        *process // nil: the user runs it
+	hellos         atomic.Int64
 
 	lock     sync.Mutex
 	arrivals []*arrival
@@ -70,18 +70,18 @@ const (
 
 // serve starts the server, with a certificate for the host of its address or for names.
 func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
-	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", cmp.Or(f.address, "127.0.0.1:0"))
 	f.must(err)
 	server, err := ca.Server("judge", opts)
 	f.must(err)
 	client, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
 	f.address = l.Addr().String()
-	f.endpoint, err = newEndpoint(f.settings, f.ca, client)
+	f.endpoint, err = f.newEndpoint(f.settings, client)
 	f.must(err)
 	s := &http.Server{Handler: f, ReadHeaderTimeout: f.patience, ErrorLog: log.New(io.Discard, "", 0)}
 	config := &tls.Config{
-		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: f.ca.Pool(),
+		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: f.roots,
 		Certificates: []tls.Certificate{server.TLS}, NextProtos: []string{"h2", "http/1.1"},
 	}
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -93,8 +93,12 @@ func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
 	context.AfterFunc(f.ctx, func() { _ = s.Close() })
 }
 
-// start starts the sender.
+// start starts the sender, or asks for it.
 func (f *farEnd) start() {
+	if len(f.command) == 0 {
+		_, _ = fmt.Fprintf(f.stdout, "start the sender anew with %s\n", strings.Join(f.endpoint.environment(), " "))
+		return
+	}
 	var err error
 	f.process, err = f.endpoint.start(f.ctx, f.stderr, func([]byte) {})
 	f.must(err)
@@ -102,13 +106,20 @@ func (f *farEnd) start() {
 
 // changed makes the sender send events about objects.
 func (f *farEnd) changed(names ...string) {
+	out := f.stdout
+	if f.process != nil {
+		out = f.process.stdin
+	}
 	for _, name := range names {
-		_, _ = fmt.Fprintf(f.process.stdin, "changed default %s\n", name)
+		_, _ = fmt.Fprintf(out, "changed default %s\n", name)
 	}
 }
 
 // stopSender ends the input of the sender, and waits for its end.
 func (f *farEnd) stopSender() {
+	if f.process == nil {
+		f.skip("needs a sender that is started as a command")
+	}
 	_ = f.process.stdin.Close()
 	select {
 	case <-f.process.ended:

@@ -14,17 +14,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener/listenertest"
 )
 
 // player plays a sender for one check of a receiver.
 type player struct {
 	settings
+	material
 	*verdict
 
-	ca       *testpki.CA
-	operator *coretest.Recorder
+	operator *coretest.Recorder // nil: not seen
 	id       core.RuntimeID
 }
 
@@ -59,11 +58,13 @@ func (r *reply) String() string {
 // client returns a client with the certificate of a runtime. Each request has a connection of its
 // own.
 func (p *player) client(r *request) *http.Client {
-	leaf, err := p.ca.Client(string(r.from), testpki.Options{})
-	p.must(err)
+	certificate, err := p.runtime(r.from)
+	if err != nil {
+		p.skip(err.Error())
+	}
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{
-			RootCAs: p.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS}, MinVersion: tls.VersionTLS12,
+			RootCAs: p.roots, Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12,
 		},
 		ForceAttemptHTTP2: true, DisableKeepAlives: true, ExpectContinueTimeout: time.Second,
 	}

@@ -16,62 +16,83 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// judgeReceiver starts the receiver, and tries each rule.
-func judgeReceiver(ctx context.Context, s settings, to *report, stderr io.Writer) error {
+// judgeReceiver starts the receiver, unless it runs already, and tries each rule.
+func judgeReceiver(ctx context.Context, s settings, to *report, _, stderr io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ca, err := newCA()
+	m, err := newMaterial(s)
 	if err != nil {
 		return err
 	}
-	operator := &coretest.Recorder{}
-	if s.address, err = startReceiver(ctx, s, ca, stderr, operator); err != nil {
-		return err
+	var operator *coretest.Recorder
+	if len(s.command) > 0 {
+		operator = &coretest.Recorder{}
+		if err := startReceiver(ctx, &s, m, stderr, operator); err != nil {
+			return err
+		}
 	}
 	shared, own := sharedChecks(operator, s), receiverChecks()
-	for _, of := range to.results {
-		rule := of.rule.ID
-		try := func(p *player) { p.try(rule) }
-		for _, check := range append(shared[rule], try, own[rule]) {
+	for _, of := range to.Results {
+		rule := of.rule
+		try := func(p *player) { p.try(rule.ID) }
+		for _, check := range append(shared[rule.ID], try, own[rule.ID]) {
 			if check == nil {
 				continue
 			}
 			to.run(ctx, of, func(v *verdict) {
-				check(&player{settings: s, ca: ca, verdict: v, operator: operator, id: core.RuntimeID("judge-" + rule)})
+				p := &player{settings: s, material: m, verdict: v, operator: operator}
+				p.id = core.RuntimeID("judge-" + rule.ID)
+				if m.given != nil {
+					p.id = core.RuntimeID(m.given.Leaf.Subject.CommonName)
+				}
+				p.skipWithout(rule.Needs)
+				check(p)
 			})
 		}
 	}
 	return nil
 }
 
-// startReceiver starts the command, and waits until it serves at the address that it returns.
+// startReceiver starts the command, and waits until it serves at the address of the settings.
 func startReceiver(
-	ctx context.Context, s settings, ca *testpki.CA, stderr io.Writer, operator *coretest.Recorder,
-) (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	ctx context.Context, s *settings, m material, stderr io.Writer, operator *coretest.Recorder,
+) error {
+	if s.address == "" {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		s.address = l.Addr().String()
+		_ = l.Close()
 	}
-	s.address = l.Addr().String()
-	_ = l.Close()
-	leaf, err := ca.Server("receiver", testpki.Options{})
+	leaf, err := m.ca.Server("receiver", testpki.Options{})
 	if err != nil {
-		return "", err
+		return err
 	}
-	e, err := newEndpoint(s, ca, leaf)
+	e, err := m.newEndpoint(*s, leaf)
 	if err != nil {
-		return "", err
+		return err
 	}
 	p, err := e.start(ctx, stderr, func(line []byte) { record(operator, line) })
 	if err != nil {
-		return "", err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
-	return s.address, await(ctx, s.address, p.ended)
+	return await(ctx, e.address, p.ended)
+}
+
+func (p *player) skipWithout(needs conformance.Needs) {
+	switch {
+	case needs >= conformance.Script && !p.script:
+		p.skip("needs a receiver that follows the script")
+	case needs >= conformance.Operator && p.operator == nil:
+		p.skip("needs a receiver that prints its deliveries")
+	}
 }
 
 // sharedChecks are those of the suite for receivers on every transport.
@@ -150,7 +171,9 @@ func (p *player) checkCertificates() {
 		"an expired certificate":             {NotAfter: time.Now().Add(-time.Minute)},
 		"a certificate that is for a server": {Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}},
 	} {
-		show(what, p.issue(p.ca, opts))
+		if p.ca != nil {
+			show(what, p.issue(p.ca, opts))
+		}
 	}
 	show("a certificate of another CA", p.issue(stranger, testpki.Options{}))
 }
@@ -185,6 +208,9 @@ func (p *player) checkElements() {
 func (p *player) checkNoneTaken() {
 	p.accepted("a valid batch", p.send(p.changed("valid")))
 	p.observe("the batch", func(_ int, names []string) bool { return slices.Contains(names, "valid") })
+	if p.operator == nil {
+		return
+	}
 	if _, names := p.deliveries(); slices.Contains(names, ofInvalidBatch) {
 		p.Error("an event of an invalid batch was taken")
 	}
@@ -252,6 +278,9 @@ func (p *player) deliveries() (resyncs int, names []string) {
 
 // observe waits until the deliveries are as expected.
 func (p *player) observe(what string, expected func(resyncs int, names []string) bool) {
+	if p.operator == nil {
+		return
+	}
 	for deadline := time.After(p.patience); !expected(p.deliveries()); {
 		ctx, cancel := context.WithTimeout(p.ctx, time.Second)
 		_ = p.operator.WaitCalls(ctx, len(p.operator.Calls())+1)

@@ -3,12 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/xml"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
@@ -61,27 +64,43 @@ func (v *verdict) skip(reason string) {
 	runtime.Goexit()
 }
 
-// report has the results of the rules of one end.
+// report has the results of the rules of one end. It is JUnit XML.
 type report struct {
-	end     conformance.End
-	results []*result
+	XMLName  xml.Name  `xml:"testsuite"`
+	Name     string    `xml:"name,attr"`
+	Tests    int       `xml:"tests,attr"`
+	Failures int       `xml:"failures,attr"`
+	Skips    int       `xml:"skipped,attr"`
+	Results  []*result `xml:"testcase"`
 
 	mu sync.Mutex
 }
 
 // result has the findings of the checks of a rule.
 type result struct {
+	Class   string   `xml:"classname,attr"`
+	Name    string   `xml:"name,attr"`
+	Time    float64  `xml:"time,attr"`
+	Failure *message `xml:"failure"`
+	Skipped *message `xml:"skipped"`
+
 	rule    conformance.Rule
 	verdict verdict
 	checks  int
 }
 
+type message struct {
+	Text string `xml:"message,attr"`
+}
+
 // newReport returns that of the rules of an end with such an ID, in their order.
 func newReport(end conformance.End, only *regexp.Regexp) *report {
-	r := &report{end: end}
+	r := &report{Name: "contract-v3." + string(end)}
 	for _, rule := range conformance.Rules() {
 		if rule.End == end && only.MatchString(rule.ID) {
-			r.results = append(r.results, &result{rule: rule})
+			r.Results = append(r.Results, &result{
+				Class: r.Name + "." + rule.Section, Name: rule.ID + ": " + rule.Says, rule: rule,
+			})
 		}
 	}
 	return r
@@ -89,7 +108,7 @@ func newReport(end conformance.End, only *regexp.Regexp) *report {
 
 // run calls a check in a goroutine of its own, and waits for its end.
 func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
-	v, ended := &verdict{ctx: ctx}, make(chan struct{})
+	v, started, ended := &verdict{ctx: ctx}, time.Now(), make(chan struct{})
 	go func() {
 		defer close(ended)
 		check(v)
@@ -98,44 +117,52 @@ func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of.checks++
+	of.Time += time.Since(started).Seconds()
 	of.verdict.faults = append(of.verdict.faults, v.faults...)
 	of.verdict.skipped = cmp.Or(of.verdict.skipped, v.skipped)
 }
 
-// The words for results in the table.
-const (
-	wordKept    = "ok"
-	wordBroken  = "FAIL"
-	wordSkipped = "skip"
-)
-
-// conclude returns the word for a result, and its lines.
-func (r *result) conclude() (word string, lines []string) {
-	switch {
-	case len(r.verdict.faults) > 0:
-		return wordBroken, r.verdict.faults
-	case r.checks == 0, r.verdict.skipped != "":
-		return wordSkipped, []string{cmp.Or(r.verdict.skipped, "no check ran")}
+// conclude returns the word for a result in the table, and its lines.
+func (r *report) conclude(of *result) (word string, lines []string) {
+	switch lines = of.verdict.faults; {
+	case len(lines) > 0:
+		r.Failures++
+		of.Failure = &message{strings.Join(lines, "\n")}
+		return "FAIL", lines
+	case of.checks == 0, of.verdict.skipped != "":
+		r.Skips++
+		of.Skipped = &message{cmp.Or(of.verdict.skipped, "no check ran")}
+		return "skip", []string{of.Skipped.Text}
 	default:
-		return wordKept, nil
+		return "ok", nil
 	}
 }
 
 // write prints the table, and fails if a rule is broken.
-func (r *report) write(out io.Writer) error {
-	count := make(map[string]int)
-	for _, of := range r.results {
-		word, lines := of.conclude()
-		count[word]++
+func (r *report) write(out io.Writer, junit string) error {
+	r.Tests = len(r.Results)
+	for _, of := range r.Results {
+		word, lines := r.conclude(of)
 		_, _ = fmt.Fprintf(out, "%-4s  %-19s %-20s %s\n", word, of.rule.ID, "#"+of.rule.Section, of.rule.Says)
 		for _, line := range lines {
 			_, _ = fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(line, "\n", "\n      "))
 		}
 	}
-	kept, broken := count[wordKept], count[wordBroken]
-	_, _ = fmt.Fprintf(out, "contract-v3.%s: %d rules kept, %d broken, %d skipped\n", r.end, kept, broken, count[wordSkipped])
-	if broken > 0 || kept == 0 {
-		return fmt.Errorf("%d rules are broken, %d kept", broken, kept)
+	kept := r.Tests - r.Failures - r.Skips
+	_, _ = fmt.Fprintf(out, "%s: %d rules kept, %d broken, %d skipped\n", r.Name, kept, r.Failures, r.Skips)
+	if junit != "" {
+		text, err := xml.MarshalIndent(r, "", "  ")
+		if err != nil {
+			return err
+		}
+		const mode = 0o644
+		text = append([]byte(xml.Header), text...)
+		if err := os.WriteFile(junit, text, mode); err != nil { //nolint:gosec // The user names the file.
+			return err
+		}
+	}
+	if r.Failures > 0 || kept == 0 {
+		return fmt.Errorf("%d rules are broken, %d kept", r.Failures, kept)
 	}
 	return nil
 }

@@ -20,16 +20,19 @@ import (
 )
 
 // judgeSender tries each rule with a sender of its own.
-func judgeSender(ctx context.Context, s settings, to *report, stderr io.Writer) error {
-	ca, err := newCA()
+func judgeSender(ctx context.Context, s settings, to *report, stdout, stderr io.Writer) error {
+	m, err := newMaterial(settings{})
 	if err != nil {
 		return err
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
-	const atOnce = 8
-	slots := make(chan struct{}, atOnce)
-	for _, of := range to.results {
+	slots := make(chan struct{}, 1)
+	if len(s.command) > 0 {
+		const atOnce = 8
+		slots = make(chan struct{}, atOnce)
+	}
+	for _, of := range to.Results {
 		for _, check := range senderChecks()[of.rule.ID] {
 			slots <- struct{}{}
 			group.Go(func() {
@@ -37,7 +40,10 @@ func judgeSender(ctx context.Context, s settings, to *report, stderr io.Writer) 
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
 				to.run(ctx, of, func(v *verdict) {
-					check(&farEnd{settings: s, ca: ca, verdict: v, stderr: stderr, news: make(chan struct{}, 1)})
+					check(&farEnd{
+						settings: s, material: m, verdict: v, stdout: stdout, stderr: stderr,
+						news: make(chan struct{}, 1),
+					})
 				})
 			})
 		}
@@ -459,7 +465,7 @@ func (f *farEnd) checkRotation() {
 	old := with(f.await("the event", func(all []*arrival) bool { return len(with(all, "a")) > 0 }), "a")[0]
 	renewed, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
-	f.must(f.endpoint.write(renewed))
+	f.must(f.write(f.endpoint, renewed))
 	const wait = 30 * time.Second
 	all := with(f.awaitFor(f.patience+2*wait, "the event with the new certificate", took("a")), "a")
 	if last := all[len(all)-1].TLS.PeerCertificates[0]; last.Equal(old.TLS.PeerCertificates[0]) {

@@ -15,6 +15,21 @@ const (
 	Forwarder End = "forwarder"
 )
 
+// Needs says how much more than the contract a check needs.
+type Needs int
+
+// The needs of checks.
+const (
+	// Wire is the contract itself.
+	Wire Needs = iota
+	// Script is a receiver that follows the script of coretest.ScriptedParts.
+	Script
+	// Operator is a receiver that prints the deliveries of its operator.
+	Operator
+	// Single is a sender that speaks contracts v1 and v2, too.
+	Single
+)
+
 // Rule is one rule of the contract.
 type Rule struct {
 	End End
@@ -24,7 +39,8 @@ type Rule struct {
 	// docs/guide/extending.md.
 	Section string
 	// Says is the rule in short.
-	Says string
+	Says  string
+	Needs Needs
 }
 
 // Rules returns all rules, those of an end in the order of their checks.
@@ -32,94 +48,94 @@ func Rules() []Rule { return slices.Concat(receiverRules(), senderRules(), forwa
 
 func receiverRules() []Rule {
 	return []Rule{
-		{Receiver, "accepted", "answers", "acknowledges events with 202 without a body; the operator gets them"},
-		{Receiver, "tls", "transport", "speaks TLS 1.3 and nothing older"},
-		{Receiver, "certificate", "receiver", "takes nothing without a client certificate, or with a wrong one"},
-		{Receiver, "media-type", "transport", "ignores parameters of the media type, and answers 415 to another"},
-		{Receiver, "protocol", "transport", "speaks HTTP/1.1 or HTTP/2"},
-		{Receiver, "unknown-length", "transport", "takes a body without Content-Length"},
-		{Receiver, "size", "transport", "takes 262144 bytes, and answers 413 to more"},
-		{Receiver, "elements", "transport", "takes 500 elements, and refuses 501"},
-		{Receiver, "unknown-members", "events", "ignores unknown attributes and members"},
-		{Receiver, "attributes", "events", "refuses attributes above 512 bytes, and an event without id"},
-		{Receiver, "base64", "events", "reads data_base64"},
-		{Receiver, "names", "type-changed", "refuses names above 253 bytes, and an owner that is not whole"},
-		{Receiver, "resync", "type-resync", "takes a resync with and without data and owner"},
-		{Receiver, "invalid", "invalid-batches", "answers 400 to an invalid batch, and takes none of its events"},
-		{Receiver, "hostile", "invalid-batches", "answers 400 to hostile bodies, and goes on"},
-		{Receiver, "cut-off", "receiver", "goes on after a body that ends early"},
-		{Receiver, "again", "receiver", "takes an event more than once"},
-		{Receiver, "claim", "receiver", "answers 403 to a source that is not that of the certificate"},
-		{Receiver, "unknown-manager", "answers", "answers 404 with unknown_manager"},
-		{Receiver, "too-fast", "answers", "answers 429 with Retry-After to a runtime that is too fast"},
-		{Receiver, "share", "receiver", "limits each runtime, and no other one with it"},
-		{Receiver, "heartbeat", "heartbeats", "takes a heartbeat alone, and behind events"},
-		{Receiver, "heartbeat-limits", "heartbeats", "refuses above 32 reasons, 64 fingerprints, 512 bytes"},
-		{Receiver, "path-check", "numbering", "acknowledges a lone last heartbeat of an unknown epoch"},
-		{Receiver, "new-epoch", "numbering", "asks for a resync at an epoch that begins without one"},
-		{Receiver, "gap", "numbering", "asks for a resync at a gap, and not at retries and refused events"},
-		{Receiver, "ahead", "heartbeats", "asks for a resync at a heartbeat with a higher sequence"},
-		{Receiver, "went-back", "numbering", "asks for a resync at a heartbeat with a lower sequence"},
-		{Receiver, "not-ready", "answers", "answers 503 for all while it cannot verify"},
-		{Receiver, "forbidden-sender", "refusals-by-index", "answers 403 for all if it refuses the sender"},
-		{Receiver, "partial", "refusals-by-index", "names an event that fails, and takes the others"},
-		{Receiver, "all-refused", "refusals-by-index", "names all events if each fails for itself"},
-		{Receiver, "operator-not-ready", "receiver", "loses nothing if the operator is not ready once"},
-		{Receiver, "single", "contracts-v1-and-v2", "answers 200 to v1 and v2, and 400, 413 and 415 as v3 does"},
+		{Receiver, "accepted", "answers", "acknowledges events with 202 without a body; the operator gets them", Wire},
+		{Receiver, "tls", "transport", "speaks TLS 1.3 and nothing older", Wire},
+		{Receiver, "certificate", "receiver", "takes nothing without a client certificate, or with a wrong one", Wire},
+		{Receiver, "media-type", "transport", "ignores parameters of the media type, and answers 415 to another", Wire},
+		{Receiver, "protocol", "transport", "speaks HTTP/1.1 or HTTP/2", Wire},
+		{Receiver, "unknown-length", "transport", "takes a body without Content-Length", Wire},
+		{Receiver, "size", "transport", "takes 262144 bytes, and answers 413 to more", Wire},
+		{Receiver, "elements", "transport", "takes 500 elements, and refuses 501", Wire},
+		{Receiver, "unknown-members", "events", "ignores unknown attributes and members", Wire},
+		{Receiver, "attributes", "events", "refuses attributes above 512 bytes, and an event without id", Wire},
+		{Receiver, "base64", "events", "reads data_base64", Wire},
+		{Receiver, "names", "type-changed", "refuses names above 253 bytes, and an owner that is not whole", Wire},
+		{Receiver, "resync", "type-resync", "takes a resync with and without data and owner", Wire},
+		{Receiver, "invalid", "invalid-batches", "answers 400 to an invalid batch, and takes none of its events", Wire},
+		{Receiver, "hostile", "invalid-batches", "answers 400 to hostile bodies, and goes on", Wire},
+		{Receiver, "cut-off", "receiver", "goes on after a body that ends early", Wire},
+		{Receiver, "again", "receiver", "takes an event more than once", Wire},
+		{Receiver, "claim", "receiver", "answers 403 to a source that is not that of the certificate", Wire},
+		{Receiver, "unknown-manager", "answers", "answers 404 with unknown_manager", Wire},
+		{Receiver, "too-fast", "answers", "answers 429 with Retry-After to a runtime that is too fast", Wire},
+		{Receiver, "share", "receiver", "limits each runtime, and no other one with it", Wire},
+		{Receiver, "heartbeat", "heartbeats", "takes a heartbeat alone, and behind events", Wire},
+		{Receiver, "heartbeat-limits", "heartbeats", "refuses above 32 reasons, 64 fingerprints, 512 bytes", Wire},
+		{Receiver, "path-check", "numbering", "acknowledges a lone last heartbeat of an unknown epoch", Wire},
+		{Receiver, "new-epoch", "numbering", "asks for a resync at an epoch that begins without one", Operator},
+		{Receiver, "gap", "numbering", "asks for a resync at a gap, and not at retries and refused events", Operator},
+		{Receiver, "ahead", "heartbeats", "asks for a resync at a heartbeat with a higher sequence", Operator},
+		{Receiver, "went-back", "numbering", "asks for a resync at a heartbeat with a lower sequence", Operator},
+		{Receiver, "not-ready", "answers", "answers 503 for all while it cannot verify", Script},
+		{Receiver, "forbidden-sender", "refusals-by-index", "answers 403 for all if it refuses the sender", Script},
+		{Receiver, "partial", "refusals-by-index", "names an event that fails, and takes the others", Script},
+		{Receiver, "all-refused", "refusals-by-index", "names all events if each fails for itself", Script},
+		{Receiver, "operator-not-ready", "receiver", "loses nothing if the operator is not ready once", Script},
+		{Receiver, "single", "contracts-v1-and-v2", "answers 200 to v1 and v2, and 400, 413 and 415 as v3 does", Wire},
 	}
 }
 
 func senderRules() []Rule {
 	return []Rule{
-		{Sender, "refused-sender", "answers", "retries after 30 s at 401, 403 and a gateway's 400"},
-		{Sender, "rotation", "answers", "retries with a new certificate"},
-		{Sender, "request", "transport", "posts with media type, size and certificate, over TLS 1.3"},
-		{Sender, "server-certificate", "transport", "sends nothing to a server that it cannot trust"},
-		{Sender, "redirect", "transport", "follows no redirect, and keeps the events"},
-		{Sender, "limits", "transport", "sends at most 262144 bytes and 500 elements at once, and loses none"},
-		{Sender, "claim", "events", "claims the runtime of its certificate, and has an id for each event"},
-		{Sender, "content", "type-changed", "names the object and its kind"},
-		{Sender, "resync-first", "sender", "asks for a resync when it starts"},
-		{Sender, "epoch", "numbering", "takes a new epoch when it starts"},
-		{Sender, "sequence", "numbering", "numbers events from 1 without gaps, one request at a time"},
-		{Sender, "retry", "numbering", "keeps number and id in a retry"},
-		{Sender, "merge", "numbering", "sends a newer event of the object with another id"},
-		{Sender, "heartbeat", "heartbeats", "sends numbered heartbeats with the highest sequence"},
-		{Sender, "last", "sender", "delivers at its end, and sends the last heartbeat"},
-		{Sender, "silent-end", "sender", "sends no last heartbeat if events are left"},
-		{Sender, "acknowledged", "answers", "forgets events at 202"},
-		{Sender, "foreign-success", "answers", "keeps events at another 2xx, or at one with a body"},
-		{Sender, "retry-after", "answers", "waits for Retry-After at 429 and 503"},
-		{Sender, "backoff", "sender", "doubles the waits of its retries"},
-		{Sender, "dropped", "answers", "drops an event that gets 400, 413 or 415 alone, and asks for a resync"},
-		{Sender, "kept", "answers", "keeps events at any other answer"},
-		{Sender, "hostile", "answers", "keeps events at answers that are garbage"},
-		{Sender, "partial", "refusals-by-index", "retries a refused event alone, and lets none wait for it"},
-		{Sender, "index-outside", "refusals-by-index", "takes an answer with a wrong index as one for all"},
-		{Sender, "single", "contracts-v1-and-v2", "sends single events of v1 and v2, and keeps each until 200"},
+		{Sender, "refused-sender", "answers", "retries after 30 s at 401, 403 and a gateway's 400", Wire},
+		{Sender, "rotation", "answers", "retries with a new certificate", Wire},
+		{Sender, "request", "transport", "posts with media type, size and certificate, over TLS 1.3", Wire},
+		{Sender, "server-certificate", "transport", "sends nothing to a server that it cannot trust", Wire},
+		{Sender, "redirect", "transport", "follows no redirect, and keeps the events", Wire},
+		{Sender, "limits", "transport", "sends at most 262144 bytes and 500 elements at once, and loses none", Wire},
+		{Sender, "claim", "events", "claims the runtime of its certificate, and has an id for each event", Wire},
+		{Sender, "content", "type-changed", "names the object and its kind", Wire},
+		{Sender, "resync-first", "sender", "asks for a resync when it starts", Wire},
+		{Sender, "epoch", "numbering", "takes a new epoch when it starts", Wire},
+		{Sender, "sequence", "numbering", "numbers events from 1 without gaps, one request at a time", Wire},
+		{Sender, "retry", "numbering", "keeps number and id in a retry", Wire},
+		{Sender, "merge", "numbering", "sends a newer event of the object with another id", Wire},
+		{Sender, "heartbeat", "heartbeats", "sends numbered heartbeats with the highest sequence", Wire},
+		{Sender, "last", "sender", "delivers at its end, and sends the last heartbeat", Wire},
+		{Sender, "silent-end", "sender", "sends no last heartbeat if events are left", Wire},
+		{Sender, "acknowledged", "answers", "forgets events at 202", Wire},
+		{Sender, "foreign-success", "answers", "keeps events at another 2xx, or at one with a body", Wire},
+		{Sender, "retry-after", "answers", "waits for Retry-After at 429 and 503", Wire},
+		{Sender, "backoff", "sender", "doubles the waits of its retries", Wire},
+		{Sender, "dropped", "answers", "drops an event that gets 400, 413 or 415 alone, and asks for a resync", Wire},
+		{Sender, "kept", "answers", "keeps events at any other answer", Wire},
+		{Sender, "hostile", "answers", "keeps events at answers that are garbage", Wire},
+		{Sender, "partial", "refusals-by-index", "retries a refused event alone, and lets none wait for it", Wire},
+		{Sender, "index-outside", "refusals-by-index", "takes an answer with a wrong index as one for all", Wire},
+		{Sender, "single", "contracts-v1-and-v2", "sends single events of v1 and v2, and keeps each until 200", Single},
 	}
 }
 
 func forwarderRules() []Rule {
 	const section = "transport-of-your-own"
 	return []Rule{
-		{Forwarder, "context", section, "returns soon after its context ends, with the error of it"},
-		{Forwarder, "empty", section, "sends nothing for an empty batch"},
-		{Forwarder, "content", section, "delivers objects, owners and details"},
-		{Forwarder, "resync", section, "delivers a resync as one"},
-		{Forwarder, "claim", section, "delivers source and epoch"},
-		{Forwarder, "numbers", section, "delivers sequences and IDs"},
-		{Forwarder, "heartbeat", section, "delivers a heartbeat alone, and behind events"},
-		{Forwarder, "order", section, "delivers events in their order, and names those that it does not send"},
-		{Forwarder, "concurrent", section, "serves concurrent calls"},
-		{Forwarder, "batch", section, "neither changes nor keeps the batch"},
-		{Forwarder, "permanent", section, "returns a permanent error for a refusal for good"},
-		{Forwarder, "refused-sender", section, "has an error of its own for an unknown or forbidden sender"},
-		{Forwarder, "unknown-manager", section, "returns core.ErrUnknownManager for one that is not served"},
-		{Forwarder, "not-ready", section, "returns core.ErrNotReady with the wait that the far end asks for"},
-		{Forwarder, "unreachable", section, "returns a retryable error without a far end"},
-		{Forwarder, "partial", section, "names the events that were refused, and no others"},
-		{Forwarder, "unsendable", section, "names an event that it cannot carry, and sends the others"},
-		{Forwarder, "recovers", section, "works again after failures"},
+		{Forwarder, "context", section, "returns soon after its context ends, with the error of it", Wire},
+		{Forwarder, "empty", section, "sends nothing for an empty batch", Wire},
+		{Forwarder, "content", section, "delivers objects, owners and details", Wire},
+		{Forwarder, "resync", section, "delivers a resync as one", Wire},
+		{Forwarder, "claim", section, "delivers source and epoch", Wire},
+		{Forwarder, "numbers", section, "delivers sequences and IDs", Wire},
+		{Forwarder, "heartbeat", section, "delivers a heartbeat alone, and behind events", Wire},
+		{Forwarder, "order", section, "delivers events in their order, and names those that it does not send", Wire},
+		{Forwarder, "concurrent", section, "serves concurrent calls", Wire},
+		{Forwarder, "batch", section, "neither changes nor keeps the batch", Wire},
+		{Forwarder, "permanent", section, "returns a permanent error for a refusal for good", Wire},
+		{Forwarder, "refused-sender", section, "has an error of its own for an unknown or forbidden sender", Wire},
+		{Forwarder, "unknown-manager", section, "returns core.ErrUnknownManager for one that is not served", Wire},
+		{Forwarder, "not-ready", section, "returns core.ErrNotReady with the wait that the far end asks for", Wire},
+		{Forwarder, "unreachable", section, "returns a retryable error without a far end", Wire},
+		{Forwarder, "partial", section, "names the events that were refused, and no others", Wire},
+		{Forwarder, "unsendable", section, "names an event that it cannot carry, and sends the others", Wire},
+		{Forwarder, "recovers", section, "works again after failures", Wire},
 	}
 }

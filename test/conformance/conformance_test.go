@@ -5,12 +5,12 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -42,23 +42,36 @@ type results map[string]bool
 // judge runs the program, and returns what its report says.
 func judge(t *testing.T, program, fault string, args ...string) results {
 	t.Helper()
+	junit := filepath.Join(t.TempDir(), "junit.xml")
 	end := args[0]
-	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd := exec.CommandContext(t.Context(), program, append([]string{end, "-junit", junit}, args[1:]...)...)
 	cmd.Env = append(os.Environ(), endVariable+"="+end, faultVariable+"="+fault)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	table, err := cmd.Output()
 	t.Logf("%s %s\n%s", end, fault, table)
-	kept, count := results{}, map[string]int{}
-	for _, row := range regexp.MustCompile(`(?m)^(ok|FAIL|skip) +(\S+) +#`).FindAllStringSubmatch(string(table), -1) {
-		count[row[1]]++
-		kept[row[2]] = row[1] != "FAIL"
+	var report struct {
+		Failures int `xml:"failures,attr"`
+		Skipped  int `xml:"skipped,attr"`
+		Cases    []struct {
+			Name    string    `xml:"name,attr"`
+			Failure *struct{} `xml:"failure"`
+		} `xml:"testcase"`
+	}
+	text, readErr := os.ReadFile(junit)
+	if readErr != nil || xml.Unmarshal(text, &report) != nil {
+		t.Fatalf("no report: %v, %v\n%s", err, readErr, &stderr)
 	}
 	var exit *exec.ExitError
 	whole := end == "receiver" || slices.Contains(args, "-single")
-	if failed := errors.As(err, &exit) && exit.ExitCode() == 1; failed != (count["FAIL"] > 0) || count["skip"] > 0 && whole {
+	if failed := errors.As(err, &exit) && exit.ExitCode() == 1; failed != (report.Failures > 0) || report.Skipped > 0 && whole {
 		t.Errorf("%d rules are broken and %d skipped, and the program ended with %v\n%s",
-			count["FAIL"], count["skip"], err, &stderr)
+			report.Failures, report.Skipped, err, &stderr)
+	}
+	kept := results{}
+	for _, c := range report.Cases {
+		rule, _, _ := strings.Cut(c.Name, ":")
+		kept[rule] = c.Failure == nil
 	}
 	return kept
 }

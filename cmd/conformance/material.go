@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,30 +21,68 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
+// material issues certificates, or has one that was given.
+type material struct {
+	ca    *testpki.CA
+	roots *x509.CertPool
+	given *tls.Certificate
+}
+
+func newMaterial(s settings) (m material, err error) {
+	if len(s.command) > 0 || s.files.Certificate == "" {
+		m.ca, err = testpki.NewCA("runtime-watcher-conformance", testpki.Options{})
+		if err == nil {
+			m.roots = m.ca.Pool()
+		}
+		return m, err
+	}
+	pair, err := tls.LoadX509KeyPair(s.files.Certificate, s.files.Key)
+	if err != nil {
+		return m, err
+	}
+	pem, err := os.ReadFile(s.files.CA)
+	m.given, m.roots = &pair, x509.NewCertPool()
+	if !m.roots.AppendCertsFromPEM(pem) {
+		err = errors.Join(err, fmt.Errorf("%s: no certificate", s.files.CA))
+	}
+	return m, err
+}
+
+// runtime returns the certificate of a runtime, if there is one.
+func (m material) runtime(id core.RuntimeID) (tls.Certificate, error) {
+	if m.given == nil {
+		leaf, err := m.ca.Client(string(id), testpki.Options{})
+		if err != nil {
+			return tls.Certificate{}, err
+		}
+		return leaf.TLS, nil
+	}
+	if cn := m.given.Leaf.Subject.CommonName; cn != string(id) {
+		return tls.Certificate{}, fmt.Errorf("needs a certificate of %s, and has that of %s", id, cn)
+	}
+	return *m.given, nil
+}
+
 // endpoint has the settings of an end under test: an address, and files with key material.
 type endpoint struct {
 	settings
 
-	ca     *testpki.CA
 	volume *testpki.Volume
 }
 
 // newEndpoint writes the files of a leaf into a folder.
-func newEndpoint(s settings, ca *testpki.CA, leaf *testpki.Leaf) (*endpoint, error) {
+func (m material) newEndpoint(s settings, leaf *testpki.Leaf) (*endpoint, error) {
 	dir, err := os.MkdirTemp(s.dir, "")
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{s, ca, testpki.NewVolume(dir)}
-	return e, e.write(leaf)
+	e := &endpoint{s, testpki.NewVolume(dir)}
+	return e, m.write(e, leaf)
 }
 
 // write replaces the files.
-func (e *endpoint) write(leaf *testpki.Leaf) error { return e.volume.Write(testpki.Files(leaf, e.ca)) }
-
-// newCA returns the CA of all certificates.
-func newCA() (*testpki.CA, error) {
-	return testpki.NewCA("runtime-watcher-conformance", testpki.Options{})
+func (m material) write(e *endpoint, leaf *testpki.Leaf) error {
+	return e.volume.Write(testpki.Files(leaf, m.ca))
 }
 
 // environment returns the settings as variables.
