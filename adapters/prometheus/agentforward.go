@@ -39,8 +39,8 @@ func (a *Agent) measureForwarding(f *factory, managers *managers) {
 
 	unknown := f.counters("contract_unknown_total",
 		"Attempts to forward that the control plane answers as if it does not know the contract.", labelManager)
-	for _, manager := range managers.all() {
-		unknown.WithLabelValues(string(manager))
+	for _, manager := range managers.values() {
+		unknown.WithLabelValues(manager)
 	}
 	a.ContractUnknown = func(manager core.Manager) { unknown.WithLabelValues(managers.value(manager)).Inc() }
 }

@@ -11,7 +11,7 @@ const decisionRefused = "refused"
 
 // measureWebhook makes the metrics of admission reviews.
 func (a *Agent) measureWebhook(f *factory, managers *managers) {
-	var decisions, problems, reasons, places, causes vocabulary
+	var decisions, reasons vocabulary
 	durations := f.histograms("admission_duration_seconds",
 		"Time to answer a request of the webhook, by decision.", admissionBuckets(), labelDecision)
 	reviews := f.counters("admission_reviews_total",
@@ -33,22 +33,15 @@ func (a *Agent) measureWebhook(f *factory, managers *managers) {
 		refusals.WithLabelValues(code(status), reasons.value(reason)).Inc()
 	}
 
-	owners := f.counters("admission_owner_problems_total",
-		"Reviews of objects with a missing or malformed owner.", labelManager, labelProblem)
-	a.OwnerProblem = func(manager core.Manager, problem string) {
-		owners.WithLabelValues(managers.value(manager), problems.value(problem)).Inc()
-	}
-
-	panics := f.counters("admission_panics_total",
+	a.OwnerProblem = f.countBy(managers, "admission_owner_problems_total",
+		"Reviews of objects with a missing or malformed owner.", labelProblem)
+	a.Panicked = f.count("admission_panics_total",
 		"Panics caught while a request of the webhook was answered, by place.", labelPlace)
-	a.Panicked = func(place string) { panics.WithLabelValues(places.value(place)).Inc() }
+	a.HandshakeFailed = f.count("tls_handshake_failures_total",
+		"Connections to the webhook with a failed TLS handshake, by cause.", labelCause)
 
 	inFlight := f.gauge("admission_in_flight", "Requests of the webhook in progress.")
 	a.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
-
-	handshakes := f.counters("tls_handshake_failures_total",
-		"Connections to the webhook with a failed TLS handshake, by cause.", labelCause)
-	a.HandshakeFailed = func(cause string) { handshakes.WithLabelValues(causes.value(cause)).Inc() }
 }
 
 // admissionBuckets are fine below 1 ms, the limit for the time that the agent may add to a write.

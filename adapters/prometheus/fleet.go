@@ -3,6 +3,7 @@ package prometheus
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -15,10 +16,8 @@ import (
 type fleetCollector struct {
 	descs
 
-	fleet      *fleet.Fleet
-	managers   map[core.Manager]struct{} // of the options
-	max        int
-	perRuntime int
+	fleet *fleet.Fleet
+	opts  Options
 
 	runtimes, pending, oldest, expiry, resyncs, resyncsToCome, untracked *prom.Desc
 	state, heard, oldestOf                                               *prom.Desc
@@ -35,22 +34,9 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) erro
 	if watched == nil {
 		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
 	}
-	return register(reg, newFleetCollector(watched, opts))
-}
-
-func newFleetCollector(watched *fleet.Fleet, opts Options) *fleetCollector {
-	c := &fleetCollector{
-		fleet:      watched,
-		managers:   make(map[core.Manager]struct{}),
-		max:        opts.MaxManagers,
-		perRuntime: opts.PerRuntime,
-		descs:      descs{word: "fleet"},
-	}
+	c := &fleetCollector{descs: descs{word: "fleet"}, fleet: watched, opts: opts}
 	c.describe()
-	for _, manager := range opts.Managers {
-		c.managers[manager] = struct{}{}
-	}
-	return c
+	return register(reg, c)
 }
 
 func (c *fleetCollector) describe() {
@@ -78,39 +64,38 @@ func (c *fleetCollector) describe() {
 // Collect implements [prom.Collector].
 func (c *fleetCollector) Collect(metrics chan<- prom.Metric) {
 	summaries := c.fleet.Summaries()
-	for manager := range c.managers {
+	for _, manager := range c.opts.Managers {
 		if summaries[manager] == nil {
 			summaries[manager] = &fleet.Summary{}
 		}
 	}
-	for i, manager := range c.inOrder(summaries) {
-		if i == c.max {
-			break
-		}
+	managers := c.inOrder(summaries)
+	for _, manager := range managers[:min(len(managers), c.opts.MaxManagers)] {
 		c.collectManager(metrics, string(manager), summaries[manager])
 	}
-	if c.perRuntime > 0 {
+	if c.opts.PerRuntime > 0 {
 		c.collectRuntimes(metrics)
 	}
 }
 
 // inOrder returns the managers, those of the options first.
 func (c *fleetCollector) inOrder(summaries map[core.Manager]*fleet.Summary) []core.Manager {
-	managers := make([]core.Manager, 0, len(summaries))
-	for manager := range summaries {
-		if validManager(manager) {
-			managers = append(managers, manager)
-		}
-	}
-	slices.SortFunc(managers, func(a, b core.Manager) int { return cmp.Or(c.rank(a)-c.rank(b), cmp.Compare(a, b)) })
+	isOther := func(m core.Manager) bool { return !slices.Contains(c.opts.Managers, m) }
+	managers := slices.DeleteFunc(slices.Sorted(maps.Keys(summaries)), func(m core.Manager) bool { return !validManager(m) })
+	slices.SortStableFunc(managers, func(a, b core.Manager) int { return falseFirst(isOther(a), isOther(b)) })
 	return managers
 }
 
-func (c *fleetCollector) rank(manager core.Manager) int {
-	if _, configured := c.managers[manager]; configured {
+// falseFirst compares two values.
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
 		return 0
+	case b:
+		return -1
+	default:
+		return 1
 	}
-	return 1
 }
 
 // collectManager exposes every state, reason and cause, also at zero, so that alerts can compare.
@@ -137,21 +122,15 @@ func (c *fleetCollector) collectRuntimes(metrics chan<- prom.Metric) {
 		return true
 	})
 	slices.SortFunc(all, func(a, b fleet.Status) int {
-		return cmp.Or(freshLast(&a)-freshLast(&b), cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
+		return cmp.Or(falseFirst(a.State == fleet.Fresh, b.State == fleet.Fresh),
+			cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
 	})
-	for _, s := range all[:min(len(all), c.perRuntime)] {
+	for _, s := range all[:min(len(all), c.opts.PerRuntime)] {
 		labels := []string{string(s.Runtime), string(s.Manager)}
 		metrics <- gauge(c.state, 1, append(labels, string(s.State), s.Reason)...)
 		metrics <- gauge(c.heard, float64(s.LastSeen.UnixMilli())/1e3, labels...)
 		metrics <- gauge(c.oldestOf, oldest(&s), labels...)
 	}
-}
-
-func freshLast(s *fleet.Status) int {
-	if s.State == fleet.Fresh {
-		return 1
-	}
-	return 0
 }
 
 func oldest(s *fleet.Status) (seconds float64) {

@@ -26,22 +26,15 @@ func NewInformer(opts Options) (*Informer, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	var decisions, reasons vocabulary
 	f, managers := &factory{word: "agent"}, newManagers(opts)
-	changes := f.counters("informer_changes_total",
-		"Changes of watched objects that the informer observed, by decision.", labelManager, labelDecision)
-	failures := f.counters("informer_failures_total",
-		"Failed attempts of the informer to establish a watch.", labelManager, labelReason)
 	last := f.gauges("informer_last_proof_timestamp_seconds",
 		"Time at which the API server last showed that a watch works, in Unix time.", labelManager)
 	return &Informer{
-		Observed: func(manager core.Manager, decision string) {
-			changes.WithLabelValues(managers.value(manager), decisions.value(decision)).Inc()
-		},
+		Observed: f.countBy(managers, "informer_changes_total",
+			"Changes of watched objects that the informer observed, by decision.", labelDecision),
 		Proved: func(manager core.Manager) { last.WithLabelValues(managers.value(manager)).SetToCurrentTime() },
-		Failed: func(manager core.Manager, reason string) {
-			failures.WithLabelValues(managers.value(manager), reasons.value(reason)).Inc()
-		},
+		Failed: f.countBy(managers, "informer_failures_total",
+			"Failed attempts of the informer to establish a watch.", labelReason),
 		Collector: f,
 	}, nil
 }

@@ -22,9 +22,8 @@ const (
 type installationsCollector struct {
 	descs
 
-	read       func() fleet.Installations
-	max        int
-	perRuntime int
+	read func() fleet.Installations
+	opts Options
 
 	runtimes, neverHeard, phase, waiting, overdue, problem, repairs *prom.Desc
 }
@@ -41,13 +40,12 @@ func RegisterInstallations(reg prom.Registerer, read func() fleet.Installations,
 	if read == nil {
 		return fmt.Errorf("%w: the function that reads is nil, want one", errOptions)
 	}
-	return register(reg, newInstallationsCollector(read, opts))
+	c := &installationsCollector{descs: descs{word: "installation"}, read: read, opts: opts}
+	c.describe()
+	return register(reg, c)
 }
 
-func newInstallationsCollector(read func() fleet.Installations, opts Options) *installationsCollector {
-	c := &installationsCollector{
-		descs: descs{word: "installation"}, read: read, max: opts.MaxManagers, perRuntime: opts.PerRuntime,
-	}
+func (c *installationsCollector) describe() {
 	c.runtimes = c.desc("runtimes", "Runtimes in each state of the agent's installation, by reason.",
 		labelState, labelReason)
 	c.neverHeard = c.desc("never_heard_runtimes",
@@ -60,7 +58,6 @@ func newInstallationsCollector(read func() fleet.Installations, opts Options) *i
 	c.repairs = c.desc("repairs_total",
 		"Reconciles that applied all objects of an agent, because the fleet found that it does not watch.")
 	c.problem = c.desc("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem)
-	return c
 }
 
 // Collect implements [prom.Collector].
@@ -73,7 +70,7 @@ func (c *installationsCollector) Collect(metrics chan<- prom.Metric) {
 
 	silent := make(map[core.RuntimeID]struct{})
 	for i, manager := range slices.Sorted(maps.Keys(all.NeverHeard)) {
-		if i < c.max {
+		if i < c.opts.MaxManagers {
 			metrics <- gauge(c.neverHeard, float64(len(all.NeverHeard[manager])), string(manager))
 		}
 		for _, id := range all.NeverHeard[manager] {
@@ -95,7 +92,7 @@ func (c *installationsCollector) Collect(metrics chan<- prom.Metric) {
 }
 
 func (c *installationsCollector) collectProblem(metrics chan<- prom.Metric, problem string, ids []core.RuntimeID) {
-	for _, id := range ids[:min(len(ids), c.perRuntime)] {
+	for _, id := range ids[:min(len(ids), c.opts.PerRuntime)] {
 		metrics <- gauge(c.problem, 1, string(id), problem)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 const (
@@ -46,25 +48,29 @@ type vocabulary struct {
 
 // value returns word, or "other" when there is no room for it. An empty word stays empty.
 func (v *vocabulary) value(word string) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-
-	if _, ok := v.seen[word]; ok || word == "" {
+	// A value that is not UTF-8 makes the whole scrape fail.
+	isValid := func() bool { return len(word) <= maxValueBytes && utf8.ValidString(word) }
+	if word == "" || v.take(word, maxValues, isValid) {
 		return word
 	}
+	return otherValue
+}
 
-	// A value that is not UTF-8 makes the whole scrape fail.
-	if len(v.seen) >= maxValues || len(word) > maxValueBytes || !utf8.ValidString(word) {
-		return otherValue
+// take reports whether word is known, or valid and among the first words.
+func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, known := v.seen[word]; known {
+		return true
 	}
-
+	if len(v.seen) >= most || !isValid() {
+		return false
+	}
 	if v.seen == nil {
 		v.seen = make(map[string]struct{})
 	}
-
 	v.seen[word] = struct{}{}
-
-	return word
+	return true
 }
 
 // values returns the words that have values of their own.
@@ -72,6 +78,38 @@ func (v *vocabulary) values() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Collect(maps.Keys(v.seen))
+}
+
+// otherManager is the value of the label "manager" for all managers without series of their own. It
+// is no valid name of a manager.
+const otherManager = "_other"
+
+// managers bounds the values of the label "manager". It is safe for concurrent use.
+type managers struct {
+	vocabulary
+
+	max int
+}
+
+func newManagers(opts Options) *managers {
+	m := &managers{max: opts.MaxManagers}
+	for _, manager := range opts.Managers {
+		m.value(manager)
+	}
+	return m
+}
+
+// value returns the manager, or "_other" when its name is invalid or there is no room for it.
+func (m *managers) value(manager core.Manager) string {
+	if m.take(string(manager), m.max, func() bool { return validManager(manager) }) {
+		return string(manager)
+	}
+	return otherManager
+}
+
+func validManager(manager core.Manager) bool {
+	_, err := core.ParseManager(string(manager))
+	return err == nil
 }
 
 // code returns the label value of an HTTP status.

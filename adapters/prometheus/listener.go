@@ -30,18 +30,13 @@ func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 	if err := check(reg, opts); err != nil {
 		return nil, err
 	}
-	var causes, reasons vocabulary
 	f := &factory{word: "listener"}
 	l := &Listener{certificates: newCertificates(f)}
 	l.measureRequests(f, newManagers(opts), opts.Aliases)
-
-	handshakes := f.counters("tls_handshake_failures_total",
+	l.Hooks.HandshakeFailed = f.count("tls_handshake_failures_total",
 		"Connections with a failed TLS handshake, by cause.", labelCause)
-	l.Hooks.HandshakeFailed = func(cause string) { handshakes.WithLabelValues(causes.value(cause)).Inc() }
-
-	drops := f.counters("connections_dropped_total",
+	l.Hooks.ConnectionDropped = f.count("connections_dropped_total",
 		"Connections that were closed for the limit, by reason.", labelReason)
-	l.Hooks.ConnectionDropped = func(reason string) { drops.WithLabelValues(reasons.value(reason)).Inc() }
 	if err := register(reg, f); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package prometheus
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,40 +34,29 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxManagers == 0 {
-		o.MaxManagers = defaultMaxManagers
-	}
+	o.MaxManagers = cmp.Or(o.MaxManagers, defaultMaxManagers)
 	return o
 }
 
 func (o Options) validate() error {
 	var wrong []error
-
 	if o.MaxManagers < 0 {
 		wrong = append(wrong, fmt.Errorf("MaxManagers is %d, want at least 1", o.MaxManagers))
+	} else if len(o.Managers) > o.MaxManagers {
+		wrong = append(wrong, fmt.Errorf("%d Managers, want at most MaxManagers, %d", len(o.Managers), o.MaxManagers))
 	}
-
 	if o.PerRuntime < 0 {
 		wrong = append(wrong, fmt.Errorf("PerRuntime is %d, want at least 0", o.PerRuntime))
 	}
-
-	if o.MaxManagers > 0 && len(o.Managers) > o.MaxManagers {
-		wrong = append(wrong, fmt.Errorf("%d Managers, want at most MaxManagers, %d", len(o.Managers), o.MaxManagers))
-	}
-
 	for i, manager := range o.Managers {
-		if _, err := core.ParseManager(string(manager)); err != nil {
-			wrong = append(wrong, err)
-		}
-
+		_, err := core.ParseManager(string(manager))
+		wrong = append(wrong, err)
 		if slices.Contains(o.Managers[:i], manager) {
 			wrong = append(wrong, fmt.Errorf("manager %q is named twice in Managers", manager))
 		}
 	}
-
 	if err := errors.Join(wrong...); err != nil {
 		return fmt.Errorf("%w: %w", errOptions, err)
 	}
-
 	return nil
 }

@@ -58,8 +58,8 @@ type stock struct {
 // reasons of the outbox: PromQL does not take an absent series for zero.
 func (c *outboxCollector) read() map[string]*stock {
 	all := make(map[string]*stock)
-	for _, manager := range c.managers.all() {
-		all[string(manager)] = c.newStock()
+	for _, manager := range c.managers.values() {
+		all[manager] = c.newStock()
 	}
 
 	box := c.outbox.Load()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // namespace is the first word of every metric.
@@ -75,6 +77,20 @@ func (f *factory) histograms(name, help string, buckets []float64, labels ...str
 	return add(f, prom.NewHistogramVec(prom.HistogramOpts{
 		Namespace: namespace, Subsystem: f.word, Name: name, Help: help, Buckets: buckets,
 	}, labels))
+}
+
+// count returns a function that counts by a word.
+func (f *factory) count(name, help, label string) func(word string) {
+	counters, words := f.counters(name, help, label), new(vocabulary)
+	return func(word string) { counters.WithLabelValues(words.value(word)).Inc() }
+}
+
+// countBy returns a function that counts by manager and a word.
+func (f *factory) countBy(managers *managers, name, help, label string) func(manager core.Manager, word string) {
+	counters, words := f.counters(name, help, labelManager, label), new(vocabulary)
+	return func(manager core.Manager, word string) {
+		counters.WithLabelValues(managers.value(manager), words.value(word)).Inc()
+	}
 }
 
 // descs are the metrics of a collector that reads their values at each scrape.

@@ -39,14 +39,14 @@ func checkSetUp(ctx context.Context, args []string, env environment, stdout io.W
 }
 
 // tryInformer returns nil without an informer.
-func (c *config) tryInformer() func(context.Context) []string {
+func (c *config) tryInformer() func(context.Context) []error {
 	if c.source != sourceInformer {
 		return nil
 	}
-	return func(ctx context.Context) []string {
+	return func(ctx context.Context) []error {
 		source, err := watching.New(c.informerSettings(), slog.New(slog.DiscardHandler))
 		if err != nil {
-			return []string{err.Error()}
+			return []error{err}
 		}
 		return source.Try(ctx)
 	}

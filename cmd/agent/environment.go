@@ -39,19 +39,14 @@ func (e environment) suspicious(all []setting) []string {
 	for _, s := range all {
 		names = append(names, s.env)
 	}
-
 	var warnings []string
-
 	for name, text := range e {
-		hint := didYouMean("", strings.ToUpper(name), names)
+		hint := didYouMean(strings.ToUpper(name), names)
 		resembles := hint != "" || ownPrefix.MatchString(name)
-
 		if resembles && text != "" && !slices.Contains(names, name) && !isServiceLink(name, text) {
 			warnings = append(warnings, fmt.Sprintf("%s: no setting has this name, it is without effect%s", name, hint))
 		}
 	}
-
 	slices.Sort(warnings)
-
 	return warnings
 }

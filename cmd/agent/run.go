@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 		return sendDebug(args[1:], stderr)
 	}
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		hint := didYouMean("", args[0], []string{commandCheck, commandDebug, commandWebhookConfiguration})
+		hint := didYouMean(args[0], []string{commandCheck, commandDebug, commandWebhookConfiguration})
 		err := &wrongSettings{mistakes: []string{fmt.Sprintf("%.64q: unknown command%s", args[0], hint)}}
 		return errors.Join(err, printTo(stderr, err.Error()+"\n"))
 	}
@@ -104,7 +104,7 @@ func (c *config) parts(log *slog.Logger) (agent.Parts, []prom.Collector, error) 
 	if err != nil {
 		return agent.Parts{}, nil, err
 	}
-	return source.Parts(), []prom.Collector{source.Collector()}, nil
+	return source.Parts(), []prom.Collector{source.Metrics}, nil
 }
 
 func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Writer) error {

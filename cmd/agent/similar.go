@@ -1,8 +1,7 @@
 package main
 
-// didYouMean asks for the first of names that is nearest to name, with mark in front of it. It is
-// empty when none is near.
-func didYouMean(mark, name string, names []string) string {
+// didYouMean asks for the first of names that is nearest to name. It is empty when none is near.
+func didYouMean(name string, names []string) string {
 	const shortName = 6
 	nearest, limit := "", 2
 	if len(name) < shortName {
@@ -16,7 +15,7 @@ func didYouMean(mark, name string, names []string) string {
 	if nearest == "" {
 		return ""
 	}
-	return ", did you mean " + mark + nearest + "?"
+	return ", did you mean " + nearest + "?"
 }
 
 // distance is how many bytes must be inserted, deleted or replaced to make b of a (Levenshtein).

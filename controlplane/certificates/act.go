@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
@@ -95,36 +94,22 @@ func setIssuing(certificate *certv1.Certificate, now metav1.Time) {
 	})
 }
 
-// retire deletes the Certificates of the CAs that are older than a generation. sweep deletes their
-// Secrets.
-func (c *Certificates) retire(ctx context.Context, seen *observed, generation int) error {
-	for i := range seen.certificates {
-		certificate := &seen.certificates[i]
-		if !retired(certificate, generation) {
+// removeAuthorities deletes the CAs of some generations: first their Certificates, for which
+// cert-manager would make new Secrets, and then their keys.
+func (c *Certificates) removeAuthorities(ctx context.Context, seen *observed, isOld func(generation int) bool) error {
+	var old []client.Object
+	for _, certificate := range seen.certificates {
+		old = append(old, certificate)
+	}
+	for _, secret := range seen.secrets {
+		old = append(old, secret)
+	}
+	for _, object := range old {
+		if generation := generationOf(object); generation <= 0 || !isOld(generation) {
 			continue
 		}
-		if err := c.remove(ctx, certificate); err != nil {
-			return fmt.Errorf("delete Certificate %s: %w", certificate.Name, err)
-		}
-	}
-	return c.retireImported(ctx, seen, generation)
-}
-
-// discard deletes a CA that cert-manager has made in the place of a lost one. The Certificate goes
-// first, or cert-manager would make a new Secret.
-func (c *Certificates) discard(ctx context.Context, seen *observed, generation int) error {
-	name := c.names.authority(generation)
-	for i := range seen.certificates {
-		if seen.certificates[i].Name != name {
-			continue
-		}
-		if err := c.remove(ctx, &seen.certificates[i]); err != nil {
-			return fmt.Errorf("delete Certificate %s: %w", name, err)
-		}
-	}
-	if secret := seen.secrets[name]; secret != nil {
-		if err := c.remove(ctx, secret); err != nil {
-			return fmt.Errorf("delete Secret %s: %w", name, err)
+		if err := c.remove(ctx, object); err != nil {
+			return fmt.Errorf("delete %s %s of a CA: %w", kindOf(object).Kind, object.GetName(), err)
 		}
 	}
 	return nil
@@ -147,12 +132,11 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	return nil
 }
 
-func (o *observed) hasCertificate(name string) bool {
-	return slices.ContainsFunc(o.certificates, func(c certv1.Certificate) bool { return c.Spec.SecretName == name })
-}
-
-// retired reports whether a Certificate is of a CA that is older than a generation.
-func retired(certificate *certv1.Certificate, generation int) bool {
-	have, err := strconv.Atoi(certificate.Labels[labelGeneration])
-	return certificate.Labels[labelRole] == roleCA && err == nil && have < generation
+func (o *observed) hasCertificate(secret string) bool {
+	for _, certificate := range o.certificates {
+		if certificate.Spec.SecretName == secret {
+			return true
+		}
+	}
+	return false
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -25,7 +25,7 @@ type Certificates struct {
 	dnsNames  []string
 	confirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
 	opts      Options
-	locks     locks
+	locks     keymutex.KeyMutex // of runtimes: two objects may have the same ID
 	notices   notices
 	applied   sync.Map // of appliedOnce, by the name of a Certificate of a runtime
 	followed  followed
@@ -61,9 +61,13 @@ func New(
 	}
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
-		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
+		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts,
+		locks: keymutex.NewHashed(stripes),
 	}, nil
 }
+
+// stripes is the number of locks that runtimes share.
+const stripes = 64
 
 func required(what string, given bool) error {
 	if given {
@@ -181,7 +185,7 @@ func (c *Certificates) status(v view, s step) Status {
 func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	switch s.action {
 	case actionDiscard:
-		return c.discard(ctx, seen, s.generation)
+		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation == s.generation })
 	case actionCreate:
 		return c.createAuthority(ctx, seen, s.generation, s.request)
 	case actionSignClients:
@@ -195,7 +199,7 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionReissueServer:
 		return c.reissue(ctx, c.names.server())
 	case actionRetire:
-		return c.retire(ctx, seen, s.generation)
+		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation < s.generation })
 	case actionNone:
 	}
 	return nil

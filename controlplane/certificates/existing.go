@@ -13,6 +13,7 @@ import (
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
@@ -80,36 +81,7 @@ func (c *Certificates) copyOf(source *corev1.Secret, generation int, request str
 	}
 }
 
-func imported(secret *corev1.Secret) bool { return secret.Annotations[annotationImported] != "" }
-
-// readImported finds the CA that was imported. It has no Certificate.
-func (o *observed) readImported() {
-	for _, secret := range o.secrets {
-		generation, err := strconv.Atoi(secret.Labels[labelGeneration])
-		issued := first(secret.Data[corev1.TLSCertKey])
-		if !imported(secret) || err != nil || issued == nil || !issued.IsCA {
-			continue
-		}
-		a := authority{generation: generation, request: secret.Annotations[annotationRequest]}
-		a.known = slices.ContainsFunc(o.bundle, issued.Equal)
-		o.noteIssued(&a, issued)
-		o.authorities = append(o.authorities, a)
-	}
-}
-
-// retireImported deletes the copy of an imported CA that is older than a generation.
-func (c *Certificates) retireImported(ctx context.Context, seen *observed, generation int) error {
-	for _, secret := range seen.secrets {
-		have, err := strconv.Atoi(secret.Labels[labelGeneration])
-		if !imported(secret) || err != nil || have >= generation {
-			continue
-		}
-		if err := c.remove(ctx, secret); err != nil {
-			return fmt.Errorf("delete Secret %s of an imported CA: %w", secret.Name, err)
-		}
-	}
-	return nil
-}
+func imported(object client.Object) bool { return object.GetAnnotations()[annotationImported] != "" }
 
 // checkListener refuses a Secret of another program, unless its CA is imported. Agents trust other
 // CAs, and a new server certificate would cut them off.

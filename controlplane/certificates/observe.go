@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -26,11 +25,10 @@ type observed struct {
 	view
 
 	clientsIssuer *certv1.Issuer
-	certificates  []certv1.Certificate      // of CAs
-	secrets       map[string]*corev1.Secret // of CAs and the server, by name
-	serverIssued  issuedLeaf
-	leaves        map[string]issuedLeaf         // of runtimes, by the name of the Secret
-	byRuntime     map[string]runtimeCertificate // by name
+	certificates  map[string]*certv1.Certificate // of CAs, by name
+	secrets       map[string]*corev1.Secret      // of CAs and the server, by name
+	leaves        map[string]leaf                // by the name of the Certificate
+	issuedLeaves  map[string]issuedLeaf          // by the name of the Secret
 
 	listener   *corev1.Secret      // nil while there is none
 	issued     []*x509.Certificate // of the authorities
@@ -65,18 +63,12 @@ func (l issuedLeaf) signedBy(ca *x509.Certificate) bool {
 	return bytes.Equal(l.authority, ca.SubjectKeyId)
 }
 
-// runtimeCertificate is a Certificate of a runtime, before its Secret is looked up.
-type runtimeCertificate struct {
-	leaf
-
-	secret string
-}
-
 // observe reads all objects anew: nothing is remembered between two calls.
 func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{
-		view: view{now: c.opts.Now()}, secrets: make(map[string]*corev1.Secret), leaves: make(map[string]issuedLeaf),
-		byRuntime: make(map[string]runtimeCertificate),
+		view: view{now: c.opts.Now()}, certificates: make(map[string]*certv1.Certificate),
+		secrets: make(map[string]*corev1.Secret), leaves: make(map[string]leaf),
+		issuedLeaves: make(map[string]issuedLeaf),
 	}
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
@@ -89,7 +81,7 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 		}
 	}
 	o.readAuthorities(c.names)
-	o.readLeaves()
+	o.readLeaves(c.names)
 	o.published.current = o.fits(c.names) && o.hasAdditional()
 	o.unconfirmed = c.unconfirmed(o)
 	return o, nil
@@ -160,75 +152,67 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 
 // readSecret keeps the keys of the control plane alone.
 func (o *observed) readSecret(secret *corev1.Secret) {
-	switch secret.Labels[labelRole] {
-	case roleClient, roleWebhook:
-		if issued, ok := newIssuedLeaf(secret); ok {
-			o.leaves[secret.Name] = issued
-		}
-	default:
+	if issued, ok := newIssuedLeaf(secret); ok {
+		o.issuedLeaves[secret.Name] = issued
+	}
+	if role := secret.Labels[labelRole]; role != roleClient && role != roleWebhook {
 		o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
 	}
 }
 
 func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
-	authorities := make(map[string]certv1.Certificate)
 	newPage := func() *certv1.CertificateList { return &certv1.CertificateList{} }
-	err := eachPage(ctx, c, newPage, func(page *certv1.CertificateList) {
+	return eachPage(ctx, c, newPage, func(page *certv1.CertificateList) {
 		for i := range page.Items {
-			o.readCertificate(&page.Items[i], c.names, authorities)
+			o.readCertificate(&page.Items[i])
 		}
 	})
-	o.certificates = slices.Collect(maps.Values(authorities))
-	return err
 }
 
-func (o *observed) readCertificate(
-	certificate *certv1.Certificate, names names, authorities map[string]certv1.Certificate,
-) {
-	if certificate.DeletionTimestamp != nil {
-		return
-	}
-	switch role := certificate.Labels[labelRole]; role {
-	case roleCA:
-		authorities[certificate.Name] = *certificate.DeepCopy()
-	case roleClient, roleWebhook:
-		l := leafOf(certificate)
-		l.runtime, l.serving = runtimeOf(certificate), role == roleWebhook
-		o.byRuntime[l.name] = runtimeCertificate{l, certificate.Spec.SecretName}
-	case roleServer:
-		if certificate.Name == names.server() {
-			o.server = leafOf(certificate)
-			if secret := o.secrets[certificate.Spec.SecretName]; secret != nil {
-				o.serverIssued, o.server.present = newIssuedLeaf(secret)
-				o.server.notAfter = o.serverIssued.notAfter
-			}
-		}
+func (o *observed) readCertificate(certificate *certv1.Certificate) {
+	switch role := certificate.Labels[labelRole]; {
+	case certificate.DeletionTimestamp != nil:
+	case role == roleCA:
+		o.certificates[certificate.Name] = certificate.DeepCopy()
+	case role == roleClient, role == roleWebhook, role == roleServer:
+		o.leaves[certificate.Name] = leafOf(certificate)
 	}
 }
 
-// readAuthorities finds the CAs among the certificates.
+// readAuthorities finds the CAs. One that was imported has no Certificate.
 func (o *observed) readAuthorities(names names) {
-	for i := range o.certificates {
-		certificate := &o.certificates[i]
-		generation, err := strconv.Atoi(certificate.Labels[labelGeneration])
-		if certificate.Labels[labelRole] != roleCA || err != nil || generation <= 0 {
-			continue
-		}
-		a := authority{generation: generation, request: certificate.Annotations[annotationRequest]}
-		if issued := o.issuedIn(certificate.Spec.SecretName); issued != nil && issued.IsCA {
-			a.replaced = o.replaces(issued, names.authority(generation))
-			o.noteIssued(&a, issued)
-		}
-		o.authorities = append(o.authorities, a)
+	for _, certificate := range o.certificates {
+		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName), names)
 	}
-	o.readImported()
+	for name, secret := range o.secrets {
+		if issued := o.issuedIn(name); imported(secret) && issued != nil && issued.IsCA {
+			o.readAuthority(secret, issued, names)
+		}
+	}
 	slices.SortFunc(o.authorities, func(a, b authority) int { return cmp.Compare(a.generation, b.generation) })
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
 }
 
-func (o *observed) noteIssued(a *authority, issued *x509.Certificate) {
-	a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
-	o.issued = append(o.issued, issued)
+// readAuthority adds the CA of an object with its labels. issued is nil until it is issued.
+func (o *observed) readAuthority(object client.Object, issued *x509.Certificate, names names) {
+	generation := generationOf(object)
+	if generation <= 0 {
+		return
+	}
+	a := authority{generation: generation, request: object.GetAnnotations()[annotationRequest]}
+	if issued != nil && issued.IsCA {
+		a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
+		a.known = imported(object) && slices.ContainsFunc(o.bundle, issued.Equal)
+		a.replaced = !imported(object) && o.replaces(issued, names.authority(generation))
+		o.issued = append(o.issued, issued)
+	}
+	o.authorities = append(o.authorities, a)
+}
+
+// generationOf returns the generation of the CA in an object, 0 if it has none.
+func generationOf(object client.Object) int {
+	generation, _ := strconv.Atoi(object.GetLabels()[labelGeneration])
+	return generation
 }
 
 // replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,
@@ -247,16 +231,16 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 }
 
 // readLeaves comes after the CAs, of which it finds the signer.
-func (o *observed) readLeaves() {
-	if o.server.present {
-		o.server.signer = o.signerOf(o.serverIssued.signedBy)
-	}
-	for _, certificate := range o.byRuntime {
-		l := certificate.leaf
-		if issued, ok := o.leaves[certificate.secret]; ok {
-			l.present, l.notAfter, l.signer = true, issued.notAfter, o.signerOf(issued.signedBy)
+func (o *observed) readLeaves(names names) {
+	for name, l := range o.leaves {
+		if issued, ok := o.issuedLeaves[l.secret]; ok {
+			l.present, l.notAfter, l.signer = true, issued.notAfter, o.signerOf(issued)
 		}
-		o.runtimes = append(o.runtimes, l)
+		if l.runtime != "" {
+			o.runtimes = append(o.runtimes, l)
+		} else if name == names.server() {
+			o.server = l
+		}
 	}
 	slices.SortFunc(o.runtimes, func(a, b leaf) int {
 		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
@@ -264,9 +248,9 @@ func (o *observed) readLeaves() {
 }
 
 // signerOf returns the fingerprint of the CA that has signed, empty if it is unknown.
-func (o *observed) signerOf(signedBy func(ca *x509.Certificate) bool) (signer string) {
+func (o *observed) signerOf(issued issuedLeaf) (signer string) {
 	for _, ca := range o.issued {
-		if signedBy(ca) {
+		if issued.signedBy(ca) {
 			signer = fingerprint(ca)
 		}
 	}
@@ -276,7 +260,11 @@ func (o *observed) signerOf(signedBy func(ca *x509.Certificate) bool) (signer st
 // leafOf returns a leaf without its Secret.
 func leafOf(certificate *certv1.Certificate) leaf {
 	l := leaf{
-		name: certificate.Name, issuing: isIssuing(certificate), created: certificate.CreationTimestamp.Time,
+		name: certificate.Name, secret: certificate.Spec.SecretName, issuing: isIssuing(certificate),
+		serving: certificate.Labels[labelRole] == roleWebhook, created: certificate.CreationTimestamp.Time,
+	}
+	if certificate.Labels[labelRole] != roleServer {
+		l.runtime = runtimeOf(certificate)
 	}
 	if certificate.Status.LastFailureTime != nil {
 		l.failed = certificate.Status.LastFailureTime.Time
@@ -329,4 +317,29 @@ func get[O client.Object](ctx context.Context, reader client.Reader, key client.
 		return none, err
 	}
 	return into, nil
+}
+
+// pageSize bounds the objects of a list that are in memory at the same time.
+const pageSize = 500
+
+// eachPage lists the objects of this set page by page, into a new list each, and calls visit for
+// it. visit sees an object again when the list cannot be continued: it then comes in one piece.
+// That is so after the snapshot has expired, and with a cache as client.
+func eachPage[L client.ObjectList](ctx context.Context, c *Certificates, newList func() L, visit func(L)) error {
+	for next := ""; ; {
+		page := newList()
+		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(pageSize), client.Continue(next))...)
+		if err != nil && next != "" {
+			page = newList()
+			err = c.client.List(ctx, page, c.inSet()...)
+			page.SetContinue("")
+		}
+		if err != nil {
+			return err
+		}
+		visit(page)
+		if next = page.GetContinue(); next == "" {
+			return nil
+		}
+	}
 }

@@ -89,6 +89,7 @@ type leaf struct {
 	runtime  core.RuntimeID // empty for the server
 	serving  bool           // of a webhook
 	name     string
+	secret   string // that it is issued into
 	present  bool
 	signer   string // fingerprint of its CA, empty for an unknown CA
 	notAfter time.Time

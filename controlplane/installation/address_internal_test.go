@@ -13,7 +13,8 @@ func TestAddressOfTheRuntimeComesFirst(t *testing.T) {
 		"other.example.com:8443": {"other.example.com:8443", 8443},
 	} {
 		r := &Runtime{ControlPlane: own}
-		if address, port := installer.addressFor(r), installer.portFor(r); address != want.address || port != want.port {
+		address := installer.addressFor(r)
+		if port, _ := parsePort(address); address != want.address || port != want.port {
 			t.Errorf("ControlPlane %q: %s and port %d, want %s and %d", own, address, port, want.address, want.port)
 		}
 	}

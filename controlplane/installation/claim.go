@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -40,12 +41,7 @@ func ownerOf(object *unstructured.Unstructured) string {
 }
 
 // owner is the identity of this installer in every runtime.
-func (i *Installer) owner() string {
-	if i.opts.Owner == "" {
-		return i.controlPlane
-	}
-	return i.opts.Owner
-}
+func (i *Installer) owner() string { return cmp.Or(i.opts.Owner, i.controlPlane) }
 
 // own marks an object as one of this installer.
 func (i *Installer) own(object *unstructured.Unstructured) {

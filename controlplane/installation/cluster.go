@@ -2,9 +2,11 @@ package installation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -175,4 +177,15 @@ func each(objects []*unstructured.Unstructured, task func(*unstructured.Unstruct
 		tasks[n] = func() error { return task(object) }
 	}
 	return together(tasks...)
+}
+
+// together runs tasks at the same time, and joins their errors in the order of the tasks.
+func together(tasks ...func() error) error {
+	var running sync.WaitGroup
+	failed := make([]error, len(tasks))
+	for n, task := range tasks {
+		running.Go(func() { failed[n] = task() })
+	}
+	running.Wait()
+	return errors.Join(failed...)
 }

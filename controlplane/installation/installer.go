@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,8 +99,11 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if r.Verify {
 		i.looks.Delete(r.ID) // Even if this call fails.
 	}
-	if err := errors.Join(r.validate(i.host(), !i.watches(), i.opts.overNATS()), i.validateAddress(&r)); err != nil {
+	if err := r.validate(i.host(), !i.watches(), i.opts.overNATS()); err != nil {
 		return Status{}, err
+	}
+	if _, err := parsePort(i.addressFor(&r)); err != nil {
+		return Status{}, fmt.Errorf("%w %q: %w", errInvalidRuntime, r.ID, err)
 	}
 	in := i.cluster(&r)
 	status, unchanged, err := i.glance(ctx, in, &r)
@@ -120,6 +124,9 @@ func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	contract, set := i.opts.Settings[settingContract]
 	return service, !set || contract == "v3"
 }
+
+// addressFor returns the address that the agents of a runtime send to.
+func (i *Installer) addressFor(r *Runtime) string { return cmp.Or(r.ControlPlane, i.controlPlane) }
 
 // host is the name by which the API server of a runtime calls the agent.
 func (i *Installer) host() string { return i.opts.Name + "." + i.opts.Namespace + ".svc" }

@@ -184,9 +184,10 @@ func (i *Installer) fillRoleBinding(object *unstructured.Unstructured) {
 // fillNetworkPolicy opens the port of the control plane.
 func (i *Installer) fillNetworkPolicy(object *unstructured.Unstructured, r *Runtime) {
 	var policy networkingv1.NetworkPolicy
+	port, _ := parsePort(i.addressFor(r)) // The address was validated.
 	edit(object, &policy, func() {
 		last := &policy.Spec.Egress[len(policy.Spec.Egress)-1]
-		last.Ports[0].Port = new(intstr.FromInt32(i.portFor(r)))
+		last.Ports[0].Port = new(intstr.FromInt32(port))
 	})
 }
 

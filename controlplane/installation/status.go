@@ -126,21 +126,17 @@ func stalled(d *appsv1.Deployment) string {
 func (i *Installer) slicesInto(
 	ctx context.Context, in *cluster, into **unstructured.UnstructuredList,
 ) func() error {
-	return func() (err error) {
-		if !i.watches() {
-			*into, err = i.slices(ctx, in)
+	return func() error {
+		if i.watches() {
+			return nil
 		}
-		return err
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSliceList"))
+		ofService := client.MatchingLabels{discoveryv1.LabelServiceName: i.opts.Name}
+		err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), ofService)
+		*into = list
+		return in.wrap(err, "list the EndpointSlices of Service", i.opts.Name)
 	}
-}
-
-// slices lists the EndpointSlices of the Service.
-func (i *Installer) slices(ctx context.Context, in *cluster) (*unstructured.UnstructuredList, error) {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSliceList"))
-	ofService := client.MatchingLabels{discoveryv1.LabelServiceName: i.opts.Name}
-	err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), ofService)
-	return list, in.wrap(err, "list the EndpointSlices of Service", i.opts.Name)
 }
 
 // reached reports whether one of the EndpointSlices has a ready endpoint.

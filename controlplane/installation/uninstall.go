@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -47,12 +46,8 @@ func (i *Installer) uninstall(ctx context.Context, in *cluster) (Status, error) 
 
 // bareConfiguration names the webhook configuration.
 func (i *Installer) bareConfiguration() *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: content(&admissionregistrationv1.ValidatingWebhookConfiguration{
-		TypeMeta: metav1.TypeMeta{
-			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration",
-		},
-		ObjectMeta: metav1.ObjectMeta{Name: i.opts.ConfigurationName},
-	})}
+	kind := admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingWebhookConfiguration")
+	return named(kind, "", i.opts.ConfigurationName)
 }
 
 // removable returns all objects except the webhook configuration, in the order of their removal.

@@ -1,13 +1,11 @@
 package keysource
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +48,7 @@ var (
 // failure of the last reading.
 type generation struct {
 	material *keys.Material
-	content  content
+	content  pemTexts
 	err      error
 }
 
@@ -123,11 +121,11 @@ func (s *Secret) read(ctx context.Context, old *generation) (*generation, error)
 	if err := s.reader.Get(ctx, s.name, &secret); err != nil {
 		return nil, fmt.Errorf("keysource: read Secret %s: %w", s.name, err)
 	}
-	found := contentOf(&secret)
-	if old.material != nil && found.equal(old.content) {
+	found := pemTextsOf(&secret)
+	if old.material != nil && found == old.content {
 		return &generation{material: old.material, content: old.content}, nil
 	}
-	material, err := keys.NewMaterial(found[0], found[1], found[2])
+	material, err := keys.NewMaterial([]byte(found[0]), []byte(found[1]), []byte(found[2]))
 	if err != nil {
 		return nil, fmt.Errorf("keysource: Secret %s: %w", s.name, err)
 	}
@@ -161,18 +159,13 @@ func (s *Secret) refuse(old *generation, err error) {
 	}
 }
 
-// content is the PEM text of CA bundle, certificate and key, from one reading.
-type content [3][]byte
+// pemTexts are those of CA bundle, certificate and key, from one reading.
+type pemTexts [3]string
 
-// contentOf returns empty text for a key that is missing, which is refused as such.
-func contentOf(secret *corev1.Secret) content {
-	var c content
-	for i, key := range []string{corev1.ServiceAccountRootCAKey, corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
-		c[i] = append([]byte{}, secret.Data[key]...)
+// pemTextsOf returns empty text for a key that is missing, which is refused as such.
+func pemTextsOf(secret *corev1.Secret) pemTexts {
+	return pemTexts{
+		string(secret.Data[corev1.ServiceAccountRootCAKey]), string(secret.Data[corev1.TLSCertKey]),
+		string(secret.Data[corev1.TLSPrivateKeyKey]),
 	}
-	return c
-}
-
-func (c content) equal(other content) bool {
-	return slices.EqualFunc(c[:], other[:], bytes.Equal)
 }

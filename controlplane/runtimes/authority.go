@@ -7,12 +7,11 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 )
 
@@ -28,33 +27,35 @@ const longestBackoff = 5 * time.Minute
 // It is for an operator that publishes certificates and installs no agents yet. [SetUp] includes
 // it.
 func KeepCertificates(issuer Certificates) manager.Runnable {
-	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {}, &lane{})
+	return keepReconciled("certificates", issuer, defaultRetry, func(context.Context, certificates.Status) {}, &lane{})
 }
 
 // keepAuthority reconciles the CA. When a rotation begins to wait for confirmations, it reconciles
 // all runtimes once, so that they get the new bundle before their interval ends.
-func (r *reconciler) keepAuthority() manager.Runnable {
+func (r *reconciler) keepAuthority(reconcileAll func(ctx context.Context)) manager.Runnable {
 	confirming := false
-	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, func(status certificates.Status) {
+	note := func(ctx context.Context, status certificates.Status) {
 		if status.Confirming && !confirming {
-			r.reconcileAll()
+			reconcileAll(ctx)
 		}
 		confirming = status.Confirming
 		r.opts.Overview.noteAuthority(status)
-	}, &r.authority)
+	}
+	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, note, &r.authority)
 }
 
 // keepReconciled returns a controller of one request. note gets each status, unless Reconcile
 // fails.
 func keepReconciled(
-	name string, issuer Certificates, retry time.Duration, note func(certificates.Status), requests *lane,
+	name string, issuer Certificates, retry time.Duration,
+	note func(context.Context, certificates.Status), requests *lane,
 ) manager.Runnable {
 	reconcileOnce := func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		status, err := issuer.Reconcile(ctx)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		note(status)
+		note(ctx, status)
 		return reconcile.Result{RequeueAfter: max(status.RequeueAfter, time.Second)}, nil
 	}
 	return manager.RunnableFunc(func(ctx context.Context) error {
@@ -78,10 +79,10 @@ func keepReconciled(
 	})
 }
 
-// reconcileAll does not wait. One pending event is enough.
-func (r *reconciler) reconcileAll() {
-	select {
-	case r.confirming <- event.GenericEvent{Object: &v1beta2.Watcher{}}: // An event without object would be dropped.
-	default:
+// reconcileAll enqueues all runtimes. Those of a controller that does not run yet are enqueued when
+// it starts.
+func (r *reconciler) reconcileAll(ctx context.Context) {
+	for _, request := range r.all(ctx) {
+		r.regular.add(request, 0, handler.LowPriority)
 	}
 }

@@ -153,11 +153,8 @@ func (r *reconciler) emit(object client.Object, status installation.Status) {
 	if status.State == installation.Failed {
 		kind = corev1.EventTypeWarning
 	}
-	r.events.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", remote.TextOf(status.Message, maxNote))
+	r.events.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", remote.TextOf(status.Message, remote.MaxNote))
 }
-
-// maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
-const maxNote = 1000
 
 // failures remembers the objects that fail, in this process. The zero value is ready.
 type failures struct {

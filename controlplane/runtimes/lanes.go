@@ -113,9 +113,8 @@ func (r *reconciler) visit(ctx context.Context, request reconcile.Request) (reco
 func (r *reconciler) fanOut() handler.EventHandler {
 	all := func(ctx context.Context, q queue) { enqueue(q, 0, handler.LowPriority, r.all(ctx)...) }
 	return handler.Funcs{
-		CreateFunc:  func(ctx context.Context, _ event.CreateEvent, q queue) { all(ctx, q) },
-		UpdateFunc:  func(ctx context.Context, _ event.UpdateEvent, q queue) { all(ctx, q) },
-		DeleteFunc:  func(ctx context.Context, _ event.DeleteEvent, q queue) { all(ctx, q) },
-		GenericFunc: func(ctx context.Context, _ event.GenericEvent, q queue) { all(ctx, q) },
+		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q queue) { all(ctx, q) },
+		UpdateFunc: func(ctx context.Context, _ event.UpdateEvent, q queue) { all(ctx, q) },
+		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q queue) { all(ctx, q) },
 	}
 }

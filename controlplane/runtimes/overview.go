@@ -92,10 +92,11 @@ func (o *Overview) Installations() fleet.Installations {
 				fleet.FailedInstallation{Object: key, Runtime: runtime.id, Reason: runtime.state.Reason})
 		}
 		for _, manager := range runtime.managers {
-			silent := o.silent(runtime, manager)
-			if _, listed := all.NeverHeard[manager]; silent || !listed {
-				all.NeverHeard[manager] = appendIf(silent, all.NeverHeard[manager], runtime.id)
+			silent := all.NeverHeard[manager] // Each manager has an entry.
+			if o.silent(runtime, manager) {
+				silent = append(silent, runtime.id)
 			}
+			all.NeverHeard[manager] = silent
 		}
 	}
 	for _, runtimes := range all.NeverHeard {
@@ -105,13 +106,6 @@ func (o *Overview) Installations() fleet.Installations {
 		return cmp.Compare(a.Object.String(), b.Object.String())
 	})
 	return all
-}
-
-func appendIf(condition bool, runtimes []core.RuntimeID, id core.RuntimeID) []core.RuntimeID {
-	if condition {
-		return append(runtimes, id)
-	}
-	return runtimes
 }
 
 // silent reports whether a runtime has sent nothing, and should have.

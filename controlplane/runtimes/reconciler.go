@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -50,8 +51,6 @@ type reconciler struct {
 	forgetter    *forgetter
 	failures     failures
 	repairs      repairs
-	// confirming makes the controller reconcile all runtimes.
-	confirming chan event.GenericEvent
 
 	regular, failing, authority lane
 	busy                        sync.Map // has the keys of the runtimes that a worker of one of the lanes is at
@@ -268,16 +267,18 @@ func awaiting(reason, message string) installation.Status {
 
 // hold adds the finalizer.
 func (r *reconciler) hold(ctx context.Context, object client.Object) error {
-	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	if !controllerutil.AddFinalizer(object, finalizer) {
-		return nil
-	}
-	return r.patch(ctx, object, before)
+	return r.edit(ctx, object, func() { controllerutil.AddFinalizer(object, finalizer) })
 }
 
-// patch writes finalizers and annotations. It conflicts with concurrent changes, as it replaces the
-// whole list of finalizers.
-func (r *reconciler) patch(ctx context.Context, object, before client.Object) error {
+// edit writes finalizers and annotations, if they change. It conflicts with concurrent changes, as
+// it replaces the whole list of finalizers.
+func (r *reconciler) edit(ctx context.Context, object client.Object, change func()) error {
+	before, _ := object.DeepCopyObject().(client.Object) // It is one.
+	change()
+	if slices.Equal(before.GetFinalizers(), object.GetFinalizers()) &&
+		maps.Equal(before.GetAnnotations(), object.GetAnnotations()) {
+		return nil
+	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Patch(ctx, object, patch); err != nil {
 		return fmt.Errorf("patch the object: %w", err)

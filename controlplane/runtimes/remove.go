@@ -65,12 +65,7 @@ func (r *reconciler) sinceRemoval(ctx context.Context, object client.Object) (ti
 
 // noteRemoval sets the annotation, or removes it.
 func (r *reconciler) noteRemoval(ctx context.Context, object client.Object, first string) error {
-	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	setRemoval(object, first)
-	if maps.Equal(before.GetAnnotations(), object.GetAnnotations()) {
-		return nil
-	}
-	return r.patch(ctx, object, before)
+	return r.edit(ctx, object, func() { setRemoval(object, first) })
 }
 
 func setRemoval(object client.Object, first string) {
@@ -87,10 +82,11 @@ func setRemoval(object client.Object, first string) {
 
 // release removes the finalizer.
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
-	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	controllerutil.RemoveFinalizer(object, finalizer)
-	setRemoval(object, "")
-	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
+	err := r.edit(ctx, object, func() {
+		controllerutil.RemoveFinalizer(object, finalizer)
+		setRemoval(object, "")
+	})
+	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
 	key := client.ObjectKeyFromObject(object)

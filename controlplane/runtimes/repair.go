@@ -165,34 +165,31 @@ func canRepair(c fleet.Condition) bool {
 // readAgainAfter is the time after which certificates are read although their version is the same.
 const readAgainAfter = time.Hour
 
-// isInstalled reports whether the agent of a runtime has the certificates with that version, and
-// nothing is to be verified. An empty version is not known.
-func (r *repairs) isInstalled(id core.RuntimeID, version string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known := r.known[id]
-	return known != nil && version != "" && known.installed == version && !known.verify &&
-		time.Since(known.since) < readAgainAfter
-}
-
-// noteInstalled does nothing for a runtime that was not ready before.
-func (r *repairs) noteInstalled(id core.RuntimeID, version string) {
+// edit changes a runtime that was ready before, if it is known.
+func (r *repairs) edit(id core.RuntimeID, change func(known *repairable)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known := r.known[id]; known != nil {
-		known.installed, known.since = version, time.Now()
+		change(known)
 	}
+}
+
+// isInstalled reports whether the agent of a runtime has the certificates with that version, and
+// nothing is to be verified. An empty version is not known.
+func (r *repairs) isInstalled(id core.RuntimeID, version string) (installed bool) {
+	r.edit(id, func(known *repairable) {
+		installed = version != "" && known.installed == version && !known.verify && time.Since(known.since) < readAgainAfter
+	})
+	return installed
+}
+
+func (r *repairs) noteInstalled(id core.RuntimeID, version string) {
+	r.edit(id, func(known *repairable) { known.installed, known.since = version, time.Now() })
 }
 
 // begin reports whether a look must apply all objects.
 func (r *repairs) begin(id core.RuntimeID) (verify bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known := r.known[id]
-	if known == nil {
-		return false
-	}
-	verify, known.verify = known.verify, false
+	r.edit(id, func(known *repairable) { verify, known.verify = known.verify, false })
 	return verify
 }
 
@@ -200,17 +197,13 @@ func (r *repairs) begin(id core.RuntimeID) (verify bool) {
 // flapping runtime takes at most a tenth of a worker.
 func (r *repairs) end(id core.RuntimeID, took time.Duration, verified bool) {
 	const pauses = 9
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known := r.known[id]
-	if known == nil {
-		return
-	}
 	wait := pauses * took
 	if verified {
 		wait = max(wait, r.pause)
 	}
-	if next := time.Now().Add(wait); next.After(known.next) {
-		known.next = next
-	}
+	r.edit(id, func(known *repairable) {
+		if next := time.Now().Add(wait); next.After(known.next) {
+			known.next = next
+		}
+	})
 }

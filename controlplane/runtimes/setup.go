@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -77,7 +76,7 @@ func SetUp(
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
 		events:     mgr.GetEventRecorder(opts.Name),
 		pullSecret: pullSecret{reader: mgr.GetAPIReader(), name: opts.PullSecret},
-		forgetter:  newForgetter(nil), confirming: make(chan event.GenericEvent, 1),
+		forgetter:  newForgetter(nil),
 	}
 	if _, heartbeats := installer.Agents(); heartbeats && opts.Fleet != nil {
 		opts.Overview.useFleet(opts.Fleet)
@@ -87,7 +86,7 @@ func SetUp(
 	if err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
-	return errors.Join(r.setUp(mgr, plane.GetCache()), mgr.Add(r.keepAuthority()), mgr.Add(changes))
+	return errors.Join(r.setUp(mgr, plane.GetCache()), mgr.Add(r.keepAuthority(r.reconcileAll)), mgr.Add(changes))
 }
 
 // checkService fails if the certificates are not for the Service of the agent, in each runtime.
@@ -120,7 +119,6 @@ func (r *reconciler) setUp(mgr ctrl.Manager, watchers cache.Cache) error {
 	err := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name).
 		For(r.prototype, relevant...).
 		WatchesRawSource(source.Kind[client.Object](watchers, &v1beta2.Watcher{}, r.fanOut(), watched)).
-		WatchesRawSource(source.Channel(r.confirming, r.fanOut())).
 		WatchesRawSource(r.regular.source()).
 		WithOptions(r.controllerOptions()).
 		Complete(r)
@@ -194,28 +192,19 @@ func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, er
 // newList returns the kind of list for which the manager has a cache already.
 func (r *reconciler) newList() (client.ObjectList, error) {
 	gvk := r.gvk.GroupVersion().WithKind(r.gvk.Kind + "List")
+	var list client.ObjectList = &unstructured.UnstructuredList{}
 	switch r.prototype.(type) {
 	case *metav1.PartialObjectMetadata:
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk)
-		return list, nil
+		list = &metav1.PartialObjectMetadataList{}
 	case *unstructured.Unstructured:
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(gvk)
-		return list, nil
 	default:
-		return typedList(r.scheme, gvk)
+		object, err := r.scheme.New(gvk)
+		typed, isList := object.(client.ObjectList)
+		if err != nil || !isList {
+			return nil, errors.Join(fmt.Errorf("runtimes: want a scheme with the list %s", gvk), err)
+		}
+		return typed, nil
 	}
-}
-
-func typedList(scheme *runtime.Scheme, gvk schema.GroupVersionKind) (client.ObjectList, error) {
-	object, err := scheme.New(gvk)
-	if err != nil {
-		return nil, fmt.Errorf("runtimes: %w", err)
-	}
-	list, ok := object.(client.ObjectList)
-	if !ok {
-		return nil, fmt.Errorf("runtimes: %s is no list", gvk)
-	}
+	list.GetObjectKind().SetGroupVersionKind(gvk)
 	return list, nil
 }

@@ -1,6 +1,7 @@
 package watcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,27 +40,34 @@ func istioAddress(ctx context.Context, reader client.Reader, key client.ObjectKe
 	if err := reader.Get(ctx, key, gateway); err != nil {
 		return "", fmt.Errorf("read Gateway %s: %w", key, err)
 	}
-	var plain string
-	for _, server := range gateway.Spec.GetServers() {
-		address, ok := serverAddress(server)
-		if ok && server.GetTls() != nil {
-			return address, nil
-		}
-		if ok && plain == "" {
-			plain = address
-		}
-	}
-	return required(plain, key)
+	return first(key, gateway.Spec.GetServers(), serverAddress)
 }
 
-func serverAddress(server *apinetworkingv1beta1.Server) (string, bool) {
+// first returns the first address with TLS, or else the first one.
+func first[S any](key client.ObjectKey, servers []S, addressOf func(S) (address string, withTLS bool)) (string, error) {
+	var plain string
+	for _, server := range servers {
+		address, withTLS := addressOf(server)
+		if withTLS && address != "" {
+			return address, nil
+		}
+		plain = cmp.Or(plain, address)
+	}
+	if plain == "" {
+		return "", fmt.Errorf("%w: %s needs a server for HTTP with a host that is no wildcard", errNoAddress, key)
+	}
+	return plain, nil
+}
+
+// serverAddress returns "" for a server without address.
+func serverAddress(server *apinetworkingv1beta1.Server) (address string, withTLS bool) {
 	if !servesHTTP(server) {
 		return "", false
 	}
 	for _, host := range server.GetHosts() {
 		// A prefix <namespace>/ limits the namespaces that may bind to the host.
 		if host = host[strings.LastIndex(host, "/")+1:]; isHost(host) {
-			return join(host, int(server.GetPort().GetNumber())), true
+			return join(host, int(server.GetPort().GetNumber())), server.GetTls() != nil
 		}
 	}
 	return "", false
@@ -70,38 +78,16 @@ func gatewayAPIAddress(ctx context.Context, reader client.Reader, key client.Obj
 	if err := reader.Get(ctx, key, gateway); err != nil {
 		return "", fmt.Errorf("read Gateway %s: %w", key, err)
 	}
-	var plain string
-	for i := range gateway.Spec.Listeners {
-		listener := &gateway.Spec.Listeners[i]
-		address, ok := listenerAddress(listener, gateway.Status.Addresses)
-		if ok && listener.Protocol == gatewayv1.HTTPSProtocolType {
-			return address, nil
+	return first(key, gateway.Spec.Listeners, func(l gatewayv1.Listener) (address string, withTLS bool) {
+		switch withTLS = l.Protocol == gatewayv1.HTTPSProtocolType; {
+		case !isHTTP(l):
+		case l.Hostname != nil && isHost(string(*l.Hostname)):
+			address = join(string(*l.Hostname), int(l.Port))
+		case l.Hostname == nil && len(gateway.Status.Addresses) > 0:
+			address = join(gateway.Status.Addresses[0].Value, int(l.Port))
 		}
-		if ok && plain == "" {
-			plain = address
-		}
-	}
-	return required(plain, key)
-}
-
-func listenerAddress(listener *gatewayv1.Listener, addresses []gatewayv1.GatewayStatusAddress) (string, bool) {
-	switch {
-	case !isHTTP(*listener):
-		return "", false
-	case listener.Hostname != nil && isHost(string(*listener.Hostname)):
-		return join(string(*listener.Hostname), int(listener.Port)), true
-	case listener.Hostname == nil && len(addresses) > 0:
-		return join(addresses[0].Value, int(listener.Port)), true
-	default:
-		return "", false
-	}
-}
-
-func required(address string, gateway client.ObjectKey) (string, error) {
-	if address == "" {
-		return "", fmt.Errorf("%w: %s needs a server for HTTP with a host that is no wildcard", errNoAddress, gateway)
-	}
-	return address, nil
+		return address, withTLS
+	})
 }
 
 func isHost(host string) bool { return host != "" && !strings.Contains(host, "*") }

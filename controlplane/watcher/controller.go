@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
@@ -59,15 +60,10 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := errors.Join(err, again); err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.next(), nil
-}
-
-// next returns when to count the runtimes again.
-func (r *reconciler) next() reconcile.Result {
 	if r.opts.Installed == nil {
-		return reconcile.Result{}
+		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: countInterval}
+	return reconcile.Result{RequeueAfter: countInterval}, nil
 }
 
 // finish removes the routes of a Watcher that is being deleted. Finalizers of others may still hold
@@ -77,6 +73,24 @@ func (r *reconciler) finish(ctx context.Context, w *v1beta2.Watcher) error {
 		return err
 	}
 	return r.removeFinalizer(ctx, w)
+}
+
+// formerFinalizer is on every Watcher of a controller that this one replaces.
+const formerFinalizer = "operator.kyma-project.io/watcher"
+
+// removeFinalizer takes the former finalizer off. Routes have an owner reference, so they need no
+// finalizer.
+func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) error {
+	before := w.DeepCopy()
+	if !controllerutil.RemoveFinalizer(w, formerFinalizer) {
+		return nil
+	}
+	// A patch replaces the whole list, so it must not overwrite a concurrent change.
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := client.IgnoreNotFound(r.client.Patch(ctx, w, patch)); err != nil {
+		return fmt.Errorf("remove the finalizer %s: %w", formerFinalizer, err)
+	}
+	return nil
 }
 
 // establish returns the status of a Watcher after it has applied its route. The former route stays
@@ -107,15 +121,8 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 // route applies the route, unless routes are turned off.
 func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
 	if r.routing == nil {
-		return outcome{
-			stateReady, metav1.ConditionTrue, reasonRouteNotNeeded,
-			"routes are turned off",
-		}, nil
+		return outcome{stateReady, metav1.ConditionTrue, reasonRouteNotNeeded, "routes are turned off"}, nil
 	}
-	return r.lead(ctx, w, manager)
-}
-
-func (r *reconciler) lead(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
 	if err := checkPort(w.Spec.ServiceInfo); err != nil {
 		return outcome{}, err
 	}

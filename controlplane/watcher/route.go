@@ -2,6 +2,8 @@ package watcher
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,4 +137,22 @@ func (r *reconciler) remove(ctx context.Context, reader client.Reader, of routin
 		return fmt.Errorf("delete %s: %w", of.kind(), err)
 	}
 	return nil
+}
+
+// selectorOf returns the selector of the gateways, which has the JSON of a [metav1.LabelSelector].
+// An older definition accepted selectors that are empty or invalid.
+func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
+	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
+		return nil, problem(reasonInvalidSelector, "spec.gateway.selector is empty and would select every gateway")
+	}
+	var converted metav1.LabelSelector
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = json.Unmarshal(text, &converted)
+	}
+	selector, invalid := metav1.LabelSelectorAsSelector(&converted)
+	if err := errors.Join(err, invalid); err != nil {
+		return nil, problem(reasonInvalidSelector, "spec.gateway.selector: %v", err)
+	}
+	return selector, nil
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
 // The types of conditions.
@@ -87,10 +88,6 @@ func failed(err error) (o outcome, again error) {
 		o.state, o.status, o.reason = stateProcessing, metav1.ConditionUnknown, known.reason
 	case errors.As(err, &known):
 		o.reason = known.reason
-	case errors.Is(err, errNoManager):
-		o.reason = reasonManagerMissing
-	case errors.Is(err, errInvalidManager):
-		o.reason = reasonManagerInvalid
 	default:
 		again = err
 	}
@@ -151,12 +148,5 @@ func (r *reconciler) emit(w *v1beta2.Watcher, o outcome) {
 	r.events.Eventf(w, nil, kind, o.reason, "Route", "%s", shorten(o.message))
 }
 
-// maxMessage is the longest note of an Event (events.k8s.io/v1), in bytes.
-const maxMessage = 1000
-
-func shorten(message string) string {
-	if len(message) <= maxMessage {
-		return message
-	}
-	return message[:maxMessage] + "…"
-}
+// shorten cuts a message to the longest note of an Event (events.k8s.io/v1).
+func shorten(message string) string { return remote.TextOf(message, remote.MaxNote) }

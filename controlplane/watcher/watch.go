@@ -14,22 +14,16 @@ import (
 
 const watcherKind = "Watcher"
 
-// Errors of a Watcher without a manager, or with one that cannot be part of a URL.
-var (
-	errNoManager      = errors.New("want spec.manager, or the label " + v1beta2.ManagedByLabel + ", have neither")
-	errInvalidManager = errors.New("want a DNS-1123 label as manager")
-)
-
-// managerOf returns the manager that gets the events of a Watcher.
+// managerOf returns the manager that gets the events of a Watcher. The error is a [routeProblem].
 func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
 	name := managerName(w)
 	if name == "" {
-		return "", errNoManager
+		return "", problem(reasonManagerMissing, "want spec.manager, or the label %s, have neither", v1beta2.ManagedByLabel)
 	}
 	manager, err := core.ParseManager(name)
 	if err != nil {
-		return "", fmt.Errorf("%w, have %.80q in spec.manager or the label %s",
-			errInvalidManager, name, v1beta2.ManagedByLabel)
+		return "", problem(reasonManagerInvalid, "want a DNS-1123 label as manager, have %.80q in spec.manager or the label %s",
+			name, v1beta2.ManagedByLabel)
 	}
 	return manager, nil
 }

@@ -3,6 +3,7 @@ package gardener
 import (
 	"context"
 	"fmt"
+	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -38,29 +40,22 @@ func (*translator) IssuesBothUsages() bool { return true }
 func (t *translator) Get(
 	ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption,
 ) error {
+	found := &unstructured.Unstructured{}
+	var kind string
+	var translate func() error
 	switch object := object.(type) {
 	case *certv1.Certificate:
-		return t.getInto(ctx, key, "Certificate", opts, func(found *unstructured.Unstructured) error {
-			return certificateFrom(found, object)
-		})
+		kind, translate = "Certificate", func() error { return certificateFrom(found, object) }
 	case *certv1.Issuer:
-		return t.getInto(ctx, key, "Issuer", opts, func(found *unstructured.Unstructured) error {
-			return issuerFrom(found, object)
-		})
+		kind, translate = "Issuer", func() error { return issuerFrom(found, object) }
 	default:
 		return t.Client.Get(ctx, key, object, opts...)
 	}
-}
-
-func (t *translator) getInto(
-	ctx context.Context, key client.ObjectKey, kind string, opts []client.GetOption,
-	translate func(*unstructured.Unstructured) error,
-) error {
-	found := newObject(kind)
+	found.SetGroupVersionKind(groupVersion().WithKind(kind))
 	if err := t.Client.Get(ctx, key, found, opts...); err != nil {
 		return err
 	}
-	return translate(found)
+	return translate()
 }
 
 // List translates Certificates. Those of CAs come first.
@@ -97,50 +92,46 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 func (t *translator) Apply(
 	ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption,
 ) error {
-	applied, ok := object.(interface {
-		GroupVersionKind() schema.GroupVersionKind
-		UnstructuredContent() map[string]any
-	})
+	applied, ok := object.(interface{ UnstructuredContent() map[string]any })
 	if !ok {
 		return t.Client.Apply(ctx, object, opts...)
 	}
-	content := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(applied.UnstructuredContent())}
-	switch gvk := applied.GroupVersionKind(); {
-	case gvk == certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind):
-		return t.applyCertificate(ctx, content, opts)
-	case gvk == certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind):
-		return t.applyIssuer(ctx, content, opts)
+	content, err := t.translate(ctx, &unstructured.Unstructured{Object: runtime.DeepCopyJSON(applied.UnstructuredContent())})
+	if content == nil || err != nil {
+		return err
+	}
+	return t.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(content), opts...)
+}
+
+// translate returns the object to apply, nil for none: self-signed Issuers are left out, and a CA
+// is made here.
+func (t *translator) translate(
+	ctx context.Context, content *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	convert := runtime.DefaultUnstructuredConverter.FromUnstructured
+	switch content.GroupVersionKind() {
+	case certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind):
+		var certificate certv1.Certificate
+		if err := convert(content.Object, &certificate); err != nil {
+			return nil, fmt.Errorf("gardener: %w", err)
+		}
+		if certificate.Spec.IsCA {
+			return nil, t.ensureAuthority(ctx, &certificate)
+		}
+		return t.toCertificate(&certificate)
+	case certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind):
+		var issuer certv1.Issuer
+		if err := convert(content.Object, &issuer); err != nil {
+			return nil, fmt.Errorf("gardener: %w", err)
+		}
+		if issuer.Spec.CA == nil {
+			return nil, nil
+		}
+		return toIssuer(&issuer)
 	default:
 		translateOwners(content)
-		return t.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(content), opts...)
+		return content, nil
 	}
-}
-
-func (t *translator) applyCertificate(
-	ctx context.Context, content *unstructured.Unstructured, opts []client.ApplyOption,
-) error {
-	var certificate certv1.Certificate
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content.Object, &certificate); err != nil {
-		return fmt.Errorf("gardener: %w", err)
-	}
-	if certificate.Spec.IsCA {
-		return t.ensureAuthority(ctx, &certificate)
-	}
-	return t.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(t.toCertificate(&certificate)), opts...)
-}
-
-// applyIssuer leaves out self-signed Issuers.
-func (t *translator) applyIssuer(
-	ctx context.Context, content *unstructured.Unstructured, opts []client.ApplyOption,
-) error {
-	var issuer certv1.Issuer
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content.Object, &issuer); err != nil {
-		return fmt.Errorf("gardener: %w", err)
-	}
-	if issuer.Spec.CA == nil {
-		return nil
-	}
-	return t.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(toIssuer(&issuer)), opts...)
 }
 
 // Delete translates Certificates. It deletes the Secret of a CA.
@@ -152,10 +143,7 @@ func (t *translator) Delete(ctx context.Context, object client.Object, opts ...c
 	if certificate.Spec.IsCA {
 		return t.Client.Delete(ctx, secretOf(certificate), opts...)
 	}
-	found := newObject("Certificate")
-	found.SetNamespace(certificate.Namespace)
-	found.SetName(certificate.Name)
-	return t.Client.Delete(ctx, found, opts...)
+	return t.Client.Delete(ctx, named(certificate), opts...)
 }
 
 // Status writes one status: that a Certificate is to be issued anew.
@@ -186,16 +174,15 @@ func (t *translator) renew(ctx context.Context, certificate *certv1.Certificate)
 	if since.IsZero() {
 		return apierrors.NewBadRequest("gardener: want the condition Issuing with its time")
 	}
-	before := newObject("Certificate")
-	before.SetNamespace(certificate.Namespace)
-	before.SetName(certificate.Name)
-	after := before.DeepCopy()
-	set(after, since.UTC().Format("2006-01-02T15:04:05Z"), "spec", "ensureRenewedAfter")
-	return t.Patch(ctx, after, client.MergeFrom(before))
+	patch := fmt.Sprintf(`{"spec":{"ensureRenewedAfter":%q}}`, since.UTC().Format(time.RFC3339))
+	return t.Patch(ctx, named(certificate), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-func newObject(kind string) *unstructured.Unstructured {
+// named returns the name of a Certificate of cert-management.
+func named(certificate *certv1.Certificate) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(groupVersion().WithKind(kind))
+	object.SetGroupVersionKind(groupVersion().WithKind("Certificate"))
+	object.SetNamespace(certificate.Namespace)
+	object.SetName(certificate.Name)
 	return object
 }

@@ -8,21 +8,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 )
 
-// The states of a Certificate of cert-management.
-const (
-	statePending = "Pending"
-	stateError   = "Error"
-)
-
-// certificate has the fields of a Certificate of cert-management that matter here.
+// certificate has the fields of a Certificate of cert-management that matter here. Usages and times
+// cannot be set there.
 type certificate struct {
-	Metadata metav1.ObjectMeta `json:"metadata"`
-	Spec     struct {
-		CommonName string   `json:"commonName"`
-		DNSNames   []string `json:"dnsNames"`
-		SecretName string   `json:"secretName"`
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		CommonName   string            `json:"commonName,omitempty"`
+		DNSNames     []string          `json:"dnsNames"`
+		SecretName   string            `json:"secretName"`
+		SecretLabels map[string]string `json:"secretLabels,omitempty"`
+		IssuerRef    reference         `json:"issuerRef"`
+		PrivateKey   *privateKey       `json:"privateKey,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		ObservedGeneration   int64        `json:"observedGeneration"`
@@ -32,24 +34,48 @@ type certificate struct {
 	} `json:"status"`
 }
 
+type reference struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace,omitempty"`
+}
+
+type privateKey struct {
+	Algorithm certv1.PrivateKeyAlgorithm `json:"algorithm"`
+	Size      int                        `json:"size"`
+}
+
+// issuer is an Issuer of cert-management that signs with a CA.
+type issuer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		CA *issuerCA `json:"ca,omitempty"`
+	} `json:"spec"`
+}
+
+type issuerCA struct {
+	PrivateKeySecretRef reference `json:"privateKeySecretRef"`
+}
+
 // certificateFrom translates a Certificate of cert-management.
 func certificateFrom(found *unstructured.Unstructured, into *certv1.Certificate) error {
 	var read certificate
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, &read); err != nil {
 		return fmt.Errorf("gardener: Certificate %s: %w", found.GetName(), err)
 	}
-	*into = certv1.Certificate{ObjectMeta: read.Metadata}
-	into.Spec.CommonName, into.Spec.DNSNames, into.Spec.SecretName = read.Spec.CommonName, read.Spec.DNSNames,
-		read.Spec.SecretName
+	*into = certv1.Certificate{ObjectMeta: read.ObjectMeta, Spec: certv1.CertificateSpec{
+		CommonName: read.Spec.CommonName, DNSNames: read.Spec.DNSNames, SecretName: read.Spec.SecretName,
+	}}
 	status := cmmeta.ConditionFalse
-	if read.Status.State == statePending || read.Status.ObservedGeneration < read.Metadata.Generation {
+	if read.Status.State == "Pending" || read.Status.ObservedGeneration < read.Generation {
 		status = cmmeta.ConditionTrue
 	}
 	into.Status.Conditions = []certv1.CertificateCondition{{
 		Type: certv1.CertificateConditionIssuing, Status: status, Message: read.Status.Message,
 	}}
-	if read.Status.State == stateError {
-		into.Status.LastFailureTime = &read.Metadata.CreationTimestamp
+	if read.Status.State == "Error" {
+		into.Status.LastFailureTime = &read.CreationTimestamp
 		if read.Status.LastPendingTimestamp != nil {
 			into.Status.LastFailureTime = read.Status.LastPendingTimestamp
 		}
@@ -57,68 +83,46 @@ func certificateFrom(found *unstructured.Unstructured, into *certv1.Certificate)
 	return nil
 }
 
-// toCertificate returns a Certificate of cert-management. Usages and times cannot be set there.
-func (t *translator) toCertificate(from *certv1.Certificate) *unstructured.Unstructured {
-	object := withMeta("Certificate", &from.ObjectMeta)
-	if from.Spec.CommonName != "" {
-		set(object, from.Spec.CommonName, "spec", "commonName")
-	}
-	set(object, anyOf(from.Spec.DNSNames), "spec", "dnsNames")
-	set(object, from.Spec.SecretName, "spec", "secretName")
-	set(object, from.Spec.IssuerRef.Name, "spec", "issuerRef", "name")
-	if t.issuerNamespace != "" {
-		set(object, t.issuerNamespace, "spec", "issuerRef", "namespace")
-	}
+// toCertificate returns a Certificate of cert-management.
+func (t *translator) toCertificate(from *certv1.Certificate) (*unstructured.Unstructured, error) {
+	to := certificate{TypeMeta: typeMeta("Certificate"), ObjectMeta: from.ObjectMeta}
+	to.Spec.CommonName, to.Spec.DNSNames, to.Spec.SecretName = from.Spec.CommonName, from.Spec.DNSNames, from.Spec.SecretName
+	to.Spec.IssuerRef = reference{from.Spec.IssuerRef.Name, t.issuerNamespace}
 	if template := from.Spec.SecretTemplate; template != nil {
-		for name, value := range template.Labels {
-			set(object, value, "spec", "secretLabels", name)
-		}
+		to.Spec.SecretLabels = template.Labels
 	}
 	if key := from.Spec.PrivateKey; key != nil {
-		set(object, string(key.Algorithm), "spec", "privateKey", "algorithm")
-		set(object, int64(key.Size), "spec", "privateKey", "size")
+		to.Spec.PrivateKey = &privateKey{key.Algorithm, key.Size}
 	}
-	return object
+	return contentOf(&to)
 }
 
 // issuerFrom translates an Issuer of cert-management.
 func issuerFrom(found *unstructured.Unstructured, into *certv1.Issuer) error {
-	var read struct {
-		Metadata metav1.ObjectMeta `json:"metadata"`
-		Spec     struct {
-			CA *struct {
-				PrivateKeySecretRef struct {
-					Name string `json:"name"`
-				} `json:"privateKeySecretRef"`
-			} `json:"ca"`
-		} `json:"spec"`
-	}
+	var read issuer
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, &read); err != nil {
 		return fmt.Errorf("gardener: Issuer %s: %w", found.GetName(), err)
 	}
-	*into = certv1.Issuer{ObjectMeta: read.Metadata}
+	*into = certv1.Issuer{ObjectMeta: read.ObjectMeta}
 	if read.Spec.CA != nil {
 		into.Spec.CA = &certv1.CAIssuer{SecretName: read.Spec.CA.PrivateKeySecretRef.Name}
 	}
 	return nil
 }
 
-func toIssuer(from *certv1.Issuer) *unstructured.Unstructured {
-	object := withMeta("Issuer", &from.ObjectMeta)
-	set(object, from.Spec.CA.SecretName, "spec", "ca", "privateKeySecretRef", "name")
-	set(object, from.Namespace, "spec", "ca", "privateKeySecretRef", "namespace")
-	return object
+func toIssuer(from *certv1.Issuer) (*unstructured.Unstructured, error) {
+	to := issuer{TypeMeta: typeMeta("Issuer"), ObjectMeta: from.ObjectMeta}
+	to.Spec.CA = &issuerCA{reference{from.Spec.CA.SecretName, from.Namespace}}
+	return contentOf(&to)
 }
 
-// withMeta returns an object with the metadata that a client may set.
-func withMeta(kind string, meta *metav1.ObjectMeta) *unstructured.Unstructured {
-	object := newObject(kind)
-	object.SetNamespace(meta.Namespace)
-	object.SetName(meta.Name)
-	object.SetLabels(meta.Labels)
-	object.SetAnnotations(meta.Annotations)
-	object.SetOwnerReferences(meta.OwnerReferences)
-	return object
+func typeMeta(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: groupVersion().String(), Kind: kind}
+}
+
+func contentOf(object any) (*unstructured.Unstructured, error) {
+	content, err := serverside.Content(object)
+	return &unstructured.Unstructured{Object: content}, err
 }
 
 // translateOwners corrects references to Certificates. The garbage collector would delete an object
@@ -133,19 +137,4 @@ func translateOwners(object *unstructured.Unstructured) {
 	if len(owners) > 0 {
 		object.SetOwnerReferences(owners)
 	}
-}
-
-// set panics if a field on the way is no object, which this package never makes.
-func set(object *unstructured.Unstructured, value any, fields ...string) {
-	if err := unstructured.SetNestedField(object.Object, value, fields...); err != nil {
-		panic(fmt.Sprintf("gardener: %v", err))
-	}
-}
-
-func anyOf(texts []string) []any {
-	all := make([]any, len(texts))
-	for i, text := range texts {
-		all[i] = text
-	}
-	return all
 }

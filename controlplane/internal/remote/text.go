@@ -11,6 +11,8 @@ import (
 const (
 	// maxText bounds texts, in bytes. A condition has at most 32,768.
 	maxText = 4000
+	// MaxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
+	MaxNote = 1000
 	// maxManagers is the most that an agent accepts.
 	maxManagers = 100
 	// maxToken bounds a word that is kept, in bytes.

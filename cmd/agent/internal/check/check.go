@@ -5,12 +5,16 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // ErrFailed means that at least one check failed. The output names it.
@@ -26,7 +30,7 @@ const timeout = 40 * time.Second
 // Link is nil for HTTPS. Without a webhook, informer tries the watches, and returns the problems of
 // those that cannot be established. It is nil for a webhook.
 func Run(
-	ctx context.Context, opts agent.Options, link Link, informer func(context.Context) []string,
+	ctx context.Context, opts agent.Options, link Link, informer func(context.Context) []error,
 	warnings []string, out io.Writer,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -71,8 +75,8 @@ type checker struct {
 	*report
 
 	opts   agent.Options
-	client clientKeys
-	known  managers
+	client keys.Source    // nil unless the files are sound
+	known  []core.Manager // that heartbeats are sent to
 }
 
 func (c *checker) settings(warnings []string) {
@@ -83,14 +87,35 @@ func (c *checker) settings(warnings []string) {
 }
 
 // informer reports the problems of watches.
-func (c *checker) informer(problems []string) {
+func (c *checker) informer(problems []error) {
 	for _, problem := range problems {
 		c.fail("informer", finding{
-			problem, "the right to list and watch, and a resource that is defined",
+			problem.Error(), "the right to list and watch, and a resource that is defined",
 			"apply the ClusterRole, or correct WATCHERS and INFORMER_API_SERVER",
 		})
 	}
 	if len(problems) == 0 {
 		c.ok("informer", "all watches can be established")
 	}
+}
+
+// managers checks MANAGERS and MANAGERS_FILE.
+func (c *checker) managers() {
+	c.known = slices.Clone(c.opts.Managers)
+	if path := c.opts.ManagersFile; path != "" {
+		listed, err := managersfile.Others(c.known, path)
+		if err != nil {
+			c.fail("MANAGERS_FILE", finding{err.Error(), "one name per line", "correct the ConfigMap"})
+			return
+		}
+		c.known = append(c.known, listed...)
+	}
+	if len(c.known) == 0 {
+		c.warn("managers", finding{
+			"none: the agent learns managers from their first review", "MANAGERS or MANAGERS_FILE",
+			"without them no start leads to a resync, and any name is accepted",
+		})
+		return
+	}
+	c.ok("managers", "%s", strings.Trim(fmt.Sprint(c.known), "[]"))
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -28,7 +27,7 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 		return
 	}
 	c.ok("connection", "%s, at %s", to.Address, conn.RemoteAddr())
-	if c.client.source == nil {
+	if c.client == nil {
 		_ = conn.Close()
 		c.skip("TLS", "the key material cannot be used")
 		c.skip("heartbeat", "the key material cannot be used")
@@ -39,7 +38,7 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 		c.server(ctx, link)
 		return
 	}
-	if err := connect.TLS(ctx, conn, c.client.source, to); err != nil {
+	if err := connect.TLS(ctx, conn, c.client, to); err != nil {
 		c.fail("TLS", untrusted(err))
 		c.skip("heartbeat", "no TLS connection")
 		return
@@ -112,12 +111,4 @@ func isRemote(err error) bool {
 func isA[T error](err error) bool {
 	_, ok := errors.AsType[T](err)
 	return ok
-}
-
-// late is the finding when the time of all checks is over.
-func late() finding {
-	return finding{
-		fmt.Sprintf("no answer before the checks ended after %v", timeout), "an answer",
-		"check the load of the control plane",
-	}
 }

@@ -67,7 +67,7 @@ func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Ma
 // sendOnce sends on a new connection.
 func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	to := c.opts.ControlPlane
-	forwarder, err := httpmtls.NewForwarder(c.client.source, to.Address, c.opts.Contract, httpmtls.Options{
+	forwarder, err := httpmtls.NewForwarder(c.client, to.Address, c.opts.Contract, httpmtls.Options{
 		ServerName: to.ServerName, Protocol: to.Protocol, Timeout: c.opts.Outbox.ForwardTimeout,
 		UserAgent: "runtime-watcher-check",
 	})
@@ -95,7 +95,10 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 	case err == nil:
 		c.ok(name, "manager %s acknowledges contract %s", manager, c.opts.Contract)
 	case ctx.Err() != nil:
-		c.fail(name, late())
+		c.fail(name, finding{
+			fmt.Sprintf("no answer before the checks ended after %v", timeout), "an answer",
+			"check the load of the control plane",
+		})
 	case reason == reasons.UnknownContract && c.opts.ControlPlane.Fallback != "":
 		c.warn(name, finding{err.Error(), "contract v3", "CONTRACT_FALLBACK is in use, without heartbeats"})
 	default:

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"crypto/x509"
 	"fmt"
 	"slices"
@@ -11,9 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
-
-// clientKeys are the key material to connect with. It is nil unless the files are sound.
-type clientKeys struct{ source keys.Source }
 
 // clientKeys checks CA_CERT, TLS_CERT and TLS_KEY.
 func (c *checker) clientKeys() {
@@ -33,7 +31,7 @@ func (c *checker) clientKeys() {
 		c.fail("key material", material(err))
 		return
 	}
-	c.client.source = files
+	c.client = files
 }
 
 // bundle checks a file with CAs, and returns nil if it is broken.
@@ -66,25 +64,15 @@ func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 
 // material returns the finding for files that cannot be used.
 func material(err error) finding {
-	return finding{
-		found: err.Error(), want: "PEM files that belong together and are valid now",
-		action: materialAction(keys.Problem(err)),
+	actions := map[string]string{
+		"unreadable":    "mount the Secret, and allow the user of the agent to read it",
+		"mismatch":      "take certificate and key of one Secret",
+		"expired":       "renew it: check cert-manager",
+		"not_yet_valid": "check the clock of the node, and that of the issuer",
 	}
-}
-
-// materialAction returns the action for a [keys.Problem].
-func materialAction(problem string) string {
-	switch problem {
-	case "unreadable":
-		return "mount the Secret, and allow the user of the agent to read it"
-	case "mismatch":
-		return "take certificate and key of one Secret"
-	case "expired":
-		return "renew it: check cert-manager"
-	case "not_yet_valid":
-		return "check the clock of the node, and that of the issuer"
-	default:
-		return "write the whole file in PEM"
+	return finding{
+		err.Error(), "PEM files that belong together and are valid now",
+		cmp.Or(actions[keys.Problem(err)], "write the whole file in PEM"),
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	prom "github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
@@ -73,10 +73,12 @@ func (s *Settings) Managers(others []core.Manager) []core.Manager {
 type Source struct {
 	*informer.Source
 
-	metrics *prometheus.Informer
-	inbox   atomic.Pointer[agent.Inbox]
+	// Metrics are those of the source, which are not registered yet.
+	Metrics *prometheus.Informer
+
+	inbox atomic.Pointer[agent.Inbox]
 	// refused has the watches that cannot be watched, by manager.
-	refused map[core.Manager]string
+	refused map[core.Manager]error
 }
 
 // New returns a source that has not started.
@@ -89,7 +91,7 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{metrics: metrics, refused: make(map[core.Manager]string)}
+	s := &Source{Metrics: metrics, refused: make(map[core.Manager]error)}
 	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), s.valid(settings, log), informer.Options{
 		ExcludedNamespaces: settings.ExcludedNamespaces,
 		RequireOwner:       settings.RequireOwner,
@@ -102,13 +104,8 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 // config returns how to connect to the API server. The files are read again when they change.
 func (s *Settings) config() (*rest.Config, error) {
 	config := &rest.Config{
-		Host: s.Server, BearerTokenFile: s.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: s.CAFile},
-	}
-	if config.BearerTokenFile == "" {
-		config.BearerTokenFile = defaultTokenFile
-	}
-	if config.CAFile == "" {
-		config.CAFile = defaultCAFile
+		Host: s.Server, BearerTokenFile: cmp.Or(s.TokenFile, defaultTokenFile),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: cmp.Or(s.CAFile, defaultCAFile)},
 	}
 	if config.Host != "" {
 		return config, nil
@@ -127,7 +124,7 @@ func (s *Source) valid(settings Settings, log *slog.Logger) (valid []watch.Watch
 	for _, w := range settings.Watches {
 		if err := informer.Validate(&w); err != nil {
 			log.Warn("Watcher cannot be watched, its changes are missed", slog.Any("error", err))
-			s.refused[w.Manager] = err.Error()
+			s.refused[w.Manager] = err
 			continue
 		}
 		valid = append(valid, w)
@@ -137,25 +134,30 @@ func (s *Source) valid(settings Settings, log *slog.Logger) (valid []watch.Watch
 
 // Ready returns nil if every watch is established.
 func (s *Source) Ready() error {
-	problems := []error{s.Source.Ready()}
+	return errors.Join(append([]error{s.Source.Ready()}, s.refusals()...)...)
+}
+
+// refusals are the problems of the watches that cannot be watched.
+func (s *Source) refusals() (problems []error) {
 	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
-		problems = append(problems, errors.New(s.refused[manager]))
+		problems = append(problems, s.refused[manager])
 	}
-	return errors.Join(problems...)
+	return problems
 }
 
 // Problem returns why changes for a manager are not seen, "" if they are.
 func (s *Source) Problem(manager core.Manager) string {
-	return cmp.Or(s.Source.Problem(manager), s.refused[manager])
+	problem := s.Source.Problem(manager)
+	if refused := s.refused[manager]; problem == "" && refused != nil {
+		return refused.Error()
+	}
+	return problem
 }
 
 // Parts are the parts of an agent with this source.
 func (s *Source) Parts() agent.Parts {
 	return agent.Parts{Source: s.start, Problem: s.Problem, Ready: s.Ready}
 }
-
-// Collector has the metrics of the source.
-func (s *Source) Collector() prom.Collector { return s.metrics }
 
 func (s *Source) start(ctx context.Context, inbox *agent.Inbox) error {
 	s.inbox.Store(inbox)
@@ -171,7 +173,7 @@ func (s *Source) accept(manager core.Manager, event core.WatchEvent) core.Outcom
 }
 
 func (s *Source) proved(manager core.Manager) {
-	s.metrics.Proved(manager)
+	s.Metrics.Proved(manager)
 	if inbox := s.inbox.Load(); inbox != nil {
 		inbox.Proved(manager)
 	}
@@ -182,26 +184,16 @@ const tryTimeout = 10 * time.Second
 
 // Try establishes the watches, and ends them. It returns the problems of those that cannot be
 // established within 10 s. It must be the only call.
-func (s *Source) Try(ctx context.Context) (problems []string) {
+func (s *Source) Try(ctx context.Context) (problems []error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- s.Start(ctx) }()
 	const pause = 20 * time.Millisecond
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for s.Source.Ready() != nil && ctx.Err() == nil {
-		<-tick.C
-	}
-	if err := s.Source.Ready(); err != nil {
-		problems = append(problems, err.Error())
-	}
+	isReady := func(context.Context) (bool, error) { return s.Source.Ready() == nil, nil }
+	_ = wait.PollUntilContextCancel(ctx, pause, false, isReady) // Ready has the reason.
+	problems = []error{s.Source.Ready()}
 	cancel()
-	if err := <-ended; err != nil {
-		problems = append(problems, err.Error())
-	}
-	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
-		problems = append(problems, s.refused[manager])
-	}
-	return problems
+	problems = append(append(problems, <-ended), s.refusals()...)
+	return slices.DeleteFunc(problems, func(err error) bool { return err == nil })
 }

@@ -54,20 +54,13 @@ func (s *settings) oneWatch() ([]watch.Watch, error) {
 	if s.manager == "" || s.resource == "" {
 		return nil, errors.New("-f, or --manager and --resource: want Watchers or one watch")
 	}
-
 	resource, resourceErr := parseResource(s.resource)
-	labels, labelsErr := parseLabels(s.labels)
-	_, managerErr := core.ParseManager(s.manager)
-
-	if err := errors.Join(managerErr, resourceErr, labelsErr, checkField(s.field)); err != nil {
+	manager, managerErr := core.ParseManager(s.manager)
+	if err := errors.Join(managerErr, resourceErr); err != nil {
 		return nil, err
 	}
-
 	return []watch.Watch{{
-		Name:     types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: s.manager},
-		Manager:  core.Manager(s.manager),
-		Resource: resource,
-		Selector: watch.Selector{Labels: labels},
-		Field:    core.Field(s.field),
+		Name:    types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: s.manager},
+		Manager: manager, Resource: resource, Field: core.FieldSpec,
 	}}, nil
 }

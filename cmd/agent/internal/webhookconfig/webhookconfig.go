@@ -3,6 +3,7 @@
 package webhookconfig
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,7 +20,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
@@ -36,6 +36,8 @@ Apply the output after the agent is ready:
 
 Flags:
 `
+
+const defaultService = "runtime-watcher/runtime-watcher"
 
 // Run prints the configuration that args ask for. It returns [flag.ErrHelp] after it has printed
 // the help.
@@ -75,7 +77,6 @@ type settings struct {
 	name, caFile, file         string
 	url, service               string
 	manager, resource          string
-	field, labels              string
 	canary, excludedNamespaces string
 	matchConditions            bool
 	opts                       admission.ConfigurationOptions
@@ -97,11 +98,8 @@ func newSettings(help io.Writer) *settings {
 	f.StringVar(&s.manager, "manager", "", "`name` of the manager that gets the events, with --resource")
 	f.StringVar(&s.resource, "resource", "",
 		"`group/version/resource` to watch, such as apps/v1/deployments or v1/configmaps")
-	f.StringVar(&s.field, "field", "spec", "`part` of the object that matters: spec or status")
-	f.StringVar(&s.labels, "labels", "", "`key=value,...` that an object must have to be watched")
 	f.StringVar(&s.name, "name", "runtime-watcher", "`name` of the configuration")
-	f.StringVar(&s.service, "service", "runtime-watcher/runtime-watcher",
-		"`namespace/name[:port]` of the agent's Service")
+	f.StringVar(&s.service, "service", "", "`namespace/name[:port]` of the agent's Service (default "+defaultService+")")
 	f.StringVar(&s.url, "url", "", "`URL` of the agent, instead of --service")
 	f.StringVar(&s.caFile, "ca-cert", "",
 		"`file` with the CA certificates of the agent's serving certificate, PEM (required)")
@@ -147,29 +145,22 @@ func (s *settings) read(stdin io.Reader) (watches []watch.Watch, endpoint admiss
 }
 
 func (s *settings) watches(stdin io.Reader) ([]watch.Watch, error) {
-	switch {
-	case s.file != "" && (s.manager != "" || s.resource != ""):
-		return nil, errors.New("-f and --manager or --resource: want one of them")
-	case s.file == "-":
-		return fromFile(stdin)
-	case s.file != "":
-		return openWatchers(s.file)
-	default:
+	if s.file == "" {
 		return s.oneWatch()
 	}
-}
-
-func openWatchers(path string) ([]watch.Watch, error) {
-	file, err := os.Open(path) //nolint:gosec // The user names the file.
-	if err != nil {
-		return nil, fmt.Errorf("-f: %w", err)
+	if s.manager != "" || s.resource != "" {
+		return nil, errors.New("-f and --manager or --resource: want one of them")
 	}
-	defer file.Close()
-	return fromFile(file)
-}
-
-func fromFile(file io.Reader) ([]watch.Watch, error) {
-	watches, err := ReadWatchers(file)
+	from := stdin
+	if s.file != "-" {
+		file, err := os.Open(s.file)
+		if err != nil {
+			return nil, fmt.Errorf("-f: %w", err)
+		}
+		defer file.Close()
+		from = file
+	}
+	watches, err := ReadWatchers(from)
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
@@ -179,37 +170,26 @@ func fromFile(file io.Reader) ([]watch.Watch, error) {
 	return watches, nil
 }
 
-func (s *settings) endpoint() (admission.Endpoint, error) {
-	var mistakes []error
-	bundle, err := s.readBundle()
-	mistakes = append(mistakes, err)
-	e := admission.Endpoint{URL: s.url, CABundle: bundle}
-	if s.url == "" {
-		mistakes = append(mistakes, s.readService(&e))
-	} else if s.isSet("service") {
-		mistakes = append(mistakes, errors.New("--url and --service: want one of them"))
+func (s *settings) endpoint() (e admission.Endpoint, err error) {
+	e.URL = s.url
+	switch {
+	case s.url == "":
+		err = s.readService(&e)
+	case s.service != "":
+		err = errors.New("--url and --service: want one of them")
 	}
-	return e, errors.Join(mistakes...)
-}
-
-func (s *settings) readBundle() ([]byte, error) {
 	if s.caFile == "" {
-		return nil, errors.New("--ca-cert: missing, want a file with CA certificates")
+		return e, errors.Join(errors.New("--ca-cert: missing, want a file with CA certificates"), err)
 	}
-	bundle, err := os.ReadFile(s.caFile)
-	if err != nil {
-		return nil, fmt.Errorf("--ca-cert: want a file with CA certificates: %w", err)
+	var unread error
+	if e.CABundle, unread = os.ReadFile(s.caFile); unread != nil {
+		err = errors.Join(fmt.Errorf("--ca-cert: want a file with CA certificates: %w", unread), err)
 	}
-	return bundle, nil
-}
-
-func (s *settings) isSet(name string) (set bool) {
-	s.flags.Visit(func(f *flag.Flag) { set = set || f.Name == name })
-	return set
+	return e, err
 }
 
 func (s *settings) readService(e *admission.Endpoint) (err error) {
-	name, port, hasPort := strings.Cut(s.service, ":")
+	name, port, hasPort := strings.Cut(cmp.Or(s.service, defaultService), ":")
 	if hasPort {
 		n, err := strconv.ParseInt(port, 10, 32)
 		if err != nil {
@@ -229,21 +209,6 @@ func namespacedName(flagName, text string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// parseLabels reads key=value pairs, separated by commas.
-func parseLabels(text string) (map[string]string, error) {
-	labels := make(map[string]string)
-	for pair := range strings.SplitSeq(text, ",") {
-		key, value, ok := strings.Cut(pair, "=")
-		if text != "" && !ok {
-			return nil, fmt.Errorf("--labels: %.80q: want key=value", pair)
-		}
-		if ok {
-			labels[key] = value
-		}
-	}
-	return labels, nil
-}
-
 // versionPattern matches the versions of Kubernetes. No API group has such a name.
 var versionPattern = regexp.MustCompile(`^v\d+((alpha|beta)\d+)?$`)
 
@@ -255,17 +220,8 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 	}
 	if len(parts) != 3 || versionPattern.MatchString(parts[0]) { // Group, version and resource.
 		return schema.GroupVersionResource{}, fmt.Errorf("--resource: %.80q: want group/version/resource, or "+
-			"version/resource of the core group, without a subresource (--field status watches the status, "+
-			"a Watcher of -f any other)", text)
+			"version/resource of the core group, without a subresource: a Watcher of -f may have one, or the field status",
+			text)
 	}
 	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
-}
-
-func checkField(text string) error {
-	switch core.Field(text) {
-	case core.FieldSpec, core.FieldStatus:
-		return nil
-	default:
-		return fmt.Errorf("--field: %.20q: want spec or status", text)
-	}
 }

@@ -97,12 +97,12 @@ func TestWatchersBecomeAConfiguration(t *testing.T) {
 
 func TestOneWatchFromFlags(t *testing.T) {
 	text, err := run(t, "", "--ca-cert", caFile(t), "--manager", "my-operator", "--resource", "apps/v1/deployments",
-		"--labels", "watched=true", "--service", "watcher/agent:8443", "--name", "mine")
+		"--service", "watcher/agent:8443", "--name", "mine")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"kind: ValidatingWebhookConfiguration", "name: mine", "- deployments", "- apps", "watched: \"true\"", "port: 8443",
+		"kind: ValidatingWebhookConfiguration", "name: mine", "- deployments", "- apps", "port: 8443",
 		"failurePolicy: Ignore",
 	} {
 		if !strings.Contains(text, want) {
@@ -129,13 +129,13 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 		},
 		"one watch": {
 			"",
-			[]string{"--ca-cert", "", "--manager", "Foo_", "--resource", "configmaps", "--labels", "a", "--field", "spek"},
-			[]string{"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`, `--labels: "a"`, `--field: "spek"`},
+			[]string{"--ca-cert", "", "--manager", "Foo_", "--resource", "configmaps"},
+			[]string{"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`},
 		},
 		// A subresource is no resource: v1/configmaps/status would be the resource status of group v1.
-		"the status":         {"", one("v1/configmaps/status"), []string{"--field status"}},
-		"the status of apps": {"", one("apps/v1/deployments/status"), []string{"--field status"}},
-		"scale":              {"", one("v1beta1/widgets/scale"), []string{"--field status"}},
+		"the status":         {"", one("v1/configmaps/status"), []string{"field status"}},
+		"the status of apps": {"", one("apps/v1/deployments/status"), []string{"field status"}},
+		"scale":              {"", one("v1beta1/widgets/scale"), []string{"field status"}},
 		"another kind":       {"kind: Pod\n", file, nil},
 		"nothing":            {"\n---\n", file, nil},
 		"no YAML":            {"a: [", file, nil},
