@@ -1,4 +1,4 @@
-package multicluster_test
+package kit
 
 import (
 	"crypto/tls"
@@ -12,34 +12,32 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// written is the key of a ConfigMap with the time of its write, in nanoseconds.
-const written = "written"
-
-// apiServers are stand-ins behind one address: a control plane with Secrets, and clusters with
-// ConfigMaps. The first part of a path names one of them.
-type apiServers struct {
+// Servers are stand-ins for API servers behind one address. The first part of a path names one of
+// them.
+type Servers struct {
 	*httptest.Server
 
-	stores map[string]*store
-	// requests counts all but watches. watches and connections are those that are open.
-	requests, watches, connections atomic.Int64
+	// Requests counts all but watches. Watches and Connections are those that are open.
+	Requests, Watches, Connections atomic.Int64
+	// Read is called before an object of a server is read. Default: nothing.
+	Read func(server string)
+
+	stores map[string]*Store
 }
 
-// store has the objects of one API server.
-type store struct {
-	kind, resource string
+// Store has the objects of one API server. All are of one kind.
+type Store struct {
+	kind     schema.GroupVersionKind
+	resource string
 
 	mu       sync.Mutex
 	version  int
@@ -48,13 +46,10 @@ type store struct {
 	watchers map[chan client.Object]bool
 }
 
-const controlPlane = "control-plane"
-
-func clusterName(i int) string { return fmt.Sprint("cluster-", i) }
-
-func startServers(t *testing.T, ca *testpki.CA, clusters int) *apiServers {
+// StartServers starts servers with a certificate of ca for this machine and *.example.com.
+func StartServers(t testing.TB, ca *testpki.CA) *Servers {
 	t.Helper()
-	s := &apiServers{stores: map[string]*store{controlPlane: newStore("Secret", "secrets")}}
+	s := &Servers{stores: map[string]*Store{}, Read: func(string) {}}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	leaf := lab.Must(ca.Server("kubernetes", testpki.Options{
@@ -64,9 +59,9 @@ func startServers(t *testing.T, ca *testpki.CA, clusters int) *apiServers {
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		switch state { //nolint:exhaustive // The others are in between.
 		case http.StateNew:
-			s.connections.Add(1)
+			s.Connections.Add(1)
 		case http.StateClosed, http.StateHijacked:
-			s.connections.Add(-1)
+			s.Connections.Add(-1)
 		}
 	}
 	s.StartTLS()
@@ -74,49 +69,19 @@ func startServers(t *testing.T, ca *testpki.CA, clusters int) *apiServers {
 		s.CloseClientConnections()
 		s.Close()
 	})
-	for i := range clusters {
-		s.stores[clusterName(i)] = newStore("ConfigMap", "configmaps")
-		for n := range *objects {
-			s.stores[clusterName(i)].put(configMap(n, 0))
-		}
-		s.stores[controlPlane].put(s.secret(clusterName(i), ca))
-	}
 	return s
 }
 
-// secret has the kubeconfig of a cluster. The name of its server gives it connections of its own.
-func (s *apiServers) secret(name string, ca *testpki.CA) *corev1.Secret {
-	kubeconfig := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
-		"contexts":[{"name":"c","context":{"cluster":"c","user":"c"}}],"users":[{"name":"c","user":{"token":"t"}}],
-		"clusters":[{"name":"c","cluster":{"server":"%s/%s","tls-server-name":"%s.example.com","certificate-authority-data":%s}}]}`,
-		s.URL, name, name, lab.Must(json.Marshal(ca.PEM)))
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, UID: types.UID(name),
-			Labels:      map[string]string{"sigs.k8s.io/multicluster-runtime-kubeconfig": "true"},
-			Annotations: map[string]string{controllerruntime.DomainAnnotation: name + ".example.com"},
-		},
-		Data: map[string][]byte{"kubeconfig": []byte(kubeconfig)},
-	}
-}
-
-func configMap(n int, at int64) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: objectName(n), UID: types.UID(objectName(n))},
-		Data:       map[string]string{written: strconv.FormatInt(at, 10), "text": strings.Repeat("x", *size)},
-	}
-}
-
-func objectName(n int) string { return fmt.Sprint("object-", n) }
-
-func newStore(kind, resource string) *store {
-	return &store{
+// Add adds a server with objects of a kind, before the first request.
+func (s *Servers) Add(name string, kind schema.GroupVersionKind, resource string) *Store {
+	s.stores[name] = &Store{
 		kind: kind, resource: resource, objects: make(map[string]client.Object), watchers: make(map[chan client.Object]bool),
 	}
+	return s.stores[name]
 }
 
-// put stores an object, sends it to the watchers, and returns the version before.
-func (s *store) put(object client.Object) (base int) {
+// Put stores an object, sends it to the watchers, and returns the version before.
+func (s *Store) Put(object client.Object) (base int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before, known := s.objects[object.GetName()]; known {
@@ -134,7 +99,7 @@ func (s *store) put(object client.Object) (base int) {
 }
 
 // ServeHTTP answers discovery, gets, lists and watches.
-func (s *apiServers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Servers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	at := s.stores[name]
 	if at == nil {
@@ -156,20 +121,21 @@ func (s *apiServers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
 	case r.URL.Query().Get("watch") != "":
-		s.watches.Add(1)
-		defer s.watches.Add(-1)
+		s.Watches.Add(1)
+		defer s.Watches.Add(-1)
 		at.watch(w, r, metadata)
 		return
 	case object != "":
+		s.Read(name)
 		at.get(w, object)
 	default:
 		at.list(w, metadata)
 	}
-	s.requests.Add(1)
+	s.Requests.Add(1)
 }
 
 // form returns an object as an answer has it.
-func (s *store) form(object client.Object, metadata bool) any {
+func (s *Store) form(object client.Object, metadata bool) any {
 	if metadata {
 		return &metav1.PartialObjectMetadata{
 			TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"},
@@ -180,11 +146,11 @@ func (s *store) form(object client.Object, metadata bool) any {
 		}
 	}
 	own := object.DeepCopyObject()
-	own.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(s.kind))
+	own.GetObjectKind().SetGroupVersionKind(s.kind)
 	return own
 }
 
-func (s *store) get(w http.ResponseWriter, name string) {
+func (s *Store) get(w http.ResponseWriter, name string) {
 	s.mu.Lock()
 	object := s.objects[name]
 	s.mu.Unlock()
@@ -196,14 +162,14 @@ func (s *store) get(w http.ResponseWriter, name string) {
 	_ = json.NewEncoder(w).Encode(s.form(object, false))
 }
 
-func (s *store) list(w http.ResponseWriter, metadata bool) {
+func (s *Store) list(w http.ResponseWriter, metadata bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	items := make([]any, 0, len(s.order))
 	for _, name := range s.order {
 		items = append(items, s.form(s.objects[name], metadata))
 	}
-	kind, version := s.kind+"List", "v1"
+	kind, version := s.kind.Kind+"List", "v1"
 	if metadata {
 		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
@@ -213,7 +179,7 @@ func (s *store) list(w http.ResponseWriter, metadata bool) {
 	})
 }
 
-func (s *store) watch(w http.ResponseWriter, r *http.Request, metadata bool) {
+func (s *Store) watch(w http.ResponseWriter, r *http.Request, metadata bool) {
 	changes := make(chan client.Object, 1000)
 	s.mu.Lock()
 	s.watchers[changes] = true
@@ -234,9 +200,4 @@ func (s *store) watch(w http.ResponseWriter, r *http.Request, metadata bool) {
 			_ = json.NewEncoder(w).Encode(map[string]any{"type": "MODIFIED", "object": s.form(object, metadata)})
 		}
 	}
-}
-
-// write changes an object of a cluster, and returns the version before.
-func (s *apiServers) write(cluster, n int) (base int) {
-	return s.stores[clusterName(cluster)].put(configMap(n, time.Now().UnixNano()))
 }

@@ -15,7 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -32,10 +31,7 @@ type issuer struct {
 
 func startIssuer(t *testing.T, config *rest.Config) {
 	t.Helper()
-	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: newScheme(), Metrics: server.Options{BindAddress: "0"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mgr := lab.NewManager(t, config, newScheme())
 	i := &issuer{Client: mgr.GetClient(), ca: lab.NewPKI(t).CA}
 	if err := ctrl.NewControllerManagedBy(mgr).For(&certv1.Certificate{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).Complete(i); err != nil {

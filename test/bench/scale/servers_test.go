@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -15,10 +16,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"testing"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // servers are the API servers of all runtimes: a host name for each.
@@ -41,10 +45,7 @@ type stored struct {
 // serve prints the address of the API servers. The answer to each question is the number of
 // requests so far. A question is a new latency, or "".
 func serve(ctx context.Context) error {
-	var paths keys.Paths
-	if err := kit.Settings(&paths); err != nil {
-		return err
-	}
+	paths := kit.Settings[keys.Paths]()
 	s := &servers{objects: map[string]stored{}, bodies: map[digest]map[string]any{}}
 	api, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -157,4 +158,27 @@ func failure(code int, reason string) map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason,
 	}
+}
+
+// dialToFill is longer than a connection to this machine takes.
+const dialToFill = 500 * time.Millisecond
+
+// blackHole returns an address of this machine that answers no SYN, as that of a cluster that is
+// gone: the queue of its listener is full.
+func blackHole(t *testing.T) string {
+	t.Helper()
+	fd := lab.Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	bound := lab.Must(syscall.Getsockname(fd))
+	address := fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port)
+	for full := false; !full; {
+		connected, err := (&net.Dialer{Timeout: dialToFill}).DialContext(t.Context(), "tcp", address)
+		if full = err != nil; !full {
+			t.Cleanup(func() { _ = connected.Close() })
+		}
+	}
+	return address
 }
