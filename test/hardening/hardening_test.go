@@ -7,17 +7,9 @@ import (
 	"crypto/tls"
 	"maps"
 	"net"
-	"net/http"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -37,35 +29,19 @@ const (
 
 // scene is an agent with its control plane. The test is its API server.
 type scene struct {
-	t     *testing.T
 	pki   *lab.PKI
 	agent *lab.Agent
-
-	mu    sync.Mutex
-	names []string // of the changed objects
 }
 
 func newScene(t *testing.T, env map[string]string) *scene {
 	t.Helper()
-	needsProcesses(t)
+	lab.SkipShort(t)
 	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
 	maps.Copy(all, env)
-	s := &scene{t: t, pki: lab.NewPKI(t)}
-	plane := lab.StartPlane(t, s.pki, lab.PlaneOptions{Handler: core.HandlerFunc(s.handle)}, manager)
+	s := &scene{pki: lab.NewPKI(t)}
+	plane := lab.StartPlane(t, s.pki, lab.PlaneOptions{}, manager)
 	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), plane.Addr, lab.AgentOptions{Env: all})
 	return s
-}
-
-func (s *scene) handle(_ context.Context, d core.Delivery) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.names = append(s.names, d.Event.Watched.Name)
-	return nil
-}
-
-func needsProcesses(t *testing.T) {
-	t.Helper()
-	lab.SkipShort(t)
 }
 
 func (s *scene) webhook() string { return lab.Address(s.agent.WebhookPort) }
@@ -97,52 +73,7 @@ func (s *scene) trusting() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost"}
 }
 
-// friend returns a client that connects as an API server does.
-func (s *scene) friend() *http.Client {
-	transport := &http.Transport{
-		TLSClientConfig: s.trusting(),
-		DialContext: func(ctx context.Context, _, to string) (net.Conn, error) {
-			return dialFrom(ctx, friends, to)
-		},
-	}
-	s.t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: patience}
-}
-
-// send asks the agent about the creation of an object.
-func (s *scene) send(client *http.Client, name string) error {
-	return lab.Ask(s.t.Context(), client, "https://"+s.webhook()+"/validate/"+manager, lab.Review(name, 0))
-}
-
-// awaitEvent waits until the event of an object has reached the control plane.
-func (s *scene) awaitEvent(name string) {
-	s.t.Helper()
-	lab.Eventually(s.t, patience, "the event of "+name+" reached the control plane", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return slices.Contains(s.names, name)
-	})
-}
-
-// usage has the resources of a process.
-type usage struct{ files, kilobytes int }
-
-func usageOf(t *testing.T, pid int) usage {
-	t.Helper()
-	dir := "/proc/" + strconv.Itoa(pid)
-	files, err := os.ReadDir(filepath.Join(dir, "fd"))
-	if err != nil {
-		t.Fatalf("this system has no /proc: %v", err)
-	}
-	status, err := os.ReadFile(filepath.Join(dir, "status"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := usage{files: len(files)}
-	for line := range strings.Lines(string(status)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
-			u.kilobytes, _ = strconv.Atoi(fields[1])
-		}
-	}
-	return u
+// dialAsFriend connects as an API server does, from elsewhere.
+func dialAsFriend(ctx context.Context, _, to string) (net.Conn, error) {
+	return dialFrom(ctx, friends, to)
 }

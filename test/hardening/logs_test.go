@@ -13,10 +13,7 @@ import (
 
 func TestKeepsSecretsFindsThem(t *testing.T) {
 	volume := lab.NewPKI(t).RuntimeVolume(runtimeName, domain)
-	text, err := os.ReadFile(volume.Path("tls.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := lab.Must(os.ReadFile(volume.Path("tls.key")))
 	block, _ := pem.Decode(text)
 	for name, log := range map[string]string{
 		"PEM": string(text), "nothing": "", "Base64": strings.Split(string(text), "\n")[1],
@@ -46,6 +43,7 @@ func (c *complaints) Errorf(string, ...any) { c.n++ }
 
 // Failures are logged: broken files, untrusted certificates, an absent API server.
 func TestTroubleTellsNoSecrets(t *testing.T) {
+	t.Parallel() // It waits for an agent that reads its files again.
 	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"
 	tokenFile := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
