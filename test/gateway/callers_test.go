@@ -1,7 +1,6 @@
 package gateway_test
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -24,22 +23,22 @@ import (
 // names files.
 func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	lab.SkipShort(t)
+	t.Parallel()
 	// trusted is the bundle of the agent, shown the secret of the API server.
 	trusted := filepath.Join(t.TempDir(), "callers.crt")
-	old, next := must(testpki.NewCA("callers-0", testpki.Options{})),
-		must(testpki.NewCA("callers-1", testpki.Options{}))
+	old, next := lab.NewPKI(t).CA, lab.NewPKI(t).CA
 	shown := newSecret(t, true, func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 		return ca.Client("kube-apiserver", opts)
 	})
 	shown.write(old, old)
-	writeBundle(t, trusted, old)
+	rename(t, trusted, old.PEM)
 	_, certificate, key := shown.volume.Paths()
 	plane := apiserver.StartT(t,
 		apiserver.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
 			lab.AdmissionConfiguration(t,
 				map[string]*clientcmdapi.AuthInfo{"*": {ClientCertificate: certificate, ClientKey: key}}),
 		}}})
-	servers := must(testpki.NewCA("servers", testpki.Options{}))
+	servers := lab.NewPKI(t).CA
 	agent := startAgent(t, "runtime-1", true, lab.Address(lab.FreePort(t)),
 		map[string]string{"WEBHOOK_CLIENT_CA": trusted}, servers, servers)
 	lab.Watch(t, plane, agent.Agent, servers.PEM, watch.Watch{
@@ -48,15 +47,14 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	})
 	for _, bundle := range [][]*testpki.CA{{old, next}, {next}} {
 		reloads := agent.reloads()
-		writeBundle(t, trusted, bundle...)
+		rename(t, trusted, testpki.Bundle(bundle...))
 		eventually(t, "the agent trusts the new bundle", func() bool { return agent.reloads() > reloads })
 		shown.write(next, next)
 	}
 	reconnect(t, plane)
 	eventually(t, "a review over a connection with the new certificate", func() bool {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace:    metav1.NamespaceDefault,
-			GenerateName: "shown-",
+			Namespace: metav1.NamespaceDefault, GenerateName: "shown-",
 		}}
 		reviewed := agent.reviewed()
 		if err := plane.Client.Create(t.Context(), object); err != nil {
@@ -64,16 +62,6 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 		}
 		return agent.reviewed() > reviewed
 	})
-}
-
-func writeBundle(t *testing.T, path string, cas ...*testpki.CA) {
-	t.Helper()
-	if err := os.WriteFile(path+".next", testpki.Bundle(cas...), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".next", path); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (a *runtimeAgent) reloads() float64 {
