@@ -174,7 +174,7 @@ func TestPortsUnderFlood(t *testing.T) {
 		t.Run(port.name, func(t *testing.T) {
 			for range many {
 				conn := lab.Must(dialFrom(t.Context(), attackers, port.address))
-				defer conn.Close()
+				t.Cleanup(func() { conn.Close() })
 				_, _ = io.WriteString(conn, port.begin) // Some are closed by now.
 			}
 			if err := lab.Ask(t.Context(), caller, "https://"+s.webhook()+"/validate/"+manager, lab.Review(port.name, 0)); err != nil {

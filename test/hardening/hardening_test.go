@@ -5,8 +5,13 @@ package hardening
 import (
 	"context"
 	"crypto/tls"
+	"encoding/hex"
+	"encoding/pem"
 	"maps"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,4 +81,77 @@ func (s *scene) trusting() *tls.Config {
 // dialAsFriend connects as an API server does, from elsewhere.
 func dialAsFriend(ctx context.Context, _, to string) (net.Conn, error) {
 	return dialFrom(ctx, friends, to)
+}
+
+func TestKeepsSecretsFindsThem(t *testing.T) {
+	volume := lab.NewPKI(t).RuntimeVolume(runtimeName, domain)
+	text := lab.Must(os.ReadFile(volume.Path("tls.key")))
+	block, _ := pem.Decode(text)
+	for name, log := range map[string]string{
+		"PEM": string(text), "nothing": "", "Base64": strings.Split(string(text), "\n")[1],
+		"hexadecimal": hex.EncodeToString(block.Bytes),
+	} {
+		// A test that is not ours takes the complaint.
+		probe := &complaints{TB: t}
+		lab.KeepsSecrets(probe, log, lab.Secrets(volume)...)
+		if probe.n == 0 {
+			t.Errorf("a key as %s is not found", name)
+		}
+	}
+}
+
+// complaints counts the problems that a check has found.
+type complaints struct {
+	testing.TB
+
+	n int
+}
+
+func (c *complaints) Helper() {}
+
+func (c *complaints) Error(...any) { c.n++ }
+
+func (c *complaints) Errorf(string, ...any) { c.n++ }
+
+// Failures are logged: broken files, untrusted certificates, an absent API server.
+func TestTroubleTellsNoSecrets(t *testing.T) {
+	t.Parallel() // It waits for an agent that reads its files again.
+	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pki := lab.NewPKI(t)
+	ca, _, _ := pki.RuntimeVolume(runtimeName, domain).Paths()
+	s := newScene(t, map[string]string{
+		"CANARY_LEASE": "kyma-system/canary", "CANARY_API_SERVER": "https://" + lab.Address(lab.FreePort(t)),
+		"CANARY_INTERVAL":   "100ms",
+		"CANARY_TOKEN_FILE": tokenFile, "CANARY_CA_CERT": ca, "HEARTBEAT_INTERVAL": "1s", "MANAGERS": manager,
+	})
+	logged := func(what string, times int) {
+		t.Helper()
+		lab.Eventually(t, patience, what+" is in the log",
+			func() bool { return strings.Count(s.agent.FullLog(), what) >= times })
+	}
+	good := lab.Secrets(s.agent.Volume)
+	write := func(files ...[]byte) {
+		if err := s.agent.Volume.Write(map[string][]byte{
+			"ca.crt": files[0], "tls.crt": files[1],
+			"tls.key": files[2],
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stranger := lab.Secrets(pki.RuntimeVolume(runtimeName, domain)) // Of a CA that the control plane does not know.
+	write(good[0], good[1], good[2][:len(good[2])/2])
+	logged("key material on disk is broken", 1)
+	write(good[0], good[1], stranger[2]) // A key that is not of this certificate.
+	logged("key material on disk is broken", 2)
+	write(good[0], stranger[1], stranger[2])
+	logged("key material reloaded", 1)
+	logged("manager does not take events", 1)
+	logged("canary", 1)
+	write(good...)
+	lab.KeepsSecrets(t, s.agent.FullLog(),
+		append(append([][]byte{[]byte("c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ")}, good...), stranger...)...)
 }

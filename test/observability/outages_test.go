@@ -101,7 +101,7 @@ func judge(t *testing.T, want string, pages map[string][]int, muted, minutes int
 	for alert, steps := range pages {
 		first, last := steps[0], steps[len(steps)-1]
 		t.Logf("%s pages in minutes %d to %d of the case", alert, first*minutes, last*minutes)
-		if !strings.Contains(alert, `"`+want+`"`) || first*minutes > begins+soon+minutes-1 || last-first != len(steps)-1 {
+		if !strings.Contains(alert, `"`+want+`"`) || first*minutes >= begins+soon+minutes || last-first != len(steps)-1 {
 			t.Errorf("%s: want %s, within %d minutes and without a gap", alert, want, soon)
 		}
 	}

@@ -90,7 +90,8 @@ func startBrowser(t *testing.T) context.Context {
 	}
 	allocated, end := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, cancel := chromedp.NewContext(allocated)
-	started.ctx, started.stop = ctx, func() { cancel(); end() }
+	started.stop = func() { cancel(); end() }
+	started.ctx = ctx //nolint:fatcontext // It is set once.
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}
