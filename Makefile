@@ -149,7 +149,7 @@ fips: ## Test listener, transport and contracts with Go's FIPS 140-3 module and 
 # promtool is in the Debian package prometheus. Without it, the cases of the alerts are skipped.
 .PHONY: rules
 rules: ## Test metrics reference, alerts and dashboards, against a real agent and operator. ARGS=-update writes the generated files
-	@$(WITH_ASSETS) $(GO) test ./test/observability -count=1 -v $(TESTFLAGS) $(ARGS)
+	@$(WITH_ASSETS) $(GO) test ./test/observability -count=1 -v $(TESTFLAGS) -step=1 $(ARGS)
 
 .PHONY: rotation
 rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, natively and through nginx: ROTATION (2m) each

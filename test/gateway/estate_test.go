@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"maps"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -51,7 +53,7 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 	}
 	c.own.write(issuer, trusts...)
 	ca, cert, key := c.own.volume.Paths()
-	c.files = must(keys.NewFiles(keys.Paths{CA: ca, Certificate: cert, Key: key},
+	c.files = lab.Must(keys.NewFiles(keys.Paths{CA: ca, Certificate: cert, Key: key},
 		keys.FilesOptions{Poll: 200 * time.Millisecond}))
 	c.listen(c.peers(behindNginx))
 	if behindNginx {
@@ -79,12 +81,12 @@ func (c *controlPlane) peers(behindNginx bool) listener.Peers {
 // listen runs the listener until the test ends.
 func (c *controlPlane) listen(peers listener.Peers) {
 	c.t.Helper()
-	bound := must(new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0"))
+	bound := lab.Must(new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0"))
 	c.addr = bound.Addr().String()
 	domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
 		return string(id) + ".example.com", nil
 	})
-	l := must(listener.New(peers, listener.SANPinning(domains),
+	l := lab.Must(listener.New(peers, listener.SANPinning(domains),
 		map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
 		listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(c.files)}))
 	lab.Run(c.t, "files", c.files.Start)
@@ -201,4 +203,56 @@ func (a *runtimeAgent) reviewed() float64 {
 	const reviews = "runtime_watcher_agent_admission_reviews_total"
 	text := a.Scrape()
 	return lab.Sum(text, reviews, `decision="accepted"`) + lab.Sum(text, reviews, `decision="coalesced"`)
+}
+
+// secret is key material in files, as one end of a connection mounts it.
+type secret struct {
+	t     *testing.T
+	dir   string
+	issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error)
+	// swaps means that the files change all at once, as a kubelet changes a volume; else each is
+	// renamed into its place, one after the other.
+	swaps  bool
+	volume *testpki.Volume
+	// leaf is the last valid one.
+	leaf *testpki.Leaf
+}
+
+func newSecret(
+	t *testing.T, swaps bool, issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error),
+) *secret {
+	t.Helper()
+	dir := t.TempDir()
+	return &secret{t: t, dir: dir, issue: issue, swaps: swaps, volume: testpki.NewVolume(dir)}
+}
+
+// write replaces all with a new leaf of issuer, and a bundle.
+func (s *secret) write(issuer *testpki.CA, trusts ...*testpki.CA) {
+	s.t.Helper()
+	s.leaf = lab.Must(s.issue(issuer, testpki.Options{}))
+	s.replace(testpki.Files(s.leaf, trusts...))
+}
+
+func (s *secret) replace(files map[string][]byte) {
+	s.t.Helper()
+	if s.swaps {
+		if err := s.volume.Write(files); err != nil {
+			s.t.Fatal(err)
+		}
+		return
+	}
+	for name, content := range files {
+		rename(s.t, filepath.Join(s.dir, name), content)
+	}
+}
+
+// rename replaces a file in one step.
+func rename(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".next", content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".next", path); err != nil {
+		t.Fatal(err)
+	}
 }

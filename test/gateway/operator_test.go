@@ -32,21 +32,14 @@ const (
 	gatewayAddress = "127.0.0.2"
 )
 
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
-}
-
 // authorities are the CAs of a control plane.
 type authorities struct{ runtimes, servers, gateways *testpki.CA }
 
 func newAuthorities() authorities {
 	return authorities{
-		runtimes: must(testpki.NewCA("runtimes", testpki.Options{})),
-		servers:  must(testpki.NewCA("servers", testpki.Options{})),
-		gateways: must(testpki.NewCA("control plane", testpki.Options{})),
+		runtimes: lab.Must(testpki.NewCA("runtimes", testpki.Options{})),
+		servers:  lab.Must(testpki.NewCA("servers", testpki.Options{})),
+		gateways: lab.Must(testpki.NewCA("control plane", testpki.Options{})),
 	}
 }
 
@@ -55,7 +48,7 @@ func poolOf(pool *x509.CertPool) func() *x509.CertPool { return func() *x509.Cer
 func (a authorities) serverTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{must(a.servers.Server("listener", testpki.Options{})).TLS},
+		Certificates: []tls.Certificate{lab.Must(a.servers.Server("listener", testpki.Options{})).TLS},
 	}
 }
 
@@ -64,19 +57,18 @@ func (a authorities) serverTLS() *tls.Config {
 type operator struct {
 	cache    *controllerruntimetest.Cache
 	runtimes *controllerruntime.Runtimes
-	queue    *countedQueue
+	queue    *queue
 
 	// native verifies in the handshake. The others believe a gateway, by its certificate or by its
 	// address.
 	native, proxyCertificate, proxyAddress *answers
 }
 
-// answers records the answers of one listener.
+// answers are those of one listener.
 type answers struct {
-	addr string
+	list[counted]
 
-	mu  sync.Mutex
-	all []counted
+	addr string
 }
 
 type counted struct {
@@ -85,29 +77,36 @@ type counted struct {
 }
 
 func (a *answers) answered(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.all = append(a.all, counted{status, reason})
+	a.add(counted{status, reason})
 }
 
-func (a *answers) len() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.all)
+// list is a list that others read while it grows.
+type list[T any] struct {
+	mu  sync.Mutex
+	all []T
 }
 
-func (a *answers) last() counted {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.all[len(a.all)-1]
+func (l *list[T]) add(more ...T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, more...)
 }
+
+// since returns what was added after the first n.
+func (l *list[T]) since(n int) []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all[n:])
+}
+
+func (l *list[T]) len() int { return len(l.since(0)) }
 
 func startOperator(t *testing.T, ca authorities) *operator {
 	t.Helper()
 	o := &operator{cache: controllerruntimetest.NewCache()}
-	o.runtimes = must(controllerruntime.NewRuntimes(t.Context(), o.cache, corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	o.runtimes = lab.Must(controllerruntime.NewRuntimes(t.Context(), o.cache, corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
-	o.queue = &countedQueue{requests: controllerruntime.EnqueueOwner(controllerruntime.EnqueueByRuntime(o.runtimes))}
+	o.queue = &queue{requests: controllerruntime.EnqueueOwner(controllerruntime.EnqueueByRuntime(o.runtimes))}
 	o.listenAll(t, ca)
 	return o
 }
@@ -128,10 +127,10 @@ func (o *operator) listenAll(t *testing.T, ca authorities) {
 // listen runs a listener until the test ends.
 func (o *operator) listen(t *testing.T, peers listener.Peers, serving *tls.Config) *answers {
 	t.Helper()
-	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	bound := lab.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	a := &answers{addr: bound.Addr().String()}
 	const plenty = 1 << 20 // Another test is about shares.
-	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.queue},
+	l := lab.Must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.queue},
 		listener.Options{
 			Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty,
 			Hooks: listener.Hooks{Answered: a.answered},
@@ -151,30 +150,18 @@ func (o *operator) register(name, domain string) {
 	})
 }
 
-// countedQueue records the requests that events lead to.
-type countedQueue struct {
-	requests controllerruntime.MapFunc[reconcile.Request]
+// queue records the requests that events lead to.
+type queue struct {
+	list[string]
 
-	mu    sync.Mutex
-	added []string
+	requests controllerruntime.MapFunc[reconcile.Request]
 }
 
 // Handle implements [core.Handler].
-func (q *countedQueue) Handle(ctx context.Context, d core.Delivery) error {
+func (q *queue) Handle(ctx context.Context, d core.Delivery) error {
 	requests, err := q.requests(ctx, d)
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	for _, r := range requests {
-		q.added = append(q.added, r.String())
+		q.add(r.String())
 	}
 	return err
 }
-
-// since returns the requests after the first n.
-func (q *countedQueue) since(n int) []string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return slices.Clone(q.added[n:])
-}
-
-func (q *countedQueue) len() int { return len(q.since(0)) }

@@ -3,12 +3,8 @@ package gateway_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
 	"io"
@@ -75,8 +71,8 @@ func newNetwork(t *testing.T) *network {
 	t.Helper()
 	ca := newAuthorities()
 	at := startOperator(t, ca)
-	key := must(ca.gateways.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}}))
-	front := volume(t, must(ca.servers.Server("gateway", testpki.Options{})), ca.runtimes)
+	key := lab.Must(ca.gateways.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}}))
+	front := volume(t, lab.Must(ca.servers.Server("gateway", testpki.Options{})), ca.runtimes)
 	back := volume(t, key, ca.servers)
 	var proved lab.GatewayOptions
 	proved.ClientCA, proved.Certificate, proved.Key = front.Paths()
@@ -122,7 +118,7 @@ func (n *network) send(t *testing.T, w way, m message) answer {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	request := must(http.NewRequestWithContext(ctx, http.MethodPost, "https://"+n.fronts[w]+m.version.Path(component),
+	request := lab.Must(http.NewRequestWithContext(ctx, http.MethodPost, "https://"+n.fronts[w]+m.version.Path(component),
 		text))
 	request.Trailer = m.trailer
 	request.Header.Set("Content-Type", m.version.ContentType())
@@ -161,7 +157,7 @@ func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 }
 
 // leafOf returns the key pair of a leaf.
-func leafOf(leaf *testpki.Leaf, err error) *tls.Certificate { return new(must(leaf, err).TLS) }
+func leafOf(leaf *testpki.Leaf, err error) *tls.Certificate { return new(lab.Must(leaf, err).TLS) }
 
 // runtime returns the good certificate of a runtime.
 func (n *network) runtime(name string, domains ...string) *tls.Certificate {
@@ -171,15 +167,6 @@ func (n *network) runtime(name string, domains ...string) *tls.Certificate {
 // with returns a certificate of the CA of the runtimes.
 func (n *network) with(name string, opts testpki.Options) *tls.Certificate {
 	return leafOf(n.ca.runtimes.Client(name, opts))
-}
-
-// issue signs a certificate with the key of another leaf.
-func issue(template *x509.Certificate, by *tls.Certificate) *tls.Certificate {
-	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	der := must(x509.CreateCertificate(rand.Reader, template, by.Leaf, key.Public(), by.PrivateKey))
-	return &tls.Certificate{
-		Certificate: append([][]byte{der}, by.Certificate...), PrivateKey: key, Leaf: must(x509.ParseCertificate(der)),
-	}
 }
 
 // headerOf returns the header that the gateway writes for a client.

@@ -23,18 +23,19 @@ type direct struct {
 	bundle []byte
 	client atomic.Pointer[http.Client]
 
-	mu      sync.Mutex
-	written map[string]time.Time
-	calls   int
-	failed  int
-	slowest time.Duration
+	mu        sync.Mutex
+	written   map[string]time.Time
+	calls     int
+	failed    int
+	slowest   time.Duration
+	perSecond float64 // the rate of writes
 }
 
 func newDirect(t *testing.T, webhook string) *direct {
 	t.Helper()
 	return &direct{
 		t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s",
-		written: map[string]time.Time{},
+		written: map[string]time.Time{}, perSecond: 500,
 	}
 }
 
@@ -60,15 +61,13 @@ func (s *direct) reconnect() {
 }
 
 const (
-	// perSecond is the rate of writes.
-	perSecond = 500
-	writers   = 8
+	writers = 8
 	// objects are written in turn, so that each comes again within seconds.
 	objects = 500
 )
 
-// run writes objects in turn until ctx ends, and returns when the last call has.
-func (s *direct) run(ctx context.Context) {
+// run writes objects in turn until ctx ends, and returns when the last call has ended.
+func (s *direct) run(ctx context.Context) error {
 	var (
 		running sync.WaitGroup
 		next    = make(chan string)
@@ -84,13 +83,14 @@ func (s *direct) run(ctx context.Context) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; ctx.Err() == nil; <-tick.C {
-		for ; n < int(time.Since(started).Seconds()*perSecond) && ctx.Err() == nil; n++ {
+		for ; n < int(time.Since(started).Seconds()*s.perSecond) && ctx.Err() == nil; n++ {
 			next <- fmt.Sprint("object-", n%objects)
 		}
 	}
 	close(next)
 	running.Wait()
 	s.client.Load().CloseIdleConnections()
+	return nil
 }
 
 func (s *direct) write(object string) {

@@ -5,19 +5,16 @@ package hardening
 import (
 	"context"
 	"crypto/tls"
+	"encoding/hex"
+	"encoding/pem"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -37,35 +34,19 @@ const (
 
 // scene is an agent with its control plane. The test is its API server.
 type scene struct {
-	t     *testing.T
 	pki   *lab.PKI
 	agent *lab.Agent
-
-	mu    sync.Mutex
-	names []string // of the changed objects
 }
 
 func newScene(t *testing.T, env map[string]string) *scene {
 	t.Helper()
-	needsProcesses(t)
+	lab.SkipShort(t)
 	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
 	maps.Copy(all, env)
-	s := &scene{t: t, pki: lab.NewPKI(t)}
-	plane := lab.StartPlane(t, s.pki, lab.PlaneOptions{Handler: core.HandlerFunc(s.handle)}, manager)
+	s := &scene{pki: lab.NewPKI(t)}
+	plane := lab.StartPlane(t, s.pki, lab.PlaneOptions{}, manager)
 	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), plane.Addr, lab.AgentOptions{Env: all})
 	return s
-}
-
-func (s *scene) handle(_ context.Context, d core.Delivery) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.names = append(s.names, d.Event.Watched.Name)
-	return nil
-}
-
-func needsProcesses(t *testing.T) {
-	t.Helper()
-	lab.SkipShort(t)
 }
 
 func (s *scene) webhook() string { return lab.Address(s.agent.WebhookPort) }
@@ -97,52 +78,80 @@ func (s *scene) trusting() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost"}
 }
 
-// friend returns a client that connects as an API server does.
-func (s *scene) friend() *http.Client {
-	transport := &http.Transport{
-		TLSClientConfig: s.trusting(),
-		DialContext: func(ctx context.Context, _, to string) (net.Conn, error) {
-			return dialFrom(ctx, friends, to)
-		},
-	}
-	s.t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: patience}
+// dialAsFriend connects as an API server does, from elsewhere.
+func dialAsFriend(ctx context.Context, _, to string) (net.Conn, error) {
+	return dialFrom(ctx, friends, to)
 }
 
-// send asks the agent about the creation of an object.
-func (s *scene) send(client *http.Client, name string) error {
-	return lab.Ask(s.t.Context(), client, "https://"+s.webhook()+"/validate/"+manager, lab.Review(name, 0))
-}
-
-// awaitEvent waits until the event of an object has reached the control plane.
-func (s *scene) awaitEvent(name string) {
-	s.t.Helper()
-	lab.Eventually(s.t, patience, "the event of "+name+" reached the control plane", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return slices.Contains(s.names, name)
-	})
-}
-
-// usage has the resources of a process.
-type usage struct{ files, kilobytes int }
-
-func usageOf(t *testing.T, pid int) usage {
-	t.Helper()
-	dir := "/proc/" + strconv.Itoa(pid)
-	files, err := os.ReadDir(filepath.Join(dir, "fd"))
-	if err != nil {
-		t.Fatalf("this system has no /proc: %v", err)
-	}
-	status, err := os.ReadFile(filepath.Join(dir, "status"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := usage{files: len(files)}
-	for line := range strings.Lines(string(status)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
-			u.kilobytes, _ = strconv.Atoi(fields[1])
+func TestKeepsSecretsFindsThem(t *testing.T) {
+	volume := lab.NewPKI(t).RuntimeVolume(runtimeName, domain)
+	text := lab.Must(os.ReadFile(volume.Path("tls.key")))
+	block, _ := pem.Decode(text)
+	for name, log := range map[string]string{
+		"PEM": string(text), "nothing": "", "Base64": strings.Split(string(text), "\n")[1],
+		"hexadecimal": hex.EncodeToString(block.Bytes),
+	} {
+		// A test that is not ours takes the complaint.
+		probe := &complaints{TB: t}
+		lab.KeepsSecrets(probe, log, lab.Secrets(volume)...)
+		if probe.n == 0 {
+			t.Errorf("a key as %s is not found", name)
 		}
 	}
-	return u
+}
+
+// complaints counts the problems that a check has found.
+type complaints struct {
+	testing.TB
+
+	n int
+}
+
+func (c *complaints) Helper() {}
+
+func (c *complaints) Error(...any) { c.n++ }
+
+func (c *complaints) Errorf(string, ...any) { c.n++ }
+
+// Failures are logged: broken files, untrusted certificates, an absent API server.
+func TestTroubleTellsNoSecrets(t *testing.T) {
+	t.Parallel() // It waits for an agent that reads its files again.
+	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pki := lab.NewPKI(t)
+	ca, _, _ := pki.RuntimeVolume(runtimeName, domain).Paths()
+	s := newScene(t, map[string]string{
+		"CANARY_LEASE": "kyma-system/canary", "CANARY_API_SERVER": "https://" + lab.Address(lab.FreePort(t)),
+		"CANARY_INTERVAL":   "100ms",
+		"CANARY_TOKEN_FILE": tokenFile, "CANARY_CA_CERT": ca, "HEARTBEAT_INTERVAL": "1s", "MANAGERS": manager,
+	})
+	logged := func(what string, times int) {
+		t.Helper()
+		lab.Eventually(t, patience, what+" is in the log",
+			func() bool { return strings.Count(s.agent.FullLog(), what) >= times })
+	}
+	good := lab.Secrets(s.agent.Volume)
+	write := func(files ...[]byte) {
+		if err := s.agent.Volume.Write(map[string][]byte{
+			"ca.crt": files[0], "tls.crt": files[1],
+			"tls.key": files[2],
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stranger := lab.Secrets(pki.RuntimeVolume(runtimeName, domain)) // Of a CA that the control plane does not know.
+	write(good[0], good[1], good[2][:len(good[2])/2])
+	logged("key material on disk is broken", 1)
+	write(good[0], good[1], stranger[2]) // A key that is not of this certificate.
+	logged("key material on disk is broken", 2)
+	write(good[0], stranger[1], stranger[2])
+	logged("key material reloaded", 1)
+	logged("manager does not take events", 1)
+	logged("canary", 1)
+	write(good...)
+	lab.KeepsSecrets(t, s.agent.FullLog(),
+		append(append([][]byte{[]byte("c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ")}, good...), stranger...)...)
 }

@@ -3,19 +3,27 @@ package hardening
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -26,29 +34,24 @@ var siegeShare = flag.Float64("siege", 0.1, "share of the attackers of a listene
 // siege is a listener that is attacked, in a process of its own: native mTLS, and a line of output
 // for each event.
 type siege struct {
-	*lab.Process
+	*kit.Process
 
-	t           *testing.T
-	pki         *lab.PKI
-	addr, state string
-	loud        tls.Certificate // of a runtime that attacks
-	quiet       tls.Certificate
-	hello       []byte
-	frames      atomic.Int64 // that attackers could write
+	t         *testing.T
+	pki       *lab.PKI
+	addr, log string
+	loud      tls.Certificate // of a runtime that attacks
+	quiet     tls.Certificate
+	hello     []byte
+	frames    atomic.Int64 // that attackers could write
 }
 
 func newSiege(t *testing.T) *siege {
 	t.Helper()
-	needsProcesses(t)
-	s := &siege{t: t, pki: lab.NewPKI(t), addr: lab.Address(lab.FreePort(t)), state: lab.Address(lab.FreePort(t))}
+	lab.SkipShort(t)
+	s := &siege{t: t, pki: lab.NewPKI(t), addr: lab.Address(lab.FreePort(t)), log: filepath.Join(t.TempDir(), "listener.log")}
 	volume := s.pki.Volume(lab.Must(s.pki.CA.Server("listener", testpki.Options{})))
-	ca, cert, key := volume.Paths()
-	// This test binary is the listener, see [TestMain].
-	s.Process = lab.NewProcess(t, "listener", os.Args[0], []string{
-		stateAddr + "=" + s.state, "LISTEN=" + s.addr, "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-	})
-	t.Cleanup(func() { lab.KeepsSecrets(t, s.FullLog(), lab.Secrets(volume)...) })
-	s.Launch()
+	s.Process = kit.Start(t, "listener", settings{kit.Paths(volume), s.addr, s.log})
+	t.Cleanup(func() { lab.KeepsSecrets(t, s.fullLog(), lab.Secrets(volume)...) })
 	s.loud = lab.Must(s.pki.CA.Client("loud", testpki.Options{})).TLS
 	s.quiet = lab.Must(s.pki.CA.Client(runtimeName, testpki.Options{})).TLS
 	s.hello = helloOf(t, s.client(s.loud))
@@ -67,24 +70,21 @@ func (s *siege) client(pair tls.Certificate, protocols ...string) *tls.Config {
 // friend is a runtime from elsewhere with a connection of its own.
 func (s *siege) friend() *http.Client {
 	transport := &http.Transport{
-		ForceAttemptHTTP2: true, TLSClientConfig: s.client(s.quiet),
-		DialContext: func(ctx context.Context, _, to string) (net.Conn, error) { return dialFrom(ctx, friends, to) },
+		ForceAttemptHTTP2: true, TLSClientConfig: s.client(s.quiet), DialContext: dialAsFriend,
 	}
 	s.t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
-// report returns the state of the listener, zero when the listener does not answer in time.
+func (s *siege) fullLog() string { return string(lab.Must(os.ReadFile(s.log))) }
+
 func (s *siege) report() (b besieged) {
-	if text, err := lab.Get(s.t.Context(), "http://"+s.state); err == nil {
-		_ = json.Unmarshal(text, &b) // Without an answer it stays zero.
-	}
+	s.Ask("", &b)
 	return b
 }
 
-func (s *siege) holds(t *testing.T) holding {
-	t.Helper()
-	return holding{usageOf(t, s.Pid()), s.report().Goroutines}
+func (s *siege) holds() holding {
+	return holding{openFiles(s.Pid()), int(lab.Must(s.Used()).Resident >> 10), s.report().Goroutines}
 }
 
 // send posts one event as the quiet runtime.
@@ -111,11 +111,7 @@ func helloOf(t *testing.T, config *tls.Config) []byte {
 	defer theirs.Close()
 	go func() { _ = tls.Client(ours, config).HandshakeContext(t.Context()) }() // No answer comes.
 	record := make([]byte, 16<<10)
-	n, err := theirs.Read(record)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return record[:n]
+	return record[:lab.Must(theirs.Read(record))]
 }
 
 // strangers are attacks without a certificate.
@@ -144,8 +140,9 @@ func (s *siege) share(workers int) int { return max(int(float64(workers)**siegeS
 
 // TestListenerUnderFlood has strangers, and a runtime with a good certificate, attack a listener
 // that terminates TLS itself. Another runtime delivers meanwhile, on an open connection and on new
-// ones. TestWebhookUnderFlood has the attacks of slow clients.
+// ones.
 func TestListenerUnderFlood(t *testing.T) {
+	t.Parallel()
 	// The listener has files of its own, and goroutines of requests: HTTP/2 has up to 256 requests on
 	// each of the eight connections of an attacker. The race detector takes four times the memory.
 	const otherFiles = 40
@@ -155,11 +152,11 @@ func TestListenerUnderFlood(t *testing.T) {
 	if err := s.send(patient, "before"); err != nil {
 		t.Fatal(err)
 	}
-	before := s.holds(t)
+	before := s.holds()
 	for _, attack := range append(s.strangers(), s.frameAttacks()...) {
 		t.Run(attack.name, func(t *testing.T) {
 			written := s.frames.Load()
-			attack.against(t, s, patient, before, most)
+			s.withstands(t, attack, patient, before, most)
 			t.Logf("%d frames; %+v", s.frames.Load()-written, s.report())
 		})
 	}
@@ -170,7 +167,7 @@ func TestListenerUnderFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	lab.Eventually(t, patience, "the event is delivered",
-		func() bool { return strings.Contains(s.FullLog(), `{"runtime":"`+runtimeName+`","name":"after"}`) })
+		func() bool { return strings.Contains(s.fullLog(), `{"runtime":"`+runtimeName+`","name":"after"}`) })
 }
 
 // TestListenerTellsNothing reads the answers to strangers, and to a runtime that makes mistakes.
@@ -194,10 +191,7 @@ func TestListenerTellsNothing(t *testing.T) {
 			"application/json\r\nContent-Length: 1\r\nConnection: close\r\n\r\n{",
 		"no HTTP": "\x00\x01\x02\r\n\r\n",
 	} {
-		conn, err := tlsFrom(t.Context(), attackers, s.addr, s.client(s.quiet))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := lab.Must(tlsFrom(t.Context(), attackers, s.addr, s.client(s.quiet)))
 		if _, err := io.WriteString(conn, text); err != nil {
 			t.Fatal(err)
 		}
@@ -207,4 +201,61 @@ func TestListenerTellsNothing(t *testing.T) {
 			t.Errorf("%s is answered %q, want a refusal without internal details", name, answer)
 		}
 	}
+}
+
+func TestMain(m *testing.M) {
+	os.Exit(kit.Main(m, map[string]func(context.Context) error{"listener": runBesieged}))
+}
+
+// maxBesieged is the limit of connections of the listener that is attacked.
+const maxBesieged = 128
+
+// settings are those of the listener.
+type settings struct {
+	Keys      keys.Paths
+	Addr, Log string
+}
+
+// besieged is the report of the listener about itself. It is zero until the listener listens.
+type besieged struct {
+	Goroutines                   int
+	Dropped, Handshakes, TooFast int64 // handshakes that failed
+}
+
+// runBesieged serves natively, with a log at debug level and short deadlines. The log also has a
+// line for each delivery, as examples/minimal prints it.
+func runBesieged(ctx context.Context) error {
+	s := kit.Settings[settings]()
+	out := lab.Must(os.Create(s.Log))
+	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	material := lab.Must(keys.NewFiles(s.Keys, keys.FilesOptions{Logger: log}))
+	handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+		_, err := fmt.Fprintf(out, "{\"runtime\":%q,\"name\":%q}\n", d.Runtime, d.Event.Watched.Name)
+		return err
+	})
+	var dropped, handshakes, tooFast atomic.Int64
+	server := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+		listener.InsecureAllowAll(), map[core.Manager]core.Handler{manager: handler}, listener.Options{
+			Addr: s.Addr, TLS: keys.ServerTLSConfig(material), Logger: log,
+			MaxConnections: maxBesieged,
+			ReadTimeout:    2 * time.Second, HandleTimeout: time.Second, IdleTimeout: 10 * time.Second,
+			Hooks: listener.Hooks{
+				ConnectionDropped: func(string) { dropped.Add(1) },
+				HandshakeFailed:   func(string) { handshakes.Add(1) },
+				Answered: func(_ string, _ core.Manager, _ int, reason string, _ time.Duration) {
+					if reason == reasons.TooFast {
+						tooFast.Add(1)
+					}
+				},
+			},
+		}))
+	go func() {
+		_ = kit.Answer(func(string) any { // Until the process is killed.
+			if server.Addr() == nil {
+				return besieged{}
+			}
+			return besieged{runtime.NumGoroutine(), dropped.Load(), handshakes.Load(), tooFast.Load()}
+		})
+	}()
+	return server.Start(ctx)
 }

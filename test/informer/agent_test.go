@@ -51,10 +51,7 @@ func TestAgent(t *testing.T) {
 	gadgets := lab.Definition(group, "gadgets", "Gadget")
 	define(t, c, gadgets)
 	pki := lab.NewPKI(t)
-	watched, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watched := lab.Must(fleet.New(fleet.Options{}))
 	control := lab.StartPlane(t, pki, lab.PlaneOptions{Listener: listener.Options{Fleet: watched}}, manager)
 	volume := pki.RuntimeVolume("runtime-1", "runtime-1.example.com")
 	env := settings(t, plane, "informer-agent",

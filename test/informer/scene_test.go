@@ -1,8 +1,12 @@
+// Package informer proves the change source adapters/informer against a real API server: the writes
+// that become events, faults of the API server, the reads of an operator, and the memory of the
+// source.
 package informer
 
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -70,12 +74,8 @@ func newSceneWith(t testing.TB, config *rest.Config, opts informer.Options, watc
 			s.failures[reason]++
 		},
 	}
-	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.source = source
-	lab.Run(t, "source", source.Start)
+	s.source = lab.Must(informer.New(config, core.AcceptorFunc(s.accept), watches, opts))
+	lab.Run(t, "source", s.source.Start)
 	return s
 }
 
@@ -148,24 +148,16 @@ func widget(kind, name string, labels map[string]string, n int64) *unstructured.
 // create creates objects, and removes them when the test ends.
 func create(t testing.TB, c client.Client, objects ...client.Object) {
 	t.Helper()
-	add(t, c, objects...)
 	for _, object := range objects {
+		if err := c.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
 		t.Cleanup(func() {
 			err := c.Delete(context.WithoutCancel(t.Context()), object)
 			if client.IgnoreNotFound(err) != nil {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// add creates objects that go with their API server.
-func add(t testing.TB, c client.Client, objects ...client.Object) {
-	t.Helper()
-	for _, object := range objects {
-		if err := c.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -195,3 +187,5 @@ func remove(t testing.TB, c client.Client, object client.Object) {
 func named(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}
 }
+
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }

@@ -68,9 +68,7 @@ func (s *scene) begin(f Fault) {
 	case OperatorCut:
 		s.cable.Refuse()
 	default:
-		if err := s.path.Break(f); err != nil {
-			s.t.Fatal(err)
-		}
+		s.must(s.path.Break(f))
 	}
 }
 

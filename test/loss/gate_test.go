@@ -3,17 +3,21 @@ package loss
 import (
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"sync/atomic"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -27,23 +31,19 @@ type Gate struct {
 
 // NewGate opens a way at addr to the API server of config. The proxy has the certificate, and passes on the
 // credentials of each request.
-func NewGate(addr string, config *rest.Config, certificate tls.Certificate) (*Gate, error) {
-	transport, err := rest.TransportFor(rest.AnonymousClientConfig(config))
-	if err != nil {
-		return nil, err
-	}
+func NewGate(addr string, config *rest.Config, certificate tls.Certificate) *Gate {
+	transport, g := lab.Must(rest.TransportFor(rest.AnonymousClientConfig(config))), &Gate{}
 	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return nil, err
+		panic(err)
 	}
-	g := &Gate{}
 	g.front = httptest.NewUnstartedServer(g.serve(server, transport))
 	g.front.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}
 	g.front.EnableHTTP2 = true
 	g.front.Config.ErrorLog = log.New(io.Discard, "", 0) // Connections end all the time.
 	g.front.StartTLS()
-	g.relay, err = lab.NewRelay(addr, 0, g.front.Listener.Addr().String())
-	return g, err
+	g.relay = lab.Must(lab.NewRelay(addr, 0, g.front.Listener.Addr().String()))
+	return g
 }
 
 // URL is where agents find the API server.
@@ -110,4 +110,44 @@ func refuse(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(text) // The agent may be gone.
+}
+
+// newSource prepares the runtime for its agents, and returns their settings.
+func (s *scene) newSource() map[string]string {
+	s.t.Helper()
+	if s.with.source == sourceInformer {
+		return s.newInformer()
+	}
+	s.canary = lab.NewCanary(s.t, s.plane, s.name)
+	env := maps.Clone(s.canary.Env)
+	env["CANARY_INTERVAL"] = canaryInterval.String()
+	return env
+}
+
+// newInformer opens the way to the API server of the runtime, and grants the right to watch.
+func (s *scene) newInformer() map[string]string {
+	s.t.Helper()
+	leaf := lab.Must(s.pki.CA.Server("api-server", testpki.Options{}))
+	s.gate = NewGate(lab.Address(lab.FreePort(s.t)), s.plane.Config, leaf.TLS)
+	s.t.Cleanup(s.gate.Close)
+	ca, _, _ := s.pki.Volume(leaf).Paths()
+	env := map[string]string{"WATCHERS": s.watcher()}
+	lab.GrantWatch(s.t, s.plane, s.name, env, rbacv1.PolicyRule{
+		APIGroups: []string{lab.Widgets().Group}, Resources: []string{lab.Widgets().Resource}, Verbs: []string{"list", "watch"},
+	})
+	env["INFORMER_API_SERVER"], env["INFORMER_CA_CERT"] = s.gate.URL(), ca
+	return env
+}
+
+// watcher returns the Watcher of the agents, in YAML.
+func (s *scene) watcher() string {
+	widgets := lab.Widgets()
+	return fmt.Sprintf(`
+kind: Watcher
+metadata: {name: %s}
+spec:
+  manager: %s
+  labelsToWatch: {%s: %s}
+  resourceToWatch: {group: %s, version: %s, resource: %s}
+`, s.name, manager, label, s.name, widgets.Group, widgets.Version, widgets.Resource)
 }

@@ -3,7 +3,6 @@ package loss
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,17 +10,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -92,27 +87,12 @@ func newLate(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, name s
 	l.mu.Lock()
 	l.plane = plane
 	l.mu.Unlock()
-	env = maps.Clone(env)
 	env["RESEND_AFTER"] = "" // Unset: the default.
-	if name == sourceInformer {
-		lab.GrantWatch(t, runtime, "late", env, rbacv1.PolicyRule{
-			APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"},
-		})
-		env["WATCHERS"] = fmt.Sprintf("kind: Watcher\nmetadata: {name: late}\nspec:\n  manager: %s\n"+
-			"  labelsToWatch: {late: %s}\n  resourceToWatch: {group: \"\", version: v1, resource: configmaps}\n", manager, name)
-	}
-	agent := lab.StartAgent(t, pki.RuntimeVolume("late-"+name, "late-"+name+".example.com"), plane.Addr,
-		lab.AgentOptions{Env: env})
-	if name != sourceInformer {
-		labels, opts := map[string]string{"late": name}, admission.ConfigurationOptions{Timeout: patienceOfAPIServer}
-		lab.Register(t, runtime, "late-"+name, agent.WebhookPort, pki.CA.PEM, opts, watch.Watch{
-			Name: types.NamespacedName{Namespace: "late", Name: name}, Manager: manager, Selector: watch.Selector{Labels: labels},
-			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-		})
-		lab.AwaitReviews(t, runtime, agent, labels)
-	}
+	kit.WatchConfigMaps(t, runtime, pki, manager, plane.Addr, l.scene(), env)
 	return l
 }
+
+func (l *late) scene() string { return "late-" + l.name }
 
 // plan plans the writes for each delay, and creates the objects that they change and delete.
 func (l *late) plan(t *testing.T, delays []time.Duration) {
@@ -143,7 +123,7 @@ func (l *late) object(w *lateWrite, state string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: metav1.NamespaceDefault, Name: strings.ToLower(w.name),
-			Labels:      map[string]string{"late": l.name, "delay": w.delay.String()},
+			Labels:      map[string]string{"scene": l.scene(), "delay": w.delay.String()},
 			Annotations: map[string]string{core.OwnerAnnotation: "kcp-system/late"},
 		},
 		Data: map[string]string{"state": state},

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/operator"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
@@ -40,15 +40,13 @@ func (s *scene) startOperators() {
 	case s.with.way != "":
 		addr = s.startReplicas()
 	default:
-		settings.Keys = pathsOf(s.pki.Volume(leaf))
+		settings.Keys = kit.Paths(s.pki.Volume(leaf))
 	}
 	if s.with.way == "" {
 		s.startOperator(settings)
 	}
-	path, err := NewPath(lab.Address(lab.FreePort(s.t)), lab.Address(lab.FreePort(s.t)), addr, leaf.TLS)
-	s.must(err)
-	s.path = path
-	s.t.Cleanup(path.Close)
+	s.path = NewPath(lab.Address(lab.FreePort(s.t)), lab.Address(lab.FreePort(s.t)), addr, leaf.TLS)
+	s.t.Cleanup(s.path.Close)
 }
 
 func (s *scene) startOperator(settings operator.Settings) {
@@ -64,11 +62,6 @@ func (s *scene) startOperator(settings operator.Settings) {
 	s.operators = append(s.operators, one)
 }
 
-func pathsOf(volume *testpki.Volume) keys.Paths {
-	ca, cert, key := volume.Paths()
-	return keys.Paths{CA: ca, Certificate: cert, Key: key}
-}
-
 // startBroker starts a NATS server, or a cluster, and returns the address of the first. The operator
 // has a way of its own to it, which can be cut.
 func (s *scene) startBroker(settings *operator.Settings) string {
@@ -77,19 +70,17 @@ func (s *scene) startBroker(settings *operator.Settings) string {
 		Program: lab.NATSServers(s.t)[s.with.server], Nodes: s.with.nodes, CA: s.pki.CA,
 	}, lab.OperatorUser(manager), lab.RuntimeUser(core.RuntimeID(s.name), manager)).Nodes
 	settings.StreamReplicas = s.with.nodes
-	cable, err := lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, s.brokers[0].Addr)
-	s.must(err)
-	s.t.Cleanup(cable.Close)
-	s.cable = cable
+	s.cable = lab.Must(lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, s.brokers[0].Addr))
+	s.t.Cleanup(s.cable.Close)
 	leaf := lab.Must(s.pki.CA.Client("operator", testpki.Options{DNSNames: []string{lab.OperatorDomain(manager)}}))
-	settings.Keys, settings.NATS = pathsOf(s.pki.Volume(leaf)), "tls://"+cable.Addr()
+	settings.Keys, settings.NATS = kit.Paths(s.pki.Volume(leaf)), "tls://"+s.cable.Addr()
 	return s.brokers[0].Addr
 }
 
 // startReplicas starts three replicas and a gateway, and returns the address of the gateway.
 func (s *scene) startReplicas() string {
 	s.t.Helper()
-	files := pathsOf(s.pki.Volume(lab.Must(s.pki.CA.Client("operator", testpki.Options{
+	files := kit.Paths(s.pki.Volume(lab.Must(s.pki.CA.Client("operator", testpki.Options{
 		DNSNames: []string{operator.Name, "localhost"}, Usages: lab.BothUsages(),
 	}))))
 	var upstreams []string
@@ -107,8 +98,7 @@ func (s *scene) startReplicas() string {
 		s.awaitLeader(nil)
 	}
 	if s.with.way == route {
-		service, err := lab.NewRelayTo(lab.Address(lab.FreePort(s.t)), s.leaderAddress)
-		s.must(err)
+		service := lab.Must(lab.NewRelayTo(lab.Address(lab.FreePort(s.t)), s.leaderAddress))
 		s.t.Cleanup(service.Close)
 		upstreams = []string{service.Addr()}
 	}

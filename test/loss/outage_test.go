@@ -114,19 +114,18 @@ func (o *outage) begin(t *testing.T, runtime *apiserver.ControlPlane) {
 func (o *outage) write(t *testing.T, runtime *apiserver.ControlPlane, round int) {
 	t.Helper()
 	i := round % outageObjects
-	object, write := o.objects[i], runtime.Client.Update
-	if object == nil {
-		object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+	if o.objects[i] == nil {
+		o.objects[i] = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("%s-%d", o.name(), i), Namespace: metav1.NamespaceDefault, Labels: o.labels(),
 		}}
-		o.objects[i] = object
 	}
+	object := o.objects[i]
 	object.Data = map[string]string{"round": strconv.Itoa(round)}
 	var err error
 	if object.ResourceVersion == "" {
 		err = runtime.Client.Create(t.Context(), object)
 	} else {
-		err = write(t.Context(), object)
+		err = runtime.Client.Update(t.Context(), object)
 	}
 	if o.committed[i] = time.Now(); err != nil {
 		t.Errorf("%s: write %d: %v", o.fault, round, err)

@@ -6,7 +6,10 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
+	"strconv"
+	"sync"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
@@ -26,7 +29,7 @@ type Path struct {
 
 // NewPath opens a way from addr over the address via to the operator, which has the certificate.
 // Both addresses are left and taken again.
-func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, error) {
+func NewPath(addr, via, operator string, certificate tls.Certificate) *Path {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &Path{
 		proxy:    toxiproxy.NewProxy(server, "control plane", via, operator),
@@ -38,14 +41,10 @@ func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, er
 	p.front.EnableHTTP2 = true
 	p.front.StartTLS()
 	if err := p.proxy.Start(); err != nil {
-		return nil, fmt.Errorf("proxy: %w", err)
+		panic(err)
 	}
-	relay, err := lab.NewRelay(addr, 0, p.proxy.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("relay: %w", err)
-	}
-	p.relay = relay
-	return p, nil
+	p.relay = lab.Must(lab.NewRelay(addr, 0, p.proxy.Listen))
+	return p
 }
 
 // Addr is where agents find the control plane.
@@ -124,13 +123,62 @@ func toxics(f Fault) []toxic {
 
 func (p *Path) poison(f Fault) error {
 	for _, t := range toxics(f) {
-		text, err := json.Marshal(t)
-		if err != nil {
-			return err
-		}
-		if _, err := p.proxy.Toxics.AddToxicJson(bytes.NewReader(text)); err != nil {
+		if _, err := p.proxy.Toxics.AddToxicJson(bytes.NewReader(lab.Must(json.Marshal(t)))); err != nil {
 			return fmt.Errorf("%s: %w", t.Type, err)
 		}
 	}
 	return nil
+}
+
+// answers stands in for a control plane that accepts no event.
+type answers struct {
+	mu       sync.Mutex
+	fault    Fault
+	released chan struct{}
+}
+
+func newAnswers() *answers { return &answers{released: make(chan struct{})} }
+
+func (a *answers) set(f Fault) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fault, a.released = f, make(chan struct{})
+}
+
+// release ends the requests that hang.
+func (a *answers) release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	select {
+	case <-a.released:
+	default:
+		close(a.released)
+	}
+}
+
+func (a *answers) now() (Fault, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.fault, a.released
+}
+
+// ServeHTTP answers according to the current fault.
+func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	fault, released := a.now()
+	switch fault.Kind {
+	case Hanging:
+		select {
+		case <-released:
+		case <-r.Context().Done():
+		}
+		panic(http.ErrAbortHandler)
+	case TooMany:
+		w.Header().Set("Retry-After", strconv.Itoa(1+fault.Strength%3))
+		w.WriteHeader(http.StatusTooManyRequests)
+	default:
+		if fault.Strength%2 == 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(1+fault.Strength%3))
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
 }

@@ -79,9 +79,7 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 	t.Helper()
 	s := &scene{t: t, plane: plane, pki: pki, with: with, name: fmt.Sprintf("%s-%d", with.name, schedule.Seed)}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
-	if err := plane.Client.Create(t.Context(), namespace); err != nil {
-		t.Fatal(err)
-	}
+	s.must(plane.Client.Create(t.Context(), namespace))
 	lab.AddRuntime(t, plane, s.name, s.domain())
 	env := s.newSource()
 	s.startOperators()
@@ -95,7 +93,6 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 	}
 	s.startService()
 	if with.source == sourceAdmission {
-		s.configuration = s.newConfiguration()
 		s.register()
 	}
 	s.awaitEvents()
@@ -127,9 +124,8 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	ca, cert, key := volume.Paths()
 	port := lab.FreePort(s.t)
 	process := lab.NewProcess(s.t, "naive forwarder", self(), []string{
-		program + "=naive",
-		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert,
-		"TLS_KEY=" + key,
+		program + "=naive", "WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(),
+		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 	})
 	process.Launch()
 	return &sender{Process: process, port: port}
@@ -143,28 +139,19 @@ func (s *scene) startService() {
 	for _, sender := range s.senders {
 		backends = append(backends, lab.Address(sender.port))
 	}
-	service, err := lab.NewRelay(lab.Address(lab.FreePort(s.t)), grace, backends...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.service = service
-	s.t.Cleanup(service.Close)
+	s.service = lab.Must(lab.NewRelay(lab.Address(lab.FreePort(s.t)), grace, backends...))
+	s.t.Cleanup(s.service.Close)
 }
 
 func (s *scene) newConfiguration() client.Object {
-	s.t.Helper()
-	configuration, err := admission.WebhookConfiguration(s.name, admission.Endpoint{
+	return lab.Must(admission.WebhookConfiguration(s.name, admission.Endpoint{
 		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM,
 	}, []watch.Watch{{
 		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: s.name},
 		Manager:  manager,
 		Resource: lab.Widgets(),
 		Selector: watch.Selector{Labels: s.labels()},
-	}}, admission.ConfigurationOptions{Canary: s.canary.Lease, Timeout: patienceOfAPIServer})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return configuration
+	}}, admission.ConfigurationOptions{Canary: s.canary.Lease, Timeout: patienceOfAPIServer}))
 }
 
 func (s *scene) labels() map[string]string { return map[string]string{label: s.name} }
@@ -172,19 +159,14 @@ func (s *scene) labels() map[string]string { return map[string]string{label: s.n
 // register makes the API server call the service.
 func (s *scene) register() {
 	s.t.Helper()
-	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
-	if err := s.plane.Client.Create(s.t.Context(), object); err != nil {
-		s.t.Fatal(err)
-	}
+	s.configuration = s.newConfiguration()
+	s.must(s.plane.Client.Create(s.t.Context(), s.configuration))
 }
 
 // unregister removes the configuration of the webhook.
 func (s *scene) unregister() {
 	s.t.Helper()
-	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
-	if err := s.plane.Client.Delete(s.t.Context(), object); err != nil {
-		s.t.Fatal(err)
-	}
+	s.must(s.plane.Client.Delete(s.t.Context(), s.configuration))
 }
 
 // awaitEvents creates objects until the operator gets an event of one.
@@ -195,9 +177,7 @@ func (s *scene) awaitEvents() {
 		n++
 		if n%5 == 1 {
 			probe := lab.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)
-			if err := s.plane.Client.Create(s.t.Context(), probe); err != nil {
-				s.t.Fatal(err)
-			}
+			s.must(s.plane.Client.Create(s.t.Context(), probe))
 		}
 		s.read()
 		return slices.ContainsFunc(s.looks, func(l record.Look) bool { return l.Object != "" })

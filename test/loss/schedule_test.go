@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -109,6 +110,18 @@ func (s Schedule) Replace(kinds map[Kind]Kind) Schedule {
 		s.Faults[i].Kind = cmp.Or(kinds[s.Faults[i].Kind], s.Faults[i].Kind)
 	}
 	return s
+}
+
+// outages returns how often no event could be sent for at least a second. Attempts within that time
+// do not end it.
+func (s Schedule) outages() (n int) {
+	for _, f := range s.Faults {
+		none := slices.Contains([]Kind{Refused, Unavailable, TooMany, AgentKilled, WebhookRemoved}, f.Kind)
+		if none && f.Duration >= time.Second {
+			n++
+		}
+	}
+	return n
 }
 
 // leaderKills returns a schedule that kills the leader so often, and does not depend on a seed.
@@ -221,4 +234,41 @@ func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {
 // part returns a part of a time, at random from least to most percent.
 func (d dealer) part(of time.Duration, least, most int) time.Duration {
 	return of * time.Duration(least*100+d.IntN((most-least)*100)) / 10_000
+}
+
+func TestTwentySeedsBringEveryFault(t *testing.T) {
+	seen := make(map[Kind]int)
+	mixed, replicas, bounded := 0, 0, 0
+	for seed := range uint64(20) {
+		s := NewSchedule(seed, 30*time.Second)
+		t.Log(s)
+		for _, f := range s.Faults {
+			seen[f.Kind]++
+			if f.Start < 0 || f.Duration <= 0 || f.Start+f.Duration > s.Duration {
+				t.Errorf("seed %d: fault %v is not within %v", seed, f, s.Duration)
+			}
+		}
+		if s.Mixed {
+			mixed++
+		}
+		if s.Replicas > 1 {
+			replicas++
+		}
+		if s.MaxKeys > 0 {
+			bounded++
+		}
+	}
+	for _, kind := range []Kind{
+		AgentKilled, ReplicaLost, OperatorKilled, Cut, AnswerLost, BlackHole,
+		HalfOpen,
+		Slow, Hanging, Refused, Unavailable, TooMany, WebhookRemoved,
+	} {
+		if seen[kind] < 2 {
+			t.Errorf("%q comes %d times in 20 seeds, want 2 or more", kind, seen[kind])
+		}
+	}
+	if mixed == 0 || mixed == 20 || replicas == 0 || replicas == 20 || bounded == 0 || bounded == 20 {
+		t.Errorf("of 20 seeds %d are mixed, %d have replicas, %d a tiny outbox: want some of each", mixed, replicas,
+			bounded)
+	}
 }

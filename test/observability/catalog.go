@@ -1,3 +1,5 @@
+// Package observability generates docs/reference/metrics.md and a resource of the alerts. It checks
+// them and the dashboards against a real agent and a real operator.
 package observability
 
 import (
@@ -18,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // metric is one metric of this project.
@@ -62,10 +65,7 @@ func gather(t testing.TB, process string, use func(testing.TB, *prom.Registry)) 
 	t.Helper()
 	registry := prom.NewPedanticRegistry()
 	use(t, registry)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := lab.Must(registry.Gather())
 	for _, family := range families {
 		all = append(all, metric{
 			family.GetName(), strings.ToLower(family.GetType().String()), family.GetHelp(), process, labelsOf(family),
@@ -84,19 +84,10 @@ func labelsOf(family *dto.MetricFamily) (names []string) {
 // useAgent touches every metric of an agent.
 func useAgent(t testing.TB, registry *prom.Registry) {
 	t.Helper()
-	measured, err := prometheus.NewAgent(registry, prometheus.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	measured := lab.Must(prometheus.NewAgent(registry, prometheus.Options{}))
 	nowhere := core.ForwarderFunc(func(_ context.Context, _ core.Manager, _ core.Batch) error { return errNowhere })
-	box, err := outbox.New(nowhere, outbox.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	watched, err := prometheus.NewInformer(prometheus.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	box := lab.Must(outbox.New(nowhere, outbox.Options{}))
+	watched := lab.Must(prometheus.NewInformer(prometheus.Options{}))
 	if err := registry.Register(watched); err != nil {
 		t.Fatal(err)
 	}
@@ -126,10 +117,7 @@ var errNowhere = errors.New("nowhere")
 // useListener touches every metric of a listener.
 func useListener(t testing.TB, registry *prom.Registry) {
 	t.Helper()
-	measured, err := prometheus.NewListener(registry, prometheus.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	measured := lab.Must(prometheus.NewListener(registry, prometheus.Options{}))
 	measured.Hooks.InFlight(1)
 	measured.Hooks.Answered("v3", "kyma", http.StatusAccepted, "", 0)
 	measured.Hooks.HandshakeFailed("untrusted")
@@ -141,10 +129,7 @@ func useListener(t testing.TB, registry *prom.Registry) {
 // useConsumer touches every metric of a consumer.
 func useConsumer(t testing.TB, registry *prom.Registry) {
 	t.Helper()
-	measured, err := prometheus.NewConsumer(registry, prometheus.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	measured := lab.Must(prometheus.NewConsumer(registry, prometheus.Options{}))
 	hooks := natsjetstream.Hooks(measured)
 	hooks.Concluded("kyma", "terminated", "malformed", 0)
 	hooks.Backlog("kyma", 0, 0, 0)
@@ -154,10 +139,7 @@ func useConsumer(t testing.TB, registry *prom.Registry) {
 // useFleet touches every metric of a fleet.
 func useFleet(t testing.TB, registry *prom.Registry) {
 	t.Helper()
-	watched, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watched := lab.Must(fleet.New(fleet.Options{}))
 	if err := prometheus.RegisterFleet(registry, watched, prometheus.Options{PerRuntime: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -82,14 +82,14 @@ func dashboards(t testing.TB) map[string]*dashboard {
 // TestDashboards fails when a panel, a variable or an annotation names a metric, a label or a value
 // that no process has, or when a panel lacks a part of its form.
 func TestDashboards(t *testing.T) {
-	exists, checked := newKnown(t), 0
+	exists, runbooks, checked := newKnown(t), runbooksOf(t), 0
 	for file, d := range dashboards(t) {
 		for _, expression := range d.expressions(t) {
 			checked++
 			exists.check(t, file, expression)
 		}
 		for i := range d.Panels {
-			for _, fault := range faults(t, &d.Panels[i]) {
+			for _, fault := range faults(t, runbooks, &d.Panels[i]) {
 				t.Errorf("%s: %s: %s", file, d.Panels[i].Title, fault)
 			}
 		}
@@ -138,8 +138,23 @@ func metricsOf(t testing.TB, expression string) (names []string) {
 	return names
 }
 
-// faults returns the parts of its form that a panel lacks.
-func faults(t testing.TB, p *panel) (all []string) {
+// runbooksOf returns the runbooks of the alerts with a metric, by the metric.
+func runbooksOf(t testing.TB) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	for _, rule := range alerts(t) {
+		for _, name := range metricsOf(t, rule.Expr) {
+			if url := rule.Annotations["runbook_url"]; !slices.Contains(all[name], url) {
+				all[name] = append(all[name], url)
+			}
+		}
+	}
+	return all
+}
+
+// faults returns the parts of its form that a panel lacks. A panel needs a link to each runbook of
+// its metrics.
+func faults(t testing.TB, runbooks map[string][]string, p *panel) (all []string) {
 	t.Helper()
 	look := p.FieldConfig.Defaults
 	if !strings.HasSuffix(p.Description, ".") || p.Title == "" || look.Unit == "" || len(p.Targets) == 0 {
@@ -154,26 +169,19 @@ func faults(t testing.TB, p *panel) (all []string) {
 		if !ours && !strings.HasPrefix(names[0], "apiserver_") && names[0] != alertsMetric {
 			all = append(all, "shows each process of the cluster, want ours: "+target.Expr)
 		}
-		all = append(all, p.missingLinks(t, names)...)
-	}
-	return all
-}
-
-// missingLinks returns the runbooks of alerts with a metric of the panel to which it has no link.
-func (p *panel) missingLinks(t testing.TB, names []string) (all []string) {
-	t.Helper()
-	_, parsed := readRules(t)
-	for _, rule := range parsed.all() {
-		shared := slices.ContainsFunc(metricsOf(t, rule.Expr), func(name string) bool { return slices.Contains(names, name) })
-		url := rule.Annotations["runbook_url"]
-		if shared && !slices.Contains(p.Links, link{url}) {
-			all = append(all, "want a link to "+url)
+		for _, name := range names {
+			for _, url := range runbooks[name] {
+				if !slices.Contains(p.Links, link{url}) {
+					all = append(all, "want a link to "+url)
+				}
+			}
 		}
 	}
 	return all
 }
 
 func TestFaultsAreFound(t *testing.T) {
+	runbooks := runbooksOf(t)
 	for text, want := range map[string]int{
 		`{"description": "A sentence.", "targets": [{"expr": "runtime_watcher_agent_build_info"}]}`:                                              2,
 		`{"targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:                                                                 1,
@@ -190,7 +198,7 @@ func TestFaultsAreFound(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), p); err != nil {
 			t.Fatal(err)
 		}
-		if found := faults(t, p); len(found) != want {
+		if found := faults(t, runbooks, p); len(found) != want {
 			t.Errorf("%s: faults %q, want %d", text, found, want)
 		}
 	}
@@ -213,9 +221,8 @@ func TestFirstScreen(t *testing.T) {
 
 // TestEachMetricIsUsed fails when a metric is neither on a dashboard nor in an alert.
 func TestEachMetricIsUsed(t *testing.T) {
-	_, parsed := readRules(t)
 	var all []string
-	for _, rule := range parsed.all() {
+	for _, rule := range alerts(t) {
 		all = append(all, rule.Expr)
 	}
 	for _, d := range dashboards(t) {

@@ -29,11 +29,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
 const (
 	manager = "kyma"
@@ -46,63 +46,60 @@ type scene struct {
 	plane    *apiserver.ControlPlane
 	fleet    *fleet.Fleet
 	registry *prom.Registry
-	agent    *rig.Agent
+	agent    *lab.Agent
 }
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{plane: rig.SharedAPIServer(t, apiserver.Options{}), registry: prom.NewPedanticRegistry()}
+	s := &scene{plane: lab.SharedAPIServer(t, apiserver.Options{}), registry: prom.NewPedanticRegistry()}
 	var err error
 	if s.fleet, err = fleet.New(fleet.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	opts := prometheus.Options{Managers: []core.Manager{manager}}
-	measured, err := prometheus.NewListener(s.registry, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	measured := lab.Must(prometheus.NewListener(s.registry, opts))
 	opts.PerRuntime = 10
 	if err := prometheus.RegisterFleet(s.registry, s.fleet, opts); err != nil {
 		t.Fatal(err)
 	}
-	pki := rig.NewPKI(t)
-	rig.AddRuntime(t, s.plane, runtime, domain)
-	operator := rig.StartOperator(t, s.plane, pki.ServerMaterial(), manager, rig.OperatorOptions{
-		Addr:     rig.Address(rig.FreePort(t)),
+	pki := lab.NewPKI(t)
+	lab.AddRuntime(t, s.plane, runtime, domain)
+	operator := lab.StartOperator(t, s.plane, pki.ServerMaterial(), manager, lab.OperatorOptions{
+		Addr:     lab.Address(lab.FreePort(t)),
 		Listener: listener.Options{Fleet: s.fleet, Hooks: measured.Hooks},
 	})
-	canary := rig.NewCanary(t, s.plane, "live")
+	canary := lab.NewCanary(t, s.plane, "live")
 	maps.Copy(canary.Env, map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s"})
-	s.agent = rig.StartAgent(t, pki.RuntimeVolume(runtime, domain), operator.Addr, rig.AgentOptions{Env: canary.Env})
+	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), operator.Addr, lab.AgentOptions{Env: canary.Env})
 	s.watch(t, pki, canary)
 	return s
 }
 
 // watch makes one write that the agent reviews, and one that passes without an answer.
-func (s *scene) watch(t *testing.T, pki *rig.PKI, canary *rig.Canary) {
+func (s *scene) watch(t *testing.T, pki *lab.PKI, canary *lab.Canary) {
 	t.Helper()
 	watched := watch.Watch{
-		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"},
+		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Selector: watch.Selector{Labels: map[string]string{"watched": "true"}},
 	}
-	rig.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM,
+	lab.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM,
 		admission.ConfigurationOptions{Canary: canary.Lease}, watched)
-	rig.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
+	lab.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
 	watched.Selector.Labels = map[string]string{"nowhere": "true"}
-	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM, admission.ConfigurationOptions{}, watched)
+	lab.Register(t, s.plane, "nowhere", lab.FreePort(t), pki.CA.PEM, admission.ConfigurationOptions{}, watched)
 	const patience = 5 * time.Minute
-	rig.Eventually(t, patience, "a write passes without an answer", func() bool {
+	lab.Eventually(t, patience, "a write passes without an answer", func() bool {
 		err := s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			GenerateName: "open-", Namespace: rig.Namespace, Labels: watched.Selector.Labels,
+			GenerateName: "open-", Namespace: lab.Namespace, Labels: watched.Selector.Labels,
 		}}, client.DryRunAll)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return bytes.Contains(rig.ScrapeAPIServer(t, s.plane), []byte("apiserver_admission_webhook_fail_open_count{"))
+		return bytes.Contains(lab.ScrapeAPIServer(t, s.plane), []byte("apiserver_admission_webhook_fail_open_count{"))
 	})
-	rig.Eventually(t, patience, "the runtime is fresh", func() bool {
+	lab.Eventually(t, patience, "the runtime is fresh", func() bool {
 		return s.fleet.Get(runtime, manager).State == fleet.Fresh
 	})
 }
@@ -110,20 +107,14 @@ func (s *scene) watch(t *testing.T, pki *rig.PKI, canary *rig.Canary) {
 // families returns those of the agent and those of the operator.
 func (s *scene) families(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
-	families, err := s.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := lab.Must(s.registry.Gather())
 	return append(parse(t, s.agent.Scrape()), families...)
 }
 
 func parse(t *testing.T, text []byte) []*dto.MetricFamily {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := lab.Must(parser.TextToMetricFamilies(bytes.NewReader(text)))
 	return slices.Collect(maps.Values(families))
 }
 
@@ -174,7 +165,7 @@ func compareFamily(t *testing.T, family *dto.MetricFamily, want metric, words vo
 func (s *scene) findForeign(t *testing.T, families []*dto.MetricFamily) {
 	t.Helper()
 	found := describedLabels(t)
-	for _, family := range slices.Concat(families, parse(t, rig.ScrapeAPIServer(t, s.plane))) {
+	for _, family := range slices.Concat(families, parse(t, lab.ScrapeAPIServer(t, s.plane))) {
 		for _, suffix := range suffixes(strings.ToLower(family.GetType().String())) {
 			if name := family.GetName() + suffix; found[name] == nil {
 				found[name] = labelsOf(family) // An API server has a workqueue_depth of its own.
@@ -193,7 +184,7 @@ func (s *scene) findForeign(t *testing.T, families []*dto.MetricFamily) {
 		}
 	}
 	const open = "apiserver_admission_webhook_fail_open_count"
-	if !regexp.MustCompile(open + `\{name="[^"]*operator.kyma-project.io"`).Match(rig.ScrapeAPIServer(t, s.plane)) {
+	if !regexp.MustCompile(open + `\{name="[^"]*operator.kyma-project.io"`).Match(lab.ScrapeAPIServer(t, s.plane)) {
 		t.Errorf("no series of %s has a name that ends as the alert expects", open)
 	}
 }
@@ -237,8 +228,7 @@ func healthyIsSilent(t *testing.T, families []*dto.MetricFamily) {
 	}
 	out.WriteString("    promql_expr_test:\n      - expr: 'ALERTS{alertstate=\"firing\"}'\n        eval_time: 2h\n        exp_samples: []\n")
 	dir := t.TempDir()
-	rules, _ := readRules(t)
-	for file, text := range map[string]string{"rules.yaml": rules, "healthy.test.yaml": out.String()} {
+	for file, text := range map[string]string{"rules.yaml": read(t, folder+"/rules.yaml"), "healthy.test.yaml": out.String()} {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

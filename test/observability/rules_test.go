@@ -8,22 +8,25 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
-	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestPrometheusRule fails when the resource of the Prometheus operator is stale.
 func TestPrometheusRule(t *testing.T) {
-	text, parsed := readRules(t)
-	resource := prometheusRule(text)
-	compare(t, folder+"/prometheusrule.yaml", resource)
-	var wrapped struct {
+	resource := folder + "/prometheusrule.yaml"
+	compare(t, resource, prometheusRule(read(t, folder+"/rules.yaml")))
+	type prometheusRule struct {
 		Spec rules `json:"spec"`
 	}
-	if err := yaml.Unmarshal([]byte(resource), &wrapped); err != nil || len(wrapped.Spec.all()) != len(parsed.all()) {
-		t.Errorf("the resource has %d rules (%v), want %d", len(wrapped.Spec.all()), err, len(parsed.all()))
+	if wrapped := readYAML[prometheusRule](t, resource).Spec.all(); len(wrapped) != len(alerts(t)) {
+		t.Errorf("the resource has %d rules, want %d", len(wrapped), len(alerts(t)))
 	}
 }
 
@@ -31,8 +34,7 @@ func TestPrometheusRule(t *testing.T) {
 // has.
 func TestRulesNameWhatExists(t *testing.T) {
 	exists := newKnown(t)
-	_, parsed := readRules(t)
-	for _, rule := range parsed.all() {
+	for _, rule := range alerts(t) {
 		exists.check(t, rule.Alert, rule.Expr)
 	}
 }
@@ -40,7 +42,7 @@ func TestRulesNameWhatExists(t *testing.T) {
 // TestAlertsHaveCases fails when an alert has no case in which it fires, or none in which it is
 // silent, or when a case has a series that no process has.
 func TestAlertsHaveCases(t *testing.T) {
-	var cases struct {
+	type cases struct {
 		Tests []struct {
 			Name  string `json:"name"`
 			Input []struct {
@@ -50,18 +52,14 @@ func TestAlertsHaveCases(t *testing.T) {
 	}
 	exists, names := newKnown(t), map[string]bool{}
 	for _, file := range []string{"/rules.test.yaml", "/outages.test.yaml"} {
-		if err := yaml.Unmarshal([]byte(read(t, folder+file)), &cases); err != nil {
-			t.Fatal(err)
-		}
-		for _, test := range cases.Tests {
+		for _, test := range readYAML[cases](t, folder+file).Tests {
 			names[test.Name] = true
 			for _, input := range test.Input {
 				exists.check(t, test.Name, input.Series)
 			}
 		}
 	}
-	_, parsed := readRules(t)
-	for _, rule := range parsed.all() {
+	for _, rule := range alerts(t) {
 		if !names[rule.Alert+" fires"] || !names[rule.Alert+" silent"] {
 			t.Errorf("%s has no case in which it fires, or none in which it is silent", rule.Alert)
 		}
@@ -71,9 +69,8 @@ func TestAlertsHaveCases(t *testing.T) {
 // TestInhibitions fails when a rule of Alertmanager names an alert that does not exist, or compares a
 // label that one of its alerts does not have. The label of the runtime comes from Prometheus.
 func TestInhibitions(t *testing.T) {
-	_, parsed := readRules(t)
 	expressions := map[string]string{}
-	for _, rule := range parsed.all() {
+	for _, rule := range alerts(t) {
 		expressions[rule.Alert] = rule.Expr
 	}
 	name := regexp.MustCompile(`RuntimeWatcher[A-Za-z]+`)
@@ -95,6 +92,7 @@ func TestInhibitions(t *testing.T) {
 
 // TestPromtool runs the cases.
 func TestPromtool(t *testing.T) {
+	t.Parallel()
 	promtool(t, filepath.Join(test.Root(), folder), "check", "rules", "rules.yaml")
 	promtool(t, filepath.Join(test.Root(), folder), "test", "rules", "rules.test.yaml")
 }
@@ -112,7 +110,7 @@ func findPromtool(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
 	if err != nil {
-		rig.Missing(t, "needs promtool (Debian: prometheus): %v", err)
+		lab.Missing(t, "needs promtool (Debian: prometheus): %v", err)
 	}
 	return path
 }
@@ -144,3 +142,96 @@ type recorder struct {
 
 func (r *recorder) Errorf(string, ...any) { r.errors++ }
 func (r *recorder) Helper()               {}
+
+// folder has the alerts and the dashboards.
+const folder = "deploy/observability"
+
+// rules is the content of rules.yaml.
+type rules struct {
+	Groups []struct {
+		Name  string `json:"name"`
+		Rules []rule `json:"rules"`
+	} `json:"groups"`
+}
+
+type rule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Keep        string            `json:"keep_firing_for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+func (r rules) all() (all []rule) {
+	for _, group := range r.Groups {
+		all = append(all, group.Rules...)
+	}
+	return all
+}
+
+// alerts returns the alerts of rules.yaml.
+func alerts(t testing.TB) []rule {
+	t.Helper()
+	return readYAML[rules](t, folder+"/rules.yaml").all()
+}
+
+func read(t testing.TB, file string) string {
+	t.Helper()
+	return string(test.Read(t, file))
+}
+
+func readYAML[T any](t testing.TB, file string) (value T) {
+	t.Helper()
+	if err := yaml.Unmarshal(test.Read(t, file), &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+const ruleHead = `# Written from rules.yaml by go test ./test/observability -run TestPrometheusRule -update. Do not edit.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: runtime-watcher
+  labels:
+    app.kubernetes.io/name: runtime-watcher
+spec:
+`
+
+// prometheusRule wraps the groups of rules.yaml in the resource of the Prometheus operator.
+func prometheusRule(text string) string {
+	_, groups, _ := strings.Cut(text, "\ngroups:\n")
+	var out strings.Builder
+	out.WriteString(ruleHead + "  groups:\n")
+	for line := range strings.Lines(groups) {
+		out.WriteString("  " + line)
+	}
+	return out.String()
+}
+
+// TestPodMonitor fails when the PodMonitor selects no pod of the manifests, or a port that they do
+// not have.
+func TestPodMonitor(t *testing.T) {
+	type podMonitor struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			Selector  metav1.LabelSelector `json:"selector"`
+			Endpoints []struct {
+				Port string `json:"port"`
+			} `json:"podMetricsEndpoints"`
+		} `json:"spec"`
+	}
+	monitor := readYAML[podMonitor](t, folder+"/podmonitor.yaml")
+	agent := readYAML[appsv1.Deployment](t, "controlplane/config/agent/deployment.yaml")
+	selector := lab.Must(metav1.LabelSelectorAsSelector(&monitor.Spec.Selector))
+	if !selector.Matches(labels.Set(agent.Spec.Template.Labels)) || monitor.Namespace != agent.Namespace {
+		t.Errorf("selector %s in %s, want the pods of the Deployment in %s", selector, monitor.Namespace, agent.Namespace)
+	}
+	ports := agent.Spec.Template.Spec.Containers[0].Ports
+	for _, endpoint := range monitor.Spec.Endpoints {
+		if !slices.ContainsFunc(ports, func(p corev1.ContainerPort) bool { return p.Name == endpoint.Port }) {
+			t.Errorf("the container has no port %q", endpoint.Port)
+		}
+	}
+}

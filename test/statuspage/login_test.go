@@ -54,22 +54,8 @@ func TestClusterLogin(t *testing.T) {
 // serveBehindFilter serves a fleet as the metrics server serves its extra handlers.
 func serveBehindFilter(t *testing.T, config *rest.Config) (url string) {
 	t.Helper()
-	watched, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	direct, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	filter, err := controllerruntime.BrowserFilter(filters.WithAuthenticationAndAuthorization)(config, direct)
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler, err := filter(logr.Discard(), statuspage.FleetHandler(watched))
-	if err != nil {
-		t.Fatal(err)
-	}
+	filter := lab.Must(controllerruntime.BrowserFilter(filters.WithAuthenticationAndAuthorization)(config, lab.Must(rest.HTTPClientFor(config))))
+	handler := lab.Must(filter(logr.Discard(), statuspage.FleetHandler(lab.Must(fleet.New(fleet.Options{})))))
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL + "/fleet"
@@ -108,17 +94,11 @@ func create(t *testing.T, cluster client.Client, object client.Object) {
 
 func loginAnswer(t *testing.T, url, token string) *http.Response {
 	t.Helper()
-	request, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := lab.Must(http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet, url, http.NoBody))
 	request.Header.Set("Accept", "text/html")
 	request.SetBasicAuth("anyone", token)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
-	answer, err := (&http.Client{Transport: transport}).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := lab.Must((&http.Client{Transport: transport}).Do(request))
 	_ = answer.Body.Close()
 	return answer
 }

@@ -63,17 +63,45 @@ func browser(t *testing.T) string {
 	return ""
 }
 
-// openTab starts a browser and opens the address. The password logs in.
-func openTab(t *testing.T, url, password string) *tab {
+// started is the browser of all tests, and how to end it.
+var started struct {
+	ctx  context.Context //nolint:containedctx // chromedp keeps the browser in it.
+	stop func()
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if started.stop != nil {
+		started.stop()
+	}
+	os.Exit(code)
+}
+
+// startBrowser starts the browser with the first test that needs it.
+func startBrowser(t *testing.T) context.Context {
 	t.Helper()
+	if started.ctx != nil {
+		return started.ctx
+	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:len(chromedp.DefaultExecAllocatorOptions):len(chromedp.DefaultExecAllocatorOptions)],
 		chromedp.ExecPath(browser(t)), chromedp.WindowSize(1280, 760), chromedp.Flag("ignore-certificate-errors", true))
 	if os.Getuid() == 0 {
 		opts = append(opts, chromedp.Flag("no-sandbox", true)) // Chromium refuses to run as root with one.
 	}
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), opts...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
+	allocated, end := chromedp.NewExecAllocator(context.Background(), opts...)
+	ctx, cancel := chromedp.NewContext(allocated)
+	started.stop = func() { cancel(); end() }
+	started.ctx = ctx //nolint:fatcontext // It is set once.
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// openTab opens the address. The password logs in.
+func openTab(t *testing.T, url, password string) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(startBrowser(t))
 	t.Cleanup(cancel)
 	opened := &tab{t: t, ctx: ctx, problems: &problems{}}
 	opened.listen()
@@ -191,11 +219,7 @@ func (p *tab) width(pixels int64) {
 
 func (p *tab) screenshot() []byte {
 	p.t.Helper()
-	picture, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return picture
+	return lab.Must(chromedp.Run(p.ctx, chromedp.CaptureScreenshot()))
 }
 
 func (p *tab) wantNoProblems() {

@@ -13,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
 // The managers of the conditions.
@@ -179,5 +180,23 @@ spec: {resourceToWatch: {group: missing.example.com, version: v1, resource: miss
 	want := []string{"customresourcedefinitions", "missing", "missing/scale", "plants", "plants/scale", "leases", "leases/scale"}
 	if diff := cmp.Diff(want, resources, cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Errorf("resources of the webhooks (-want +got):\n%s", diff)
+	}
+}
+
+// TestDocumentedWatchers reads every example of docs/reference/watcher.md that is no whole Watcher.
+func TestDocumentedWatchers(t *testing.T) {
+	text := string(test.Read(t, "docs/reference/watcher.md"))
+	conditions := 0
+	for _, block := range strings.Split(text, "```yaml\n")[1:] {
+		example, _, _ := strings.Cut(block, "```")
+		if !strings.HasPrefix(example, "spec:") {
+			continue
+		}
+		for _, watch := range watches(t, selected, "metadata: {name: example}\n"+example) {
+			conditions += len(watch.Conditions)
+		}
+	}
+	if conditions != 3 {
+		t.Errorf("the examples have %d conditions, want 3", conditions)
 	}
 }

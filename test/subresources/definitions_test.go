@@ -18,11 +18,7 @@ func define(s *scene, plural, kind, label string) string {
 	s.t.Helper()
 	d := lab.Definition("example.com", plural, kind)
 	d.APIVersion, d.Kind, d.Labels = "apiextensions.k8s.io/v1", "CustomResourceDefinition", map[string]string{"of": label}
-	body, err := json.Marshal(d)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	create(definitions, string(body))(s)
+	create(definitions, string(lab.Must(json.Marshal(d))))(s)
 	object := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":%q,"metadata":{"name":"one"}}`, kind)
 	lab.Eventually(s.t, 3*time.Minute, "an object of "+plural, func() bool {
 		status, _ := s.do("POST", namespaced("example.com", plural, ""), plainJSON, object)

@@ -103,87 +103,87 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 		write  change
 		want   int
 	}{
-		{"spec changed", samples, `"spec":{"a":1}`, s.merge("", `{"spec":{"a":2}}`), 1},
-		{"spec as before", samples, `"spec":{"a":1}`, s.merge("", `{"spec":{"a":1}}`), 0},
-		{"labels added", samples, `"spec":1`, s.merge("", label), 1},
-		{"labels changed", samples, labelled, s.merge("", `{"metadata":{"labels":{"a":"c"}}}`), 1},
-		{"labels removed", samples, labelled, s.merge("", `{"metadata":{"labels":null}}`), 1},
-		{"labels as before", samples, labelled, s.merge("", label), 0},
-		{"labels of a Deployment", deployments, deployment, s.merge("", label), 1},
-		{"owner added", samples, `"spec":1`, s.merge("", owner), 1},
-		{"owner added to other annotations", samples, noted, s.merge("", owner), 1},
-		{"empty owner added", samples, noted, s.merge("", emptyOwner), 1},
-		{"owner changed", samples, owned, s.merge("", otherOwner), 1},
-		{"owner removed", samples, owned, s.merge("", `{"metadata":{"annotations":null}}`), 1},
-		{"owner as before", samples, owned, s.merge("", note), 0},
-		{"annotation changed", samples, `"spec":1`, s.merge("", note), 0},
-		{"another field changed", samples, `"spec":{"a":1},"data":1`, s.merge("", `{"data":2}`), 0},
-		{"status through the resource", samples, `"spec":{"a":1}`, s.merge("", `{"status":{"a":2}}`), 0},
-		{"spec added", samples, `"data":1`, s.merge("", `{"spec":{"a":2}}`), 1},
-		{"empty spec added", samples, `"data":1`, s.merge("", `{"spec":{}}`), 1},
-		{"spec removed", samples, `"spec":{"a":1}`, s.merge("", `{"spec":null}`), 1},
-		{"spec null for absent", samples, `"data":1`, s.replace("", "", "spec", `null`), 0},
-		{"spec absent for null", samples, `"spec":null,"data":1`, s.replace("", "", "spec", ``), 0},
-		{"spec for null", samples, `"spec":null`, s.replace("", "", "spec", `false`), 1},
-		{"spec that is a list", samples, `"spec":[1,2]`, s.merge("", `{"spec":[2,1]}`), 1},
-		{"spec of another type", samples, `"spec":"1"`, s.merge("", `{"spec":1}`), 1},
-		{"null in spec for absent", samples, `"spec":{"a":1}`, s.replace("", "", "spec", `{"a":1,"b":null}`), 1},
-		{"1.0 for 1", samples, `"spec":{"a":1}`, s.replace("", "", "spec", `{"a":1.0}`), 0},
-		{"1e0 for 1 in a list", samples, `"spec":[{"a":[1]}]`, s.replace("", "", "spec", `[{"a":[1e0]}]`), 0},
-		{"1.5 for 1", samples, `"spec":{"a":1}`, s.replace("", "", "spec", `{"a":1.5}`), 1},
-		{"a large number", samples, `"spec":9007199254740993`, s.replace("", "", "spec", `9007199254740992`), 1},
-		{"another order", samples, `"spec":{"a":1,"b":2}`, s.replace("", "", "spec", `{"b":2,"a":1}`), 0},
-		{"nothing in it, labels changed", samples, `"data":1`, s.merge("", label), 1},
-		{"nothing in it, as before", samples, `"data":1`, s.merge("", `{"data":1}`), 0},
-		{"nothing in it, null for absent", samples, `"data":1`, s.replace("", "", "more", `null`), 0},
-		{"nothing in it, a field gone", samples, `"data":1,"more":2`, s.merge("", `{"more":null}`), 1},
-		{"nothing in it, many fields", things, members(200), s.merge("", `{"data":2}`), 1},
-		{"dry run", samples, `"spec":{"a":1}`, s.mergeDry(`{"spec":{"a":2}}`), 0},
-		{"dry run of a delete", samples, `"spec":1`, s.remove("?dryRun=All"), 0},
-		{"deleted", samples, `"spec":1`, s.remove(""), 1},
-		{"deleted, held", samples, held, s.remove(""), 1},
-		{"held twice, one gone", samples, heldTwice, s.merge("", `{"metadata":{"finalizers":["a.example.com/b"]}}`), 0},
-		{"the last finalizer gone", samples, held, s.merge("", `{"metadata":{"finalizers":null}}`), 1},
+		{"spec changed", samples, `"spec":{"a":1}`, merge("", `{"spec":{"a":2}}`), 1},
+		{"spec as before", samples, `"spec":{"a":1}`, merge("", `{"spec":{"a":1}}`), 0},
+		{"labels added", samples, `"spec":1`, merge("", label), 1},
+		{"labels changed", samples, labelled, merge("", `{"metadata":{"labels":{"a":"c"}}}`), 1},
+		{"labels removed", samples, labelled, merge("", `{"metadata":{"labels":null}}`), 1},
+		{"labels as before", samples, labelled, merge("", label), 0},
+		{"labels of a Deployment", deployments, deployment, merge("", label), 1},
+		{"owner added", samples, `"spec":1`, merge("", owner), 1},
+		{"owner added to other annotations", samples, noted, merge("", owner), 1},
+		{"empty owner added", samples, noted, merge("", emptyOwner), 1},
+		{"owner changed", samples, owned, merge("", otherOwner), 1},
+		{"owner removed", samples, owned, merge("", `{"metadata":{"annotations":null}}`), 1},
+		{"owner as before", samples, owned, merge("", note), 0},
+		{"annotation changed", samples, `"spec":1`, merge("", note), 0},
+		{"another field changed", samples, `"spec":{"a":1},"data":1`, merge("", `{"data":2}`), 0},
+		{"status through the resource", samples, `"spec":{"a":1}`, merge("", `{"status":{"a":2}}`), 0},
+		{"spec added", samples, `"data":1`, merge("", `{"spec":{"a":2}}`), 1},
+		{"empty spec added", samples, `"data":1`, merge("", `{"spec":{}}`), 1},
+		{"spec removed", samples, `"spec":{"a":1}`, merge("", `{"spec":null}`), 1},
+		{"spec null for absent", samples, `"data":1`, put("", "", "spec", `null`), 0},
+		{"spec absent for null", samples, `"spec":null,"data":1`, put("", "", "spec", ``), 0},
+		{"spec for null", samples, `"spec":null`, put("", "", "spec", `false`), 1},
+		{"spec that is a list", samples, `"spec":[1,2]`, merge("", `{"spec":[2,1]}`), 1},
+		{"spec of another type", samples, `"spec":"1"`, merge("", `{"spec":1}`), 1},
+		{"null in spec for absent", samples, `"spec":{"a":1}`, put("", "", "spec", `{"a":1,"b":null}`), 1},
+		{"1.0 for 1", samples, `"spec":{"a":1}`, put("", "", "spec", `{"a":1.0}`), 0},
+		{"1e0 for 1 in a list", samples, `"spec":[{"a":[1]}]`, put("", "", "spec", `[{"a":[1e0]}]`), 0},
+		{"1.5 for 1", samples, `"spec":{"a":1}`, put("", "", "spec", `{"a":1.5}`), 1},
+		{"a large number", samples, `"spec":9007199254740993`, put("", "", "spec", `9007199254740992`), 1},
+		{"another order", samples, `"spec":{"a":1,"b":2}`, put("", "", "spec", `{"b":2,"a":1}`), 0},
+		{"nothing in it, labels changed", samples, `"data":1`, merge("", label), 1},
+		{"nothing in it, as before", samples, `"data":1`, merge("", `{"data":1}`), 0},
+		{"nothing in it, null for absent", samples, `"data":1`, put("", "", "more", `null`), 0},
+		{"nothing in it, a field gone", samples, `"data":1,"more":2`, merge("", `{"more":null}`), 1},
+		{"nothing in it, many fields", things, members(200), merge("", `{"data":2}`), 1},
+		{"dry run", samples, `"spec":{"a":1}`, mergeDry(`{"spec":{"a":2}}`), 0},
+		{"dry run of a delete", samples, `"spec":1`, removeOf("?dryRun=All"), 0},
+		{"deleted", samples, `"spec":1`, removeOf(""), 1},
+		{"deleted, held", samples, held, removeOf(""), 1},
+		{"held twice, one gone", samples, heldTwice, merge("", `{"metadata":{"finalizers":["a.example.com/b"]}}`), 0},
+		{"the last finalizer gone", samples, held, merge("", `{"metadata":{"finalizers":null}}`), 1},
 		{
 			"deleted, then the last finalizer gone", samples, held,
-			both(s.remove(""), s.merge("", `{"metadata":{"finalizers":[]}}`)), 2,
+			both(removeOf(""), merge("", `{"metadata":{"finalizers":[]}}`)), 2,
 		},
-		{"deleted twice while held", things, held, both(s.remove(""), s.remove("")), 2},
-		{"status changed", samples, `"spec":1`, s.merge("status", `{"status":{"a":1}}`), 1},
-		{"status as before", samples, `"spec":1`, both(s.merge("status", `{"status":{"a":1}}`),
-			s.replace("status", "", "status", `{"a":1.0}`)), 1},
-		{"status, but only labels", samples, `"spec":1`, s.merge("status", `{"metadata":{"labels":{"a":"b"}}}`), 0},
-		{"spec through the status", samples, `"spec":1`, s.merge("status", `{"spec":2}`), 0},
-		{"dry run of a status", samples, `"spec":1`, s.replace("status", "?dryRun=All", "status", `{"a":1}`), 0},
-		{"status without a subresource", things, `"spec":1`, s.merge("", `{"status":{"a":1}}`), 0},
-		{"status without a subresource and without spec", things, `"data":1`, s.merge("", `{"status":{"a":1}}`), 1},
-		{"a ConfigMap", configMaps, `"data":{"a":"b"}`, s.merge("", `{"data":{"a":"c"}}`), 1},
-		{"a ConfigMap as before", configMaps, `"data":{"a":"b"}`, s.merge("", `{"data":{"a":"b"}}`), 0},
+		{"deleted twice while held", things, held, both(removeOf(""), removeOf("")), 2},
+		{"status changed", samples, `"spec":1`, merge("status", `{"status":{"a":1}}`), 1},
+		{"status as before", samples, `"spec":1`, both(merge("status", `{"status":{"a":1}}`),
+			put("status", "", "status", `{"a":1.0}`)), 1},
+		{"status, but only labels", samples, `"spec":1`, merge("status", `{"metadata":{"labels":{"a":"b"}}}`), 0},
+		{"spec through the status", samples, `"spec":1`, merge("status", `{"spec":2}`), 0},
+		{"dry run of a status", samples, `"spec":1`, put("status", "?dryRun=All", "status", `{"a":1}`), 0},
+		{"status without a subresource", things, `"spec":1`, merge("", `{"status":{"a":1}}`), 0},
+		{"status without a subresource and without spec", things, `"data":1`, merge("", `{"status":{"a":1}}`), 1},
+		{"a ConfigMap", configMaps, `"data":{"a":"b"}`, merge("", `{"data":{"a":"c"}}`), 1},
+		{"a ConfigMap as before", configMaps, `"data":{"a":"b"}`, merge("", `{"data":{"a":"b"}}`), 0},
 		{
 			"annotation of a ConfigMap", configMaps, `"data":{"a":"b"}`,
-			s.merge("", `{"metadata":{"annotations":{"a":"c"}}}`), 1,
+			merge("", `{"metadata":{"annotations":{"a":"c"}}}`), 1,
 		},
-		{"data of a ConfigMap for none", configMaps, `"immutable":false`, s.merge("", `{"data":{"a":"c"}}`), 1},
-		{"a ConfigMap as before, applied", configMaps, `"data":{"a":"b"}`, s.apply(`"data":{"a":"b"}`), 0},
-		{"a large ConfigMap", configMaps, large, s.merge("", `{"data":{"b":"c"}}`), 1},
-		{"a large ConfigMap as before", configMaps, large, s.merge("", `{"metadata":{}}`), 0},
-		{"a large spec changed at its end", samples, `"spec":{"a":"` + big + `"}`, s.merge("", `{"spec":{"b":1}}`), 1},
-		{"a large list changed at its end", samples, `"spec":` + zeros, s.replace("", "", "spec", one), 1},
-		{"a large list as before", samples, `"spec":` + zeros, s.merge("", note), 0},
-		{"a large list instead of spec", things, `"data":` + zeros, s.replace("", "", "data", one), 1},
+		{"data of a ConfigMap for none", configMaps, `"immutable":false`, merge("", `{"data":{"a":"c"}}`), 1},
+		{"a ConfigMap as before, applied", configMaps, `"data":{"a":"b"}`, apply(`"data":{"a":"b"}`), 0},
+		{"a large ConfigMap", configMaps, large, merge("", `{"data":{"b":"c"}}`), 1},
+		{"a large ConfigMap as before", configMaps, large, merge("", `{"metadata":{}}`), 0},
+		{"a large spec changed at its end", samples, `"spec":{"a":"` + big + `"}`, merge("", `{"spec":{"b":1}}`), 1},
+		{"a large list changed at its end", samples, `"spec":` + zeros, put("", "", "spec", one), 1},
+		{"a large list as before", samples, `"spec":` + zeros, merge("", note), 0},
+		{"a large list instead of spec", things, `"data":` + zeros, put("", "", "data", one), 1},
 		{
 			"many in spec, one of them changed", samples, `"spec":{` + members(2000) + `}`,
-			s.merge("", `{"spec":{"m1999":"x"}}`), 1,
+			merge("", `{"spec":{"m1999":"x"}}`), 1,
 		},
-		{"many in spec as before", samples, `"spec":{` + members(2000) + `}`, s.merge("", note), 0},
-		{"many fields beside spec", things, `"spec":1,` + members(200), s.merge("", `{"data":2}`), 0},
-		{"a deep spec", samples, `"spec":` + deep(500, "1"), s.replace("", "", "spec", deep(500, "2")), 1},
-		{"a deep spec as before", samples, `"spec":` + deep(500, "1"), s.replace("", "", "spec", deep(500, "1.0")), 0},
-		{"a Deployment", deployments, deployment, s.merge("", `{"spec":{"replicas":3}}`), 1},
-		{"a default of a Deployment", deployments, deployment, s.merge("", `{"spec":{"replicas":1}}`), 0},
-		{"annotation of a Deployment", deployments, deployment, s.merge("", note), 0},
-		{"status of a Deployment", deployments, deployment, s.merge("status", `{"status":{"replicas":3}}`), 1},
-		{"status of a Deployment as before", deployments, deployment, s.merge("status", `{"status":{}}`), 0},
+		{"many in spec as before", samples, `"spec":{` + members(2000) + `}`, merge("", note), 0},
+		{"many fields beside spec", things, `"spec":1,` + members(200), merge("", `{"data":2}`), 0},
+		{"a deep spec", samples, `"spec":` + deep(500, "1"), put("", "", "spec", deep(500, "2")), 1},
+		{"a deep spec as before", samples, `"spec":` + deep(500, "1"), put("", "", "spec", deep(500, "1.0")), 0},
+		{"a Deployment", deployments, deployment, merge("", `{"spec":{"replicas":3}}`), 1},
+		{"a default of a Deployment", deployments, deployment, merge("", `{"spec":{"replicas":1}}`), 0},
+		{"annotation of a Deployment", deployments, deployment, merge("", note), 0},
+		{"status of a Deployment", deployments, deployment, merge("status", `{"status":{"replicas":3}}`), 1},
+		{"status of a Deployment as before", deployments, deployment, merge("status", `{"status":{}}`), 0},
 	}
 	s.taken()
 	for i, tt := range tests {
@@ -195,9 +195,7 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 			if accepted, _ := s.compare(); accepted == 0 {
 				t.Fatal("its creation was not selected")
 			}
-			if status := tt.write(tt.kind, name); status != http.StatusOK {
-				t.Fatalf("status %d", status)
-			}
+			tt.write(tt.kind, name)(s)
 			accepted, seen := s.compare()
 			// The API server may ask twice about one write, but then it does so for both.
 			if (accepted > 0) != (tt.want > 0) || accepted < tt.want {
@@ -221,24 +219,19 @@ func (s *scene) checkKnownLimit() {
 	s.t.Helper()
 	s.createOf(samples, "limit", `"spec":9007199254740993`)
 	s.taken()
-	s.replace("", "", "spec", `9007199254740992.0`)(samples, "limit")
+	put("", "", "spec", `9007199254740992.0`)(samples, "limit")(s)
 	events, called := s.taken()
 	if len(events[everything]) == 0 || called[selected] != 0 {
 		s.t.Errorf("%q, %v: the known limit is gone, and should go from the documents", events, called)
 	}
 }
 
-// change changes an object, and returns the status of the answer.
-type change func(k kind, name string) int
+// change is a write to an object.
+type change func(k kind, name string) write
 
-// both makes one write after the other, and returns the first status that is not 200.
+// both makes one write after the other.
 func both(first, second change) change {
-	return func(k kind, name string) int {
-		if status := first(k, name); status != http.StatusOK {
-			return status
-		}
-		return second(k, name)
-	}
+	return func(k kind, name string) write { return all(first(k, name), second(k, name)) }
 }
 
 // members returns n members of a JSON object.
@@ -261,14 +254,12 @@ func deep(levels int, inner string) string {
 // createOf makes an object of members in JSON.
 func (s *scene) createOf(k kind, name, object string) {
 	s.t.Helper()
-	if object = withName(object, name); object == "" {
-		s.t.Fatal("no object")
-	}
-	status, answer := s.do(http.MethodPost, k.path("", ""), "application/json",
-		fmt.Sprintf(`{"apiVersion":%q,"kind":%q,%s}`, k.apiVersion, k.name, object))
-	if status != http.StatusCreated {
-		s.t.Fatalf("create: status %d: %.300s", status, answer)
-	}
+	create(k.path("", ""), k.object(name, object))(s)
+}
+
+// object returns an object of members in JSON.
+func (k kind) object(name, members string) string {
+	return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,%s}`, k.apiVersion, k.name, withName(members, name))
 }
 
 func withName(object, name string) string {
@@ -278,64 +269,43 @@ func withName(object, name string) string {
 	return fmt.Sprintf(`"metadata":{"name":%q},%s`, name, object)
 }
 
-func (s *scene) merge(subresource, body string) change {
-	return func(k kind, name string) int { return s.patchOf(k, name, subresource, body) }
+func merge(subresource, body string) change {
+	return func(k kind, name string) write { return patch(k.path(name, subresource), body) }
 }
 
-func (s *scene) mergeDry(body string) change {
-	return func(k kind, name string) int { return s.patchOf(k, name+"?dryRun=All", "", body) }
+func mergeDry(body string) change {
+	return func(k kind, name string) write { return patch(k.path(name, "")+"?dryRun=All", body) }
 }
 
-func (s *scene) apply(object string) change {
-	return func(k kind, name string) int {
-		path := k.path(name, "") + "?fieldManager=test&force=true"
-		text := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,%s}`, k.apiVersion, k.name, withName(object, name))
-		status, _ := s.do(http.MethodPatch, path, "application/apply-patch+yaml", text)
-		return status
+func apply(object string) change {
+	return func(k kind, name string) write {
+		return request(http.MethodPatch, k.path(name, "")+"?fieldManager=test&force=true", applyPatch, k.object(name, object))
 	}
 }
 
-func (s *scene) replace(subresource, query, field, raw string) change {
-	return func(k kind, name string) int {
-		return s.put(k, name, subresource, query, field, raw)
-	}
-}
-
-func (s *scene) remove(query string) change {
-	return func(k kind, name string) int {
-		status, _ := s.do(http.MethodDelete, k.path(name, "")+query, "application/json", "")
-		if status == http.StatusAccepted {
-			return http.StatusOK // A finalizer holds it.
-		}
-		return status
-	}
-}
-
-// patchOf sends a merge patch.
-func (s *scene) patchOf(k kind, name, subresource, body string) int {
-	status, _ := s.do(http.MethodPatch, k.path(name, subresource), mergePatch, body)
-	return status
+func removeOf(query string) change {
+	return func(k kind, name string) write { return remove(k.path(name, "") + query) }
 }
 
 // put replaces a top-level field of an object by raw JSON, as it stands: the order and the notation
 // stay. An empty text removes it.
-func (s *scene) put(k kind, name, subresource, query, field, raw string) int {
-	s.t.Helper()
-	status, current := s.do(http.MethodGet, k.path(name, ""), plainJSON, "")
-	if status != http.StatusOK {
-		return status
+func put(subresource, query, field, raw string) change {
+	return func(k kind, name string) write {
+		return func(s *scene) {
+			s.t.Helper()
+			_, current := s.do(http.MethodGet, k.path(name, ""), plainJSON, "")
+			var object map[string]json.RawMessage
+			if err := json.Unmarshal(current, &object); err != nil {
+				s.t.Fatal(err)
+			}
+			if object[field] = json.RawMessage(raw); raw == "" {
+				delete(object, field)
+			}
+			var text bytes.Buffer // json.Marshal would change the order of members within a field.
+			for field, raw := range object {
+				fmt.Fprintf(&text, ",%q:%s", field, raw)
+			}
+			s.must(http.MethodPut, k.path(name, subresource)+query, plainJSON, "{"+text.String()[1:]+"}")
+		}
 	}
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(current, &object); err != nil {
-		s.t.Fatal(err)
-	}
-	if object[field] = json.RawMessage(raw); raw == "" {
-		delete(object, field)
-	}
-	var text bytes.Buffer // json.Marshal would change the order of members within a field.
-	for field, raw := range object {
-		fmt.Fprintf(&text, ",%q:%s", field, raw)
-	}
-	status, _ = s.do(http.MethodPut, k.path(name, subresource)+query, plainJSON, "{"+text.String()[1:]+"}")
-	return status
 }

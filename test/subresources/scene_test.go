@@ -1,19 +1,27 @@
+// Package subresources proves against a real API server which writes of which resources and
+// subresources become events, and how many of them leave the API server.
 package subresources
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -49,32 +57,25 @@ type scene struct {
 func newScene(t testing.TB) *scene {
 	t.Helper()
 	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
+	scaling := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) {
+		spec.Versions[0].Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
+			SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
+		}
+	}
+	ofCluster := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) { spec.Scope = apiextensionsv1.ClusterScoped }
+	plain := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) { spec.Versions[0].Subresources = nil }
 	s.plane = lab.SharedAPIServer(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
-		scaling(lab.Definition("example.com", "widgets", "Widget")),
-		scaling(lab.Definition("example.com", "gadgets", "Gadget")),
-		ofCluster(lab.Definition("example.com", "plants", "Plant")),
-		lab.Definition("example.com", "samples", "Sample"),
-		withoutSubresources(lab.Definition("example.com", "things", "Thing")),
+		definition("widgets", "Widget", scaling), definition("gadgets", "Gadget", scaling), definition("plants", "Plant", ofCluster),
+		definition("things", "Thing", plain), lab.Definition("example.com", "samples", "Sample"),
 	}})
 	s.api = lab.NewAPI(t, s.plane)
 	return s
 }
 
-// scaling adds the subresource scale to a definition.
-func scaling(d *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
-	d.Spec.Versions[0].Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
-		SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
-	}
-	return d
-}
-
-func ofCluster(d *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
-	d.Spec.Scope = apiextensionsv1.ClusterScoped
-	return d
-}
-
-func withoutSubresources(d *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
-	d.Spec.Versions[0].Subresources = nil
+// definition returns a definition with an alteration.
+func definition(plural, kind string, alter func(*apiextensionsv1.CustomResourceDefinitionSpec)) *apiextensionsv1.CustomResourceDefinition {
+	d := lab.Definition("example.com", plural, kind)
+	alter(&d.Spec)
 	return d
 }
 
@@ -90,20 +91,13 @@ func watches(t testing.TB, manager core.Manager, documents string) []watch.Watch
 		w.Namespace, w.Spec.Manager = "kcp-system", string(manager)
 		watchers = append(watchers, w)
 	}
-	all, err := watcher.Watches(watchers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return lab.Must(watcher.Watches(watchers))
 }
 
 // register makes the API server call the handler for watches, and returns when it does.
 func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admission.ConfigurationOptions) {
 	s.t.Helper()
-	handler, err := admission.New(core.AcceptorFunc(s.accept), admission.Options{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	handler := lab.Must(admission.New(core.AcceptorFunc(s.accept), admission.Options{}))
 	opts.Timeout = 30 * time.Second
 	probe := watch.Watch{
 		Name: types.NamespacedName{Namespace: "probe", Name: "probe"}, Manager: manager,
@@ -116,13 +110,9 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 		handler.ServeHTTP(w, r)
 	}))
 	s.t.Cleanup(server.Close)
-	configuration, err := admission.WebhookConfiguration(string(manager), admission.Endpoint{
+	s.create(lab.Must(admission.WebhookConfiguration(string(manager), admission.Endpoint{
 		URL: server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-	}, append(watches, probe), opts)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.create(configuration)
+	}, append(watches, probe), opts)))
 	lab.Eventually(s.t, 3*time.Minute, "the API server calls for "+string(manager), func() bool {
 		s.must(http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", "application/json",
 			`{"metadata":{"generateName":"probe-"}}`)
@@ -212,4 +202,125 @@ func (s *scene) must(method, path, contentType, body string) {
 func (s *scene) conditionErrors() float64 {
 	s.t.Helper()
 	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_match_condition_evaluation_errors_total")
+}
+
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
+
+// registerDenial adds a webhook that refuses objects with the label denied, and returns when it
+// does.
+func (s *scene) registerDenial() {
+	s.t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(deny))
+	s.t.Cleanup(server.Close)
+	s.create(&admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "denial"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "denial.example.com",
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				URL:      new(server.URL),
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
+				Rule: admissionregistrationv1.Rule{
+					APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*"},
+				},
+			}},
+			ObjectSelector:          &metav1.LabelSelector{MatchLabels: map[string]string{"denied": "true"}},
+			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"},
+		}},
+	})
+	lab.Eventually(s.t, 3*time.Minute, "the other webhook denies", func() bool {
+		status, _ := s.do(http.MethodPost, ofCore("configmaps", "")+"?dryRun=All", plainJSON,
+			`{"metadata":{"generateName":"probe-","labels":{"denied":"true"}}}`)
+		return status == http.StatusForbidden
+	})
+}
+
+// deny refuses every review.
+func deny(w http.ResponseWriter, r *http.Request) {
+	var review admissionv1.AdmissionReview
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	review.Response = &admissionv1.AdmissionResponse{
+		UID: review.Request.UID, Result: &metav1.Status{Code: http.StatusForbidden, Message: "denied"},
+	}
+	review.Request = nil
+	w.Header().Set("Content-Type", plainJSON)
+	_ = json.NewEncoder(w).Encode(review) // A peer that has gone sees no answer.
+}
+
+const (
+	mergePatch = "application/merge-patch+json"
+	applyPatch = "application/apply-patch+yaml"
+	plainJSON  = "application/json"
+)
+
+func admissionResource(group, resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
+}
+
+// write makes one or more requests.
+type write func(s *scene)
+
+// The writes below are to paths below /api or /apis.
+func create(path, body string) write { return request(http.MethodPost, path, plainJSON, body) }
+
+func patch(path, body string) write { return request(http.MethodPatch, path, mergePatch, body) }
+
+func remove(path string) write { return request(http.MethodDelete, path, plainJSON, "") }
+
+func request(method, path, contentType, body string) write {
+	return func(s *scene) { s.t.Helper(); s.must(method, path, contentType, body) }
+}
+
+// refused is a write that the API server must refuse with a status.
+func refused(method, path, contentType, body string, want int) write {
+	return func(s *scene) {
+		s.t.Helper()
+		if status, answer := s.do(method, path, contentType, body); status != want {
+			s.t.Errorf("%s %s: status %d, want %d: %.500s", method, path, status, want, answer)
+		}
+	}
+}
+
+// all makes writes one after the other.
+func all(writes ...write) write {
+	return func(s *scene) {
+		s.t.Helper()
+		for _, write := range writes {
+			write(s)
+		}
+	}
+}
+
+// replace reads an object, replaces a text in it, and writes it back.
+func replace(path, before, after string) write {
+	return func(s *scene) {
+		s.t.Helper()
+		_, object := s.do(http.MethodGet, path, plainJSON, "")
+		if !bytes.Contains(object, []byte(before)) {
+			s.t.Fatalf("%s has no %s: %s", path, before, object)
+		}
+		s.must(http.MethodPut, path, plainJSON, strings.Replace(string(object), before, after, 1))
+	}
+}
+
+// kubectl runs kubectl against the API server.
+func kubectl(args ...string) write {
+	return func(s *scene) {
+		s.t.Helper()
+		lab.Kubectl(s.t, append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
+	}
+}
+
+func namespaced(group, resource, name string) string {
+	return strings.TrimSuffix(fmt.Sprintf("/apis/%s/v1/namespaces/default/%s/%s", group, resource, name), "/")
+}
+
+func ofCore(resource, name string) string {
+	return strings.TrimSuffix(fmt.Sprintf("/api/v1/namespaces/default/%s/%s", resource, name), "/")
 }

@@ -107,10 +107,6 @@ func steps() []step {
 		{"Deployment: update of scale, as autoscalers do", replace(deployment+"/scale", `"replicas":4`, `"replicas":5`), changed, ""},
 		{"Deployment: patch of scale, the same number", patch(deployment+"/scale", changedTo(5)), "", ""},
 		{"Deployment: dry run of scale", patch(deployment+"/scale?dryRun=All", changedTo(6)), "", ""},
-		{"Deployment: patch of spec.replicas", patch(deployment, changedTo(7)), changed, ""},
-		{"Deployment: dry run", patch(deployment+"?dryRun=All", changedTo(8)), "", ""},
-		{"Deployment: annotation", patch(deployment, `{"metadata":{"annotations":{"a":"b"}}}`), "", ""},
-		{"Deployment: status", patch(deployment+"/status", `{"status":{"replicas":7}}`), "", ""},
 		{
 			"Deployment: apply, a conflict",
 			refused(http.MethodPatch, deployment+"?fieldManager=other", applyPatch, `{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":9}}`, http.StatusConflict),
@@ -142,7 +138,6 @@ func steps() []step {
 			"CREATE Widget.v1.example.com default/w", "",
 		},
 		{"custom resource: scale", patch(widget+"/scale", changedTo(2)), "UPDATE Widget.v1.example.com default/w", ""},
-		{"custom resource: status", patch(widget+"/status", `{"status":{"replicas":2}}`), "", ""},
 		{"custom resource: delete, held by a finalizer", remove(widget), "DELETE Widget.v1.example.com default/w", ""},
 		{
 			"custom resource: the last finalizer", patch(widget, `{"metadata":{"finalizers":null}}`),
@@ -165,8 +160,6 @@ func steps() []step {
 			"ConfigMap: create", create(ofCore("configmaps", ""), `{"metadata":{"name":"c"},"data":{"a":"b"}}`),
 			"CREATE ConfigMap.v1. default/c", "",
 		},
-		{"ConfigMap: data", patch(ofCore("configmaps", "c"), `{"data":{"a":"c"}}`), "UPDATE ConfigMap.v1. default/c", ""},
-		{"ConfigMap: nothing", patch(ofCore("configmaps", "c"), `{"data":{"a":"c"}}`), "", ""},
 		{
 			"ConfigMaps: delete a collection",
 			all(create(ofCore("configmaps", ""), `{"metadata":{"name":"d"}}`), request(http.MethodDelete, ofCore("configmaps", "")+"?fieldSelector=metadata.name!=kube-root-ca.crt", plainJSON, "")),

@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"os"
 	goruntime "runtime"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +28,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
@@ -75,16 +74,11 @@ type operator struct {
 
 // runOperator prints a line "<number of a runtime> <time>" for each reconcile, and its status as
 // JSON.
-func runOperator(ctx context.Context) (err error) {
-	o := &operator{}
-	if err := kit.Settings(&o.settings); err != nil {
-		return err
-	}
+func runOperator(ctx context.Context) error {
+	o := &operator{settings: kit.Settings[settings]()}
 	handler := slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})
 	ctrl.SetLogger(logr.FromSlogHandler(handler))
-	if o.mgr, err = o.newManager(); err != nil {
-		return err
-	}
+	o.mgr = o.newManager()
 	if err := o.setUp(ctx, slog.New(handler)); err != nil {
 		return err
 	}
@@ -92,41 +86,27 @@ func runOperator(ctx context.Context) (err error) {
 	return o.mgr.Start(ctx)
 }
 
-func (o *operator) newManager() (ctrl.Manager, error) {
-	kubeconfig, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	return ctrl.NewManager(kubeconfig, ctrl.Options{
+func (o *operator) newManager() ctrl.Manager {
+	kubeconfig := lab.Must(clientcmd.BuildConfigFromFlags("", o.Kubeconfig))
+	return lab.Must(ctrl.NewManager(kubeconfig, ctrl.Options{
 		Metrics:        metricsserver.Options{BindAddress: "0"},
 		Cache:          cache.Options{DefaultNamespaces: map[string]cache.Config{o.Namespace: {}}},
 		LeaderElection: true, LeaderElectionID: string(manager), LeaderElectionNamespace: o.Namespace,
 		LeaseDuration: &o.Lease, RenewDeadline: new(o.Lease * 3 / 4), RetryPeriod: new(o.Lease / 8),
-	})
+	}))
 }
 
 // setUp embeds the listener as the README does, with a fleet.
-func (o *operator) setUp(ctx context.Context, log *slog.Logger) (err error) {
-	runtimes, err := controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
-	if err != nil {
-		return err
-	}
-	files, err := keys.NewFiles(o.Files, keys.FilesOptions{Logger: log, Poll: poll})
-	if err != nil {
-		return err
-	}
-	if o.fleet, err = fleet.New(fleet.Options{Logger: log}); err != nil {
-		return err
-	}
-	source, err := controllerruntime.SetUpListener(o.mgr, o.Address, string(manager), controllerruntime.MutualTLS(files),
+func (o *operator) setUp(ctx context.Context, log *slog.Logger) error {
+	runtimes := lab.Must(controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
+	files := lab.Must(keys.NewFiles(o.Files, keys.FilesOptions{Logger: log, Poll: poll}))
+	o.fleet = lab.Must(fleet.New(fleet.Options{Logger: log}))
+	source := lab.Must(controllerruntime.SetUpListener(o.mgr, o.Address, string(manager), controllerruntime.MutualTLS(files),
 		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
 			Listener: listener.Options{Fleet: o.fleet, Logger: log},
 			Source:   controllerruntime.SourceOptions{Handled: o.handled},
-		})
-	if err != nil {
-		return err
-	}
+		}))
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	return errors.Join(o.mgr.Add(files), builder.ControllerManagedBy(o.mgr).Named(string(manager)).
@@ -137,7 +117,7 @@ func (o *operator) setUp(ctx context.Context, log *slog.Logger) (err error) {
 // reconcile asks for no requeue: without polling, a lost event stays lost.
 func (o *operator) reconcile(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
 	began := record.Now()
-	number, err := strconv.Atoi(strings.TrimPrefix(r.Name, "rt-"))
+	number, err := kit.RuntimeNumber(r.Name)
 	if lost := o.Lossy && number%7 == 0; err == nil && !lost {
 		fmt.Println(number, int64(began))
 	}
@@ -152,11 +132,7 @@ func (o *operator) handled(d core.Delivery, _ int, err error) {
 
 func (o *operator) report() {
 	for range time.Tick(every) {
-		line, err := json.Marshal(o.status())
-		if err != nil {
-			panic(err) // It has texts and numbers only.
-		}
-		fmt.Println(string(line))
+		fmt.Println(string(lab.Must(json.Marshal(o.status()))))
 	}
 }
 

@@ -2,7 +2,6 @@ package fleetlab
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -24,7 +23,7 @@ import (
 
 // network is what all runtimes share.
 type network struct {
-	oracle *oracle
+	oracle *kit.Oracle
 	// replicas stands for the Service of the operator: a new connection goes to one of these
 	// addresses at random, as with kube-proxy.
 	replicas atomic.Pointer[[]string]
@@ -54,7 +53,7 @@ func newRuntime(n *network, number int) *runtime {
 	const perByte, first = 250, 1
 	from := net.IPv4(127, byte(first+number/perByte/perByte), byte(number/perByte%perByte), byte(first+number%perByte))
 	return &runtime{
-		number: number, name: fmt.Sprintf("rt-%05d", number), network: n,
+		number: number, name: kit.RuntimeName(number), network: n,
 		dialer: net.Dialer{LocalAddr: &net.TCPAddr{IP: from}},
 	}
 }
@@ -99,7 +98,7 @@ func (r *runtime) dial(ctx context.Context, network, _ string) (net.Conn, error)
 
 // change is a change of one of the runtime's objects at this moment.
 func (r *runtime) change(object int) {
-	r.network.oracle.changed(r.number)
+	r.network.oracle.Changed(r.number)
 	r.agent.Load().Change(core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "default", Name: "object-" + strconv.Itoa(object)},
 		WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},

@@ -62,7 +62,7 @@ func newWorld(t *testing.T, n int, lossy bool) *world {
 	debug.SetGCPercent(200) // This process has memory, and shares its processors with the operator.
 	w := &world{
 		t: t, plane: lab.SharedAPIServer(t, apiserver.Options{}), lossy: lossy, namespace: fmt.Sprintf("fleet-%d-%v", n, lossy),
-		ca: lab.NewPKI(t).CA, volume: testpki.NewVolume(t.TempDir()), network: &network{oracle: newOracle(n)},
+		ca: lab.NewPKI(t).CA, volume: testpki.NewVolume(t.TempDir()), network: &network{oracle: kit.NewOracle(n)},
 	}
 	w.serve(w.ca, w.ca)
 	w.populate(n)
@@ -98,7 +98,7 @@ func (w *world) populate(n int) {
 		w.t.Fatal(err)
 	}
 	w.runtimes = make([]*runtime, n)
-	inParallel(n, func(i int) {
+	kit.InParallel(n, func(i int) {
 		r := newRuntime(w.network, i)
 		r.renew(w.ca)
 		r.trust(w.ca)
@@ -110,21 +110,7 @@ func (w *world) populate(n int) {
 			w.t.Error(err)
 		}
 	})
-	w.t.Cleanup(func() { inParallel(n, func(i int) { w.runtimes[i].stop() }) })
-}
-
-// inParallel calls do with each number below n.
-func inParallel(n int, do func(number int)) {
-	const parallel = 32
-	var calls sync.WaitGroup
-	for worker := range parallel {
-		calls.Go(func() {
-			for number := worker; number < n; number += parallel {
-				do(number)
-			}
-		})
-	}
-	calls.Wait()
+	w.t.Cleanup(func() { kit.InParallel(n, func(i int) { w.runtimes[i].stop() }) })
 }
 
 // write changes random runtimes as a Poisson process. That equals one such process for each
@@ -159,7 +145,7 @@ func (w *world) follow(r *replica) {
 		var number int
 		var began time.Duration
 		if _, err := fmt.Sscan(line, &number, &began); err == nil {
-			w.network.oracle.reconciled(number, began)
+			w.network.oracle.Reconciled(number, began)
 			continue
 		}
 		var last status
@@ -211,9 +197,9 @@ func (w *world) await(what string, done func() bool) {
 // which that is not so in time.
 func (w *world) awaitSeen(within time.Duration) (missed int) {
 	began := record.Now()
-	for missed = w.network.oracle.missing(began); missed > 0 && record.Now()-began < within; {
+	for missed = w.network.oracle.Missing(began); missed > 0 && record.Now()-began < within; {
 		<-time.After(20 * time.Millisecond)
-		missed = w.network.oracle.missing(began)
+		missed = w.network.oracle.Missing(began)
 	}
 	return missed
 }
@@ -230,7 +216,7 @@ func (w *world) totals() totals {
 		dials: w.network.dials.Load(), failures: w.network.failures.Load(), resyncs: map[string]int64{},
 		lab: lab.Must(kit.UsageOf(os.Getpid())).Processor,
 	}
-	t.changes, t.looks = w.network.oracle.counts()
+	t.changes, t.looks = w.network.oracle.Counts()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.replicas {
@@ -259,7 +245,7 @@ func (w *world) play(s scenario) *result {
 	w.t.Helper()
 	r := &result{scenario: s.name}
 	w.network.acks.Take()
-	w.network.oracle.latency.Take()
+	w.network.oracle.Latency.Take()
 	w.mu.Lock()
 	w.resident = nil
 	w.mu.Unlock()
@@ -272,7 +258,7 @@ func (w *world) play(s scenario) *result {
 	r.missed = w.awaitSeen(*patience)
 	w.await("no resync is to come", func() bool { return w.allFresh() && w.now().ToCome == 0 })
 	<-time.After(2 * every)
-	r.totals, r.ack, r.look = w.totals().since(before), w.network.acks.Take(), w.network.oracle.latency.Take()
+	r.totals, r.ack, r.look = w.totals().since(before), w.network.acks.Take(), w.network.oracle.Latency.Take()
 	r.memory, r.stacks, r.heap = w.perRuntime(w.memory()-w.empty), w.perRuntime(int64(w.now().Stack)), w.perRuntime(int64(w.now().Heap))
 	return r
 }

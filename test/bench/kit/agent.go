@@ -3,8 +3,12 @@ package kit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strconv"
+	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
@@ -70,6 +74,30 @@ func StartAgent(
 	case <-ended:
 		return nil, errors.New("the agent has ended")
 	}
+}
+
+// StartAgents starts an agent for each of n runtimes, with a certificate of its name. The test ends
+// them.
+func StartAgents(
+	t testing.TB, pki *lab.PKI, manager core.Manager, name func(int) string, n int, opts agentlib.Options,
+) []*Agent {
+	t.Helper()
+	agents := make([]*Agent, n)
+	for i := range agents {
+		leaf := lab.Must(pki.CA.Client(name(i), testpki.Options{DNSNames: []string{lab.RuntimeDomain(core.RuntimeID(name(i)))}}))
+		parts := agentlib.Parts{ClientKeys: Material(leaf, pki.CA)}
+		agents[i] = lab.Must(StartAgent(context.Background(), manager, parts, opts))
+		t.Cleanup(agents[i].Kill)
+	}
+	return agents
+}
+
+// RuntimeName is the name of a runtime.
+func RuntimeName(number int) string { return fmt.Sprintf("runtime-%05d", number) }
+
+// RuntimeNumber is the inverse of [RuntimeName].
+func RuntimeNumber(name string) (int, error) {
+	return strconv.Atoi(strings.TrimPrefix(name, "runtime-"))
 }
 
 // Change offers a change to the agent.

@@ -40,8 +40,13 @@ func Main(m *testing.M, roles map[string]func(context.Context) error) int {
 	return 0
 }
 
-// Settings reads the settings of this process.
-func Settings(into any) error { return json.Unmarshal([]byte(os.Getenv(settingsVariable)), into) }
+// Settings returns the settings of this process.
+func Settings[T any]() (settings T) {
+	if err := json.Unmarshal([]byte(os.Getenv(settingsVariable)), &settings); err != nil {
+		panic(err) // They are those of Start.
+	}
+	return settings
+}
 
 // Answer answers each [Process.Ask], until the parent ends.
 func Answer(answer func(question string) any) error {
@@ -119,6 +124,9 @@ func (p *Process) Ask(question string, into any) {
 	}
 }
 
+// Pid is the number of the process.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
 // Usage is the use of resources of a process, memory in bytes.
 type Usage struct {
 	Processor      time.Duration
@@ -126,7 +134,7 @@ type Usage struct {
 }
 
 // Used returns the use of resources. It fails after the end of the process.
-func (p *Process) Used() (Usage, error) { return UsageOf(p.cmd.Process.Pid) }
+func (p *Process) Used() (Usage, error) { return UsageOf(p.Pid()) }
 
 // UsageOf reads the use of resources of a process (proc(5)).
 func UsageOf(pid int) (u Usage, err error) {
@@ -151,4 +159,18 @@ func UsageOf(pid int) (u Usage, err error) {
 		*value <<= 10
 	}
 	return u, nil
+}
+
+// InParallel calls do with each number below n.
+func InParallel(n int, do func(number int)) {
+	const parallel = 32
+	var calls sync.WaitGroup
+	for worker := range parallel {
+		calls.Go(func() {
+			for number := worker; number < n; number += parallel {
+				do(number)
+			}
+		})
+	}
+	calls.Wait()
 }

@@ -1,3 +1,6 @@
+// Package multicluster compares an operator with clusters of adapters/multicluster with one that
+// has the caches of the provider kubeconfig of multicluster-runtime. See
+// docs/maintainers/measurements.md.
 package multicluster_test
 
 import (
@@ -77,36 +80,49 @@ func run(t *testing.T, n int, watched bool) (r *result) {
 	}
 	t.Run(fmt.Sprintf("%d clusters, %s", n, r.name), func(t *testing.T) {
 		pki := lab.NewPKI(t)
-		servers := startServers(t, pki.CA, n)
+		servers, all := startServers(t, pki.CA, n)
 		leaf := lab.Must(pki.CA.Server("operator", testpki.Options{}))
 		s := settings{Keys: kit.Paths(pki.Volume(leaf)), Server: servers.URL + "/" + controlPlane}
-		changed := func(int, int, int) {}
+		write := func(cluster, object int) int { return all[cluster].Put(configMap(object, time.Now().UnixNano())) }
 		if watched {
 			s.Addr = lab.Address(lab.FreePort(t))
-			changed = startAgents(t, pki, s.Addr, n)
+			// A resync that is sent again would be among the writes.
+			agents := kit.StartAgents(t, pki, manager, clusterName, n, agentlib.Options{
+				ControlPlane: agentlib.ControlPlane{Address: s.Addr}, Outbox: outbox.Options{ResendResync: -1},
+			})
+			unnoticed := write
+			write = func(cluster, object int) int {
+				base := unnoticed(cluster, object)
+				agents[cluster].Change(core.WatchEvent{
+					Watched:    types.NamespacedName{Namespace: "default", Name: objectName(object)},
+					WatchedGVK: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Operation: core.OperationUpdate, Time: time.Now(),
+					UID: types.UID(objectName(object)), Base: int64(base),
+				})
+				return base
+			}
 		}
-		r.measure(t, servers, kit.Start(t, "operator", s), changed)
+		r.measure(t, servers, kit.Start(t, "operator", s), write)
 	})
 	return r
 }
 
 // measure writes after each object was reconciled once.
-func (r *result) measure(t *testing.T, servers *apiServers, p *kit.Process, changed func(cluster, object, base int)) {
+func (r *result) measure(t *testing.T, servers *kit.Servers, p *kit.Process, write func(cluster, object int) int) {
 	t.Helper()
 	lab.Eventually(t, patience, "all objects were reconciled", func() bool {
 		<-time.After(time.Second)
 		return now(p).Reconciles >= r.clusters**objects
 	})
-	r.atStart = servers.requests.Load()
+	r.atStart = servers.Requests.Load()
 	if r.clusters > 0 {
-		r.write(t, servers, p, changed)
+		r.write(t, p, write)
 	}
-	r.requests = servers.requests.Load() - r.atStart
-	r.memory, r.connections, r.watches = now(p).Memory, servers.connections.Load(), servers.watches.Load()
+	r.requests = servers.Requests.Load() - r.atStart
+	r.memory, r.connections, r.watches = now(p).Memory, servers.Connections.Load(), servers.Watches.Load()
 }
 
 // write writes at a steady rate, each object at most once while another write of it is not seen.
-func (r *result) write(t *testing.T, servers *apiServers, p *kit.Process, changed func(cluster, object, base int)) {
+func (r *result) write(t *testing.T, p *kit.Process, write func(cluster, object int) int) {
 	t.Helper()
 	pace := time.NewTicker(time.Second / time.Duration(*rate))
 	defer pace.Stop()
@@ -118,7 +134,7 @@ func (r *result) write(t *testing.T, servers *apiServers, p *kit.Process, change
 		}
 		distinct[at] = true
 		<-pace.C
-		changed(at[0], at[1], servers.write(at[0], at[1]))
+		write(at[0], at[1])
 	}
 	lab.Eventually(t, patience, "all writes were reconciled", func() bool {
 		<-time.After(time.Second)
@@ -131,27 +147,4 @@ func (r *result) write(t *testing.T, servers *apiServers, p *kit.Process, change
 func now(p *kit.Process) (s seen) {
 	p.Ask("", &s)
 	return s
-}
-
-// startAgents starts an agent for each cluster. It returns a function that offers a write to one of
-// them.
-func startAgents(t *testing.T, pki *lab.PKI, address string, n int) (changed func(cluster, object, base int)) {
-	t.Helper()
-	agents := make([]*kit.Agent, n)
-	for i := range agents {
-		leaf := lab.Must(pki.CA.Client(clusterName(i), testpki.Options{DNSNames: []string{clusterName(i) + ".example.com"}}))
-		agents[i] = lab.Must(kit.StartAgent(context.Background(), manager, agentlib.Parts{ClientKeys: kit.Material(leaf, pki.CA)},
-			agentlib.Options{
-				ControlPlane: agentlib.ControlPlane{Address: address},
-				Outbox:       outbox.Options{ResendResync: -1}, // It would be among the writes.
-			}))
-		t.Cleanup(agents[i].Kill)
-	}
-	return func(cluster, object, base int) {
-		agents[cluster].Change(core.WatchEvent{
-			Watched:    types.NamespacedName{Namespace: "default", Name: objectName(object)},
-			WatchedGVK: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Operation: core.OperationUpdate, Time: time.Now(),
-			UID: types.UID(objectName(object)), Base: int64(base),
-		})
-	}
 }

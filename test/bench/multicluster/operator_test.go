@@ -68,20 +68,14 @@ type operator struct {
 // operate runs until its parent ends.
 func operate(ctx context.Context) error {
 	log.SetLogger(logr.Discard())
-	o := &operator{newest: make(map[mcreconcile.Request]int64)}
-	if err := kit.Settings(&o.settings); err != nil {
-		return err
-	}
+	o := &operator{settings: kit.Settings[settings](), newest: make(map[mcreconcile.Request]int64)}
 	config := &rest.Config{
 		Host: o.Server, BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CAFile: o.Keys.CA},
 		QPS: -1, // As ctrl.GetConfig sets it.
 	}
-	local, err := ctrl.NewManager(config, ctrl.Options{
+	local := lab.Must(ctrl.NewManager(config, ctrl.Options{
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: ctrlconfig.Controller{MaxConcurrentReconciles: workers},
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	setUp := o.cached
 	if o.Addr != "" {
 		setUp = o.watched
@@ -98,11 +92,9 @@ func operate(ctx context.Context) error {
 }
 
 // cached sets up the provider of multicluster-runtime.
-func (o *operator) cached(ctx context.Context, local ctrl.Manager) (err error) {
+func (o *operator) cached(ctx context.Context, local ctrl.Manager) error {
 	provider := kubeconfig.New(kubeconfig.Options{Namespace: "default"})
-	if o.mgr, err = mcmanager.WithMultiCluster(local, provider); err != nil {
-		return err
-	}
+	o.mgr = lab.Must(mcmanager.WithMultiCluster(local, provider))
 	if err := provider.SetupWithManager(ctx, o.mgr); err != nil {
 		return err
 	}
@@ -116,29 +108,16 @@ func (o *operator) watched(ctx context.Context, local ctrl.Manager) error {
 		Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil },
 	})
 	provider := multicluster.NewProvider(kubeconfigs, multicluster.ProviderOptions{})
-	mgr, err := mcmanager.WithMultiCluster(local, provider)
-	if err != nil {
+	o.mgr = lab.Must(mcmanager.WithMultiCluster(local, provider))
+	secrets := lab.Must(controllerruntime.NewRuntimes(ctx, local.GetCache(), corev1.SchemeGroupVersion.WithKind("Secret"),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
+	files := lab.Must(keys.NewFiles(o.Keys, keys.FilesOptions{}))
+	source := lab.Must(controllerruntime.SetUpListener(local, o.Addr, string(manager), controllerruntime.MutualTLS(files),
+		listener.SANPinning(secrets), multicluster.Enqueue, controllerruntime.ComponentOptions{}))
+	if err := provider.SetupWithManager(ctx, o.mgr); err != nil {
 		return err
 	}
-	o.mgr = mgr
-	secrets, err := controllerruntime.NewRuntimes(ctx, local.GetCache(), corev1.SchemeGroupVersion.WithKind("Secret"),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
-	if err != nil {
-		return err
-	}
-	files, err := keys.NewFiles(o.Keys, keys.FilesOptions{})
-	if err != nil {
-		return err
-	}
-	source, err := controllerruntime.SetUpListener(local, o.Addr, string(manager), controllerruntime.MutualTLS(files),
-		listener.SANPinning(secrets), multicluster.Enqueue, controllerruntime.ComponentOptions{})
-	if err != nil {
-		return err
-	}
-	if err := provider.SetupWithManager(ctx, mgr); err != nil {
-		return err
-	}
-	return multicluster.Complete(mgr, mcbuilder.ControllerManagedBy(mgr).Named("configmaps"), source,
+	return multicluster.Complete(o.mgr, mcbuilder.ControllerManagedBy(o.mgr).Named("configmaps"), source,
 		corev1.SchemeGroupVersion.WithKind("ConfigMap"), mcreconcile.Func(o.reconcile))
 }
 

@@ -5,12 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
 	"runtime"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,12 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -31,7 +23,7 @@ import (
 
 const manager core.Manager = "my-operator"
 
-func runtimeNumber(n int) core.RuntimeID { return core.RuntimeID(fmt.Sprintf("runtime-%d", n)) }
+func runtimeNumber(n int) core.RuntimeID { return core.RuntimeID(kit.RuntimeName(n)) }
 
 func users(runtimes int) []natsjetstream.User {
 	all := []natsjetstream.User{lab.OperatorUser(manager)}
@@ -69,12 +61,6 @@ func consume(t testing.TB, conn *nats.Conn, handler core.Handler) {
 	lab.Run(t, "consumer", consumer.Start)
 }
 
-// load is the shape of a benchmark: each runtime has one call of Forward at a time, with that many
-// events.
-type load struct{ runtimes, events int }
-
-func (l load) String() string { return fmt.Sprintf("events=%d/runtimes=%d", l.events, l.runtimes) }
-
 // transport makes the forwarders of runtimes to an operator. The pid is that of the server between
 // them, 0 for none.
 type transport struct {
@@ -95,56 +81,33 @@ func transports() []transport {
 // BenchmarkTransports sends events with SAN pinning over TLS. One operation is one call of Forward.
 // Operator and runtimes are in one process, the NATS server is another.
 func BenchmarkTransports(b *testing.B) {
-	for _, l := range []load{{runtimes: 4, events: 300}, {runtimes: 16, events: 1}, {runtimes: 1, events: 1}} {
+	for _, l := range []kit.Load{{Runtimes: 4, Events: 300}, {Runtimes: 16, Events: 1}, {Runtimes: 1, Events: 1}} {
 		for _, t := range transports() {
 			b.Run(fmt.Sprintf("%s/%s", l, t.name), func(b *testing.B) { t.run(b, l) })
 		}
 	}
 }
 
-func (t transport) run(b *testing.B, l load) {
+func (t transport) run(b *testing.B, l kit.Load) {
 	b.Helper()
-	op := &counter{}
-	forwarders, pid := t.make(b, l.runtimes, op)
-	names := make([]string, l.events)
-	for i := range names {
-		names[i] = fmt.Sprintf("object-%d", i)
-	}
-	for n, f := range forwarders { // Connects, and makes the stream.
-		lab.Eventually(b, time.Minute, "the first batch is sent", func() bool {
-			return f.Forward(b.Context(), manager, batchOf(runtimeNumber(n), names...)) == nil
-		})
-	}
-	lab.Eventually(b, time.Minute, "the first batches are handled", func() bool { return op.handled.Load() >= int64(l.runtimes*l.events) })
-	op.handled.Store(0)
-	var left atomic.Int64
-	left.Store(int64(b.N))
-	took := make([][]time.Duration, l.runtimes)
-	cpu, brokerCPU := processorTime(), broker(pid).Processor
-	b.ResetTimer()
-	began := time.Now()
-	var all sync.WaitGroup
+	operator, took := &kit.Counter{}, &kit.Samples{}
+	forwarders, pid := t.make(b, l.Runtimes, operator)
 	for n, f := range forwarders {
-		all.Go(func() {
-			batch := batchOf(runtimeNumber(n), names...)
-			for left.Add(-1) >= 0 {
-				started := time.Now()
-				for f.Forward(b.Context(), manager, batch) != nil { // A full stream.
-					runtime.Gosched()
-				}
-				took[n] = append(took[n], time.Since(started))
-			}
-		})
+		forwarders[n] = &patient{f, batchOf(runtimeNumber(n), objectNames(l.Events)...), took}
 	}
-	all.Wait()
-	lab.Eventually(b, time.Minute, "all events are handled", func() bool { return op.handled.Load() >= int64(b.N*l.events) })
-	wall := time.Since(began)
+	calls := &kit.Calls{
+		Manager: manager, Operator: operator, Forwarders: forwarders, Batch: core.Batch{Events: make([]core.Numbered, l.Events)},
+	}
+	calls.Run(b, l.Runtimes) // Connects, and makes the stream.
+	took.Take()
+	before := broker(pid).Processor
+	var cost kit.Cost
+	b.ResetTimer()
+	cost.Measure(func() { calls.Run(b, b.N) })
 	b.StopTimer()
-	events := float64(b.N * l.events)
-	latencies := kit.Sorted(slices.Concat(took...))
-	b.ReportMetric(events/wall.Seconds(), "events/s")
-	b.ReportMetric(float64((processorTime()-cpu).Microseconds())/events, "cpu-µs/event")
-	b.ReportMetric(float64((broker(pid).Processor-brokerCPU).Microseconds())/events, "broker-µs/event")
+	latencies := took.Take()
+	cost.Report(b, b.N*l.Events)
+	b.ReportMetric(float64((broker(pid).Processor-before).Microseconds())/float64(b.N*l.Events), "broker-µs/event")
 	b.ReportMetric(float64(latencies.At(50).Microseconds()), "p50-µs")
 	b.ReportMetric(float64(latencies.At(99).Microseconds()), "p99-µs")
 	if pid != 0 {
@@ -152,11 +115,32 @@ func (t transport) run(b *testing.B, l load) {
 	}
 }
 
-// counter counts events.
-type counter struct{ handled atomic.Int64 }
+func objectNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("object-%d", i)
+	}
+	return names
+}
 
-func (c *counter) Handle(context.Context, core.Delivery) error {
-	c.handled.Add(1)
+// patient forwards a batch of its runtime until it is taken, and measures that.
+type patient struct {
+	core.Forwarder
+
+	batch core.Batch
+	took  *kit.Samples
+}
+
+// Forward implements [core.Forwarder].
+func (p *patient) Forward(ctx context.Context, manager core.Manager, _ core.Batch) error {
+	started := time.Now()
+	for p.Forwarder.Forward(ctx, manager, p.batch) != nil { // There is no stream yet, or it is full.
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		runtime.Gosched()
+	}
+	p.took.Add(time.Since(started))
 	return nil
 }
 
@@ -176,35 +160,7 @@ func overNATS(
 
 func overHTTP(b testing.TB, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
 	b.Helper()
-	// The shares of a runtime are larger than the load.
-	return listenTo(b, runtimes, op, listener.Options{RuntimeRate: 1e9, RuntimeBurst: 1e9}), 0
-}
-
-func listenTo(b testing.TB, runtimes int, op core.Handler, opts listener.Options) (forwarders []core.Forwarder) {
-	b.Helper()
-	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
-	server := kit.Material(lab.Must(ca.Server("operator", testpki.Options{})), ca)
-	socket := lab.Must(net.Listen("tcp", "127.0.0.1:0"))
-	opts.Listener, opts.TLS = socket, keys.ServerTLSConfig(server)
-	l := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(server), listener.PeerOptions{}), pinning(),
-		map[core.Manager]core.Handler{manager: op}, opts))
-	lab.Run(b, "listener", l.Start)
-	for n := range runtimes {
-		id := runtimeNumber(n)
-		leaf := lab.Must(ca.Client(string(id), testpki.Options{DNSNames: []string{lab.RuntimeDomain(id)}}))
-		f := lab.Must(httpmtls.NewForwarder(kit.Material(leaf, ca), socket.Addr().String(), contract.V3, httpmtls.Options{}))
-		b.Cleanup(func() { _ = f.Close() })
-		forwarders = append(forwarders, f)
-	}
-	return forwarders
-}
-
-func processorTime() time.Duration {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		panic(err)
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+	return kit.Listen(b, manager, op, pinning(), runtimes, "h2", kit.Plenty()), 0
 }
 
 // broker is the use of resources of the server, none without one.
@@ -222,7 +178,7 @@ var connections = flag.Int("connections", 50, "runtimes that TestBrokerMemory co
 func TestBrokerMemory(t *testing.T) {
 	n := *connections
 	b := lab.StartBroker(t, lab.BrokerOptions{}, users(n)...)
-	consume(t, b.Operator(manager), &counter{})
+	consume(t, b.Operator(manager), &kit.Counter{})
 	pid := b.Nodes[0].Pid()
 	before := broker(pid).Resident
 	for i := range n {

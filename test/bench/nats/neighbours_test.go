@@ -59,7 +59,7 @@ func TestNeighbours(t *testing.T) {
 				noises.Store(0)
 				var alone, elsewhere, beside phases
 				used := func() time.Duration {
-					return processorTime() + broker(server).Processor + broker(noisyServer).Processor
+					return kit.ProcessorTime() + broker(server).Processor + broker(noisyServer).Processor
 				}
 				for range rounds {
 					alone.measure(t, quiet, used)
@@ -84,12 +84,12 @@ func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbou
 	t.Helper()
 	const all = quietRuntimes + hostileRuntimes
 	if transport == "http2" {
-		over = listenTo(t, all, &counter{}, listener.Options{})
+		over = kit.Listen(t, manager, &kit.Counter{}, pinning(), all, "h2", listener.Options{})
 		connect(t, over)
 		return over, forwarding(over), 0
 	}
 	b := lab.StartBroker(t, lab.BrokerOptions{}, users(all)...)
-	consume(t, b.Operator(manager), &counter{})
+	consume(t, b.Operator(manager), &kit.Counter{})
 	for n := range all {
 		over = append(over, b.Forwarder(runtimeNumber(n), natsjetstream.ForwarderOptions{AnswerWait: time.Minute, Timeout: time.Minute}))
 	}
@@ -163,11 +163,7 @@ func start(count int, noise func(ctx context.Context, n int)) (stop func()) {
 
 // batch returns the batch of a neighbour. A claim of another runtime is refused.
 func batch(n, events int, claim core.RuntimeID) core.Batch {
-	names := make([]string, events)
-	for i := range names {
-		names[i] = fmt.Sprintf("object-%d", i)
-	}
-	return batchOf(cmp.Or(claim, runtimeNumber(n)), names...)
+	return batchOf(cmp.Or(claim, runtimeNumber(n)), objectNames(events)...)
 }
 
 func forwarding(over []core.Forwarder) neighbour {

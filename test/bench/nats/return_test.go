@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +14,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 var (
@@ -39,11 +40,20 @@ func TestReturn(t *testing.T) {
 	if want := uint64(*waiting * (*batches + *heartbeats)); state.Msgs != want {
 		t.Fatalf("the stream has %d messages, want %d", state.Msgs, want)
 	}
-	newest := &newestEvents{want: fmt.Sprintf("object-%d", *batches-1), done: map[core.RuntimeID]bool{}, began: time.Now()}
-	consume(t, operator, newest)
-	lab.Eventually(t, 10*time.Minute, "the newest event of each runtime is handled", func() bool { return newest.count() == *waiting })
+	oracle, newest := kit.NewOracle(*waiting), fmt.Sprintf("object-%d", *batches-1)
+	for n := range *waiting {
+		oracle.Changed(n)
+	}
+	consume(t, operator, core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+		if d.Event.Watched.Name == newest {
+			oracle.Reconciled(lab.Must(kit.RuntimeNumber(string(d.Runtime))), record.Now())
+		}
+		return nil
+	}))
+	lab.Eventually(t, 10*time.Minute, "the newest event of each runtime is handled", func() bool { return oracle.Missing(record.Now()) == 0 })
+	waits := oracle.Latency.Take()
 	t.Logf("%d runtimes, %d messages, %d MiB: the newest event of the last one after %v",
-		*waiting, state.Msgs, state.Bytes>>20, newest.last)
+		*waiting, state.Msgs, state.Bytes>>20, waits[len(waits)-1])
 }
 
 func store(t *testing.T, b *lab.Broker) {
@@ -73,33 +83,4 @@ func put(publish jetstream.JetStream, n int, batch core.Batch) {
 	msg.Data = lab.Must(contract.V3.Encode(&batch)).Body
 	msg.Header.Set("Watch-Answer", natsjetstream.InboxPrefix(id)+".gone")
 	lab.Must(publish.PublishMsgAsync(msg, jetstream.WithStallWait(time.Minute)))
-}
-
-// newestEvents knows whether the newest event of each runtime came, and when the last one did.
-type newestEvents struct {
-	want  string
-	began time.Time
-
-	mu   sync.Mutex
-	done map[core.RuntimeID]bool
-	last time.Duration
-}
-
-// Handle implements [core.Handler].
-func (e *newestEvents) Handle(_ context.Context, d core.Delivery) error {
-	if d.Event.Watched.Name != e.want {
-		return nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.done[d.Runtime] {
-		e.done[d.Runtime], e.last = true, time.Since(e.began)
-	}
-	return nil
-}
-
-func (e *newestEvents) count() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.done)
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// newBareEnds returns the bare twin of newEnds: a server of net/http that reads each body and
-// answers 202, and a client of net/http for each runtime.
-func newBareEnds(b *testing.B, protocol string, l load) *ends {
+// newBare returns the bare twin of overHTTP: a server of net/http that reads each body and answers
+// 202, and a client of net/http for each runtime.
+func newBare(b *testing.B, protocol string, l kit.Load) *calls {
 	b.Helper()
-	ca, e := lab.Must(testpki.NewCA("ca", testpki.Options{})), &ends{}
+	ca, operator, forwarders := lab.Must(testpki.NewCA("ca", testpki.Options{})), &kit.Counter{}, []core.Forwarder{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n, err := io.Copy(io.Discard, r.Body); err == nil && n > 0 {
-			e.handled.Add(int64(l.events))
+			operator.Handled.Add(int64(l.Events))
 		}
 		w.WriteHeader(http.StatusAccepted)
 	}))
@@ -31,16 +31,16 @@ func newBareEnds(b *testing.B, protocol string, l load) *ends {
 	server.TLS = keys.ServerTLSConfig(kit.Material(lab.Must(ca.Server("kcp", testpki.Options{})), ca))
 	server.StartTLS()
 	b.Cleanup(server.Close)
-	for i := range l.runtimes {
-		config := lab.Must(keys.ClientTLSConfig(kit.Material(lab.Must(ca.Client(runtimeName(i), testpki.Options{})), ca), "127.0.0.1"))
-		batch := contract.Claim(newBatch(l.events), core.RuntimeID(runtimeName(i)))
+	for i := range l.Runtimes {
+		config := lab.Must(keys.ClientTLSConfig(kit.Material(lab.Must(ca.Client(kit.RuntimeName(i), testpki.Options{})), ca), "127.0.0.1"))
+		batch := contract.Claim(newBatch(l.Events), core.RuntimeID(kit.RuntimeName(i)))
 		transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: server.EnableHTTP2}
 		b.Cleanup(transport.CloseIdleConnections)
-		e.runtimes = append(e.runtimes, bare{
+		forwarders = append(forwarders, bare{
 			client: &http.Client{Transport: transport}, url: server.URL, body: lab.Must(contract.V3.Encode(&batch)).Body,
 		})
 	}
-	return e
+	return newCalls(b, operator, forwarders, l)
 }
 
 // bare posts the same body in each call.

@@ -2,7 +2,6 @@ package paths_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -17,6 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // objects is the number of runtimes that the control plane has registered.
@@ -26,27 +28,17 @@ func kymaKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-func runtimeName(i int) string { return fmt.Sprintf("runtime-%05d", i) }
-
-func domainOf(i int) string { return runtimeName(i) + ".example.com" }
-
 // newRuntimes returns the registered runtimes in a cache of controller-runtime with its informer and
 // its indexes. Only the answer to the list of the informer is made here.
 func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
 	b.Helper()
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
-	kymas, err := cache.New(&rest.Config{Host: "http://localhost:0"}, cache.Options{
+	kymas := lab.Must(cache.New(&rest.Config{Host: "http://localhost:0"}, cache.Options{
 		HTTPClient: &http.Client{Timeout: time.Second}, Mapper: mapper, Scheme: runtime.NewScheme(), NewInformer: newInformer,
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	runtimes, err := controllerruntime.NewRuntimes(b.Context(), kymas, kymaKind(), controllerruntime.ByName,
-		controllerruntime.RuntimesOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))
+	runtimes := lab.Must(controllerruntime.NewRuntimes(b.Context(), kymas, kymaKind(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{}))
 	go func() { _ = kymas.Start(b.Context()) }()
 	if !kymas.WaitForCacheSync(b.Context()) {
 		b.Fatal("the cache does not sync")
@@ -78,9 +70,9 @@ func list() *metav1.PartialObjectMetadataList {
 	for i := range all.Items {
 		kyma := &all.Items[i]
 		kyma.SetGroupVersionKind(kymaKind())
-		kyma.Namespace, kyma.Name = "kcp-system", runtimeName(i)
-		kyma.Labels = map[string]string{"kyma-project.io/runtime-id": runtimeName(i)}
-		kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: domainOf(i)}
+		kyma.Namespace, kyma.Name = "kcp-system", kit.RuntimeName(i)
+		kyma.Labels = map[string]string{"kyma-project.io/runtime-id": kit.RuntimeName(i)}
+		kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: lab.RuntimeDomain(core.RuntimeID(kyma.Name))}
 	}
 	return all
 }

@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -30,9 +28,9 @@ import (
 
 // settings are those of an operator, which is a process of its own.
 type settings struct {
-	// Keys is its key material: a client of the API servers, and the server of its listener.
+	// Keys is the key material of its listener, and has the CA of the API servers.
 	Keys keys.Paths
-	// Server is the address of the API servers.
+	// Server is the URL of the API servers.
 	Server string
 	// Runtimes is the number of runtimes.
 	Runtimes int
@@ -55,28 +53,19 @@ type operator struct {
 // operate prints the address of its listener, and then the number of requests to it, when asked.
 func operate(ctx context.Context) error {
 	o := &operator{
-		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]()),
-		source: controllerruntime.NewSource(requests, controllerruntime.SourceOptions{}),
-	}
-	if err := kit.Settings(&o.settings); err != nil {
-		return err
+		settings: kit.Settings[settings](),
+		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]()),
+		source:   controllerruntime.NewSource(requests, controllerruntime.SourceOptions{}),
 	}
 	for i := range o.Runtimes {
-		connected, err := o.connect(i)
-		if err != nil {
-			return err
-		}
-		o.clients = append(o.clients, connected)
+		o.clients = append(o.clients, o.connect(i))
 		o.queue.AddAfter(i, rand.N(o.Interval))
 	}
 	const workers = 16
 	for range workers {
 		go o.work(ctx)
 	}
-	address, err := o.listen(ctx)
-	if err != nil {
-		return err
-	}
+	address := lab.Must(o.listen(ctx))
 	fmt.Println(address)
 	return kit.Answer(func(string) any { return o.requests.Load() })
 }
@@ -100,7 +89,7 @@ func (o *operator) look(ctx context.Context, i int) error {
 	defer o.queue.AddAfter(i, o.Interval)
 	kyma := &unstructured.Unstructured{}
 	kyma.SetGroupVersionKind(kymaKind())
-	reader := o.source.Client(i, core.RuntimeID(runtimeName(i)), o.clients[i])
+	reader := o.source.Client(i, core.RuntimeID(kit.RuntimeName(i)), o.clients[i])
 	return reader.Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
 }
 
@@ -109,14 +98,14 @@ func kymaKind() schema.GroupVersionKind {
 }
 
 // connect returns a client for a runtime, with a connection of its own.
-func (s settings) connect(i int) (client.Client, error) {
+func (s settings) connect(i int) client.Client {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
 	config := &rest.Config{
-		Host: "https://" + s.Server + "/" + runtimeName(i), QPS: -1, Dial: new(net.Dialer).DialContext,
-		TLSClientConfig: rest.TLSClientConfig{CAFile: s.Keys.CA, CertFile: s.Keys.Certificate, KeyFile: s.Keys.Key},
+		Host: s.Server + "/" + kit.RuntimeName(i), QPS: -1, Dial: new(net.Dialer).DialContext,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.Keys.CA},
 	}
-	return client.New(config, client.Options{Scheme: runtime.NewScheme(), Mapper: mapper})
+	return lab.Must(client.New(config, client.Options{Scheme: runtime.NewScheme(), Mapper: mapper}))
 }
 
 // listen starts the listener of an operator with events, and returns its address.
@@ -127,27 +116,15 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	if err := o.source.Start(ctx, o.queue); err != nil {
 		return "", err
 	}
-	material, err := keys.NewFiles(o.Keys, keys.FilesOptions{})
-	if err != nil {
-		return "", err
-	}
-	watched, err := fleet.New(fleet.Options{})
-	if err != nil {
-		return "", err
-	}
-	socket, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	events, err := listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+	material := lab.Must(keys.NewFiles(o.Keys, keys.FilesOptions{}))
+	watched := lab.Must(fleet.New(fleet.Options{}))
+	socket := lab.Must(new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"))
+	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
 		listener.SANPinning(listener.DomainsFunc(domain)),
 		map[core.Manager]core.Handler{manager: o.source},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched, Hooks: listener.Hooks{
 			Answered: func(string, core.Manager, int, string, time.Duration) { o.requests.Add(1) },
-		}})
-	if err != nil {
-		return "", err
-	}
+		}}))
 	go func() {
 		if err := events.Start(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "listener:", err)
@@ -162,13 +139,8 @@ func domain(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, e
 
 // requests returns the number of the runtime of a delivery.
 func requests(_ context.Context, d core.Delivery) ([]int, error) {
-	i, err := strconv.Atoi(strings.TrimPrefix(string(d.Runtime), runtimePrefix))
+	i, err := kit.RuntimeNumber(string(d.Runtime))
 	return []int{i}, err
 }
 
-const (
-	manager       = core.Manager("lifecycle-manager")
-	runtimePrefix = "runtime-"
-)
-
-func runtimeName(i int) string { return fmt.Sprint(runtimePrefix, i) }
+const manager = core.Manager("lifecycle-manager")

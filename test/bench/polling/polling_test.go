@@ -1,17 +1,27 @@
+// Package polling compares an operator that gets events with operators that poll, side by side. See
+// docs/maintainers/measurements.md.
 package polling_test
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 var (
@@ -74,53 +84,122 @@ func (r *result) String() string {
 		r.delays.At(99), r.gets, r.requests, r.processor.Round(10*time.Millisecond))
 }
 
-// run measures one way.
+// run measures one way. The staleness is from a change to the request that reads it.
 func run(t *testing.T, w way) (r *result) {
 	t.Helper()
 	t.Run(w.name, func(t *testing.T) {
-		pki := lab.NewPKI(t)
-		servers := startAPIServers(t, pki.CA, *runtimes)
+		pki, oracle := lab.NewPKI(t), kit.NewOracle(*runtimes)
+		servers, all := startServers(t, pki.CA, oracle)
 		leaf := lab.Must(pki.CA.Server("operator", testpki.Options{Usages: lab.BothUsages()}))
 		operator := kit.Start(t, "operator", settings{
-			Keys: kit.Paths(pki.Volume(leaf)), Server: servers.Listener.Addr().String(), Runtimes: *runtimes,
+			Keys: kit.Paths(pki.Volume(leaf)), Server: servers.URL, Runtimes: *runtimes,
 			Interval: clock{*scale}.scaled(w.interval), Events: w.events(),
 		})
-		address, changed := operator.Line(), func(int, int64) {}
-		if w.events() {
-			changed = startAgents(t, pki, address, clock{*scale}, w.heartbeat)
+		address, change := operator.Line(), func(i int) int {
+			defer oracle.Changed(i)
+			return all[i].Put(kyma())
 		}
-		r = measure(t, w, servers, operator, changed)
+		if w.events() {
+			agents := kit.StartAgents(t, pki, manager, kit.RuntimeName, *runtimes, agentlib.Options{
+				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: *protocol}, Outbox: clock{*scale}.outbox(w.heartbeat),
+			})
+			unnoticed := change
+			change = func(i int) int {
+				base := unnoticed(i)
+				agents[i].Change(core.WatchEvent{
+					Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
+					WatchedGVK: kymaKind(), Operation: core.OperationUpdate, Time: time.Now(), UID: kyma().GetUID(), Base: int64(base),
+				})
+				return base
+			}
+		}
+		r = measure(t, w, servers, oracle, operator, change)
 	})
 	return r
 }
 
 // measure measures after each runtime was looked at, and the first resync was sent again.
-func measure(t *testing.T, w way, servers *apiServers, operator *kit.Process, changed func(int, int64)) *result {
+func measure(
+	t *testing.T, w way, servers *kit.Servers, oracle *kit.Oracle, operator *kit.Process, change func(int) int,
+) *result {
 	t.Helper()
 	clock := clock{*scale}
-	lab.Eventually(t, patience, "the operator has looked at all runtimes", func() bool {
-		return servers.all(func(a *apiServer) bool { return a.looks > 0 })
-	})
+	awaitLooks(t, oracle)
 	<-time.After(clock.scaled(2 * outbox.Defaults().ResendResync))
-	before, gets := lab.Must(operator.Used()).Processor, servers.gets.Load()
+	oracle.Latency.Take()
+	before, gets := lab.Must(operator.Used()).Processor, servers.Requests.Load()
 	var requests, after int64
 	operator.Ask("", &requests)
 	ctx, stop := context.WithTimeout(t.Context(), clock.scaled(*duration))
 	defer stop()
-	servers.change(ctx, clock, changed)
+	clock.change(ctx, change)
 	operator.Ask("", &after)
 	r := &result{
-		name: w.name, gets: hourly(servers.gets.Load() - gets), requests: hourly(after - requests),
+		name: w.name, gets: hourly(servers.Requests.Load() - gets), requests: hourly(after - requests),
 		processor: hourly(lab.Must(operator.Used()).Processor - before),
 	}
-	lab.Eventually(t, patience, "the operator has seen all changes", func() bool {
-		return servers.all(func(a *apiServer) bool { return len(a.unseen) == 0 })
-	})
-	r.delays = servers.delays.Take()
+	awaitLooks(t, oracle)
+	r.delays = oracle.Latency.Take()
 	for i := range r.delays {
 		r.delays[i] = clock.unscaled(r.delays[i], w)
 	}
 	return r
+}
+
+func awaitLooks(t *testing.T, oracle *kit.Oracle) {
+	t.Helper()
+	lab.Eventually(t, 5*time.Minute, "the operator has seen all changes", func() bool { return oracle.Missing(record.Now()) == 0 })
+}
+
+// change changes runtimes at random, each once in an hour on average, until ctx ends.
+func (c clock) change(ctx context.Context, change func(i int) int) {
+	mean := c.scaled(time.Hour) / time.Duration(*runtimes)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(rand.ExpFloat64() * float64(mean))):
+			change(rand.IntN(*runtimes))
+		}
+	}
+}
+
+// outbox returns the defaults of an agent, with scaled waits.
+func (c clock) outbox(heartbeat time.Duration) outbox.Options {
+	resend := outbox.Defaults().Resend
+	for i := range resend {
+		resend[i] = c.scaled(resend[i])
+	}
+	return outbox.Options{
+		Settle: c.scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: c.scaled(outbox.Defaults().ResendResync),
+		HeartbeatInterval: c.scaled(heartbeat),
+	}
+}
+
+// startServers starts an API server with one object for each runtime. The first look at each also
+// counts as the look at a change.
+func startServers(t *testing.T, ca *testpki.CA, oracle *kit.Oracle) (servers *kit.Servers, all []*kit.Store) {
+	t.Helper()
+	servers = kit.StartServers(t, ca)
+	servers.Read = func(server string) { oracle.Reconciled(lab.Must(kit.RuntimeNumber(server)), record.Now()) }
+	for i := range *runtimes {
+		all = append(all, servers.Add(kit.RuntimeName(i), kymaKind(), "kymas"))
+		all[i].Put(kyma())
+		oracle.Changed(i)
+	}
+	return servers, all
+}
+
+// kyma is as large as those of a fleet.
+func kyma() *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kymaKind())
+	object.SetNamespace("kyma-system")
+	object.SetName("default")
+	object.SetUID("aa1d8e0b-6b7e-4a3c-9a53-6a3e2b1f0c9d")
+	modules := slices.Repeat([]any{map[string]any{"name": "module", "channel": "regular"}}, 50)
+	object.Object["spec"] = map[string]any{"modules": modules}
+	return object
 }
 
 // hourly returns the value for an hour, from the measured one.
@@ -136,6 +215,3 @@ func (c clock) unscaled(delay time.Duration, w way) time.Duration {
 	}
 	return delay * time.Duration(c.scale)
 }
-
-// patience bounds each wait for the operator, on a busy machine, too.
-const patience = 5 * time.Minute

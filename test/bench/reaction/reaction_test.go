@@ -6,23 +6,17 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"strconv"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -49,9 +43,9 @@ func TestCommitToReconcile(t *testing.T) {
 		env     map[string]string
 		p50, to time.Duration // limits of the median and of p99
 	}{
-		{"webhook", map[string]string{}, 110 * time.Millisecond, 150 * time.Millisecond},
-		{"webhook without settle time", map[string]string{"SETTLE": "0s"}, 10 * time.Millisecond, 50 * time.Millisecond},
-		{"informer", map[string]string{"SOURCE": "informer"}, 10 * time.Millisecond, 50 * time.Millisecond},
+		{"webhook", map[string]string{"KCP_CONTRACT": "v3"}, 110 * time.Millisecond, 150 * time.Millisecond},
+		{"webhook without settle time", map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "0s"}, 10 * time.Millisecond, 50 * time.Millisecond},
+		{"informer", map[string]string{"KCP_CONTRACT": "v3", "SOURCE": "informer"}, 10 * time.Millisecond, 50 * time.Millisecond},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			fromRequest, fromAnswer, stale := measure(t, runtime, pki, row.env)
@@ -83,7 +77,7 @@ func measure(
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}}, manager)
 	scene := fmt.Sprintf("reaction-%d", time.Now().UnixNano())
-	startAgent(t, runtime, pki, plane.Addr, scene, env)
+	kit.WatchConfigMaps(t, runtime, pki, manager, plane.Addr, scene, env)
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceDefault, Name: scene, Labels: map[string]string{"scene": scene},
 	}}
@@ -104,27 +98,4 @@ func measure(
 		}
 	}
 	return kit.Sorted(fromRequest), kit.Sorted(fromAnswer), stale
-}
-
-func startAgent(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, addr, scene string, env map[string]string) {
-	t.Helper()
-	env = maps.Clone(env)
-	env["KCP_CONTRACT"] = "v3"
-	if env["SOURCE"] == "informer" {
-		env["WATCHERS"] = fmt.Sprintf("kind: Watcher\nmetadata: {name: reaction}\nspec:\n  manager: %s\n"+
-			"  labelsToWatch: {scene: %s}\n  resourceToWatch: {group: \"\", version: v1, resource: configmaps}\n", manager, scene)
-		lab.GrantWatch(t, runtime, scene, env, rbacv1.PolicyRule{
-			APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"},
-		})
-	}
-	agent := lab.StartAgent(t, pki.RuntimeVolume(scene, scene+".example.com"), addr, lab.AgentOptions{Env: env})
-	if env["SOURCE"] == "informer" {
-		return
-	}
-	labels := map[string]string{"scene": scene}
-	lab.Register(t, runtime, scene, agent.WebhookPort, pki.CA.PEM, admission.ConfigurationOptions{}, watch.Watch{
-		Name: types.NamespacedName{Namespace: "reaction", Name: scene}, Manager: manager,
-		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
-	})
-	lab.AwaitReviews(t, runtime, agent, labels)
 }

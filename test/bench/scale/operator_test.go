@@ -27,6 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // settings are those of an operator: a file, and addresses.
@@ -34,40 +35,22 @@ type settings struct{ Kubeconfig, Servers, Dead string }
 
 // operate is an operator with the documented defaults. It prints a line for each report.
 func operate(ctx context.Context) error {
-	var s settings
-	if err := kit.Settings(&s); err != nil {
-		return err
-	}
+	s := kit.Settings[settings]()
 	ctrl.SetLogger(logr.Discard())
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
-	if err != nil {
-		return err
-	}
+	config := lab.Must(clientcmd.BuildConfigFromFlags("", s.Kubeconfig))
 	config.QPS = -1 // As ctrl.GetConfig sets it.
 	known := newScheme()
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	mgr := lab.Must(ctrl.NewManager(config, ctrl.Options{
 		Scheme: known, Metrics: server.Options{BindAddress: "0"},
 		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-	})
-	if err != nil {
-		return err
-	}
-	direct, err := client.New(config, client.Options{Scheme: known})
-	if err != nil {
-		return err
-	}
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: namespace, Name: "watcher"},
+	}))
+	direct := lab.Must(client.New(config, client.Options{Scheme: known}))
+	set := lab.Must(certificates.New(direct, types.NamespacedName{Namespace: namespace, Name: "watcher"},
 		[]string{"control-plane.example.com"},
 		func(string, []core.RuntimeID) []core.RuntimeID { return nil },
-		certificates.Options{})
-	if err != nil {
-		return err
-	}
-	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
-		installation.Options{})
-	if err != nil {
-		return err
-	}
+		certificates.Options{}))
+	installer := lab.Must(installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
+		installation.Options{}))
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,

@@ -1,10 +1,8 @@
 package soak
 
 import (
-	"bytes"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -30,13 +28,11 @@ const (
 
 // apiServer calls a webhook as an API server does, at a lower cost.
 type apiServer struct {
-	t        *testing.T
-	client   *http.Client
-	url      string
-	small    []string // around the name
-	large    []string
-	serial   atomic.Int64
-	reviewed atomic.Int64
+	t                *testing.T
+	client           *http.Client
+	url              string
+	small, large     string // reviews
+	serial, reviewed atomic.Int64
 }
 
 func newAPIServer(t *testing.T, pki *lab.PKI, agent *lab.Agent) *apiServer {
@@ -55,8 +51,8 @@ func newAPIServer(t *testing.T, pki *lab.PKI, agent *lab.Agent) *apiServer {
 }
 
 // template returns an AdmissionReview of an update, with that many bytes in each of its two
-// objects, in parts around the name.
-func template(size int) []string {
+// objects, and NAME in place of their name.
+func template(size int) string {
 	object := func(generation int) string {
 		return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"NAME",`+
 			`"namespace":"default","uid":"0f0f",`+
@@ -67,15 +63,13 @@ func template(size int) []string {
 			`"spec":{"containers":[{"name":"a","image":"a:%d"}]}}},`+
 			`"status":{"replicas":1}}`, generation, generation, generation, strings.Repeat("x", size), generation)
 	}
-	text := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",` +
-		`"request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002",` +
+	return `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
 		`"kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1",` +
 		`"resource":"deployments"},` +
 		`"name":"NAME","namespace":"default","operation":"UPDATE","userInfo":{"username":"admin",` +
 		`"groups":["system:authenticated"]},` +
 		`"object":` + object(2) + `,"oldObject":` + object(1) +
 		`,"dryRun":false,"options":{"kind":"UpdateOptions","apiVersion":"meta.k8s.io/v1"}}}`
-	return strings.Split(text, "NAME")
 }
 
 // review sends n reviews over all connections, some with a new name. It takes at least that long.
@@ -88,46 +82,26 @@ func (s *apiServer) review(n, fresh int, over time.Duration) {
 	)
 	for range connections {
 		writers.Go(func() {
-			var buffer bytes.Buffer
 			for asked.Add(1) <= int64(n) && !s.t.Failed() {
-				s.ask(&buffer, fresh)
+				s.ask(fresh)
 			}
 		})
 	}
 	writers.Wait()
 	s.reviewed.Add(int64(n))
-	pause(over - time.Since(began))
+	<-time.After(over - time.Since(began))
 }
 
-func (s *apiServer) ask(buffer *bytes.Buffer, fresh int) {
+func (s *apiServer) ask(fresh int) {
 	serial := s.serial.Add(1)
-	name := fmt.Sprintf("object-%d", serial%stable)
+	name, review := fmt.Sprintf("object-%d", serial%stable), s.small
 	if serial%int64(fresh) == 0 {
 		name = fmt.Sprintf("fresh-%d", serial)
 	}
-	parts := s.small
 	if serial%largeOneIn == 0 {
-		parts = s.large
+		review = s.large
 	}
-	buffer.Reset()
-	buffer.WriteString(parts[0])
-	for _, part := range parts[1:] {
-		buffer.WriteString(name)
-		buffer.WriteString(part)
-	}
-	answer, err := s.client.Post(s.url, "application/json", buffer)
-	if err != nil {
+	if err := lab.Ask(s.t.Context(), s.client, s.url, strings.ReplaceAll(review, "NAME", name)); err != nil {
 		s.t.Errorf("review: %v", err)
-		return
-	}
-	defer answer.Body.Close() // It is read.
-	if body, err := io.ReadAll(answer.Body); err != nil || !bytes.Contains(body, []byte(`"allowed":true`)) {
-		s.t.Errorf("review: %s: %s, %v", answer.Status, body, err)
-	}
-}
-
-func pause(d time.Duration) {
-	if d > 0 {
-		<-time.After(d)
 	}
 }

@@ -57,7 +57,7 @@ func TestInformerMemory(t *testing.T) {
 			lab.Eventually(t, 5*time.Minute, "all changes are observed", func() bool {
 				return agent.Metric("runtime_watcher_agent_informer_changes_total") >= float64(*objects)
 			})
-			_, peak := (&watched{t: t, agent: agent}).used()
+			_, peak := used(agent)
 			t.Logf("%d objects with %d bytes listed, and listed again: %.0f MiB at the peak", *objects, *size, peak)
 			if peak > most {
 				t.Errorf("%.0f MiB at the peak, want at most %.0f", peak, most)

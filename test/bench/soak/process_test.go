@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -20,51 +21,30 @@ type sample struct {
 	resident   float64 // MiB
 	files      int
 	goroutines int
-	pending    int
 }
 
 // watched is a process with regular samples of its resources.
 type watched struct {
-	t      *testing.T
-	agent  *lab.Agent
-	began  time.Time
-	done   chan struct{}
-	ended  sync.WaitGroup
-	halted sync.Once
+	t     *testing.T
+	agent *lab.Agent
+	began time.Time
+	stop  func()
 
 	mu      sync.Mutex
 	current string
 	samples []sample
 }
 
-const interval = 100 * time.Millisecond
-
 func watchProcess(t *testing.T, agent *lab.Agent) *watched {
 	t.Helper()
-	w := &watched{t: t, agent: agent, began: time.Now(), done: make(chan struct{}), current: "work"}
-	w.ended.Go(w.watch)
-	t.Cleanup(w.stop)
-	return w
-}
-
-func (w *watched) watch() {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-w.done:
-			return
-		case <-tick.C:
+	w := &watched{t: t, agent: agent, began: time.Now(), current: "work"}
+	w.stop = lab.Run(t, "samples", func(ctx context.Context) error {
+		for tick := time.Tick(100 * time.Millisecond); ctx.Err() == nil; <-tick {
 			w.sample()
 		}
-	}
-}
-
-func (w *watched) stop() {
-	w.halted.Do(func() {
-		close(w.done)
-		w.ended.Wait()
+		return nil
 	})
+	return w
 }
 
 func (w *watched) phase(name string) {
@@ -74,32 +54,20 @@ func (w *watched) phase(name string) {
 }
 
 func (w *watched) sample() {
-	text, err := lab.Get(w.t.Context(), "http://"+lab.Address(w.agent.MetricsPort)+"/metrics")
+	text, err := lab.Get(context.Background(), "http://"+lab.Address(w.agent.MetricsPort)+"/metrics")
 	if err != nil {
 		return // The scrape is late on a busy machine; there are others.
 	}
-	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.agent.Pid()))
-	if err != nil {
-		w.t.Errorf("open files: %v", err)
-		return
-	}
-	resident, _ := w.used()
+	files := lab.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.agent.Pid())))
+	resident, _ := used(w.agent)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.samples = append(w.samples, sample{
-		phase: w.current, at: time.Since(w.began), files: len(files),
-		resident:   resident,
-		goroutines: int(lab.Sum(text, "go_goroutines")),
-		pending:    int(lab.Sum(text, "runtime_watcher_agent_events_pending")),
-	})
+	w.samples = append(w.samples, sample{w.current, time.Since(w.began), resident, len(files), int(lab.Sum(text, "go_goroutines"))})
 }
 
-// used is the use of resources. The peak is also that between the samples.
-func (w *watched) used() (resident, peak float64) {
-	u, err := kit.UsageOf(w.agent.Pid())
-	if err != nil {
-		w.t.Errorf("status of the process: %v", err)
-	}
+// used is the use of resources, in MiB. The peak is also that between the samples.
+func used(agent *lab.Agent) (resident, peak float64) {
+	u := lab.Must(kit.UsageOf(agent.Pid()))
 	return float64(u.Resident) / (1 << 20), float64(u.Peak) / (1 << 20)
 }
 
@@ -110,7 +78,7 @@ func (w *watched) summary() string {
 		return "no samples yet"
 	}
 	last := w.samples[len(w.samples)-1]
-	_, peak := w.used()
+	_, peak := used(w.agent)
 	return fmt.Sprintf("%.1f MiB resident (peak %.1f), %d open files, %d goroutines, after %v",
 		last.resident, peak, last.files, last.goroutines, last.at.Round(time.Second))
 }
