@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net/http"
 	"path/filepath"
@@ -109,9 +110,11 @@ func (l *lab) testEmbedding(t *testing.T) {
 	}
 	o.start(t)
 	o.next(t)
-	skr1 := l.runtime(t, "skr-1", "skr-1.example.com")
-	o.accepted(t, skr1, "kcp-system/skr-1")
-	answer := must(skr1.client.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+page+"/fleet", http.NoBody))))
+	o.accepted(t, l.runtime(t, "skr-1", "skr-1.example.com"), "", "kcp-system/skr-1")
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: l.CA.Pool()}}
+	defer transport.CloseIdleConnections()
+	request := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+page+"/fleet", http.NoBody))
+	answer := must((&http.Client{Transport: transport}).Do(request))
 	_ = answer.Body.Close()
 	if answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("the page answers %d without a token, want 401", answer.StatusCode)
