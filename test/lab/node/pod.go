@@ -34,6 +34,8 @@ type Pod struct {
 	Restarts int
 	// Pid is that of the process, 0 if there is none.
 	Pid int
+	// Root is the folder with the files of its container.
+	Root string
 }
 
 // pod is one replica: a network and a root of its own, and one process in them.
@@ -68,10 +70,11 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 		return nil, fmt.Errorf("pod %s: the node does not know %s", name, problem)
 	}
 	n.made++
+	dir := filepath.Join(n.dir, name)
 	p := &pod{
 		node: n, hash: hash, owner: owner, labels: maps.Clone(template.Labels), spec: *template.Spec.DeepCopy(),
-		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: filepath.Join(n.dir, name),
-		deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name, Waiting: true},
+		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: dir,
+		deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name, Waiting: true, Root: dir},
 	}
 	err := p.openNetwork()
 	if err != nil {
