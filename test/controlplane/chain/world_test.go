@@ -112,9 +112,7 @@ func newWorld(t *testing.T, settings map[string]string) *world {
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, err)
 }
 
 func (w *world) eventually(what string, condition func() bool) {

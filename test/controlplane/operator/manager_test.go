@@ -56,9 +56,7 @@ type lab struct {
 
 func (l *lab) create(t *testing.T, object client.Object) {
 	t.Helper()
-	if err := l.Client.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, l.Client.Create(t.Context(), object))
 }
 
 // kyma creates the object of a runtime, with its domain, and deletes it after the test.
@@ -95,12 +93,10 @@ func (l *lab) testRefusals(t *testing.T) {
 	o.refused(t, l.runtime(t, "good", "thief.example.com"), "", "san_mismatch", true)
 	o.refused(t, sender, "default/good", "owner_missing", true)
 	registered := func(value any) {
-		patch := must(json.Marshal(map[string]any{"metadata": map[string]any{
+		patch := rig.Must(json.Marshal(map[string]any{"metadata": map[string]any{
 			"annotations": map[string]any{controllerruntime.DomainAnnotation: value},
 		}}))
-		if err := l.Client.Patch(t.Context(), good.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, l.Client.Patch(t.Context(), good.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
 	}
 	registered(nil)
 	o.refused(t, sender, "", "domain_missing", false)
@@ -108,9 +104,7 @@ func (l *lab) testRefusals(t *testing.T) {
 	o.accepted(t, sender, "", "kcp-system/good")
 	l.kyma(t, "twin", "GOOD.example.com.")
 	o.refused(t, sender, "", "domain_ambiguous", false)
-	if err := l.Client.Delete(t.Context(), good); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, l.Client.Delete(t.Context(), good))
 	o.refused(t, sender, "", "runtime_unknown", false)
 	o.refused(t, sender, "kcp-system/good", "owner_missing", true)
 	// Nothing that was refused is in the queue.
@@ -152,12 +146,10 @@ func (l *lab) testLeaderElection(t *testing.T) {
 func (l *lab) testSetUp(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
 	o := &operator{
-		mgr: must(manager.New(l.Config, managerOptions())), addr: rig.Address(rig.FreePort(t)),
+		mgr: rig.Must(manager.New(l.Config, managerOptions())), addr: rig.Address(rig.FreePort(t)),
 		reconciled: make(chan string),
 	}
-	if err := setUp(t.Context(), o.mgr, o.addr, l.ServerMaterial(), reconcile.Func(o.reconcile)); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, setUp(t.Context(), o.mgr, o.addr, l.ServerMaterial(), reconcile.Func(o.reconcile)))
 	o.start(t)
 	// The controller reconciles each object at its start, and again after an event.
 	if got := o.next(t); got != "kcp-system/skr-1" {

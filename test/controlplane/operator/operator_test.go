@@ -32,13 +32,6 @@ import (
 // patience bounds the time of an API server, a cache or an election on a busy machine.
 const patience = 5 * time.Minute
 
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
-}
-
 func kymaKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
@@ -58,8 +51,8 @@ type runtime struct {
 
 func (l *lab) runtime(t testing.TB, name, domain string) *runtime {
 	t.Helper()
-	leaf := must(l.CA.Client(name, testpki.Options{DNSNames: []string{domain}}))
-	return &runtime{t, must(keys.NewMaterial(l.CA.PEM, leaf.CertPEM, leaf.KeyPEM))}
+	leaf := rig.Must(l.CA.Client(name, testpki.Options{DNSNames: []string{domain}}))
+	return &runtime{t, rig.Must(keys.NewMaterial(l.CA.PEM, leaf.CertPEM, leaf.KeyPEM))}
 }
 
 // send sends one event: of contract v1 with an owner, and else of v2.
@@ -70,7 +63,7 @@ func (r *runtime) send(addr, owner string) error {
 	if owner != "" {
 		version, event.Owner = contract.V1, named(owner)
 	}
-	forwarder := must(httpmtls.NewForwarder(r.material, addr, version, httpmtls.Options{Timeout: patience}))
+	forwarder := rig.Must(httpmtls.NewForwarder(r.material, addr, version, httpmtls.Options{Timeout: patience}))
 	defer func() { _ = forwarder.Close() }() // It is idle.
 	err := forwarder.Forward(r.t.Context(), "my-operator", core.NewBatch(event))
 	if refused, ok := errors.AsType[core.EventErrors](err); ok {
@@ -104,10 +97,10 @@ func managerOptions() manager.Options {
 // has ended when the test has its request.
 func (l *lab) newOperator(t *testing.T, opts manager.Options) *operator {
 	t.Helper()
-	o := &operator{mgr: must(manager.New(l.Config, opts)), reconciled: make(chan string)}
-	runtimes := must(controllerruntime.NewRuntimes(
+	o := &operator{mgr: rig.Must(manager.New(l.Config, opts)), reconciled: make(chan string)}
+	runtimes := rig.Must(controllerruntime.NewRuntimes(
 		t.Context(), o.mgr.GetCache(), kymaKind(), controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
-	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	bound := rig.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	o.addr = bound.Addr().String()
 	var err error
 	material := l.ServerMaterial()
@@ -121,9 +114,7 @@ func (l *lab) newOperator(t *testing.T, opts manager.Options) *operator {
 	err = errors.Join(err, o.mgr.Add(o.events),
 		builder.ControllerManagedBy(o.mgr).Named("events").WatchesRawSource(o.source).
 			Complete(reconcile.Func(o.reconcile)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, err)
 	return o
 }
 
