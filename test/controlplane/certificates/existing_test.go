@@ -73,9 +73,7 @@ func (e *existing) newCA(key types.NamespacedName) map[string][]byte {
 
 func (e *existing) must(err error) {
 	e.t.Helper()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	rig.NoError(e.t, err)
 }
 
 func (e *existing) create(object client.Object) {

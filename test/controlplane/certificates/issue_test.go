@@ -21,16 +21,14 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
 	t.Helper()
 	var all []*x509.Certificate
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		certificate := rig.Must(x509.ParseCertificate(block.Bytes))
 		all = append(all, certificate)
 	}
 	return all
@@ -60,10 +58,7 @@ func assertIssued(
 	t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usage x509.ExtKeyUsage, algorithm x509.PublicKeyAlgorithm,
 ) {
 	t.Helper()
-	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := rig.Must(tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]))
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data["ca.crt"])
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{
@@ -89,22 +84,16 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	set := c.newSet(t, everybodyConfirms, certificates.Options{})
 	bootstrapped(t, set)
 	var published corev1.Secret
-	if err := c.Get(t.Context(), set.ListenerSecret(), &published); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, c.Get(t.Context(), set.ListenerSecret(), &published))
 	assertIssued(t, published.Data, serverName, []string{serverName}, x509.ExtKeyUsageServerAuth, x509.ECDSA)
 	before := published.Data
-	if err := c.Delete(t.Context(), &published); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, c.Delete(t.Context(), &published))
 	reconciled(t, set, "the listener's Secret is there again, as before", func(certificates.Status) bool {
 		var after corev1.Secret
 		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before)
 	})
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "owner"}}
-	if err := c.Create(t.Context(), owner); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, c.Create(t.Context(), owner))
 	long := core.RuntimeID(strings.Repeat("x", 64))
 	for _, id := range []core.RuntimeID{"runtime-a", "Odd_ID: 1/2", long} {
 		domain := "a.skr.example"
@@ -119,9 +108,7 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 		}
 	}
 	assertOwned(t, c, owner)
-	if err := set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}))
 	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
 		ID:     "listener",
 		Domain: serverName,
@@ -143,9 +130,7 @@ func assertOwned(t *testing.T, c place, owner client.Object) {
 	name := client.ObjectKey{Namespace: c.namespace, Name: "runtime-a-watcher-tls"}
 	var certificate certv1.Certificate
 	var secret corev1.Secret
-	if err := errors.Join(c.Get(t.Context(), name, &certificate), c.Get(t.Context(), name, &secret)); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, errors.Join(c.Get(t.Context(), name, &certificate), c.Get(t.Context(), name, &secret)))
 	if o := certificate.OwnerReferences; len(o) != 1 || o[0].UID != owner.GetUID() {
 		t.Errorf("owners of the certificate: %v, want %s", o, owner.GetName())
 	}
@@ -175,9 +160,7 @@ func TestOwnPKI(t *testing.T) {
 			Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}},
 		},
 	} {
-		if err := c.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, c.Create(t.Context(), object))
 	}
 	set := c.newSet(t, everybodyConfirms, certificates.Options{
 		Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{

@@ -40,9 +40,7 @@ func startGardener(t testing.TB) place {
 	plane := startShared(t)
 	mgr := rig.NewManager(t, plane.Config, nil)
 	kind := ofGardener("Certificate")
-	if err := ctrl.NewControllerManagedBy(mgr).For(kind).Complete(&certManagement{plane.Client}); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, ctrl.NewControllerManagedBy(mgr).For(kind).Complete(&certManagement{plane.Client}))
 	rig.Run(t, "cert-management", mgr.Start)
 	at := newPlace(t, plane.Client)
 	at.Client = gardener.NewClient(plane.Client, "")

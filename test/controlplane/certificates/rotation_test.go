@@ -85,10 +85,8 @@ func (at place) assertOneKey(t *testing.T) {
 	t.Helper()
 	rig.Eventually(t, patience, "only the CA that signs has a key", func() bool {
 		var secrets corev1.SecretList
-		if err := at.List(t.Context(), &secrets, client.InNamespace(at.namespace),
-			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, at.List(t.Context(), &secrets, client.InNamespace(at.namespace),
+			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}))
 		return len(secrets.Items) == 1
 	})
 }
@@ -101,9 +99,7 @@ func TestLostCA(t *testing.T) {
 	p := newPeers(t, startPlane(t), three...)
 	set := p.set()
 	lost := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: setName + "-ca-1"}}
-	if err := p.Delete(t.Context(), lost); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, p.Delete(t.Context(), lost))
 	rig.Eventually(t, patience, "cert-manager has issued another CA", func() bool {
 		return p.Get(t.Context(), client.ObjectKeyFromObject(lost), lost) == nil &&
 			len(lost.Data[corev1.TLSCertKey]) > 0
@@ -121,14 +117,10 @@ func (at place) issueAgain(t *testing.T, name string) {
 	t.Helper()
 	var before corev1.Secret
 	key := client.ObjectKey{Namespace: at.namespace, Name: name}
-	if err := at.Get(t.Context(), key, &before); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, at.Get(t.Context(), key, &before))
 	rig.Eventually(t, patience, name+" is to be issued", func() bool {
 		var certificate certv1.Certificate
-		if err := at.Get(t.Context(), key, &certificate); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, at.Get(t.Context(), key, &certificate))
 		certificate.Status.Conditions = append(certificate.Status.Conditions, certv1.CertificateCondition{
 			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
 		})
@@ -136,9 +128,7 @@ func (at place) issueAgain(t *testing.T, name string) {
 	})
 	rig.Eventually(t, patience, name+" is issued", func() bool {
 		var after corev1.Secret
-		if err := at.Get(t.Context(), key, &after); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, at.Get(t.Context(), key, &after))
 		return !bytes.Equal(before.Data[corev1.TLSCertKey], after.Data[corev1.TLSCertKey])
 	})
 }
@@ -158,9 +148,7 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	})
 	t.Log(status.Message)
 	var issuer certv1.Issuer
-	if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: clientsIssuer}, &issuer); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: clientsIssuer}, &issuer))
 	if reported := issuer.Annotations["operator.kyma-project.io/rotation"]; reported != status.Message {
 		t.Errorf("the Issuer reports %q, want %q", reported, status.Message)
 	}

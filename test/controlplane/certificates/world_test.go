@@ -85,18 +85,14 @@ func startPlane(t testing.TB) place {
 func newPlace(t testing.TB, c client.Client) place {
 	t.Helper()
 	at := place{c, fmt.Sprint("test-", places.Add(1))}
-	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: at.namespace}}); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: at.namespace}}))
 	return at
 }
 
 func known(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known), v1beta2.AddToScheme(known)))
 	return known
 }
 
@@ -109,9 +105,7 @@ func (at place) newSet(
 	}
 	set, err := certificates.New(at.Client, types.NamespacedName{Namespace: at.namespace, Name: setName}, []string{serverName},
 		unconfirmed, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, err)
 	return set
 }
 
@@ -204,9 +198,7 @@ func (p *peers) confirmations(fingerprint string, ids []core.RuntimeID) (waiting
 func (p *peers) published(set *certificates.Certificates) map[string][]byte {
 	p.t.Helper()
 	var secret corev1.Secret
-	if err := p.Get(p.t.Context(), set.ListenerSecret(), &secret); err != nil {
-		p.t.Fatal(err)
-	}
+	rig.NoError(p.t, p.Get(p.t.Context(), set.ListenerSecret(), &secret))
 	return secret.Data
 }
 
@@ -275,9 +267,7 @@ func (at place) annotate(t *testing.T, key, value string) {
 	issuer.SetNamespace(at.namespace)
 	issuer.SetName(clientsIssuer)
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
-	if err := at.Patch(t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, at.Patch(t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)))
 }
 
 // until reconciles until the status is as wanted, and returns it.
