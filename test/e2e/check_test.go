@@ -39,7 +39,7 @@ type mistake struct {
 func TestCheck(t *testing.T) {
 	s := newClusters(t, lab.OperatorOptions{Listener: listener.Options{Fleet: newFleet(t)}})
 	sound := lab.NewCanary(t, s.runtime, "check-canary").Env
-	maps.Copy(sound, volumeEnv(s.pki.RuntimeVolume(runtime, domain)))
+	maps.Copy(sound, lab.VolumeEnv(s.pki.RuntimeVolume(runtime, domain)))
 	sound["KCP_ADDR"], sound["MANAGERS"] = s.operatorOptions.Addr, manager
 	awaitOperator(t, sound)
 	for name, m := range mistakes() {
@@ -90,7 +90,7 @@ func set(name, value string) func(*testing.T, *scene, map[string]string) {
 func leaf(change func(*testpki.Options)) func(*testing.T, *scene, map[string]string) {
 	return func(t *testing.T, s *scene, env map[string]string) {
 		t.Helper()
-		maps.Copy(env, volumeEnv(s.pki.Volume(newLeaf(t, s.pki.CA, change))))
+		maps.Copy(env, lab.VolumeEnv(s.pki.Volume(newLeaf(t, s.pki.CA, change))))
 	}
 }
 
@@ -98,10 +98,7 @@ func newLeaf(t *testing.T, ca *testpki.CA, change func(*testpki.Options)) *testp
 	t.Helper()
 	opts := testpki.Options{DNSNames: []string{domain}, Usages: lab.BothUsages()}
 	change(&opts)
-	l, err := ca.Client(runtime, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := lab.Must(ca.Client(runtime, opts))
 	return l
 }
 
@@ -126,7 +123,7 @@ func otherCA(t *testing.T, _ *scene, env map[string]string) {
 func otherClient(t *testing.T, _ *scene, env map[string]string) {
 	t.Helper()
 	ca := env["CA_CERT"]
-	maps.Copy(env, volumeEnv(lab.NewPKI(t).RuntimeVolume(runtime, domain)))
+	maps.Copy(env, lab.VolumeEnv(lab.NewPKI(t).RuntimeVolume(runtime, domain)))
 	env["CA_CERT"] = ca
 }
 
@@ -138,9 +135,7 @@ func managersFile(t *testing.T, _ *scene, env map[string]string) {
 func written(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -169,10 +164,7 @@ func plainPort(t *testing.T, _ *scene, env map[string]string) {
 // silentPort accepts connections, and sends nothing.
 func silentPort(t *testing.T, _ *scene, env map[string]string) {
 	t.Helper()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := lab.Must(net.Listen("tcp", "127.0.0.1:0"))
 	t.Cleanup(func() { _ = silent.Close() })
 	env["KCP_ADDR"] = silent.Addr().String()
 }
@@ -189,16 +181,8 @@ func oldListener(t *testing.T, s *scene, env map[string]string) {
 
 func newFleet(t *testing.T) *fleet.Fleet {
 	t.Helper()
-	f, err := fleet.New(fleet.Options{ResyncJitter: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := lab.Must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
 	return f
-}
-
-func volumeEnv(volume *testpki.Volume) map[string]string {
-	ca, cert, key := volume.Paths()
-	return map[string]string{"CA_CERT": ca, "TLS_CERT": cert, "TLS_KEY": key}
 }
 
 // awaitOperator waits until the operator takes the heartbeat of a check, which is a while after it
@@ -217,7 +201,7 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	s := newClusters(t, lab.OperatorOptions{Listener: listener.Options{Fleet: watched}})
 	canary, volume := lab.NewCanary(t, s.runtime, "beside-canary"), s.pki.RuntimeVolume(runtime, domain)
 	env := maps.Clone(canary.Env)
-	maps.Copy(env, volumeEnv(volume))
+	maps.Copy(env, lab.VolumeEnv(volume))
 	maps.Copy(env, map[string]string{
 		"MANAGERS": manager, "INSTANCE": "agent-0", "HEARTBEAT_INTERVAL": "2s", "CANARY_INTERVAL": "1s",
 		"RESEND_RESYNC": "0s", "KCP_ADDR": s.operatorOptions.Addr,
@@ -268,9 +252,7 @@ func (s *scene) checkFindsFault(
 	s.t.Helper()
 	var stored admissionregistrationv1.ValidatingWebhookConfiguration
 	err := s.runtime.Client.Get(s.t.Context(), client.ObjectKey{Name: "check"}, &stored)
-	if err := errors.Join(err, inject(&stored)); err != nil {
-		s.t.Fatal(err)
-	}
+	lab.NoError(s.t, errors.Join(err, inject(&stored)))
 	lab.Eventually(s.t, patience, name+": the check fails with the cause", func() bool {
 		out, code := lab.Check(s.t, env)
 		return code == 1 && regexp.MustCompile(`^`+line).MatchString(lab.Telling(out, code))
@@ -282,9 +264,7 @@ func (s *scene) checkBefore(watched *fleet.Fleet, canary *lab.Canary, env map[st
 	s.t.Helper()
 	lease := func() string {
 		found := &coordinationv1.Lease{}
-		if err := s.runtime.Client.Get(s.t.Context(), canary.Lease, found); err != nil {
-			s.t.Fatal(err)
-		}
+		lab.NoError(s.t, s.runtime.Client.Get(s.t.Context(), canary.Lease, found))
 		return found.ResourceVersion
 	}
 	before := lease()

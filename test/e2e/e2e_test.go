@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,10 +70,16 @@ func watchedConfigMaps() watch.Watch {
 	}
 }
 
+// clusters are those of one test at a time. Others run beside it.
+var clusters sync.Mutex
+
 // newClusters returns a control plane with its operator, and a runtime without agent. Both are the
 // shared API server: a test machine is slow to start one for each.
 func newClusters(t *testing.T, operator lab.OperatorOptions) *scene {
 	t.Helper()
+	t.Parallel()
+	clusters.Lock()
+	t.Cleanup(clusters.Unlock)
 	s := &scene{t: t, pki: lab.NewPKI(t), operatorOptions: operator}
 	s.operatorOptions.Addr = lab.Address(lab.FreePort(t))
 	s.plane = lab.SharedAPIServer(t, apiserver.Options{})

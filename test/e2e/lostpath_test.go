@@ -19,13 +19,16 @@ const seldom = 5 * time.Minute
 
 // lostPath is a runtime with rare heartbeats, and the fleet of its control plane.
 type lostPath struct {
-	fleet *fleet.Fleet
-	relay *lab.Relay
-	agent *lab.Agent
-	t     *testing.T
+	t           *testing.T
+	name, fault string
+	fleet       *fleet.Fleet
+	relay       *lab.Relay
+	agent       *lab.Agent
+	seen        uint64    // the last heartbeat before the fault
+	changed     time.Time // when the fault began or ended
 }
 
-func newLostPath(t *testing.T, env map[string]string) *lostPath {
+func newLostPath(t *testing.T, fault, protocol string) *lostPath {
 	t.Helper()
 	pki := lab.NewPKI(t)
 	material := pki.ServerMaterial()
@@ -34,18 +37,15 @@ func newLostPath(t *testing.T, env map[string]string) *lostPath {
 	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched}))
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- events.Start(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	s := &lostPath{fleet: watched, relay: lab.Must(lab.NewRelay("127.0.0.1:0", time.Hour, socket.Addr().String())), t: t}
+	lab.Run(t, "listener", events.Start)
+	s := &lostPath{
+		t: t, name: fault + ", " + protocol, fault: fault, fleet: watched,
+		relay: lab.Must(lab.NewRelay("127.0.0.1:0", time.Hour, socket.Addr().String())), changed: time.Now(),
+	}
 	t.Cleanup(s.relay.Close)
-	env["KCP_CONTRACT"], env["MANAGERS"], env["HEARTBEAT_INTERVAL"] = string(contract.V3), manager, seldom.String()
+	env := map[string]string{
+		"KCP_PROTOCOL": protocol, "KCP_CONTRACT": string(contract.V3), "MANAGERS": manager, "HEARTBEAT_INTERVAL": seldom.String(),
+	}
 	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), s.relay.Addr(), lab.AgentOptions{Env: env})
 	s.await(fleet.Unproved)
 	return s
@@ -54,50 +54,56 @@ func newLostPath(t *testing.T, env map[string]string) *lostPath {
 // await returns when the runtime has that state.
 func (s *lostPath) await(state fleet.State) {
 	s.t.Helper()
-	began := time.Now()
-	lab.Eventually(s.t, patience, "the runtime is "+string(state), func() bool {
+	lab.Eventually(s.t, patience, s.name+": the runtime is "+string(state), func() bool {
 		return s.fleet.Get(runtime, manager).State == state
 	})
-	s.t.Logf("%s after %v", state, time.Since(began).Round(time.Second))
+	s.t.Logf("%s: %s after %v", s.name, state, time.Since(s.changed).Round(time.Second))
+}
+
+func (s *lostPath) change(how func(*lostPath)) {
+	s.changed = time.Now()
+	how(s)
 }
 
 func (s *lostPath) lastHeartbeat() uint64 {
 	return s.fleet.Get(runtime, manager).Replicas[0].Heartbeat.Number
 }
 
+func sever(s *lostPath) {
+	lab.NoError(s.t, s.relay.Sever())
+	s.relay.Hold(true)
+}
+
 // TestLostPath has agents with a heartbeat every 5 min. Twice that time would pass until the fleet
-// notices their end, if it did not see their connections.
+// notices their end, if it did not see their connections. All of them wait at the same time.
 func TestLostPath(t *testing.T) {
 	t.Parallel()
-	for _, protocol := range []string{"http1", "http2"} {
-		t.Run("killed, "+protocol, func(t *testing.T) {
-			t.Parallel()
-			s := newLostPath(t, map[string]string{"KCP_PROTOCOL": protocol})
-			s.agent.Kill()
-			s.await(fleet.Stale)
-			s.agent.Restart()
-			s.await(fleet.Unproved)
-		})
-		t.Run("cut off, "+protocol, func(t *testing.T) {
-			t.Parallel()
-			s := newLostPath(t, map[string]string{"KCP_PROTOCOL": protocol})
-			if err := s.relay.Sever(); err != nil {
-				t.Fatal(err)
-			}
-			s.relay.Hold(true)
-			s.await(fleet.Stale)
-			s.relay.Hold(false)
-			s.await(fleet.Unproved)
-		})
-		t.Run("closed by a server, "+protocol, func(t *testing.T) {
-			t.Parallel()
-			s := newLostPath(t, map[string]string{"KCP_PROTOCOL": protocol})
-			seen := s.lastHeartbeat()
-			s.relay.Cut()
-			lab.Eventually(t, patience, "the agent has sent a heartbeat again", func() bool {
-				return s.lastHeartbeat() > seen
+	faults := map[string]struct{ inject, mend func(*lostPath) }{
+		"killed":             {func(s *lostPath) { s.agent.Kill() }, func(s *lostPath) { s.agent.Restart() }},
+		"cut off":            {sever, func(s *lostPath) { s.relay.Hold(false) }},
+		"closed by a server": {func(s *lostPath) { s.relay.Cut() }, nil},
+	}
+	var paths []*lostPath
+	for fault := range faults {
+		for _, protocol := range []string{"http1", "http2"} {
+			paths = append(paths, newLostPath(t, fault, protocol))
+		}
+	}
+	for _, s := range paths {
+		s.seen = s.lastHeartbeat()
+		s.change(faults[s.fault].inject)
+	}
+	for _, s := range paths {
+		if faults[s.fault].mend == nil {
+			lab.Eventually(t, patience, s.name+": the agent has sent a heartbeat again", func() bool {
+				return s.lastHeartbeat() > s.seen
 			})
-			s.await(fleet.Unproved)
-		})
+			continue
+		}
+		s.await(fleet.Stale)
+		s.change(faults[s.fault].mend)
+	}
+	for _, s := range paths {
+		s.await(fleet.Unproved)
 	}
 }

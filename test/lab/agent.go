@@ -35,9 +35,7 @@ func Build(t testing.TB, command string) string {
 	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) { return compile(command) }))
 	build, _ := stored.(func() (string, error)) // Nothing else is stored.
 	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	return path
 }
 
@@ -132,9 +130,7 @@ func (a *Agent) AwaitReady() {
 func (a *Agent) Metric(name string, labels ...string) float64 {
 	a.t.Helper()
 	text, err := a.get("/metrics")
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	NoError(a.t, err)
 	return Sum(text, name, labels...)
 }
 

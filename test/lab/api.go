@@ -21,9 +21,7 @@ type API struct {
 func NewAPI(t testing.TB, plane *apiserver.ControlPlane) *API {
 	t.Helper()
 	client, err := rest.HTTPClientFor(plane.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	return &API{client: client, url: strings.TrimSuffix(plane.Config.Host, "/")}
 }
 
@@ -31,18 +29,12 @@ func NewAPI(t testing.TB, plane *apiserver.ControlPlane) *API {
 func (a *API) Do(t testing.TB, method, path, contentType, body string) (status int, answer []byte) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, a.url+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	request.Header.Set("Content-Type", contentType)
 	response, err := a.client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	defer response.Body.Close()
 	answer, err = io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	return response.StatusCode, answer
 }

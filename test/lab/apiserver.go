@@ -13,14 +13,10 @@ import (
 func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 	t.Helper()
 	client, err := rest.HTTPClientFor(plane.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	defer client.CloseIdleConnections()
 	text, err := getWith(t.Context(), client, strings.TrimSuffix(plane.Config.Host, "/")+"/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	return text
 }
 
@@ -28,8 +24,6 @@ func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 func (a *Agent) Scrape() []byte {
 	a.t.Helper()
 	text, err := a.get("/metrics")
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	NoError(a.t, err)
 	return text
 }

@@ -119,9 +119,7 @@ func StartBroker(t testing.TB, opts BrokerOptions, users ...natsjetstream.User) 
 			"Node": n, "Nodes": b.Nodes, "Sync": opts.Sync, "Lenient": opts.Lenient,
 			"Authorization": string(Must(natsjetstream.Authorization(users...))),
 		}
-		if err := brokerConfiguration.Execute(&text, data); err != nil {
-			t.Fatal(err)
-		}
+		NoError(t, brokerConfiguration.Execute(&text, data))
 		n.Write("nats.conf", []byte(text.String()))
 		n.Launch()
 	}
@@ -149,9 +147,7 @@ func NewBrokerNode(t testing.TB, name, program string) *BrokerNode {
 // Write writes a file of the server.
 func (n *BrokerNode) Write(name string, content []byte) {
 	n.t.Helper()
-	if err := os.WriteFile(filepath.Join(n.Dir, name), content, 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	NoError(n.t, os.WriteFile(filepath.Join(n.Dir, name), content, 0o600))
 }
 
 // WriteKeys writes the key material of the server.
@@ -220,12 +216,14 @@ func (b *Broker) Certificate(runtime core.RuntimeID) *testpki.Leaf {
 	return Must(b.CA.Client(string(runtime), testpki.Options{DNSNames: []string{RuntimeDomain(runtime)}}))
 }
 
-// Forwarder connects a runtime as an agent does.
-func (b *Broker) Forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
+// Forwarder connects a runtime as an agent does. Options of the connection win.
+func (b *Broker) Forwarder(
+	runtime core.RuntimeID, opts natsjetstream.ForwarderOptions, connect ...nats.Option,
+) *natsjetstream.Forwarder {
 	b.T.Helper()
 	leaf, roots := b.Certificate(runtime).TLS, b.CA.Pool()
 	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
-	conn := Must(nats.Connect(b.URLs(), append(natsjetstream.ConnectOptions(runtime, keys), Prompt...)...))
+	conn := Must(nats.Connect(b.URLs(), slices.Concat(natsjetstream.ConnectOptions(runtime, keys), Prompt, connect)...))
 	b.T.Cleanup(conn.Close)
 	return Must(natsjetstream.NewForwarder(conn, runtime, opts))
 }
@@ -242,14 +240,6 @@ func (b *Broker) Operator(manager core.Manager, opts ...nats.Option) *nats.Conn 
 	conn := Must(nats.Connect(b.URLs(), opts...))
 	b.T.Cleanup(conn.Close)
 	return conn
-}
-
-// Must returns the value of a call that does not fail in a test.
-func Must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
 }
 
 // MappedPeer returns the SAN by which the server has mapped a runtime to its user.

@@ -26,10 +26,8 @@ type Canary struct {
 func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Canary {
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
-	account := &corev1.ServiceAccount{ObjectMeta: meta}
 	create(t, runtime,
 		&coordinationv1.Lease{ObjectMeta: meta},
-		account,
 		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
 			Verbs: []string{"patch"},
@@ -40,25 +38,36 @@ func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Cana
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		},
 	)
-	request := &authenticationv1.TokenRequest{}
-	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
-		t.Fatal(err)
-	}
-	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}}
-	c.Env = map[string]string{
-		"CANARY_LEASE": c.Lease.String(), "CANARY_API_SERVER": runtime.Config.Host,
-		"CANARY_TOKEN_FILE": write(t, "token", []byte(request.Status.Token)),
-		"CANARY_CA_CERT":    write(t, "ca.crt", runtime.Config.CAData),
-	}
+	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Env: map[string]string{}}
+	c.Env["CANARY_LEASE"] = c.Lease.String()
+	signIn(t, runtime, name, "CANARY", c.Env)
 	return c
+}
+
+// signIn creates a service account, and adds the settings of an agent that uses it.
+func signIn(t testing.TB, runtime *apiserver.ControlPlane, name, prefix string, env map[string]string) {
+	t.Helper()
+	create(t, runtime, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}})
+	UseAccount(t, runtime, types.NamespacedName{Namespace: Namespace, Name: name}, prefix, env)
+}
+
+// UseAccount adds the settings with a prefix by which an agent uses a service account.
+func UseAccount(
+	t testing.TB, runtime *apiserver.ControlPlane, name types.NamespacedName, prefix string, env map[string]string,
+) {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	request := &authenticationv1.TokenRequest{}
+	NoError(t, runtime.Client.SubResource("token").Create(t.Context(), account, request))
+	env[prefix+"_API_SERVER"] = runtime.Config.Host
+	env[prefix+"_TOKEN_FILE"] = write(t, "token", []byte(request.Status.Token))
+	env[prefix+"_CA_CERT"] = write(t, "ca.crt", runtime.Config.CAData)
 }
 
 func write(t testing.TB, name string, text []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -68,19 +77,13 @@ func GrantWatch(t testing.TB, runtime *apiserver.ControlPlane, name string, env 
 	rules ...rbacv1.PolicyRule,
 ) {
 	t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
-	create(t, runtime, account,
+	create(t, runtime,
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		})
-	request := &authenticationv1.TokenRequest{}
-	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
-		t.Fatal(err)
-	}
-	env["SOURCE"], env["INFORMER_API_SERVER"] = "informer", runtime.Config.Host
-	env["INFORMER_TOKEN_FILE"] = write(t, "token", []byte(request.Status.Token))
-	env["INFORMER_CA_CERT"] = write(t, "ca.crt", runtime.Config.CAData)
+	env["SOURCE"] = "informer"
+	signIn(t, runtime, name, "INFORMER", env)
 }

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // Check runs "agent check", and returns its output and exit code. It must end.
@@ -23,6 +25,12 @@ func Check(t testing.TB, env map[string]string) (string, int) {
 		t.Fatal(err)
 	}
 	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// VolumeEnv has the settings of an agent with the key material of a volume.
+func VolumeEnv(volume *testpki.Volume) map[string]string {
+	ca, cert, key := volume.Paths()
+	return map[string]string{"CA_CERT": ca, "TLS_CERT": cert, "TLS_KEY": key}
 }
 
 // Telling returns the first line of a check that fails, or the line of the heartbeat if none fails.

@@ -54,6 +54,19 @@ func (a *Arrivals) Count(arrival Arrival) int {
 	return a.counts[arrival]
 }
 
+// Total returns how many changes arrived.
+func (a *Arrivals) Total() (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, count := range a.counts {
+		n += count
+	}
+	return n
+}
+
+// Resynced reports whether a resync of a runtime arrived for a manager.
+func (a *Arrivals) Resynced(of Arrival) bool { return !a.lastResync(of).IsZero() }
+
 // Of returns the arrivals of an object, from any runtime and for any manager.
 func (a *Arrivals) Of(object string) (all []Arrival) {
 	a.mu.Lock()

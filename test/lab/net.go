@@ -23,9 +23,7 @@ func BothUsages() []x509.ExtKeyUsage {
 func FreePort(t testing.TB) int {
 	t.Helper()
 	holder, port, err := machine.ReservePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	t.Cleanup(func() { _ = syscall.Close(holder) }) // It was bound only.
 	return port
 }

@@ -19,12 +19,8 @@ func TestFreePortsAreDistinctAndStayFree(t *testing.T) {
 		// Twice, on one address and on all, because a process may close its port and open it again.
 		for _, host := range []string{"127.0.0.1", ""} {
 			l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			lab.NoError(t, err)
+			lab.NoError(t, l.Close())
 		}
 	}
 }

@@ -111,18 +111,14 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 		t.Fatal(err)
 	}
 	out, err := os.Create(n.log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	defer out.Close() // The child has its own descriptor.
 	// Its life is that of the test's cleanup, which still needs it when the test's context has
 	// ended.
 	n.cmd = exec.Command(binary, "-p", prefix, "-c", filepath.Join(prefix, "nginx.conf"), "-e", "stderr")
 	n.cmd.Stdout, n.cmd.Stderr = out, out
 	n.cmd.SysProcAttr = machine.OwnGroupEnding(syscall.SIGTERM)
-	if err := n.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, n.cmd.Start())
 	go func() {
 		defer close(n.done)
 		_ = n.cmd.Wait() // ProcessState has the result.

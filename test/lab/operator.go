@@ -45,21 +45,18 @@ func NewManager(t testing.TB, at *rest.Config, scheme *runtime.Scheme) ctrl.Mana
 		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	return mgr
 }
 
 // Operator is a manager with a controller that only a listener triggers. It records the deliveries.
 type Operator struct {
 	Addr string
+	// Stop ends the operator and waits for it.
+	Stop func()
 
 	mu         sync.Mutex
 	deliveries []core.Delivery
-	stop       context.CancelFunc
-	ended      chan error
-	t          testing.TB
 }
 
 // OperatorOptions are the choices of [StartOperator].
@@ -76,19 +73,14 @@ func StartOperator(t testing.TB, plane *apiserver.ControlPlane, material *keys.M
 	opts OperatorOptions,
 ) *Operator {
 	t.Helper()
-	o := &Operator{Addr: opts.Addr, t: t, ended: make(chan error, 1)}
+	o := &Operator{Addr: opts.Addr}
 	if o.Addr == "" {
 		o.Addr = Address(FreePort(t))
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	o.stop = stop
 	mgr := NewManager(t, plane.Config, nil)
-	if err := o.setUp(ctx, mgr, material, component, opts); err != nil {
-		t.Fatal(err)
-	}
-	go func() { o.ended <- mgr.Start(ctx) }()
-	t.Cleanup(o.Stop)
-	if !mgr.GetCache().WaitForCacheSync(ctx) {
+	NoError(t, o.setUp(t.Context(), mgr, material, component, opts))
+	o.Stop = Run(t, "operator", mgr.Start)
+	if !mgr.GetCache().WaitForCacheSync(t.Context()) {
 		t.Fatal("the operator's cache does not sync")
 	}
 	return o
@@ -136,15 +128,4 @@ func (o *Operator) Deliveries() []core.Delivery {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.deliveries)
-}
-
-// Stop ends the operator and waits for it.
-func (o *Operator) Stop() {
-	o.stop()
-	if err, open := <-o.ended; open {
-		close(o.ended)
-		if err != nil {
-			o.t.Errorf("operator: %v", err)
-		}
-	}
 }

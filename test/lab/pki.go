@@ -19,10 +19,7 @@ type PKI struct {
 // NewPKI returns a throw-away certificate authority.
 func NewPKI(t testing.TB) *PKI {
 	t.Helper()
-	ca, err := testpki.NewCA("runtime-watcher test", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := Must(testpki.NewCA("runtime-watcher test", testpki.Options{}))
 	return &PKI{CA: ca, t: t}
 }
 
@@ -35,9 +32,7 @@ func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
 		IPs:      loopback(),
 		Usages:   BothUsages(),
 	})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	NoError(p.t, err)
 	return p.Volume(leaf)
 }
 
@@ -45,22 +40,14 @@ func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
 func (p *PKI) Volume(leaf *testpki.Leaf) *testpki.Volume {
 	p.t.Helper()
 	volume := testpki.NewVolume(p.t.TempDir())
-	if err := volume.Write(testpki.Files(leaf, p.CA)); err != nil {
-		p.t.Fatal(err)
-	}
+	NoError(p.t, volume.Write(testpki.Files(leaf, p.CA)))
 	return volume
 }
 
 // ServerMaterial returns the key material of a listener.
 func (p *PKI) ServerMaterial() *keys.Material {
 	p.t.Helper()
-	leaf, err := p.CA.Server("listener", testpki.Options{})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	material, err := keys.NewMaterial(p.CA.PEM, leaf.CertPEM, leaf.KeyPEM)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	leaf := Must(p.CA.Server("listener", testpki.Options{}))
+	material := Must(keys.NewMaterial(p.CA.PEM, leaf.CertPEM, leaf.KeyPEM))
 	return material
 }

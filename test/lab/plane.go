@@ -115,9 +115,7 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 	pool := pki.CA.Pool()
 	peers := listener.FromTLSWithRoots(func() *x509.CertPool { return pool }, listener.PeerOptions{})
 	events, err := listener.New(peers, anybody, handlers, opts.Listener)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	p.events = events
 	p.serve()
 	return p
@@ -139,13 +137,9 @@ func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Options) *tls.Config {
 	t.Helper()
 	leaf, err := issuer.Server("listener", opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	material, err := keys.NewMaterial(clients.PEM, leaf.CertPEM, leaf.KeyPEM)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	config := keys.ServerTLSConfig(material)
 	choose := config.GetConfigForClient
 	// Else a session of the right certificate could be resumed.
@@ -185,9 +179,7 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	if err == nil {
 		err = looks.Watch(p.source)
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	NoError(p.t, err)
 	Run(p.t, "controller of the plane", looks.Start)
 	return p.source
 }
@@ -221,9 +213,7 @@ func (p *Plane) StartedSince(look Look, since time.Time) bool {
 func (p *Plane) serve() {
 	p.t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	NoError(p.t, err)
 	p.Addr = Address(FreePort(p.t))
 	if p.relay, err = NewRelay(p.Addr, 0, inner.Addr().String()); err != nil {
 		p.t.Fatal(err)

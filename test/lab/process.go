@@ -51,9 +51,7 @@ func (p *Process) Thaw() { p.signal(syscall.SIGCONT) }
 
 func (p *Process) signal(s os.Signal) {
 	p.t.Helper()
-	if err := p.Signal(s); err != nil {
-		p.t.Fatal(err)
-	}
+	NoError(p.t, p.Signal(s))
 }
 
 func (p *Process) cleanup() {

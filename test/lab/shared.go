@@ -28,9 +28,7 @@ func SharedAPIServer(t testing.TB, opts apiserver.Options) *apiserver.ControlPla
 	if shared.plane == nil {
 		log.SetLogger(logr.Discard()) // The first call counts. Without any, controller-runtime logs a stack trace.
 		plane, err := apiserver.Start(context.WithoutCancel(t.Context()), opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		NoError(t, err)
 		shared.plane = plane
 	}
 	return shared.plane

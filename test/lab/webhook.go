@@ -40,9 +40,7 @@ func Register(
 	configuration, err := admission.WebhookConfiguration(name, admission.Endpoint{
 		URL: "https://" + Address(port), CABundle: caBundle,
 	}, watches, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	create(t, runtime, configuration)
 }
 
@@ -50,9 +48,7 @@ func Register(
 func create(t testing.TB, plane *apiserver.ControlPlane, objects ...client.Object) {
 	t.Helper()
 	for _, object := range objects {
-		if err := plane.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		NoError(t, plane.Client.Create(t.Context(), object))
 		t.Cleanup(func() {
 			err := plane.Client.Delete(context.WithoutCancel(t.Context()), object)
 			if client.IgnoreNotFound(err) != nil {
@@ -70,9 +66,7 @@ func AwaitReviews(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, l
 			GenerateName: "probe-",
 			Namespace:    metav1.NamespaceDefault, Labels: labels,
 		}}
-		if err := runtime.Client.Create(t.Context(), probe, client.DryRunAll); err != nil {
-			t.Fatal(err)
-		}
+		NoError(t, runtime.Client.Create(t.Context(), probe, client.DryRunAll))
 		return agent.Metric("runtime_watcher_agent_admission_reviews_total", `decision="dry_run"`) > 0
 	})
 }
@@ -86,9 +80,7 @@ func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInf
 	kubeconfig, file := filepath.Join(dir, "webhooks.kubeconfig"), filepath.Join(dir, "admission.yaml")
 	config := clientcmdapi.NewConfig()
 	config.AuthInfos = users
-	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, clientcmd.WriteToFile(*config, kubeconfig))
 	if err := os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
 kind: AdmissionConfiguration
 plugins:

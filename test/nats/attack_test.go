@@ -26,9 +26,9 @@ const (
 
 // site is a server with two runtimes and the operators of two managers.
 type site struct {
-	*broker
+	*lab.Broker
 
-	operator *operator
+	arrivals lab.Arrivals
 }
 
 func newSite(t *testing.T) *site {
@@ -38,9 +38,9 @@ func newSite(t *testing.T) *site {
 
 func newSiteWith(t *testing.T, opts lab.BrokerOptions) *site {
 	t.Helper()
-	b := newBroker(t, opts, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager, other), lab.OperatorUser(manager), lab.OperatorUser(other))
-	l := &site{broker: b, operator: newOperator()}
-	consume(t, b.Operator(manager), l.operator, natsjetstream.Options{})
+	b := lab.StartBroker(t, opts, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager, other), lab.OperatorUser(manager), lab.OperatorUser(other))
+	l := &site{Broker: b}
+	consume(t, b.Operator(manager), &l.arrivals, natsjetstream.Options{})
 	for _, m := range []core.Manager{manager, other} {
 		lab.Must(lab.Must(jetstream.New(b.Operator(m))).CreateStream(t.Context(), natsjetstream.StreamConfig(m)))
 	}
@@ -152,16 +152,10 @@ func (l *site) denied(t *testing.T, act func(*nats.Conn) error) {
 		default:
 		}
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, err)
 	defer conn.Close()
-	if err := act(conn); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.FlushTimeout(patience); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, act(conn))
+	lab.NoError(t, conn.FlushTimeout(patience))
 	select {
 	case err := <-refused:
 		if !errors.Is(err, nats.ErrPermissionViolation) {
@@ -175,14 +169,14 @@ func (l *site) denied(t *testing.T, act func(*nats.Conn) error) {
 // unharmed fails the test unless the events of the victim arrive, and no others.
 func (l *site) unharmed(t *testing.T) {
 	t.Helper()
-	if got := l.operator.runtimes(); len(got) > 0 {
-		t.Errorf("events of %v arrived, want none", got)
+	if n := l.arrivals.Total(); n > 0 {
+		t.Errorf("%d events arrived, want none", n)
 	}
 	batch := batchOf(victim, "object")
 	if err := l.Forwarder(victim, answered).Forward(t.Context(), manager, batch); err != nil {
 		t.Errorf("the victim cannot publish any more: %v", err)
 	}
-	if got := l.operator.generation(object{victim, "object"}); got == 0 {
+	if l.arrivals.Count(of(victim, "object")) == 0 {
 		t.Error("the event of the victim did not arrive")
 	}
 }
@@ -242,11 +236,11 @@ func TestHostileMessages(t *testing.T) {
 			}
 		})
 	}
-	if got := l.operator.generation(object{victim, "forged"}) + l.operator.generation(object{attacker, "forged"}); got != 0 {
+	if len(l.arrivals.Of("forged")) > 0 {
 		t.Error("the forged event arrived")
 	}
 	err := l.Forwarder(victim, answered).Forward(t.Context(), manager, batchOf(victim, "object"))
-	if err != nil || l.operator.generation(object{victim, "object"}) == 0 {
+	if err != nil || l.arrivals.Count(of(victim, "object")) == 0 {
 		t.Errorf("the victim is harmed: Forward = %v", err)
 	}
 }
@@ -278,19 +272,15 @@ func testAcknowledgementsElsewhere(t *testing.T, l *site) {
 		"$JS.ACK." + stream + "." + string(other) + ".1.1.1.1700000000000000000.0",
 		natsjetstream.Subject(other, victim),
 	} {
-		if err := conn.PublishRequest(natsjetstream.Subject(manager, attacker), reply, []byte("{}")); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, conn.PublishRequest(natsjetstream.Subject(manager, attacker), reply, []byte("{}")))
 	}
-	if err := conn.FlushTimeout(patience); err != nil {
-		t.Fatal(err)
-	}
-	late := newOperator()
-	runConsumer(t, lab.Must(natsjetstream.NewConsumer(l.Operator(other), pinning(),
-		map[core.Manager]core.Handler{other: late}, natsjetstream.Options{Peer: lab.MappedPeer})))
-	eventually(t, "the event of the victim arrives", func() bool { return late.generation(object{victim, "kept"}) > 0 })
-	if late.handled() != 1 {
-		t.Errorf("%d events arrived, want 1", late.handled())
+	lab.NoError(t, conn.FlushTimeout(patience))
+	var late lab.Arrivals
+	lab.Run(t, "consumer", lab.Must(natsjetstream.NewConsumer(l.Operator(other), pinning(),
+		map[core.Manager]core.Handler{other: taking(&late)}, natsjetstream.Options{Peer: lab.MappedPeer})).Start)
+	eventually(t, "the event of the victim arrives", func() bool { return len(late.Of("kept")) > 0 })
+	if late.Total() != 1 {
+		t.Errorf("%d events arrived, want 1", late.Total())
 	}
 }
 

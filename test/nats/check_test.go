@@ -7,7 +7,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -20,14 +19,14 @@ func TestCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pki := lab.NewPKI(t)
-			b := newBroker(t, lab.BrokerOptions{Program: p, CA: pki.CA},
+			b := lab.StartBroker(t, lab.BrokerOptions{Program: p, CA: pki.CA},
 				lab.OperatorUser(manager), lab.RuntimeUser(attacker, manager, absent))
 			watched := lab.Must(fleet.New(fleet.Options{}))
-			stop := consume(t, b.Operator(manager), newOperator(), natsjetstream.Options{Fleet: watched})
+			stop := consume(t, b.Operator(manager), new(lab.Arrivals), natsjetstream.Options{Fleet: watched})
 			sound := map[string]string{
 				"TRANSPORT": "nats", "KCP_ADDR": b.Nodes[0].Addr, "MANAGERS": string(manager), "FORWARD_TIMEOUT": "10s",
 			}
-			maps.Copy(sound, files(pki.RuntimeVolume(string(attacker), lab.RuntimeDomain(attacker))))
+			maps.Copy(sound, lab.VolumeEnv(pki.RuntimeVolume(string(attacker), lab.RuntimeDomain(attacker))))
 			check := func(name string, change map[string]string, code int, line string) {
 				t.Helper()
 				env := maps.Clone(sound)
@@ -42,13 +41,13 @@ func TestCheck(t *testing.T) {
 				return code == 0
 			})
 			check("none", nil, 0, `ok    heartbeat +manager my-operator acknowledges`)
-			other := files(lab.NewPKI(t).RuntimeVolume(string(attacker), lab.RuntimeDomain(attacker)))
+			other := lab.VolumeEnv(lab.NewPKI(t).RuntimeVolume(string(attacker), lab.RuntimeDomain(attacker)))
 			check("wrong CA", map[string]string{"CA_CERT": other["CA_CERT"]}, 1, `FAIL  TLS .*unknown authority.*CA_CERT`)
 			other["CA_CERT"] = sound["CA_CERT"]
 			check("untrusted client", other, 1, `FAIL  TLS .*want a control plane that accepts TLS_CERT`)
 			check("wrong name", map[string]string{"KCP_SERVER_NAME": "other"}, 1, `FAIL  TLS .*set KCP_SERVER_NAME`)
 			check("closed port", map[string]string{"KCP_ADDR": lab.Address(lab.FreePort(t))}, 1, `FAIL  connection .*refused`)
-			check("no user", files(pki.RuntimeVolume(string(victim), lab.RuntimeDomain(victim))), 1,
+			check("no user", lab.VolumeEnv(pki.RuntimeVolume(string(victim), lab.RuntimeDomain(victim))), 1,
 				`FAIL  TLS .*Authorization Violation.*want a user with a SAN of TLS_CERT`)
 			check("no right", map[string]string{"MANAGERS": "nobody"}, 1, `FAIL  heartbeat .*forbidden.*add this manager to the user`)
 			check("no stream", map[string]string{"MANAGERS": absent}, 1, `FAIL  heartbeat .*unknown_manager.*start the operator`)
@@ -59,9 +58,4 @@ func TestCheck(t *testing.T) {
 			check("no operator", map[string]string{"FORWARD_TIMEOUT": "2s"}, 1, `FAIL  heartbeat .*timeout.*load of the operator`)
 		})
 	}
-}
-
-func files(volume *testpki.Volume) map[string]string {
-	ca, cert, key := volume.Paths()
-	return map[string]string{"CA_CERT": ca, "TLS_CERT": cert, "TLS_KEY": key}
 }

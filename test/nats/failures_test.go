@@ -34,7 +34,7 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 	t.Parallel()
 	for name, p := range lab.NATSServers(t) {
 		t.Run(name, func(t *testing.T) {
-			b := newBroker(t, lab.BrokerOptions{Program: p}, users(1)...)
+			b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, users(1)...)
 			stream := lab.Must(lab.Must(jetstream.New(b.Operator(manager))).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
 			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
 			batch := batchOf(runtimeNumber(0), "object")
@@ -45,7 +45,7 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 				t.Error("Forward to a server that stands still = nil")
 			}
 			b.Nodes[0].Thaw()
-			b.mustForward(f, batch)
+			mustForward(t, f, batch)
 			awaitMessages(t, stream, 1)
 		})
 	}
@@ -55,20 +55,21 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 // stream a maximum age. The fleet misses their numbers.
 func TestLostMessagesLeadToResync(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, lab.BrokerOptions{}, append(users(1), natsjetstream.User{
+	b := lab.StartBroker(t, lab.BrokerOptions{}, append(users(1), natsjetstream.User{
 		Name: "admin.example.com", Publish: []string{">"}, Subscribe: []string{">"},
 	})...)
-	op, watched := newOperator(), lab.Must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
+	watched := lab.Must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
 	f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
 	send := func(number uint64) {
 		t.Helper()
 		batch := batchOf(runtimeNumber(0), "object")
 		batch.Events[0].Sequence, batch.Events[0].ID = number, strconv.FormatUint(number, 10)
-		b.mustForward(f, batch)
+		mustForward(t, f, batch)
 	}
-	stop := consume(t, b.Operator(manager), op, natsjetstream.Options{Fleet: watched})
+	var first, later lab.Arrivals
+	stop := consume(t, b.Operator(manager), &first, natsjetstream.Options{Fleet: watched})
 	send(1)
-	eventually(t, "the first event arrives", func() bool { return op.handled() > 0 })
+	eventually(t, "the first event arrives", func() bool { return first.Total() > 0 })
 	stop()
 	send(2)
 	admin := lab.Must(b.Dial(lab.Must(b.CA.Client("admin", testpki.Options{DNSNames: []string{"admin.example.com"}}))))
@@ -81,19 +82,18 @@ func TestLostMessagesLeadToResync(t *testing.T) {
 	lab.Must(js.UpdateStream(t.Context(), expiring))
 	awaitMessages(t, stream, 0)
 	lab.Must(js.UpdateStream(t.Context(), config))
-	consume(t, b.Operator(manager), op, natsjetstream.Options{Fleet: watched})
-	resyncs := op.resynced(runtimeNumber(0))
+	consume(t, b.Operator(manager), &later, natsjetstream.Options{Fleet: watched})
 	send(3)
-	eventually(t, "the operator gets a resync", func() bool { return op.resynced(runtimeNumber(0)) > resyncs })
+	eventually(t, "the operator gets a resync", func() bool { return later.Resynced(of(runtimeNumber(0), "")) })
 }
 
 // A consumer is not ready while its only server stands still, and ready again afterwards.
 func TestFrozenServerIsNotReady(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, lab.BrokerOptions{}, users(1)...)
+	b := lab.StartBroker(t, lab.BrokerOptions{}, users(1)...)
 	c := lab.Must(natsjetstream.NewConsumer(b.Operator(manager, nats.PingInterval(time.Second)), pinning(),
-		map[core.Manager]core.Handler{manager: newOperator()}, natsjetstream.Options{Peer: lab.MappedPeer}))
-	runConsumer(t, c)
+		map[core.Manager]core.Handler{manager: taking(new(lab.Arrivals))}, natsjetstream.Options{Peer: lab.MappedPeer}))
+	lab.Run(t, "consumer", c.Start)
 	eventually(t, "the consumer is ready", func() bool { return c.Ready() == nil })
 	b.Nodes[0].Freeze()
 	eventually(t, "the consumer is not ready", func() bool { return errors.Is(c.Ready(), core.ErrNotReady) })

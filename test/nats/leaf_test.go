@@ -31,10 +31,10 @@ leafnodes {
 }
 `
 
-// leaf starts a leaf node of a runtime, and returns a broker that clients connect to.
-func (b *broker) leaf(p string, runtime core.RuntimeID) *lab.Broker {
-	b.t.Helper()
-	n := lab.NewBrokerNode(b.t, "leaf", p)
+// startLeaf starts a leaf node of a runtime, and returns a broker that clients connect to.
+func startLeaf(b *lab.Broker, p string, runtime core.RuntimeID) *lab.Broker {
+	b.T.Helper()
+	n := lab.NewBrokerNode(b.T, "leaf", p)
 	client := b.Certificate(runtime)
 	n.WriteKeys(b.CA.PEM, lab.Must(b.CA.Server("leaf", testpki.Options{})))
 	n.Write("runtime.crt", client.CertPEM)
@@ -42,7 +42,7 @@ func (b *broker) leaf(p string, runtime core.RuntimeID) *lab.Broker {
 	n.Write("nats.conf", fmt.Appendf(nil, leafConfiguration, n.Addr, n.Dir, b.Nodes[0].Leaf))
 	n.Launch()
 	n.Await()
-	return &lab.Broker{T: b.t, CA: b.CA, Nodes: []*lab.BrokerNode{n}}
+	return &lab.Broker{T: b.T, CA: b.CA, Nodes: []*lab.BrokerNode{n}}
 }
 
 // TestLeafNode publishes through a server in the runtime. The server of the control plane checks
@@ -52,22 +52,22 @@ func TestLeafNode(t *testing.T) {
 	for name, p := range lab.NATSServers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBroker(t, lab.BrokerOptions{Program: p}, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager), lab.OperatorUser(manager))
-			op := newOperator()
+			b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager), lab.OperatorUser(manager))
+			var arrivals lab.Arrivals
 			var handedBack atomic.Int64
-			consume(t, b.Operator(manager), op, natsjetstream.Options{Hooks: natsjetstream.Hooks{
+			consume(t, b.Operator(manager), &arrivals, natsjetstream.Options{Hooks: natsjetstream.Hooks{
 				Concluded: func(_ core.Manager, fate, _ string, _ time.Duration) {
 					if fate == "handed_back" {
 						handedBack.Add(1)
 					}
 				},
 			}})
-			leaf := b.leaf(p, attacker)
+			leaf := startLeaf(b, p, attacker)
 			f := leaf.Forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience / 4})
 			eventually(t, "the leaf node carries a batch", func() bool {
 				return f.Forward(t.Context(), manager, batchOf(attacker, "object")) == nil
 			})
-			if op.generation(object{attacker, "object"}) != 1 {
+			if arrivals.Count(of(attacker, "object")) == 0 {
 				t.Error("the event did not arrive")
 			}
 			err := f.Forward(t.Context(), manager, batchOf(victim, "forged")) // Its claim is refused.
@@ -82,7 +82,7 @@ func TestLeafNode(t *testing.T) {
 			if err := foreign.Forward(ctx, manager, batchOf(victim, "object")); err == nil {
 				t.Error("a client of the leaf node publishes as another runtime")
 			}
-			if got := op.generation(object{victim, "object"}) + op.generation(object{victim, "forged"}); got != 0 {
+			if arrivals.Count(of(victim, "object"))+arrivals.Count(of(victim, "forged")) != 0 {
 				t.Error("an event of another runtime arrived")
 			}
 		})
@@ -91,7 +91,7 @@ func TestLeafNode(t *testing.T) {
 
 // confirmsItsOwnOnly tries to confirm refusals of the victim through the leaf node of the attacker.
 // A refusal of the attacker, which is confirmed after that on the same connection, shows the way.
-func confirmsItsOwnOnly(t *testing.T, b *broker, leaf *lab.Broker) {
+func confirmsItsOwnOnly(t *testing.T, b, leaf *lab.Broker) {
 	t.Helper()
 	confirmation := func(r core.RuntimeID) string {
 		return "_INBOX.operator." + string(manager) + ".refused." + string(r) + ".x"
@@ -102,9 +102,7 @@ func confirmsItsOwnOnly(t *testing.T, b *broker, leaf *lab.Broker) {
 	conn := lab.Must(leaf.Dial(leaf.Certificate(attacker)))
 	defer conn.Close()
 	eventually(t, "a confirmation passes the leaf node", func() bool {
-		if err := errors.Join(conn.Publish(confirmation(victim), nil), conn.Publish(confirmation(attacker), nil)); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, errors.Join(conn.Publish(confirmation(victim), nil), conn.Publish(confirmation(attacker), nil)))
 		select {
 		case msg := <-confirmed:
 			if msg.Subject != confirmation(attacker) {

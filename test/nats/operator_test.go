@@ -5,10 +5,7 @@ package nats_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,64 +24,17 @@ const manager core.Manager = "my-operator"
 
 var gvk = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Sample"}
 
-// operator counts deliveries by object.
-type operator struct {
-	mu sync.Mutex
-	// seen has the newest generation of each object, and resyncs their number by runtime.
-	seen    map[object]int64
-	resyncs map[core.RuntimeID]int
-	events  int
-}
-
-type object struct {
-	runtime core.RuntimeID
-	name    string
-}
-
-func newOperator() *operator {
-	return &operator{seen: map[object]int64{}, resyncs: map[core.RuntimeID]int{}}
-}
-
-// Handle implements [core.Handler].
-func (o *operator) Handle(_ context.Context, d core.Delivery) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if d.Event.Resync {
-		o.resyncs[d.Runtime]++
+// taking takes deliveries, and notes them.
+func taking(arrivals *lab.Arrivals) core.Handler {
+	return core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+		arrivals.Delivered(d, 1, nil)
 		return nil
-	}
-	o.events++
-	key := object{d.Runtime, d.Event.Watched.Name}
-	o.seen[key] = max(o.seen[key], d.Event.Generation)
-	return nil
+	})
 }
 
-func (o *operator) generation(of object) int64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.seen[of]
-}
-
-func (o *operator) handled() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.events
-}
-
-func (o *operator) resynced(runtime core.RuntimeID) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.resyncs[runtime]
-}
-
-func (o *operator) runtimes() (all []core.RuntimeID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for of := range o.seen {
-		all = append(all, of.runtime)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
+// of is the arrival of an object of a runtime.
+func of(runtime core.RuntimeID, name string) lab.Arrival {
+	return lab.Arrival{Runtime: runtime, Manager: manager, Object: name}
 }
 
 // pinning is the verifier of production. The domains are those of a control plane.
@@ -96,38 +46,11 @@ func pinning() core.Verifier {
 }
 
 // consume runs a consumer until the test ends, or until the result is called.
-func consume(t testing.TB, conn *nats.Conn, handler core.Handler, opts natsjetstream.Options) (stop func()) {
+func consume(t testing.TB, conn *nats.Conn, arrivals *lab.Arrivals, opts natsjetstream.Options) (stop func()) {
 	t.Helper()
 	opts.Peer = lab.MappedPeer
-	return runConsumer(t, lab.Must(natsjetstream.NewConsumer(conn, pinning(), map[core.Manager]core.Handler{manager: handler}, opts)))
-}
-
-func runConsumer(t testing.TB, c *natsjetstream.Consumer) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Start(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		// Some tests cut an operator off by closing its connection.
-		if err := <-done; err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-			t.Errorf("Start = %v, want nil", err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
-// broker is one NATS server, or a cluster of several.
-type broker struct {
-	*lab.Broker
-
-	t testing.TB
-}
-
-func newBroker(t testing.TB, opts lab.BrokerOptions, users ...natsjetstream.User) *broker {
-	t.Helper()
-	return &broker{lab.StartBroker(t, opts, users...), t}
+	handlers := map[core.Manager]core.Handler{manager: taking(arrivals)}
+	return lab.Run(t, "consumer", lab.Must(natsjetstream.NewConsumer(conn, pinning(), handlers, opts)).Start)
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -27,20 +27,20 @@ func TestReleaseChangesTheStream(t *testing.T) {
 		for nodes := 1; nodes <= 3; nodes += 2 {
 			t.Run(fmt.Sprintf("%s/%d", name, nodes), func(t *testing.T) {
 				t.Parallel()
-				testReleaseChangesTheStream(t, newBroker(t, lab.BrokerOptions{Program: p, Nodes: nodes}, users(1)...))
+				testReleaseChangesTheStream(t, lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: nodes}, users(1)...))
 			})
 		}
 	}
 }
 
-func testReleaseChangesTheStream(t *testing.T, b *broker) {
+func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	t.Helper()
 	conn, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
 	eventually(t, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
 	f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
 	const stored = 20
 	for n := range stored {
-		b.mustForward(f, batchOf(runtimeNumber(0), fmt.Sprintf("object-%d", n)))
+		mustForward(t, f, batchOf(runtimeNumber(0), fmt.Sprintf("object-%d", n)))
 	}
 	changed := config
 	const less = 64 << 20
@@ -65,9 +65,9 @@ func testReleaseChangesTheStream(t *testing.T, b *broker) {
 			t.Error("EnsureStream sets a limit with which a server removes messages")
 		}
 	}
-	op := newOperator()
-	consume(t, conn, op, natsjetstream.Options{})
-	eventually(t, "all stored events arrive", func() bool { return op.handled() >= stored })
+	var arrivals lab.Arrivals
+	consume(t, conn, &arrivals, natsjetstream.Options{})
+	eventually(t, "all stored events arrive", func() bool { return arrivals.Total() >= stored })
 }
 
 func ensure(t *testing.T, conn *nats.Conn, config jetstream.StreamConfig) error {
@@ -78,9 +78,9 @@ func ensure(t *testing.T, conn *nats.Conn, config jetstream.StreamConfig) error 
 }
 
 // mustForward retries while a cluster elects leaders.
-func (b *broker) mustForward(f core.Forwarder, batch core.Batch) {
-	b.t.Helper()
-	eventually(b.t, "the batch is stored", func() bool { return f.Forward(b.t.Context(), manager, batch) == nil })
+func mustForward(t testing.TB, f core.Forwarder, batch core.Batch) {
+	t.Helper()
+	eventually(t, "the batch is stored", func() bool { return f.Forward(t.Context(), manager, batch) == nil })
 }
 
 // Replicated streams have an answer of their own for a heartbeat that finds another message. The
@@ -91,19 +91,24 @@ func TestHeartbeatsInACluster(t *testing.T) {
 	for name, p := range lab.NATSServers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users(1)...)
-			conn, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
+			b := lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users(1)...)
+			// A client leaves a server that does not answer two pings.
+			soon := nats.PingInterval(2 * time.Second)
+			conn, config := b.Operator(manager, soon), natsjetstream.StreamConfig(manager)
 			config.Replicas = len(b.Nodes)
 			eventually(t, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
-			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
+			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1}, soon)
 			for n := range 10 {
-				b.mustForward(f, core.Batch{Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: strconv.Itoa(n), Number: uint64(n + 1)}})
+				mustForward(t, f, core.Batch{Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: strconv.Itoa(n), Number: uint64(n + 1)}})
 			}
 			stream := lab.Must(lab.Must(jetstream.New(conn)).Stream(t.Context(), config.Name))
 			awaitMessages(t, stream, 1)
-			log, op := bytes.Buffer{}, newOperator()
+			var (
+				log      bytes.Buffer
+				arrivals lab.Arrivals
+			)
 			logger := slog.New(slog.NewTextHandler(&log, nil))
-			stop := consume(t, conn, op, natsjetstream.Options{Logger: logger})
+			stop := consume(t, conn, &arrivals, natsjetstream.Options{Logger: logger})
 			awaitMessages(t, stream, 0)
 			frozen := b.Nodes[slices.IndexFunc(b.Nodes, func(n *lab.BrokerNode) bool {
 				return strings.HasSuffix(conn.ConnectedUrl(), n.Addr)
@@ -111,7 +116,7 @@ func TestHeartbeatsInACluster(t *testing.T) {
 			frozen.Freeze()
 			lab.Eventually(t, 3*time.Minute, "an event arrives past the frozen server", func() bool {
 				_ = f.Forward(t.Context(), manager, batchOf(runtimeNumber(0), "object"))
-				return op.generation(object{runtimeNumber(0), "object"}) > 0
+				return arrivals.Count(of(runtimeNumber(0), "object")) > 0
 			})
 			frozen.Thaw()
 			stop()
@@ -132,11 +137,11 @@ func TestReservedName(t *testing.T) {
 			t.Errorf("a configuration is made with a runtime named operator:\n%s", text)
 		}
 	}
-	b := newBroker(t, lab.BrokerOptions{}, lab.OperatorUser(manager), natsjetstream.User{
+	b := lab.StartBroker(t, lab.BrokerOptions{}, lab.OperatorUser(manager), natsjetstream.User{
 		Name: lab.RuntimeDomain("operator"), Publish: []string{">"}, Subscribe: []string{"_INBOX.>"},
 	})
-	op := newOperator()
-	consume(t, b.Operator(manager), op, natsjetstream.Options{})
+	var arrivals lab.Arrivals
+	consume(t, b.Operator(manager), &arrivals, natsjetstream.Options{})
 	conn := lab.Must(b.Dial(b.Certificate("operator"), nats.CustomInboxPrefix(natsjetstream.InboxPrefix("operator"))))
 	defer conn.Close()
 	if _, err := natsjetstream.NewForwarder(conn, "operator", natsjetstream.ForwarderOptions{}); err == nil {
@@ -150,7 +155,7 @@ func TestReservedName(t *testing.T) {
 	})
 	stream := lab.Must(lab.Must(jetstream.New(b.Operator(manager))).Stream(t.Context(), "watch-"+string(manager)))
 	awaitMessages(t, stream, 0)
-	if op.handled() > 0 {
+	if arrivals.Total() > 0 {
 		t.Error("an event of a runtime named operator is delivered")
 	}
 }

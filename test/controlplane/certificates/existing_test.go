@@ -22,17 +22,19 @@ import (
 // existing is a CA of cert-manager with a Secret of a gateway that another program has made. They have
 // the names of today's fleet, in a namespace that a gateway of Istio reads.
 type existing struct {
-	t      *testing.T
-	client client.Client
-	ca     *x509.Certificate
+	place
+
+	t  *testing.T
+	ca *x509.Certificate
 
 	todaysCA, todaysGateway, anotherCA, leaf types.NamespacedName
 }
 
 func newExisting(t *testing.T) *existing {
 	t.Helper()
-	e := &existing{t: t, client: startPlane(t)}
-	istio := namespace + "-istio-system"
+	t.Parallel()
+	e := &existing{place: startPlane(t), t: t}
+	istio := e.namespace + "-istio-system"
 	for key, name := range map[*types.NamespacedName]string{
 		&e.todaysCA: "klm-watcher", &e.todaysGateway: "klm-istio-gateway", &e.anotherCA: "another", &e.leaf: "leaf",
 	} {
@@ -64,21 +66,19 @@ func (e *existing) newCA(key types.NamespacedName) map[string][]byte {
 	})
 	secret := &corev1.Secret{}
 	rig.Eventually(e.t, patience, "the CA is issued", func() bool {
-		return e.client.Get(e.t.Context(), key, secret) == nil && len(secret.Data["tls.crt"]) > 0
+		return e.Get(e.t.Context(), key, secret) == nil && len(secret.Data["tls.crt"]) > 0
 	})
 	return secret.Data
 }
 
 func (e *existing) must(err error) {
 	e.t.Helper()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	rig.NoError(e.t, err)
 }
 
 func (e *existing) create(object client.Object) {
 	e.t.Helper()
-	e.must(e.client.Create(e.t.Context(), object))
+	e.must(e.Create(e.t.Context(), object))
 }
 
 func (e *existing) createSecret(key types.NamespacedName, kind corev1.SecretType, data map[string][]byte) {
@@ -90,17 +90,13 @@ func (e *existing) createSecret(key types.NamespacedName, kind corev1.SecretType
 
 func (e *existing) set(opts certificates.Options) *certificates.Certificates {
 	e.t.Helper()
-	opts.Propagation = propagation
-	set, err := certificates.New(e.client, types.NamespacedName{Namespace: namespace, Name: setName},
-		[]string{serverName}, everybodyConfirms, opts)
-	e.must(err)
-	return set
+	return e.newSet(e.t, everybodyConfirms, opts)
 }
 
 func (e *existing) gateway() *corev1.Secret {
 	e.t.Helper()
 	secret := &corev1.Secret{}
-	e.must(e.client.Get(e.t.Context(), e.todaysGateway, secret))
+	e.must(e.Get(e.t.Context(), e.todaysGateway, secret))
 	return secret
 }
 
@@ -110,10 +106,14 @@ func (e *existing) trusts(ca *x509.Certificate) bool {
 }
 
 // The Secret of a gateway is taken over with its CA, so that no peer has to trust another one. That
-// CA is rotated as any other, and its copy has no key afterwards.
+// CA is rotated as any other, and its copy has no key afterwards. Additional CAs come into the bundle
+// and leave it with the option.
 func TestExistingCAIsImported(t *testing.T) {
 	e := newExisting(t)
-	opts := certificates.Options{ImportCA: e.todaysCA, ListenerSecret: e.todaysGateway}
+	other := certificatesOf(t, e.newCA(e.anotherCA)["ca.crt"])[0]
+	opts := certificates.Options{
+		ImportCA: e.todaysCA, ListenerSecret: e.todaysGateway, AdditionalCAs: []types.NamespacedName{e.anotherCA},
+	}
 	set := e.set(opts)
 	bootstrapped(t, set)
 	server := certificatesOf(t, e.gateway().Data["tls.crt"])[0]
@@ -123,45 +123,31 @@ func TestExistingCAIsImported(t *testing.T) {
 	if kind, other := e.gateway().Type, e.gateway().Data["temp.ca.crt"]; kind != corev1.SecretTypeOpaque || other == nil {
 		t.Errorf("type %s with %d bytes of another program, want both as before", kind, len(other))
 	}
-	leaf := certificatesOf(t, ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret["tls.crt"])[0]
-	if err := leaf.CheckSignatureFrom(e.ca); err != nil {
+	runtime := ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret
+	if err := certificatesOf(t, runtime["tls.crt"])[0].CheckSignatureFrom(e.ca); err != nil {
 		t.Errorf("the client certificate is not signed by the existing CA: %v", err)
 	}
-	annotate(t, e.client, rotateCA, "now")
+	if !e.trusts(other) || !e.trusts(e.ca) || !bytes.Equal(runtime["ca.crt"], e.gateway().Data["ca.crt"]) {
+		t.Error("a CA is not in the bundle, or runtimes have another bundle than the gateway")
+	}
+	opts.AdditionalCAs = nil
+	set = e.set(opts)
+	bootstrapped(t, set)
+	if e.trusts(other) || !e.trusts(e.ca) {
+		t.Error("want the additional CA to leave the bundle, and the CA that signs to stay")
+	}
+	e.annotate(t, rotateCA, "now")
 	reconciled(t, set, "the second CA signs everything", stable(2))
-	assertOneKey(t, e.client)
+	e.assertOneKey(t)
 	if !e.trusts(e.ca) {
 		t.Error("the retired CA is not in the bundle, want it until it expires")
 	}
 	if err := certificatesOf(t, e.gateway().Data["tls.crt"])[0].CheckSignatureFrom(e.ca); err == nil {
 		t.Error("the server certificate is still of the first CA")
 	}
-	e.must(e.client.Get(t.Context(), e.todaysCA, &corev1.Secret{})) // The original stays.
-}
-
-// Additional CAs come into the bundle and leave it with the option.
-func TestAdditionalCAs(t *testing.T) {
-	e := newExisting(t)
-	other := certificatesOf(t, e.newCA(e.anotherCA)["ca.crt"])[0]
-	listed := certificates.Options{
-		ImportCA: e.todaysCA, ListenerSecret: e.todaysGateway, AdditionalCAs: []types.NamespacedName{e.anotherCA},
-	}
-	set := e.set(listed)
-	bootstrapped(t, set)
-	if !e.trusts(other) || !e.trusts(e.ca) {
-		t.Error("a CA is not in the bundle")
-	}
-	bundle := ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret["ca.crt"]
-	if !bytes.Equal(bundle, e.gateway().Data["ca.crt"]) {
-		t.Error("runtimes have another bundle than the gateway")
-	}
-	listed.AdditionalCAs = nil
-	bootstrapped(t, e.set(listed))
-	if e.trusts(other) || !e.trusts(e.ca) {
-		t.Error("want the additional CA to leave the bundle, and the CA that signs to stay")
-	}
-	listed.AdditionalCAs = []types.NamespacedName{{Namespace: namespace, Name: "missing"}}
-	if _, err := e.set(listed).Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), namespace+"/missing") {
+	e.must(e.Get(t.Context(), e.todaysCA, &corev1.Secret{})) // The original stays.
+	opts.AdditionalCAs = []types.NamespacedName{{Namespace: e.namespace, Name: "missing"}}
+	if _, err := e.set(opts).Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), e.namespace+"/missing") {
 		t.Errorf("error %v, want the name of the Secret", err)
 	}
 }
@@ -187,7 +173,7 @@ func TestForeignSecretIsLeftAlone(t *testing.T) {
 		t.Error("the Secret of the gateway was changed")
 	}
 	var made certv1.CertificateList
-	e.must(e.client.List(t.Context(), &made, client.InNamespace(namespace)))
+	e.must(e.List(t.Context(), &made, client.InNamespace(e.namespace)))
 	if len(made.Items) > 0 {
 		t.Errorf("%d Certificates were made, the first is %s", len(made.Items), made.Items[0].Name)
 	}

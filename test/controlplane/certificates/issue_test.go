@@ -17,21 +17,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
 	t.Helper()
 	var all []*x509.Certificate
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		certificate := rig.Must(x509.ParseCertificate(block.Bytes))
 		all = append(all, certificate)
 	}
 	return all
@@ -47,20 +44,21 @@ var serviceNames = []string{
 
 // assertRuntime wants a client certificate for the domain and a serving certificate for the
 // Service, with one usage each.
-func assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, domain string) {
+func assertRuntime(
+	t *testing.T, data map[string][]byte, id core.RuntimeID, domain string, service []string, key x509.PublicKeyAlgorithm,
+) {
 	t.Helper()
-	assertIssued(t, data, id, []string{domain}, x509.ExtKeyUsageClientAuth)
+	assertIssued(t, data, id, []string{domain}, x509.ExtKeyUsageClientAuth, key)
 	serving := map[string][]byte{"ca.crt": data["ca.crt"], "tls.crt": data["webhook.crt"], "tls.key": data["webhook.key"]}
-	assertIssued(t, serving, "", serviceNames, x509.ExtKeyUsageServerAuth)
+	assertIssued(t, serving, "", service, x509.ExtKeyUsageServerAuth, key)
 }
 
 // assertIssued checks a certificate as a peer does.
-func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usage x509.ExtKeyUsage) {
+func assertIssued(
+	t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usage x509.ExtKeyUsage, algorithm x509.PublicKeyAlgorithm,
+) {
 	t.Helper()
-	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := rig.Must(tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]))
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(data["ca.crt"])
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{
@@ -74,49 +72,43 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 	if diff := cmp.Diff(names, pair.Leaf.DNSNames); diff != "" {
 		t.Errorf("%s: DNS names (-want +have):\n%s", id, diff)
 	}
-	if key, ok := pair.Leaf.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() || pair.Leaf.IsCA {
-		t.Errorf("%s: key %T, CA %t: want ECDSA P-256, and no CA", id, pair.Leaf.PublicKey, pair.Leaf.IsCA)
+	ec, _ := pair.Leaf.PublicKey.(*ecdsa.PublicKey)
+	if pair.Leaf.PublicKeyAlgorithm != algorithm || ec != nil && ec.Curve != elliptic.P256() || pair.Leaf.IsCA {
+		t.Errorf("%s: key %T, CA %t: want %v (P-256), and no CA", id, pair.Leaf.PublicKey, pair.Leaf.IsCA, algorithm)
 	}
 }
 
 func TestBootstrapAndRuntimes(t *testing.T) {
+	t.Parallel()
 	c := startPlane(t)
-	set := newSet(t, c, everybodyConfirms)
+	set := c.newSet(t, everybodyConfirms, certificates.Options{})
 	bootstrapped(t, set)
 	var published corev1.Secret
-	if err := c.Get(t.Context(), set.ListenerSecret(), &published); err != nil {
-		t.Fatal(err)
-	}
-	assertIssued(t, published.Data, serverName, []string{serverName}, x509.ExtKeyUsageServerAuth)
+	rig.NoError(t, c.Get(t.Context(), set.ListenerSecret(), &published))
+	assertIssued(t, published.Data, serverName, []string{serverName}, x509.ExtKeyUsageServerAuth, x509.ECDSA)
 	before := published.Data
-	if err := c.Delete(t.Context(), &published); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, c.Delete(t.Context(), &published))
 	reconciled(t, set, "the listener's Secret is there again, as before", func(certificates.Status) bool {
 		var after corev1.Secret
 		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before)
 	})
-	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"}}
-	if err := c.Create(t.Context(), owner); err != nil {
-		t.Fatal(err)
-	}
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "owner"}}
+	rig.NoError(t, c.Create(t.Context(), owner))
 	long := core.RuntimeID(strings.Repeat("x", 64))
 	for _, id := range []core.RuntimeID{"runtime-a", "Odd_ID: 1/2", long} {
 		domain := "a.skr.example"
 		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
 		status := ensured(t, set, r)
-		assertRuntime(t, status.Secret, id, domain)
+		assertRuntime(t, status.Secret, id, domain, serviceNames, x509.ECDSA)
 		r.Domain = "moved.skr.example"
 		moved := ensured(t, set, r)
-		assertRuntime(t, moved.Secret, id, r.Domain)
+		assertRuntime(t, moved.Secret, id, r.Domain, serviceNames, x509.ECDSA)
 		if bytes.Equal(moved.Secret["tls.crt"], status.Secret["tls.crt"]) {
 			t.Errorf("%s: the certificate did not change with the domain", id)
 		}
 	}
 	assertOwned(t, c, owner)
-	if err := set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}))
 	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
 		ID:     "listener",
 		Domain: serverName,
@@ -133,14 +125,12 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 
 // assertOwned follows the owner references: from the owner to the certificate, and from there to
 // its key.
-func assertOwned(t *testing.T, c client.Client, owner client.Object) {
+func assertOwned(t *testing.T, c place, owner client.Object) {
 	t.Helper()
-	name := client.ObjectKey{Namespace: namespace, Name: "runtime-a-watcher-tls"}
+	name := client.ObjectKey{Namespace: c.namespace, Name: "runtime-a-watcher-tls"}
 	var certificate certv1.Certificate
 	var secret corev1.Secret
-	if err := errors.Join(c.Get(t.Context(), name, &certificate), c.Get(t.Context(), name, &secret)); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, errors.Join(c.Get(t.Context(), name, &certificate), c.Get(t.Context(), name, &secret)))
 	if o := certificate.OwnerReferences; len(o) != 1 || o[0].UID != owner.GetUID() {
 		t.Errorf("owners of the certificate: %v, want %s", o, owner.GetName())
 	}
@@ -151,11 +141,12 @@ func assertOwned(t *testing.T, c client.Client, owner client.Object) {
 }
 
 // The CA may come from a PKI that is there already: then it is an intermediate one, and nothing
-// else of that PKI is trusted.
+// else of that PKI is trusted. Keys are RSA as in today's fleet, and names and life are set.
 func TestOwnPKI(t *testing.T) {
+	t.Parallel()
 	c := startPlane(t)
 	rootName := "corporate-root"
-	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: c.namespace, Name: name} }
 	for _, object := range []client.Object{
 		&certv1.Issuer{
 			ObjectMeta: meta("root-signer"),
@@ -169,29 +160,31 @@ func TestOwnPKI(t *testing.T) {
 			Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}},
 		},
 	} {
-		if err := c.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, c.Create(t.Context(), object))
 	}
-	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
-		everybodyConfirms, certificates.Options{
-			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
-				Name: "corporate", Kind: certv1.IssuerKind,
-				Group: certv1.SchemeGroupVersion.Group,
-			},
-		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := c.newSet(t, everybodyConfirms, certificates.Options{
+		Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
+			Name: "corporate", Kind: certv1.IssuerKind,
+			Group: certv1.SchemeGroupVersion.Group,
+		},
+		KeyAlgorithm: certv1.RSAKeyAlgorithm, Duration: 48 * time.Hour, RenewBefore: 12 * time.Hour,
+		Service: "agent", RuntimeNamespace: "kyma-system",
+	})
 	r := certificates.Runtime{ID: "runtime-a", Domain: "a.skr.example"}
 	bootstrapped(t, set)
 	before := ensured(t, set, r)
-	annotate(t, c, rotateCA, "now")
+	c.annotate(t, rotateCA, "now")
 	reconciled(t, set, "the CA is rotated", stable(2))
 	after := ensured(t, set, r)
-	assertRuntime(t, after.Secret, r.ID, r.Domain)
+	service := []string{"agent.kyma-system", "agent.kyma-system.svc", "agent.kyma-system.svc.cluster.local"}
+	assertRuntime(t, after.Secret, r.ID, r.Domain, service, x509.RSA)
 	if bytes.Equal(after.Secret["tls.crt"], before.Secret["tls.crt"]) {
 		t.Error("the rotation has not re-issued the certificate")
+	}
+	for _, name := range []string{"tls.crt", "webhook.crt"} {
+		if leaf := certificatesOf(t, after.Secret[name])[0]; leaf.NotAfter.Sub(leaf.NotBefore) != 48*time.Hour {
+			t.Errorf("%s is valid from %v to %v, want 48 hours", name, leaf.NotBefore, leaf.NotAfter)
+		}
 	}
 	for _, ca := range certificatesOf(t, after.Secret["ca.crt"]) {
 		if ca.Subject.CommonName == rootName || ca.Issuer.CommonName != rootName {

@@ -28,24 +28,23 @@ import (
 )
 
 // issuers are programs that issue certificates. A rotation is that of each of them.
-func issuers() map[string]func(testing.TB) client.Client {
-	return map[string]func(testing.TB) client.Client{
+func issuers() map[string]func(testing.TB) place {
+	return map[string]func(testing.TB) place{
 		"cert-manager": startPlane, "cert-management of Gardener": startGardener,
 	}
 }
 
 // startGardener starts a controller that acts as cert-management v0.16.0 does.
-func startGardener(t testing.TB) client.Client {
+func startGardener(t testing.TB) place {
 	t.Helper()
 	plane := startShared(t)
-	newNamespace(t, plane)
 	mgr := rig.NewManager(t, plane.Config, nil)
 	kind := ofGardener("Certificate")
-	if err := ctrl.NewControllerManagedBy(mgr).For(kind).Complete(&certManagement{plane.Client}); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, ctrl.NewControllerManagedBy(mgr).For(kind).Complete(&certManagement{plane.Client}))
 	rig.Run(t, "cert-management", mgr.Start)
-	return gardener.NewClient(plane.Client, "")
+	at := newPlace(t, plane.Client)
+	at.Client = gardener.NewClient(plane.Client, "")
+	return at
 }
 
 // ofGardener returns an empty object of cert-management.

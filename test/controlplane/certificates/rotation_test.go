@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -29,23 +30,27 @@ var three = []core.RuntimeID{"runtime-a", "runtime-b", "runtime-c"}
 
 // Two rotations, the second while the first is under way: at no moment does a peer mistrust another.
 func TestRotation(t *testing.T) {
+	t.Parallel()
 	for name, start := range issuers() {
-		t.Run(name, func(t *testing.T) { rotation(t, start(t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rotation(t, start(t))
+		})
 	}
 }
 
-func rotation(t *testing.T, c client.Client) {
+func rotation(t *testing.T, at place) {
 	t.Helper()
-	p := newPeers(t, c, three...)
-	set := newSet(t, p.client, p.confirmations)
+	p := newPeers(t, at, three...)
+	set := p.set()
 	before := p.published(set)
-	annotate(t, p.client, rotateCA, "first")
+	p.annotate(t, rotateCA, "first")
 	p.until(set, "the first rotation has its CA", func(s certificates.Status) bool { return s.Generation == 2 })
-	annotate(t, p.client, rotateCA, "second")
+	p.annotate(t, rotateCA, "second")
 	p.until(set, "both rotations are over", stable(3))
 	// One runtime gets its Secret late: the server waits for it.
 	p.frozen = three[2]
-	annotate(t, p.client, rotateCA, "third")
+	p.annotate(t, rotateCA, "third")
 	p.until(set, "the third rotation waits for runtime-c", func(s certificates.Status) bool {
 		return s.Confirming && slices.Equal(s.Waiting, three[2:])
 	})
@@ -58,7 +63,7 @@ func rotation(t *testing.T, c client.Client) {
 	if have := len(certificatesOf(t, after["ca.crt"])); have != 4 {
 		t.Errorf("the bundle has %d CAs, want all 4 until they expire", have)
 	}
-	assertOneKey(t, p.client)
+	p.assertOneKey(t)
 	for id, secret := range p.loaded {
 		p.assertNamed(id, secret[corev1.TLSCertKey])
 		p.assertNamed(id, secret["webhook.crt"])
@@ -76,14 +81,12 @@ func (p *peers) assertNamed(id core.RuntimeID, text []byte) {
 }
 
 // assertOneKey requires that the keys of retired CAs are gone.
-func assertOneKey(t *testing.T, c client.Client) {
+func (at place) assertOneKey(t *testing.T) {
 	t.Helper()
 	rig.Eventually(t, patience, "only the CA that signs has a key", func() bool {
 		var secrets corev1.SecretList
-		if err := c.List(t.Context(), &secrets, client.InNamespace(namespace),
-			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, at.List(t.Context(), &secrets, client.InNamespace(at.namespace),
+			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}))
 		return len(secrets.Items) == 1
 	})
 }
@@ -92,68 +95,60 @@ func assertOneKey(t *testing.T, c client.Client) {
 // trusts. It is replaced in the order of a rotation, so that no
 // peer mistrusts another.
 func TestLostCA(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t, startPlane(t), three...)
-	set := newSet(t, p.client, p.confirmations)
-	lost := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: setName + "-ca-1"}}
-	if err := p.client.Delete(t.Context(), lost); err != nil {
-		t.Fatal(err)
-	}
+	set := p.set()
+	lost := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: setName + "-ca-1"}}
+	rig.NoError(t, p.Delete(t.Context(), lost))
 	rig.Eventually(t, patience, "cert-manager has issued another CA", func() bool {
-		return p.client.Get(t.Context(), client.ObjectKeyFromObject(lost), lost) == nil &&
+		return p.Get(t.Context(), client.ObjectKeyFromObject(lost), lost) == nil &&
 			len(lost.Data[corev1.TLSCertKey]) > 0
 	})
 	// Certificates that are issued meanwhile are of the wrong CA.
 	for _, name := range []string{setName + "-server", "runtime-a-watcher-tls", "runtime-b-webhook-tls"} {
-		issueAgain(t, p.client, name)
+		p.issueAgain(t, name)
 	}
 	p.until(set, "another CA signs everything", stable(2))
-	assertOneKey(t, p.client)
+	p.assertOneKey(t)
 }
 
 // issueAgain makes cert-manager issue a certificate, as it does before the certificate expires.
-func issueAgain(t *testing.T, c client.Client, name string) {
+func (at place) issueAgain(t *testing.T, name string) {
 	t.Helper()
 	var before corev1.Secret
-	key := client.ObjectKey{Namespace: namespace, Name: name}
-	if err := c.Get(t.Context(), key, &before); err != nil {
-		t.Fatal(err)
-	}
+	key := client.ObjectKey{Namespace: at.namespace, Name: name}
+	rig.NoError(t, at.Get(t.Context(), key, &before))
 	rig.Eventually(t, patience, name+" is to be issued", func() bool {
 		var certificate certv1.Certificate
-		if err := c.Get(t.Context(), key, &certificate); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, at.Get(t.Context(), key, &certificate))
 		certificate.Status.Conditions = append(certificate.Status.Conditions, certv1.CertificateCondition{
 			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
 		})
-		return c.Status().Update(t.Context(), &certificate) == nil
+		return at.Status().Update(t.Context(), &certificate) == nil
 	})
 	rig.Eventually(t, patience, name+" is issued", func() bool {
 		var after corev1.Secret
-		if err := c.Get(t.Context(), key, &after); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, at.Get(t.Context(), key, &after))
 		return !bytes.Equal(before.Data[corev1.TLSCertKey], after.Data[corev1.TLSCertKey])
 	})
 }
 
 // A runtime that never confirms is named, and delays the switch until an annotation ends the wait.
 func TestRuntimeThatNeverConfirms(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t, startPlane(t), three...)
 	recorder := events.NewFakeRecorder(1000)
-	set := newSet(t, p.client, p.confirmations, recorder)
+	set := p.newSet(t, p.confirmations, certificates.Options{Recorder: recorder})
 	p.frozen = three[1]
 	server := func() []byte { return p.published(set)[corev1.TLSCertKey] }
 	first := server()
-	annotate(t, p.client, rotateCA, "now")
+	p.annotate(t, rotateCA, "now")
 	status := p.until(set, "only runtime-b is waited for", func(s certificates.Status) bool {
 		return s.Confirming && slices.Equal(s.Waiting, three[1:2])
 	})
 	t.Log(status.Message)
 	var issuer certv1.Issuer
-	if err := p.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: clientsIssuer}, &issuer); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: clientsIssuer}, &issuer))
 	if reported := issuer.Annotations["operator.kyma-project.io/rotation"]; reported != status.Message {
 		t.Errorf("the Issuer reports %q, want %q", reported, status.Message)
 	}
@@ -163,7 +158,7 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 		t.Error("the server has another certificate before runtime-b has confirmed the new CA")
 	}
 	p.cutOff = three[1]
-	annotate(t, p.client, "operator.kyma-project.io/switch-anyway", "2")
+	p.annotate(t, "operator.kyma-project.io/switch-anyway", "2")
 	p.until(set, "the rotation goes on without it", stable(2))
 	if bytes.Equal(first, server()) {
 		t.Error("the server has its first certificate after the switch")
@@ -208,60 +203,43 @@ func (p *peers) assertEvent(set *certificates.Certificates, recorder *events.Fak
 
 var errKilled = errors.New("killed")
 
-// mortal is a client that fails after some writes, as if its process were killed.
-type mortal struct {
-	client.Client
-
-	left atomic.Int64
-}
-
-func (m *mortal) write() error {
-	if m.left.Add(-1) < 0 {
-		return errKilled
+// mortal returns a client that fails after some writes, as if its process were killed.
+func mortal(c client.WithWatch, writes int) client.Client {
+	var left atomic.Int64
+	left.Store(int64(writes))
+	write := func(do func() error) error {
+		if left.Add(-1) < 0 {
+			return errKilled
+		}
+		return do()
 	}
-	return nil
-}
-
-func (m *mortal) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-	if err := m.write(); err != nil {
-		return err
-	}
-	return m.Client.Apply(ctx, object, opts...)
-}
-
-func (m *mortal) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
-	if err := m.write(); err != nil {
-		return err
-	}
-	return m.Client.Delete(ctx, object, opts...)
-}
-
-func (m *mortal) Status() client.SubResourceWriter { return mortalStatus{m.Client.Status(), m} }
-
-type mortalStatus struct {
-	client.SubResourceWriter
-
-	owner *mortal
-}
-
-func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
-	if err := m.owner.write(); err != nil {
-		return err
-	}
-	return m.SubResourceWriter.Update(ctx, object, opts...)
+	return interceptor.NewClient(c, interceptor.Funcs{
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			return write(func() error { return c.Apply(ctx, o, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return write(func() error { return c.Delete(ctx, o, opts...) })
+		},
+		SubResourceUpdate: func(
+			ctx context.Context, c client.Client, kind string, o client.Object, opts ...client.SubResourceUpdateOption,
+		) error {
+			return write(func() error { return c.SubResource(kind).Update(ctx, o, opts...) })
+		},
+	})
 }
 
 // The controller is killed after its first write, its second, and so on. Each time, one without any
 // state follows. The rotation still ends, and no peer mistrusts another.
 func TestKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	p := newPeers(t, startPlane(t), three...)
-	annotate(t, p.client, rotateCA, "now")
+	direct := rig.Must(client.NewWithWatch(startShared(t).Config, client.Options{Scheme: known(t)}))
+	p.annotate(t, rotateCA, "now")
 	const most = 14
 	var kills int
 	for round, begun := 0, time.Now(); ; round++ {
-		one := &mortal{Client: p.client}
-		one.left.Store(int64(round % most))
-		status, err := p.step(newSet(t, one, p.confirmations))
+		one := place{mortal(direct, round%most), p.namespace}
+		status, err := p.step(one.newSet(t, p.confirmations, certificates.Options{}))
 		if errors.Is(err, errKilled) {
 			kills++
 			continue
@@ -276,6 +254,6 @@ func TestKilledAtEveryStep(t *testing.T) {
 		}
 	}
 	t.Logf("killed %d times", kills)
-	p.until(newSet(t, p.client, p.confirmations), "what is left is swept", stable(2))
-	assertOneKey(t, p.client)
+	p.until(p.set(), "what is left is swept", stable(2))
+	p.assertOneKey(t)
 }

@@ -1,6 +1,7 @@
 package certificates_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
@@ -28,9 +30,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
-
-// namespace is that of the test that runs. Tests with startPlane share an API server and cert-manager.
-var namespace = metav1.NamespaceDefault
 
 const (
 	setName    = "watcher"
@@ -54,9 +53,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// place is a namespace for one test. All tests share an API server and cert-manager.
+type place struct {
+	client.Client
+
+	namespace string
+}
+
 var (
-	shared *certmanager.Process
-	planes int
+	shared    *certmanager.Process
+	startOnce sync.Once
+	places    atomic.Int32
 )
 
 // startShared starts the API server of all tests, also with the definitions of cert-management.
@@ -66,53 +73,39 @@ func startShared(t testing.TB) *apiserver.ControlPlane {
 }
 
 // startPlane starts cert-manager, and makes a namespace for a test.
-func startPlane(t testing.TB) client.Client {
+func startPlane(t testing.TB) place {
 	t.Helper()
 	plane := startShared(t)
-	if shared == nil {
-		process, err := certmanager.Start(t.Context(), plane.Kubeconfig, certmanager.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared = process
-	}
-	newNamespace(t, plane)
-	return plane.Client
+	startOnce.Do(func() {
+		shared = rig.Must(certmanager.Start(context.WithoutCancel(t.Context()), plane.Kubeconfig, certmanager.Options{}))
+	})
+	return newPlace(t, plane.Client)
 }
 
-func newNamespace(t testing.TB, plane *apiserver.ControlPlane) {
+func newPlace(t testing.TB, c client.Client) place {
 	t.Helper()
-	planes++
-	namespace = fmt.Sprint("test-", planes)
-	t.Cleanup(func() { namespace = metav1.NamespaceDefault })
-	if err := plane.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
-		t.Fatal(err)
-	}
+	at := place{c, fmt.Sprint("test-", places.Add(1))}
+	rig.NoError(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: at.namespace}}))
+	return at
 }
 
 func known(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known), v1beta2.AddToScheme(known)))
 	return known
 }
 
-func newSet(
-	t testing.TB, c client.Client, unconfirmed func(string, []core.RuntimeID) []core.RuntimeID,
-	recorder ...events.EventRecorder,
+func (at place) newSet(
+	t testing.TB, unconfirmed func(string, []core.RuntimeID) []core.RuntimeID, opts certificates.Options,
 ) *certificates.Certificates {
 	t.Helper()
-	opts := certificates.Options{Propagation: propagation}
-	if len(recorder) > 0 {
-		opts.Recorder = recorder[0]
+	if opts.Propagation == 0 {
+		opts.Propagation = propagation
 	}
-	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
+	set, err := certificates.New(at.Client, types.NamespacedName{Namespace: at.namespace, Name: setName}, []string{serverName},
 		unconfirmed, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, err)
 	return set
 }
 
@@ -159,8 +152,9 @@ func ensured(t *testing.T, set *certificates.Certificates, r certificates.Runtim
 // peers are two listeners and the agents of some runtimes, as they verify each other. Each has loaded
 // a Secret of the control plane: the second listener late, and an agent that is frozen not at all.
 type peers struct {
+	place
+
 	t       *testing.T
-	client  client.Client
 	servers [2]map[string][]byte
 	noticed time.Time // when the second listener began to be behind
 	loaded  map[core.RuntimeID]map[string][]byte
@@ -169,10 +163,10 @@ type peers struct {
 	cutOff core.RuntimeID
 }
 
-func newPeers(t *testing.T, c client.Client, ids ...core.RuntimeID) *peers {
+func newPeers(t *testing.T, at place, ids ...core.RuntimeID) *peers {
 	t.Helper()
-	p := &peers{t: t, client: c, loaded: map[core.RuntimeID]map[string][]byte{}}
-	set := newSet(t, c, p.confirmations)
+	p := &peers{place: at, t: t, loaded: map[core.RuntimeID]map[string][]byte{}}
+	set := p.set()
 	bootstrapped(t, set)
 	p.servers = [2]map[string][]byte{p.published(set), p.published(set)}
 	for _, id := range ids {
@@ -180,6 +174,12 @@ func newPeers(t *testing.T, c client.Client, ids ...core.RuntimeID) *peers {
 	}
 	p.check()
 	return p
+}
+
+// set returns the certificates that wait for these peers.
+func (p *peers) set() *certificates.Certificates {
+	p.t.Helper()
+	return p.newSet(p.t, p.confirmations, certificates.Options{})
 }
 
 // confirmations returns the runtimes that have not loaded the CA with that fingerprint.
@@ -198,9 +198,7 @@ func (p *peers) confirmations(fingerprint string, ids []core.RuntimeID) (waiting
 func (p *peers) published(set *certificates.Certificates) map[string][]byte {
 	p.t.Helper()
 	var secret corev1.Secret
-	if err := p.client.Get(p.t.Context(), set.ListenerSecret(), &secret); err != nil {
-		p.t.Fatal(err)
-	}
+	rig.NoError(p.t, p.Get(p.t.Context(), set.ListenerSecret(), &secret))
 	return secret.Data
 }
 
@@ -220,7 +218,7 @@ func (p *peers) step(set *certificates.Certificates) (certificates.Status, error
 		}
 	}
 	p.check()
-	whole := newSet(p.t, p.client, p.confirmations) // The client of set may fail.
+	whole := p.set() // The client of set may fail.
 	for id := range p.loaded {
 		issued, err := whole.EnsureRuntime(p.t.Context(), certificates.Runtime{ID: id, Domain: domainOf(id)})
 		if done(p.t, err) && issued.Ready && id != p.frozen {
@@ -260,18 +258,16 @@ const (
 	rotateCA      = "operator.kyma-project.io/rotate-ca"
 )
 
-func annotate(t *testing.T, c client.Client, key, value string) {
+func (at place) annotate(t *testing.T, key, value string) {
 	t.Helper()
 	var issuer client.Object = &certv1.Issuer{}
-	if _, ok := c.(interface{ IssuesBothUsages() bool }); ok {
+	if _, ok := at.Client.(interface{ IssuesBothUsages() bool }); ok {
 		issuer = ofGardener("Issuer")
 	}
-	issuer.SetNamespace(namespace)
+	issuer.SetNamespace(at.namespace)
 	issuer.SetName(clientsIssuer)
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
-	if err := c.Patch(t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, at.Patch(t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)))
 }
 
 // until reconciles until the status is as wanted, and returns it.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,7 +22,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -32,38 +30,13 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// TestChainOverNATS installs agents that send through a NATS server. The server has the certificate
-// of a listener, and loads new ones. After the rotation it is killed, so that each connection is made
-// with the new certificates.
-func TestChainOverNATS(t *testing.T) {
-	settings := map[string]string{"TRANSPORT": "nats", "HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms", "CANARY_INTERVAL": "1s"}
-	w := newWorld(t, settings, []core.Manager{steady}, stays)
-	w.eventuallyCalls(stays, "default."+string(steady), "canary")
-	w.reaches(stays, steady, "first", labels(steady))
-	configuration := metav1.ObjectMeta{Name: installation.Name}
-	w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: configuration}, patience)
-	w.settled(stays)
-	flow := rig.StartFlow(t, &w.record.Arrivals, stays, steady, 100*time.Millisecond,
-		func(ctx context.Context, name string) error { return w.create(ctx, stays, name, labels(steady)) })
-	w.rotation(stays)
-	before := flow.Count()
-	w.restart()
-	w.reaches(stays, steady, "last", labels(steady))
-	flow.Settle(patience, rig.Window{To: before})
-	w.installChart(stays)
-	w.reaches(stays, steady, "by-chart", labels("by-chart"))
-	if _, err := w.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: goes, Domain: operatorDomain}); err == nil {
-		t.Error("a runtime gets a certificate with the name of the operator")
-	}
-}
-
-// installChart installs the agent of the chart beside the other one, with its Secret. It watches for
-// steady what no webhook does.
-func (w *world) installChart(id core.RuntimeID) {
+// installChart installs the agent of the chart beside the other one, with its Secret. It watches what
+// no webhook does.
+func (w *world) installChart() {
 	w.t.Helper()
 	const watchers = `informer.watchers=[{"metadata":{"name":"by-chart","namespace":"kcp-system"},"spec":{"manager":"my-operator",` +
 		`"resourceToWatch":{"group":"","version":"v1","resource":"configmaps"},"labelsToWatch":{"watched-by":"by-chart"}}}]`
-	in := w.runtimes[id]
+	in := w.runtime
 	rig.Kubectl(w.t, "--kubeconfig", in.Kubeconfig, "create", "namespace", "by-chart")
 	var secret corev1.Secret
 	w.must(in.Client.Get(w.t.Context(), client.ObjectKey{Namespace: installation.Name, Name: "runtime-watcher-tls"}, &secret))
@@ -90,7 +63,7 @@ func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Ha
 		w.t.Errorf("docs/platforms/nats.md has other users than\n%s", users)
 	}
 	text = strings.NewReplacer(`"/data"`, `"`+w.broker.Dir+`/data"`, `_file: "`, `_file: "`+w.broker.Dir+"/").Replace(text)
-	w.broker.Write("nats.conf", fmt.Appendf(nil, "listen: %q\n%s", w.addr, text))
+	w.broker.Write("nats.conf", fmt.Appendf(nil, "listen: %q\n%s", w.broker.Addr, text))
 	loaded := map[string][]byte{}
 	w.eventually("the NATS server has key material", func() bool { return w.load(loaded) })
 	w.broker.Launch()
@@ -105,7 +78,7 @@ func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Ha
 			}
 		}
 	})
-	conn := rig.Must(connectOperator("tls://"+w.addr, w.operatorKeys(), func(o *nats.Options) error {
+	conn := rig.Must(connectOperator("tls://"+w.broker.Addr, w.operatorKeys(), func(o *nats.Options) error {
 		o.TLSConfig.ServerName = host // It is at an address here.
 		return nil
 	}))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,18 +20,17 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -49,86 +49,70 @@ const (
 	propagation = 4 * time.Second
 )
 
-// world is a control plane with an operator, and some runtimes.
+// world is a control plane with an operator and one runtime.
 type world struct {
 	t        *testing.T
 	settings map[string]string // of the agent
 	scheme   *runtime.Scheme
 	plane    *apiserver.ControlPlane
-	addr     string
-	broker   *rig.BrokerNode // With TRANSPORT=nats.
+	broker   *rig.BrokerNode
 	fleet    *fleet.Fleet
 	set      *certificates.Certificates
-	record   record
+	record   rig.Arrivals
+	gets     atomic.Int32 // of the certificates, and of their Secrets
 
-	runtimes map[core.RuntimeID]*member
-	ctx      context.Context //nolint:containedctx // That of its life.
-	work     sync.WaitGroup
+	runtime *apiserver.ControlPlane
+	node    *node.Node
+	ctx     context.Context //nolint:containedctx // That of its life.
+	work    sync.WaitGroup
 
-	mu     sync.Mutex
-	states map[core.RuntimeID]installation.Status
+	mu       sync.Mutex
+	state    installation.Status
+	reported int
 }
 
-func (w *world) deployment() types.NamespacedName {
+func deployment() types.NamespacedName {
 	return types.NamespacedName{Namespace: installation.Name, Name: installation.Name}
 }
 
-// member is a runtime with an API server of its own.
-type member struct {
-	*apiserver.ControlPlane
-
-	node *node.Node
-}
-
-// newWorld installs the agents into a namespace of their own, and watches objects in the namespace
-// default for steady.
-func newWorld(t *testing.T, settings map[string]string, managers []core.Manager, ids ...core.RuntimeID) *world {
+// newWorld installs the agent into a namespace of its own, and watches objects in the namespace
+// default.
+func newWorld(t *testing.T, settings map[string]string) *world {
 	t.Helper()
 	rig.SkipShort(t)
-	w := &world{settings: settings}
-	w.t, w.scheme, w.addr = t, runtime.NewScheme(), rig.Address(rig.FreePort(t))
-	if settings["TRANSPORT"] == "nats" {
-		w.broker = rig.NewBrokerNode(t, "broker", "")
-		w.addr = w.broker.Addr
-	}
-	w.runtimes, w.states = map[core.RuntimeID]*member{}, map[core.RuntimeID]installation.Status{}
+	w := &world{t: t, settings: settings, scheme: runtime.NewScheme()}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
-	nodes := make([]*node.Node, len(ids)) // First of all, as they may skip the test.
-	for i := range ids {
-		nodes[i] = node.New(t, node.Options{
-			Images: map[string]string{image: rig.Build(t, "cmd/agent")}, Hosts: map[string]string{host + ":443": w.addr},
-		})
-	}
+	w.broker = rig.NewBrokerNode(t, "broker", "")
+	// First of all, as it may skip the test.
+	w.node = node.New(t, node.Options{
+		Images: map[string]string{image: rig.Build(t, "cmd/agent")}, Hosts: map[string]string{host + ":443": w.broker.Addr},
+	})
 	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 	})
-	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
-	for i, id := range ids {
-		m := &member{apiserver.StartT(t, apiserver.Options{APIServerArgs: nodes[i].APIServerArgs()}), nodes[i]}
-		m.node.Start(m.ControlPlane)
-		w.runtimes[id] = m
-	}
+	w.runtime = apiserver.StartT(t, apiserver.Options{APIServerArgs: w.node.APIServerArgs()})
+	w.node.Start(w.runtime)
 	var stop context.CancelFunc
 	w.ctx, stop = context.WithCancel(context.Background())
 	t.Cleanup(func() {
 		stop()
 		w.work.Wait()
 	})
-	w.operate(managers)
-	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady)))
-	for _, id := range ids {
-		w.represent(id)
-	}
-	w.installed(ids...)
-	w.settled(ids...)
+	pinning, source := w.operate()
+	// The definitions of cert-manager come after the start of the operator.
+	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
+	w.consume(pinning, map[core.Manager]core.Handler{steady: source})
+	w.must(w.plane.Client.Create(t.Context(), newWatcher()))
+	w.setKubeconfig(rig.Must(os.ReadFile(w.runtime.Kubeconfig)))
+	rig.AddRuntime(t, w.plane, string(stays), rig.RuntimeDomain(stays))
+	w.waitFor(installation.Ready, "")
+	w.settled()
 	return w
 }
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, err)
 }
 
 func (w *world) eventually(what string, condition func() bool) {
@@ -137,42 +121,40 @@ func (w *world) eventually(what string, condition func() bool) {
 }
 
 // operate runs the parts of an operator: the Watcher controller, the reconciler of runtimes, and a
-// listener. Deliveries of the listener reconcile runtimes. ConfigMaps with the annotation skr-domain
-// represent runtimes.
-func (w *world) operate(managers []core.Manager) {
+// controller with the source of its events. ConfigMaps with the annotation skr-domain represent
+// runtimes.
+func (w *world) operate() (pinning core.Verifier, source core.Handler) {
 	w.t.Helper()
 	mgr := rig.NewManager(w.t, w.plane.Config, w.scheme)
 	w.must(watcher.SetUp(mgr, watcher.Options{Routing: watcher.NoRouting}))
-	var err error
-	w.fleet, err = fleet.New(fleet.Options{})
-	w.must(err)
-	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
-		[]string{host, operatorDomain},
-		certificates.FromFleet(w.fleet, time.Millisecond),
-		certificates.Options{Propagation: propagation})
-	w.must(err)
+	w.fleet = rig.Must(fleet.New(fleet.Options{}))
+	w.set = rig.Must(certificates.New(w.counting(), types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
+		[]string{host, operatorDomain}, certificates.FromFleet(w.fleet, time.Millisecond),
+		certificates.Options{Propagation: propagation}))
 	w.must(w.addRuntimes(mgr))
-	known, err := controllerruntime.NewRuntimes(w.ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
-	w.must(err)
-	handlers := map[core.Manager]core.Handler{}
-	for _, manager := range managers {
-		source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
-			Elected: mgr.Elected(), Handled: w.record.Delivered,
-		})
-		handlers[manager] = source
-		w.must(ctrl.NewControllerManagedBy(mgr).Named(string(manager)).WatchesRawSource(source).
-			Complete(reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
-				w.record.add(manager, r.Name)
-				return reconcile.Result{}, nil
-			})))
-	}
+	known := rig.Must(controllerruntime.NewRuntimes(w.ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
+	events := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
+		Elected: mgr.Elected(), Handled: w.record.Delivered,
+	})
+	w.must(ctrl.NewControllerManagedBy(mgr).Named(string(steady)).WatchesRawSource(events).
+		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		})))
 	w.run(mgr.Start)
-	if w.broker == nil {
-		w.listen(listener.SANPinning(known), handlers)
-	} else {
-		w.consume(listener.SANPinning(known), handlers)
-	}
+	return listener.SANPinning(known), events
+}
+
+// counting returns a client for the certificates, which counts what they read.
+func (w *world) counting() client.Client {
+	w.t.Helper()
+	direct := rig.Must(client.NewWithWatch(w.plane.Config, client.Options{Scheme: w.scheme}))
+	return interceptor.NewClient(direct, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			w.gets.Add(1)
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
 }
 
 func (w *world) run(start func(context.Context) error) {
@@ -183,6 +165,7 @@ func (w *world) run(start func(context.Context) error) {
 	})
 }
 
+// addRuntimes keeps the agents. Nothing is due by time within an hour.
 func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	installer, err := installation.New(image, host+":443", installation.Options{
 		Settings: w.settings,
@@ -203,75 +186,58 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	}, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect, w.set, installer,
-		runtimes.Options{
-			Interval: time.Hour, Retry: 300 * time.Millisecond, Fleet: w.fleet,
-			Report: func(_ context.Context, object client.Object, status installation.Status) error {
+	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect, w.set, installer, runtimes.Options{
+		Interval: time.Hour, Retry: 300 * time.Millisecond, Fleet: w.fleet,
+		Kubeconfigs: runtimes.KubeconfigSecrets{Namespace: rig.Namespace, Label: "runtime"},
+		Report: func(_ context.Context, object client.Object, status installation.Status) error {
+			if object.GetName() == string(stays) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
-				w.states[core.RuntimeID(object.GetName())] = status
-				return nil
-			},
-		})
-}
-
-// listen starts the listener, with the Secret that the certificates publish.
-func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
-	w.t.Helper()
-	material, err := keysource.NewSecret(w.plane.Client, w.set.ListenerSecret(), keys.FilesOptions{Poll: 200 * time.Millisecond})
-	w.must(err)
-	w.run(material.Start)
-	peers := listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{})
-	l, err := listener.New(peers, pinning, handlers, listener.Options{
-		Addr: w.addr, TLS: keys.ServerTLSConfig(material), Fleet: w.fleet,
+				w.state = status
+				w.reported++
+			}
+			return nil
+		},
 	})
-	w.must(err)
-	w.run(l.Start)
-	w.eventually("the listener is ready", func() bool { return l.Ready() == nil })
 }
 
-// represent creates the object that represents a runtime.
-func (w *world) represent(id core.RuntimeID) {
+// setKubeconfig writes the Secret with the kubeconfig of the runtime.
+func (w *world) setKubeconfig(content []byte) {
 	w.t.Helper()
-	kubeconfig, err := os.ReadFile(w.runtimes[id].Kubeconfig)
-	w.must(err)
-	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: rig.Namespace,
-			Name:      "kubeconfig-" + string(id),
-		}, Data: map[string][]byte{"config": kubeconfig},
-	}))
-	rig.AddRuntime(w.t, w.plane, string(id), rig.RuntimeDomain(id))
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: rig.Namespace, Name: "kubeconfig-" + string(stays), Labels: map[string]string{"runtime": string(stays)},
+	}, Data: map[string][]byte{"config": content}}
+	if err := w.plane.Client.Create(w.t.Context(), secret); err != nil {
+		w.must(w.plane.Client.Update(w.t.Context(), secret))
+	}
 }
 
-func (w *world) installed(ids ...core.RuntimeID) {
+func (w *world) last() (status installation.Status, reported int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state, w.reported
+}
+
+// waitFor waits for the state of the installation, and for its reason, if there is one.
+func (w *world) waitFor(state installation.State, reason string) {
 	w.t.Helper()
-	var last map[core.RuntimeID]installation.Status
 	defer func() {
-		if w.t.Failed() {
-			w.t.Logf("states: %+v", last)
+		if last, _ := w.last(); w.t.Failed() {
+			w.t.Logf("last status: %+v", last)
 		}
 	}()
-	w.eventually("all agents are installed", func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		last = w.states
-		for _, id := range ids {
-			if w.states[id].State != installation.Ready {
-				return false
-			}
-		}
-		return true
+	w.eventually("the installation is "+string(state)+" "+reason, func() bool {
+		last, _ := w.last()
+		return last.State == state && (reason == "" || last.Reason == reason)
 	})
 }
 
 // settled returns when all replicas are of the newest Deployment, and the old ones gone.
-func (w *world) settled(ids ...core.RuntimeID) {
+func (w *world) settled() (pods []node.Pod) {
 	w.t.Helper()
-	for _, id := range ids {
-		w.eventually("both replicas of "+string(id)+" are ready", func() bool {
-			pods := w.runtimes[id].node.Pods(w.deployment())
-			return len(pods) == 2 && pods[0].Ready && pods[1].Ready && !pods[0].Ending && !pods[1].Ending
-		})
-	}
+	w.eventually("both replicas are ready", func() bool {
+		pods = w.node.Pods(deployment())
+		return len(pods) == 2 && pods[0].Ready && pods[1].Ready && !pods[0].Ending && !pods[1].Ending
+	})
+	return pods
 }

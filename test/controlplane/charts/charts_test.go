@@ -67,10 +67,7 @@ func templateIn(t *testing.T, namespace, chart string, values ...string) (string
 // informerValues set what deploy/example-informer sets.
 func informerValues(t *testing.T) []string {
 	t.Helper()
-	watcher, err := yaml.YAMLToJSON(test.Read(t, "deploy/example-informer/watchers.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	watcher := rig.Must(yaml.YAMLToJSON(test.Read(t, "deploy/example-informer/watchers.yaml")))
 	return append(exampleValues(), "managers=null", "source=informer", "informer.watchers=["+string(watcher)+"]")
 }
 
@@ -161,9 +158,7 @@ func parseWatchers(t *testing.T, value any) {
 			continue
 		}
 		var watchers map[string]any
-		if err := yaml.Unmarshal([]byte(variable["value"].(string)), &watchers); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, yaml.Unmarshal([]byte(variable["value"].(string)), &watchers))
 		if watchers["kind"] == "Watcher" {
 			watchers = map[string]any{"kind": "WatcherList", "items": []any{watchers}}
 		}
@@ -193,9 +188,7 @@ func TestControlPlaneIsThatOfKustomize(t *testing.T) {
 	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/controlplane"))
 	for path, text := range copies(t) {
 		if *update {
-			if err := os.WriteFile(filepath.Join(test.Root(), path), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			rig.NoError(t, os.WriteFile(filepath.Join(test.Root(), path), []byte(text), 0o644))
 		} else if string(test.Read(t, path)) != text {
 			t.Errorf("%s is out of date: go test ./test/controlplane/charts -update copies it", path)
 		}
@@ -323,10 +316,7 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 func TestVariablesOfTheChartAreRefused(t *testing.T) {
 	for _, values := range [][]string{exampleValues(), informerValues(t)} {
 		deployment := objects(t, render(t, agent, values...))["Deployment runtime-watcher"]
-		text, err := yaml.Marshal(deployment)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := rig.Must(yaml.Marshal(deployment))
 		_, list, _ := strings.Cut(string(text), "env:\n")
 		for _, name := range regexp.MustCompile(`(?m)^ +name: ([A-Z_]+)$`).FindAllStringSubmatch(list, -1) {
 			if out, err := template(t, agent, append(values, "env."+name[1]+"=x")...); err == nil || !strings.Contains(out, name[1]) {
@@ -360,9 +350,7 @@ func TestServerAccepts(t *testing.T) {
 func apply(t *testing.T, kubeconfig, name, text string, flags ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	args := []string{"--kubeconfig", kubeconfig, "apply", "--server-side", "--validate=strict", "-f", file}
 	out := rig.Kubectl(t, append(args, flags...)...)
 	if n := strings.Count(out, "serverside-applied"); n != len(objects(t, text)) {

@@ -10,14 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -46,43 +42,34 @@ func copyManifests(t *testing.T, settings ...string) (folder string) {
 	return folder
 }
 
-// TestDeploy applies the manifests with kubectl alone, from a folder that needs nothing of the repository.
+// TestDeploy applies the manifests with kubectl alone, from a folder that needs nothing of the
+// repository. They are those of Install, so what it tests of its agents holds for these.
 func TestDeploy(t *testing.T) {
-	runtime := startRuntime(t)
-	example := copyManifests(t)
-	accepted(t, runtime, "deploy/agent", "deploy/example", example)
+	runtime := rig.SharedAPIServer(t, apiserver.Options{})
+	example, informer := copyManifests(t), copyManifests(t, "SOURCE=informer")
+	accepted(t, runtime, "deploy/agent", "deploy/example", example, "deploy/example-informer", informer)
 	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.Name,
 		"-o", "name"); objects != "" {
 		t.Fatalf("a dry run has created %s", objects)
 	}
-	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime, example) })
-	t.Run("webhook configuration", func(t *testing.T) { webhookConfigurationIsPrinted(t, runtime) })
-	t.Run("the same as Install", func(t *testing.T) {
-		installAppliesTheSame(t, runtime, example, false, watchFor("my-operator"))
-	})
-	t.Run("rights", func(t *testing.T) { canaryMayPatchOneLease(t, runtime) })
-}
-
-// TestDeployInformer does so with an agent that watches. An agent runs with the settings and the
-// rights of the manifests.
-func TestDeployInformer(t *testing.T) {
-	runtime := startRuntime(t)
-	example := copyManifests(t, "SOURCE=informer")
-	accepted(t, runtime, "deploy/example-informer", example)
 	podsAreRestricted(t, runtime, example)
-	var deployment appsv1.Deployment
-	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
-		t.Fatal(err)
-	}
-	watched := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "watched", Labels: map[string]string{"watched": "true"}},
-		Spec:       deployment.Spec,
-	}
-	watched.Spec.Selector = &metav1.LabelSelector{MatchLabels: deployment.Spec.Template.Labels}
-	watchesWithItsSettings(t, runtime, &deployment, "my-operator\n", watched)
+	webhookConfigurationIsPrinted(t, runtime)
+	installAppliesTheSame(t, runtime, example, false, watchFor("my-operator"))
+	removeAll(t, runtime)
+	podsAreRestricted(t, runtime, informer)
 	deployments := watchFor("my-operator")
 	deployments.Resource.Group, deployments.Resource.Resource = "apps", "deployments"
-	installAppliesTheSame(t, runtime, example, true, deployments)
+	installAppliesTheSame(t, runtime, informer, true, deployments)
+}
+
+// removeAll removes all objects from the namespace, which stays.
+func removeAll(t *testing.T, runtime *apiserver.ControlPlane) {
+	t.Helper()
+	for _, kind := range kinds() {
+		object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1]}}
+		rig.NoError(t, runtime.Client.DeleteAllOf(t.Context(), object, client.InNamespace(installation.Name),
+			client.MatchingLabels{"app.kubernetes.io/name": installation.Name}))
+	}
 }
 
 // accepted applies folders as a dry run.
@@ -103,18 +90,12 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane
 	t.Helper()
 	folder := t.TempDir()
 	ca, file := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "webhook.yaml")
-	if err := os.WriteFile(ca, rig.NewPKI(t).CA.PEM, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, os.WriteFile(ca, rig.NewPKI(t).CA.PEM, 0o600))
 	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "webhook-configuration", "--ca-cert", ca,
 		"--manager", "my-operator", "--resource", "apps/v1/deployments", "--canary", "runtime-watcher/runtime-watcher-canary")
 	text, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, err)
+	rig.NoError(t, os.WriteFile(file, text, 0o600))
 	out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-f", file)
 	if want := "validatingwebhookconfiguration.admissionregistration.k8s.io/runtime-watcher serverside-applied\n"; out != want {
 		t.Errorf("kubectl printed %q, want %q", out, want)
@@ -128,9 +109,7 @@ func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example st
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", example)
 	var deployment appsv1.Deployment
-	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, runtime.Client.Get(t.Context(), key(installation.Name), &deployment))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: installation.Name, Name: "judged"},
 		Spec:       deployment.Spec.Template.Spec,
@@ -155,9 +134,7 @@ func installAppliesTheSame(
 	byHand := objects(t, runtime)
 	installer, err := installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
 		installation.Options{Informer: informer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, err)
 	if _, err := installer.Install(t.Context(), installation.Runtime{
 		ID: "runtime-1", Client: runtime.Client, Watches: []watch.Watch{watched},
 		Secret: newSecretOfOnePair(t, "runtime-1", installation.Name),
@@ -165,6 +142,16 @@ func installAppliesTheSame(
 		t.Fatal(err)
 	}
 	installed := objects(t, runtime)
+	// The API server enforces these rights.
+	want := []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+		ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
+	}}
+	if role := (&rbacv1.Role{}); !informer {
+		if err := runtime.Client.Get(t.Context(), key("runtime-watcher-canary"), role); err != nil || !cmp.Equal(want, role.Rules) {
+			t.Errorf("the canary has the rights %v (%v), want to patch its Lease", role.Rules, err)
+		}
+	}
 	delete(installed, "Secret/"+secretName)
 	delete(installed, "ConfigMap/runtime-watcher-managers")
 	for _, all := range []map[string]map[string]any{byHand, installed} {
@@ -183,25 +170,19 @@ func installAppliesTheSame(
 func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[string]any {
 	t.Helper()
 	found := map[string]map[string]any{}
-	for _, kind := range kinds() {
-		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
-		if err := runtime.Client.List(t.Context(), list, client.InNamespace(installation.Name)); err != nil {
-			t.Fatal(err)
+	for _, item := range listed(t, runtime.Client) {
+		if item.GetNamespace() != installation.Name {
+			continue
 		}
-		for _, item := range list.Items {
-			if item.GetLabels()["app.kubernetes.io/name"] != installation.Name {
-				continue // Every namespace has some of its own.
-			}
-			for _, counted := range []string{"managedFields", "resourceVersion", "generation"} {
-				unstructured.RemoveNestedField(item.Object, "metadata", counted)
-			}
-			unstructured.RemoveNestedField(item.Object, "metadata", "annotations", "operator.kyma-project.io/installed-by")
-			if len(item.GetAnnotations()) == 0 {
-				unstructured.RemoveNestedField(item.Object, "metadata", "annotations")
-			}
-			sortEnv(item.Object)
-			found[item.GetKind()+"/"+item.GetName()] = item.Object
+		for _, counted := range []string{"managedFields", "resourceVersion", "generation"} {
+			unstructured.RemoveNestedField(item.Object, "metadata", counted)
 		}
+		unstructured.RemoveNestedField(item.Object, "metadata", "annotations", "operator.kyma-project.io/installed-by")
+		if len(item.GetAnnotations()) == 0 {
+			unstructured.RemoveNestedField(item.Object, "metadata", "annotations")
+		}
+		sortEnv(item.Object)
+		found[item.GetKind()+"/"+item.GetName()] = item.Object
 	}
 	var role rbacv1.ClusterRole
 	if err := runtime.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher-informer"}, &role); err == nil {
@@ -249,47 +230,6 @@ func kinds() [][2]string {
 		{"rbac.authorization.k8s.io/v1", "Role"},
 		{"rbac.authorization.k8s.io/v1", "RoleBinding"},
 	}
-}
-
-// canaryMayPatchOneLease wants no rights of the service account beyond those of all users, except
-// for the lease.
-func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
-	t.Helper()
-	var role rbacv1.Role
-	if err := runtime.Client.Get(t.Context(), key("runtime-watcher-canary"), &role); err != nil {
-		t.Fatal(err)
-	}
-	want := []rbacv1.PolicyRule{{
-		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
-		ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
-	}}
-	if diff := cmp.Diff(want, role.Rules); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
-	config := rest.CopyConfig(runtime.Config)
-	config.Impersonate.UserName = "system:serviceaccount:" + installation.Name + ":" + installation.Name
-	agent, err := client.New(config, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"agent"}}`))
-	lease, other := newLease("runtime-watcher-canary"), newLease("other")
-	if err := runtime.Client.Create(t.Context(), other.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
-	rig.Eventually(t, patience, "the canary can patch its Lease", func() bool {
-		return agent.Patch(t.Context(), lease.DeepCopy(), patch) == nil
-	})
-	if err := agent.Patch(t.Context(), other, patch); !apierrors.IsForbidden(err) {
-		t.Errorf("the canary patches another Lease: %v", err)
-	}
-	if err := agent.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); !apierrors.IsForbidden(err) {
-		t.Errorf("the canary reads its Lease: %v", err)
-	}
-}
-
-func newLease(name string) *coordinationv1.Lease {
-	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: installation.Name, Name: name}}
 }
 
 func key(name string) client.ObjectKey {

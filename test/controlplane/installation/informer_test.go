@@ -1,22 +1,16 @@
 package installation
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -55,32 +49,23 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	tenant := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: w.namespace + "-tenant", Labels: map[string]string{"tenant": "yes"},
 	}}
-	watchesWithItsSettings(t, plane, w.deployment(), w.managers(), tenant, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+	w.watchesWithItsSettings(plane, tenant, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: tenant.Name, Name: "watched", Labels: map[string]string{"informer": "yes"},
 	}})
 	before := w.versions()
 	w.install()
-	if diff := cmp.Diff(before, w.versions()); diff != "" {
-		t.Errorf("a second time changes something (-before +after):\n%s", diff)
-	}
+	same(t, "a second time changes something", before, w.versions())
 	w.opts.Informer = false
 	w.runtime.Watches = []watch.Watch{watchFor("first")}
 	w.runtime.Secret = newSecret(t, w.namespace, w.namespace)
 	w.opts.Replicas = 2
 	w.install()
-	w.rollout(appsv1.DeploymentStatus{
-		Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
-		Conditions: []appsv1.DeploymentCondition{{
-			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
-		}},
-	})
+	w.rollout(stalled())
 	if status := w.install(); status.State != installation.Failed || w.webhooks() != nil {
 		t.Errorf("%+v with webhooks %v, want none while only the informer answers", status, w.webhooks())
 	}
 	w.installed()
-	if diff := cmp.Diff(withWebhook, names(w.versions())); diff != "" {
-		t.Errorf("after the return to the webhook (-before +after):\n%s", diff)
-	}
+	same(t, "after the return to the webhook", withWebhook, names(w.versions()))
 	if w.role() != nil {
 		t.Error("the rights of the informer are still there")
 	}
@@ -107,22 +92,14 @@ func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.Contr
 	if writes := k.since(); writes != nil {
 		t.Errorf("writes without a change: %v", writes)
 	}
-	if diff := cmp.Diff([]string{"ClusterRole", "Deployment"}, k.readSince()); diff != "" {
-		t.Errorf("reads (-want +got):\n%s", diff)
-	}
+	same(t, "reads", []string{"ClusterRole", "Deployment"}, k.readSince())
 	role := k.role()
 	want := slices.Clone(role.Rules)
 	role.Rules[0].Verbs = []string{"list"}
-	if err := k.client.Update(t.Context(), role); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, k.client.Update(t.Context(), role))
 	k.look()
-	if diff := cmp.Diff(want, k.role().Rules); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
-	if err := k.client.Delete(t.Context(), k.role()); err != nil {
-		t.Fatal(err)
-	}
+	same(t, "rules", want, k.role().Rules)
+	rig.NoError(t, k.client.Delete(t.Context(), k.role()))
 	k.look()
 	if k.role() == nil {
 		t.Error("the informer has no rights")
@@ -155,13 +132,9 @@ func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPla
 		t.Errorf("the policy is for pods of %q", app)
 	}
 	role, binding := k.role(), &rbacv1.ClusterRoleBinding{}
-	if err := k.client.Get(t.Context(), client.ObjectKeyFromObject(role), binding); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, k.client.Get(t.Context(), client.ObjectKeyFromObject(role), binding))
 	want := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: k.namespace, Name: "seen"}}
-	if diff := cmp.Diff(want, binding.Subjects); diff != "" {
-		t.Errorf("subjects (-want +got):\n%s", diff)
-	}
+	same(t, "subjects", want, binding.Subjects)
 	if role.Labels["app.kubernetes.io/name"] != "seen" ||
 		role.Annotations["operator.kyma-project.io/installed-by"] != "seen.example.com" {
 		t.Errorf("got %+v, want the names of the options", role.ObjectMeta)
@@ -200,13 +173,11 @@ func (w *world) role() *rbacv1.ClusterRole {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, err)
 	return role
 }
 
-// hasLeastRights compares the rules, and uses them as the agent.
+// hasLeastRights compares the rules, which the API server enforces.
 func (w *world) hasLeastRights() {
 	w.t.Helper()
 	verbs := []string{"list", "watch"}
@@ -215,82 +186,35 @@ func (w *world) hasLeastRights() {
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: verbs},
 		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: verbs},
 	}
-	if diff := cmp.Diff(want, w.role().Rules); diff != "" {
-		w.t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	same(w.t, "rules", want, w.role().Rules)
 }
 
-// watchesWithItsSettings runs an agent with the settings of a Deployment and the token of its
-// account. A change of the last object reconciles. The account can read nothing else.
-func watchesWithItsSettings(
-	t *testing.T, plane *apiserver.ControlPlane, deployment *appsv1.Deployment, managers string, objects ...client.Object,
-) {
-	t.Helper()
-	pod := deployment.Spec.Template.Spec
+// watchesWithItsSettings runs an agent with the settings of the Deployment and the token of its
+// account. A change of the last object reconciles.
+func (w *world) watchesWithItsSettings(plane *apiserver.ControlPlane, objects ...client.Object) {
+	w.t.Helper()
+	pod := w.deployment().Spec.Template.Spec
 	if !*pod.AutomountServiceAccountToken {
-		t.Error("the agent has no token")
+		w.t.Error("the agent has no token")
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deployment.Namespace, Name: pod.ServiceAccountName}}
-	request := &authenticationv1.TokenRequest{}
-	if err := plane.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
-		t.Fatal(err)
-	}
-	refuses(t, plane, request.Status.Token, deployment)
-	dir := t.TempDir()
-	env := map[string]string{
-		"INFORMER_API_SERVER": plane.Config.Host, "INFORMER_TOKEN_FILE": filepath.Join(dir, "token"),
-		"INFORMER_CA_CERT": filepath.Join(dir, "ca.crt"), "KCP_SERVER_NAME": "localhost",
-		"MANAGERS_FILE": filepath.Join(dir, "managers"),
-	}
-	for path, text := range map[string]string{
-		env["INFORMER_TOKEN_FILE"]: request.Status.Token, env["INFORMER_CA_CERT"]: string(plane.Config.CAData),
-		env["MANAGERS_FILE"]: managers,
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	managers := strings.Fields(w.managers())
+	env := map[string]string{"KCP_SERVER_NAME": "localhost", "MANAGERS": strings.Join(managers, ",")}
+	rig.UseAccount(w.t, plane, client.ObjectKey{Namespace: w.namespace, Name: pod.ServiceAccountName}, "INFORMER", env)
 	for _, variable := range pod.Containers[0].Env {
 		if slices.Contains([]string{"SOURCE", "WATCHERS", "EXCLUDED_NAMESPACES"}, variable.Name) {
 			env[variable.Name] = strings.ReplaceAll(variable.Value, "$$", "$")
 		}
 	}
-	var named []core.Manager
-	for name := range strings.FieldsSeq(managers) {
-		named = append(named, core.Manager(name))
-	}
-	pki := rig.NewPKI(t)
-	control := rig.StartPlane(t, pki, rig.PlaneOptions{}, named...)
-	agent := rig.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
+	pki := rig.NewPKI(w.t)
+	control := rig.StartPlane(w.t, pki, rig.PlaneOptions{}, core.Manager(managers[0]), core.Manager(managers[1]))
+	agent := rig.StartAgent(w.t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
 		rig.AgentOptions{Env: env})
 	defer agent.Kill()
 	for _, object := range objects {
-		if err := plane.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(w.t, plane.Client.Create(w.t.Context(), object))
 	}
 	watched := client.ObjectKeyFromObject(objects[len(objects)-1])
-	rig.Eventually(t, patience, "a reconcile", func() bool {
+	rig.Eventually(w.t, patience, "a reconcile", func() bool {
 		return len(control.Started(rig.Look{Runtime: "runtime-1", Object: watched})) > 0
 	})
-}
-
-// refuses checks that the account can read nothing else.
-func refuses(t *testing.T, plane *apiserver.ControlPlane, token string, existing *appsv1.Deployment) {
-	t.Helper()
-	config := rest.AnonymousClientConfig(plane.Config)
-	config.BearerToken = token
-	as, err := client.New(config, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, err := range map[string]error{
-		"get a Deployment": as.Get(t.Context(), client.ObjectKeyFromObject(existing), &appsv1.Deployment{}),
-		"list Secrets":     as.List(t.Context(), &corev1.SecretList{}),
-		"create":           as.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: existing.Namespace, Name: "x"}}),
-	} {
-		if !apierrors.IsForbidden(err) {
-			t.Errorf("%s: %v, want that it is forbidden", name, err)
-		}
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,25 +21,26 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const secretName = "runtime-watcher-tls"
 
 // TestInstallation shares one API server, as each of them has a namespace and a webhook
-// configuration of its own.
+// configuration of its own. They run one after the other, because it calls the webhooks of all.
 func TestInstallation(t *testing.T) {
-	plane := startRuntime(t)
+	plane := rig.SharedAPIServer(t, apiserver.Options{})
 	for name, test := range map[string]func(*testing.T, *apiserver.ControlPlane){
 		"unchanged": whatIsUnchangedCostsThreeReads, "managers": aNewManagerRestartsNothing,
 		"removed":        aRemovedManagerRestarts,
 		"two installers": theSecondInstallerIsRefused, "options": allNamesAreSet,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
-		"by hand": webhooksByHandStay,
-		"drift":   driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"by hand": webhooksByHandStay, "room": aStalledRolloutServesNewWatches,
+		"drift": driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
-		"former": aFormerAgentIsReplaced, "source": theSourceChanges,
+		"source":         theSourceChanges,
 		"informer":       anInformerThatIsUnchangedCostsTwoReads,
 		"informer names": anInformerHasTheNamesOfTheOptions, "race": oneOfTwoInstallersWins,
 	} {
@@ -63,13 +65,9 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 		slices.Sort(writes[2:11])
 		slices.Sort(writes[11:])
 	}
-	if diff := cmp.Diff(want, writes); diff != "" {
-		t.Errorf("writes (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(installation.Status{State: installation.Progressing, Replicas: 2}, status,
-		cmpopts.IgnoreFields(installation.Status{}, "Reason", "Message")); diff != "" {
-		t.Errorf("without a replica (-want +got):\n%s", diff)
-	}
+	same(t, "writes", want, writes)
+	same(t, "without a replica", installation.Status{State: installation.Progressing, Replicas: 2}, status,
+		cmpopts.IgnoreFields(installation.Status{}, "Reason", "Message"))
 	w.available(1)
 	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Message, "Service") {
 		t.Errorf("got %+v, want it to wait for the Service", status)
@@ -84,14 +82,10 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 	if writes := w.since(); writes[len(writes)-1] != "apply ValidatingWebhookConfiguration " {
 		t.Errorf("the webhook configuration is not the last: %v", writes)
 	}
-	if diff := cmp.Diff([]string{"canary", "default.first"}, w.webhooks()); diff != "" {
-		t.Errorf("webhooks (-want +got):\n%s", diff)
-	}
+	same(t, "webhooks", []string{"canary", "default.first"}, w.webhooks())
 	before := w.versions()
 	w.install()
-	if diff := cmp.Diff(before, w.versions()); diff != "" {
-		t.Errorf("a second time changes something (-before +after):\n%s", diff)
-	}
+	same(t, "a second time changes something", before, w.versions())
 	var policy networkingv1.NetworkPolicy
 	w.get(installation.Name, &policy)
 	if port := policy.Spec.Egress[1].Ports[0].Port.IntValue(); port != 8443 {
@@ -113,14 +107,10 @@ func aNewSecretRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	if configuration < 0 || configuration > secret {
 		t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
 	}
-	if diff := cmp.Diff(w.runtime.Secret["ca.crt"], w.configuration().Webhooks[0].ClientConfig.CABundle); diff != "" {
-		t.Errorf("bundle (-want +got):\n%s", diff)
-	}
+	same(t, "bundle", w.runtime.Secret["ca.crt"], w.configuration().Webhooks[0].ClientConfig.CABundle)
 	var stored corev1.Secret
 	w.get(secretName, &stored)
-	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
-		t.Errorf("Secret (-want +got):\n%s", diff)
-	}
+	same(t, "Secret", w.runtime.Secret, stored.Data)
 	if after := w.deployment().Generation; after != before {
 		t.Errorf("the Deployment was changed: generation %d became %d", before, after)
 	}
@@ -163,15 +153,41 @@ func newWatchesWait(t *testing.T, plane *apiserver.ControlPlane) {
 	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
 		t.Errorf("former managers: %v, want the first", former)
 	}
-	if diff := cmp.Diff([]string{"default.second"}, w.webhooks()); diff != "" {
-		t.Errorf("webhooks while no agent answers (-want +got):\n%s", diff)
-	}
+	same(t, "webhooks while no agent answers", []string{"default.second"}, w.webhooks())
 	w.available(2)
 	if former := w.install().Former; len(former) > 0 {
 		t.Errorf("former managers: %v, want them reported once", former)
 	}
-	if diff := cmp.Diff([]string{"default.second", "default.third"}, w.webhooks()); diff != "" {
-		t.Errorf("webhooks (-want +got):\n%s", diff)
+	same(t, "webhooks", []string{"default.second", "default.third"}, w.webhooks())
+}
+
+// Where one pod fits, no pod with new settings ever starts. The former replica serves a new watch, also
+// when the webhook configuration was deleted meanwhile.
+func aStalledRolloutServesNewWatches(t *testing.T, plane *apiserver.ControlPlane) {
+	t.Helper()
+	w := newWorld(t, plane, "room")
+	w.installed()
+	w.opts.Settings = map[string]string{"SETTLE": "2s"}
+	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
+	w.install()
+	w.rollout(stalled())
+	if status := w.install(); status.Reason != "RolloutStalled" || status.State != installation.Failed || status.Available != 1 {
+		t.Errorf("got %+v, want a stalled rollout and one replica that answers", status)
+	}
+	want := []string{"default.first", "default.second"}
+	same(t, "webhooks", want, w.webhooks())
+	rig.NoError(t, w.client.Delete(t.Context(), w.configuration()))
+	w.install()
+	same(t, "webhooks after their removal", want, w.webhooks())
+}
+
+// stalled is the status of a Deployment with a pod that does not start, beside a former one.
+func stalled() appsv1.DeploymentStatus {
+	return appsv1.DeploymentStatus{
+		Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+		Conditions: []appsv1.DeploymentCondition{{
+			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+		}},
 	}
 }
 
@@ -186,17 +202,12 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io",
 		new("/validate/by-hand")
 	configuration.Webhooks = append(configuration.Webhooks, added)
-	if err := w.client.Update(t.Context(), configuration); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, w.client.Update(t.Context(), configuration))
 	w.runtime.Watches = []watch.Watch{watchFor("second")}
 	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
 		t.Errorf("former managers: %v, want the first", former)
 	}
-	if diff := cmp.Diff([]string{"default.by-hand", "default.second"},
-		slices.Sorted(slices.Values(w.webhooks()))); diff != "" {
-		t.Errorf("webhooks (-want +got):\n%s", diff)
-	}
+	same(t, "webhooks", []string{"default.by-hand", "default.second"}, slices.Sorted(slices.Values(w.webhooks())))
 }
 
 // driftIsCorrected: at once if it ends watching, and otherwise within an hour.
@@ -209,9 +220,7 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	configuration.Webhooks[1].ClientConfig.CABundle = nil
 	configuration.Webhooks[1].TimeoutSeconds = new(int32(30))
 	k.drifts(k.client.Update(t.Context(), configuration))
-	if diff := cmp.Diff(want, k.configuration().Webhooks); diff != "" {
-		t.Errorf("webhooks (-want +got):\n%s", diff)
-	}
+	same(t, "webhooks", want, k.configuration().Webhooks)
 	deployment := k.deployment()
 	deployment.Spec.Replicas = new(int32(0))
 	deployment.Spec.Template.Spec.Containers[0].Image = "another/image"
@@ -246,9 +255,7 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 // drifts installs after a change by hand, which must have succeeded.
 func (k *kept) drifts(err error) {
 	k.t.Helper()
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	rig.NoError(k.t, err)
 	k.look()
 }
 
@@ -271,12 +278,8 @@ func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	w.install()
 	w.available(1)
 	w.install()
-	if diff := cmp.Diff(without, names(w.versions())); diff != "" {
-		t.Errorf("objects after the canary is turned off (-before +after):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"default.first"}, w.webhooks()); diff != "" {
-		t.Errorf("webhooks (-want +got):\n%s", diff)
-	}
+	same(t, "objects after the canary is turned off", without, names(w.versions()))
+	same(t, "webhooks", []string{"default.first"}, w.webhooks())
 }
 
 func names(versions map[string]string) []string { return slices.Sorted(maps.Keys(versions)) }
@@ -359,9 +362,7 @@ func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 		"delete NetworkPolicy ",
 		"delete ServiceAccount ", "delete ConfigMap -managers", "delete Namespace ",
 	}
-	if diff := cmp.Diff(order, writes); diff != "" {
-		t.Errorf("removed objects (-want +got):\n%s", diff)
-	}
+	same(t, "removed objects", order, writes)
 	if left := w.versions(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -382,14 +383,10 @@ func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 func (w *world) finalise() {
 	w.t.Helper()
 	namespace := &corev1.Namespace{}
-	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.namespace}, namespace); err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, w.client.Get(w.t.Context(), client.ObjectKey{Name: w.namespace}, namespace))
 	namespace.Spec.Finalizers = nil
 	ended := w.client.SubResource("finalize") //nolint:misspell // Its name.
-	if err := ended.Update(w.t.Context(), namespace); err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, ended.Update(w.t.Context(), namespace))
 }
 
 // As long as the API server may call it, the agent stays.
@@ -400,9 +397,7 @@ func theWebhookGoesFirst(t *testing.T, plane *apiserver.ControlPlane) {
 	w.installed()
 	configuration := w.configuration()
 	configuration.Finalizers = []string{"example.com/hold"}
-	if err := w.client.Update(t.Context(), configuration); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, w.client.Update(t.Context(), configuration))
 	if status := w.uninstall(); status.State != installation.Progressing ||
 		!strings.Contains(status.Message, "ValidatingWebhookConfiguration") {
 		t.Errorf("got %+v, want it to wait for the webhook configuration", status)
@@ -410,9 +405,7 @@ func theWebhookGoesFirst(t *testing.T, plane *apiserver.ControlPlane) {
 	w.deployment()
 	configuration = w.configuration()
 	configuration.Finalizers = nil
-	if err := w.client.Update(t.Context(), configuration); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, w.client.Update(t.Context(), configuration))
 	w.gone()
 	if err := w.client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &corev1.Namespace{}); err != nil {
 		t.Errorf("namespace of others: %v", err)
@@ -425,15 +418,15 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	for name, change := range map[string]func(r *installation.Runtime){
 		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another", "invalid") },
 		"another's key": func(r *installation.Runtime) {
-			r.Secret["tls.key"] = newSecret(t, "invalid",
-				"invalid")["tls.key"]
+			r.Secret["tls.key"] = newSecret(t, "invalid", "invalid")["tls.key"]
 		},
 		"another Service": func(r *installation.Runtime) { r.Secret = newSecret(t, "invalid", "runtime-watcher") },
 		"one pair, another Service": func(r *installation.Runtime) {
 			r.Secret = newSecretOfOnePair(t, "invalid", "runtime-watcher")
 		},
 		"a CA that did not sign it": func(r *installation.Runtime) {
-			r.Secret = withServing(r.Secret, newSecret(t, "invalid", "invalid"))
+			other := newSecret(t, "invalid", "invalid")
+			r.Secret["webhook.crt"], r.Secret["webhook.key"] = other["webhook.crt"], other["webhook.key"]
 		},
 		"a client certificate that is served": func(r *installation.Runtime) {
 			r.Secret["webhook.crt"], r.Secret["webhook.key"] = r.Secret["tls.crt"], r.Secret["tls.key"]
@@ -503,13 +496,8 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 func (w *world) watches(namespace string) bool {
 	w.t.Helper()
 	var stored corev1.Namespace
-	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: namespace}, &stored); err != nil {
-		w.t.Fatal(err)
-	}
-	selector, err := metav1.LabelSelectorAsSelector(w.configuration().Webhooks[0].NamespaceSelector)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, w.client.Get(w.t.Context(), client.ObjectKey{Name: namespace}, &stored))
+	selector := rig.Must(metav1.LabelSelectorAsSelector(w.configuration().Webhooks[0].NamespaceSelector))
 	return selector.Matches(labels.Set(stored.Labels))
 }
 
@@ -527,7 +515,5 @@ func oneSecretWithTheKnownKeys(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 	var stored corev1.Secret
 	w.get(secretName, &stored)
-	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
-		t.Errorf("Secret (-want +got):\n%s", diff)
-	}
+	same(t, "Secret", w.runtime.Secret, stored.Data)
 }

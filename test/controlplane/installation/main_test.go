@@ -3,15 +3,10 @@
 package installation
 
 import (
+	"os"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-func startRuntime(t *testing.T) *apiserver.ControlPlane {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
-	return apiserver.StartT(t, apiserver.Options{})
-}
+func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }

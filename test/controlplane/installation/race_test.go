@@ -2,6 +2,7 @@ package installation
 
 import (
 	"flag"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -62,10 +64,7 @@ func newRace(t *testing.T, plane *apiserver.ControlPlane, name string) *race {
 	for _, owner := range []string{"first", "second"} {
 		opts := r.opts
 		opts.Owner, opts.FormerOwners = owner, []string{"former"}
-		installer, err := installation.New("agent.example.com/agent:"+owner, owner+".example.com:443", opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		installer := rig.Must(installation.New("agent.example.com/agent:"+owner, owner+".example.com:443", opts))
 		r.installers[owner] = installer
 	}
 	return r
@@ -125,21 +124,11 @@ func (r *race) winner() (winner string) {
 }
 
 // objects returns all objects of the installation, with the webhook configuration.
-func (r *race) objects() (objects []unstructured.Unstructured) {
+func (r *race) objects() []unstructured.Unstructured {
 	r.t.Helper()
-	for _, kind := range append(kinds(), [2]string{"admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"}) {
-		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
-		if err := r.client.List(r.t.Context(), list); err != nil {
-			r.t.Fatal(err)
-		}
-		for _, item := range list.Items {
-			ours := item.GetLabels()["app.kubernetes.io/name"] == installation.Name
-			if ours && (item.GetNamespace() == r.namespace || item.GetName() == r.opts.ConfigurationName) {
-				objects = append(objects, item)
-			}
-		}
-	}
-	return objects
+	return slices.DeleteFunc(listed(r.t, r.client), func(o unstructured.Unstructured) bool {
+		return o.GetNamespace() != r.namespace && o.GetName() != r.opts.ConfigurationName
+	})
 }
 
 // setOwner gives all objects an owner, or none.
@@ -153,9 +142,7 @@ func (r *race) setOwner(owner string) {
 			delete(annotations, ownerLabel)
 		}
 		object.SetAnnotations(annotations)
-		if err := r.client.Patch(r.t.Context(), &object, client.MergeFrom(before)); err != nil {
-			r.t.Fatal(err)
-		}
+		rig.NoError(r.t, r.client.Patch(r.t.Context(), &object, client.MergeFrom(before)))
 	}
 }
 
@@ -163,9 +150,7 @@ func (r *race) removeManagers() {
 	r.t.Helper()
 	managers := &corev1.ConfigMap{}
 	r.get(installation.Name+"-managers", managers)
-	if err := r.client.Delete(r.t.Context(), managers); err != nil {
-		r.t.Fatal(err)
-	}
+	rig.NoError(r.t, r.client.Delete(r.t.Context(), managers))
 }
 
 func (r *race) removeAll() {

@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -50,9 +51,7 @@ func newKept(t *testing.T, plane *apiserver.ControlPlane, name string, change fu
 func (k *kept) look() installation.Status {
 	k.t.Helper()
 	status, err := k.installer.Install(k.t.Context(), k.runtime)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	rig.NoError(k.t, err)
 	return status
 }
 
@@ -66,18 +65,14 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane)
 		t.Errorf("writes without a change: %v", writes)
 	}
 	want := []string{"Deployment", "EndpointSliceList", "ValidatingWebhookConfiguration"}
-	if diff := cmp.Diff(want, k.readSince()); diff != "" {
-		t.Errorf("reads (-want +got):\n%s", diff)
-	}
+	same(t, "reads", want, k.readSince())
 	without := k.runtime
 	without.Secret = nil
 	status, unchanged, err := k.installer.Unchanged(t.Context(), without)
 	if err != nil || !unchanged || status.Available != 1 {
 		t.Errorf("without the Secret: got %+v, %t, %v, want it unchanged", status, unchanged, err)
 	}
-	if diff := cmp.Diff(want, k.readSince()); diff != "" {
-		t.Errorf("reads without the Secret (-want +got):\n%s", diff)
-	}
+	same(t, "reads without the Secret", want, k.readSince())
 	without.Watches = append(without.Watches, watchFor("second"))
 	if _, unchanged, err := k.installer.Unchanged(t.Context(), without); err != nil || unchanged {
 		t.Errorf("with another watch: unchanged %t, %v", unchanged, err)
@@ -98,10 +93,7 @@ func aNewManagerRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	if managers := k.managers(); managers != "first\nsecond\n" {
 		t.Errorf("managers: %q", managers)
 	}
-	if diff := cmp.Diff([]string{"canary", "default.first", "default.second"},
-		slices.Sorted(slices.Values(k.webhooks()))); diff != "" {
-		t.Errorf("webhooks (-want +got):\n%s", diff)
-	}
+	same(t, "webhooks", []string{"canary", "default.first", "default.second"}, slices.Sorted(slices.Values(k.webhooks())))
 	env, pod := k.environment(), before.Spec.Template.Spec
 	if env["MANAGERS_FILE"] != pod.Containers[0].VolumeMounts[1].MountPath+"/managers" ||
 		pod.Volumes[1].ConfigMap.Name != "runtime-watcher-managers" {
@@ -158,10 +150,7 @@ func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			if opts.Namespace != name {
 				opts.Name = "second"
 			}
-			second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			second := rig.Must(installation.New("agent.example.com/agent:v2", "other.example.com:443", opts))
 			r := first.runtime
 			r.Secret = newSecretFor(t, name, opts.Name, opts.Namespace)
 			r.Watches = []watch.Watch{watchFor("other")}
@@ -206,10 +195,7 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	opts.Resources = &corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 	}
-	installer, err := installation.New("agent.example.com/agent:v1", "", opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	installer := rig.Must(installation.New("agent.example.com/agent:v1", "", opts))
 	r := k.runtime
 	r.Secret, r.ControlPlane = newSecretFor(t, "names", "my-agent", "names"), "gateway.example.com:9443"
 	for _, r.PullSecret = range [][]byte{[]byte(`{"auths":{}}`), []byte(`{"auths":{"registry.example.com":{}}}`)} {
@@ -218,9 +204,7 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 		}
 		pull := &corev1.Secret{}
 		k.get("my-agent-pull", pull)
-		if diff := cmp.Diff(map[string][]byte{".dockerconfigjson": r.PullSecret}, pull.Data); diff != "" {
-			t.Errorf("pull secret (-want +got):\n%s", diff)
-		}
+		same(t, "pull secret", map[string][]byte{".dockerconfigjson": r.PullSecret}, pull.Data)
 	}
 	for _, wrong := range []string{"no JSON", `"` + strings.Repeat("x", 64<<10) + `"`} {
 		broken := r
@@ -244,9 +228,7 @@ func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 		PriorityClassName: pod.Spec.PriorityClassName, ImagePullSecrets: pod.Spec.ImagePullSecrets,
 		ServiceAccountName: pod.Spec.ServiceAccountName,
 	}
-	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("pod (-want +got):\n%s", diff)
-	}
+	same(t, "pod", want, have)
 	if memory := pod.Spec.Containers[0].Resources.Limits.Memory().String(); memory != "128Mi" {
 		t.Errorf("memory limit %s", memory)
 	}

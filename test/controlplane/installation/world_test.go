@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -46,6 +48,14 @@ type world struct {
 // patience is the limit for each wait, also on a busy machine.
 const patience = 5 * time.Minute
 
+// same wants two values to be equal.
+func same(t *testing.T, what string, want, have any, opts ...gocmp.Option) {
+	t.Helper()
+	if diff := gocmp.Diff(want, have, opts...); diff != "" {
+		t.Errorf("%s (-want +have):\n%s", what, diff)
+	}
+}
+
 var errKilled = errors.New("killed")
 
 func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
@@ -54,10 +64,7 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 		Namespace: name, ConfigurationName: name,
 		NoCanary: true,
 	}}
-	reading, err := client.NewWithWatch(plane.Config, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	reading := rig.Must(client.NewWithWatch(plane.Config, client.Options{}))
 	// Strict: an unknown field is an error.
 	w.client = client.WithFieldValidation(interceptor.NewClient(reading, interceptor.Funcs{
 		Apply: func(ctx context.Context, c client.WithWatch, object apiruntime.ApplyConfiguration,
@@ -148,19 +155,13 @@ func (w *world) since() []string {
 
 func (w *world) installer() *installation.Installer {
 	w.t.Helper()
-	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:8443", w.opts)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return installer
+	return rig.Must(installation.New("agent.example.com/agent:v1", "control-plane.example.com:8443", w.opts))
 }
 
 func (w *world) install() installation.Status {
 	w.t.Helper()
 	status, err := w.installer().Install(w.t.Context(), w.runtime)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, err)
 	return status
 }
 
@@ -177,9 +178,7 @@ func (w *world) installed() {
 func (w *world) uninstall() installation.Status {
 	w.t.Helper()
 	status, err := w.installer().Uninstall(w.t.Context(), w.runtime)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, err)
 	return status
 }
 
@@ -206,9 +205,7 @@ func (w *world) rollout(status appsv1.DeploymentStatus) {
 	deployment := w.deployment()
 	status.ObservedGeneration = deployment.Generation
 	deployment.Status = status
-	if err := w.client.Status().Update(w.t.Context(), deployment); err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, w.client.Status().Update(w.t.Context(), deployment))
 }
 
 func (w *world) endpoint() {
@@ -239,9 +236,7 @@ func (w *world) deployment() *appsv1.Deployment {
 
 func (w *world) get(name string, object client.Object) {
 	w.t.Helper()
-	if err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object); err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, w.client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object))
 }
 
 // configuration returns nil when there is none.
@@ -252,9 +247,7 @@ func (w *world) configuration() *admissionregistrationv1.ValidatingWebhookConfig
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, err)
 	return configuration
 }
 
@@ -287,26 +280,29 @@ func (w *world) versions() map[string]string {
 func (w *world) left() map[string]string {
 	w.t.Helper()
 	found := map[string]string{}
-	for _, kind := range kinds() {
-		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
-		if err := w.client.List(w.t.Context(), list, client.InNamespace(w.namespace)); err != nil {
-			w.t.Fatal(err)
-		}
-		for _, item := range list.Items {
-			if item.GetLabels()["app.kubernetes.io/name"] == installation.Name {
-				found[item.GetKind()+" "+item.GetName()] = item.GetResourceVersion()
-			}
+	for _, item := range listed(w.t, w.client) {
+		if item.GetNamespace() == w.namespace {
+			found[item.GetKind()+" "+item.GetName()] = item.GetResourceVersion()
 		}
 	}
 	return found
 }
 
+// listed returns the objects of all agents in a runtime. Every namespace has some that are of nobody.
+func listed(t *testing.T, c client.Client) (objects []unstructured.Unstructured) {
+	t.Helper()
+	for _, kind := range append(kinds(), [2]string{"admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"}) {
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
+		rig.NoError(t, c.List(t.Context(), list, client.MatchingLabels{"app.kubernetes.io/name": installation.Name}))
+		objects = append(objects, list.Items...)
+	}
+	return objects
+}
+
 // createNamespace creates the namespace before the installer does, which must not remove it then.
 func (w *world) createNamespace() {
 	w.t.Helper()
-	if err := w.client.Create(w.t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}); err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, w.client.Create(w.t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}))
 	w.since()
 }

@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net/http"
 	"path/filepath"
@@ -92,11 +93,11 @@ func metricsServer(addr, folder string, watched *fleet.Fleet) metricsserver.Opti
 func (l *lab) testEmbedding(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
 	var secret keys.Paths
-	secret.CA, secret.Certificate, secret.Key = l.Volume(must(l.CA.Server("operator", testpki.Options{}))).Paths()
-	watched, registry, page := must(fleet.New(fleet.Options{})), prom.NewRegistry(), rig.Address(rig.FreePort(t))
+	secret.CA, secret.Certificate, secret.Key = l.Volume(rig.Must(l.CA.Server("operator", testpki.Options{}))).Paths()
+	watched, registry, page := rig.Must(fleet.New(fleet.Options{})), prom.NewRegistry(), rig.Address(rig.FreePort(t))
 	opts := managerOptions()
 	opts.Metrics = metricsServer(page, filepath.Dir(secret.Certificate), watched)
-	o := &operator{mgr: must(manager.New(l.Config, opts)), addr: rig.Address(rig.FreePort(t)), reconciled: make(chan string)}
+	o := &operator{mgr: rig.Must(manager.New(l.Config, opts)), addr: rig.Address(rig.FreePort(t)), reconciled: make(chan string)}
 	k := &kymas{
 		watched: watched, clusters: func(core.RuntimeID) client.Client { return l.Client },
 		correct: func(ctx context.Context, _ client.Client, request reconcile.Request) error {
@@ -104,20 +105,20 @@ func (l *lab) testEmbedding(t *testing.T) {
 			return err
 		},
 	}
-	if err := k.setUp(t.Context(), o.mgr, o.addr, secret, registry); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, k.setUp(t.Context(), o.mgr, o.addr, secret, registry))
 	o.start(t)
 	o.next(t)
-	skr1 := l.runtime(t, "skr-1", "skr-1.example.com")
-	o.accepted(t, skr1, "kcp-system/skr-1")
-	answer := must(skr1.client.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+page+"/fleet", http.NoBody))))
+	o.accepted(t, l.runtime(t, "skr-1", "skr-1.example.com"), "", "kcp-system/skr-1")
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: l.CA.Pool()}}
+	defer transport.CloseIdleConnections()
+	request := rig.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+page+"/fleet", http.NoBody))
+	answer := rig.Must((&http.Client{Transport: transport}).Do(request))
 	_ = answer.Body.Close()
 	if answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("the page answers %d without a token, want 401", answer.StatusCode)
 	}
 	series := make(map[string]bool)
-	for _, family := range must(registry.Gather()) {
+	for _, family := range rig.Must(registry.Gather()) {
 		series[family.GetName()] = len(family.GetMetric()) > 0
 	}
 	for _, name := range []string{"listener_requests_total", "listener_certificate_expiry_timestamp_seconds"} {

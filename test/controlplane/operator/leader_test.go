@@ -70,7 +70,7 @@ func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 // leads runs a leader endpoint until stop, or until the end of the test.
 func leads(t *testing.T, config *rest.Config, address, pod string) (stop func()) {
 	t.Helper()
-	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
+	endpoint := rig.Must(controllerruntime.NewLeaderEndpoint(rig.Must(client.New(config, client.Options{})), leaderService,
 		address, map[string]int32{"events": 8082, "metrics": 8083},
 		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}))
 	return rig.Run(t, "leader endpoint", endpoint.Start)
@@ -81,9 +81,7 @@ func (l *lab) leaderAddress(t *testing.T) string {
 	t.Helper()
 	var slice discoveryv1.EndpointSlice
 	key := client.ObjectKey{Namespace: leaderService.Namespace, Name: leaderService.Name + "-leader"}
-	if err := client.IgnoreNotFound(l.Client.Get(t.Context(), key, &slice)); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, client.IgnoreNotFound(l.Client.Get(t.Context(), key, &slice)))
 	if len(slice.Endpoints) == 0 {
 		return ""
 	}
@@ -102,9 +100,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	is("192.0.2.1:8082")
 	var slice discoveryv1.EndpointSlice
 	key := client.ObjectKey{Namespace: leaderService.Namespace, Name: leaderService.Name + "-leader"}
-	if err := l.Client.Get(t.Context(), key, &slice); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, l.Client.Get(t.Context(), key, &slice))
 	yes, no := true, false
 	want := []discoveryv1.Endpoint{{
 		Addresses:  []string{"192.0.2.1"},
@@ -117,9 +113,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	if name := slice.Labels["kubernetes.io/service-name"]; name != leaderService.Name || len(slice.Ports) != 2 {
 		t.Errorf("the slice is for Service %q with ports %v", name, slice.Ports)
 	}
-	if err := l.Client.Delete(t.Context(), &slice); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, l.Client.Delete(t.Context(), &slice))
 	eventually(t, "the slice is there again", func() bool {
 		uid := slice.UID
 		return l.Client.Get(t.Context(), key, &slice) == nil && slice.UID != uid
@@ -127,7 +121,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	first()
 	is("")
 	// A leader that was replaced must not remove its successor.
-	old := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
+	old := rig.Must(controllerruntime.NewLeaderEndpoint(rig.Must(client.New(config, client.Options{})), leaderService,
 		"192.0.2.2", map[string]int32{"events": 1}, controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour}))
 	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
 	is("192.0.2.2:1")
@@ -143,7 +137,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 
 // testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.
 func (l *lab) testLeaderWithoutRights(t *testing.T) {
-	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(l.configFor(t, nil), client.Options{})), leaderService,
+	endpoint := rig.Must(controllerruntime.NewLeaderEndpoint(rig.Must(client.New(l.configFor(t, nil), client.Options{})), leaderService,
 		"192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{}))
 	if err := endpoint.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("Start returns %v, want forbidden", err)
@@ -152,10 +146,8 @@ func (l *lab) testLeaderWithoutRights(t *testing.T) {
 
 // testReplicas runs the code in the guide.
 func (l *lab) testReplicas(t *testing.T) {
-	mgr := must(manager.New(l.Config, managerOptions()))
-	if err := setUpReplicas(mgr, "192.0.2.9", "my-operator-0"); err != nil {
-		t.Fatal(err)
-	}
+	mgr := rig.Must(manager.New(l.Config, managerOptions()))
+	rig.NoError(t, setUpReplicas(mgr, "192.0.2.9", "my-operator-0"))
 	stop := rig.Run(t, "manager", mgr.Start)
 	eventually(t, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.9:8082" })
 	stop()
@@ -163,7 +155,7 @@ func (l *lab) testReplicas(t *testing.T) {
 
 func TestLeaderEndpointArguments(t *testing.T) {
 	t.Parallel()
-	writer := must(client.New(&rest.Config{Host: "https://127.0.0.1:1"}, client.Options{}))
+	writer := rig.Must(client.New(&rest.Config{Host: "https://127.0.0.1:1"}, client.Options{}))
 	ports := map[string]int32{"": 8082}
 	for name, arguments := range map[string]struct {
 		writer  client.Writer

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // setUp embeds the watcher in an operator. A change in a runtime reconciles the Kyma that has the
@@ -53,7 +54,7 @@ func TestSetUpIsTheExample(t *testing.T) {
 
 func setUpIn(t *testing.T, file string) string {
 	t.Helper()
-	source := string(must(os.ReadFile(file)))
+	source := string(rig.Must(os.ReadFile(file)))
 	_, after, _ := strings.Cut(source, "func set"+"Up(")
 	body, _, found := strings.Cut(after, "\n}\n")
 	if !found {

@@ -22,6 +22,7 @@ import (
 // fields. A controller with the rights of the overlay, and no others, leads a Watcher through its
 // gateway, and ignores a gateway of another namespace. These rights suffice for one Secret.
 func TestOverlays(t *testing.T) {
+	t.Parallel()
 	for kind, namespaces := range map[watcher.Routing][]string{
 		watcher.VirtualService: {"istio-system", "kcp-system"},
 		watcher.HTTPRoute:      {"gateways", "kcp-system", "operators"},

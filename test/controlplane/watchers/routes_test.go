@@ -1,7 +1,9 @@
+// Package watchers proves controlplane against real API servers.
 package watchers
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -46,23 +49,21 @@ type routes struct {
 }
 
 // newRoutes installs the definitions of the routes of one kind, and of more kinds if they are
-// named.
+// named. Its test runs beside others.
 func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *routes {
 	t.Helper()
 	rig.SkipShort(t)
+	t.Parallel()
 	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	if err := watcher.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), watcher.AddToScheme(scheme)))
 	r := &routes{t: t, life: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
 	definitions := manifests.Routes(t, kind)
 	for _, other := range more {
 		definitions = append(definitions, manifests.Routes(t, other)...)
 	}
-	r.plane = startControlPlane(t, apiserver.Options{Scheme: scheme, CRDPaths: definitions})
+	r.plane = apiserver.StartT(t, apiserver.Options{
+		Scheme: scheme, CRDPaths: definitions, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
+	})
 	r.grant()
 	r.start()
 	return r
@@ -72,9 +73,7 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 func (r *routes) grant() {
 	r.t.Helper()
 	var role rbacv1.ClusterRole
-	if err := yaml.UnmarshalStrict(test.Read(r.t, "deploy/controlplane/role.yaml"), &role); err != nil {
-		r.t.Fatal(err)
-	}
+	rig.NoError(r.t, yaml.UnmarshalStrict(test.Read(r.t, "deploy/controlplane/role.yaml"), &role))
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
@@ -89,9 +88,7 @@ func (r *routes) grant() {
 
 func (r *routes) must(err error) {
 	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	rig.NoError(r.t, err)
 }
 
 // start runs the controller as an operator would.
@@ -268,13 +265,8 @@ func (r *routes) awaitSpec(name, want string) {
 // asJSON makes numbers comparable.
 func asJSON(t *testing.T, value any) (plain any) {
 	t.Helper()
-	text, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &plain); err != nil {
-		t.Fatal(err)
-	}
+	text := rig.Must(json.Marshal(value))
+	rig.NoError(t, json.Unmarshal(text, &plain))
 	return plain
 }
 

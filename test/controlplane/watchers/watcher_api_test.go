@@ -73,13 +73,20 @@ spec:
   gateway: {selector: {matchLabels: {a: b}}}
 `
 
-// TestWatcherAPI tests the validation of Watchers by an API server, without a controller.
+// TestWatcherAPI tests the validation of Watchers by an API server, without a controller. Then the
+// definition is that of an older release.
 func TestWatcherAPI(t *testing.T) {
-	plane := startControlPlane(t, apiserver.Options{})
-	t.Run("wrong", func(t *testing.T) { wrongWatchersAreRefused(t, plane) })
-	t.Run("as today", func(t *testing.T) { watchersOfTodayApplyUnchanged(t, plane) })
-	t.Run("changed", func(t *testing.T) { watchersAreChanged(t, plane) })
-	t.Run("in a table", func(t *testing.T) { watchersAreShownInATable(t, plane) })
+	r := newRoutes(t, watcher.VirtualService)
+	r.end()
+	t.Run("wrong", func(t *testing.T) { wrongWatchersAreRefused(t, r.plane) })
+	t.Run("as today", func(t *testing.T) { watchersOfTodayApplyUnchanged(t, r.plane) })
+	t.Run("changed", func(t *testing.T) { watchersAreChanged(t, r.plane) })
+	t.Run("in a table", func(t *testing.T) { watchersAreShownInATable(t, r.plane) })
+	t.Run("upgraded", func(t *testing.T) {
+		r.t = t
+		definitionOfTodayIsUpgraded(r)
+	})
+	r.t = t
 }
 
 func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
@@ -90,9 +97,7 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		many["l"+strings.Repeat("x", len(many)%60)+string(rune('a'+len(many)/60))] = "v"
 	}
 	read := func(text string) (value any) {
-		if err := yaml.Unmarshal([]byte(text), &value); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, yaml.Unmarshal([]byte(text), &value))
 		return value
 	}
 	const expressions = "gateway.selector.matchExpressions"
@@ -210,9 +215,7 @@ func setField(t *testing.T, o *unstructured.Unstructured, path string, value any
 		unstructured.RemoveNestedField(o.Object, fields...)
 		return
 	}
-	if err := unstructured.SetNestedField(o.Object, value, fields...); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, unstructured.SetNestedField(o.Object, value, fields...))
 }
 
 func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) {
@@ -223,10 +226,7 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) 
 		t.Fatalf("no samples: %v", err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := rig.Must(os.ReadFile(file))
 		for way, write := range map[string]func(*unstructured.Unstructured) error{
 			"applied": func(o *unstructured.Unstructured) error { return apply(t, plane, o) },
 			"created": func(o *unstructured.Unstructured) error {
@@ -237,9 +237,7 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) 
 				sample := manifests.Object(t, string(text))
 				sample.SetName(sample.GetName() + "-" + way)
 				want := sample.DeepCopy()
-				if err := write(sample); err != nil {
-					t.Fatal(err)
-				}
+				rig.NoError(t, write(sample))
 				if specOf(t, want).Field == "" {
 					setField(t, want, "field", "spec")
 				}
@@ -263,9 +261,7 @@ func get(t *testing.T, plane *apiserver.ControlPlane, like *unstructured.Unstruc
 	t.Helper()
 	got := &unstructured.Unstructured{}
 	got.SetGroupVersionKind(like.GroupVersionKind())
-	if err := plane.Client.Get(t.Context(), client.ObjectKeyFromObject(like), got); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, plane.Client.Get(t.Context(), client.ObjectKeyFromObject(like), got))
 	return got
 }
 
@@ -273,9 +269,7 @@ func get(t *testing.T, plane *apiserver.ControlPlane, like *unstructured.Unstruc
 func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
 	t.Helper()
 	var stored v1beta2.Watcher
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &stored); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &stored))
 	if len(stored.Spec.LabelsToWatch) == 0 {
 		stored.Spec.LabelsToWatch = nil
 	}
@@ -286,9 +280,7 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	good := manifests.Object(t, goodWatcher)
 	setField(t, good, "field", nil)
-	if err := apply(t, plane, good.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, apply(t, plane, good.DeepCopy()))
 	if field := specOf(t, get(t, plane, good)).Field; field != "spec" {
 		t.Errorf("field is %q by default, want spec", field)
 	}
@@ -355,28 +347,16 @@ func changeDefinition(
 
 func watchersAreShownInATable(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	if err := apply(t, plane, manifests.Object(t, goodWatcher)); err != nil {
-		t.Fatal(err)
-	}
-	requests, err := rest.HTTPClientFor(plane.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, apply(t, plane, manifests.Object(t, goodWatcher)))
+	requests := rig.Must(rest.HTTPClientFor(plane.Config))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 		strings.TrimSuffix(plane.Config.Host, "/")+"/apis/operator.kyma-project.io/v1beta2/namespaces/default/watchers/kyma", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, err)
 	request.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
-	answer, err := requests.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := rig.Must(requests.Do(request))
 	defer answer.Body.Close()
 	var table metav1.Table
-	if err := json.NewDecoder(answer.Body).Decode(&table); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, json.NewDecoder(answer.Body).Decode(&table))
 	columns := map[string]any{}
 	for i, column := range table.ColumnDefinitions {
 		columns[column.Name] = table.Rows[0].Cells[i]
@@ -391,12 +371,14 @@ func watchersAreShownInATable(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
-// TestDefinitionOfTodayCanBeUpgraded: today's clusters may have stored v1beta1, ports that are no
+// definitionOfTodayIsUpgraded: today's clusters may have stored v1beta1, ports that are no
 // ports, and states that this module does not write. One such Watcher must not stop the controller
 // for the others, and can be mended.
-func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
-	r := newRoutes(t, watcher.VirtualService)
-	r.end()
+func definitionOfTodayIsUpgraded(r *routes) {
+	t := r.t
+	for _, namespace := range []string{"default", "kcp-system"} {
+		r.must(r.plane.Client.DeleteAllOf(t.Context(), &v1beta2.Watcher{}, client.InNamespace(namespace)))
+	}
 	createNamespace(t, r.plane, "istio-system")
 	r.applyYAML(istioGateway("good", "a.example.com"))
 	r.downgradeDefinition()
@@ -435,9 +417,7 @@ func canBeMended(t *testing.T, plane *apiserver.ControlPlane, wrong *unstructure
 	if err := plane.Client.Update(t.Context(), wrong); err != nil {
 		t.Errorf("the labels of a Watcher with a former mistake cannot be changed: %v", err)
 	}
-	if err := unstructured.SetNestedField(wrong.Object, "Error", "status", "state"); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, unstructured.SetNestedField(wrong.Object, "Error", "status", "state"))
 	if err := plane.Client.Status().Update(t.Context(), wrong); err != nil {
 		t.Errorf("the status of a Watcher with a former mistake cannot be written: %v", err)
 	}

@@ -49,9 +49,6 @@ const startTimeout = 3 * time.Minute
 
 // Options are the choices of [Start]. The zero value starts an empty control plane.
 type Options struct {
-	// Assets are the choices for the binaries.
-	Assets AssetsOptions
-
 	// CRDPaths are files, or directories of files, with custom resource definitions to install. One
 	// that does not exist is an error.
 	CRDPaths []string
@@ -89,20 +86,6 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func (o Options) validate() error {
-	if o.LogDir == "" {
-		return nil
-	}
-	info, err := os.Stat(o.LogDir)
-	if err != nil {
-		return fmt.Errorf("LogDir: %w", err)
-	}
-	if !info.IsDir() {
-		return fmt.Errorf("LogDir %s is a file, expected a directory", o.LogDir)
-	}
-	return nil
-}
-
 // ControlPlane is a running API server with its etcd, on random ports of the loopback interface.
 // Its fields are set by Start and must not be changed; its methods may be called concurrently.
 type ControlPlane struct {
@@ -133,10 +116,7 @@ type ControlPlane struct {
 // then holds the last lines of the logs. Otherwise the caller must call Stop.
 func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	opts = opts.withDefaults()
-	if err := opts.validate(); err != nil {
-		return nil, fmt.Errorf("start control plane: %w", err)
-	}
-	assets, err := Assets(ctx, opts.Assets)
+	assets, err := Assets(ctx, AssetsOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("start control plane: %w", err)
 	}

@@ -20,8 +20,6 @@ import (
 
 // Options are the choices of [Start]. The zero value is good.
 type Options struct {
-	// Assets are the choices for the program.
-	Assets AssetsOptions
 	// Verbose makes the controllers log each step. Default: only failures.
 	Verbose bool
 	// LogFile gets the log, and stays. Default: a temporary file.
@@ -45,7 +43,7 @@ type Process struct {
 // caller must call [Process.Stop], before the API server stops: that waits for open watches. The
 // process does not outlive this one.
 func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, error) {
-	binary, err := Assets(ctx, opts.Assets)
+	binary, err := Assets(ctx, AssetsOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	}
 	hash, wanted := templateHash(&deployment.Spec.Template), int(*deployment.Spec.Replicas)
 	if n.program(deployment.Spec.Template.Spec.Containers[0].Image) == "" {
-		return n.report(ctx, deployment, wanted, wanted, wanted, false)
+		return n.report(ctx, deployment, wanted, wanted, wanted)
 	}
 	current, old := n.podsOf(deployment, hash)
 	switch {
@@ -49,8 +49,7 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 		old[0].end()
 	}
 	current, old = n.podsOf(deployment, hash)
-	waits := slices.ContainsFunc(slices.Concat(current, old), func(p *pod) bool { return p.now().Waiting })
-	return n.report(ctx, deployment, len(current)+len(old), len(current), ready(current)+ready(old), waits)
+	return n.report(ctx, deployment, len(current)+len(old), len(current), ready(current)+ready(old))
 }
 
 // podsOf returns the pods of the template with that hash, and those of older templates. Pods that
@@ -85,10 +84,8 @@ func ready(pods []*pod) (count int) {
 	return count
 }
 
-// report writes the status of a Deployment when it has changed. A pod that waits for room stalls it.
-func (n *Node) report(
-	ctx context.Context, deployment *appsv1.Deployment, replicas, current, available int, waits bool,
-) error {
+// report writes the status of a Deployment when it has changed.
+func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, replicas, current, available int) error {
 	status := appsv1.DeploymentStatus{
 		ObservedGeneration: deployment.Generation, Replicas: int32(replicas), UpdatedReplicas: int32(current),
 		ReadyReplicas: int32(available), AvailableReplicas: int32(available),
@@ -99,11 +96,6 @@ func (n *Node) report(
 	if available > 0 {
 		status.Conditions = append(status.Conditions,
 			appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue})
-	}
-	if waits {
-		status.Conditions = []appsv1.DeploymentCondition{{
-			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
-		}}
 	}
 	if equality.Semantic.DeepEqual(deployment.Status, status) {
 		return nil

@@ -4,9 +4,8 @@
 // A container is a real process. It has the root of its image and its mounts, the network namespace
 // of its pod, and the user, groups, environment, arguments, ports and HTTP probes of the
 // Deployment. Images are programs on this machine. The node refuses pod fields that it does not
-// know. A rollout is always that of maxSurge 1 and maxUnavailable 0. One with a pod that waits for
-// room has passed its deadline at once. [NewHost] needs no rights and gives containers neither a
-// root nor a network.
+// know. A rollout is always that of maxSurge 1 and maxUnavailable 0. [NewHost] needs no rights and
+// gives containers neither a root nor a network.
 //
 // The node has no objects for pods and replica sets, no limits of resources, no seccomp, and no
 // network policies.
@@ -47,8 +46,6 @@ type Options struct {
 	ImageEnv map[string][]string
 	// Hosts maps "<host>:<port>", as pods dial it, to an address on this machine.
 	Hosts map[string]string
-	// Room is the number of pods that fit. Others wait for the end of one. Default: without bound.
-	Room int
 	// Host is for [NewHost] only.
 	Host HostOptions
 }

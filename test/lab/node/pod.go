@@ -30,10 +30,11 @@ type Pod struct {
 	Name     string
 	Ready    bool
 	Ending   bool
-	Waiting  bool // for room
 	Restarts int
 	// Pid is that of the process, 0 if there is none.
 	Pid int
+	// Root is the folder with the files of its container.
+	Root string
 }
 
 // pod is one replica: a network and a root of its own, and one process in them.
@@ -68,10 +69,11 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 		return nil, fmt.Errorf("pod %s: the node does not know %s", name, problem)
 	}
 	n.made++
+	dir := filepath.Join(n.dir, name)
 	p := &pod{
 		node: n, hash: hash, owner: owner, labels: maps.Clone(template.Labels), spec: *template.Spec.DeepCopy(),
-		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: filepath.Join(n.dir, name),
-		deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name, Waiting: true},
+		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: dir,
+		deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name, Root: dir},
 	}
 	err := p.openNetwork()
 	if err != nil {
@@ -98,7 +100,7 @@ func (p *pod) run() {
 	for {
 		complete := p.refresh()
 		switch {
-		case current == nil && complete && p.hasRoom() && !time.Now().Before(next):
+		case current == nil && complete && !time.Now().Before(next):
 			current = p.start()
 		case current != nil && current.ended():
 			p.node.logf("pod %s: its container has ended: %s", p.state.Name, current.cmd.ProcessState)
@@ -117,23 +119,6 @@ func (p *pod) run() {
 		case <-tick.C:
 		}
 	}
-}
-
-// hasRoom reports whether the pod may start. A pod that has room keeps it until it is gone.
-func (p *pod) hasRoom() bool {
-	n := p.node
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	placed := 0
-	for _, other := range n.pods {
-		if !other.now().Waiting {
-			placed++
-		}
-	}
-	if n.opts.Room == 0 || placed < n.opts.Room {
-		p.set(func(s *Pod) { s.Waiting = false })
-	}
-	return !p.now().Waiting
 }
 
 // refresh brings the volumes up to date, and reports whether the process has all Secrets and

@@ -84,7 +84,7 @@ func (p *pod) request(ctx context.Context, scheme string, port uint16, path stri
 // The port is a name or a number.
 func (n *Node) Get(ctx context.Context, deployment types.NamespacedName, port, path string) ([]byte, error) {
 	for _, p := range n.running() {
-		if p.owner != deployment || p.now().Ending || p.now().Waiting {
+		if p.owner != deployment || p.now().Ending || p.now().Pid == 0 {
 			continue
 		}
 		number, err := p.port(port)
