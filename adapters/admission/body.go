@@ -95,9 +95,9 @@ func (b *body) grow(r *http.Request, deadline time.Time) bool {
 	if !b.room.take(r.Context(), b.origin, int64(size-cap(b.data)), deadline) {
 		return false
 	}
-	grown := append(b.buffer(size), b.data...)
-	b.recycle(b.data)
-	b.data = grown
+	old := b.data
+	b.data = append(b.buffer(size), old...)
+	b.recycle(old)
 	return true
 }
 
@@ -124,10 +124,15 @@ func (b *bodies) buffer(size int) []byte {
 	return make([]byte, 0, size)
 }
 
-// recycle keeps a buffer for later, unless it is too large.
-func (b *bodies) recycle(data []byte) {
+// recycle keeps a buffer for later. One that is too large stays charged until the collector has
+// freed it.
+func (b *body) recycle(data []byte) {
+	if cap(data) > keptCapacity {
+		b.room.discard(b.origin, data)
+		return
+	}
 	for i, step := range steps {
-		if step == cap(data) && step <= keptCapacity {
+		if step == cap(data) {
 			b.pools[i].Put(&data)
 		}
 	}
@@ -135,9 +140,10 @@ func (b *bodies) recycle(data []byte) {
 
 // release returns the buffer and its memory. It must be called once.
 func (b *body) release() {
-	b.room.give(b.origin, int64(cap(b.data)))
+	size := int64(cap(b.data))
 	b.recycle(b.data)
 	b.data = nil
+	b.room.give(b.origin, size)
 }
 
 // prefix is the number of bytes in which the uid of a review is searched. The fields before the

@@ -31,8 +31,6 @@ type Forwarder struct {
 	address *url.URL
 	version contract.Version
 	opts    Options
-	// header is that of each request. It does not change.
-	header http.Header
 	// slots has one element per request in flight.
 	slots chan struct{}
 
@@ -65,15 +63,15 @@ func NewForwarder(source keys.Source, address string, version contract.Version, 
 	if _, err := keys.ClientTLSConfig(source, opts.ServerName); err != nil {
 		return nil, err
 	}
+	opts.header = http.Header{
+		"Content-Type": {version.ContentType()},
+		"User-Agent":   {opts.UserAgent},
+		// An empty value is not sent, but it allows net/http to repeat a request on a
+		// connection that the server has closed. An event may arrive twice.
+		"Idempotency-Key": {},
+	}
 	return &Forwarder{
 		source: source, address: target, version: version, opts: opts, slots: make(chan struct{}, opts.InFlight),
-		header: http.Header{
-			"Content-Type": {version.ContentType()},
-			"User-Agent":   {opts.UserAgent},
-			// An empty value is not sent, but it allows net/http to repeat a request on a
-			// connection that the server has closed. An event may arrive twice.
-			"Idempotency-Key": {},
-		},
 	}, nil
 }
 

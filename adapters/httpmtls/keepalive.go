@@ -8,15 +8,24 @@ import (
 // keepAlive is a transport that keeps its connections after failures. It hides
 // CloseIdleConnections, which retryablehttp calls after the last attempt. Otherwise, each request
 // that ends in 503 would cost a handshake.
-type keepAlive struct{ transport http.RoundTripper }
+//
+// It also sets the header, because [http.Client] clones that of each request, for redirects.
+type keepAlive struct {
+	transport http.RoundTripper
+	header    http.Header
+}
 
 // RoundTrip implements [http.RoundTripper].
 func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.WithContext(request.Context()) // The given one must not be changed.
+	request.Header = k.header
 	answer, err := k.transport.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
-	answer.Body = drainedBody{answer.Body}
+	if answer.ContentLength != 0 {
+		answer.Body = drainedBody{answer.Body}
+	}
 	return answer, nil
 }
 

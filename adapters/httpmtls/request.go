@@ -96,10 +96,9 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*
 	return pool.material, f.read(target, answer, m)
 }
 
-// request returns the request with its headers. It shares them and the URL with other requests, as
-// no [http.RoundTripper] may change a request.
+// request returns the request, to which the transport adds the header.
 func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (*retryablehttp.Request, error) {
-	bare := http.Request{Method: http.MethodPost, URL: target, Host: target.Host, Header: f.header}
+	bare := http.Request{Method: http.MethodPost, URL: target, Host: target.Host, Header: http.Header{}}
 	request, err := retryablehttp.FromRequest(bare.WithContext(ctx))
 	if err == nil {
 		err = request.SetBody(body)

@@ -12,7 +12,7 @@ import (
 // longer waits.
 func newClient(transport http.RoundTripper, opts Options) *retryablehttp.Client {
 	return &retryablehttp.Client{
-		HTTPClient:   &http.Client{Transport: keepAlive{transport}, CheckRedirect: keepRedirect},
+		HTTPClient:   &http.Client{Transport: keepAlive{transport, opts.header}, CheckRedirect: keepRedirect},
 		RetryMax:     max(opts.Retries, 0),
 		RetryWaitMin: opts.retryWait / 2,
 		RetryWaitMax: opts.retryWait,

@@ -47,6 +47,7 @@ type decoder struct {
 
 func decodeBatch(body []byte) (core.Batch, error) {
 	d := &decoder{r: rawjson.NewReader(body), size: len(body)}
+	d.last.event.Operation, d.last.event.Field = core.OperationUpdate, core.FieldSpec // Of most first events.
 	err := d.r.Array(d.readElement)
 	if err == nil {
 		err = d.r.End()

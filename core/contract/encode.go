@@ -65,13 +65,19 @@ func (r *Request) failFrom(first, end int) {
 	}
 }
 
+// usualElement is the size in bytes that most bodies of contract v3 with one element do not exceed.
+const usualElement = 1 << 10
+
 // encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
 func encodeBatch(batch *core.Batch) (Request, error) {
-	if err := checkClaim(batch); err != nil {
+	shared := &claim{source: formatSource(batch.Source), epoch: batch.Epoch}
+	if err := shared.check(batch); err != nil {
 		return Request{}, err
 	}
-	shared := &claim{source: formatSource(batch.Source), epoch: batch.Epoch}
-	r := Request{Body: []byte{'['}, Sent: make([]int, 0, min(len(batch.Events), maxBatchEvents))}
+	r := Request{
+		Body: append(make([]byte, 0, usualElement), '['),
+		Sent: make([]int, 0, min(len(batch.Events), maxBatchEvents)),
+	}
 	r.appendEvents(shared, batch.Events)
 	if batch.Heartbeat != nil {
 		r.appendHeartbeat(shared, batch)
@@ -98,7 +104,7 @@ func (r *Request) appendEvents(shared *claim, events []core.Numbered) {
 
 // grow makes room for the other events once the size of the first is known.
 func (r *Request) grow(events int) {
-	if len(r.Sent) == 1 {
+	if len(r.Sent) == 1 && events > 1 {
 		r.Body = slices.Grow(r.Body, min(len(r.Body)*events, maxBatchBody-len(r.Body)))
 	}
 }
@@ -227,12 +233,12 @@ func wireTime(t time.Time) time.Time {
 	return t
 }
 
-// checkClaim is the validation of the attributes that all elements of a batch share.
-func checkClaim(batch *core.Batch) error {
+// check is the validation of the attributes that all elements of a batch share.
+func (c *claim) check(batch *core.Batch) error {
 	if batch.Source == "" {
 		return fmt.Errorf("%w: source is empty", errMalformed)
 	}
-	return cmp.Or(checkAttribute("source", formatSource(batch.Source)), checkAttribute("epoch", batch.Epoch))
+	return cmp.Or(checkAttribute("source", c.source), checkAttribute("epoch", c.epoch))
 }
 
 func checkID(id string) error {

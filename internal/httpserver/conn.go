@@ -146,7 +146,8 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 // noteDeadline stores a deadline as long as it can bound the wait for a slot.
 func (c *conn) noteDeadline(t time.Time) {
 	if c.handshake.Load() != nil {
-		c.deadline.Store(&t)
+		deadline := t // Later deadlines need no memory.
+		c.deadline.Store(&deadline)
 	}
 }
 
