@@ -292,10 +292,6 @@ func pathMutants() []mutant {
 			"for i, name := range names {", "for i, name := range names[:0] {",
 		},
 		{
-			"source: a deleted runtime stays in the fleet", "adapters/controllerruntime/runtimes.go",
-			"err == nil && len(left) == 0 {", "err == nil && len(left) < 0 {",
-		},
-		{
 			"nats: a replica that stops acknowledges what it did not handle", "adapters/natsjetstream/conclude.go",
 			"c.settled(j, manager, fateDelayed, reason, j.msg.Nak())", "c.settled(j, manager, fateDelayed, reason, j.msg.Ack())",
 		},
