@@ -79,11 +79,11 @@ func (d natsDialer) Dial(_, _ string) (net.Conn, error) {
 
 // connectNATS adds the parts of this model to the options that a program has.
 func connectNATS(name string, dial natsDialer, opts []nats.Option) (*nats.Conn, error) {
-	return nats.Connect("nats://"+serverName, append(opts, nats.SetCustomDialer(dial), nats.SkipHostLookup(), nats.UserInfo(domainOf(name), ""),
-		func(o *nats.Options) error {
-			o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
-			return nil
-		})...)
+	plain := func(o *nats.Options) error {
+		o.Secure, o.TLSConfig, o.RootCAsCB, o.CustomDialer, o.SkipHostLookup, o.User = false, nil, nil, dial, true, domainOf(name)
+		return nil
+	}
+	return nats.Connect("nats://"+serverName, append(opts, plain)...)
 }
 
 func noCertificate() (*tls.Certificate, *x509.CertPool) { return &tls.Certificate{}, nil }
@@ -115,7 +115,8 @@ func (a *agent) natsTransport() core.Forwarder {
 // consume receives events from the stream until the process ends.
 func (o *operator) consume(verifier core.Verifier, handlers map[core.Manager]core.Handler) func(ctx context.Context) error {
 	manager := o.world.plan.Managers[0]
-	conn, err := connectNATS(string(manager), natsDialer{o.world.network, "operator", o.name, o.killed.Load}, natsjetstream.OperatorConnectOptions(manager, noCertificate))
+	dialer := natsDialer{o.world.network, "operator", o.name, o.killed.Load}
+	conn, err := connectNATS(string(manager), dialer, natsjetstream.OperatorConnectOptions(manager, noCertificate))
 	o.world.must(err)
 	consumer, err := natsjetstream.NewConsumer(conn, verifier, handlers, natsjetstream.Options{
 		Fleet: o.observer(), Logger: o.logger(),

@@ -339,8 +339,8 @@ func (h *History) checkPace() {
 	}
 }
 
-// allowed returns the most resyncs of a cause for a manager in one life of an operator: one for each event that has the
-// cause, and one resend where a former agent may have seen a write that is committed late.
+// allowed returns the most resyncs of a cause for a manager in one life of an operator. The oracle counts the causes
+// itself. Where a former agent may have seen a write that is committed late, each has a resend.
 func (h *History) allowed(manager core.Manager, cause string) int {
 	lives, lost, drops, returned, falls, dropped := 0, 0, 0, 0, 0, int64(0)
 	for key, p := range h.paths {
