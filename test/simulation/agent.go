@@ -147,6 +147,9 @@ func (a *agent) parts() agentlib.Parts {
 	if a.cluster.plan.Canary {
 		parts.Canary = lease{a.cluster, a}.write
 	}
+	if a.cluster.world.plan.NATS {
+		parts.Transport = a.natsTransport()
+	}
 	return parts
 }
 
@@ -189,7 +192,7 @@ func (*agent) Webhook(next http.Handler) http.Handler { return next }
 // Acceptor counts the events of the webhook. It implements Tracing of [agentlib.Parts].
 func (a *agent) Acceptor(next core.Acceptor) core.Acceptor {
 	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
-		a.history.Offered(manager)
+		a.history.Offered(manager, event.Resync)
 		return next.Accept(manager, event)
 	})
 }
@@ -202,8 +205,9 @@ func (a *agent) Forwarder(next core.Forwarder) core.Forwarder {
 			return errKilled
 		}
 		a.history.Sent(manager, batch)
+		started := time.Now()
 		err := next.Forward(ctx, manager, batch)
-		a.history.Attempted(manager, err)
+		a.history.Attempted(manager, batch, started, err)
 		a.cluster.world.logf("%s sends %s to %s: %v", a.epoch, summary(&batch), manager, err)
 		return err
 	})

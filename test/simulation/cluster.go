@@ -54,7 +54,7 @@ func newCluster(w *world, index int) *cluster {
 		webhook: true, agents: make([]*agent, plan.Agents), lives: make([]int, plan.Agents),
 	}
 	for i := range plan.Objects {
-		c.objects[w.plan.object(index, i)] = &object{version: 1, uid: "first", exists: true, owner: plan.owner(i)}
+		c.objects[w.plan.object(index, i)] = &object{version: 1, uid: fmt.Sprintf("first-%d", i), exists: true, owner: plan.owner(i)}
 	}
 	c.load(w.pki.clientKeys(plan.Name))
 	for i := range w.plan.Faults {
@@ -73,7 +73,7 @@ func (r *RuntimePlan) owner(object int) string {
 	if r.Owners > 1 && object%2 == 1 {
 		return r.Name + otherOwner
 	}
-	return r.Name
+	return r.Label + r.Name
 }
 
 // contract returns the contract of a new agent.

@@ -48,6 +48,7 @@ const (
 	GatewayRetryAfter FaultKind = "gateway Retry-After" // Value with Retry-After
 	PathsWrong        FaultKind = "paths wrong"         // the runtime asks for pages that do not exist
 	KeysRotated       FaultKind = "keys rotated"        // Value has the steps with broken files
+	RuntimeDeleted    FaultKind = "runtime deleted"     // no object stands for it
 	// CertificateExpired begins when the first certificate of the runtime expires, and ends when it is renewed.
 	CertificateExpired FaultKind = "certificate expired"
 )
@@ -175,28 +176,18 @@ func (w *world) begin(f Fault) (end func()) {
 		return w.beginLinkFault(f)
 	case AgentKilled, AgentReplaced, AgentCrashes, AgentGone, AgentLeft, AgentDowngraded, AgentPaused:
 		return w.beginAgent(f)
-	case GatewayLimits:
-		w.behaviour.set(f, true)
-		return nil
 	case KeysRotated:
 		w.rotate(f)
 		return nil
 	case CertificateExpired:
 		return w.clusters[f.Runtime].awaitRenewal()
+	case RuntimeDeleted:
+		return w.deleteRuntime(&w.plan.Runtimes[f.Runtime])
 	case PathsWrong:
 		w.askWrongPaths(f)
 		return nil
 	case OperatorKilled, LeaderChanged:
 		return w.beginOperator(f)
-	case GatewayRefusesV3:
-		end = w.toggle(f)
-		if f.isForEver() {
-			return nil
-		}
-		return end
-	case EventRefused, EventForbidden, EventPanics:
-		w.behaviour.set(f, true)
-		return nil
 	case ManagerUnknown:
 		w.clusters[f.Runtime].watch("gamma")
 		return nil
@@ -212,7 +203,10 @@ func (w *world) begin(f Fault) (end func()) {
 	case StrangersLarge:
 		return w.clusters[f.Runtime].openReviews(2 << 20)
 	default:
-		return w.toggle(f)
+		if end = w.toggle(f); f.isForEver() {
+			return nil
+		}
+		return end
 	}
 }
 

@@ -31,17 +31,17 @@ func found() map[string]*Plan {
 		"a resync that a gateway refuses with 413 is kept": small(contract.V2, true,
 			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
 			[]Fault{{Kind: GatewayStatus, At: time.Minute, For: 3 * time.Minute, Value: 413}}),
-		"a proof from before a silence does not make a runtime fresh": withCanary(small(contract.V3, true, nil,
+		"a proof from before a silence does not make a runtime fresh": with(small(contract.V3, true, nil,
 			[]Fault{
 				{Kind: WebhookRemoved, At: 11 * time.Second, For: 10 * time.Minute},
 				{Kind: GatewayStatus, At: 29 * time.Second, For: 267 * time.Second, Value: 413},
-			})),
-		"heartbeats do not follow each other where connections break": withOperators(3, small(contract.V3, false, nil,
-			[]Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5300}})),
-		"an event does not wait for the next attempt of a refused heartbeat": withFallback(small(contract.V3, true,
+			}), withCanary),
+		"heartbeats do not follow each other where connections break": with(small(contract.V3, false, nil,
+			[]Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5300}}), threeReplicas),
+		"an event does not wait for the next attempt of a refused heartbeat": with(small(contract.V3, true,
 			[]Write{{At: 295 * time.Second, Kind: Update, Delay: time.Millisecond}},
-			[]Fault{{Kind: GatewayRefusesV3, At: 50 * time.Second}})),
-		"a write that a lost replica reviewed is looked at after its late commit": withTwoAgents(small(contract.V3, false,
+			[]Fault{{Kind: GatewayRefusesV3, At: 50 * time.Second}}), fallback),
+		"a write that a lost replica reviewed is looked at after its late commit": with(small(contract.V3, false,
 			[]Write{
 				{At: 160 * time.Second, Kind: Update, Delay: 29 * time.Second},
 				{At: 161 * time.Second, Object: 1, Kind: Update, Delay: 29 * time.Second},
@@ -49,8 +49,8 @@ func found() map[string]*Plan {
 			[]Fault{
 				{Kind: SenderForbidden, At: 118 * time.Second, For: 48 * time.Second},
 				{Kind: AgentGone, At: 163 * time.Second},
-			})),
-		"a write is looked at after its late commit if its replica ends before a new operator hears it": withTwoAgents(small(contract.V3, false,
+			}), twoAgents),
+		"a write is looked at after its late commit if its replica ends before a new operator hears it": with(small(contract.V3, false,
 			[]Write{
 				{At: 158 * time.Second, Kind: Update, Delay: 29 * time.Second},
 				{At: 159 * time.Second, Object: 1, Kind: Update, Delay: 29 * time.Second},
@@ -59,7 +59,7 @@ func found() map[string]*Plan {
 				{Kind: LinksSilent, At: 138 * time.Second, For: 24 * time.Second},
 				{Kind: OperatorKilled, At: 140 * time.Second, For: time.Second},
 				{Kind: AgentGone, At: 161 * time.Second},
-			})),
+			}), twoAgents),
 	}
 }
 
@@ -72,25 +72,16 @@ func beside() *Plan {
 	return p
 }
 
-func withOperators(n int, plan *Plan) *Plan {
-	plan.Operators = n
+// with changes a plan.
+func with(plan *Plan, change func(p *Plan, r *RuntimePlan)) *Plan {
+	change(plan, &plan.Runtimes[0])
 	return plan
 }
 
-func withFallback(plan *Plan) *Plan {
-	plan.Runtimes[0].Fallback = true
-	return plan
-}
-
-func withTwoAgents(plan *Plan) *Plan {
-	plan.Runtimes[0].Agents, plan.Runtimes[0].Objects = 2, 2
-	return plan
-}
-
-func withCanary(plan *Plan) *Plan {
-	plan.Runtimes[0].Canary = true
-	return plan
-}
+func fallback(_ *Plan, r *RuntimePlan)      { r.Fallback = true }
+func twoAgents(_ *Plan, r *RuntimePlan)     { r.Agents, r.Objects = 2, 2 }
+func withCanary(_ *Plan, r *RuntimePlan)    { r.Canary = true }
+func threeReplicas(p *Plan, _ *RuntimePlan) { p.Operators = 3 }
 
 // small is a plan with one runtime and one object.
 func small(version contract.Version, gateway bool, writes []Write, faults []Fault) *Plan {

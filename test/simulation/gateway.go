@@ -19,9 +19,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// serveOperators makes the control plane reachable: directly, or behind a gateway that terminates TLS.
+// serveOperators makes the control plane reachable: directly, by NATS, or behind a gateway that terminates TLS.
 func (w *world) serveOperators() {
-	if !w.plan.Gateway {
+	switch {
+	case w.plan.NATS:
+		w.serveBroker()
+		return
+	case !w.plan.Gateway:
 		w.network.serve(serverName, w.nextOperator)
 		return
 	}
@@ -64,6 +68,8 @@ func (w *world) gateway() http.Handler {
 	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
 		runtime, manager := r.TLS.PeerCertificates[0].Subject.CommonName, managerOf(r)
 		w.history.Requested(runtime, manager)
+		_, dropped := w.behaviour.any(GatewayDrops)
+		w.history.Dropped(runtime, manager, dropped)
 		if !w.behaviour.intercept(answer, r) {
 			proxy.ServeHTTP(answer, r)
 		}

@@ -77,6 +77,9 @@ func (n *network) hold(process string, until time.Time) {
 func (n *network) latency(l *link) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if l.began.Equal(time.Now()) {
+		return 0
+	}
 	return max(n.of(l.client).latency, time.Until(n.held[l.process]))
 }
 
@@ -170,6 +173,7 @@ type link struct {
 	server    *server
 	process   string // the client's, if it is one that can be killed
 	near, far *end
+	began     time.Time // bytes take no time in that moment
 
 	mu      sync.Mutex
 	left    int64 // bytes until it breaks

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -28,11 +29,12 @@ type operator struct {
 	index       int
 	name        string
 	server      *server
-	listener    *listener.Listener
+	receive     func(context.Context) error
 	fleet       *fleet.Fleet
 	controllers map[core.Manager]*controller
 	elected     chan struct{}
-	started     time.Time
+	registry    *controllerruntimetest.Cache
+	runtimes    *controllerruntime.Runtimes
 	first       *keys.Material // at the start
 	follows     atomic.Bool    // whether it reloads key material
 	stop        context.CancelFunc
@@ -52,7 +54,7 @@ type controller struct {
 func (w *world) newOperator(index, life int) *operator {
 	o := &operator{
 		world: w, index: index, name: fmt.Sprintf("operator-%d-life-%d", index, life), elected: make(chan struct{}),
-		controllers: make(map[core.Manager]*controller), started: time.Now(),
+		controllers: make(map[core.Manager]*controller),
 	}
 	o.server = newServer(o.name)
 	o.first, _ = w.server.Material()
@@ -67,20 +69,39 @@ func (w *world) newOperator(index, life int) *operator {
 		},
 	})
 	w.must(err)
+	o.register()
 	handlers := make(map[core.Manager]core.Handler)
 	for _, manager := range w.plan.Managers {
 		c := o.newController(manager)
 		o.controllers[manager] = c
 		handlers[manager] = c.source
 	}
-	o.listener, err = listener.New(o.peers(), w.behaviour.verify(listener.SANPinning(o)), handlers, o.options())
+	verifier := w.behaviour.verify(listener.SANPinning(o.domains()))
+	if w.plan.NATS {
+		o.receive = o.consume(verifier, handlers)
+		return o
+	}
+	l, err := listener.New(o.peers(), verifier, handlers, o.options())
 	w.must(err)
+	o.receive = l.Start
 	return o
+}
+
+// observer returns the fleet, nil without one.
+func (o *operator) observer() *fleet.Fleet {
+	if o.world.plan.Active && !o.world.plan.Fleets {
+		return nil
+	}
+	return o.fleet
+}
+
+func (o *operator) logger() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(newSink(o.world, o.name), nil))
 }
 
 func (o *operator) options() listener.Options {
 	opts := listener.Options{
-		Listener: o.server, Fleet: o.fleet, ShutdownTimeout: time.Second, Logger: slog.New(slog.NewJSONHandler(newSink(o.world, o.name), nil)),
+		Listener: o.server, Fleet: o.observer(), ShutdownTimeout: time.Second, Logger: o.logger(),
 	}
 	if !o.world.plan.Gateway {
 		opts.TLS = keys.ServerTLSConfig(o)
@@ -107,24 +128,6 @@ func (o *operator) peers() listener.Peers {
 	return listener.FromTLSWithRoots(roots, listener.PeerOptions{})
 }
 
-// coldCache is the time until the cache of a new process is synced.
-const coldCache = 2 * time.Second
-
-// Domain implements [listener.Domains].
-func (o *operator) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
-	if time.Since(o.started) < coldCache {
-		return "", core.ErrNotReady
-	}
-	name := string(runtime)
-	if event.Owner.Name != "" {
-		name = strings.TrimSuffix(event.Owner.Name, otherOwner)
-	}
-	if o.world.clusterOf(name) == nil {
-		return "", listener.Forbidden("owner_missing", "%s is not registered", name)
-	}
-	return domainOf(name), nil
-}
-
 func (o *operator) newController(manager core.Manager) *controller {
 	c := &controller{operator: o, manager: manager}
 	c.queue = priorityqueue.New[request](o.name + "-" + string(manager))
@@ -136,6 +139,9 @@ func (o *operator) newController(manager core.Manager) *controller {
 func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, error) {
 	if err := c.operator.world.behaviour.fail(ctx, d); err != nil {
 		return nil, err
+	}
+	if c.operator.world.plan.Labels {
+		return c.registered(ctx, d)
 	}
 	runtime, owner := string(d.Runtime), d.Event.Owner.Name
 	if owner != "" {
@@ -186,7 +192,7 @@ func (c *controller) look(r request) {
 }
 
 func (o *operator) start() {
-	o.running.Go(func() { _ = o.listener.Start(o.ctx) })
+	o.running.Go(func() { _ = o.receive(o.ctx) })
 }
 
 // lead starts the controllers. They look at all objects first.
@@ -207,7 +213,7 @@ func (o *operator) end(orderly bool) {
 	if !orderly {
 		o.killed.Store(true)
 		_ = o.server.Close()
-		o.world.network.reset(func(l *link) bool { return l.server == o.server })
+		o.world.network.reset(func(l *link) bool { return l.server == o.server || l.process == o.name })
 	}
 	o.stop()
 	for _, c := range o.controllers {
@@ -229,6 +235,10 @@ func (w *world) startOperator(index int) {
 	o := w.newOperator(index, w.operatorLives[index])
 	w.operators[index] = o
 	o.start()
+	if w.plan.Active {
+		w.history.Elected(o.name)
+		o.lead()
+	}
 	w.elect()
 	w.logf("%s starts", o.name)
 }
@@ -262,7 +272,7 @@ func (w *world) stopOperator(index int, orderly bool) {
 
 // elect makes a replica the leader if there is none. The caller holds the lock.
 func (w *world) elect() {
-	if w.leader != nil || time.Now().Before(w.vacant) {
+	if w.plan.Active || w.leader != nil || time.Now().Before(w.vacant) {
 		return
 	}
 	for _, o := range w.operators {

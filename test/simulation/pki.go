@@ -19,6 +19,7 @@ type pki struct {
 	older, newer *testpki.CA
 	servers      map[*testpki.CA]*testpki.Leaf
 	webhook      *keys.Material // of all agents
+	store        string         // folder of NATS servers
 
 	mu      sync.Mutex
 	clients map[holder]*testpki.Leaf

@@ -18,8 +18,12 @@ type Plan struct {
 	Length     time.Duration // of writes and faults
 	Runtimes   []RuntimePlan
 	Operators  int
+	NATS       bool // a NATS server carries the batches, of one manager
 	Gateway    bool // a gateway ends TLS; otherwise connections reach the operator
 	Attacker   bool
+	Labels     bool // labels of objects identify runtimes, and an event is for the whole runtime
+	Active     bool // each replica works, without an election
+	Fleets     bool // each active replica has a fleet
 	Managers   []core.Manager
 	Writes     []Write
 	Faults     []Fault
@@ -41,11 +45,12 @@ type RuntimePlan struct {
 	Canary   bool
 	MaxKeys  int
 	Objects  int
-	Learns   bool // the agent learns its managers from events
-	Owners   int  // of the objects, in turn; 0: one
-	Bulk     int  // additional bytes of each object
-	ManyCAs  bool // the agent trusts more authorities than fit into a heartbeat
-	Rare     bool // heartbeats are rare
+	Learns   bool   // the agent learns its managers from events
+	Owners   int    // of the objects, in turn; 0: one
+	Label    string // begins the name of the object that stands for the runtime, which has its identity in a label
+	Bulk     int    // additional bytes of each object
+	ManyCAs  bool   // the agent trusts more authorities than fit into a heartbeat
+	Rare     bool   // heartbeats are rare
 }
 
 // WriteKind is the kind of a write.
@@ -96,8 +101,8 @@ func (f *Fault) String() string {
 // String returns the schedule in the order of its virtual times.
 func (p *Plan) String() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "seed %d: %s, %d operators, gateway %v, attacker %v, managers %v\n",
-		p.Seed, p.Length, p.Operators, p.Gateway, p.Attacker, p.Managers)
+	fmt.Fprintf(&text, "seed %d: %s, %d operators, NATS %v, gateway %v, attacker %v, managers %v\n",
+		p.Seed, p.Length, p.Operators, p.NATS, p.Gateway, p.Attacker, p.Managers)
 	for i := range p.Runtimes {
 		fmt.Fprintf(&text, "  %+v\n", p.Runtimes[i])
 	}
@@ -154,6 +159,8 @@ func draw(seed uint64) *Plan {
 	d.learners(p)
 	d.scene(p)
 	d.rare(p)
+	d.onNATS(p)
+	d.byLabels(p)
 	p.sort()
 	return p
 }
@@ -213,6 +220,24 @@ func (d dice) runtime(i int) RuntimePlan {
 func (d dice) learners(p *Plan) {
 	for i := range p.Runtimes {
 		p.Runtimes[i].Learns = d.chance(0.2)
+	}
+}
+
+// byLabels identifies runtimes by labels in one plan of four. In some, an object is deleted for a while.
+func (d dice) byLabels(p *Plan) {
+	for i := range p.Runtimes {
+		if p.Runtimes[i].Owners > 1 || p.Runtimes[i].Rare || p.Loud {
+			return
+		}
+	}
+	if p.Labels = d.chance(0.25); !p.Labels {
+		return
+	}
+	for i := range p.Runtimes {
+		p.Runtimes[i].Label = "kyma-of-"
+	}
+	if f := (Fault{Kind: RuntimeDeleted, At: d.between(0, p.Length), For: d.length()}); d.chance(0.5) && !p.CleanStops {
+		p.Faults = append(p.Faults, f)
 	}
 }
 

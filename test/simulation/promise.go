@@ -15,7 +15,8 @@ import (
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
-		Expired: make(map[string]oracle.Window), Followers: p.Operators - 1, CleanStops: p.CleanStops,
+		Expired: make(map[string]oracle.Window), Followers: p.Operators - p.replicas(), CleanStops: p.CleanStops,
+		NATS: p.NATS, Replicas: p.replicas(),
 		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
 		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), Loud: p.Loud, Short: p.isShort(), ReviewMemoryFull: p.hasAny(StrangersLarge),
 		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
@@ -61,7 +62,18 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 	if f.refusesEach() {
 		promise.Refusals++
 	}
+	if f.Kind == RuntimeDeleted {
+		promise.Deletions++
+	}
 	promise.Faults++
+}
+
+// replicas returns the number of replicas that work.
+func (p *Plan) replicas() int {
+	if p.Active {
+		return p.Operators
+	}
+	return 1
 }
 
 // isShort reports whether no runtime can become silent.

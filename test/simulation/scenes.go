@@ -18,7 +18,7 @@ func (d dice) scene(p *Plan) {
 		d.fullOutbox, d.fairShare, d.refusedResync, d.shortOutage, d.silentStrangers, d.inventedManagers, d.lostReplica, d.overlappingWrites, d.unchangedWrites, d.removedWebhook,
 		d.refusedV3, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
 		d.unreadable, d.bodyLimit, d.told, d.restartWithPending, d.silentLoss, d.restartOfLearner, d.droppedByGateway, d.restarted, d.fullReviewMemory, d.panicking,
-		d.brokenConnections, d.lostHeartbeats, d.loud, d.lostPath, d.lostPath,
+		d.brokenConnections, d.lostHeartbeats, d.loud, d.loud, d.lostPath, d.lostPath, d.active, d.active,
 	}
 	d.stage(p)
 	scenes[d.IntN(len(scenes))](p)
@@ -414,13 +414,26 @@ func (d dice) rotate(p *Plan) Fault {
 	}
 }
 
+// active has two or three replicas that all work. A gateway asks them in turn, and one may be killed.
+func (d dice) active(p *Plan) {
+	p.Active, p.Gateway, p.Operators, p.Fleets = true, true, 2+d.IntN(2), d.chance(0.5)
+	p.Runtimes[0].Contract = []contract.Version{contract.V3, contract.V2}[d.IntN(2)]
+	if d.chance(0.5) {
+		p.Faults = []Fault{{Kind: OperatorKilled, At: d.between(time.Minute, 3*time.Minute), For: d.length(), Index: d.IntN(p.Operators)}}
+	}
+	for range 30 {
+		p.update(d.IntN(6), d.between(time.Minute, p.Length))
+		p.Writes[len(p.Writes)-1].Delay = d.commit()
+	}
+}
+
 // loud has a worker that is busy with the changes of one runtime, more than it can reconcile, while agents of quiet
 // runtimes restart. Their resyncs must come all the same.
 func (d dice) loud(p *Plan) {
-	const quiet, objects, work, every = 4, 40, 50 * time.Millisecond, 25 * time.Millisecond
+	const most, objects, work, every = 9, 40, 50 * time.Millisecond, 25 * time.Millisecond
 	p.Work, p.Loud = work, true
 	p.Runtimes[0].Contract, p.Runtimes[0].Objects = contract.V3, objects
-	for i := range quiet {
+	for i := range 1 + d.IntN(most) {
 		r := d.runtime(i + 1)
 		r.Contract, r.Fallback, r.Agents, r.MaxKeys, r.Learns = contract.V3, false, 1, 0, false
 		p.Runtimes = append(p.Runtimes, r)

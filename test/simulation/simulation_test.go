@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server/ats"
+
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
@@ -59,6 +61,8 @@ func testPKI(t *testing.T) *pki {
 	if err != nil {
 		t.Fatal(err)
 	}
+	keys.store = t.TempDir()
+	ats.Register() // The server's clock is one for all bubbles.
 	return keys
 }
 

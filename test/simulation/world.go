@@ -38,7 +38,8 @@ type world struct {
 	operators     []*operator
 	operatorLives []int
 	leader        *operator
-	vacant        time.Time // earliest time of the next election
+	vacant        time.Time    // earliest time of the next election
+	deleted       *RuntimePlan // has no object in the control plane
 	turn          int
 
 	sinks sync.Map // runtime → stalled until, as time.Time
@@ -146,18 +147,26 @@ func (w *world) sample() {
 }
 
 func (w *world) sampleStates() {
-	w.mu.Lock()
-	leader := w.leader
-	w.mu.Unlock()
-	if leader == nil {
-		return
-	}
-	for _, c := range w.clusters {
-		for _, manager := range w.plan.Managers {
-			status := leader.fleet.Get(core.RuntimeID(c.plan.Name), manager)
-			w.history.State(c.plan.Name, manager, string(status.State), status.Reason)
+	for _, o := range w.working() {
+		for _, c := range w.clusters {
+			for _, manager := range w.plan.Managers {
+				status := o.fleet.Get(core.RuntimeID(c.plan.Name), manager)
+				w.history.State(c.plan.Name, manager, string(status.State), status.Reason)
+			}
 		}
 	}
+}
+
+// working returns the leader, or all active replicas.
+func (w *world) working() (all []*operator) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.operators {
+		if o != nil && (w.plan.Active || o == w.leader) {
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 // over reports whether the schedule is ending, so that nothing may start.
@@ -260,7 +269,7 @@ func (w *world) forged() core.Batch {
 	event := &batch.Events[0]
 	event.Watched.Namespace, event.Watched.Name = "default", "evil-object"
 	event.WatchedGVK.Version, event.WatchedGVK.Kind = "v1", "Widget"
-	event.Owner.Namespace, event.Owner.Name = ownerNamespace, w.plan.Runtimes[0].Name
+	event.Owner.Namespace, event.Owner.Name = ownerNamespace, w.plan.Runtimes[0].owner(0)
 	batch.Epoch, event.Sequence, event.ID = "evil", 1, "evil-1"
 	return batch
 }

@@ -12,6 +12,7 @@ func table() []mutant {
 	var all []mutant
 	all = append(all, outboxMutants()...)
 	all = append(all, fleetMutants()...)
+	all = append(all, economyMutants()...)
 	return append(all, pathMutants()...)
 }
 
@@ -241,8 +242,67 @@ func fleetMutants() []mutant {
 	}
 }
 
+// economyMutants send twice as much, or do twice as much work.
+func economyMutants() []mutant {
+	twice := func(cause string) mutant {
+		return mutant{
+			"economy: two resyncs of the fleet, cause " + cause, "core/fleet/deliver.go",
+			"f.delivered(k.manager, claimed.cause)", //nolint:dupword // It is code.
+			"f.delivered(k.manager, claimed.cause)\n\tif claimed.cause == " + cause + " {\n\t\tf.delivered(k.manager, claimed.cause)\n\t}",
+		}
+	}
+	return []mutant{
+		twice("causeNewEpoch"), twice("causeGap"), twice("causeReturned"), twice("causeReplicaLost"),
+		{
+			"economy: each change six times", resend,
+			"delays := o.Resend", "delays := append([]time.Duration{time.Second, 2 * time.Second, 8 * time.Second}, o.Resend...)",
+		},
+		{
+			"economy: each resync four times", resend,
+			"delays = []time.Duration{o.ResendResync}", "delays = []time.Duration{o.ResendResync / 3, o.ResendResync / 2, o.ResendResync}",
+		},
+		{
+			"economy: heartbeats twice as often", "core/outbox/heartbeat.go",
+			"l.pulse.next = now.Add(interval - l.opts.jitter(interval/10))", "l.pulse.next = now.Add(interval / 2)",
+		},
+		{
+			"economy: half of the wait after failures", conclude,
+			"l.paused, l.resumes = now, now.Add(wait)", "l.paused, l.resumes = now, now.Add(wait / 2)",
+		},
+		{
+			"economy: half of the wait after a refusal", conclude,
+			"e.due = now.Add(l.waitAfter(e.refusals, l.opts.MaxBackoff, refusal, started))",
+			"e.due = now.Add(l.waitAfter(e.refusals, l.opts.MaxBackoff, refusal, started) / 2)",
+		},
+		{
+			"fleet: active replicas resync for each gap", "core/fleet/sharing.go",
+			"case s.on && cause == causeGap:", "case s.on && cause == \"\":",
+		},
+	}
+}
+
 func pathMutants() []mutant {
 	return []mutant{
+		{
+			"source: only five resyncs wait for a change's priority", "adapters/controllerruntime/target.go",
+			"if !t.raised[r] {\n\t\tt.raised[r] = true\n\t\ttime", "if !t.raised[r] && len(t.raised) < 5 {\n\t\tt.raised[r] = true\n\t\ttime",
+		},
+		{
+			"source: a label finds no object", "adapters/controllerruntime/mapfunc.go",
+			"for i, name := range names {", "for i, name := range names[:0] {",
+		},
+		{
+			"nats: a replica that stops acknowledges what it did not handle", "adapters/natsjetstream/conclude.go",
+			"c.settled(j, manager, fateDelayed, reason, j.msg.Nak())", "c.settled(j, manager, fateDelayed, reason, j.msg.Ack())",
+		},
+		{
+			"nats: a refusal needs no confirmation", "adapters/natsjetstream/conclude.go",
+			"case handed:", "case handed, r.fault != intake.FaultOfReplica:",
+		},
+		{
+			"nats: old heartbeats count", "adapters/natsjetstream/conclude.go",
+			"if j.age > staleHeartbeat {", "if j.age > 100*staleHeartbeat {",
+		},
 		{
 			"intake: all events refused is the request refused (row 1)", receive,
 			"sender := t.verifySender(ctx)\n",

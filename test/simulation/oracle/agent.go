@@ -1,8 +1,11 @@
 package oracle
 
 import (
+	"errors"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -40,12 +43,59 @@ type Agent struct {
 
 // lane records the traffic of an agent with one manager.
 type lane struct {
-	offered, attempts, whole int
-	scraped                  int // of offered, when the last scrape began
-	account                  Account
-	highest                  uint64
-	contents                 map[string]core.WatchEvent
-	ids                      map[uint64]string
+	offered  elements // by the change source
+	taken    elements // by the receiver
+	scraped  int      // of offered, when the last scrape began
+	account  Account
+	highest  uint64
+	contents map[string]core.WatchEvent
+	owners   map[types.NamespacedName]bool // of resyncs
+
+	failed     failures
+	refused    map[string]*failures // by the ID of an event
+	recoveries int
+	path       path
+	dropping   bool // a gateway drops what it acknowledges
+	drops      int  // the times in which it did
+}
+
+// elements counts the elements of batches.
+type elements struct{ changes, resyncs, beats int }
+
+// failures are those in a row, of a lane or of one event.
+type failures struct {
+	n        int
+	last     time.Time
+	notReady bool
+}
+
+// add counts a failure now.
+func (f *failures) add(err error) {
+	f.n, f.last, f.notReady = f.n+1, time.Now(), errors.Is(err, core.ErrNotReady)
+}
+
+// end returns the earliest time of the next attempt. The documented wait doubles from 200 ms to 20 s, or 2 s for a
+// receiver that is not ready. Half of it is random.
+func (f *failures) end() time.Time {
+	const least, longest, notReady, most = 200 * time.Millisecond, 20 * time.Second, 2 * time.Second, 10
+	wait := min(least<<min(f.n-1, most), longest)
+	if f.notReady {
+		wait = min(wait, notReady)
+	}
+	return f.last.Add(wait / 2)
+}
+
+// path counts the silences of a sender that a receiver may see.
+type path struct {
+	heard    time.Time
+	silences int
+}
+
+func (p *path) hear(silence time.Duration) {
+	if !p.heard.IsZero() && time.Since(p.heard) > silence {
+		p.silences++
+	}
+	p.heard = time.Now()
 }
 
 // Agent returns the record of a new agent process.
@@ -62,20 +112,30 @@ func (h *History) Agent(runtime, epoch string, numbered bool) *Agent {
 func (a *Agent) lane(manager core.Manager) *lane {
 	l := a.managers[manager]
 	if l == nil {
-		l = &lane{contents: make(map[string]core.WatchEvent), ids: make(map[uint64]string)}
+		l = &lane{
+			contents: make(map[string]core.WatchEvent), refused: make(map[string]*failures), owners: make(map[types.NamespacedName]bool),
+		}
 		a.managers[manager] = l
 	}
 	return l
 }
 
 // Offered records an event from a change source.
-func (a *Agent) Offered(manager core.Manager) {
+func (a *Agent) Offered(manager core.Manager, resync bool) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-	a.lane(manager).offered++
+	a.lane(manager).offered.add(resync)
 }
 
-// Sent checks the numbers of a batch before it is sent.
+func (n *elements) add(resync bool) {
+	if resync {
+		n.resyncs++
+	} else {
+		n.changes++
+	}
+}
+
+// Sent checks the numbers and the time of a batch before it is sent.
 func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
@@ -86,8 +146,12 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 		return // The outbox may evict a manager without an operator. Its numbers then start again.
 	}
 	l := a.lane(manager)
+	a.checkTime(manager, &l.failed)
 	for i := range batch.Events {
 		a.number(l, &batch.Events[i])
+		if f := l.refused[batch.Events[i].ID]; f != nil {
+			a.checkTime(manager, f)
+		}
 	}
 	if beat := batch.Heartbeat; beat != nil && beat.Sequence != l.highest {
 		a.history.violate("numbers", "%s: a heartbeat has the sequence %d, the last number is %d", a.epoch, beat.Sequence, l.highest)
@@ -114,18 +178,70 @@ func (a *Agent) Scrapes() {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
 	for _, l := range a.managers {
-		l.scraped = l.offered
+		l.scraped = l.offered.changes + l.offered.resyncs
 	}
 }
 
-// Attempted records an attempt to send.
-func (a *Agent) Attempted(manager core.Manager, err error) {
+// checkTime requires that an attempt waits after failures. New key material ends each wait, and a call may begin in the
+// moment of a failure.
+func (a *Agent) checkTime(manager core.Manager, f *failures) {
+	now, h := time.Now(), a.history
+	if f.n > 0 && now.After(f.last) && now.Before(f.end()) && !h.promise.Rotates && len(h.promise.Expired) == 0 {
+		h.violate("economy", "%s sends to %s at %s after %d failures, the last at %s, want no attempt before %s",
+			a.epoch, manager, h.since(now), f.n, h.since(f.last), h.since(f.end()))
+	}
+}
+
+// Attempted records an attempt to send, and its answer.
+func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.Time, err error) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
 	l := a.lane(manager)
-	l.attempts++
-	if err != nil {
-		l.whole++
+	var some core.EventErrors
+	whole := err != nil && !errors.As(err, &some)
+	switch {
+	case !whole || core.IsPermanent(err):
+		if l.failed.n > 0 && len(batch.Events) > 0 {
+			l.recoveries++
+		}
+		l.failed = failures{}
+	case !started.Before(l.failed.last): // The failures of concurrent calls count once.
+		l.failed.add(err)
+	}
+	if whole {
+		return
+	}
+	dropped := a.history.dropped[pair{a.runtime, manager}]
+	if dropped && !l.dropping {
+		l.drops++
+	}
+	if l.dropping = dropped; dropped {
+		return
+	}
+	l.path.hear(a.history.silence(a.runtime))
+	a.history.path(a.runtime, manager).hear(a.history.silence(a.runtime))
+	l.take(&batch, some)
+}
+
+// take counts the elements that the receiver took.
+func (l *lane) take(batch *core.Batch, refused core.EventErrors) {
+	for i := range batch.Events {
+		event := &batch.Events[i]
+		if err := refused[i]; err != nil {
+			if l.refused[event.ID] == nil {
+				l.refused[event.ID] = new(failures)
+			}
+			l.refused[event.ID].add(err)
+			continue
+		}
+		delete(l.refused, event.ID)
+		l.taken.add(event.Resync)
+		if event.Resync {
+			l.owners[event.Owner] = true
+		}
+	}
+	if batch.Heartbeat != nil && refused[len(batch.Events)] == nil {
+		l.taken.beats++
 	}
 }
 

@@ -1,9 +1,12 @@
 package oracle
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Bounds from the guarantees, or from defaults.
@@ -90,7 +93,7 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	}
 }
 
-// checkRepeats requires one reconcile for a change that is committed at once, without another write or a fault near it.
+// checkRepeats requires one reconcile of each replica for a change that is committed at once, without another write or a fault near it.
 func (h *History) checkRepeats(t target, c commit) {
 	r := h.promise.Runtimes[t.runtime]
 	if c.delay > shortDelay || !r.Numbered || r.FallsBack || !h.isCalm(c.at, nil) {
@@ -99,9 +102,9 @@ func (h *History) checkRepeats(t target, c commit) {
 	near := func(at time.Time) bool { return at.Sub(c.at).Abs() < 2*late }
 	reviews := slices.DeleteFunc(slices.Clone(h.changed[t.object]), func(at time.Time) bool { return !near(at) })
 	looks := slices.DeleteFunc(slices.Clone(h.looks[t]), func(l look) bool { return !l.named || !near(l.at) || l.at.Before(c.at) })
-	if len(reviews) == 1 && len(looks) > 1 {
-		h.violate("economy", "%d reconciles for version %d of %s, committed at %s, want 1",
-			len(looks), c.version, t.object, h.since(c.at))
+	if len(reviews) == 1 && len(looks) > h.promise.Replicas {
+		h.violate("economy", "%d reconciles for version %d of %s, committed at %s, want %d",
+			len(looks), c.version, t.object, h.since(c.at), h.promise.Replicas)
 	}
 }
 
@@ -119,7 +122,7 @@ func (h *History) isTraceless(t target, c commit) bool {
 	return slices.ContainsFunc(h.agents, func(a *Agent) bool {
 		l := a.managers[t.manager]
 		ran := !reviewed.Before(a.from) && !reviewed.After(a.to)
-		return a.runtime == t.runtime && a.killed && ran && l != nil && l.attempts == l.whole
+		return a.runtime == t.runtime && a.killed && ran && l != nil && l.path.heard.IsZero()
 	})
 }
 
@@ -234,6 +237,9 @@ func (o *outage) covers(at time.Time, lasted time.Duration) bool {
 // checkStates requires the right state of each runtime far from any fault. An agent that learns its managers sends
 // no heartbeats after a restart before its first review.
 func (h *History) checkStates() {
+	if h.promise.Replicas > 1 {
+		return // Each replica sees a part of the heartbeats.
+	}
 	told := make(map[target]bool)
 	for _, s := range h.samples {
 		r, t := h.promise.Runtimes[s.runtime], target{runtime: s.runtime, manager: s.manager}
@@ -259,6 +265,9 @@ func (h *History) isBroken(s sample) bool {
 
 // checkFinalStates checks the last state of each runtime.
 func (h *History) checkFinalStates() {
+	if h.promise.Replicas > 1 {
+		return
+	}
 	final := make(map[target]sample)
 	for _, s := range h.samples {
 		final[target{runtime: s.runtime, manager: s.manager}] = s
@@ -285,7 +294,7 @@ func (r Runtime) allows(state string) bool {
 // checkResyncs bounds the resyncs of a fleet by their causes.
 func (h *History) checkResyncs() {
 	for key, n := range h.resyncs {
-		if allowed := h.allowed(key.cause); n > allowed {
+		if allowed := h.allowed(key.manager, key.cause); n > allowed {
 			h.violate("economy", "%s asked for %d resyncs for %s, cause %s, want at most %d", key.operator, n, key.manager, key.cause, allowed)
 		}
 	}
@@ -330,49 +339,59 @@ func (h *History) checkPace() {
 	}
 }
 
-// allowed returns the most resyncs of a cause in one life of an operator.
-func (h *History) allowed(cause string) int {
-	lives, stops, dropped, falls := 0, 0, int64(0), 0
+// allowed returns the most resyncs of a cause for a manager in one life of an operator. The oracle counts the causes
+// itself. Where a former agent may have seen a write that is committed late, each has a resend.
+func (h *History) allowed(manager core.Manager, cause string) int {
+	lives, lost, drops, returned, falls, dropped := 0, 0, 0, 0, 0, int64(0)
+	for key, p := range h.paths {
+		if key.manager == manager && h.promise.Runtimes[key.runtime].Numbered {
+			returned += p.silences
+		}
+	}
 	for _, a := range h.agents {
-		if !a.numbered {
+		l := a.managers[manager]
+		if !a.numbered || l == nil || l.path.heard.IsZero() {
 			continue
 		}
 		lives++
+		lost, drops = lost+l.path.silences, drops+l.drops
+		if a.to.Before(h.calm) {
+			lost++
+		}
 		if h.promise.Runtimes[a.runtime].FallsBack {
 			falls++
 		}
-		if a.to.Before(h.calm) {
-			stops++
-		}
-
 		// The control plane has the number of an event that it refused itself.
-		if h.promise.Refusals == 0 && len(h.promise.Runtimes[a.runtime].Overflows) == 0 {
-			continue
-		}
-		for _, l := range a.managers {
+		if h.promise.Refusals > 0 || len(h.promise.Runtimes[a.runtime].Overflows) > 0 {
 			dropped += l.account.Dropped
 		}
 	}
 	switch cause {
 	case "new_epoch":
-		return 2 * lives // Each has a resend.
+		return 2 * (lives + h.promise.Deletions)
 	case "replica_lost":
 		if h.promise.CleanStops {
 			return 0
 		}
-		return 2 * (stops + h.promise.Faults*lives)
+		return 2 * (lost + falls)
 	case "returned":
 		if h.promise.Short {
 			return 0
 		}
-		return (h.promise.Faults + falls) * lives
+		return returned + falls
 	default: // A gap: events were dropped, or travelled by an older contract.
-		if h.promise.FalseAcks {
-			return 4 * h.promise.Faults * lives
+		if h.promise.Replicas > 1 {
+			return mostToLearn * len(h.promise.Runtimes)
 		}
-		return int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers())*lives
+		if h.promise.NATS { // The stream delays a batch that is not handled, and others overtake it.
+			drops += lives * h.promise.Faults
+		}
+		return drops + int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers())*lives
 	}
 }
+
+// mostToLearn bounds the resyncs of an active replica until it knows that others take a part of the numbers.
+const mostToLearn = 10
 
 // oldNumbers returns the most gaps that a new leader may see for an agent, because its first requests have old
 // numbers. These are repeated events, a repeated heartbeat, and retries of refused events.
@@ -389,43 +408,70 @@ func (h *History) oldNumbers() (most int) {
 	return most
 }
 
-// checkAgents bounds the requests and the log lines of each agent process.
+// checkAgents bounds what each agent process sent and logged. A request that fails waits for its turn, and each other
+// one carries an element that is counted here.
 func (h *History) checkAgents() {
 	for _, a := range h.agents {
 		for manager, l := range a.managers {
-			if most := h.mostAttempts(a, l); manager != "" && l.attempts > most {
-				h.violate("economy", "%s made %d attempts for %s with %d events in %s, want at most %d",
-					a.epoch, l.attempts, manager, l.offered, a.to.Sub(a.from).Round(time.Second), most)
+			if slices.Contains(h.promise.Managers, manager) {
+				h.checkTraffic(a, manager, l)
 			}
 		}
 		if most := h.mostLines(a); a.lines > most {
-			h.violate("economy", "%s wrote %d log lines in %s, want at most %d", a.epoch, a.lines, a.to.Sub(a.from).Round(time.Second), most)
+			h.violate("economy", "%s wrote %d log lines in %s, want at most %d", a.epoch, a.lines, a.life(), most)
 		}
 	}
 }
 
-const (
-	beat = 27 * time.Second // Up to a tenth is taken off an interval of 30 s.
-	// backoff is the least time between two attempts after many failures.
-	backoff = 10 * time.Second
-)
+func (a *Agent) life() time.Duration { return a.to.Sub(a.from).Round(time.Second) }
 
-// mostAttempts allows three requests for each event and its resends, the heartbeats, and retries at their
-// pace.
-func (h *History) mostAttempts(a *Agent, l *lane) int {
-	life, between := a.to.Sub(a.from), beat
+// checkTraffic bounds the elements that the receiver took.
+func (h *History) checkTraffic(a *Agent, manager core.Manager, l *lane) {
+	const sends = 3 // A change travels at once, after 3 s and after 35 s.
+	for _, of := range []struct {
+		what       string
+		sent, most int
+	}{
+		{"changes", l.taken.changes, sends * l.offered.changes},
+		{"resyncs", l.taken.resyncs, h.mostResyncs(a, l)},
+		{"heartbeats", l.taken.beats, h.mostBeats(a, l)},
+	} {
+		if of.sent > of.most {
+			h.violate("economy", "%s sent %d %s to %s in %s, want at most %d", a.epoch, of.sent, of.what, manager, a.life(), of.most)
+		}
+	}
+}
+
+// mostResyncs allows one resend for the resync at the start, for each that the change source requests, and for two in
+// each fault. Where events may be dropped, checkPace alone bounds them.
+func (h *History) mostResyncs(a *Agent, l *lane) int {
+	const sends = 2
+	if h.mayDegrade(h.promise.Runtimes[a.runtime]) || h.promise.Refusals > 0 {
+		return math.MaxInt
+	}
+	return sends * max(len(l.owners), 1) * (1 + l.offered.resyncs + 2*h.promise.Faults)
+}
+
+// mostBeats allows a heartbeat in each interval, the first and the last one, one after each recovery, and early ones:
+// for the first review, for the canary and in faults.
+func (h *History) mostBeats(a *Agent, l *lane) int {
+	const first, perFault, perRotation = 4, 4, 20
+	between := beat
 	if h.promise.Runtimes[a.runtime].Rare && h.promise.Faults == 0 {
 		between *= 10
 	}
-	most := 20 + 6*l.offered + int(life/between)
-	if l.whole > 0 {
-		most += int(life/backoff) + 20*(h.promise.Faults+1)
+	most := first + int(a.to.Sub(a.from)/between) + l.recoveries + perFault*h.promise.Faults
+	if h.promise.Rotates {
+		most += perRotation
 	}
-	if len(h.promise.Refused) > 0 {
-		most += int(life/backoff)*len(h.promise.Refused) + 40*len(h.promise.Refused)
+	if h.mayDegrade(h.promise.Runtimes[a.runtime]) {
+		most += int(a.to.Sub(a.from) / (5 * time.Second)) // A first loss after each.
 	}
 	return most
 }
+
+// beat is the shortest interval: up to a tenth is taken off 30 s.
+const beat = 27 * time.Second
 
 // mostLines allows a few lines for each fault and manager, and one every two minutes for a lasting failure.
 // Managers without an operator have lines, too, and their number is bounded.

@@ -25,6 +25,12 @@ type Promise struct {
 	Expired map[string]Window
 	// Followers is the number of replicas that do not lead. A request may reach them first.
 	Followers int
+	// Replicas is the number of replicas that work.
+	Replicas int
+	// Deletions counts the faults in which a fleet forgets a runtime.
+	Deletions int
+	// NATS is whether a stream stores batches while no operator takes them.
+	NATS bool
 	// NewLeaders is whether another replica may take the lead.
 	NewLeaders bool
 	// Backlog is the time that one worker needs to reconcile all objects.
@@ -157,6 +163,8 @@ type History struct {
 	changed map[string][]time.Time // reviews of writes that change something, by object
 	asked   map[pair][]time.Time   // resyncs that agents requested
 	waits   map[pair]time.Time     // end of the last Retry-After
+	paths   map[pair]*path         // of all agents of a runtime
+	dropped map[pair]bool          // whether a gateway dropped the last request, and acknowledged it
 	found   []Violation
 }
 
@@ -165,7 +173,7 @@ func New(promise Promise) *History {
 	return &History{
 		promise: promise, began: time.Now(), commits: make(map[[2]string][]commit),
 		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[string][]time.Time),
-		asked: make(map[pair][]time.Time), waits: make(map[pair]time.Time),
+		asked: make(map[pair][]time.Time), waits: make(map[pair]time.Time), paths: make(map[pair]*path), dropped: make(map[pair]bool),
 	}
 }
 
@@ -209,6 +217,32 @@ func (h *History) Requested(runtime string, manager core.Manager) {
 	if until := h.waits[pair{runtime, manager}]; time.Now().Before(until) {
 		h.violate("economy", "%s sends a request for %s at %s, before the end of Retry-After at %s", runtime, manager, h.since(time.Now()), h.since(until))
 	}
+}
+
+// Dropped records that a gateway acknowledges a request and drops it, or that it forwards one.
+func (h *History) Dropped(runtime string, manager core.Manager, dropped bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dropped[pair{runtime, manager}] = dropped
+}
+
+// path returns that of a runtime.
+func (h *History) path(runtime string, manager core.Manager) *path {
+	key := pair{runtime, manager}
+	if h.paths[key] == nil {
+		h.paths[key] = new(path)
+	}
+	return h.paths[key]
+}
+
+// silence returns the shortest time without requests that a receiver may take for a silence: two intervals, or the time
+// to connect again where heartbeats are rare. Requests may be under way for a while.
+func (h *History) silence(runtime string) time.Duration {
+	const usual, rare = 50 * time.Second, 30 * time.Second
+	if h.promise.Runtimes[runtime].Rare {
+		return rare
+	}
+	return usual
 }
 
 // RetryAfter records an answer with Retry-After.

@@ -1,0 +1,113 @@
+package simulation
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// runtimeLabel has the identity of a runtime, on the object that stands for it in the control plane.
+const runtimeLabel = "kyma-project.io/runtime-id"
+
+func kymas() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+// kyma returns the object that stands for a runtime.
+func (r *RuntimePlan) kyma() *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kymas())
+	object.Namespace, object.Name = ownerNamespace, r.owner(0)
+	object.Labels = map[string]string{runtimeLabel: r.Name}
+	object.Annotations = map[string]string{controllerruntime.DomainAnnotation: domainOf(r.Name)}
+	return object
+}
+
+// register fills the cache of a new process, which is synced after 2 s.
+func (o *operator) register() {
+	const coldCache = 2 * time.Second
+	o.registry = controllerruntimetest.NewCache()
+	o.registry.SetSynced(false)
+	time.AfterFunc(coldCache, func() { o.registry.SetSynced(true) })
+	for i := range o.world.plan.Runtimes {
+		if r := &o.world.plan.Runtimes[i]; r != o.world.deleted {
+			o.registry.Set(r.kyma())
+		}
+	}
+	var err error
+	o.runtimes, err = controllerruntime.NewRuntimes(context.Background(), o.registry, kymas(),
+		controllerruntime.ByLabel(runtimeLabel), controllerruntime.RuntimesOptions{Fleet: o.fleet})
+	o.world.must(err)
+}
+
+// domains returns the domains of SAN pinning. Two owners of one runtime need a rule of the operator.
+func (o *operator) domains() listener.Domains {
+	if o.world.plan.Runtimes[0].Owners < 2 {
+		return o.runtimes
+	}
+	return twoOwners{o.runtimes}
+}
+
+type twoOwners struct{ next listener.Domains }
+
+// Domain implements [listener.Domains].
+func (t twoOwners) Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
+	about := *event
+	about.Owner.Name = strings.TrimSuffix(event.Owner.Name, otherOwner)
+	return t.next.Domain(ctx, runtime, &about)
+}
+
+// registered maps a delivery to whole runtimes by the objects in the control plane.
+func (c *controller) registered(ctx context.Context, d core.Delivery) (requests []request, err error) {
+	enqueue := controllerruntime.EnqueueOwner(controllerruntime.EnqueueByRuntime(c.operator.runtimes))
+	named, err := enqueue(ctx, d)
+	for _, one := range named {
+		runtime := c.operator.world.plan.runtimeOf(one.NamespacedName)
+		c.operator.world.history.Delivered(string(d.Runtime), runtime, d.Manager, d.Event)
+		requests = append(requests, request{runtime: runtime})
+	}
+	return requests, err
+}
+
+// runtimeOf returns the runtime that an object stands for.
+func (p *Plan) runtimeOf(object types.NamespacedName) string {
+	return strings.TrimPrefix(object.Name, p.Runtimes[0].Label)
+}
+
+// deleteRuntime deletes the object of a runtime, and returns the function that creates it again.
+func (w *world) deleteRuntime(r *RuntimePlan) (create func()) {
+	w.register(r, func(o *operator) {
+		o.registry.Delete(types.NamespacedName{Namespace: ownerNamespace, Name: r.owner(0)})
+	})
+	mend := w.history.Break(r.Name, string(RuntimeDeleted))
+	return func() {
+		w.register(nil, func(o *operator) {
+			o.registry.Set(r.kyma())
+			for _, c := range o.controllers { // They watch these objects.
+				c.queue.Add(request{runtime: r.Name})
+			}
+		})
+		mend()
+	}
+}
+
+// register changes the objects in each process, and in later ones.
+func (w *world) register(deleted *RuntimePlan, change func(*operator)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deleted = deleted
+	for _, o := range w.operators {
+		if o != nil {
+			change(o)
+		}
+	}
+}
