@@ -38,12 +38,12 @@ func TestTakeover(t *testing.T) {
 			`runtime_watcher_fleet_events_pending{manager="lifecycle-manager"} 0`,
 		)
 	})
-	killed, err := w.EventsAddress(t.Context())
+	killed, err := w.Leader(t.Context())
 	w.must(err)
-	w.must(w.KillLeader(t.Context()))
+	killed.Kill()
 	w.must(w.setModules())
 	w.eventually("the other replica leads", func() bool {
-		leader, err := w.EventsAddress(t.Context())
+		leader, err := w.Leader(t.Context())
 		return err == nil && leader != killed
 	})
 	w.eventually("the event starts a reconcile, or a resync in its place after a stall of the agent", func() bool {

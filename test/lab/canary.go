@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -25,32 +27,49 @@ type Canary struct {
 // NewCanary creates the Lease and the service account in a runtime, both of that name.
 func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Canary {
 	t.Helper()
-	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
-	account := &corev1.ServiceAccount{ObjectMeta: meta}
-	create(t, runtime,
+	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}}
+	token, err := CreateCanary(t.Context(), runtime.Client, c.Lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Env = map[string]string{
+		"CANARY_LEASE": c.Lease.String(), "CANARY_API_SERVER": runtime.Config.Host,
+		"CANARY_TOKEN_FILE": write(t, "token", token),
+		"CANARY_CA_CERT":    write(t, "ca.crt", runtime.Config.CAData),
+	}
+	return c
+}
+
+// CreateCanary is like [NewCanary], for programs. It returns the token of the service account.
+func CreateCanary(ctx context.Context, runtime client.Client, lease types.NamespacedName) (token []byte, err error) {
+	meta := metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}
+	return Account(ctx, runtime, lease,
 		&coordinationv1.Lease{ObjectMeta: meta},
-		account,
 		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{lease.Name},
 			Verbs: []string{"patch"},
 		}}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: meta,
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
-		},
-	)
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: lease.Name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: lease.Namespace, Name: lease.Name}},
+		})
+}
+
+// Account creates a service account, and other objects such as its rights, unless they exist. It
+// returns a token of the account.
+func Account(
+	ctx context.Context, cluster client.Client, name types.NamespacedName, others ...client.Object,
+) (token []byte, err error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	for _, object := range append(others, account) {
+		if err := client.IgnoreAlreadyExists(cluster.Create(ctx, object)); err != nil {
+			return nil, err
+		}
+	}
 	request := &authenticationv1.TokenRequest{}
-	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
-		t.Fatal(err)
-	}
-	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}}
-	c.Env = map[string]string{
-		"CANARY_LEASE": c.Lease.String(), "CANARY_API_SERVER": runtime.Config.Host,
-		"CANARY_TOKEN_FILE": write(t, "token", []byte(request.Status.Token)),
-		"CANARY_CA_CERT":    write(t, "ca.crt", runtime.Config.CAData),
-	}
-	return c
+	err = cluster.SubResource("token").Create(ctx, account, request)
+	return []byte(request.Status.Token), err
 }
 
 func write(t testing.TB, name string, text []byte) string {
@@ -68,19 +87,17 @@ func GrantWatch(t testing.TB, runtime *apiserver.ControlPlane, name string, env 
 	rules ...rbacv1.PolicyRule,
 ) {
 	t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
-	create(t, runtime, account,
+	token, err := Account(t.Context(), runtime.Client, types.NamespacedName{Namespace: Namespace, Name: name},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		})
-	request := &authenticationv1.TokenRequest{}
-	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 	env["SOURCE"], env["INFORMER_API_SERVER"] = "informer", runtime.Config.Host
-	env["INFORMER_TOKEN_FILE"] = write(t, "token", []byte(request.Status.Token))
+	env["INFORMER_TOKEN_FILE"] = write(t, "token", token)
 	env["INFORMER_CA_CERT"] = write(t, "ca.crt", runtime.Config.CAData)
 }
