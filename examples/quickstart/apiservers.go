@@ -29,7 +29,8 @@ func (d *demo) startAPIServers(ctx context.Context) (string, error) {
 	all := make([]apiserver.Options, len(names))
 	for i, name := range names {
 		all[i] = apiserver.Options{
-			KubeconfigPath: filepath.Join(d.dir, name+".kubeconfig"), LogDir: filepath.Join(d.logs, name), Logger: d.log,
+			KubeconfigPath: filepath.Join(d.dir, name+".kubeconfig"),
+			LogDir:         filepath.Join(d.logs, name), Logger: d.log,
 		}
 		if err := os.Mkdir(all[i].LogDir, 0o700); err != nil {
 			return "", err

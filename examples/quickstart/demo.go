@@ -128,7 +128,8 @@ func (d *demo) stages() []stage {
 	return all
 }
 
-// interrupted returns [machine.ErrInterrupted] before the last step, and nil afterwards: Ctrl-C ends --serve.
+// interrupted returns [machine.ErrInterrupted] before the last step. Afterwards it returns nil, as
+// Ctrl-C ends --serve.
 func (d *demo) interrupted() error {
 	d.report.printf("\nStopping ...\n")
 	if d.finished {

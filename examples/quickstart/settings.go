@@ -44,7 +44,8 @@ func help() string {
 	return fmt.Sprintf(usage, strings.Join(names, ", "), contract.V3)
 }
 
-// parse returns the settings of flags and environment. Its error is flag.ErrHelp or wraps [machine.ErrUsage].
+// parse returns the settings of flags and environment. Its error is flag.ErrHelp or wraps
+// [machine.ErrUsage].
 func parse(args []string, getenv func(string) string) (s settings, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -20,7 +20,7 @@ type attempt struct {
 	// the owner, which is the object to reconcile in the control plane.
 	asks    contract.Version
 	runtime core.RuntimeID
-	// status is that of the answer, 0 without a handshake, and reason the metric label of a refusal.
+	// status is that of the answer, 0 without a handshake, and reason the label of a refusal.
 	status int
 	reason string
 }
@@ -33,6 +33,13 @@ type sender struct {
 }
 
 const noHandshake = "no handshake"
+
+// pki has two throw-away CAs: the trusted one, and one of an attacker with the same name.
+type pki struct {
+	ours, another *testpki.CA
+	// material is the certificate of the listener, and the CA that it trusts.
+	material *keys.Material
+}
 
 // attempts returns the attempts of runtime-a, of senders that impersonate runtime-b, and of others.
 func (p *pki) attempts() []attempt {
@@ -65,13 +72,6 @@ func (p *pki) attempts() []attempt {
 	}
 }
 
-// pki has two throw-away CAs: the trusted one, and one of an attacker with the same name.
-type pki struct {
-	ours, another *testpki.CA
-	// material is the certificate of the listener, and the CA that it trusts.
-	material *keys.Material
-}
-
 func newPKI() (*pki, error) {
 	ours, err := testpki.NewCA("runtimes", testpki.Options{})
 	if err != nil {
@@ -90,7 +90,8 @@ func newPKI() (*pki, error) {
 
 // sender returns one with a certificate of the trusted CA.
 func (p *pki) sender(name, domain string) sender {
-	return sender{title: name + ", " + domain, name: name, ca: p.ours, opts: testpki.Options{DNSNames: []string{domain}}}
+	opts := testpki.Options{DNSNames: []string{domain}}
+	return sender{title: name + ", " + domain, name: name, ca: p.ours, opts: opts}
 }
 
 // client returns the TLS configuration of a sender.

@@ -62,7 +62,8 @@ func run(ctx context.Context, out io.Writer, verify verifierFor) error {
 		if got.status != 0 {
 			answer = strconv.Itoa(got.status)
 		}
-		fmt.Fprintf(out, rowFormat, a.sender.title, a.text(), answer, cmp.Or(got.reason, "-"), cmp.Or(got.triggered, "-"))
+		fmt.Fprintf(out, rowFormat,
+			a.sender.title, a.text(), answer, cmp.Or(got.reason, "-"), cmp.Or(got.triggered, "-"))
 	}
 	if wrong == nil {
 		fmt.Fprintf(out, "\nAll %d answers are as expected.\n", len(attempts))

@@ -65,8 +65,8 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	return s, nil
 }
 
-// play sends the event of an attempt on a connection of its own, and returns the recorded answer. It
-// fails if the sender got another status.
+// play sends the event of an attempt on a connection of its own, and returns the recorded answer.
+// It fails if the sender got another status.
 func (s *scene) play(ctx context.Context, a attempt) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -151,7 +151,7 @@ func (r *Runtime) Break(broken bool) {
 
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
 
-// StartAPIServers starts the API servers of the control plane and of the runtimes, with their nodes.
+// StartAPIServers starts the API servers of the control plane and of the runtimes, with nodes.
 func (l *Lab) StartAPIServers(ctx context.Context) error {
 	ids := append([]string{ControlPlane}, l.opts.Runtimes...)
 	all, nodes := make([]apiserver.Options, len(ids)), make([]*node.Node, len(ids))
