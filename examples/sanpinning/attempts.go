@@ -123,7 +123,7 @@ func (a attempt) batch() core.Batch {
 	return core.Batch{Source: a.runtime, Events: []core.Numbered{{WatchEvent: event, ID: "1"}}}
 }
 
-// text describes what the attempt asks for.
+// text describes the request of an attempt.
 func (a attempt) text() string {
 	if a.asks == contract.V1 {
 		return "owner " + string(a.runtime)
