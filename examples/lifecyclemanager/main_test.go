@@ -90,6 +90,7 @@ type world struct {
 // TestGateway deploys config/istio, and posts events as a sidecar does. The demo covers runtimes
 // that connect directly.
 func TestGateway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, lab.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
 	w.must(w.Plane.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system"}}))
 	w.deploy("istio")

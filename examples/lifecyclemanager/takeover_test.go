@@ -24,6 +24,7 @@ import (
 // replica must lead, and must get the event. No other event is for the controller of Kymas: resends
 // are off, no resync is pending, and the operator does not change the spec of the user's Kyma.
 func TestTakeover(t *testing.T) {
+	t.Parallel() // It waits for the end of a lease.
 	w := newWorld(t, lab.Options{Runtimes: []string{"runtime-1"}, Replicas: 2, OperatorArgs: []string{
 		"-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
 		"-agent-setting=RESEND_AFTER=0s", "-agent-setting=RESEND_RESYNC=0s",

@@ -88,10 +88,13 @@ const agentImage, managerImage = "runtime-watcher-agent", "keda.example.com/keda
 // ControlPlane is the id of the control plane as its own runtime.
 const ControlPlane = "control-plane"
 
+// discardLogs sets the logger of controller-runtime, which logs a stack trace without one.
+var discardLogs = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
+
 // New returns a lab in which nothing runs.
 func New(opts Options) (*Lab, error) {
 	opts.Replicas = max(1, opts.Replicas)
-	log.SetLogger(logr.Discard())              // The first call counts. Without any, it logs a stack trace.
+	discardLogs()
 	dir, err := os.MkdirTemp("", "lifecycle-") // The path of a socket must be short.
 	if err != nil {
 		return nil, err
