@@ -2,15 +2,12 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,6 +90,7 @@ type world struct {
 // TestGateway deploys config/istio, and posts events as a sidecar does. The demo covers runtimes
 // that connect directly.
 func TestGateway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, lab.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
 	w.must(w.Plane.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system"}}))
 	w.deploy("istio")
@@ -111,15 +109,15 @@ func TestGateway(t *testing.T) {
 	w.eventually("both Watchers have a route", func() bool {
 		return w.exists(&networkingv1beta1.VirtualService{}, "kyma") && w.exists(&networkingv1beta1.VirtualService{}, "modules")
 	})
-	header := byGateway(w.certificate("runtime-1-watcher-tls"))
-	stranger := bySidecar(header, "spiffe://cluster.local/ns/default/sa/other")
+	header := rig.ByGateway(w.certificate("runtime-1-watcher-tls"))
+	stranger := rig.BySidecar(header, "spiffe://cluster.local/ns/default/sa/other")
 	for _, manager := range []core.Manager{kymaManager, moduleManager} {
 		w.eventually("an event for "+string(manager)+" is accepted", func() bool {
-			return w.post(manager, sidecar, bySidecar(header, gatewayName)) == http.StatusAccepted
+			return w.post(manager, sidecar, rig.BySidecar(header, gatewayName)) == http.StatusAccepted
 		})
 		for name, status := range map[string]int{
 			"without header":     w.post(manager, sidecar, ""),
-			"without sidecar":    w.post(manager, "127.0.0.1", bySidecar(header, gatewayName)),
+			"without sidecar":    w.post(manager, "127.0.0.1", rig.BySidecar(header, gatewayName)),
 			"without gateway":    w.post(manager, sidecar, header),
 			"by another gateway": w.post(manager, sidecar, stranger),
 		} {
@@ -190,25 +188,11 @@ func (w *world) certificate(name string) *x509.Certificate {
 	return leaf
 }
 
-// byGateway returns the header in which Envoy describes a runtime, its client.
-func byGateway(leaf *x509.Certificate) string {
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw})
-	escaped := strings.ReplaceAll(url.QueryEscape(string(cert)), "+", "%20")
-	return fmt.Sprintf(`Hash=%x;Cert=%q;Subject=%q;URI=`, sha256.Sum256(leaf.Raw), escaped, leaf.Subject)
-}
-
-// bySidecar appends the element in which the Envoy of a sidecar describes the gateway, its client. A
-// sidecar forwards no Cert.
-func bySidecar(header, gateway string) string {
-	return fmt.Sprintf(`%s,By=spiffe://cluster.local/ns/kcp-system/sa/lifecycle-manager;Hash=%x;Subject="";URI=%s`,
-		header, sha256.Sum256([]byte(gateway)), gateway)
-}
-
 // post sends a resync of runtime-1 from an address, and returns the status of the answer, 0 without
 // an answer.
 func (w *world) post(manager core.Manager, from, header string) int {
 	w.t.Helper()
-	address, err := w.EventsAddress(w.t.Context())
+	leader, err := w.Leader(w.t.Context())
 	w.must(err)
 	id := strconv.FormatInt(time.Now().UnixNano(), 10)
 	batch := core.Batch{
@@ -217,7 +201,7 @@ func (w *world) post(manager core.Manager, from, header string) int {
 	body, err := contract.V3.Encode(&batch)
 	w.must(err)
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost,
-		"http://"+address+contract.V3.Path(manager), bytes.NewReader(body.Body))
+		"http://"+leader.Events+contract.V3.Path(manager), bytes.NewReader(body.Body))
 	w.must(err)
 	request.Header.Set("Content-Type", contract.V3.ContentType())
 	if header != "" {

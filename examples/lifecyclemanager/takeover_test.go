@@ -24,6 +24,7 @@ import (
 // replica must lead, and must get the event. No other event is for the controller of Kymas: resends
 // are off, no resync is pending, and the operator does not change the spec of the user's Kyma.
 func TestTakeover(t *testing.T) {
+	t.Parallel() // It waits for the end of a lease.
 	w := newWorld(t, lab.Options{Runtimes: []string{"runtime-1"}, Replicas: 2, OperatorArgs: []string{
 		"-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
 		"-agent-setting=RESEND_AFTER=0s", "-agent-setting=RESEND_RESYNC=0s",
@@ -38,12 +39,12 @@ func TestTakeover(t *testing.T) {
 			`runtime_watcher_fleet_events_pending{manager="lifecycle-manager"} 0`,
 		)
 	})
-	killed, err := w.EventsAddress(t.Context())
+	killed, err := w.Leader(t.Context())
 	w.must(err)
-	w.must(w.KillLeader(t.Context()))
+	killed.Kill()
 	w.must(w.setModules())
 	w.eventually("the other replica leads", func() bool {
-		leader, err := w.EventsAddress(t.Context())
+		leader, err := w.Leader(t.Context())
 		return err == nil && leader != killed
 	})
 	w.eventually("the event starts a reconcile, or a resync in its place after a stall of the agent", func() bool {

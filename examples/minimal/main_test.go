@@ -3,17 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -26,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // asProgram makes the test binary the program itself, for tests that need a process.
@@ -186,23 +182,9 @@ const (
 	sidecar = "127.0.0.6"
 )
 
-// byGateway returns the header in which Envoy describes a runtime, its client.
-func byGateway(runtime *x509.Certificate) string {
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: runtime.Raw})
-	escaped := strings.ReplaceAll(url.QueryEscape(string(cert)), "+", "%20")
-	return fmt.Sprintf(`Hash=%x;Cert=%q;Subject=%q;URI=`, sha256.Sum256(runtime.Raw), escaped, runtime.Subject)
-}
-
-// bySidecar appends the element in which the Envoy of a sidecar describes the gateway, its client.
-// A sidecar forwards no Cert.
-func bySidecar(header, gateway string) string {
-	return fmt.Sprintf(`%s,By=spiffe://cluster.local/ns/kcp-system/sa/my-operator;Hash=%x;Subject="";URI=%s`,
-		header, sha256.Sum256([]byte(gateway)), gateway)
-}
-
 func TestGateways(t *testing.T) {
 	p := newPKI(t)
-	header := byGateway(p.runtime.TLS.Leaf)
+	header := lab.ByGateway(p.runtime.TLS.Leaf)
 	behindSidecar := []string{"-proxy-addresses=" + sidecar + "/32", "-gateway-names=gateway.example," + gatewayName}
 	for name, c := range map[string]struct {
 		flags        []string
@@ -211,11 +193,11 @@ func TestGateways(t *testing.T) {
 	}{
 		"gateway":                 {[]string{"-proxy-addresses=192.0.2.0/24,127.0.0.1/32"}, "127.0.0.1", header, 200},
 		"without a gateway":       {[]string{"-proxy-addresses=192.0.2.0/24"}, "127.0.0.1", header, 401},
-		"sidecar":                 {behindSidecar, sidecar, bySidecar(header, gatewayName), 200},
-		"without a sidecar":       {behindSidecar, "127.0.0.1", bySidecar(header, gatewayName), 401},
+		"sidecar":                 {behindSidecar, sidecar, lab.BySidecar(header, gatewayName), 200},
+		"without a sidecar":       {behindSidecar, "127.0.0.1", lab.BySidecar(header, gatewayName), 401},
 		"sidecar, no gateway":     {behindSidecar, sidecar, header, 401},
-		"sidecar, other client":   {behindSidecar, sidecar, bySidecar(header, "spiffe://cluster.local/ns/x/sa/y"), 401},
-		"sidecar, names not set":  {behindSidecar[:1], sidecar, bySidecar(header, gatewayName), 401},
+		"sidecar, other client":   {behindSidecar, sidecar, lab.BySidecar(header, "spiffe://cluster.local/ns/x/sa/y"), 401},
+		"sidecar, names not set":  {behindSidecar[:1], sidecar, lab.BySidecar(header, gatewayName), 401},
 		"sidecar, without header": {behindSidecar, sidecar, "", 401},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,13 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"         //nolint:depguard // Not released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
@@ -44,7 +42,7 @@ func (r *remote) awaitResync(ctx context.Context) error {
 // awaitAgent returns when the agent is ready.
 func (r *remote) awaitAgent(ctx context.Context) (err error) {
 	ready := func() bool {
-		_, err = r.agent.get(ctx, "/readyz")
+		_, err = lab.Get(ctx, "http://"+r.agent.metrics+"/readyz")
 		return err == nil
 	}
 	if poll(ctx, ready) != nil {
@@ -60,46 +58,14 @@ func poll(ctx context.Context, done func() bool) error {
 	return machine.Poll(ctx, done)
 }
 
-// get returns a response of the metrics server of the agent.
-func (a *agent) get(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.metrics+path, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s: %s", path, answer.Status, body)
-	}
-	return body, err
-}
-
 // events returns the fates of events from the metrics of the agent, by the end of the name.
 func (a *agent) events(ctx context.Context) (map[string]float64, error) {
-	text, err := a.get(ctx, "/metrics")
-	if err != nil {
-		return nil, err
-	}
+	text, err := lab.Get(ctx, "http://"+a.metrics+"/metrics")
 	counts := make(map[string]float64)
-	for line := range strings.Lines(string(text)) {
-		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		name, _, _ := strings.Cut(series, "{")
-		if fate, found := strings.CutPrefix(name, "runtime_watcher_agent_events_"); found {
-			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return nil, fmt.Errorf("metric %s: %w", series, err)
-			}
-			counts[fate] += n
-		}
+	for _, fate := range []string{"accepted_total", "delivered_total", "coalesced_total", "dropped_total", "pending"} {
+		counts[fate] = lab.Sum(text, "runtime_watcher_agent_events_"+fate)
 	}
-	return counts, nil
+	return counts, err
 }
 
 // readLog takes a decision from a line of the agent's log.

@@ -14,7 +14,8 @@ import (
 	"k8s.io/klog/v2" //nolint:depguard // client-go would log to the terminal.
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
 )
 
 // patience is the limit for one step on a busy machine.
@@ -127,13 +128,14 @@ func (d *demo) stages() []stage {
 	return all
 }
 
-// interrupted returns errInterrupted before the last step, and nil afterwards: Ctrl-C ends --serve.
+// interrupted returns [machine.ErrInterrupted] before the last step. Afterwards it returns nil, as
+// Ctrl-C ends --serve.
 func (d *demo) interrupted() error {
 	d.report.printf("\nStopping ...\n")
 	if d.finished {
 		return nil
 	}
-	return errInterrupted
+	return machine.ErrInterrupted
 }
 
 // clear ends all programs and removes all files, except for the logs of a failure.
@@ -142,7 +144,7 @@ func (d *demo) clear(failure error) error {
 	for _, end := range slices.Backward(d.closers) {
 		errs = append(errs, end())
 	}
-	if failure == nil || errors.Is(failure, errInterrupted) {
+	if failure == nil || errors.Is(failure, machine.ErrInterrupted) {
 		return errors.Join(append(errs, os.RemoveAll(d.dir))...)
 	}
 	errs = append(errs, os.RemoveAll(d.keys()), fmt.Errorf("  logs: %s", d.logs))

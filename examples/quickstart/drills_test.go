@@ -58,6 +58,7 @@ type ground struct {
 // TestDrills runs the commands of the document, and waits for what the page and the logs say. The
 // times are for the document, and no verdict. At the end the demo is killed, and leaves no process.
 func TestDrills(t *testing.T) {
+	t.Parallel() // It waits most of the time.
 	all := drills(t)
 	p := start(t, nil, "--serve", "--port=0")
 	p.readUntil(t, serving)

@@ -20,29 +20,7 @@ func main() {
 	ctx, stdout, stop := machine.UntilInterrupted(os.Stdout)
 	err := run(ctx, os.Args[1:], os.Getenv, stdout, os.Stderr)
 	stop()
-	os.Exit(exitCode(err))
-}
-
-const (
-	exitFailure     = 1
-	exitUsage       = 2
-	exitInterrupted = 130 // As in a shell: 128 + SIGINT.
-)
-
-// errInterrupted means that a signal ended the program before its last step.
-var errInterrupted = errors.New("interrupted")
-
-func exitCode(err error) int {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errUsage):
-		return exitUsage
-	case errors.Is(err, errInterrupted):
-		return exitInterrupted
-	default:
-		return exitFailure
-	}
+	os.Exit(machine.ExitCode(err))
 }
 
 // run is the whole program. It prints its error to stderr. Everything that it starts ends before it
@@ -58,11 +36,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return err
 	}
 
-	err = show(ctx, settings, &report{out: stdout})
-	switch {
-	case errors.Is(err, errInterrupted):
-		fmt.Fprintln(stderr, "quickstart: interrupted; all its processes have ended, and its files are removed")
-	case err != nil:
+	if err = show(ctx, settings, &report{out: stdout}); err != nil {
 		fmt.Fprintf(stderr, "\nquickstart: %v\n", err)
 	}
 	return err
@@ -74,7 +48,7 @@ func show(ctx context.Context, settings settings, report *report) (err error) {
 	if err != nil {
 		return err
 	}
-	// After a signal, errInterrupted replaces the errors that the signal causes.
+	// After a signal, [machine.ErrInterrupted] replaces the errors that the signal causes.
 	defer func() {
 		if ctx.Err() != nil {
 			err = d.interrupted()

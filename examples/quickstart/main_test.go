@@ -11,13 +11,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // asProgram makes the test binary the program itself, for tests that need a process.
@@ -104,42 +106,9 @@ func (p *program) signal(t *testing.T, signal syscall.Signal) {
 }
 
 // children returns the other running processes of its session.
-func (p *program) children(t *testing.T) (children []process) {
+func (p *program) children(t *testing.T) []lab.Child {
 	t.Helper()
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil || len(stats) == 0 {
-		t.Skip("needs /proc")
-	}
-	for _, path := range stats {
-		stat, err := os.ReadFile(path)
-		if err != nil {
-			continue // It has ended.
-		}
-		child, session := parseStat(string(stat))
-		if session == p.cmd.Process.Pid && child.pid != session && child.state != "Z" {
-			children = append(children, child)
-		}
-	}
-	return children
-}
-
-type process struct {
-	pid         int
-	name, state string
-}
-
-// parseStat reads a line of proc_pid_stat(5). The name is in parentheses, and may contain some.
-func parseStat(stat string) (p process, session int) {
-	const (
-		state          = 0
-		sessionOfGroup = 3
-	)
-	begin, end := strings.Index(stat, "("), strings.LastIndex(stat, ")")
-	fields := strings.Fields(stat[end+1:])
-	p.pid, _ = strconv.Atoi(strings.TrimSpace(stat[:begin]))
-	p.name, p.state = stat[begin+1:end], fields[state]
-	session, _ = strconv.Atoi(fields[sessionOfGroup])
-	return p, session
+	return lab.Session(t, p.cmd.Process.Pid)
 }
 
 // checkNothingLeft fails if a child process still runs after grace.
@@ -160,11 +129,12 @@ func (p *program) checkNothingLeft(t *testing.T, grace time.Duration) {
 	}
 }
 
-// TestDemo runs the demo with each contract and transport. With --serve, Ctrl-C ends it.
+// TestDemo runs the demo with a contract that names owners, with v3, and with NATS. For the demo, v2 is like v3 without a
+// canary. With --serve, Ctrl-C ends it.
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
-		"v1": {"--contract=v1"}, "v2": {"--contract=v2", "--serve", "--port=0"}, "v3": nil,
-		"nats": {"--transport=nats", "--serve", "--port=0"},
+		"v1": {"--contract=v1", "--serve", "--port=0"}, "v3": nil, "nats": {"--transport=nats", "--serve", "--port=0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,7 +143,7 @@ func TestDemo(t *testing.T) {
 				p.readUntil(t, serving)
 			}
 			switch name {
-			case "v2":
+			case "v1":
 				p.signal(t, syscall.SIGINT)
 				p.checkEnd(t, 0)
 			case "nats":
@@ -229,9 +199,10 @@ func checkOutput(t *testing.T, text string) {
 
 // TestCtrlCAtAnyMomentLeavesNothingBehind interrupts each stage with -moments=each.
 func TestCtrlCAtAnyMomentLeavesNothingBehind(t *testing.T) {
-	after := []string{"Runtime Watcher", "  create  "}
+	t.Parallel()
+	after := []string{"  create  "}
 	if *moments == "each" {
-		after = append(after, "  programs  ", "  API servers  ", "  operator  ", "  agent  ")
+		after = append(after, "Runtime Watcher", "  programs  ", "  API servers  ", "  operator  ", "  agent  ")
 	}
 	for _, text := range after {
 		t.Run(strings.TrimSpace(text), func(t *testing.T) {
@@ -239,26 +210,28 @@ func TestCtrlCAtAnyMomentLeavesNothingBehind(t *testing.T) {
 			p := start(t, nil)
 			p.readUntil(t, text)
 			p.signal(t, syscall.SIGINT)
-			p.checkEnd(t, exitInterrupted)
+			p.checkEnd(t, machine.ExitInterrupted)
 		})
 	}
 }
 
-var moments = flag.String("moments", "two", "how many stages Ctrl-C interrupts: two, or each")
+var moments = flag.String("moments", "one", "how many stages Ctrl-C interrupts beside the build: one, or each")
 
 func TestCtrlCDuringTheBuildEndsTheCompilers(t *testing.T) {
+	t.Parallel()
 	p := start(t, []string{"GOCACHE=" + t.TempDir()})
 	p.readUntil(t, "Runtime Watcher")
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for !slices.ContainsFunc(p.children(t), func(child process) bool { return child.name == "compile" }) {
+	for !slices.ContainsFunc(p.children(t), func(child lab.Child) bool { return child.Name == "compile" }) {
 		<-tick.C
 	}
 	p.signal(t, syscall.SIGINT)
-	p.checkEnd(t, exitInterrupted)
+	p.checkEnd(t, machine.ExitInterrupted)
 }
 
 func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
+	t.Parallel()
 	p := start(t, nil)
 	p.readUntil(t, "  agent  ")
 	p.kill(t, "agent")
@@ -269,8 +242,8 @@ func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
 func (p *program) kill(t *testing.T, name string) {
 	t.Helper()
 	for _, child := range p.children(t) {
-		if child.name == name {
-			if err := syscall.Kill(child.pid, syscall.SIGKILL); err != nil {
+		if child.Name == name {
+			if err := syscall.Kill(child.Pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -281,8 +254,8 @@ func (p *program) kill(t *testing.T, name string) {
 // with the logs.
 func (p *program) checkFailure(t *testing.T, ended, log string) {
 	t.Helper()
-	if code := p.end(t); code != exitFailure {
-		t.Errorf("exit code %d, want %d", code, exitFailure)
+	if code := p.end(t); code != machine.ExitFailure {
+		t.Errorf("exit code %d, want %d", code, machine.ExitFailure)
 	}
 	p.checkNothingLeft(t, 0)
 	for _, want := range []string{ended, "signal: killed", "see " + log} {
@@ -312,8 +285,8 @@ func TestWrongSettings(t *testing.T) {
 		t.Run(fmt.Sprint(c.args, c.env), func(t *testing.T) {
 			var stderr bytes.Buffer
 			err := run(t.Context(), c.args, func(string) string { return c.env }, io.Discard, &stderr)
-			if exitCode(err) != exitUsage || !strings.Contains(stderr.String(), c.want) {
-				t.Errorf("exit code %d, want %d; no %q in %q", exitCode(err), exitUsage, c.want, &stderr)
+			if machine.ExitCode(err) != machine.ExitUsage || !strings.Contains(stderr.String(), c.want) {
+				t.Errorf("exit code %d, want %d; no %q in %q", machine.ExitCode(err), machine.ExitUsage, c.want, &stderr)
 			}
 		})
 	}

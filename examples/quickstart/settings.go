@@ -9,10 +9,8 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
-
-// errUsage means that the flags are wrong.
-var errUsage = errors.New("wrong settings (see --help)")
 
 // settings are the values of the flags.
 type settings struct {
@@ -46,7 +44,8 @@ func help() string {
 	return fmt.Sprintf(usage, strings.Join(names, ", "), contract.V3)
 }
 
-// parse returns the settings of flags and environment. Its error is flag.ErrHelp or wraps errUsage.
+// parse returns the settings of flags and environment. Its error is flag.ErrHelp or wraps
+// [machine.ErrUsage].
 func parse(args []string, getenv func(string) string) (s settings, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -73,7 +72,7 @@ func parse(args []string, getenv func(string) string) (s settings, err error) {
 		err = fmt.Errorf("transport nats with contract %s: want %s", s.contract, contract.V3)
 	}
 	if err != nil {
-		return s, fmt.Errorf("%w: %w", errUsage, err)
+		return s, fmt.Errorf("%w: %w", machine.ErrUsage, err)
 	}
 	return s, nil
 }

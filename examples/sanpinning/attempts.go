@@ -2,10 +2,10 @@ package main
 
 import (
 	"crypto/tls"
-	"errors"
-	"net/http"
-	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -13,43 +13,63 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// attempt is one event of one sender, and the expected outcome.
+// attempt is one event of one sender, and the expected answer.
 type attempt struct {
-	// sender describes the certificate. Without a certificate, it is nil.
-	sender      string
-	certificate *tls.Certificate
-	// asks describes the event, which a batch of this contract carries.
-	asks    string
-	version contract.Version
-	event   core.WatchEvent
-	// claims is the runtime that a batch of contract v3 claims as its source.
-	claims core.RuntimeID
-
-	want outcome
-}
-
-// outcome is the answer of the listener. Without a handshake, the status is 0.
-type outcome struct {
+	sender sender
+	// asks is the contract of the event. Contract v3 claims the runtime as its source, and v1 names
+	// the owner, which is the object to reconcile in the control plane.
+	asks    contract.Version
+	runtime core.RuntimeID
+	// status is that of the answer, 0 without a handshake, and reason the label of a refusal.
 	status int
-	// reason is the metric label of a refusal.
 	reason string
-	// triggered is the runtime that an operator would reconcile.
-	triggered string
 }
 
-const reasonHandshake = "no handshake"
-
-func refused(reason string) outcome { return outcome{status: http.StatusForbidden, reason: reason} }
-
-func accepted(status int, runtime string) outcome {
-	return outcome{status: status, triggered: runtime}
+// sender has a certificate of a CA, or none.
+type sender struct {
+	title, name string
+	ca          *testpki.CA
+	opts        testpki.Options
 }
+
+const noHandshake = "no handshake"
 
 // pki has two throw-away CAs: the trusted one, and one of an attacker with the same name.
 type pki struct {
 	ours, another *testpki.CA
 	// material is the certificate of the listener, and the CA that it trusts.
 	material *keys.Material
+}
+
+// attempts returns the attempts of runtime-a, of senders that impersonate runtime-b, and of others.
+func (p *pki) attempts() []attempt {
+	const v1, v3, a, b = contract.V1, contract.V3, "runtime-a", "runtime-b"
+	byA, byB := p.sender(a, "a.example.com"), p.sender(b, "b.example.com")
+	noSAN := sender{title: "runtime-b, no SAN", name: b, ca: p.ours}
+	noName, moved := p.sender("", "b.example.com"), p.sender("runtime-c", "c.example.org")
+	noName.title, moved.title = "no name, b.example.com", moved.title+" (before)"
+	other, expired := byB, byB
+	other.title, other.ca = "runtime-b, of another CA", p.another
+	expired.title, expired.opts.NotAfter = "runtime-b, expired", time.Now().Add(-time.Minute)
+	return []attempt{
+		{byA, v3, a, 202, ""},
+		{byB, v3, b, 202, ""},
+		{byA, v1, a, 200, ""},
+
+		{byA, v1, b, 403, "owner_mismatch"},
+		{byA, v3, b, 403, "source_mismatch"},
+		{p.sender(b, "a.example.com"), v3, b, 403, "san_mismatch"},
+		{p.sender(b, "*.example.com"), v3, b, 403, "san_mismatch"},
+		{noSAN, v3, b, 403, "san_mismatch"},
+		{noName, v3, b, 401, "no_identity"},
+		{other, v3, b, 0, noHandshake},
+		{expired, v3, b, 0, noHandshake},
+		{sender{title: "no certificate"}, v3, b, 0, noHandshake},
+
+		{p.sender("runtime-x", "x.example.com"), v3, "runtime-x", 403, "runtime_unknown"},
+		{moved, v3, "runtime-c", 202, ""},
+		{p.sender("runtime-d", "d.example.com"), v3, "runtime-d", 403, "suspended"},
+	}
 }
 
 func newPKI() (*pki, error) {
@@ -68,78 +88,45 @@ func newPKI() (*pki, error) {
 	return &pki{ours, another, &keys.Material{Certificate: &server.TLS, Roots: ours.Pool()}}, nil
 }
 
-// attempts returns the attempts of runtime-a, of senders that impersonate runtime-b, and of others.
-func (p *pki) attempts() ([]attempt, error) {
-	i := &issuer{ca: p.ours}
-	a, b := i.sender("runtime-a", "a.example.com"), i.sender("runtime-b", "b.example.com")
-	another := &issuer{ca: p.another}
-	attempts := []attempt{
-		a.saying("runtime-a", accepted(http.StatusAccepted, "runtime-a")),
-		b.saying("runtime-b", accepted(http.StatusAccepted, "runtime-b")),
-		a.owning("runtime-a", accepted(http.StatusOK, "runtime-a")),
+// sender returns one with a certificate of the trusted CA.
+func (p *pki) sender(name, domain string) sender {
+	opts := testpki.Options{DNSNames: []string{domain}}
+	return sender{title: name + ", " + domain, name: name, ca: p.ours, opts: opts}
+}
 
-		a.owning("runtime-b", refused("owner_mismatch")),
-		a.saying("runtime-b", refused("source_mismatch")),
-		i.sender("runtime-b", "a.example.com").saying("runtime-b", refused("san_mismatch")),
-		i.sender("runtime-b", "*.example.com").saying("runtime-b", refused("san_mismatch")),
-		i.sender("runtime-b").as("runtime-b, no SAN").saying("runtime-b", refused("san_mismatch")),
-		i.sender("", "b.example.com").as("no name, b.example.com").
-			saying("runtime-b", outcome{status: http.StatusUnauthorized, reason: "no_identity"}),
-		another.sender("runtime-b", "b.example.com").as("runtime-b, of another CA").
-			saying("runtime-b", outcome{reason: reasonHandshake}),
-		i.expired("runtime-b", "b.example.com").saying("runtime-b", outcome{reason: reasonHandshake}),
-		attempt{sender: "no certificate"}.saying("runtime-b", outcome{reason: reasonHandshake}),
-
-		i.sender("runtime-x", "x.example.com").saying("runtime-x", refused("runtime_unknown")),
-		i.sender("runtime-c", "c.example.org").as("runtime-c, c.example.org (before)").
-			saying("runtime-c", accepted(http.StatusAccepted, "runtime-c")),
-		i.sender("runtime-d", "d.example.com").saying("runtime-d", refused("suspended")),
+// client returns the TLS configuration of a sender.
+func (p *pki) client(s sender) (*tls.Config, error) {
+	leaf := &testpki.Leaf{}
+	if s.ca != nil {
+		var err error
+		if leaf, err = s.ca.Client(s.name, s.opts); err != nil {
+			return nil, err
+		}
 	}
-	return attempts, errors.Join(i.err, another.err)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		RootCAs:    p.ours.Pool(),
+		// The field Certificates would send no certificate of another CA.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &leaf.TLS, nil },
+	}, nil
 }
 
-// issuer issues certificates of senders and keeps the errors.
-type issuer struct {
-	ca  *testpki.CA
-	err error
-}
-
-func (i *issuer) sender(name string, domains ...string) attempt {
-	return i.issue(name, testpki.Options{DNSNames: domains}).as(strings.Join(append([]string{name}, domains...), ", "))
-}
-
-func (i *issuer) expired(name, domain string) attempt {
-	opts := testpki.Options{DNSNames: []string{domain}, NotAfter: time.Now().Add(-time.Minute)}
-	return i.issue(name, opts).as(name + ", expired")
-}
-
-func (i *issuer) issue(name string, opts testpki.Options) attempt {
-	leaf, err := i.ca.Client(name, opts)
-	if err != nil {
-		i.err = errors.Join(i.err, err)
-		return attempt{}
+// batch has one event, about a Deployment.
+func (a attempt) batch() core.Batch {
+	event := core.WatchEvent{
+		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},
+		WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
 	}
-	certificate := leaf.TLS
-	return attempt{certificate: &certificate}
+	if a.asks == contract.V1 {
+		event.Owner = ownerOf(a.runtime)
+	}
+	return core.Batch{Source: a.runtime, Events: []core.Numbered{{WatchEvent: event, ID: "1"}}}
 }
 
-// as returns the attempt with another description of its sender.
-func (a attempt) as(sender string) attempt {
-	a.sender = sender
-	return a
-}
-
-// saying makes an event of contract v3, which claims a source.
-func (a attempt) saying(source core.RuntimeID, want outcome) attempt {
-	a.asks, a.version, a.want = "source "+string(source), contract.V3, want
-	a.event, a.claims = changed(), source
-	return a
-}
-
-// owning makes an event of contract v1, which names the object to reconcile in the control plane.
-func (a attempt) owning(runtime core.RuntimeID, want outcome) attempt {
-	a.asks, a.version, a.want = "owner "+string(runtime), contract.V1, want
-	a.event = changed()
-	a.event.Owner = ownerOf(runtime)
-	return a
+// text describes the request of an attempt.
+func (a attempt) text() string {
+	if a.asks == contract.V1 {
+		return "owner " + string(a.runtime)
+	}
+	return "source " + string(a.runtime)
 }

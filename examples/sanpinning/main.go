@@ -38,37 +38,35 @@ func run(ctx context.Context, out io.Writer, verify verifierFor) error {
 	if err != nil {
 		return err
 	}
-	attempts, err := pki.attempts()
-	if err != nil {
-		return err
-	}
 	s, err := startScene(ctx, pki, pki.material, verify)
 	if err != nil {
 		return err
 	}
+	attempts := pki.attempts()
 	fmt.Fprintf(out, title, len(attempts))
 	fmt.Fprintf(out, rowFormat, "CERTIFICATE", "ASKS FOR", "ANSWER", "REASON", "TRIGGERED")
 	var wrong []error
-	for i := range attempts {
-		a := &attempts[i]
+	for _, a := range attempts {
+		want := outcome{status: a.status, reason: a.reason}
+		if a.status >= 200 && a.status < 300 {
+			want.triggered = a.runtime
+		}
 		got, err := s.play(ctx, a)
-		if err == nil && got != a.want {
-			err = fmt.Errorf("have %+v, want %+v", got, a.want)
+		if err == nil && got != want {
+			err = fmt.Errorf("have %+v, want %+v", got, want)
 		}
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("%s, asking for %s: %w", a.sender, a.asks, err))
+			wrong = append(wrong, fmt.Errorf("%s, asking for %s: %w", a.sender.title, a.text(), err))
 		}
-		fmt.Fprintf(out, rowFormat, a.sender, a.asks, answer(got), cmp.Or(got.reason, "-"), cmp.Or(got.triggered, "-"))
+		answer := "no connection"
+		if got.status != 0 {
+			answer = strconv.Itoa(got.status)
+		}
+		fmt.Fprintf(out, rowFormat,
+			a.sender.title, a.text(), answer, cmp.Or(got.reason, "-"), cmp.Or(got.triggered, "-"))
 	}
 	if wrong == nil {
 		fmt.Fprintf(out, "\nAll %d answers are as expected.\n", len(attempts))
 	}
 	return errors.Join(append(wrong, s.stop())...)
-}
-
-func answer(o outcome) string {
-	if o.status == 0 {
-		return "no connection"
-	}
-	return strconv.Itoa(o.status)
 }

@@ -117,18 +117,19 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attempts, err := pki.attempts()
+	attempt := pki.attempts()[0]
+	config, err := pki.client(attempt.sender)
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{TLSClientConfig: pki.client(attempts[0].certificate), MaxConnsPerHost: 1}
+	transport := &http.Transport{TLSClientConfig: config, MaxConnsPerHost: 1}
 	dials := 0
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		dials++
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	for _, want := range []int{http.StatusAccepted, http.StatusUnauthorized} {
-		status, err := s.send(t.Context(), transport, &attempts[0])
+		status, err := s.send(t.Context(), transport, attempt)
 		if err != nil || status != want || dials != 1 {
 			t.Errorf("status %d on connection %d, want %d on the first: %v", status, dials, want, err)
 		}

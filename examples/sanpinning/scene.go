@@ -3,15 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"time"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -20,6 +16,13 @@ import (
 
 // patience is the limit for one answer.
 const patience = 10 * time.Second
+
+// outcome is the answer of the listener, and the runtime that an operator would reconcile.
+type outcome struct {
+	status    int
+	reason    string
+	triggered core.RuntimeID
+}
 
 // scene is the listener and a record of its answers.
 type scene struct {
@@ -39,7 +42,7 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 		Answered: func(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
 			s.answered <- outcome{status: status, reason: reason}
 		},
-		HandshakeFailed: func(string) { s.answered <- outcome{reason: reasonHandshake} },
+		HandshakeFailed: func(string) { s.answered <- outcome{reason: noHandshake} },
 	}
 	var err error
 	if s.port, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
@@ -62,14 +65,16 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	return s, nil
 }
 
-// play sends the event of an attempt, and returns the recorded outcome. It fails if the sender got
-// another status.
-func (s *scene) play(ctx context.Context, a *attempt) (outcome, error) {
+// play sends the event of an attempt on a connection of its own, and returns the recorded answer.
+// It fails if the sender got another status.
+func (s *scene) play(ctx context.Context, a attempt) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// Each attempt has its own connection.
-	transport := &http.Transport{TLSClientConfig: s.pki.client(a.certificate), DisableKeepAlives: true}
-	status, err := s.send(ctx, transport, a)
+	config, err := s.pki.client(a.sender)
+	if err != nil {
+		return outcome{}, err
+	}
+	status, err := s.send(ctx, &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, a)
 	var recorded outcome
 	select {
 	case recorded = <-s.answered:
@@ -77,8 +82,7 @@ func (s *scene) play(ctx context.Context, a *attempt) (outcome, error) {
 		return outcome{}, fmt.Errorf("no answer of the listener: %w", errors.Join(err, ctx.Err()))
 	}
 	select {
-	case runtime := <-s.triggered: // Before the answer.
-		recorded.triggered = string(runtime)
+	case recorded.triggered = <-s.triggered: // Before the answer.
 	default:
 	}
 	if recorded.status != status {
@@ -88,41 +92,21 @@ func (s *scene) play(ctx context.Context, a *attempt) (outcome, error) {
 }
 
 // send returns the status of the answer. Without an answer it returns 0 and an error.
-func (s *scene) send(ctx context.Context, transport *http.Transport, a *attempt) (int, error) {
-	batch := core.Batch{Source: a.claims, Events: []core.Numbered{{WatchEvent: a.event, ID: "1"}}}
-	body, err := a.version.Encode(&batch)
+func (s *scene) send(ctx context.Context, transport *http.Transport, a attempt) (int, error) {
+	batch := a.batch()
+	body, err := a.asks.Encode(&batch)
 	if err != nil {
 		return 0, err
 	}
-	url := "https://" + s.port.Addr().String() + a.version.Path(myOperator)
+	url := "https://" + s.port.Addr().String() + a.asks.Path(myOperator)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body.Body))
 	if err != nil {
 		return 0, err
 	}
-	request.Header.Set("Content-Type", a.version.ContentType())
+	request.Header.Set("Content-Type", a.asks.ContentType())
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
 		return 0, err
 	}
 	return response.StatusCode, response.Body.Close()
-}
-
-func (p *pki) client(certificate *tls.Certificate) *tls.Config {
-	if certificate == nil {
-		certificate = &tls.Certificate{}
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		RootCAs:    p.ours.Pool(),
-		// The field Certificates would send no certificate of another CA.
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil },
-	}
-}
-
-// changed returns an event about a Deployment.
-func changed() core.WatchEvent {
-	return core.WatchEvent{
-		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},
-		WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
-	}
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -25,30 +27,44 @@ type Canary struct {
 // NewCanary creates the Lease and the service account in a runtime, both of that name.
 func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Canary {
 	t.Helper()
-	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
-	create(t, runtime,
+	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Env: map[string]string{}}
+	c.Env["CANARY_LEASE"] = c.Lease.String()
+	token, err := CreateCanary(t.Context(), runtime.Client, c.Lease)
+	NoError(t, err)
+	signIn(t, runtime, token, "CANARY", c.Env)
+	return c
+}
+
+// CreateCanary is like [NewCanary], for programs. It returns the token of the service account.
+func CreateCanary(ctx context.Context, runtime client.Client, lease types.NamespacedName) (token []byte, err error) {
+	meta := metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}
+	return Account(ctx, runtime, lease,
 		&coordinationv1.Lease{ObjectMeta: meta},
 		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{lease.Name},
 			Verbs: []string{"patch"},
 		}}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: meta,
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
-		},
-	)
-	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Env: map[string]string{}}
-	c.Env["CANARY_LEASE"] = c.Lease.String()
-	signIn(t, runtime, name, "CANARY", c.Env)
-	return c
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: lease.Name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: lease.Namespace, Name: lease.Name}},
+		})
 }
 
-// signIn creates a service account, and adds the settings of an agent that uses it.
-func signIn(t testing.TB, runtime *apiserver.ControlPlane, name, prefix string, env map[string]string) {
-	t.Helper()
-	create(t, runtime, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}})
-	UseAccount(t, runtime, types.NamespacedName{Namespace: Namespace, Name: name}, prefix, env)
+// Account creates a service account, and other objects such as its rights, unless they exist. It
+// returns a token of the account.
+func Account(
+	ctx context.Context, cluster client.Client, name types.NamespacedName, others ...client.Object,
+) (token []byte, err error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	for _, object := range append(others, account) {
+		if err := client.IgnoreAlreadyExists(cluster.Create(ctx, object)); err != nil {
+			return nil, err
+		}
+	}
+	request := &authenticationv1.TokenRequest{}
+	err = cluster.SubResource("token").Create(ctx, account, request)
+	return []byte(request.Status.Token), err
 }
 
 // UseAccount adds the settings with a prefix by which an agent uses a service account.
@@ -56,18 +72,24 @@ func UseAccount(
 	t testing.TB, runtime *apiserver.ControlPlane, name types.NamespacedName, prefix string, env map[string]string,
 ) {
 	t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-	request := &authenticationv1.TokenRequest{}
-	NoError(t, runtime.Client.SubResource("token").Create(t.Context(), account, request))
+	token, err := Account(t.Context(), runtime.Client, name)
+	NoError(t, err)
+	signIn(t, runtime, token, prefix, env)
+}
+
+func signIn(t testing.TB, runtime *apiserver.ControlPlane, token []byte, prefix string, env map[string]string) {
+	t.Helper()
 	env[prefix+"_API_SERVER"] = runtime.Config.Host
-	env[prefix+"_TOKEN_FILE"] = write(t, "token", []byte(request.Status.Token))
+	env[prefix+"_TOKEN_FILE"] = write(t, "token", token)
 	env[prefix+"_CA_CERT"] = write(t, "ca.crt", runtime.Config.CAData)
 }
 
 func write(t testing.TB, name string, text []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	NoError(t, os.WriteFile(path, text, 0o600))
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 
@@ -77,13 +99,14 @@ func GrantWatch(t testing.TB, runtime *apiserver.ControlPlane, name string, env 
 	rules ...rbacv1.PolicyRule,
 ) {
 	t.Helper()
-	create(t, runtime,
+	token, err := Account(t.Context(), runtime.Client, types.NamespacedName{Namespace: Namespace, Name: name},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		})
+	NoError(t, err)
 	env["SOURCE"] = "informer"
-	signIn(t, runtime, name, "INFORMER", env)
+	signIn(t, runtime, token, "INFORMER", env)
 }

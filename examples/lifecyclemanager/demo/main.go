@@ -20,27 +20,8 @@ func main() {
 	ctx, stdout, stop := machine.UntilInterrupted(os.Stdout)
 	err := run(ctx, os.Args[1:], stdout, os.Stderr)
 	stop()
-	os.Exit(exitCode(err))
+	os.Exit(machine.ExitCode(err))
 }
-
-// errInterrupted means that a signal ended the program before its last line.
-var errInterrupted = errors.New("interrupted; all processes have ended, and the files are removed")
-
-func exitCode(err error) int {
-	const failure, usage, interrupted = 1, 2, 130 // The last one as in a shell: 128 + SIGINT.
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-		return 0
-	case errors.Is(err, errInterrupted):
-		return interrupted
-	case errors.Is(err, errUsage):
-		return usage
-	default:
-		return failure
-	}
-}
-
-var errUsage = errors.New("wrong flags")
 
 // run is the whole program. Everything that it starts ends before it returns.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -54,11 +35,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case errors.Is(err, flag.ErrHelp):
 		return err
 	case err != nil:
-		return fmt.Errorf("%w: %w", errUsage, err)
+		return fmt.Errorf("%w: %w", machine.ErrUsage, err)
 	}
 	err := d.play(ctx)
 	if err != nil && ctx.Err() != nil {
-		err = errInterrupted
+		err = machine.ErrInterrupted
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "\ndemo: %v\n", err)

@@ -8,12 +8,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // asProgram makes the test binary the program itself.
@@ -52,8 +54,8 @@ func play(t *testing.T, args ...string) {
 func TestInterrupt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := run(ctx, nil, io.Discard, io.Discard); exitCode(err) != 130 {
-		t.Errorf("%v, exit code %d, want 130", err, exitCode(err))
+	if err := run(ctx, nil, io.Discard, io.Discard); machine.ExitCode(err) != 130 {
+		t.Errorf("%v, exit code %d, want 130", err, machine.ExitCode(err))
 	}
 }
 
@@ -81,7 +83,7 @@ func TestGuide(t *testing.T) {
 	dir := t.TempDir()
 	demo := exec.Command(self, "-serve", busy) // The signal ends it.
 	demo.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+dir)
-	demo.Stderr = os.Stderr
+	demo.Stderr, demo.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Setsid: true}
 	out, err := demo.StdoutPipe()
 	if err == nil {
 		err = demo.Start()
@@ -110,8 +112,8 @@ func TestGuide(t *testing.T) {
 	if len(blocks) < 5 {
 		t.Errorf("the guide has %d blocks of commands", len(blocks))
 	}
-	if names := processes(t, dir); len(names) < 10 {
-		t.Errorf("processes %q, want all of the demo: this test could not fail", names)
+	if all := rig.Session(t, demo.Process.Pid); len(all) < 10 {
+		t.Errorf("processes %v, want all of the demo: this test could not fail", all)
 	}
 	if err := demo.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -120,8 +122,8 @@ func TestGuide(t *testing.T) {
 	if err := demo.Wait(); err != nil {
 		t.Error(err)
 	}
-	if left := processes(t, dir); len(left) > 0 {
-		t.Errorf("processes %q are left", left)
+	if left := rig.Session(t, demo.Process.Pid); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("files %v are left: %v", left, err)
@@ -139,22 +141,4 @@ func TestReadme(t *testing.T) {
 			t.Errorf("no such line in the README: %s", text)
 		}
 	}
-}
-
-// processes returns the names of all processes that know a directory, by an argument or a variable.
-func processes(t *testing.T, dir string) (names []string) {
-	t.Helper()
-	all, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil || len(all) == 0 {
-		t.Skip("this system has no /proc")
-	}
-	for _, process := range all {
-		args, _ := os.ReadFile(filepath.Join(process, "cmdline")) // It may have ended.
-		env, _ := os.ReadFile(filepath.Join(process, "environ"))
-		if bytes.Contains(args, []byte(dir)) || bytes.Contains(env, []byte(dir)) {
-			name, _, _ := bytes.Cut(args, []byte{0})
-			names = append(names, filepath.Base(string(name)))
-		}
-	}
-	return names
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	lm "github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
@@ -163,7 +164,12 @@ func (d *measurement) cost(ctx context.Context) (c cost, err error) {
 			c.requests += int(count)
 		}
 	}
-	c.processor, err = d.processor(ctx)
+	leader, err := d.Leader(ctx)
+	if err != nil {
+		return c, err
+	}
+	used, err := kit.UsageOf(leader.Pid())
+	c.processor = used.Processor
 	return c, err
 }
 
@@ -172,24 +178,6 @@ func (d *measurement) isRuntime(metric string) bool {
 	return slices.ContainsFunc(d.ids, func(id string) bool {
 		return strings.Contains(metric, `host="`+d.Runtimes[id].Address+`"`)
 	})
-}
-
-// processor returns the processor time of the replica that leads.
-func (d *measurement) processor(ctx context.Context) (time.Duration, error) {
-	pid, err := d.LeaderPid(ctx)
-	if err != nil {
-		return 0, err
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	const user, system, tick = 11, 12, 10 * time.Millisecond // After the name: proc(5), and USER_HZ.
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	first, firstErr := strconv.Atoi(fields[user])
-	second, secondErr := strconv.Atoi(fields[system])
-	return time.Duration(first+second) * tick, errors.Join(firstErr, secondErr)
 }
 
 // result is the cost of one way in an hour, and the delays from the edits to the corrections.

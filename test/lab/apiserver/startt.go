@@ -12,16 +12,22 @@ import (
 // progress builds them beforehand.
 func StartT(t testing.TB, opts Options) *ControlPlane {
 	t.Helper()
+	return StartAllT(t, opts)[0]
+}
+
+// StartAllT is [StartAll] for a test.
+func StartAllT(t testing.TB, all ...Options) []*ControlPlane {
+	t.Helper()
 	// The first call counts. Without any, controller-runtime logs a stack trace.
 	log.SetLogger(logr.Discard())
-	c, err := Start(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	planes, stop, err := StartAll(t.Context(), all)
 	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
+		if err := stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	return c
+	if err != nil {
+		t.Fatal(err)
+	}
+	return planes
 }

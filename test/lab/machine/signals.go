@@ -2,6 +2,8 @@ package machine
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"io"
 	"os"
 	"os/signal"
@@ -30,4 +32,32 @@ func (u *untilClosed) Write(text []byte) (int, error) {
 		u.closed()
 	}
 	return n, err
+}
+
+// The exit codes of programs, after success 0.
+const (
+	ExitFailure     = 1
+	ExitUsage       = 2
+	ExitInterrupted = 130 // As in a shell: 128 + SIGINT.
+)
+
+var (
+	// ErrUsage means that the flags are wrong.
+	ErrUsage = errors.New("wrong settings (see --help)")
+	// ErrInterrupted means that a signal ended the program before its last step.
+	ErrInterrupted = errors.New("interrupted; all its processes have ended, and its files are removed")
+)
+
+// ExitCode returns that of a program with an error.
+func ExitCode(err error) int {
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, ErrUsage):
+		return ExitUsage
+	case errors.Is(err, ErrInterrupted):
+		return ExitInterrupted
+	default:
+		return ExitFailure
+	}
 }

@@ -43,13 +43,13 @@ func NewHost(opts Options) (*Node, error) {
 }
 
 // Run is like [Node.Start], for [NewHost]. The caller calls stop before it stops the API server.
-func (n *Node) Run(plane *apiserver.ControlPlane) (stop func() error, err error) {
+func (n *Node) Run(plane *apiserver.ControlPlane) (stop func(), err error) {
 	err = n.start(plane)
-	return func() error {
-		n.end()
-		return os.RemoveAll(n.dir)
-	}, err
+	return n.end, err
 }
+
+// Remove removes the files of a node that has stopped, or was never started.
+func (n *Node) Remove() error { return os.RemoveAll(n.dir) }
 
 // Break ends the pods of all images with a prefix and starts no others, until the next call. ""
 // breaks none.

@@ -2,11 +2,8 @@ package today
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // GatewayIdentity is the name of the ingress gateway in the mesh.
@@ -134,17 +132,11 @@ func matches(pattern, path string) bool {
 // clientCert is the header as Envoy writes it: the gateway replaces that of the client, and the
 // sidecar appends.
 func clientCert(c *x509.Certificate) string {
-	sum := sha256.Sum256(c.Raw)
-	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
-	escaped := strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
-	parts := []string{
-		"Hash=" + hex.EncodeToString(sum[:]), `Cert="` + escaped + `"`, `Subject="CN=` + c.Subject.CommonName + `"`, "URI=",
-	}
+	header := rig.ByGateway(c)
 	for _, name := range c.DNSNames {
-		parts = append(parts, "DNS="+name)
+		header += ";DNS=" + name
 	}
-	return strings.Join(parts, ";") + ",By=spiffe://cluster.local/ns/kcp-system/sa/klm-controller-manager;Hash=" +
-		strings.Repeat("0", 64) + `;Subject="";URI=` + GatewayIdentity
+	return rig.BySidecar(header, GatewayIdentity)
 }
 
 // follow reads the objects of the control plane again and again.

@@ -67,12 +67,12 @@ func newWorld(t *testing.T) *world {
 		return []ctrl.Request{{NamespacedName: key("runtime-1")}}, nil
 	}, controllerruntime.SourceOptions{})
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), v1beta2.AddToScheme(w.scheme), apiextensionsv1.AddToScheme(w.scheme)))
-	w.plane = apiserver.StartT(t, apiserver.Options{Scheme: w.scheme, CRDPaths: []string{
+	planes := apiserver.StartAllT(t, apiserver.Options{Scheme: w.scheme, CRDPaths: []string{
 		"../../config/crd/operator.kyma-project.io_kymas.yaml",
 		"../../config/crd/operator.kyma-project.io_manifests.yaml",
 		"../../config/crd/operator.kyma-project.io_moduletemplates.yaml",
-	}})
-	w.skr = apiserver.StartT(t, apiserver.Options{Scheme: w.scheme})
+	}}, apiserver.Options{Scheme: w.scheme})
+	w.plane, w.skr = planes[0], planes[1]
 	w.connect()
 	w.operator = w.newOperator(nil)
 	return w

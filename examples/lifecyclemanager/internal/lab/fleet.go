@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
 // Freshness is that of a runtime for one controller.
@@ -102,18 +102,13 @@ var readers = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 
 // newReader returns the token of a service account that may read, and nothing else.
 func (l *Lab) newReader(ctx context.Context) (string, error) {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reader"}}
-	for _, object := range []client.Object{account, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lifecycle-manager-reader"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "reader"}},
-	}} {
-		// An earlier attempt may have failed after this.
-		if err := client.IgnoreAlreadyExists(l.Plane.Create(ctx, object)); err != nil {
-			return "", err
-		}
-	}
-	request := &authenticationv1.TokenRequest{}
-	err := l.Plane.SubResource("token").Create(ctx, account, request)
-	return request.Status.Token, err
+	token, err := rig.Account(ctx, l.Plane, client.ObjectKey{Namespace: namespace, Name: "reader"},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+			RoleRef: rbacv1.RoleRef{
+				APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lifecycle-manager-reader",
+			},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "reader"}},
+		})
+	return string(token), err
 }

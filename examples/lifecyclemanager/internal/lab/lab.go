@@ -56,7 +56,7 @@ type Lab struct {
 	programs programs
 	plane    *apiserver.ControlPlane
 	service  *service
-	replicas []*operator
+	replicas []*Operator
 	reader   string
 
 	mu      sync.Mutex
@@ -69,7 +69,6 @@ type Runtime struct {
 	// Link is the way of the operator to the API server.
 	*machine.Link
 
-	id    string
 	plane *apiserver.ControlPlane
 	node  *node.Node
 }
@@ -89,10 +88,13 @@ const agentImage, managerImage = "runtime-watcher-agent", "keda.example.com/keda
 // ControlPlane is the id of the control plane as its own runtime.
 const ControlPlane = "control-plane"
 
+// discardLogs sets the logger of controller-runtime, which logs a stack trace without one.
+var discardLogs = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
+
 // New returns a lab in which nothing runs.
 func New(opts Options) (*Lab, error) {
 	opts.Replicas = max(1, opts.Replicas)
-	log.SetLogger(logr.Discard())              // The first call counts. Without any, it logs a stack trace.
+	discardLogs()
 	dir, err := os.MkdirTemp("", "lifecycle-") // The path of a socket must be short.
 	if err != nil {
 		return nil, err
@@ -152,58 +154,49 @@ func (r *Runtime) Break(broken bool) {
 
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
 
-// atOnce is the number of API servers that start at the same time.
-const atOnce = 3
-
-// StartAPIServers starts the API servers of the control plane and of the runtimes.
+// StartAPIServers starts the API servers of the control plane and of the runtimes, with nodes.
 func (l *Lab) StartAPIServers(ctx context.Context) error {
-	var starting sync.WaitGroup
 	ids := append([]string{ControlPlane}, l.opts.Runtimes...)
-	errs := make([]error, len(ids))
-	runtimes := make([]*Runtime, len(ids))
-	slots := make(chan struct{}, atOnce)
+	all, nodes := make([]apiserver.Options, len(ids)), make([]*node.Node, len(ids))
 	for i, id := range ids {
-		var crds []string
-		if id == ControlPlane {
-			crds = l.opts.CRDPaths
+		var err error
+		if nodes[i], err = l.newNode(id); err != nil {
+			return err
 		}
-		starting.Go(func() {
-			slots <- struct{}{}
-			runtimes[i], errs[i] = l.startRuntime(ctx, id, crds)
-			<-slots
-		})
+		l.onClose(nodes[i].Remove)
+		all[i] = apiserver.Options{
+			Scheme: l.opts.Scheme, APIServerArgs: nodes[i].APIServerArgs(), LogDir: l.log(id),
+			KubeconfigPath: filepath.Join(l.Dir, id+".kubeconfig"),
+		}
+		if err := os.Mkdir(all[i].LogDir, 0o700); err != nil {
+			return err
+		}
 	}
-	starting.Wait()
-	if err := errors.Join(errs...); err != nil {
+	all[0].CRDPaths = l.opts.CRDPaths
+	planes, stop, err := apiserver.StartAll(ctx, all)
+	l.onClose(stop)
+	if err != nil {
 		return err
 	}
-	l.plane, l.Plane = runtimes[0].plane, runtimes[0].Client
-	for _, r := range runtimes {
-		l.Runtimes[r.id] = r
+	l.plane, l.Plane = planes[0], planes[0].Client
+	for i, plane := range planes {
+		stop, err := nodes[i].Run(plane)
+		l.onStop(stop)
+		if err != nil {
+			return err
+		}
+		way, err := machine.NewLink(plane.Config.Host)
+		if err != nil {
+			return err
+		}
+		l.onStop(way.Cut)
+		l.Runtimes[ids[i]] = &Runtime{Client: plane.Client, plane: plane, node: nodes[i], Link: way}
 	}
 	return nil
 }
 
-func (l *Lab) startAPIServer(
-	ctx context.Context, name string, args map[string][]string, crds ...string,
-) (*apiserver.ControlPlane, error) {
-	logs := l.log(name)
-	if err := os.Mkdir(logs, 0o700); err != nil {
-		return nil, err
-	}
-	plane, err := apiserver.Start(ctx, apiserver.Options{
-		Scheme: l.opts.Scheme, APIServerArgs: args, LogDir: logs, CRDPaths: crds,
-		KubeconfigPath: filepath.Join(l.Dir, name+".kubeconfig"),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("API server of %s: %w", name, err)
-	}
-	l.onClose(plane.Stop)
-	return plane, nil
-}
-
-func (l *Lab) startRuntime(ctx context.Context, id string, crds []string) (*Runtime, error) {
-	n, err := node.NewHost(node.Options{
+func (l *Lab) newNode(id string) (*node.Node, error) {
+	return node.NewHost(node.Options{
 		Images: map[string]string{agentImage: l.programs.agent, managerImage: l.programs.manager},
 		Host: node.HostOptions{
 			Env:  []string{"STOP_DELAY=0s", "SHUTDOWN_TIMEOUT=1s"}, // The demo ends soon.
@@ -211,22 +204,4 @@ func (l *Lab) startRuntime(ctx context.Context, id string, crds []string) (*Runt
 			Note: func(line string) { l.note(id, line) },
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	plane, err := l.startAPIServer(ctx, id, n.APIServerArgs(), crds...)
-	if err != nil {
-		return nil, err
-	}
-	stop, err := n.Run(plane)
-	l.onClose(stop)
-	if err != nil {
-		return nil, err
-	}
-	way, err := machine.NewLink(plane.Config.Host)
-	if err != nil {
-		return nil, err
-	}
-	l.onStop(way.Cut)
-	return &Runtime{Client: plane.Client, id: id, plane: plane, node: n, Link: way}, nil
 }

@@ -22,12 +22,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"     //nolint:depguard // Not released.
 )
 
-// operator is a replica of the operator.
-type operator struct {
+// Operator is a replica of the operator.
+type Operator struct {
 	*machine.Process
 
-	podIP, events, metrics string
-	args                   []string
+	// Events is the address of its listener, without the load balancer.
+	Events string
+
+	podIP, metrics string
+	args           []string
 }
 
 // StartCertManager starts the controllers of cert-manager.
@@ -105,9 +108,9 @@ func (l *Lab) operatorKubeconfig() string { return filepath.Join(l.Dir, "operato
 
 // addOperator adds a replica, which does not run yet. The last value of a flag wins.
 func (l *Lab) addOperator(ctx context.Context, number int, args []string) (err error) {
-	o := &operator{podIP: fmt.Sprintf("10.0.0.%d", number+1)}
+	o := &Operator{podIP: fmt.Sprintf("10.0.0.%d", number+1)}
 	var errs [3]error
-	o.events, errs[0] = machine.FreeAddress(ctx)
+	o.Events, errs[0] = machine.FreeAddress(ctx)
 	o.metrics, errs[1] = machine.FreeAddress(ctx)
 	probes, err := machine.FreeAddress(ctx)
 	errs[2] = err
@@ -115,7 +118,7 @@ func (l *Lab) addOperator(ctx context.Context, number int, args []string) (err e
 	for _, arg := range args {
 		o.args = append(o.args, pod.Replace(arg))
 	}
-	o.args = append(o.args, "-events-address="+l.service.address, "-events-bind-address="+o.events,
+	o.args = append(o.args, "-events-address="+l.service.address, "-events-bind-address="+o.Events,
 		"-metrics-bind-address="+o.metrics, "-health-probe-bind-address="+probes,
 		"-catalog-spread=0s")
 	o.args = append(o.args, l.opts.OperatorArgs...)
@@ -143,38 +146,14 @@ func (l *Lab) StartOperator(ctx context.Context) error {
 	})
 }
 
-// EventsAddress returns that of the replica that leads, without the load balancer.
-func (l *Lab) EventsAddress(ctx context.Context) (string, error) {
-	leader, err := l.service.leader(ctx)
-	if err != nil {
-		return "", err
-	}
-	return leader.events, nil
-}
-
-// KillLeader kills the replica that leads, as a crash does.
-func (l *Lab) KillLeader(ctx context.Context) error {
-	leader, err := l.service.leader(ctx)
-	if err == nil {
-		leader.Kill()
-	}
-	return err
-}
+// Leader returns the replica that leads.
+func (l *Lab) Leader(ctx context.Context) (*Operator, error) { return l.service.leader(ctx) }
 
 // KillOperator kills all replicas, as a crash does.
 func (l *Lab) KillOperator() {
 	for _, o := range l.replicas {
 		o.Kill()
 	}
-}
-
-// LeaderPid returns that of the replica that leads.
-func (l *Lab) LeaderPid(ctx context.Context) (int, error) {
-	leader, err := l.service.leader(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return leader.Pid(), nil
 }
 
 // Reconfigure starts the operator again, with more arguments. The last value of a flag wins.

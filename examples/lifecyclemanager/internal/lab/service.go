@@ -52,11 +52,11 @@ func (s *service) dial(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return new(net.Dialer).DialContext(ctx, "tcp", leader.events)
+	return new(net.Dialer).DialContext(ctx, "tcp", leader.Events)
 }
 
 // leader returns the replica with the address of the endpoint.
-func (s *service) leader(ctx context.Context) (*operator, error) {
+func (s *service) leader(ctx context.Context) (*Operator, error) {
 	slice := &discoveryv1.EndpointSlice{}
 	if err := s.cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: eventsLeader}, slice); err != nil {
 		return nil, err
