@@ -22,7 +22,7 @@ func TestCheckCommand(t *testing.T) {
 		"settings": {
 			[]string{"--managers=A", "--nonsense", "--development"},
 			exitUsage,
-			[]string{"FAIL  settings", "--nonsense", "warn  settings", "2 failed"},
+			[]string{"FAIL  settings", "-nonsense", "warn  settings", "2 failed"},
 		},
 		"refused": {[]string{"--managers=widgets", "--kcp-server-name=other"}, exitFailure, []string{"FAIL  TLS", "skip  heartbeat"}},
 		"help":    {[]string{"--help"}, 0, []string{"agent check", "--kcp-addr"}},

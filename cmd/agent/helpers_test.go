@@ -170,6 +170,16 @@ func writeFile(tb testing.TB, path, text string) string {
 	return path
 }
 
+// started is an agent that runs in this process.
+type started struct {
+	pki              pki
+	log              *logBook
+	webhook, metrics string
+	signal           context.CancelFunc
+	ended            chan error
+	client           *http.Client
+}
+
 // scrape returns the metrics.
 func (s *started) scrape(tb testing.TB) string {
 	tb.Helper()
@@ -261,16 +271,6 @@ func (b *logBook) addresses(tb testing.TB) (webhook, metrics string) {
 		}
 	}
 	return webhook, metrics
-}
-
-// started is an agent that runs in this process.
-type started struct {
-	pki              pki
-	log              *logBook
-	webhook, metrics string
-	signal           context.CancelFunc
-	ended            chan error
-	client           *http.Client
 }
 
 func start(tb testing.TB, p pki, env []string, args ...string) *started {

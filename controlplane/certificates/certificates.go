@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -25,7 +25,7 @@ type Certificates struct {
 	dnsNames  []string
 	confirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
 	opts      Options
-	locks     keymutex.KeyMutex // of runtimes: two objects may have the same ID
+	locks     locks
 	notices   notices
 	applied   sync.Map // of appliedOnce, by the name of a Certificate of a runtime
 	followed  followed
@@ -61,13 +61,9 @@ func New(
 	}
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
-		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts,
-		locks: keymutex.NewHashed(stripes),
+		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
 	}, nil
 }
-
-// stripes is the number of locks that runtimes share.
-const stripes = 64
 
 func required(what string, given bool) error {
 	if given {

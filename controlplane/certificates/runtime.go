@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
+	"sync"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
@@ -71,8 +73,9 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	if err := c.validateRuntime(r); err != nil {
 		return RuntimeStatus{}, err
 	}
-	c.locks.LockKey(string(r.ID))
-	defer func() { _ = c.locks.UnlockKey(string(r.ID)) }() // It never fails.
+	lock := c.locks.of(r.ID)
+	lock.Lock()
+	defer lock.Unlock()
 	pairs := []*pair{
 		{wanted: c.clientCertificate(r), bothUsages: c.bothUsages()},
 		{wanted: c.webhookCertificate(r), bothUsages: c.bothUsages()},
@@ -182,8 +185,9 @@ func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	if checkID(r.ID) != nil {
 		return nil // No certificate can have such an ID.
 	}
-	c.locks.LockKey(string(r.ID))
-	defer func() { _ = c.locks.UnlockKey(string(r.ID)) }() // It never fails.
+	lock := c.locks.of(r.ID)
+	lock.Lock()
+	defer lock.Unlock()
 	for _, suffix := range []string{webhookSuffix, clientSuffix} {
 		if err := c.removePair(ctx, r, c.key(objectName(r.ID, suffix))); err != nil {
 			return fmt.Errorf("certificates: remove runtime %q: %w", r.ID, err)
@@ -217,4 +221,14 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 // remove deletes the object that was read, and no successor of it.
 func (c *Certificates) remove(ctx context.Context, object client.Object) error {
 	return client.IgnoreNotFound(c.client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())}))
+}
+
+// locks make calls for the same runtime wait for each other: two objects may have the same ID.
+type locks struct {
+	seed    maphash.Seed
+	stripes [64]sync.Mutex
+}
+
+func (l *locks) of(id core.RuntimeID) *sync.Mutex {
+	return &l.stripes[maphash.String(l.seed, string(id))%uint64(len(l.stripes))]
 }

@@ -96,7 +96,8 @@ func (t *translator) Apply(
 	if !ok {
 		return t.Client.Apply(ctx, object, opts...)
 	}
-	content, err := t.translate(ctx, &unstructured.Unstructured{Object: runtime.DeepCopyJSON(applied.UnstructuredContent())})
+	copied := runtime.DeepCopyJSON(applied.UnstructuredContent())
+	content, err := t.translate(ctx, &unstructured.Unstructured{Object: copied})
 	if content == nil || err != nil {
 		return err
 	}

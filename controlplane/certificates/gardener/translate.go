@@ -86,7 +86,8 @@ func certificateFrom(found *unstructured.Unstructured, into *certv1.Certificate)
 // toCertificate returns a Certificate of cert-management.
 func (t *translator) toCertificate(from *certv1.Certificate) (*unstructured.Unstructured, error) {
 	to := certificate{TypeMeta: typeMeta("Certificate"), ObjectMeta: from.ObjectMeta}
-	to.Spec.CommonName, to.Spec.DNSNames, to.Spec.SecretName = from.Spec.CommonName, from.Spec.DNSNames, from.Spec.SecretName
+	to.Spec.CommonName, to.Spec.DNSNames = from.Spec.CommonName, from.Spec.DNSNames
+	to.Spec.SecretName = from.Spec.SecretName
 	to.Spec.IssuerRef = reference{from.Spec.IssuerRef.Name, t.issuerNamespace}
 	if template := from.Spec.SecretTemplate; template != nil {
 		to.Spec.SecretLabels = template.Labels

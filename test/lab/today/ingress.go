@@ -132,10 +132,7 @@ func matches(pattern, path string) bool {
 // clientCert is the header as Envoy writes it: the gateway replaces that of the client, and the
 // sidecar appends.
 func clientCert(c *x509.Certificate) string {
-	header := rig.ByGateway(c)
-	for _, name := range c.DNSNames {
-		header += ";DNS=" + name
-	}
+	header := strings.Join(append([]string{rig.ByGateway(c)}, c.DNSNames...), ";DNS=")
 	return rig.BySidecar(header, GatewayIdentity)
 }
 

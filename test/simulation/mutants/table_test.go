@@ -247,7 +247,7 @@ func economyMutants() []mutant {
 	twice := func(cause string) mutant {
 		return mutant{
 			"economy: two resyncs of the fleet, cause " + cause, "core/fleet/deliver.go",
-			"f.delivered(k.manager, claimed.cause)", //nolint:dupword // It is code.
+			"f.delivered(k.manager, claimed.cause)",
 			"f.delivered(k.manager, claimed.cause)\n\tif claimed.cause == " + cause + " {\n\t\tf.delivered(k.manager, claimed.cause)\n\t}",
 		}
 	}

@@ -99,7 +99,8 @@ func newSettings(help io.Writer) *settings {
 	f.StringVar(&s.resource, "resource", "",
 		"`group/version/resource` to watch, such as apps/v1/deployments or v1/configmaps")
 	f.StringVar(&s.name, "name", "runtime-watcher", "`name` of the configuration")
-	f.StringVar(&s.service, "service", "", "`namespace/name[:port]` of the agent's Service (default "+defaultService+")")
+	f.StringVar(&s.service, "service", "",
+		"`namespace/name[:port]` of the agent's Service (default "+defaultService+")")
 	f.StringVar(&s.url, "url", "", "`URL` of the agent, instead of --service")
 	f.StringVar(&s.caFile, "ca-cert", "",
 		"`file` with the CA certificates of the agent's serving certificate, PEM (required)")
@@ -220,8 +221,8 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 	}
 	if len(parts) != 3 || versionPattern.MatchString(parts[0]) { // Group, version and resource.
 		return schema.GroupVersionResource{}, fmt.Errorf("--resource: %.80q: want group/version/resource, or "+
-			"version/resource of the core group, without a subresource: a Watcher of -f may have one, or the field status",
-			text)
+			"version/resource of the core group, without a subresource: "+
+			"a Watcher of -f may have one, or the field status", text)
 	}
 	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 }
