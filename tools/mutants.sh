@@ -14,7 +14,7 @@ for package; do
   until [ -e "$module/go.mod" ]; do module=$(dirname "$module"); done
   cp "$module/go.mod" "$module/go.sum" "$dir/"
   go mod edit -replace "github.com/runtime-watcher/runtime-watcher=$root" "$dir/go.mod"
-  (cd "$module" && GOWORK=off GOFLAGS="-modfile=$dir/go.mod" "$gremlins" unleash "$root/$package" --timeout-coefficient 20 \
+  (cd "$module" && RUNTIME_WATCHER_ROOT=$root GOWORK=off GOFLAGS="-modfile=$dir/go.mod" "$gremlins" unleash "$root/$package" --timeout-coefficient 20 \
     --threshold-efficacy "$found" --output-statuses lt) || failed=1
 done
 [ -z "$failed" ]

@@ -42,7 +42,10 @@ var program struct {
 
 func serverProgram(t *testing.T) string {
 	t.Helper()
-	root := filepath.Join("..", "..")
+	root, copied := os.LookupEnv("RUNTIME_WATCHER_ROOT") // make mutants copies the module.
+	if !copied {
+		root = filepath.Join("..", "..")
+	}
 	source := filepath.Join(root, "test", "lab", "natsserver")
 	if _, err := os.Stat(filepath.Join(root, "go.work")); err != nil {
 		t.Skip("the NATS server is in the repository, not in this module:", err)
@@ -53,7 +56,7 @@ func serverProgram(t *testing.T) string {
 			return
 		}
 		build := exec.Command("go", "build", "-o", filepath.Join(program.dir, "natsserver"), ".")
-		build.Dir = source
+		build.Dir, build.Env = source, append(os.Environ(), "GOFLAGS=")
 		if out, err := build.CombinedOutput(); err != nil {
 			program.err = fmt.Errorf("build the NATS server: %w: %s", err, out)
 		}
