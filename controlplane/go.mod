@@ -22,10 +22,10 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261125201227-c1c190f2f85c
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261125201227-c1c190f2f85c
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261125201227-c1c190f2f85c
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261125201227-c1c190f2f85c
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261125231353-e1cb96cf36ef
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261125231353-e1cb96cf36ef
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261125231353-e1cb96cf36ef
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261125231353-e1cb96cf36ef
 )
 
 require (

@@ -15,7 +15,7 @@ require (
 	k8s.io/api v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125201227-c1c190f2f85c
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125231353-e1cb96cf36ef
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

@@ -7,7 +7,7 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125201227-c1c190f2f85c
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125231353-e1cb96cf36ef
 
 require (
 	github.com/google/go-cmp v0.7.0 // indirect
