@@ -355,7 +355,7 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 		}
 		lives++
 		lost, drops = lost+l.path.silences, drops+l.drops
-		if a.to.Before(h.calm) {
+		if a.to.Before(h.calm.Add(atMostToStop)) {
 			lost++
 		}
 		if h.promise.Runtimes[a.runtime].FallsBack {
@@ -378,6 +378,9 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 		if h.promise.Short {
 			return 0
 		}
+		if h.promise.AnswersLost { // A request with a lost answer ends a silence that the agent does not see.
+			returned *= 2
+		}
 		return returned + falls
 	default: // A gap: events were dropped, or travelled by an older contract.
 		if h.promise.Replicas > 1 {
@@ -389,6 +392,9 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 		return drops + int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers())*lives
 	}
 }
+
+// atMostToStop is how long an agent runs after the fault that ends it: the time for its last requests, and a second.
+const atMostToStop = 11 * time.Second
 
 // mostToLearn bounds the resyncs of an active replica until it knows that others take a part of the numbers.
 const mostToLearn = 10
