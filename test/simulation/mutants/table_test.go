@@ -292,18 +292,6 @@ func pathMutants() []mutant {
 			"for i, name := range names {", "for i, name := range names[:0] {",
 		},
 		{
-			"nats: a replica that stops acknowledges what it did not handle", "adapters/natsjetstream/conclude.go",
-			"c.settled(j, manager, fateDelayed, reason, j.msg.Nak())", "c.settled(j, manager, fateDelayed, reason, j.msg.Ack())",
-		},
-		{
-			"nats: a refusal needs no confirmation", "adapters/natsjetstream/conclude.go",
-			"case handed:", "case handed, r.fault != intake.FaultOfReplica:",
-		},
-		{
-			"nats: old heartbeats count", "adapters/natsjetstream/conclude.go",
-			"if j.age > staleHeartbeat {", "if j.age > 100*staleHeartbeat {",
-		},
-		{
 			"intake: all events refused is the request refused (row 1)", receive,
 			"sender := t.verifySender(ctx)\n",
 			"sender := t.verifySender(ctx)\n\tif sender == nil && refused {\n\t\tsender = o.Failed[0]\n\t}\n",

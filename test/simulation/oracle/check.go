@@ -382,14 +382,14 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 			returned *= 2
 		}
 		return returned + falls
-	default: // A gap: events were dropped, or travelled by an older contract.
+	default: // A gap: events were dropped, travelled by an older contract, or were taken before the runtime was deleted.
 		if h.promise.Replicas > 1 {
 			return mostToLearn * len(h.promise.Runtimes)
 		}
 		if h.promise.NATS { // The stream delays a batch that is not handled, and others overtake it.
 			drops += lives * h.promise.Faults
 		}
-		return drops + int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers())*lives
+		return drops + int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers()+h.promise.Deletions)*lives
 	}
 }
 
