@@ -331,7 +331,7 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 			handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 				if d.Runtime == runtimeA {
 					inside <- struct{}{}
-					<-free // Without a look at its context: the worst that there is.
+					<-free // A handler that ignores its context holds its slot longest.
 				}
 				return nil
 			})

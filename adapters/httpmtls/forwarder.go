@@ -31,6 +31,8 @@ type Forwarder struct {
 	address *url.URL
 	version contract.Version
 	opts    Options
+	// header is that of each request. It does not change.
+	header http.Header
 	// slots has one element per request in flight.
 	slots chan struct{}
 
@@ -63,15 +65,15 @@ func NewForwarder(source keys.Source, address string, version contract.Version, 
 	if _, err := keys.ClientTLSConfig(source, opts.ServerName); err != nil {
 		return nil, err
 	}
-	opts.header = http.Header{
-		"Content-Type": {version.ContentType()},
-		"User-Agent":   {opts.UserAgent},
-		// An empty value is not sent, but it allows net/http to repeat a request on a
-		// connection that the server has closed. An event may arrive twice.
-		"Idempotency-Key": {},
-	}
 	return &Forwarder{
 		source: source, address: target, version: version, opts: opts, slots: make(chan struct{}, opts.InFlight),
+		header: http.Header{
+			"Content-Type": {version.ContentType()},
+			"User-Agent":   {opts.UserAgent},
+			// An empty value is not sent, but it allows net/http to repeat a request on a
+			// connection that the server has closed. An event may arrive twice.
+			"Idempotency-Key": {},
+		},
 	}, nil
 }
 
@@ -174,7 +176,7 @@ func (f *Forwarder) use(material *keys.Material) (used, old *pool, err error) {
 	}
 	// A source returns the same pointer for the same generation.
 	if f.pool == nil || f.pool.material != material {
-		next, err := newPool(material, f.opts)
+		next, err := newPool(material, f.header, f.opts)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -81,8 +81,6 @@ type Options struct {
 	// retryWait is the wait before the first short retry. Each further wait is longer by this time,
 	// and up to half of retryWait is subtracted at random. It is 50 ms, unless a test sets it.
 	retryWait time.Duration
-	// header is that of each request. It does not change.
-	header http.Header
 }
 
 // Hooks are optional callbacks of a [Forwarder]. They are called concurrently and must return at

@@ -37,15 +37,16 @@ type pool struct {
 	retired bool
 }
 
-// newPool returns a pool without connections. It fails if the material lacks a part.
-func newPool(material *keys.Material, opts Options) (*pool, error) {
+// newPool returns a pool without connections. Its requests have the header. It fails if the
+// material lacks a part.
+func newPool(material *keys.Material, header http.Header, opts Options) (*pool, error) {
 	config, err := keys.ClientTLSConfig(material, opts.ServerName)
 	if err != nil {
 		return nil, err
 	}
 	p := &pool{material: material, conns: map[*trackedConn]struct{}{}, disconnected: opts.Hooks.Disconnected}
 	p.transport = newTransport(config, p.dial(opts), opts)
-	p.client = newClient(p.transport, opts)
+	p.client = newClient(p.transport, header, opts)
 	return p, nil
 }
 

@@ -10,9 +10,9 @@ import (
 
 // newClient returns a client that retries a few times within [Options.Timeout]. The outbox does all
 // longer waits.
-func newClient(transport http.RoundTripper, opts Options) *retryablehttp.Client {
+func newClient(transport http.RoundTripper, header http.Header, opts Options) *retryablehttp.Client {
 	return &retryablehttp.Client{
-		HTTPClient:   &http.Client{Transport: keepAlive{transport, opts.header}, CheckRedirect: keepRedirect},
+		HTTPClient:   &http.Client{Transport: keepAlive{transport, header}, CheckRedirect: keepRedirect},
 		RetryMax:     max(opts.Retries, 0),
 		RetryWaitMin: opts.retryWait / 2,
 		RetryWaitMax: opts.retryWait,

@@ -9,7 +9,7 @@ import (
 func TestWaitsAreBounded(t *testing.T) {
 	t.Parallel()
 	opts := Options{retryWait: time.Second, Retries: 5}
-	client := newClient(nil, opts)
+	client := newClient(nil, nil, opts)
 	for attempt := range client.RetryMax {
 		grown := time.Duration(attempt+1) * opts.retryWait
 		wait := client.Backoff(client.RetryWaitMin, client.RetryWaitMax, attempt, nil)

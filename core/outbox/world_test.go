@@ -94,7 +94,7 @@ type call struct {
 
 func at(d time.Duration, names ...string) call { return call{d, names} }
 
-// elapsed returns the time since the start of a bubble, whose clock begins at this date.
+// elapsed returns the time since the start of a synctest bubble. The clock of each bubble starts at this date.
 func elapsed() time.Duration { return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) }
 
 // answer is that of a control plane to its n-th call.
@@ -247,7 +247,7 @@ type world struct {
 	stop func()
 }
 
-// newWorld returns a world whose outbox is not started.
+// newWorld returns a world. Its outbox is not started.
 func newWorld(t *testing.T, s scene) *world {
 	t.Helper()
 	w := &world{t: t, plane: &plane{answer: s.answer}, stop: func() {}}

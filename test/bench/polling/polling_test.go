@@ -176,8 +176,8 @@ func (c clock) outbox(heartbeat time.Duration) outbox.Options {
 	}
 }
 
-// startServers starts an API server with one object for each runtime. The first look at each also
-// counts as the look at a change.
+// startServers starts an API server with one object for each runtime. The first read of an object
+// also counts as the read of a change.
 func startServers(t *testing.T, ca *testpki.CA, oracle *kit.Oracle) (servers *kit.Servers, all []*kit.Store) {
 	t.Helper()
 	servers = kit.StartServers(t, ca)

@@ -1,5 +1,5 @@
-// Package scale measures the control-plane side with thousands of runtimes: the time of one look at
-// each, the memory of the operator, and the wait of a new runtime.
+// Package scale measures the control-plane side with thousands of runtimes: the time until each
+// was reconciled once, the memory of the operator, and the wait of a new runtime.
 //
 // The control plane is a real API server. One cheap process replaces the API servers of all
 // runtimes. It answers each request after a latency, and its Deployments are ready at once. The

@@ -288,7 +288,8 @@ func (w *world) left() map[string]string {
 	return found
 }
 
-// listed returns the objects of all agents in a runtime. Every namespace has some that are of nobody.
+// listed returns the objects of all agents in a runtime. A label selects them, as each namespace also has objects of
+// Kubernetes itself.
 func listed(t *testing.T, c client.Client) (objects []unstructured.Unstructured) {
 	t.Helper()
 	for _, kind := range append(kinds(), [2]string{"admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"}) {
