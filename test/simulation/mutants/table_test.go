@@ -358,6 +358,22 @@ func pathMutants() []mutant {
 			"return reply{manager: manager, uid: uid, decision: unread, missed: true}", "return reply{manager: manager, uid: uid, decision: unread}",
 		},
 		{
+			"core: other labels are no change", "core/filter.go",
+			"!sameSpec(c) || !c.sameSelection()", "!sameSpec(c)",
+		},
+		{
+			"core: the owner before a change", "core/owner.go",
+			"c.New.Annotation(OwnerAnnotation)", "c.Old.Annotation(OwnerAnnotation)",
+		},
+		{
+			"admission: a selector matches all objects", "adapters/admission/registration.go",
+			"webhook.ObjectSelector = labelSelector(r.Selector)", "webhook.ObjectSelector = &metav1.LabelSelector{}",
+		},
+		{
+			"admission: each watch is of the spec", "adapters/admission/target.go",
+			"if r.Field == core.FieldStatus {", "if r.Field == core.FieldStatus && subresource != \"\" {",
+		},
+		{
 			"admission: dry runs are events", "adapters/admission/review.go",
 			"DryRun:      q.dryRun,", "DryRun:      false,",
 		},
