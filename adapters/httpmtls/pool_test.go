@@ -67,17 +67,17 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 func TestDialOutlastsTheForwarder(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()
-	dialing, proceed, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	reached, proceed, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	forwarder := newForwarder(t, newPKI(t).client, "kcp:443", httpmtls.Options{
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			close(dialing)
+			close(reached)
 			<-proceed
 			return near, nil
 		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { result <- forwarder.Forward(ctx, manager, core.NewBatch(event("object"))) }()
-	receive(t, dialing)
+	receive(t, reached)
 	cancel()
 	if err := receive(t, result); !errors.Is(err, context.Canceled) {
 		t.Errorf("have %v, want that it was cancelled", err)
