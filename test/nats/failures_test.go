@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"testing"
 	"time"
 
@@ -13,8 +12,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -49,42 +46,6 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 			awaitMessages(t, stream, 1)
 		})
 	}
-}
-
-// TestLostMessagesLeadToResync lets stored messages expire, because an administrator of NATS gave the
-// stream a maximum age. The fleet misses their numbers.
-func TestLostMessagesLeadToResync(t *testing.T) {
-	t.Parallel()
-	b := lab.StartBroker(t, lab.BrokerOptions{}, append(users(1), natsjetstream.User{
-		Name: "admin.example.com", Publish: []string{">"}, Subscribe: []string{">"},
-	})...)
-	watched := lab.Must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
-	f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
-	send := func(number uint64) {
-		t.Helper()
-		batch := batchOf(runtimeNumber(0), "object")
-		batch.Events[0].Sequence, batch.Events[0].ID = number, strconv.FormatUint(number, 10)
-		mustForward(t, f, batch)
-	}
-	var first, later lab.Arrivals
-	stop := consume(t, b.Operator(manager), &first, natsjetstream.Options{Fleet: watched})
-	send(1)
-	eventually(t, "the first event arrives", func() bool { return first.Total() > 0 })
-	stop()
-	send(2)
-	admin := lab.Must(b.Dial(lab.Must(b.CA.Client("admin", testpki.Options{DNSNames: []string{"admin.example.com"}}))))
-	defer admin.Close()
-	js := lab.Must(jetstream.New(admin))
-	config := natsjetstream.StreamConfig(manager)
-	stream := lab.Must(js.Stream(t.Context(), config.Name))
-	expiring := config
-	expiring.MaxAge, expiring.Duplicates = 100*time.Millisecond, 100*time.Millisecond
-	lab.Must(js.UpdateStream(t.Context(), expiring))
-	awaitMessages(t, stream, 0)
-	lab.Must(js.UpdateStream(t.Context(), config))
-	consume(t, b.Operator(manager), &later, natsjetstream.Options{Fleet: watched})
-	send(3)
-	eventually(t, "the operator gets a resync", func() bool { return later.Resynced(of(runtimeNumber(0), "")) })
 }
 
 // A consumer is not ready while its only server stands still, and ready again afterwards.

@@ -40,6 +40,8 @@ const (
 	propagation = 4 * time.Second
 	// lag is the delay of such a volume.
 	lag = time.Second
+	// pace is the time between two reconciles, of which each reads all certificates.
+	pace = 150 * time.Millisecond
 )
 
 func TestMain(m *testing.M) {
@@ -126,6 +128,7 @@ func reconciled(
 ) {
 	t.Helper()
 	rig.Eventually(t, patience, what, func() bool {
+		<-time.After(pace)
 		status, err := set.Reconcile(t.Context())
 		return done(t, err) && wanted(status)
 	})
@@ -206,6 +209,7 @@ func (p *peers) published(set *certificates.Certificates) map[string][]byte {
 // before and after.
 func (p *peers) step(set *certificates.Certificates) (certificates.Status, error) {
 	p.t.Helper()
+	<-time.After(pace)
 	began := time.Now()
 	if !p.noticed.IsZero() && began.Sub(p.noticed) >= lag {
 		p.servers[1], p.noticed = p.servers[0], time.Time{}
