@@ -225,6 +225,8 @@ func steps() []step {
 
 // seenOtherwise has the events of an informer where they are not those of the webhook: it sees what was
 // committed, with the labels, and no subresource by itself.
+//
+//nolint:misspell // Names of Kubernetes.
 func seenOtherwise() map[string]string {
 	const widget, pod = "Widget.v1.example.com default/w", "UPDATE Pod.v1. default/p"
 	return map[string]string{

@@ -76,8 +76,14 @@ func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 func (r *routes) clean() {
 	const istio, gateways, rbac = "networking.istio.io/v1beta1", "gateway.networking.k8s.io/v1", "rbac.authorization.k8s.io/v1"
 	for _, kind := range [][2]string{
-		{v1beta2.GroupVersion().String(), "Watcher"}, {istio, "VirtualService"}, {istio, "Gateway"}, {gateways, "HTTPRoute"},
-		{gateways, "Gateway"}, {rbac, "ClusterRole"}, {rbac, "ClusterRoleBinding"}, {rbac, "RoleBinding"},
+		{v1beta2.GroupVersion().String(), "Watcher"},
+		{istio, "VirtualService"},
+		{istio, "Gateway"},
+		{gateways, "HTTPRoute"},
+		{gateways, "Gateway"},
+		{rbac, "ClusterRole"},
+		{rbac, "ClusterRoleBinding"},
+		{rbac, "RoleBinding"},
 	} {
 		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
 		rig.NoError(r.life, r.plane.Client.List(context.Background(), list))
