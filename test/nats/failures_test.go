@@ -3,7 +3,6 @@ package nats_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -15,14 +14,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-func runtimeNumber(n int) core.RuntimeID { return core.RuntimeID(fmt.Sprintf("runtime-%d", n)) }
+// sender is the runtime of the tests without an attack.
+const sender core.RuntimeID = "runtime-0"
 
-func users(runtimes int) []natsjetstream.User {
-	all := []natsjetstream.User{lab.OperatorUser(manager)}
-	for n := range runtimes {
-		all = append(all, lab.RuntimeUser(runtimeNumber(n), manager))
-	}
-	return all
+func users() []natsjetstream.User {
+	return []natsjetstream.User{lab.OperatorUser(manager), lab.RuntimeUser(sender, manager)}
 }
 
 // TestRepeatedAttemptIsStoredOnce stops the server after it has a message, so that the result is
@@ -31,10 +27,10 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 	t.Parallel()
 	for name, p := range lab.NATSServers(t) {
 		t.Run(name, func(t *testing.T) {
-			b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, users(1)...)
+			b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, users()...)
 			stream := lab.Must(lab.Must(jetstream.New(b.Operator(manager))).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
-			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
-			batch := batchOf(runtimeNumber(0), "object")
+			f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1})
+			batch := batchOf(sender, "object")
 			b.Nodes[0].Freeze()
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
@@ -51,7 +47,7 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 // A consumer is not ready while its only server stands still, and ready again afterwards.
 func TestFrozenServerIsNotReady(t *testing.T) {
 	t.Parallel()
-	b := lab.StartBroker(t, lab.BrokerOptions{}, users(1)...)
+	b := lab.StartBroker(t, lab.BrokerOptions{}, users()...)
 	c := lab.Must(natsjetstream.NewConsumer(b.Operator(manager, nats.PingInterval(time.Second)), pinning(),
 		map[core.Manager]core.Handler{manager: taking(new(lab.Arrivals))}, natsjetstream.Options{Peer: lab.MappedPeer}))
 	lab.Run(t, "consumer", c.Start)

@@ -35,11 +35,11 @@ const (
 	setName    = "watcher"
 	serverName = "listener.example"
 	patience   = 5 * time.Minute
-	// propagation is enough for a volume that lags and files that are watched, also on a slow
+	// propagation is enough for a volume that lags, also if a reconcile takes two seconds on a slow
 	// machine.
-	propagation = 4 * time.Second
+	propagation = 3 * time.Second
 	// lag is the delay of such a volume.
-	lag = time.Second
+	lag = 500 * time.Millisecond
 	// pace is the time between two reconciles, of which each reads all certificates.
 	pace = 150 * time.Millisecond
 )
