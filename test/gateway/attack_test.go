@@ -37,15 +37,13 @@ func forbidden(reason string) string { return "403 " + reason }
 // want has the expected outcome of an attack, the same in each way.
 type want map[contract.Version]string
 
-// attack is one attack. All are tried natively and through each nginx, with every contract and
-// version of HTTP.
+// attack is one attack, with an event that names the victim. All are tried natively and through each
+// nginx, with every contract and version of HTTP.
 type attack struct {
 	name string
 	// leaf is the certificate of the attacker. The attacker sends header and trailer along.
 	leaf            *tls.Certificate
 	header, trailer http.Header
-	// claims is the runtime that the event names. Default: the victim.
-	claims string
 	// http1 leaves HTTP/2 out.
 	http1 bool
 	want  want
@@ -71,16 +69,13 @@ func TestAttacks(t *testing.T) {
 
 func (n *network) run(t *testing.T, a attack) {
 	t.Helper()
-	if a.claims == "" {
-		a.claims = victim
-	}
 	for _, w := range ways {
 		for _, version := range contract.Versions() {
 			for _, http2 := range []bool{false, true} {
 				if http2 && a.http1 {
 					continue
 				}
-				m := message{a.leaf, a.header, a.trailer, version, http2, a.claims}
+				m := message{a.leaf, a.header, a.trailer, version, http2, victim}
 				if got, want := n.try(t, w, m), a.want[version]; got != want {
 					t.Errorf("%s, %s, HTTP/2 %t: %s, want %s", w, version, http2, got, want)
 				}
