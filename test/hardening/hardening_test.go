@@ -1,5 +1,5 @@
-// Package hardening floods the ports of a real agent from its own network, and searches its logs for
-// secrets.
+// Package hardening attacks the real agent and a real listener, as processes, from their own
+// network.
 package hardening
 
 import (
@@ -7,24 +7,14 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"encoding/pem"
-	"fmt"
-	"io"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -38,23 +28,30 @@ const (
 	attackers = "127.0.0.66"
 	friends   = "127.0.0.2"
 
-	// many are the connections of an attack. Each sends the beginning of a request, or of a handshake.
-	many  = 500
-	hello = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
-
 	// patience is the limit for steps that take milliseconds on a machine without an attack.
 	patience = 2 * time.Minute
 )
 
-// startAgent starts an agent with its control plane. The test is its API server.
-func startAgent(t *testing.T, pki *lab.PKI, env map[string]string) *lab.Agent {
+// scene is an agent with its control plane. The test is its API server.
+type scene struct {
+	pki   *lab.PKI
+	agent *lab.Agent
+}
+
+func newScene(t *testing.T, env map[string]string) *scene {
 	t.Helper()
 	lab.SkipShort(t)
 	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
 	maps.Copy(all, env)
-	plane := lab.StartPlane(t, pki, lab.PlaneOptions{}, manager)
-	return lab.StartAgent(t, pki.RuntimeVolume(runtimeName, domain), plane.Addr, lab.AgentOptions{Env: all})
+	s := &scene{pki: lab.NewPKI(t)}
+	plane := lab.StartPlane(t, s.pki, lab.PlaneOptions{}, manager)
+	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), plane.Addr, lab.AgentOptions{Env: all})
+	return s
 }
+
+func (s *scene) webhook() string { return lab.Address(s.agent.WebhookPort) }
+
+func (s *scene) metrics() string { return lab.Address(s.agent.MetricsPort) }
 
 // dialFrom connects from a loopback address of choice.
 func dialFrom(ctx context.Context, from, to string) (net.Conn, error) {
@@ -62,74 +59,28 @@ func dialFrom(ctx context.Context, from, to string) (net.Conn, error) {
 	return dialer.DialContext(ctx, "tcp", to)
 }
 
-// TestPortsUnderFlood opens more connections to each port of an agent than it takes. A client from
-// elsewhere is served.
-func TestPortsUnderFlood(t *testing.T) {
-	pki := lab.NewPKI(t)
-	agent := startAgent(t, pki, nil)
-	caller := &http.Client{Timeout: patience, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pki.CA.Pool(), ServerName: "localhost"},
-		DialContext:     func(ctx context.Context, _, to string) (net.Conn, error) { return dialFrom(ctx, friends, to) },
-	}}
-	defer caller.CloseIdleConnections()
-	webhook, metrics := lab.Address(agent.WebhookPort), lab.Address(agent.MetricsPort)
-	const others = 40 // The other port, files, and connections that are about to close.
-	for _, port := range []struct {
-		name, address, begin string
-		most                 int // connections
-	}{
-		{"metrics", metrics, "GET /metrics HTTP/1.1\r\nX: ", 64},
-		{"webhook", webhook, hello, 192},
-	} {
-		t.Run(port.name, func(t *testing.T) {
-			flood(t, port.address, port.begin)
-			if err := lab.Ask(t.Context(), caller, "https://"+webhook+"/validate/"+manager, lab.Review(port.name, 0)); err != nil {
-				t.Error(err)
-			}
-			// On a busy machine, some time out before.
-			least, label := float64(many-port.most)/2, fmt.Sprintf("server=%q", port.name)
-			lab.Eventually(t, patience, "connections are dropped, and counted", func() bool {
-				return agent.Metric("runtime_watcher_agent_connections_dropped_total", label) >= least
-			})
-			if files := lab.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", agent.Pid()))); len(files) > port.most+64+others {
-				t.Errorf("%d open files", len(files))
-			}
-		})
+// tlsFrom connects and shakes hands.
+func tlsFrom(ctx context.Context, from, to string, config *tls.Config) (*tls.Conn, error) {
+	conn, err := dialFrom(ctx, from, to)
+	if err != nil {
+		return nil, err
 	}
+	encrypted := tls.Client(conn, config)
+	if err := encrypted.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return encrypted, nil
 }
 
-// flood opens connections until the test ends.
-func flood(t *testing.T, address, begin string) {
-	t.Helper()
-	for range many {
-		conn := lab.Must(dialFrom(t.Context(), attackers, address))
-		t.Cleanup(func() { conn.Close() })
-		_, _ = io.WriteString(conn, begin) // Some are closed by now.
-	}
+// trusting is the configuration of a client without certificate.
+func (s *scene) trusting() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost"}
 }
 
-// TestListenerUnderFlood does the same to a listener that ends TLS. A runtime delivers meanwhile.
-func TestListenerUnderFlood(t *testing.T) {
-	const most = 64
-	var dropped atomic.Int64
-	pki := lab.NewPKI(t)
-	material, bound := pki.ServerMaterial(), lab.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
-	taken := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
-	server := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
-		listener.InsecureAllowAll(), map[core.Manager]core.Handler{manager: taken}, listener.Options{
-			Listener: bound, TLS: keys.ServerTLSConfig(material), MaxConnections: most,
-			Hooks: listener.Hooks{ConnectionDropped: func(string) { dropped.Add(1) }},
-		}))
-	lab.Run(t, "listener", server.Start)
-	flood(t, bound.Addr().String(), hello)
-	leaf := lab.Must(pki.CA.Client(runtimeName, testpki.Options{}))
-	forwarder := lab.Must(httpmtls.NewForwarder(lab.Must(keys.NewMaterial(pki.CA.PEM, leaf.CertPEM, leaf.KeyPEM)),
-		bound.Addr().String(), contract.V3, httpmtls.Options{Timeout: patience, ServerName: "localhost"}))
-	t.Cleanup(func() { _ = forwarder.Close() }) // It is idle.
-	if err := forwarder.Forward(t.Context(), manager, core.NewBatch(core.WatchEvent{Resync: true})); err != nil {
-		t.Error(err)
-	}
-	lab.Eventually(t, patience, "connections are dropped, and counted", func() bool { return dropped.Load() >= (many-most)/2 })
+// dialAsFriend connects as an API server does, from elsewhere.
+func dialAsFriend(ctx context.Context, _, to string) (net.Conn, error) {
+	return dialFrom(ctx, friends, to)
 }
 
 func TestKeepsSecretsFindsThem(t *testing.T) {
@@ -172,7 +123,7 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	}
 	pki := lab.NewPKI(t)
 	ca, _, _ := pki.RuntimeVolume(runtimeName, domain).Paths()
-	agent := startAgent(t, lab.NewPKI(t), map[string]string{
+	s := newScene(t, map[string]string{
 		"CANARY_LEASE": "kyma-system/canary", "CANARY_API_SERVER": "https://" + lab.Address(lab.FreePort(t)),
 		"CANARY_INTERVAL":   "100ms",
 		"CANARY_TOKEN_FILE": tokenFile, "CANARY_CA_CERT": ca, "HEARTBEAT_INTERVAL": "1s", "MANAGERS": manager,
@@ -180,11 +131,11 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	logged := func(what string, times int) {
 		t.Helper()
 		lab.Eventually(t, patience, what+" is in the log",
-			func() bool { return strings.Count(agent.FullLog(), what) >= times })
+			func() bool { return strings.Count(s.agent.FullLog(), what) >= times })
 	}
-	good := lab.Secrets(agent.Volume)
+	good := lab.Secrets(s.agent.Volume)
 	write := func(files ...[]byte) {
-		if err := agent.Volume.Write(map[string][]byte{
+		if err := s.agent.Volume.Write(map[string][]byte{
 			"ca.crt": files[0], "tls.crt": files[1],
 			"tls.key": files[2],
 		}); err != nil {
@@ -201,6 +152,6 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	logged("manager does not take events", 1)
 	logged("canary", 1)
 	write(good...)
-	lab.KeepsSecrets(t, agent.FullLog(),
+	lab.KeepsSecrets(t, s.agent.FullLog(),
 		append(append([][]byte{[]byte("c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ")}, good...), stranger...)...)
 }
