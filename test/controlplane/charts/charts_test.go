@@ -346,13 +346,40 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestOtherNamespace renders the other charts for a namespace of another name.
-func TestOtherNamespace(t *testing.T) {
+// TestServerAccepts applies both charts with strict validation to a real API server.
+func TestServerAccepts(t *testing.T) {
+	chart := render(t, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")...)
+	watches := render(t, agent, informerValues(t)...)
+	definition := render(t, controlPlane, "serviceAccount.name=operator")
+	plane := rig.SharedAPIServer(t, apiserver.Options{})
+	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
+	nats := render(t, agent, append(exampleValues(), "env.TRANSPORT=nats", "canary.enabled=false")...)
+	for name, text := range map[string]string{"agent": chart, "control plane": definition, "informer": watches, "NATS": nats} {
+		apply(t, plane.Kubeconfig, name, text)
+	}
+}
+
+func apply(t *testing.T, kubeconfig, name, text string, flags ...string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	rig.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	args := []string{"--kubeconfig", kubeconfig, "apply", "--server-side", "--validate=strict", "-f", file}
+	out := rig.Kubectl(t, append(args, flags...)...)
+	if n := strings.Count(out, "serverside-applied"); n != len(objects(t, text)) {
+		t.Errorf("%s: %d objects applied, want %d: %s", name, n, len(objects(t, text)), out)
+	}
+}
+
+// TestServerAcceptsElsewhere applies the other charts to a namespace of another name, as a dry run.
+func TestServerAcceptsElsewhere(t *testing.T) {
+	plane := rig.SharedAPIServer(t, apiserver.Options{})
+	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", "another")
 	for name, values := range map[string][]string{controlPlane: {"serviceAccount.name=operator"}, agent: informerValues(t)} {
 		text, err := templateIn(t, "another", name, values...)
 		if err != nil || !strings.Contains(text, "namespace: another\n") || strings.Contains(text, "namespace: "+namespace+"\n") {
 			t.Errorf("%s: %v, want objects in the namespace alone:\n%s", name, err, text)
 		}
+		apply(t, plane.Kubeconfig, name, text, "--dry-run=server")
 	}
 }
 
