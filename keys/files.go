@@ -3,7 +3,6 @@ package keys
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -45,14 +44,6 @@ func (o FilesOptions) withDefaults() FilesOptions {
 	})
 }
 
-// validate refuses a negative time.
-func (o FilesOptions) validate() error {
-	if o.Poll < 0 {
-		return fmt.Errorf("keys: option Poll is %v, want more than 0", o.Poll)
-	}
-	return nil
-}
-
 // Files is a [Source] that reads its files repeatedly while [Files.Start] runs. New key material is
 // in use one [FilesOptions.Poll] after its files changed, at the latest. Broken files never replace
 // valid material. All methods are safe for concurrent use.
@@ -88,7 +79,7 @@ type refusal struct {
 // the file and the [Problem].
 func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	opts = opts.withDefaults()
-	if err := errors.Join(paths.validate(), opts.validate()); err != nil {
+	if err := errors.Join(paths.validate(), option.NoneNegative(opts)); err != nil {
 		return nil, err
 	}
 	files, err := paths.read(snapshot{})

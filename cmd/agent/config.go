@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // defaultContract is the contract of an agent without KCP_CONTRACT.
@@ -75,17 +76,14 @@ func (c *config) checkSource() error {
 }
 
 func (c *config) checkWebhook() error {
-	var wrong []error
-	if (c.Keys.Serving.Certificate == "") != (c.Keys.Serving.Key == "") {
-		wrong = append(wrong, errors.New("WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"))
-	}
-	if c.webhook == c.metrics && c.webhook.port != 0 {
-		wrong = append(wrong, fmt.Errorf("WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port))
-	}
-	if len(c.Webhook.ClientNames) > 0 && c.Keys.WebhookCAs == "" {
-		wrong = append(wrong, errors.New("WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"))
-	}
-	return errors.Join(wrong...)
+	return errors.Join(
+		option.Unless((c.Keys.Serving.Certificate == "") == (c.Keys.Serving.Key == ""),
+			"WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"),
+		option.Unless(c.webhook != c.metrics || c.webhook.port == 0,
+			"WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port),
+		option.Unless(len(c.Webhook.ClientNames) == 0 || c.Keys.WebhookCAs != "",
+			"WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"),
+	)
 }
 
 // resends returns the delays that come after the settle time.

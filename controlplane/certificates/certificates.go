@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may
@@ -51,10 +52,10 @@ func New(
 	if err := errors.Join(
 		names(name.Name).validate(),
 		opts.validate(),
-		required("a client", c != nil),
-		required("a namespace", name.Namespace != ""),
-		required("DNS names of the server", len(dnsNames) > 0),
-		required("a function for confirmations", unconfirmed != nil),
+		option.Unless(c != nil, "certificates: want a client, have none"),
+		option.Unless(name.Namespace != "", "certificates: want a namespace, have none"),
+		option.Unless(len(dnsNames) > 0, "certificates: want DNS names of the server, have none"),
+		option.Unless(unconfirmed != nil, "certificates: want a function for confirmations, have none"),
 		opts.validateServer(dnsNames),
 	); err != nil {
 		return nil, err
@@ -63,13 +64,6 @@ func New(
 		client: c, namespace: name.Namespace, names: names(name.Name),
 		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
 	}, nil
-}
-
-func required(what string, given bool) error {
-	if given {
-		return nil
-	}
-	return fmt.Errorf("certificates: want %s, have none", what)
 }
 
 // Status is the progress of the CA and the server certificate.
