@@ -98,7 +98,11 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 		f.objects.uncounted = func() {}
 	}
 	if q.parts.generation {
-		defer f.afterMetadata()
+		defer func() {
+			if f.whole { // Digests of metadata do not compare with those of whole objects.
+				f.objects.reset()
+			}
+		}()
 		f.objects.uncounted = func() {
 			f.whole = true
 			cancel()
@@ -117,13 +121,6 @@ func (f *follower) partsOf(r *resource) parts {
 		generation: f.objects != nil && f.watch.Field == core.FieldSpec && r.countsGenerations() && !f.whole,
 		hasStatus:  r.hasStatus,
 		labels:     f.objects == nil,
-	}
-}
-
-// afterMetadata forgets digests that do not compare with those of whole objects.
-func (f *follower) afterMetadata() {
-	if f.whole {
-		f.objects.reset()
 	}
 }
 

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -84,12 +82,6 @@ func (c *config) checkWebhook() error {
 		option.Unless(len(c.Webhook.ClientNames) == 0 || c.Keys.WebhookCAs != "",
 			"WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"),
 	)
-}
-
-// resends returns the delays that come after the settle time.
-func (c *config) resends() []time.Duration {
-	settle := c.Outbox.Settle
-	return slices.DeleteFunc(slices.Clone(c.Outbox.Resend), func(delay time.Duration) bool { return delay <= settle })
 }
 
 // doubts returns warnings about the combination of settings.

@@ -135,7 +135,9 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	}
 	s := plan(seen.view, limits{propagation: c.opts.Propagation, issuingAtOnce: issuingAtOnce})
 	status = c.status(seen.view, s)
-	status.RequeueAfter = max(status.RequeueAfter, pauseAfter(time.Since(begun)))
+	// Reading all runtimes takes at most a tenth of the time: a rotation of thousands may wait for weeks.
+	const pauses = 9
+	status.RequeueAfter = max(status.RequeueAfter, min(pauses*time.Since(begun), longestRequeue))
 	if err := c.maintain(ctx, seen, status); err != nil {
 		return status, false, fmt.Errorf("certificates: %w", err)
 	}
@@ -151,13 +153,6 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	}
 	// A new certificate is never issued at once.
 	return status, s.action != actionReissue && s.action != actionReissueServer, nil
-}
-
-// pauseAfter returns a pause, so that reading all runtimes takes at most a tenth of the time. A
-// rotation of thousands may wait for weeks.
-func pauseAfter(reading time.Duration) time.Duration {
-	const factor = 9
-	return min(factor*reading, longestRequeue)
 }
 
 func (c *Certificates) status(v view, s step) Status {
