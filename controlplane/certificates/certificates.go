@@ -146,7 +146,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 		return status, false, nil
 	}
 	c.opts.Logger.InfoContext(ctx, "step of the certificates",
-		slog.String("phase", s.phase), slog.String("action", s.action.String()),
+		slog.String("phase", s.phase), slog.String("action", string(s.action)),
 		slog.Int("generation", status.Generation), slog.Int("waiting", len(s.waiting)))
 	if err := c.act(ctx, seen, s); err != nil {
 		return status, false, fmt.Errorf("certificates: %s: %w", s.action, err)
@@ -188,14 +188,6 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionNone:
 	}
 	return nil
-}
-
-func (a action) String() string {
-	return [...]string{
-		"none", "discard a CA that was issued anew", "create a CA", "sign for runtimes", "sign for the server",
-		"publish the bundle and the server certificate",
-		"reissue for runtimes", "reissue for the server", "retire old CAs",
-	}[a]
 }
 
 // maintain applies the objects that are the same in every phase, which corrects changes by others.
