@@ -11,6 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // managersPoll is the time between two readings of the file.
@@ -90,17 +91,8 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 			return nil
 		}
 
-		poll := time.NewTicker(managersPoll)
-		defer poll.Stop()
-
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-poll.C:
-				m.reload(acceptor, version)
-			}
-		}
+		periodic.Call(ctx, managersPoll, func() { m.reload(acceptor, version) })
+		return nil
 	}}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // defaultPoll is shorter than the period of a kubelet, which updates a volume about once a minute.
@@ -132,16 +133,10 @@ func (*Files) NeedLeaderElection() bool { return false }
 
 // Start reads the files every [FilesOptions.Poll] until ctx ends, and then returns nil.
 func (f *Files) Start(ctx context.Context) error {
-	poll := time.NewTicker(f.opts.Poll)
-	defer poll.Stop()
-	for {
-		_ = f.Reload() // It reports its error itself, and Status has it.
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-poll.C:
-		}
-	}
+	reload := func() { _ = f.Reload() } // It reports its error itself, and Status has it.
+	reload()
+	periodic.Call(ctx, f.opts.Poll, reload)
+	return nil
 }
 
 // Reload reads the files now. It returns the error for which it kept the last good generation, or

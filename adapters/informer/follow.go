@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // follower keeps a store up to date, and starts again when the API server no longer serves the
@@ -63,7 +64,7 @@ func (f *follower) follow(ctx context.Context) {
 		if time.Since(started) > healthy {
 			delay = backoff()
 		}
-		pause(ctx, delay.Step())
+		periodic.Pause(ctx, delay.Step())
 	}
 }
 
@@ -133,12 +134,3 @@ func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apie
 
 // withoutLog discards the lines of client-go: the source has its own.
 func withoutLog(ctx context.Context) context.Context { return logr.NewContext(ctx, logr.Discard()) }
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -84,14 +85,11 @@ func (*Secret) NeedLeaderElection() bool { return false }
 
 // Start reads the Secret every [keys.FilesOptions].Poll until ctx ends, and then returns nil.
 func (s *Secret) Start(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		s.refresh(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(s.pause()):
-		}
+		periodic.Pause(ctx, s.pause())
 	}
+	return nil
 }
 
 func (s *Secret) pause() time.Duration {
