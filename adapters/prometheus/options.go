@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // defaultMaxManagers is the default of [Options].MaxManagers.
@@ -40,16 +39,21 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	wrong := []error{
-		option.Unless(o.MaxManagers >= 0, "MaxManagers is %d, want at least 1", o.MaxManagers),
-		option.Unless(o.MaxManagers < 0 || len(o.Managers) <= o.MaxManagers,
-			"%d Managers, want at most MaxManagers, %d", len(o.Managers), o.MaxManagers),
-		option.Unless(o.PerRuntime >= 0, "PerRuntime is %d, want at least 0", o.PerRuntime),
+	var wrong []error
+	if o.MaxManagers < 0 {
+		wrong = append(wrong, fmt.Errorf("MaxManagers is %d, want at least 1", o.MaxManagers))
+	} else if len(o.Managers) > o.MaxManagers {
+		wrong = append(wrong, fmt.Errorf("%d Managers, want at most MaxManagers, %d", len(o.Managers), o.MaxManagers))
+	}
+	if o.PerRuntime < 0 {
+		wrong = append(wrong, fmt.Errorf("PerRuntime is %d, want at least 0", o.PerRuntime))
 	}
 	for i, manager := range o.Managers {
 		_, err := core.ParseManager(string(manager))
-		twice := slices.Contains(o.Managers[:i], manager)
-		wrong = append(wrong, err, option.Unless(!twice, "manager %q is named twice in Managers", manager))
+		wrong = append(wrong, err)
+		if slices.Contains(o.Managers[:i], manager) {
+			wrong = append(wrong, fmt.Errorf("manager %q is named twice in Managers", manager))
+		}
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return fmt.Errorf("%w: %w", errOptions, err)

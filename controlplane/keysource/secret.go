@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
-	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -85,11 +84,14 @@ func (*Secret) NeedLeaderElection() bool { return false }
 
 // Start reads the Secret every [keys.FilesOptions].Poll until ctx ends, and then returns nil.
 func (s *Secret) Start(ctx context.Context) error {
-	for ctx.Err() == nil {
+	for {
 		s.refresh(ctx)
-		periodic.Pause(ctx, s.pause())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(s.pause()):
+		}
 	}
-	return nil
 }
 
 func (s *Secret) pause() time.Duration {
