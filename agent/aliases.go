@@ -87,11 +87,17 @@ func (s *aliasSums) add(name string, labels map[string]string, value, seconds fl
 	case "runtime_watcher_agent_admission_reviews_total":
 		s.requests += value
 	case "runtime_watcher_agent_admission_refusals_total":
-		s.addRefusals(labels["reason"], value)
+		if reason := labels["reason"]; reason != "unknown_path" {
+			s.requests += value
+			s.refusals += unless(reason == "manager", value)
+		}
 	case "runtime_watcher_agent_admission_owner_problems_total":
 		s.owners += value
 	case "runtime_watcher_agent_forward_events_total":
-		s.addAttempts(labels["result"], value)
+		if result := labels["result"]; result != "not_sent" {
+			s.sent += value
+			s.failed += unless(result == "ok", value)
+		}
 	case "runtime_watcher_agent_forward_retries_total":
 		s.failed += value
 	case "runtime_watcher_agent_admission_duration_seconds":
@@ -100,22 +106,10 @@ func (s *aliasSums) add(name string, labels map[string]string, value, seconds fl
 	}
 }
 
-func (s *aliasSums) addRefusals(reason string, value float64) {
-	if reason == "unknown_path" {
-		return
+// unless returns 0 if none, and otherwise the value.
+func unless(none bool, value float64) float64 {
+	if none {
+		return 0
 	}
-	s.requests += value
-	if reason != "manager" {
-		s.refusals += value
-	}
-}
-
-func (s *aliasSums) addAttempts(result string, value float64) {
-	if result == "not_sent" {
-		return
-	}
-	s.sent += value
-	if result != "ok" {
-		s.failed += value
-	}
+	return value
 }

@@ -77,8 +77,7 @@ func (r *reconciler) retry(ctx context.Context, request reconcile.Request) (reco
 
 // divert adds a runtime that fails to the failing lane. Those that fail for long come last.
 func (r *reconciler) divert(request reconcile.Request, err error) bool {
-	var known failure
-	if !errors.As(err, &known) || errors.Is(err, reconcile.TerminalError(nil)) {
+	if !isFailure(err) || errors.Is(err, reconcile.TerminalError(nil)) {
 		if err == nil {
 			r.failures.note(request.NamespacedName, false)
 		}
