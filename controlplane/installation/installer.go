@@ -306,14 +306,11 @@ func (i *Installer) prune(ctx context.Context, in *cluster) error {
 	if !i.opts.NoCanary {
 		return nil
 	}
-	return in.removeAll(ctx, i.canaryObjects())
-}
-
-func (i *Installer) canaryObjects() (objects []*unstructured.Unstructured) {
+	var objects []*unstructured.Unstructured
 	for _, f := range files() {
 		if f.canary {
 			objects = append(objects, i.object(f.path))
 		}
 	}
-	return objects
+	return in.removeAll(ctx, objects)
 }
