@@ -87,17 +87,11 @@ func (s *aliasSums) add(name string, labels map[string]string, value, seconds fl
 	case "runtime_watcher_agent_admission_reviews_total":
 		s.requests += value
 	case "runtime_watcher_agent_admission_refusals_total":
-		if reason := labels["reason"]; reason != "unknown_path" {
-			s.requests += value
-			s.refusals += unless(reason == "manager", value)
-		}
+		s.addRefusals(labels["reason"], value)
 	case "runtime_watcher_agent_admission_owner_problems_total":
 		s.owners += value
 	case "runtime_watcher_agent_forward_events_total":
-		if result := labels["result"]; result != "not_sent" {
-			s.sent += value
-			s.failed += unless(result == "ok", value)
-		}
+		s.addAttempts(labels["result"], value)
 	case "runtime_watcher_agent_forward_retries_total":
 		s.failed += value
 	case "runtime_watcher_agent_admission_duration_seconds":
@@ -106,10 +100,22 @@ func (s *aliasSums) add(name string, labels map[string]string, value, seconds fl
 	}
 }
 
-// unless returns 0 if none, and otherwise the value.
-func unless(none bool, value float64) float64 {
-	if none {
-		return 0
+func (s *aliasSums) addRefusals(reason string, value float64) {
+	if reason == "unknown_path" {
+		return
 	}
-	return value
+	s.requests += value
+	if reason != "manager" {
+		s.refusals += value
+	}
+}
+
+func (s *aliasSums) addAttempts(result string, value float64) {
+	if result == "not_sent" {
+		return
+	}
+	s.sent += value
+	if result != "ok" {
+		s.failed += value
+	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// objects is the [store] of a watch. It compares each state with the last one, and
-// offers the changes that matter.
+// objects is the [store] of a watch. It compares each state with the last one, and offers the
+// changes that matter.
 type objects struct {
 	watch    *watched
 	resource *resource

@@ -64,7 +64,8 @@ func (o Options) validate() error {
 	}
 	for _, namespace := range o.GatewayNamespaces {
 		wrong := validation.IsDNS1123Label(namespace)
-		problems = append(problems, option.Unless(wrong == nil, "GatewayNamespaces: %s, have %.80q", strings.Join(wrong, ", "), namespace))
+		problems = append(problems, option.Unless(wrong == nil,
+			"GatewayNamespaces: %s, have %.80q", strings.Join(wrong, ", "), namespace))
 	}
 	return errors.Join(problems...)
 }
