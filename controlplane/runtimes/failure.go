@@ -33,15 +33,13 @@ const (
 	reasonSkipped            = "Skipped"
 )
 
-// failure is an error with a reason for the status of a runtime.
+// failure is an error with a reason for the status of a runtime. Its text is bounded, because a
+// runtime chooses parts of it.
 type failure struct {
 	error
 
 	reason string
 }
-
-// Error returns a text of bounded length, because a runtime chooses parts of it.
-func (f failure) Error() string { return remote.Text(f.error.Error()) }
 
 func (f failure) Unwrap() error { return f.error }
 
@@ -55,7 +53,7 @@ func because(reason string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return failure{err, reason}
+	return failure{remote.Error(err), reason}
 }
 
 func certificateReason(err error) string {
