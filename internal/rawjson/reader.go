@@ -167,7 +167,8 @@ func (r *Reader) open(opening byte) error {
 	if r.peek() != opening {
 		return r.fail("'" + string(rune(opening)) + "'")
 	}
-	if r.depth++; r.depth > maxDepth {
+	r.depth++
+	if r.depth > maxDepth {
 		return r.fail(tooDeep)
 	}
 	r.pos++
