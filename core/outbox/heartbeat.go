@@ -32,13 +32,17 @@ const (
 	// reconnectWithin spreads the heartbeats after the end of a connection, because the connections
 	// of many agents end together.
 	reconnectWithin = 20 * time.Second
+	// oldBacklog is the age of a pending event above which its delivery is news. It is half of the
+	// default limit of a fleet (PendingTooLong).
+	oldBacklog = 30 * time.Second
 )
 
 // reported is the part of the last heartbeat that the fleet must know at once.
 type reported struct {
 	state  state
 	losses int64
-	losing bool // there were more losses than in the heartbeat before
+	losing bool          // there were more losses than in the heartbeat before
+	oldest time.Duration // age of a pending event
 }
 
 // state is the part of a heartbeat that decides on the freshness of a runtime. Of an error, only
@@ -70,7 +74,7 @@ func losses(beat *core.Heartbeat, dropped map[string]int64) int64 {
 // note remembers a heartbeat that is about to be sent.
 func (p *pulse) note(beat *core.Heartbeat) {
 	now := losses(beat, beat.Dropped)
-	p.reported = reported{state: stateOf(beat), losses: now, losing: now > p.reported.losses}
+	p.reported = reported{stateOf(beat), now, now > p.reported.losses, beat.OldestPending}
 }
 
 // hasten makes a heartbeat due before its time, at most one in extraEvery.
@@ -90,7 +94,7 @@ func (p *pulse) reconnect(due time.Time) {
 }
 
 // hastenIfChanged makes a heartbeat due when the last one is not true any more. Losses that go on
-// are no news.
+// are no news. An event that grows old is none either, because no heartbeat arrives before it.
 func (l *lane) hastenIfChanged() {
 	now := time.Now()
 	if l.pulse.number == 0 || now.Sub(l.pulse.checked) < checkEvery {
@@ -109,7 +113,9 @@ func (l *lane) hastenIfChanged() {
 		l.pulse.reconnect(now.Add(l.opts.jitter(reconnectWithin)))
 	}
 	last := l.pulse.reported
-	if stateOf(&beat) != last.state || !last.losing && losses(&beat, l.counts.Dropped) > last.losses {
+	loses := !last.losing && losses(&beat, l.counts.Dropped) > last.losses
+	delivered := last.oldest > oldBacklog && l.oldest(now) <= oldBacklog
+	if stateOf(&beat) != last.state || loses || delivered {
 		l.pulse.hasten(now)
 	}
 }

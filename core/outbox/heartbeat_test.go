@@ -342,22 +342,27 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 // have waited for long, the next one must follow at once: a runtime with old events is degraded until then.
 func TestHeartbeatFollowsAnOutage(t *testing.T) {
 	for name, test := range map[string]struct {
-		outage, soon time.Duration
-		most         int
+		outage time.Duration
+		writes []string // one batch each
+		most   int
 	}{
-		"short": {second, 2 * second, 1}, "long": {2 * time.Minute, outbox.Defaults().MaxBackoff, 2},
+		"short":             {second, []string{"a"}, 1},
+		"long":              {2 * time.Minute, []string{"a"}, 2},
+		"long, two batches": {2 * time.Minute, []string{"a", "b"}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, scene{opts: known()}, func(w *world) {
+			opts := known()
+			opts.HeartbeatInterval = 5 * time.Minute
+			inBubble(t, scene{opts: opts}, func(w *world) {
 				time.Sleep(second)
 				w.setDown(true)
-				w.write("a")
+				w.write(test.writes...)
 				time.Sleep(test.outage)
 				w.setDown(false)
 				before := len(w.beats())
-				time.Sleep(test.soon)
+				time.Sleep(outbox.Defaults().MaxBackoff + 10*second)
 				w.wantBetween(1, len(w.beats())-before, test.most, "heartbeats soon after an outage")
-				if last := w.lastBeat(); name == "long" && last.OldestPending != 0 {
+				if last := w.lastBeat(); last.OldestPending > second {
 					t.Errorf("the last heartbeat reports an event that is pending for %s, want none", last.OldestPending)
 				}
 			})

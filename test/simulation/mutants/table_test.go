@@ -141,7 +141,11 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: early heartbeats without a change", "core/outbox/heartbeat.go",
-			"if stateOf(&beat) != last.state || !last.losing", "if stateOf(&beat) == last.state || !last.losing",
+			"if stateOf(&beat) != last.state || loses", "if stateOf(&beat) == last.state || loses",
+		},
+		{
+			"outbox: a delivered backlog is no news", "core/outbox/heartbeat.go",
+			"last.oldest > oldBacklog && l.oldest(now)", "last.oldest < 0 && l.oldest(now)",
 		},
 		{
 			"outbox: no early heartbeats", "core/outbox/heartbeat.go",

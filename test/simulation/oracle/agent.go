@@ -227,6 +227,9 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 func (l *lane) take(batch *core.Batch, refused core.EventErrors) {
 	for i := range batch.Events {
 		event := &batch.Events[i]
+		if errors.Is(refused[i], core.ErrNotSent) {
+			continue
+		}
 		if err := refused[i]; err != nil {
 			if l.refused[event.ID] == nil {
 				l.refused[event.ID] = new(failures)

@@ -350,7 +350,7 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 	}
 	for _, a := range h.agents {
 		l := a.managers[manager]
-		if !a.numbered || l == nil || l.path.heard.IsZero() {
+		if !a.numbered || l == nil || l.path.heard.IsZero() && !h.promise.AnswersLost {
 			continue
 		}
 		lives++
@@ -389,7 +389,7 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 		if h.promise.NATS { // The stream delays a batch that is not handled, and others overtake it.
 			drops += lives * h.promise.Faults
 		}
-		return drops + int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers()+h.promise.Deletions)*lives
+		return drops + int(dropped) + falls + (h.promise.Refusals+h.oldNumbers()+h.promise.Deletions)*lives
 	}
 }
 
