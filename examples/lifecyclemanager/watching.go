@@ -109,8 +109,8 @@ func (w *watching) install(direct client.Client, set *certificates.Certificates)
 		})
 }
 
-// listen takes the events of both controllers, with the key material that this operator issues for its
-// own listener.
+// listen takes the events of both controllers, with the key material that this operator issues for
+// its own listener.
 func (w *watching) listen(secret types.NamespacedName) error {
 	measured, err := measure(w.fleet, w.overview.Installations, w.mgr.GetClient())
 	if err != nil {
