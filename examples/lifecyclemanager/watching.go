@@ -123,7 +123,8 @@ func (w *watching) listen(secret types.NamespacedName) error {
 		return err
 	}
 	opts := listener.Options{
-		Addr: w.listenAddress, Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()), Hooks: measured.Hooks,
+		Addr: w.listenAddress, Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
+		Hooks: measured.Hooks,
 	}
 	// A certificate identifies a runtime, to the listener or to a gateway in front of it.
 	roots := keys.Roots(material)

@@ -235,7 +235,8 @@ func (d *demo) renew(ctx context.Context) error {
 	d.Runtimes[first].Cut() // It may be cut already.
 	inNamespace := client.InNamespace("kcp-system")
 	return errors.Join(d.Plane.DeleteAllOf(ctx, &v1beta2.ModuleTemplate{}, inNamespace),
-		d.Plane.DeleteAllOf(ctx, &certv1.CertificateRequest{}, inNamespace), d.Runtimes[first].Restore(), d.registerBoth(ctx))
+		d.Plane.DeleteAllOf(ctx, &certv1.CertificateRequest{}, inNamespace),
+		d.Runtimes[first].Restore(), d.registerBoth(ctx))
 }
 
 // is reports whether the fleet has a runtime in a state for both controllers, for a reason or none.

@@ -39,13 +39,13 @@ const (
 
 // story returns the lines in their order. Each needs those before it.
 func (d *demo) story() []line {
-	keda := v1beta2.Module{Name: "keda"}
+	keda, local := v1beta2.Module{Name: "keda"}, lab.ControlPlane
+	enabled, pinned := d.modules(second, keda), d.modules(second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
 	return slices.Concat(d.installation(), []line{
 		{"its manager cannot start", "the user reads: keda is Processing", d.breaks(true), d.readsProcessing, prompt},
 		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.breaks(false), d.userReads("2.0.0"), prompt},
-		{"a user pins keda 1.0.0", "refused, and the user reads the reason",
-			d.modules(second, v1beta2.Module{Name: "keda", Version: "1.0.0"}), d.isRefused, soon},
-		{"the user takes that back", "the user reads: keda 2.0.0 Ready", d.modules(second, keda), d.userReads("2.0.0"), soon},
+		{"a user pins keda 1.0.0", "refused, and the user reads the reason", pinned, d.isRefused, soon},
+		{"the user takes that back", "the user reads: keda 2.0.0 Ready", enabled, d.userReads("2.0.0"), soon},
 		{"a user deletes the webhook", "there again, and runtime-2 is fresh", d.deleteWebhook, d.isRepaired, later},
 		{"the same, after an opt-out of repairs", "runtime-2 is degraded (canary_lost)", d.optOut, d.isDegraded, later},
 		{"the opt-out ends", "runtime-2 is fresh", d.label("false"), d.isFresh, later},
@@ -53,8 +53,8 @@ func (d *demo) story() []line {
 		{"a user disables keda", "its objects are gone, the Keda first", d.modules(second), d.isGone, later},
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deletes(second), d.isClean, later},
 		{"the control plane is its own runtime", "it lists the modules", d.registerLocal, d.localHasCatalog, later},
-		{"a user enables keda there", "keda is Ready there", d.modules(lab.ControlPlane, keda), d.localIsReady, later},
-		{"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay", d.deletes(lab.ControlPlane), d.localIsGone, later},
+		{"a user enables keda there", "keda is Ready there", d.modules(local, keda), d.localIsReady, later},
+		{"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay", d.deletes(local), d.localIsGone, later},
 		{"runtime-1 dies, its Kyma is deleted", "the Kyma names the cause", d.killFirst, d.firstNamesCause, later},
 		{"its kubeconfig is deleted", "the Kyma is gone", d.forgetFirst, d.firstIsGone, later},
 	})
@@ -62,10 +62,10 @@ func (d *demo) story() []line {
 
 // installation is the first part of the story.
 func (d *demo) installation() []line {
+	enabled := d.modules(second, v1beta2.Module{Name: "keda"})
 	return []line{
 		{"an administrator adds two modules", "each runtime lists those it may see", d.addModules, d.hasCatalog, soon},
-		{"a user enables keda in runtime-2", "its objects are there",
-			d.modules(second, v1beta2.Module{Name: "keda"}), d.runs("1.0.0"), soon},
+		{"a user enables keda in runtime-2", "its objects are there", enabled, d.runs("1.0.0"), soon},
 		{"", "the user reads: keda 1.0.0 Ready", nothing, d.userReads("1.0.0"), later},
 		{"a user sets the log level in its Keda", "its manager applies it", d.setLevel, d.hasLevel, soon},
 		{"a user edits its Deployment", "corrected", d.edits(second), d.runs("1.0.0"), soon},
@@ -231,7 +231,9 @@ func (d *demo) isUpgraded(ctx context.Context) bool {
 }
 
 func webhook() *admissionregistrationv1.ValidatingWebhookConfiguration {
-	return &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "runtime-watcher"}}
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "runtime-watcher"},
+	}
 }
 
 func (d *demo) deleteWebhook(ctx context.Context) error {

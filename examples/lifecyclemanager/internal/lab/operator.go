@@ -57,8 +57,8 @@ func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) 
 			return err
 		}
 	}
-	deployment := &appsv1.Deployment{}
-	if err := l.Plane.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager"}, deployment); err != nil {
+	key, deployment := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager"}, &appsv1.Deployment{}
+	if err := l.Plane.Get(ctx, key, deployment); err != nil {
 		return err
 	}
 	account := deployment.Spec.Template.Spec.ServiceAccountName

@@ -76,7 +76,8 @@ func (r *Runtime) cleanLocal(ctx context.Context) (clean bool, err error) {
 	for object, list := range map[client.Object]client.ObjectList{
 		&v1beta2.Kyma{}: &v1beta2.KymaList{}, &v1beta2.ModuleTemplate{}: &v1beta2.ModuleTemplateList{},
 	} {
-		err := errors.Join(r.List(ctx, list, client.InNamespace(Namespace)), r.DeleteAllOf(ctx, object, client.InNamespace(Namespace)))
+		err := errors.Join(r.List(ctx, list, client.InNamespace(Namespace)),
+			r.DeleteAllOf(ctx, object, client.InNamespace(Namespace)))
 		if err != nil {
 			return false, err
 		}
