@@ -2,11 +2,11 @@ package skr
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -73,15 +73,21 @@ func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 // cleanLocal deletes the Kyma that users edit, and the catalog beside it.
 func (r *Runtime) cleanLocal(ctx context.Context) (clean bool, err error) {
 	clean = true
-	for object, list := range map[client.Object]client.ObjectList{
-		&v1beta2.Kyma{}: &v1beta2.KymaList{}, &v1beta2.ModuleTemplate{}: &v1beta2.ModuleTemplateList{},
-	} {
-		err := errors.Join(r.List(ctx, list, client.InNamespace(Namespace)),
-			r.DeleteAllOf(ctx, object, client.InNamespace(Namespace)))
+	for _, list := range []client.ObjectList{&v1beta2.KymaList{}, &v1beta2.ModuleTemplateList{}} {
+		if err := r.List(ctx, list, client.InNamespace(Namespace)); err != nil {
+			return false, err
+		}
+		err := meta.EachListItem(list, func(item runtime.Object) error {
+			object, isObject := item.(client.Object)
+			if !isObject {
+				return nil
+			}
+			clean = false
+			return client.IgnoreNotFound(r.Delete(ctx, object))
+		})
 		if err != nil {
 			return false, err
 		}
-		clean = clean && meta.LenList(list) == 0
 	}
 	return clean, nil
 }
