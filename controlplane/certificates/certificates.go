@@ -135,7 +135,8 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	}
 	s := plan(seen.view, limits{propagation: c.opts.Propagation, issuingAtOnce: issuingAtOnce})
 	status = c.status(seen.view, s)
-	// Reading all runtimes takes at most a tenth of the time: a rotation of thousands may wait for weeks.
+	// Reading all runtimes takes at most a tenth of the time: a rotation of thousands may wait for
+	// weeks.
 	const pauses = 9
 	status.RequeueAfter = max(status.RequeueAfter, min(pauses*time.Since(begun), longestRequeue))
 	if err := c.maintain(ctx, seen, status); err != nil {

@@ -113,11 +113,12 @@ type published struct {
 type action string
 
 const (
-	actionNone          action = ""
-	actionDiscard       action = "discard a CA that was issued anew"
-	actionCreate        action = "create a CA"
-	actionSignClients   action = "sign for runtimes"
-	actionSignServer    action = "sign for the server"
+	actionNone        action = ""
+	actionDiscard     action = "discard a CA that was issued anew"
+	actionCreate      action = "create a CA"
+	actionSignClients action = "sign for runtimes"
+	actionSignServer  action = "sign for the server"
+
 	actionPublish       action = "publish the bundle and the server certificate"
 	actionReissue       action = "reissue for runtimes"
 	actionReissueServer action = "reissue for the server"

@@ -33,8 +33,8 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 			status, err = installation.Status{State: installation.Removed}, nil
 		}
 	}
-	// Certificates go after the agent, which needs them while it runs. One that is left would hold up
-	// each rotation, which waits for all runtimes.
+	// Certificates go after the agent, which needs them while it runs. One that is left would hold
+	// up each rotation, which waits for all runtimes.
 	if err == nil && status.State == installation.Removed && runtime.ID != "" {
 		err = because(reasonCertificateFailed, r.certificates.RemoveRuntime(ctx, runtime))
 	}

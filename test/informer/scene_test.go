@@ -28,8 +28,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-const manager core.Manager = "kyma"
-
 const (
 	group    = "informer.example.com"
 	patience = 3 * time.Minute

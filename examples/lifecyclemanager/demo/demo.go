@@ -72,7 +72,7 @@ func (d *demo) play(ctx context.Context) (err error) {
 	return d.playParts(ctx, began)
 }
 
-// playParts plays what the flags ask for. Each part begins with registered runtimes and without
+// playParts plays the parts of the flags. Each part begins with registered runtimes and without
 // modules.
 func (d *demo) playParts(ctx context.Context, began time.Time) error {
 	if d.all || !d.faults && !d.serve {
@@ -195,7 +195,7 @@ func (d *demo) deploy(ctx context.Context) error {
 	return d.ApplyFile(ctx, "samples/keda-watcher.yaml")
 }
 
-// register notes what the second runtime has, and registers both.
+// register notes the objects of the second runtime, and registers both.
 func (d *demo) register(ctx context.Context) (err error) {
 	if d.before, err = d.Runtimes[second].Inventory(ctx); err != nil {
 		return err

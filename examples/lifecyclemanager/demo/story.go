@@ -54,7 +54,10 @@ func (d *demo) story() []line {
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deletes(second), d.isClean, later},
 		{"the control plane is its own runtime", "it lists the modules", d.registerLocal, d.localHasCatalog, later},
 		{"a user enables keda there", "keda is Ready there", d.modules(local, keda), d.localIsReady, later},
-		{"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay", d.deletes(local), d.localIsGone, later},
+		{
+			"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay",
+			d.deletes(local), d.localIsGone, later,
+		},
 		{"runtime-1 dies, its Kyma is deleted", "the Kyma names the cause", d.killFirst, d.firstNamesCause, later},
 		{"its kubeconfig is deleted", "the Kyma is gone", d.forgetFirst, d.firstIsGone, later},
 	})

@@ -36,7 +36,7 @@ func mayShow(template *v1beta2.ModuleTemplate, kyma *v1beta2.Kyma) bool {
 		})
 }
 
-// syncCatalog makes the catalog of a runtime equal to templates, which have a copy without the objects.
+// syncCatalog makes the catalog of a runtime equal to templates, without their objects.
 func syncCatalog(ctx context.Context, there *skr.Runtime, templates map[string]*v1beta2.ModuleTemplate) error {
 	list := &v1beta2.ModuleTemplateList{}
 	if err := there.List(ctx, list, client.InNamespace(skr.Namespace)); err != nil {

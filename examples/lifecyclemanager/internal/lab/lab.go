@@ -125,7 +125,7 @@ func (l *Lab) Close(keepLogs bool) error {
 	l.mu.Lock()
 	closers := l.closers
 	l.closers = nil
-	l.mu.Unlock() // Connections that end may ask who leads.
+	l.mu.Unlock() // Connections that end may ask for the leader.
 	var errs []error
 	for _, end := range slices.Backward(closers) {
 		errs = append(errs, end())

@@ -13,7 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// Register creates the Kyma of a runtime, and the Secret with its kubeconfig, unless they are there.
+// Register creates the Kyma of a runtime, and the Secret with its kubeconfig, unless they exist.
 func (l *Lab) Register(ctx context.Context, id string, labels map[string]string) error {
 	kubeconfig, err := l.Runtimes[id].kubeconfig()
 	if err != nil {
