@@ -107,7 +107,7 @@ floors: ## Test the modules that operators import with the oldest versions of Ku
 # CI asks for the Kubernetes versions that runtimes have.
 .PHONY: kubernetes
 kubernetes: ## Test the agent with real API servers of a version that is downloaded: ENVTEST_VERSION=1.34.x
-	@$(WITH_API_SERVER) $(GO) test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./test/e2e ./test/subresources ./test/informer
+	@$(WITH_API_SERVER) $(GO) test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./test/e2e ./test/informer ./test/subresources
 
 .PHONY: conformance
 conformance: ## Judge our ends and a sender in Python by the rules of contract v3, and find seeded faults. The program: go build ./cmd/conformance

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // component is a part of the agent. start blocks until ctx has ended and the part has stopped. The
@@ -49,7 +51,7 @@ func (c component) run(ctx context.Context, ended chan<- struct{}) *running {
 		if err == nil && ctx.Err() == nil {
 			err = errEnded
 		}
-		r.result <- named(c.name, err)
+		r.result <- option.Unless(err == nil, "%s: %w", c.name, err)
 		ended <- struct{}{}
 	}()
 	return r
@@ -69,11 +71,4 @@ func closer(name string, closeIt func() error) component {
 		}
 		return nil
 	}}
-}
-
-func named(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", name, err)
 }

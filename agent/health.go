@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // readiness reports whether the API server should call this agent, and whether its source sees
@@ -51,18 +53,9 @@ func (r *readiness) component() component {
 		<-ctx.Done()
 		r.serving.Store(false)
 		r.log.InfoContext(ctx, "agent stops", slog.Duration("delay", r.delay))
-		pause(context.WithoutCancel(ctx), r.delay)
+		periodic.Pause(context.WithoutCancel(ctx), r.delay)
 		return nil
 	}}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // health returns the state at this moment. An API server does not call a webhook with an expired

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -44,16 +45,9 @@ func (f *followed) Status() keys.Status { return *f.status.Load() }
 
 // Start implements material.
 func (f *followed) Start(ctx context.Context) error {
-	poll := time.NewTicker(keysPoll)
-	defer poll.Stop()
-	for {
-		f.reload()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-poll.C:
-		}
-	}
+	f.reload()
+	periodic.Call(ctx, keysPoll, f.reload)
+	return nil
 }
 
 func (f *followed) reload() {

@@ -11,6 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // managersPoll is the time between two readings of the file.
@@ -90,17 +91,8 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 			return nil
 		}
 
-		poll := time.NewTicker(managersPoll)
-		defer poll.Stop()
-
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-poll.C:
-				m.reload(acceptor, version)
-			}
-		}
+		periodic.Call(ctx, managersPoll, func() { m.reload(acceptor, version) })
+		return nil
 	}}
 }
 
@@ -113,19 +105,13 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 		}
 		return
 	}
-	added, rest := m.fitting(without(managers, m.all()))
-	m.noteRest(rest)
+	added := without(managers, m.all())
+	// Managers that the file no longer lists keep their places of the outbox.
+	free := min(len(added), max(managersfile.Most-len(m.all()), 0))
+	m.noteRest(added[free:])
 	m.noteRemoved(managers)
-	m.add(added, acceptor, version)
+	m.add(added[:free], acceptor, version)
 	m.listed = managers
-}
-
-// fitting splits managers into those that the outbox has places for, and the rest. Managers that
-// the file no longer lists keep theirs.
-func (m *managerList) fitting(managers []core.Manager) (added, rest []core.Manager) {
-	free := max(managersfile.Most-len(m.all()), 0)
-	n := min(len(managers), free)
-	return managers[:n], managers[n:]
 }
 
 // noteRest makes managers without a place the problem of the file.

@@ -3,10 +3,12 @@ package agent
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -137,4 +139,17 @@ func (k *keyMaterial) validity(use string) (notBefore, notAfter time.Time) {
 		return time.Time{}, material.RootsNotAfter
 	}
 	return material.NotBefore, material.NotAfter
+}
+
+// warnOfServing logs the faults for which API servers reject the certificate of the webhook. The
+// chain is not checked: the agent does not know the caBundle of the webhook configuration.
+func (k *keyMaterial) warnOfServing() {
+	if !slices.Contains(k.uses, useServer) {
+		return
+	}
+	leaf := k.Status().Material.Certificate.Leaf
+	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
+		k.log.Warn("API servers reject the certificate of the webhook",
+			slog.String("fault", strings.Join(faults, "; ")), slog.String("subject", leaf.Subject.String()))
+	}
 }

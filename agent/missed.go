@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 const (
@@ -48,20 +50,14 @@ type missed struct {
 func (w *missedWatch) report() { w.reported.Add(1) }
 
 func (w *missedWatch) start(ctx context.Context) error {
-	tick := time.NewTicker(missedTick)
-	defer tick.Stop()
 	w.last = w.now()
-	for {
-		select {
-		case <-tick.C:
-			w.look(ctx, w.now())
-			w.last = w.now() // The time that look took is no stall.
-		case <-ctx.Done():
-			w.next = time.Time{} // There is no later tick.
-			w.look(ctx, w.now())
-			return nil
-		}
-	}
+	periodic.Call(ctx, missedTick, func() {
+		w.look(ctx, w.now())
+		w.last = w.now() // The time that look took is no stall.
+	})
+	w.next = time.Time{} // There is no later tick.
+	w.look(ctx, w.now())
+	return nil
 }
 
 // look is called at every tick, with its time.

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -135,28 +134,17 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate(parts Parts) error {
-	var wrong []error
-
-	if _, err := contract.ParseVersion(string(o.Contract)); err != nil {
-		wrong = append(wrong, fmt.Errorf("option Contract: %w", err))
-	}
-
+	_, unknown := contract.ParseVersion(string(o.Contract))
 	hasKeys := parts.ClientKeys != nil || o.Keys.Client != (keys.Paths{})
-	if !hasKeys && (parts.Source == nil || parts.Transport == nil) {
-		wrong = append(wrong, errors.New("option Keys.Client is empty, want it, or both a source and a transport"))
-	}
-
-	if len(o.Webhook.ClientNames) > 0 && o.Keys.WebhookCAs == "" {
-		wrong = append(wrong, errors.New("option Webhook.ClientNames: want it only with Keys.WebhookCAs"))
-	}
-
-	if (!o.Canary.off() || parts.Canary != nil) && parts.Source != nil {
-		wrong = append(wrong, errors.New("option Canary: want it only with the default source, which it proves"))
-	}
-
-	if err := errors.Join(wrong...); err != nil {
-		return fmt.Errorf("agent: %w", err)
-	}
-
-	return nil
+	hasCanary := parts.Canary != nil || !o.Canary.off()
+	err := errors.Join(
+		option.Unless(unknown == nil, "option Contract: %w", unknown),
+		option.Unless(hasKeys || parts.Source != nil && parts.Transport != nil,
+			"option Keys.Client is empty, want it, or both a source and a transport"),
+		option.Unless(len(o.Webhook.ClientNames) == 0 || o.Keys.WebhookCAs != "",
+			"option Webhook.ClientNames: want it only with Keys.WebhookCAs"),
+		option.Unless(!hasCanary || parts.Source == nil,
+			"option Canary: want it only with the default source, which it proves"),
+	)
+	return option.Unless(err == nil, "agent: %w", err)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
@@ -147,4 +149,29 @@ func (l *contractLog) inUse(manager core.Manager, older bool) {
 	l.metrics.ContractInUse(manager, string(l.opts.Contract))
 	l.log.Info("control plane knows the contract", slog.String("manager", string(manager)),
 		slog.String("contract", string(l.opts.Contract)))
+}
+
+// controlPlaneCheck connects to the control plane once, and logs the result. Without pending
+// events, a wrong address would not be noticed before the first change.
+func (b *builder) controlPlaneCheck() component {
+	return component{"check of the control plane", func(ctx context.Context) error {
+		if b.parts.Transport == nil {
+			b.checkControlPlane(ctx)
+		}
+		<-ctx.Done()
+		return nil
+	}}
+}
+
+func (b *builder) checkControlPlane(ctx context.Context) {
+	err := connect.Dial(ctx, b.keys.client, connect.Target{
+		Address: b.opts.ControlPlane.Address, ServerName: b.opts.ControlPlane.ServerName, Dial: b.parts.Dial,
+	})
+	switch address := slog.String("address", b.opts.ControlPlane.Address); {
+	case err == nil:
+		b.log.InfoContext(ctx, "control plane accepts the connection", address)
+	case ctx.Err() == nil:
+		b.log.WarnContext(ctx, "cannot connect to the control plane: events are kept until it works",
+			address, slog.Any("error", err))
+	}
 }

@@ -3,13 +3,13 @@ package keys
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // defaultPoll is shorter than the period of a kubelet, which updates a volume about once a minute.
@@ -43,14 +43,6 @@ func (o FilesOptions) withDefaults() FilesOptions {
 		Hooks:  FilesHooks{Reloaded: func(_, _ time.Time) {}, Refused: func(string) {}},
 		Logger: slog.New(slog.DiscardHandler),
 	})
-}
-
-// validate refuses a negative time.
-func (o FilesOptions) validate() error {
-	if o.Poll < 0 {
-		return fmt.Errorf("keys: option Poll is %v, want more than 0", o.Poll)
-	}
-	return nil
 }
 
 // Files is a [Source] that reads its files repeatedly while [Files.Start] runs. New key material is
@@ -88,7 +80,7 @@ type refusal struct {
 // the file and the [Problem].
 func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	opts = opts.withDefaults()
-	if err := errors.Join(paths.validate(), opts.validate()); err != nil {
+	if err := errors.Join(paths.validate(), option.NoneNegative(opts)); err != nil {
 		return nil, err
 	}
 	files, err := paths.read(snapshot{})
@@ -141,16 +133,10 @@ func (*Files) NeedLeaderElection() bool { return false }
 
 // Start reads the files every [FilesOptions.Poll] until ctx ends, and then returns nil.
 func (f *Files) Start(ctx context.Context) error {
-	poll := time.NewTicker(f.opts.Poll)
-	defer poll.Stop()
-	for {
-		_ = f.Reload() // It reports its error itself, and Status has it.
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-poll.C:
-		}
-	}
+	reload := func() { _ = f.Reload() } // It reports its error itself, and Status has it.
+	reload()
+	periodic.Call(ctx, f.opts.Poll, reload)
+	return nil
 }
 
 // Reload reads the files now. It returns the error for which it kept the last good generation, or

@@ -4,6 +4,9 @@
 #
 # gremlins works in a copy of the module, in which the relative path of a sibling leads nowhere. A second go.mod outside
 # of the module has absolute paths.
+#
+# A mutant may take six times as long as the tests without one. That time is measured, so the tests must run: the cache
+# of go test would answer at once, and each mutant would exceed its time.
 set -eu
 gremlins=$1 found=$2
 shift 2
@@ -14,7 +17,8 @@ for package; do
   until [ -e "$module/go.mod" ]; do module=$(dirname "$module"); done
   cp "$module/go.mod" "$module/go.sum" "$dir/"
   go mod edit -replace "github.com/runtime-watcher/runtime-watcher=$root" "$dir/go.mod"
-  (cd "$module" && RUNTIME_WATCHER_ROOT=$root GOWORK=off GOFLAGS="-modfile=$dir/go.mod" "$gremlins" unleash "$root/$package" --timeout-coefficient 20 \
+  (cd "$module" && RUNTIME_WATCHER_ROOT=$root GOWORK=off GOFLAGS="-modfile=$dir/go.mod -count=1 -vet=off -ldflags=-w" \
+    "$gremlins" unleash "$root/$package" --timeout-coefficient 6 \
     --threshold-efficacy "$found" --output-statuses lt) || failed=1
 done
 [ -z "$failed" ]

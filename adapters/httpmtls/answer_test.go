@@ -2,6 +2,7 @@ package httpmtls_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -38,6 +39,7 @@ func TestAnswers(t *testing.T) {
 	var (
 		moved           = http.Header{"Location": {"/elsewhere"}}
 		html            = http.Header{"Content-Type": {"text/html; charset=utf-8"}}
+		empty           = http.Header{"Content-Type": {"text/html"}, "Content-Length": {"0"}}
 		after           = func(seconds string) http.Header { return http.Header{"Retry-After": {seconds}} }
 		acknowledged    = meaning{}
 		redirect        = meaning{Reason: "redirect"}
@@ -104,6 +106,8 @@ func TestAnswers(t *testing.T) {
 		"v2, 200":                  {v2, 200, nil, "", acknowledged, 1},
 		"v2, 202":                  {v2, 202, nil, "", acknowledged, 1},
 		"v2, 204":                  {v2, 204, nil, "", acknowledged, 1},
+		"v2, 299":                  {v2, 299, nil, "", acknowledged, 1},
+		"v2, 200 with a type only": {v2, 200, empty, "", acknowledged, 1},
 		"v2, 200 with a page":      {v2, 200, nil, page, gateway, 1},
 		"v2, 200 with an open end": {v2, 200, html, page, gateway, 1},
 		"v1, 200 with a page":      {v1, 200, nil, page, gateway, 1},
@@ -138,8 +142,10 @@ func TestAnswers(t *testing.T) {
 			if oneEvent && len(some) != 1 || tc.want.Is != nil && !errors.Is(failure, tc.want.Is) {
 				t.Errorf("%v of %d events is not %v", failure, len(some), tc.want.Is)
 			}
+			text := failure.Error()
 			if failure.Status != tc.status || failure.Method != http.MethodPost || failure.URL != end.URL+tc.version.Path(manager) ||
-				tc.body == because && failure.Body != because || strings.Contains(failure.Error(), `\`) {
+				tc.body == because && (failure.Body != because || !strings.HasSuffix(text, `: "`+because+`"`)) ||
+				!strings.Contains(text, fmt.Sprint(": status ", tc.status)) || strings.Contains(text, `\`) {
 				t.Errorf("the error does not name the request in plain words: %+v", failure)
 			}
 		})

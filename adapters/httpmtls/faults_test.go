@@ -90,8 +90,9 @@ func TestTransportFailures(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
+				var retried atomic.Int64
 				opts := tc.opts
-				opts.Protocol = protocol
+				opts.Protocol, opts.Hooks.Retried = protocol, func(int) { retried.Add(1) }
 				forwarder := newForwarder(t, ends.client, tc.address, opts)
 				err := forward(t, forwarder, event("object"))
 				// With TLS 1.3, a server refuses a client after the handshake. The transport of HTTP/2 may
@@ -105,6 +106,10 @@ func TestTransportFailures(t *testing.T) {
 				}
 				if _, ok := errors.AsType[core.EventErrors](err); ok {
 					t.Errorf("%v blames the event", err)
+				}
+				// The alert of a refusal may be lost, which is a connection that broke.
+				if n, want := retried.Load(), map[string]int64{"refused": 2}[name]; n != want && tc.reason != "tls_refused" {
+					t.Errorf("%d retries, want %d", n, want)
 				}
 				if strings.Contains(err.Error(), "deadline") {
 					t.Errorf("%v: want plain words", err)
@@ -340,6 +345,14 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 			t.Errorf("have %v, want a timeout that condemns no event", err)
 		}
 		arrives("after") // Not on the dead connection.
+		const more = 20
+		before := end.connections.Load()
+		for range more {
+			arrives("on the new connection")
+		}
+		if n := end.connections.Load() - before; n >= more/2 {
+			t.Errorf("%d events took %d connections, want one that is kept", more, n)
+		}
 	})
 }
 

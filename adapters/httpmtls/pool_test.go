@@ -1,6 +1,9 @@
 package httpmtls_test
 
 import (
+	"context"
+	"errors"
+	"net"
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
@@ -58,4 +61,33 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 			t.Errorf("connection to %s: reason %q, want %q", address, got, want)
 		}
 	}
+}
+
+// A dial may outlast its request, and the forwarder. Its connection is closed without a handshake.
+func TestDialOutlastsTheForwarder(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	reached, proceed, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	forwarder := newForwarder(t, newPKI(t).client, "kcp:443", httpmtls.Options{
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			close(reached)
+			<-proceed
+			return near, nil
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { result <- forwarder.Forward(ctx, manager, core.NewBatch(event("object"))) }()
+	receive(t, reached)
+	cancel()
+	if err := receive(t, result); !errors.Is(err, context.Canceled) {
+		t.Errorf("have %v, want that it was cancelled", err)
+	}
+	if err := forwarder.Close(); err != nil {
+		t.Fatal(err)
+	}
+	close(proceed)
+	if n, err := far.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes of a handshake, want a closed connection", n)
+	}
+	_ = far.Close() // The other end is closed.
 }

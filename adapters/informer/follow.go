@@ -7,15 +7,13 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // follower keeps a store up to date, and starts again when the API server no longer serves the
@@ -23,7 +21,7 @@ import (
 type follower struct {
 	client rest.Interface
 	watch  *watched
-	store  cache.ReflectorStore
+	store  store
 	// objects is the store, unless it is that of the labels of namespaces.
 	objects *objects
 	// whole is whether an object did not count generations, so that metadata is not enough.
@@ -66,7 +64,7 @@ func (f *follower) follow(ctx context.Context) {
 		if time.Since(started) > healthy {
 			delay = backoff()
 		}
-		pause(ctx, delay.Step())
+		periodic.Pause(ctx, delay.Step())
 	}
 }
 
@@ -95,13 +93,17 @@ func (f *follower) lost(err error) {
 func (f *follower) reflect(ctx context.Context, r *resource) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := &requests{client: f.client, resource: r, watch: f.watch, parts: f.partsOf(r)}
+	q := &requests{follower: f, resource: r, parts: f.partsOf(r), gone: cancel}
 	if f.objects != nil {
 		f.objects.resource = r
 		f.objects.uncounted = func() {}
 	}
 	if q.parts.generation {
-		defer f.afterMetadata()
+		defer func() {
+			if f.whole { // Digests of metadata do not compare with those of whole objects.
+				f.objects.reset()
+			}
+		}()
 		f.objects.uncounted = func() {
 			f.whole = true
 			cancel()
@@ -109,9 +111,9 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 	}
 	delay := backoff()
 	discard := logr.Discard()
-	cache.NewReflectorWithOptions(&observed{requests: q, follower: f, gone: cancel}, &state{}, &proofs{f.store, f},
-		cache.ReflectorOptions{Name: f.watch.name, TypeDescription: r.kind.Kind, Logger: &discard, Backoff: &delay},
-	).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(q.listWatch(), &state{}, proofs{f}, cache.ReflectorOptions{
+		Name: f.watch.name, TypeDescription: r.kind.Kind, Logger: &discard, Backoff: &delay,
+	}).RunWithContext(ctx)
 }
 
 func (f *follower) partsOf(r *resource) parts {
@@ -120,65 +122,6 @@ func (f *follower) partsOf(r *resource) parts {
 		generation: f.objects != nil && f.watch.Field == core.FieldSpec && r.countsGenerations() && !f.whole,
 		hasStatus:  r.hasStatus,
 		labels:     f.objects == nil,
-	}
-}
-
-// afterMetadata forgets digests that do not compare with those of whole objects.
-func (f *follower) afterMetadata() {
-	if f.whole {
-		f.objects.reset()
-	}
-}
-
-// observed reports the results of requests.
-type observed struct {
-	*requests
-
-	follower *follower
-	// gone ends the reflector when the resource is not served.
-	gone context.CancelFunc
-}
-
-// List implements [cache.ListerWatcher].
-func (o *observed) List(opts metav1.ListOptions) (runtime.Object, error) {
-	return o.ListWithContext(context.Background(), opts)
-}
-
-// Watch implements [cache.ListerWatcher].
-func (o *observed) Watch(opts metav1.ListOptions) (watch.Interface, error) {
-	return o.WatchWithContext(context.Background(), opts)
-}
-
-// ListWithContext implements [cache.ListerWatcherWithContext].
-func (o *observed) ListWithContext(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-	o.follower.streams.Store(false)
-	page, err := o.requests.ListWithContext(ctx, opts)
-	o.note(ctx, err)
-	return page, err
-}
-
-// WatchWithContext implements [cache.ListerWatcherWithContext].
-func (o *observed) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	events, err := o.requests.WatchWithContext(ctx, opts)
-	switch {
-	case opts.SendInitialEvents == nil && err == nil:
-		o.follower.works()
-	case opts.SendInitialEvents != nil && !isRetried(err): // If it fails, a list follows.
-		o.follower.streams.Store(err == nil)
-	default:
-		o.note(ctx, err)
-	}
-	return events, err
-}
-
-// note reports a failure, if err is one. An expired version is none: the objects are listed again.
-func (o *observed) note(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil || isExpired(err) {
-		return
-	}
-	o.follower.fails(err)
-	if apierrors.IsNotFound(err) {
-		o.gone()
 	}
 }
 
@@ -191,12 +134,3 @@ func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apie
 
 // withoutLog discards the lines of client-go: the source has its own.
 func withoutLog(ctx context.Context) context.Context { return logr.NewContext(ctx, logr.Discard()) }
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}

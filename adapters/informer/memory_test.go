@@ -90,8 +90,8 @@ func (s *sized) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Replace implements [cache.ReflectorStore].
-func (s *sized) Replace(all []any, version string) error {
+// replace implements [store].
+func (s *sized) replace(all []any) {
 	s.mu.Lock()
 	s.listed = append(s.listed, max(s.peak, heap()-s.before))
 	s.peak = 0
@@ -99,7 +99,7 @@ func (s *sized) Replace(all []any, version string) error {
 	if len(s.listed) > 1 {
 		s.stop()
 	}
-	return s.objects.Replace(all, version)
+	s.objects.replace(all)
 }
 
 // smallObjects returns custom resources of a few owners.

@@ -8,8 +8,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
-// namespaces is the [cache.ReflectorStore] with the labels of all namespaces. It may be read
-// concurrently.
+// namespaces is the [store] with the labels of all namespaces. It may be read concurrently.
 type namespaces struct {
 	mu    sync.RWMutex
 	known map[string]labels.Set
@@ -27,46 +26,28 @@ func (n *namespaces) selects(selector labels.Selector, namespace string) bool {
 	return !known || selector.Matches(set)
 }
 
-// Add implements [cache.ReflectorStore].
-func (n *namespaces) Add(object any) error {
-	if s, ok := object.(*state); ok {
-		set := labelsOf(s)
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.known[s.name.Name] = set
-	}
-	return nil
+func (n *namespaces) set(s *state) {
+	set := labelsOf(s)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.known[s.name.Name] = set
 }
 
-// Update implements [cache.ReflectorStore].
-func (n *namespaces) Update(object any) error { return n.Add(object) }
-
-// Delete implements [cache.ReflectorStore].
-func (n *namespaces) Delete(object any) error {
-	if s, ok := object.(*state); ok {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		delete(n.known, s.name.Name)
-	}
-	return nil
+func (n *namespaces) remove(s *state) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.known, s.name.Name)
 }
 
-// Replace implements [cache.ReflectorStore].
-func (n *namespaces) Replace(all []any, _ string) error {
+func (n *namespaces) replace(all []any) {
 	known := make(map[string]labels.Set, len(all))
-	for _, object := range all {
-		if s, ok := object.(*state); ok {
-			known[s.name.Name] = labelsOf(s)
-		}
+	for s := range statesOf(all) {
+		known[s.name.Name] = labelsOf(s)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.known = known
-	return nil
 }
-
-// Resync implements [cache.ReflectorStore].
-func (*namespaces) Resync() error { return nil }
 
 func labelsOf(s *state) labels.Set {
 	set, r := labels.Set{}, rawjson.NewReader([]byte(s.labels))

@@ -1,51 +1,76 @@
 package informer
 
 import (
+	"iter"
+
 	"k8s.io/client-go/tools/cache"
 )
 
-// proofs is a store that reports that the API server serves the watch.
-type proofs struct {
-	cache.ReflectorStore
-
-	follower *follower
+// store takes the states of a watch. One goroutine uses it.
+type store interface {
+	// set takes the present state of an object.
+	set(s *state)
+	// remove takes the last state of an object that is gone.
+	remove(s *state)
+	// replace takes a complete list of states.
+	replace(all []any)
 }
 
+// statesOf returns the states of a list.
+func statesOf(all []any) iter.Seq[*state] {
+	return func(yield func(*state) bool) {
+		for _, object := range all {
+			if s, ok := object.(*state); ok && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// proofs gives objects to the store of a follower. It reports that the API server serves the watch.
+type proofs struct{ *follower }
+
 var (
-	_ cache.ReflectorStore         = (*proofs)(nil)
-	_ cache.ReflectorBookmarkStore = (*proofs)(nil)
+	_ cache.ReflectorStore         = proofs{}
+	_ cache.ReflectorBookmarkStore = proofs{}
 )
 
 // Add implements [cache.ReflectorStore].
-func (p *proofs) Add(object any) error {
-	p.follower.works()
-	return p.ReflectorStore.Add(object)
+func (p proofs) Add(object any) error {
+	p.works()
+	if s, ok := object.(*state); ok {
+		p.store.set(s)
+	}
+	return nil
 }
 
 // Update implements [cache.ReflectorStore].
-func (p *proofs) Update(object any) error {
-	p.follower.works()
-	return p.ReflectorStore.Update(object)
-}
+func (p proofs) Update(object any) error { return p.Add(object) }
 
 // Delete implements [cache.ReflectorStore].
-func (p *proofs) Delete(object any) error {
-	p.follower.works()
-	return p.ReflectorStore.Delete(object)
+func (p proofs) Delete(object any) error {
+	p.works()
+	if s, ok := object.(*state); ok {
+		p.store.remove(s)
+	}
+	return nil
 }
 
 // Bookmark implements [cache.ReflectorBookmarkStore].
-func (p *proofs) Bookmark(string) error {
-	p.follower.works()
+func (p proofs) Bookmark(string) error {
+	p.works()
 	return nil
 }
 
 // Replace implements [cache.ReflectorStore]. A list alone proves nothing: the right to watch may be
 // missing.
-func (p *proofs) Replace(all []any, version string) error {
-	err := p.ReflectorStore.Replace(all, version)
-	if p.follower.streams.Load() {
-		p.follower.works()
+func (p proofs) Replace(all []any, _ string) error {
+	p.store.replace(all)
+	if p.streams.Load() {
+		p.works()
 	}
-	return err
+	return nil
 }
+
+// Resync implements [cache.ReflectorStore].
+func (proofs) Resync() error { return nil }

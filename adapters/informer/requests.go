@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"io"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 )
 
 const (
@@ -24,14 +25,50 @@ const (
 // requests lists and watches the objects of one watch. Each object becomes a [state] as soon as it
 // is read, so that no list is in memory.
 type requests struct {
-	client   rest.Interface
+	*follower
+
 	resource *resource
-	watch    *watched
 	parts    parts
+	// gone ends the reflector when the resource is not served.
+	gone context.CancelFunc
 }
 
-// ListWithContext implements [cache.ListerWatcherWithContext].
-func (q *requests) ListWithContext(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+// listWatch reports the results of the requests to the follower.
+func (q *requests) listWatch() *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			q.streams.Store(false)
+			page, err := q.list(ctx, opts)
+			q.note(ctx, err)
+			return page, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			events, err := q.open(ctx, opts)
+			switch {
+			case opts.SendInitialEvents == nil && err == nil:
+				q.works()
+			case opts.SendInitialEvents != nil && !isRetried(err): // If it fails, a list follows.
+				q.streams.Store(err == nil)
+			default:
+				q.note(ctx, err)
+			}
+			return events, err
+		},
+	}
+}
+
+// note reports a failure, if err is one. An expired version is none: the objects are listed again.
+func (q *requests) note(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil || isExpired(err) {
+		return
+	}
+	q.fails(err)
+	if apierrors.IsNotFound(err) {
+		q.gone()
+	}
+}
+
+func (q *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	body, err := q.stream(ctx, opts, acceptMetadataList)
 	if err != nil {
 		return nil, err
@@ -40,8 +77,8 @@ func (q *requests) ListWithContext(ctx context.Context, opts metav1.ListOptions)
 	return readList(body, q.parts)
 }
 
-// WatchWithContext implements [cache.ListerWatcherWithContext].
-func (q *requests) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+// open begins a watch.
+func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch = true
 	body, err := q.stream(ctx, opts, acceptMetadata)
 	if err != nil {

@@ -5,13 +5,12 @@ import (
 	"log/slog"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// objects is the [cache.ReflectorStore] of a watch. It compares each state with the last one, and
-// offers the changes that matter. One goroutine uses it.
+// objects is the [store] of a watch. It compares each state with the last one, and offers the
+// changes that matter.
 type objects struct {
 	watch    *watched
 	resource *resource
@@ -28,63 +27,28 @@ type objects struct {
 	listed bool
 }
 
-var _ cache.ReflectorStore = (*objects)(nil)
+func (o *objects) set(s *state) { o.observe(s, o.known[s.name]) }
 
-// Add implements [cache.ReflectorStore].
-func (o *objects) Add(object any) error {
-	if s, ok := object.(*state); ok {
-		o.observe(s, o.known[s.name])
-	}
-	return nil
-}
+func (o *objects) remove(s *state) { o.removed(s.name, s.digest) }
 
-// Update implements [cache.ReflectorStore].
-func (o *objects) Update(object any) error { return o.Add(object) }
-
-// Delete implements [cache.ReflectorStore].
-func (o *objects) Delete(object any) error {
-	if s, ok := object.(*state); ok {
-		o.remove(s.name, s.digest)
-	}
-	return nil
-}
-
-// Resync implements [cache.ReflectorStore].
-func (*objects) Resync() error { return nil }
-
-// Replace implements [cache.ReflectorStore]. It takes a complete list. The first one makes a
-// resync. Each later one is compared with the known objects: an object that is missing was deleted.
-// A resync follows the comparison, for objects that were created and deleted between two lists. The
-// operator may know them from a look in that time.
-func (o *objects) Replace(all []any, _ string) error {
-	if !o.listed {
-		o.first(all)
-		return nil
-	}
+// replace makes a resync of the first list, because nothing is known of the time before. Each later
+// one is compared with the known objects: an object that is missing was deleted. A resync follows
+// the comparison, for objects that were created and deleted between two lists. The operator may
+// know them from a reconcile in that time.
+func (o *objects) replace(all []any) {
 	before := o.known
 	o.known = make(map[types.NamespacedName]*digest, len(all))
-	for _, object := range all {
-		if s, ok := object.(*state); ok {
-			last := before[s.name]
-			delete(before, s.name)
-			o.observe(s, last)
+	for s := range statesOf(all) {
+		if !o.listed {
+			o.keep(s)
+			continue
 		}
+		last := before[s.name]
+		delete(before, s.name)
+		o.observe(s, last)
 	}
 	for name, last := range before {
-		o.remove(name, last)
-	}
-	o.resync()
-	return nil
-}
-
-// first takes the first list. The events of its objects are one resync, because nothing is known of
-// the time before.
-func (o *objects) first(all []any) {
-	o.known = make(map[types.NamespacedName]*digest, len(all))
-	for _, object := range all {
-		if s, ok := object.(*state); ok {
-			o.keep(s)
-		}
+		o.removed(name, last)
 	}
 	o.listed = true
 	o.resync()
@@ -147,7 +111,7 @@ func (o *objects) appeared(s *state) *core.Change {
 	return o.change(s.name, core.OperationCreate, nil, now)
 }
 
-func (o *objects) remove(name types.NamespacedName, last *digest) {
+func (o *objects) removed(name types.NamespacedName, last *digest) {
 	delete(o.known, name)
 	o.offer(name, o.change(name, core.OperationDelete, decode(last), nil))
 }

@@ -365,6 +365,10 @@ func TestRefusedEventGoesBackToItsForwarder(t *testing.T) {
 			t.Fatalf("Forward = %v, want ErrForbidden for the second event", some)
 		}
 	}
+	for range 2 { // Nor the second one after a success.
+		mustForward(t, runtime, numbered(3, "good"))
+	}
+	s.awaitHandled(4)
 	s.awaitFate("handed_back forbidden", 2)
 	s.awaitEmpty()
 }
@@ -539,7 +543,8 @@ func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 	operator := s.connect()
 	run(t, newConsumer(operator, allowAll(), s.handler, natsjetstream.Options{Hooks: natsjetstream.Hooks{Concluded: s.fates.add}}))
 	s.awaitStream(manager)
-	publish := must(jetstream.New(s.connect()))
+	conn := s.connect()
+	publish := must(jetstream.New(conn))
 	for n, name := range []string{strings.Repeat("x", 5000), "x..y", "x."} {
 		publishFrom(t, publish, "runtime-1", numbered(uint64(n+1), "a"), "_INBOX.runtime-1."+name)
 		s.awaitFate("enqueued", n+1)
@@ -547,6 +552,11 @@ func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 			t.Fatalf("the connection of the operator after an answer to %.20q: %v", name, err)
 		}
 	}
+	const begin = "_INBOX.runtime-1."
+	longest := begin + strings.Repeat("x", 1024-len(begin))
+	answers := must(conn.SubscribeSync(longest))
+	publishFrom(t, publish, "runtime-1", numbered(4, "a"), longest)
+	must(answers.NextMsg(patience))
 }
 
 // A client may close its connection for good, as after errors of authorization. Only a new connection

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
 // TestClassify: the label of a metric tells a slow stream from a broken connection, and the class
@@ -48,6 +49,11 @@ func TestClassify(t *testing.T) {
 			if is := errors.Is(err, class); is != (class == test.class) { //nolint:errorlint // The very class.
 				t.Errorf("%v is %v: %t", test.cause, class, is)
 			}
+		}
+	}
+	for status, want := range map[int]string{400: "<nil>", 500: "status 500", 503: core.ErrNotReady.Error()} {
+		if got := fmt.Sprint(refused("subject", contract.Refusal{Status: status}, 0).Err); got != want {
+			t.Errorf("cause of an answer of %d: %s, want %s", status, got, want)
 		}
 	}
 }

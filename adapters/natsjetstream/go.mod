@@ -7,10 +7,12 @@ require (
 	go.uber.org/goleak v1.3.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261125231353-e1cb96cf36ef
+require (
+	github.com/google/go-cmp v0.7.0
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126021154-6b15a24464b1
+)
 
 require (
-	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/klauspost/compress v1.20.0 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect

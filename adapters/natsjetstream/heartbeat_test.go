@@ -35,6 +35,9 @@ func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 			}
 		}
 	}
+	// An agent that waits for answers drops a heartbeat soon, and has no error.
+	patient := natsjetstream.ForwarderOptions{AnswerWait: 2 * time.Second, Timeout: 10 * time.Second}
+	mustForward(t, b.forwarder("runtime-0", patient), heartbeat(hour))
 	state := must(stream.Info(t.Context())).State
 	if state.Msgs != runtimes {
 		t.Errorf("the stream has %d messages, want one for each of %d runtimes", state.Msgs, runtimes)

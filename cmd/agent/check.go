@@ -32,7 +32,8 @@ func checkSetUp(ctx context.Context, args []string, env environment, stdout io.W
 	case errors.Is(err, errVersion):
 		return printTo(stdout, thisBuild().String()+"\n")
 	case err != nil:
-		return errors.Join(err, refuse(err, stdout))
+		wrong, _ := errors.AsType[*wrongSettings](err)
+		return errors.Join(err, check.Refuse(wrong.mistakes, wrong.warnings, stdout))
 	default:
 		return check.Run(ctx, c.options(slog.New(slog.DiscardHandler)), c.tryNATS(), c.tryInformer(), c.warnings, stdout)
 	}
@@ -50,9 +51,4 @@ func (c *config) tryInformer() func(context.Context) []error {
 		}
 		return source.Try(ctx)
 	}
-}
-
-func refuse(err error, stdout io.Writer) error {
-	wrong, _ := errors.AsType[*wrongSettings](err)
-	return check.Refuse(wrong.mistakes, wrong.warnings, stdout)
 }

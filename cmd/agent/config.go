@@ -7,16 +7,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // defaultContract is the contract of an agent without KCP_CONTRACT.
@@ -75,23 +74,14 @@ func (c *config) checkSource() error {
 }
 
 func (c *config) checkWebhook() error {
-	var wrong []error
-	if (c.Keys.Serving.Certificate == "") != (c.Keys.Serving.Key == "") {
-		wrong = append(wrong, errors.New("WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"))
-	}
-	if c.webhook == c.metrics && c.webhook.port != 0 {
-		wrong = append(wrong, fmt.Errorf("WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port))
-	}
-	if len(c.Webhook.ClientNames) > 0 && c.Keys.WebhookCAs == "" {
-		wrong = append(wrong, errors.New("WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"))
-	}
-	return errors.Join(wrong...)
-}
-
-// resends returns the delays that come after the settle time.
-func (c *config) resends() []time.Duration {
-	settle := c.Outbox.Settle
-	return slices.DeleteFunc(slices.Clone(c.Outbox.Resend), func(delay time.Duration) bool { return delay <= settle })
+	return errors.Join(
+		option.Unless((c.Keys.Serving.Certificate == "") == (c.Keys.Serving.Key == ""),
+			"WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"),
+		option.Unless(c.webhook != c.metrics || c.webhook.port == 0,
+			"WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port),
+		option.Unless(len(c.Webhook.ClientNames) == 0 || c.Keys.WebhookCAs != "",
+			"WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"),
+	)
 }
 
 // doubts returns warnings about the combination of settings.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // The size of Go memory in bytes at which the collector works harder. The binary adds 8 MiB to the
@@ -68,18 +69,12 @@ func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident f
 		return
 	}
 	log = pacedlog.New(log, debugTime)
-	review := time.NewTicker(memoryReview)
-	defer review.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-review.C:
-			if used := resident(); used > limit/100*percent {
-				log.WarnContext(ctx, "memory is near the limit of the container", slog.Int64("resident_mib", used/mebi),
-					slog.Int64("limit_mib", limit/mebi))
-			}
+	periodic.Call(ctx, memoryReview, func() {
+		if used := resident(); used > limit/100*percent {
+			log.WarnContext(ctx, "memory is near the limit of the container", slog.Int64("resident_mib", used/mebi),
+				slog.Int64("limit_mib", limit/mebi))
 		}
-	}
+	})
 }
 
 // residentMemory reads that of this process (proc_pid_statm(5)). It returns 0 where that is

@@ -95,7 +95,11 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	if err != nil {
 		return nil, err
 	}
-	opts = append(append(natsjetstream.ConnectOptions(runtime, t.material), c.expectServer), opts...)
+	expectServer := func(o *nats.Options) error {
+		o.TLSConfig.ServerName = c.ControlPlane.ServerName // Empty: the host.
+		return nil
+	}
+	opts = append(append(natsjetstream.ConnectOptions(runtime, t.material), expectServer), opts...)
 	if t.conn, err = nats.Connect(server, opts...); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", server, err)
 	}
@@ -120,11 +124,6 @@ func (c *config) natsNames(files *keys.Files) (core.RuntimeID, string, error) {
 	}
 	server := url.URL{Scheme: "tls", Host: address.Host}
 	return core.RuntimeID(material.Certificate.Leaf.Subject.CommonName), server.String(), nil
-}
-
-func (c *config) expectServer(o *nats.Options) error {
-	o.TLSConfig.ServerName = c.ControlPlane.ServerName // Empty: the host.
-	return nil
 }
 
 func (t *natsTransport) material() (*tls.Certificate, *x509.CertPool) {

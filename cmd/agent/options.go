@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -26,7 +27,9 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.O
 // repeated.
 func (c *config) outbox() outbox.Options {
 	opts := c.Outbox
-	opts.Resend, opts.MinBackoff = c.resends(), min(outbox.Defaults().MinBackoff, opts.MaxBackoff)
+	opts.MinBackoff = min(outbox.Defaults().MinBackoff, opts.MaxBackoff)
+	isSettling := func(delay time.Duration) bool { return delay <= opts.Settle }
+	opts.Resend = slices.DeleteFunc(slices.Clone(opts.Resend), isSettling)
 	if c.source == sourceInformer {
 		opts.Settle, opts.Resend, opts.ResendResync = off, []time.Duration{}, off
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // errSettings means that settings are wrong. An error that wraps it names all of them.
@@ -117,13 +119,15 @@ func resolve(all []setting, args []string, env environment) (resolution, error) 
 // set gives s its text.
 func (r *resolution) set(s setting) error {
 	if text, ok := r.given[s.flag()]; ok {
-		return prefix("--"+s.flag(), r.apply(s, text))
+		err := r.apply(s, text)
+		return option.Unless(err == nil, "--%s: %w", s.flag(), err)
 	}
 	text := r.env[s.env]
 	if s.env == envInstance && text == "" {
 		text = defaultInstance(r.env)
 	}
-	err := prefix(s.env, r.apply(s, text))
+	err := r.apply(s, text)
+	err = option.Unless(err == nil, "%s: %w", s.env, err)
 	if err == nil || text == "" || !s.lenient {
 		return err
 	}
@@ -151,11 +155,4 @@ func (r *resolution) apply(s setting, text string) error {
 func defaultInstance(env environment) string {
 	host, _ := os.Hostname() // The instance is empty without a name.
 	return cmp.Or(env["POD_NAME"], env["HOSTNAME"], host)
-}
-
-func prefix(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", name, err)
 }

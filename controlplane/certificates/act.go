@@ -121,8 +121,12 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	if len(seen.authorities) == 0 {
 		return nil
 	}
+	kept := make(map[string]bool)
+	for _, certificate := range seen.certificates {
+		kept[certificate.Spec.SecretName] = true
+	}
 	for name, secret := range seen.secrets {
-		if secret.Labels[labelRole] != roleCA || seen.hasCertificate(name) || imported(secret) {
+		if secret.Labels[labelRole] != roleCA || kept[name] || imported(secret) {
 			continue
 		}
 		if err := c.remove(ctx, secret); err != nil {
@@ -130,13 +134,4 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 		}
 	}
 	return nil
-}
-
-func (o *observed) hasCertificate(secret string) bool {
-	for _, certificate := range o.certificates {
-		if certificate.Spec.SecretName == secret {
-			return true
-		}
-	}
-	return false
 }

@@ -8,7 +8,6 @@ import (
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,13 +16,7 @@ import (
 )
 
 func (c *Certificates) apply(ctx context.Context, object client.Object) error {
-	content, err := serverside.Content(object)
-	if err != nil {
-		return err
-	}
-	applied := &unstructured.Unstructured{Object: content}
-	applied.SetGroupVersionKind(kindOf(object))
-	return serverside.Apply(ctx, c.client, applied, fieldOwner)
+	return serverside.ApplyTyped(ctx, c.client, object, kindOf(object), fieldOwner)
 }
 
 // kindOf needs no scheme: that of the client may not have the types of cert-manager.

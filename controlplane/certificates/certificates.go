@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may
@@ -51,10 +52,10 @@ func New(
 	if err := errors.Join(
 		names(name.Name).validate(),
 		opts.validate(),
-		required("a client", c != nil),
-		required("a namespace", name.Namespace != ""),
-		required("DNS names of the server", len(dnsNames) > 0),
-		required("a function for confirmations", unconfirmed != nil),
+		option.Unless(c != nil, "certificates: want a client, have none"),
+		option.Unless(name.Namespace != "", "certificates: want a namespace, have none"),
+		option.Unless(len(dnsNames) > 0, "certificates: want DNS names of the server, have none"),
+		option.Unless(unconfirmed != nil, "certificates: want a function for confirmations, have none"),
 		opts.validateServer(dnsNames),
 	); err != nil {
 		return nil, err
@@ -63,13 +64,6 @@ func New(
 		client: c, namespace: name.Namespace, names: names(name.Name),
 		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
 	}, nil
-}
-
-func required(what string, given bool) error {
-	if given {
-		return nil
-	}
-	return fmt.Errorf("certificates: want %s, have none", what)
 }
 
 // Status is the progress of the CA and the server certificate.
@@ -141,7 +135,10 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	}
 	s := plan(seen.view, limits{propagation: c.opts.Propagation, issuingAtOnce: issuingAtOnce})
 	status = c.status(seen.view, s)
-	status.RequeueAfter = max(status.RequeueAfter, pauseAfter(time.Since(begun)))
+	// Reading all runtimes takes at most a tenth of the time: a rotation of thousands may wait for
+	// weeks.
+	const pauses = 9
+	status.RequeueAfter = max(status.RequeueAfter, min(pauses*time.Since(begun), longestRequeue))
 	if err := c.maintain(ctx, seen, status); err != nil {
 		return status, false, fmt.Errorf("certificates: %w", err)
 	}
@@ -150,20 +147,13 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 		return status, false, nil
 	}
 	c.opts.Logger.InfoContext(ctx, "step of the certificates",
-		slog.String("phase", s.phase), slog.String("action", s.action.String()),
+		slog.String("phase", s.phase), slog.String("action", string(s.action)),
 		slog.Int("generation", status.Generation), slog.Int("waiting", len(s.waiting)))
 	if err := c.act(ctx, seen, s); err != nil {
 		return status, false, fmt.Errorf("certificates: %s: %w", s.action, err)
 	}
 	// A new certificate is never issued at once.
 	return status, s.action != actionReissue && s.action != actionReissueServer, nil
-}
-
-// pauseAfter returns a pause, so that reading all runtimes takes at most a tenth of the time. A
-// rotation of thousands may wait for weeks.
-func pauseAfter(reading time.Duration) time.Duration {
-	const factor = 9
-	return min(factor*reading, longestRequeue)
 }
 
 func (c *Certificates) status(v view, s step) Status {
@@ -199,14 +189,6 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionNone:
 	}
 	return nil
-}
-
-func (a action) String() string {
-	return [...]string{
-		"none", "discard a CA that was issued anew", "create a CA", "sign for runtimes", "sign for the server",
-		"publish the bundle and the server certificate",
-		"reissue for runtimes", "reissue for the server", "retire old CAs",
-	}[a]
 }
 
 // maintain applies the objects that are the same in every phase, which corrects changes by others.

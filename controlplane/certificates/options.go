@@ -3,7 +3,6 @@ package certificates
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -109,9 +108,7 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	var wrong []error
 	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			wrong = append(wrong, fmt.Errorf("certificates: options "+format, args...))
-		}
+		wrong = append(wrong, option.Unless(ok, "certificates: options "+format, args...))
 	}
 	check(o.Duration >= shortest, "Duration %v: want at least %v", o.Duration, shortest)
 	check(o.RenewBefore >= shortestRenewal && o.RenewBefore < o.Duration,
@@ -140,13 +137,11 @@ func (o Options) validate() error {
 func (o Options) validateServer(dnsNames []string) error {
 	var problems []error
 	for _, name := range dnsNames {
-		if err := checkDNSName(name); err != nil {
-			problems = append(problems, fmt.Errorf("certificates: DNS name of the server: %w", err))
-		}
-		if slices.Contains(o.serviceNames(), canonical(name)) {
-			problems = append(problems,
-				fmt.Errorf("certificates: options Service and RuntimeNamespace: want another name than %s of the server", name))
-		}
+		err := checkDNSName(name)
+		problems = append(problems,
+			option.Unless(err == nil, "certificates: DNS name of the server: %w", err),
+			option.Unless(!slices.Contains(o.serviceNames(), canonical(name)),
+				"certificates: options Service and RuntimeNamespace: want another name than %s of the server", name))
 	}
 	return errors.Join(problems...)
 }

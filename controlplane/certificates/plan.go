@@ -109,19 +109,20 @@ type published struct {
 	expired bool // the bundle has an expired CA
 }
 
-// action is one step. Its preconditions hold, and it may be repeated.
-type action int
+// action is one step, in words for logs. Its preconditions hold, and it may be repeated.
+type action string
 
 const (
-	actionNone action = iota
-	actionDiscard
-	actionCreate
-	actionSignClients
-	actionSignServer
-	actionPublish
-	actionReissue
-	actionReissueServer
-	actionRetire
+	actionNone        action = ""
+	actionDiscard     action = "discard a CA that was issued anew"
+	actionCreate      action = "create a CA"
+	actionSignClients action = "sign for runtimes"
+	actionSignServer  action = "sign for the server"
+
+	actionPublish       action = "publish the bundle and the server certificate"
+	actionReissue       action = "reissue for runtimes"
+	actionReissueServer action = "reissue for the server"
+	actionRetire        action = "retire old CAs"
 )
 
 // step is the next step. A step without action waits.

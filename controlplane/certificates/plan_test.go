@@ -485,7 +485,7 @@ func TestPlan(t *testing.T) {
 			v := steady(now, 365*day, 300*day)
 			tt.change(&v)
 			if s := plan(v, testLimits); s.action != tt.want {
-				t.Errorf("action %d, want %d: %+v", s.action, tt.want, s)
+				t.Errorf("action %q, want %q: %+v", s.action, tt.want, s)
 			}
 		})
 	}

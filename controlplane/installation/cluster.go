@@ -85,7 +85,7 @@ func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) 
 func (c *cluster) tryApply(
 	ctx context.Context, object *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
-	live, err := serverside.Applied(ctx, c, object, fieldOwner)
+	live, err := serverside.Apply(ctx, c, object, fieldOwner)
 	if err != nil {
 		return nil, fmt.Errorf("installation: runtime %q: %w", c.id, err)
 	}

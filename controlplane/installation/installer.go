@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Installer installs the agent. Create it with [New]. Its methods may be called concurrently,
@@ -32,17 +33,13 @@ type Installer struct {
 // parameter.
 func New(image, controlPlane string, opts Options) (*Installer, error) {
 	opts = opts.withDefaults()
-	var problems []error
-	if image == "" {
-		problems = append(problems, errors.New("image of the agent: want one, have none"))
-	}
+	problem := option.Unless(controlPlane+opts.Owner != "",
+		"address of the control plane, or Owner: want one of them, have none")
 	if controlPlane != "" {
-		_, err := parsePort(controlPlane)
-		problems = append(problems, err)
-	} else if opts.Owner == "" {
-		problems = append(problems, errors.New("address of the control plane, or Owner: want one of them, have none"))
+		_, problem = parsePort(controlPlane)
 	}
-	if err := errors.Join(append(problems, opts.validate())...); err != nil {
+	noImage := option.Unless(image != "", "image of the agent: want one, have none")
+	if err := errors.Join(noImage, problem, opts.validate()); err != nil {
 		return nil, fmt.Errorf("installation: %w", err)
 	}
 	return &Installer{
@@ -309,14 +306,11 @@ func (i *Installer) prune(ctx context.Context, in *cluster) error {
 	if !i.opts.NoCanary {
 		return nil
 	}
-	return in.removeAll(ctx, i.canaryObjects())
-}
-
-func (i *Installer) canaryObjects() (objects []*unstructured.Unstructured) {
+	var objects []*unstructured.Unstructured
 	for _, f := range files() {
 		if f.canary {
 			objects = append(objects, i.object(f.path))
 		}
 	}
-	return objects
+	return in.removeAll(ctx, objects)
 }

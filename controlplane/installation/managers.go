@@ -3,7 +3,6 @@ package installation
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -47,9 +47,8 @@ func (o Options) managers() (managers []core.Manager) {
 // validateManagers refuses names that an agent refuses. One of them makes it keep its last list.
 func (o Options) validateManagers() (problems []error) {
 	for _, manager := range o.managers() {
-		if _, err := core.ParseManager(string(manager)); err != nil {
-			problems = append(problems, fmt.Errorf("%s in Settings: %w", settingManagers, err))
-		}
+		_, err := core.ParseManager(string(manager))
+		problems = append(problems, option.Unless(err == nil, "%s in Settings: %w", settingManagers, err))
 	}
 	return problems
 }

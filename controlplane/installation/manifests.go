@@ -169,16 +169,12 @@ func (i *Installer) filled(f file, r *Runtime, have facts) *unstructured.Unstruc
 	case object.GetKind() == kindDeployment:
 		i.fillDeployment(object, r, have)
 	case object.GetKind() == kindRoleBinding:
-		i.fillRoleBinding(object)
+		var binding rbacv1.RoleBinding
+		edit(object, &binding, func() { binding.Subjects[0].Namespace = i.opts.Namespace })
 	case f.path == policyFile:
 		i.fillNetworkPolicy(object, r)
 	}
 	return i.finished(object)
-}
-
-func (i *Installer) fillRoleBinding(object *unstructured.Unstructured) {
-	var binding rbacv1.RoleBinding
-	edit(object, &binding, func() { binding.Subjects[0].Namespace = i.opts.Namespace })
 }
 
 // fillNetworkPolicy opens the port of the control plane.

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -137,24 +138,18 @@ func (o Options) secretName() string { return o.Name + "-tls" }
 func (o Options) managersName() string { return o.Name + "-" + managersKey }
 
 func (o Options) validate() error {
-	var problems []error
-	if wrong := validation.IsDNS1123Label(o.Namespace); wrong != nil {
-		problems = append(problems, fmt.Errorf("Namespace: %s, have %.80q", wrong[0], o.Namespace))
-	}
-	if wrong := validation.IsDNS1123Subdomain(o.ConfigurationName); wrong != nil {
-		problems = append(problems, fmt.Errorf("ConfigurationName: %s, have %.80q", wrong[0], o.ConfigurationName))
-	}
-	if wrong := validation.IsDNS1035Label(o.Name); wrong != nil || len(o.Name) > maxName {
-		problems = append(problems, fmt.Errorf("Name: want a name of a Service with at most %d characters, have %.80q",
-			maxName, o.Name))
-	}
-	if o.Replicas < 1 {
-		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))
+	namespace, configuration := validation.IsDNS1123Label(o.Namespace), validation.IsDNS1123Subdomain(o.ConfigurationName)
+	problems := []error{
+		option.Unless(namespace == nil, "Namespace: %s, have %.80q", strings.Join(namespace, ", "), o.Namespace),
+		option.Unless(configuration == nil, "ConfigurationName: %s, have %.80q",
+			strings.Join(configuration, ", "), o.ConfigurationName),
+		option.Unless(validation.IsDNS1035Label(o.Name) == nil && len(o.Name) <= maxName,
+			"Name: want a name of a Service with at most %d characters, have %.80q", maxName, o.Name),
+		option.Unless(o.Replicas >= 1, "Replicas: want at least 1, have %d", o.Replicas),
 	}
 	for n, object := range o.Replaces {
-		if object == nil || object.GetKind() == "" || object.GetName() == "" {
-			problems = append(problems, fmt.Errorf("option Replaces[%d]: want a kind and a name", n))
-		}
+		problems = append(problems, option.Unless(object != nil && object.GetKind() != "" && object.GetName() != "",
+			"option Replaces[%d]: want a kind and a name", n))
 	}
 	return errors.Join(slices.Concat(problems, o.validateSettings(), o.validateTransport(), o.validateManagers())...)
 }
@@ -162,10 +157,8 @@ func (o Options) validate() error {
 func (o Options) validateSettings() (problems []error) {
 	name, reserved := regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`), reservedSettings()
 	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
-		if !name.MatchString(setting) || reserved[setting] {
-			problems = append(problems,
-				fmt.Errorf("Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
-		}
+		problems = append(problems, option.Unless(name.MatchString(setting) && !reserved[setting],
+			"Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
 	}
 	return problems
 }

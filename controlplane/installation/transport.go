@@ -3,6 +3,8 @@ package installation
 import (
 	"crypto/x509"
 	"fmt"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -15,7 +17,7 @@ const (
 func (o Options) overNATS() bool { return o.Settings[settingTransport] == transportNATS }
 
 // validateTransport refuses settings with which an agent does not start.
-func (o Options) validateTransport() (problems []error) {
+func (o Options) validateTransport() []error {
 	transport, set := o.Settings[settingTransport]
 	if set && transport != transportHTTPS && transport != transportNATS {
 		return []error{fmt.Errorf("%s in Settings: want %s or %s, have %.80q",
@@ -24,15 +26,13 @@ func (o Options) validateTransport() (problems []error) {
 	if !o.overNATS() {
 		return nil
 	}
-	if have := o.Settings[settingContract]; have != "" && have != "v3" {
-		problems = append(problems, fmt.Errorf("%s in Settings: want v3 with %s=%s, have %.80q",
-			settingContract, settingTransport, transportNATS, have))
+	contract, fallback := o.Settings[settingContract], o.Settings[settingFallback]
+	return []error{
+		option.Unless(contract == "" || contract == "v3", "%s in Settings: want v3 with %s=%s, have %.80q",
+			settingContract, settingTransport, transportNATS, contract),
+		option.Unless(fallback == "", "%s in Settings: want none with %s=%s, have %.80q",
+			settingFallback, settingTransport, transportNATS, fallback),
 	}
-	if have := o.Settings[settingFallback]; have != "" {
-		problems = append(problems, fmt.Errorf("%s in Settings: want none with %s=%s, have %.80q",
-			settingFallback, settingTransport, transportNATS, have))
-	}
-	return problems
 }
 
 // validateUser refuses a runtime that a NATS server cannot identify.

@@ -1,7 +1,6 @@
 package keysource
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -56,13 +56,15 @@ type generation struct {
 // it needs only the right to get this one Secret, and no cache. Without any key material the poll
 // is at most 1 s. A Secret that does not exist yet is not reported as refused.
 func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesOptions) (*Secret, error) {
-	if opts.Poll < 0 {
-		return nil, fmt.Errorf("keysource: option Poll is %v, want more than 0", opts.Poll)
+	complete := option.Unless(reader != nil && name.Name != "", "no reader or no name of a Secret, want both")
+	if err := errors.Join(option.NoneNegative(opts), complete); err != nil {
+		return nil, fmt.Errorf("keysource: %w", err)
 	}
-	opts.Poll, opts.Logger = cmp.Or(opts.Poll, defaultPoll), cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
-	if reader == nil || name.Name == "" {
-		return nil, errors.New("keysource: no reader or no name of a Secret, want both")
-	}
+	opts = option.WithDefaults(opts, keys.FilesOptions{
+		Poll:   defaultPoll,
+		Hooks:  keys.FilesHooks{Reloaded: func(_, _ time.Time) {}, Refused: func(string) {}},
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	s := &Secret{reader: reader, name: name, opts: opts}
 	s.current.Store(&generation{err: fmt.Errorf("keysource: Secret %s was not read yet", name)})
 	return s, nil
@@ -138,9 +140,7 @@ func (s *Secret) accept(next *generation) {
 		slog.String("secret", s.name.String()),
 		slog.String("fingerprint", next.material.Fingerprint),
 		slog.Time("not_after", next.material.NotAfter))
-	if reloaded := s.opts.Hooks.Reloaded; reloaded != nil {
-		reloaded(next.material.NotBefore, next.material.NotAfter)
-	}
+	s.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
 }
 
 func (s *Secret) refuse(old *generation, err error) {
@@ -154,9 +154,7 @@ func (s *Secret) refuse(old *generation, err error) {
 	}
 	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
-	if refused := s.opts.Hooks.Refused; refused != nil {
-		refused(keys.Problem(err))
-	}
+	s.opts.Hooks.Refused(keys.Problem(err))
 }
 
 // pemTexts are those of CA bundle, certificate and key, from one reading.

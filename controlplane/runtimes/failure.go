@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,21 +33,19 @@ const (
 	reasonSkipped            = "Skipped"
 )
 
-// failure is an error with a reason for the status of a runtime.
+// failure is an error with a reason for the status of a runtime. Its text is bounded, because a
+// runtime chooses parts of it.
 type failure struct {
 	error
 
 	reason string
 }
 
-// Error returns a text of bounded length, because a runtime chooses parts of it.
-func (f failure) Error() string { return remote.Text(f.error.Error()) }
-
 func (f failure) Unwrap() error { return f.error }
 
 func isFailure(err error) bool {
-	var known failure
-	return errors.As(err, &known)
+	_, known := errors.AsType[failure](err)
+	return known
 }
 
 // because returns nil if err is nil.
@@ -54,18 +53,12 @@ func because(reason string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return failure{err, reason}
+	return failure{remote.Error(err), reason}
 }
 
 func certificateReason(err error) string {
-	switch core.Reason(err) {
-	case "runtime_taken":
-		return reasonRuntimeTaken
-	case "invalid_runtime":
-		return reasonInvalidRuntime
-	default:
-		return reasonCertificateFailed
-	}
+	known := map[string]string{"runtime_taken": reasonRuntimeTaken, "invalid_runtime": reasonInvalidRuntime}
+	return cmp.Or(known[core.Reason(err)], reasonCertificateFailed)
 }
 
 func connectReason(err error) string {
@@ -76,16 +69,11 @@ func connectReason(err error) string {
 }
 
 func installReason(err error) string {
-	switch core.Reason(err) {
-	case "invalid_watch", "invalid_configuration":
-		return reasonInvalidWatches
-	case "invalid_runtime":
-		return reasonInvalidSecret
-	case "owned":
-		return reasonInstallerRefused
-	default:
-		return reasonInstallationFailed
+	known := map[string]string{
+		"invalid_watch": reasonInvalidWatches, "invalid_configuration": reasonInvalidWatches,
+		"invalid_runtime": reasonInvalidSecret, "owned": reasonInstallerRefused,
 	}
+	return cmp.Or(known[core.Reason(err)], reasonInstallationFailed)
 }
 
 // fail reports a failure, if it has a reason, and returns when to try again. Retries cannot help an
@@ -94,8 +82,8 @@ func installReason(err error) string {
 func (r *reconciler) fail(
 	ctx context.Context, object client.Object, id core.RuntimeID, err error,
 ) (reconcile.Result, error) {
-	var known failure
-	if !errors.As(err, &known) {
+	known, ok := errors.AsType[failure](err)
+	if !ok {
 		return reconcile.Result{}, err // Such as a conflict.
 	}
 	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}

@@ -39,6 +39,15 @@ func newTestFleet(t *testing.T) testFleet {
 	return testFleet{f, t}
 }
 
+// inTestFleet runs a test with virtual time.
+func inTestFleet(t *testing.T, run func(f testFleet, forgetter *forgetter)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t)
+		run(f, newForgetter(f))
+	})
+}
+
 func (h testFleet) beat(epoch string, managers ...core.Manager) {
 	for _, manager := range managers {
 		h.Observe(core.Peer{ID: prod}, manager, core.Batch{
@@ -69,9 +78,7 @@ func watches(managers ...core.Manager) (all []watch.Watch) {
 
 func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 	const interval = 10 * time.Minute
-	synctest.Test(t, func(t *testing.T) {
-		f := newTestFleet(t)
-		forgetter := newForgetter(f)
+	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
 		look := func(again time.Duration, managers ...core.Manager) {
 			t.Helper()
 			forgetter.note(watches(managers...))
@@ -111,9 +118,7 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 }
 
 func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTestFleet(t)
-		forgetter := newForgetter(f)
+	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
 		forgetter.note(watches("old"))
 		forgetter.note(nil)
 		soon := 0
@@ -133,9 +138,7 @@ func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 
 // A Watcher was renamed while no operator ran, and former agents still send heartbeats.
 func TestManagersOfBeforeAreKnownFromTheRuntimes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTestFleet(t)
-		forgetter := newForgetter(f)
+	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
 		forgetter.note(watches("new"))
 		f.beat("e", "by hand", "old")
 		forgetter.noteFormer(prodKey, []core.Manager{"old", "new"})
@@ -153,9 +156,7 @@ func TestManagersOfBeforeAreKnownFromTheRuntimes(t *testing.T) {
 
 // A runtime names the manager of another one, and then 10,000 others.
 func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTestFleet(t)
-		forgetter := newForgetter(f)
+	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
 		f.beat("e", "by hand")
 		hostile := client.ObjectKey{Name: "hostile"}
 		forgetter.noteFormer(hostile, []core.Manager{"by hand"})
@@ -177,9 +178,7 @@ func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
 
 // A manager from another source stays, with or without a Watcher.
 func TestManagersThatAreSpokenToStay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTestFleet(t)
-		forgetter := newForgetter(f)
+	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
 		forgetter.note(watches("setting"))
 		f.beat("e", "setting")
 		forgetter.note(nil)

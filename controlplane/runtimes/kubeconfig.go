@@ -55,13 +55,6 @@ type connection struct {
 	http    *http.Client
 }
 
-// closeIdle ends the connections that no request uses.
-func closeIdle(_ lru.Key, evicted any) {
-	if former, ok := evicted.(connection); ok {
-		utilnet.CloseIdleConnectionsFor(former.http.Transport)
-	}
-}
-
 // KubeconfigOptions are the optional settings of [NewKubeconfigs]. The zero value is the documented
 // default.
 type KubeconfigOptions struct {
@@ -157,6 +150,11 @@ func (s KubeconfigSecrets) find(
 
 func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *kubeconfigs {
 	opts = opts.withDefaults()
+	closeIdle := func(_ lru.Key, evicted any) {
+		if former, ok := evicted.(connection); ok {
+			utilnet.CloseIdleConnectionsFor(former.http.Transport)
+		}
+	}
 	return &kubeconfigs{find: find, key: key, opts: opts, clients: lru.NewWithEvictionFunc(opts.Clients, closeIdle)}
 }
 

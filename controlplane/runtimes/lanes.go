@@ -63,19 +63,12 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if r.failures.fails(request.NamespacedName) && r.failing.add(request, 0, 0) {
 		return reconcile.Result{}, nil
 	}
-	result, err := r.visit(ctx, request)
-	if r.divert(request, err) {
-		err = reconcile.TerminalError(err) // Logged and counted, and not enqueued here.
-	}
-	return result, err
+	return r.visit(ctx, request)
 }
 
 // retry is the reconcile of the failing lane. A runtime that does not fail any more goes back.
 func (r *reconciler) retry(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	result, err := r.visit(ctx, request)
-	if r.divert(request, err) {
-		return result, reconcile.TerminalError(err)
-	}
 	if err == nil && result.RequeueAfter > 0 && r.regular.add(request, result.RequeueAfter, handler.LowPriority) {
 		return reconcile.Result{}, nil
 	}
@@ -84,8 +77,7 @@ func (r *reconciler) retry(ctx context.Context, request reconcile.Request) (reco
 
 // divert adds a runtime that fails to the failing lane. Those that fail for long come last.
 func (r *reconciler) divert(request reconcile.Request, err error) bool {
-	var known failure
-	if !errors.As(err, &known) || errors.Is(err, reconcile.TerminalError(nil)) {
+	if !isFailure(err) || errors.Is(err, reconcile.TerminalError(nil)) {
 		if err == nil {
 			r.failures.note(request.NamespacedName, false)
 		}
@@ -99,13 +91,17 @@ func (r *reconciler) divert(request reconcile.Request, err error) bool {
 	return true
 }
 
-// visit reconciles a runtime, unless the other lane does.
+// visit reconciles a runtime, unless the other lane does. One that fails goes to the failing lane.
 func (r *reconciler) visit(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if _, busy := r.busy.LoadOrStore(request.NamespacedName, true); busy {
 		return reconcile.Result{RequeueAfter: busyPause}, nil
 	}
 	defer r.busy.Delete(request.NamespacedName)
-	return r.reconcile(ctx, request)
+	result, err := r.reconcile(ctx, request)
+	if r.divert(request, err) {
+		err = reconcile.TerminalError(err) // Logged and counted, and not enqueued here.
+	}
+	return result, err
 }
 
 // fanOut enqueues all runtimes after a change that concerns all, behind those that changed

@@ -2,8 +2,6 @@ package runtimes
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -78,23 +76,6 @@ func (o Options) withDefaults() Options {
 		Overview:     &Overview{},
 		Report:       func(context.Context, client.Object, installation.Status) error { return nil },
 	})
-}
-
-func (o Options) validate() error {
-	return errors.Join(
-		positive("Interval", o.Interval),
-		positive("Retry", o.Retry),
-		positive("Timeout", o.Timeout),
-		positive("GiveUp", o.GiveUp),
-		positive("Concurrent", o.Concurrent),
-	)
-}
-
-func positive[N int | time.Duration](name string, value N) error {
-	if value > 0 {
-		return nil
-	}
-	return fmt.Errorf("%s: want more than 0, have %v", name, value)
 }
 
 // labelSkip is the label of objects with runtimes that are left as they are, with the value "true".

@@ -156,7 +156,7 @@ func (r *reconciler) install(
 ) (installation.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-	if err := r.hold(ctx, object); err != nil {
+	if err := r.edit(ctx, object, func() { controllerutil.AddFinalizer(object, finalizer) }); err != nil {
 		return installation.Status{}, err
 	}
 	own, next := r.runtimeOf(object, identity), &installation.Runtime{ID: identity.ID, Watches: watches}
@@ -263,11 +263,6 @@ func awaitingCertificate(issued certificates.RuntimeStatus) installation.Status 
 
 func awaiting(reason, message string) installation.Status {
 	return installation.Status{State: installation.Progressing, Reason: reason, Message: message}
-}
-
-// hold adds the finalizer.
-func (r *reconciler) hold(ctx context.Context, object client.Object) error {
-	return r.edit(ctx, object, func() { controllerutil.AddFinalizer(object, finalizer) })
 }
 
 // edit writes finalizers and annotations, if they change. It conflicts with concurrent changes, as

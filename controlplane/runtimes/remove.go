@@ -33,9 +33,10 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 			status, err = installation.Status{State: installation.Removed}, nil
 		}
 	}
-	// A certificate that is left would hold up each rotation, which waits for all runtimes.
-	if err == nil && status.State == installation.Removed {
-		err = r.removeCertificates(ctx, runtime)
+	// Certificates go after the agent, which needs them while it runs. One that is left would hold
+	// up each rotation, which waits for all runtimes.
+	if err == nil && status.State == installation.Removed && runtime.ID != "" {
+		err = because(reasonCertificateFailed, r.certificates.RemoveRuntime(ctx, runtime))
 	}
 	if err != nil {
 		return r.fail(ctx, object, runtime.ID, err)
@@ -132,12 +133,4 @@ func (r *reconciler) uninstallAgent(
 	}
 	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: id, Client: there})
 	return status, because(reasonInstallationFailed, err)
-}
-
-// removeCertificates comes after the agent, which needs them while it runs.
-func (r *reconciler) removeCertificates(ctx context.Context, runtime certificates.Runtime) error {
-	if runtime.ID == "" {
-		return nil
-	}
-	return because(reasonCertificateFailed, r.certificates.RemoveRuntime(ctx, runtime))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// repairWorld is a reconciler that follows a fleet. The runtime prod is ready for a long time, and
-// sends heartbeats for two managers.
+// repairWorld is a reconciler that follows a fleet, in a bubble. The runtime prod is ready for a long
+// time, and sends heartbeats for two managers.
 type repairWorld struct {
 	*reconciler
 
@@ -26,18 +26,20 @@ type repairWorld struct {
 	beats uint64
 }
 
-func newRepairWorld(t *testing.T) *repairWorld {
+func inRepairWorld(t *testing.T, run func(w *repairWorld)) {
 	t.Helper()
-	w := &repairWorld{t: t, fleet: newTestFleet(t).Fleet, reconciler: newReconciler(t, newPlane(t), nil)}
-	w.opts.Fleet = w.fleet
-	w.queue = newQueue(t, &w.regular)
-	w.followFleet()
-	w.ready(prod)
-	w.beat("a", core.Heartbeat{Canary: core.CanaryAlive})
-	w.beat("b", core.Heartbeat{Canary: core.CanaryAlive})
-	time.Sleep(time.Hour)
-	w.wantLooks(0)
-	return w
+	synctest.Test(t, func(t *testing.T) {
+		w := &repairWorld{t: t, fleet: newTestFleet(t).Fleet, reconciler: newReconciler(t, newPlane(t), nil)}
+		w.opts.Fleet = w.fleet
+		w.queue = newQueue(t, &w.regular)
+		w.followFleet()
+		w.ready(prod)
+		w.beat("a", alive)
+		w.beat("b", alive)
+		time.Sleep(time.Hour)
+		w.wantLooks(0)
+		run(w)
+	})
 }
 
 func (w *repairWorld) ready(id core.RuntimeID) {
@@ -92,8 +94,7 @@ var (
 )
 
 func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newRepairWorld(t)
+	inRepairWorld(t, func(w *repairWorld) {
 		// One agent sends to both managers, so both report the same.
 		w.beat("a", lost)
 		w.wantLooks(1)
@@ -114,8 +115,7 @@ func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
 }
 
 func TestASilentRuntimeIsLookedAt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newRepairWorld(t)
+	inRepairWorld(t, func(w *repairWorld) {
 		w.start()
 		w.beat("a", alive)
 		w.beat("b", alive)
@@ -130,8 +130,7 @@ func TestASilentRuntimeIsLookedAt(t *testing.T) {
 
 // Neither load nor another control plane is repaired in a runtime.
 func TestOtherConditionsAreNotLookedAt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newRepairWorld(t)
+	inRepairWorld(t, func(w *repairWorld) {
 		w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour})
 		for n := range uint64(9) {
 			w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, Sequence: 2*n + 2})
@@ -150,15 +149,14 @@ func TestOtherConditionsAreNotLookedAt(t *testing.T) {
 func TestARuntimeThatFlapsTakesATenthOfAWorker(t *testing.T) {
 	for name, beats := range map[string][]core.Heartbeat{"lost in the end": {alive, lost}, "alive in the end": {lost, alive}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testFlapping(t, beats) })
+			inRepairWorld(t, func(w *repairWorld) { w.testFlapping(beats) })
 		})
 	}
 }
 
-func testFlapping(t *testing.T, beats []core.Heartbeat) {
-	t.Helper()
+func (w *repairWorld) testFlapping(beats []core.Heartbeat) {
+	w.t.Helper()
 	const took = 50 * time.Second
-	w := newRepairWorld(t)
 	looks := 0
 	for begun := time.Now(); time.Since(begun) < time.Hour; {
 		for _, beat := range beats {
@@ -177,14 +175,13 @@ func testFlapping(t *testing.T, beats []core.Heartbeat) {
 		w.queue.Done(request)
 	}
 	if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
-		t.Errorf("%d early looks, want at most %d", looks, want)
+		w.t.Errorf("%d early looks, want at most %d", looks, want)
 	}
 }
 
 // Its looks end before they come to the runtime, as with an object that opts out.
 func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newRepairWorld(t)
+	inRepairWorld(t, func(w *repairWorld) {
 		looks := 0
 		for begun := time.Now(); time.Since(begun) < time.Hour; time.Sleep(time.Second) {
 			w.beat("a", alive)
@@ -203,8 +200,7 @@ func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
 }
 
 func TestAForgottenRuntimeIsNotLookedAt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newRepairWorld(t)
+	inRepairWorld(t, func(w *repairWorld) {
 		w.repairs.forget(client.ObjectKey{Name: "another object"})
 		w.beat("a", lost)
 		w.wantLooks(1)
@@ -219,8 +215,7 @@ func TestAForgottenRuntimeIsNotLookedAt(t *testing.T) {
 
 // The label with the runtime ID of an object was corrected.
 func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newRepairWorld(t)
+	inRepairWorld(t, func(w *repairWorld) {
 		w.repairs.note("corrected", client.ObjectKey{Name: string(prod)}, []core.Manager{"a"})
 		w.beat("a", lost)
 		w.wantLooks(0)
@@ -232,8 +227,7 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 }
 
 func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newRepairWorld(t)
+	inRepairWorld(t, func(w *repairWorld) {
 		w.failures.note(client.ObjectKey{Name: string(prod)}, true)
 		w.beat("a", lost)
 		w.wantLooks(0)
@@ -243,9 +237,8 @@ func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
 
 // A gateway was away, so that all runtimes are stale at once. Looks at them could end nothing.
 func TestAStaleFleetIsNotLookedAt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inRepairWorld(t, func(w *repairWorld) {
 		const many = 1000
-		w := newRepairWorld(t)
 		newcomer := reconcile.Request{NamespacedName: client.ObjectKey{Name: "new"}}
 		beat := func(n int) {
 			id := core.RuntimeID(fmt.Sprintf("runtime-%d", n))
@@ -289,8 +282,7 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 
 // Managers that no Watcher names any more are stale until the fleet forgets them.
 func TestAFormerManagerIsNotBroken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newRepairWorld(t)
+	inRepairWorld(t, func(w *repairWorld) {
 		w.beat("a", lost)
 		w.wantLooks(1)
 		w.wantVerified(true)

@@ -27,6 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownscheme"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
@@ -53,12 +54,12 @@ func SetUp(
 ) error {
 	opts = opts.withDefaults()
 	problems := []error{
-		opts.validate(),
-		required("an object", object != nil),
-		required("identify", identify != nil),
-		required("connect", connect != nil),
-		required("Certificates", issuer != nil),
-		required("an Installer", installer != nil),
+		option.NoneNegative(opts),
+		option.Unless(object != nil, "want an object, have none"),
+		option.Unless(identify != nil, "want identify, have none"),
+		option.Unless(connect != nil, "want connect, have none"),
+		option.Unless(issuer != nil, "want Certificates, have none"),
+		option.Unless(installer != nil, "want an Installer, have none"),
 	}
 	if err := errors.Join(append(problems, checkService(issuer, installer))...); err != nil {
 		return fmt.Errorf("runtimes: %w", err)
@@ -101,13 +102,6 @@ func checkService(issuer Certificates, installer *installation.Installer) error 
 		return checked.CheckService(service)
 	}
 	return nil
-}
-
-func required(what string, given bool) error {
-	if given {
-		return nil
-	}
-	return fmt.Errorf("want %s, have none", what)
 }
 
 func (r *reconciler) setUp(mgr ctrl.Manager, watchers cache.Cache) error {

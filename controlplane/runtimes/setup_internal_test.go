@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
@@ -50,10 +51,10 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	if err := (Options{}).withDefaults().validate(); err != nil {
+	if err := option.NoneNegative((Options{}).withDefaults()); err != nil {
 		t.Errorf("the zero value: %v", err)
 	}
-	if err := (Options{Interval: -1, Concurrent: -1}).withDefaults().validate(); err == nil {
+	if err := option.NoneNegative((Options{Interval: -1, Concurrent: -1}).withDefaults()); err == nil {
 		t.Error("an interval and a number below zero are taken")
 	}
 }

@@ -3,11 +3,13 @@ package watcher
 import (
 	"cmp"
 	"errors"
-	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Routing is the kind of object that leads events from a gateway to a service.
@@ -54,18 +56,16 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	var problems []error
-	if o.Routing != VirtualService && o.Routing != HTTPRoute && o.Routing != NoRouting {
-		problems = append(problems,
-			fmt.Errorf("Routing: want %q, %q or %q, have %.40q", VirtualService, HTTPRoute, NoRouting, o.Routing))
+	wrong := validation.IsDNS1123Subdomain(o.ClusterDomain)
+	problems := []error{
+		option.Unless(slices.Contains([]Routing{VirtualService, HTTPRoute, NoRouting}, o.Routing),
+			"Routing: want %q, %q or %q, have %.40q", VirtualService, HTTPRoute, NoRouting, o.Routing),
+		option.Unless(wrong == nil, "ClusterDomain: %s, have %.80q", strings.Join(wrong, ", "), o.ClusterDomain),
 	}
 	for _, namespace := range o.GatewayNamespaces {
-		if wrong := validation.IsDNS1123Label(namespace); wrong != nil {
-			problems = append(problems, fmt.Errorf("GatewayNamespaces: %s, have %.80q", wrong[0], namespace))
-		}
-	}
-	if wrong := validation.IsDNS1123Subdomain(o.ClusterDomain); wrong != nil {
-		problems = append(problems, fmt.Errorf("ClusterDomain: %s, have %.80q", wrong[0], o.ClusterDomain))
+		wrong := validation.IsDNS1123Label(namespace)
+		problems = append(problems, option.Unless(wrong == nil,
+			"GatewayNamespaces: %s, have %.80q", strings.Join(wrong, ", "), namespace))
 	}
 	return errors.Join(problems...)
 }

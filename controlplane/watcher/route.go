@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,11 +56,7 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	if err := r.checkOwner(ctx, w); err != nil {
 		return err
 	}
-	content, err := serverside.Content(route)
-	if err != nil {
-		return err
-	}
-	return serverside.Apply(ctx, r.client, &unstructured.Unstructured{Object: content}, fieldOwner)
+	return serverside.ApplyTyped(ctx, r.client, route, route.GetObjectKind().GroupVersionKind(), fieldOwner)
 }
 
 // checkOwner refuses to take over a route of the same name that has another owner. It reads without

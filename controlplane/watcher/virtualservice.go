@@ -53,7 +53,7 @@ func (v virtualServices) build(
 	route.Spec.Http = []*apinetworkingv1beta1.HTTPRoute{{
 		Match:   prefixMatches(m),
 		Route:   []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
-		Retries: retries(),
+		Retries: &apinetworkingv1beta1.HTTPRetry{Attempts: retryAttempts, RetryOn: retryOn},
 	}}
 	where := fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), w.Spec.ServiceInfo.Port)
 	return route, where, nil
@@ -66,10 +66,6 @@ const (
 	// arrive twice, so that each request may be repeated.
 	retryOn = "connect-failure,refused-stream,unavailable,cancelled,503"
 )
-
-func retries() *apinetworkingv1beta1.HTTPRetry {
-	return &apinetworkingv1beta1.HTTPRetry{Attempts: retryAttempts, RetryOn: retryOn}
-}
 
 func (v virtualServices) destination(service v1beta2.Service) *apinetworkingv1beta1.Destination {
 	return &apinetworkingv1beta1.Destination{

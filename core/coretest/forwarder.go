@@ -88,6 +88,8 @@ type forwarderCheck struct {
 
 func forwarderChecks() []forwarderCheck {
 	type suite = forwarderSuite
+	of := func(want Refusal) func(*suite) { return func(s *suite) { s.refused(want) } }
+	ofAll := func(want Refusal) func(*suite) { return func(s *suite) { s.refusedAll(want) } }
 	return []forwarderCheck{
 		{"context", (*suite).testEndedBefore},
 		{"context", (*suite).testCancelledMeanwhile},
@@ -106,11 +108,11 @@ func forwarderChecks() []forwarderCheck {
 		{"batch", (*suite).testUnchanged},
 		{"batch", (*suite).testNotKept},
 
-		{"permanent", (*suite).testPermanent},
-		{"refused-sender", (*suite).testUnauthenticated},
-		{"refused-sender", (*suite).testForbidden},
-		{"unknown-manager", (*suite).testUnknownManager},
-		{"not-ready", (*suite).testNotReady},
+		{"permanent", of(Refusal{Permanent: true, Label: "malformed"})},
+		{"refused-sender", ofAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})},
+		{"refused-sender", of(Refusal{Label: "forbidden", Cause: core.ErrForbidden})},
+		{"unknown-manager", ofAll(Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager})},
+		{"not-ready", ofAll(Refusal{Label: "not_ready", Cause: core.ErrNotReady, After: advice})},
 		{"unreachable", (*suite).testUnreachable},
 		{"partial", (*suite).testRefusedEvents},
 		{"unsendable", (*suite).testUnsendable},

@@ -13,26 +13,6 @@ import (
 // Patience.
 const advice = 60 * time.Second
 
-func (s *forwarderSuite) testPermanent() {
-	s.refused(Refusal{Permanent: true, Label: "malformed"})
-}
-
-func (s *forwarderSuite) testUnauthenticated() {
-	s.refusedAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})
-}
-
-func (s *forwarderSuite) testForbidden() {
-	s.refused(Refusal{Label: "forbidden", Cause: core.ErrForbidden})
-}
-
-func (s *forwarderSuite) testUnknownManager() {
-	s.refusedAll(Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager})
-}
-
-func (s *forwarderSuite) testNotReady() {
-	s.refusedAll(Refusal{Label: "not_ready", Cause: core.ErrNotReady, After: advice})
-}
-
 // refused fails the test unless the classification of a refusal survives the way back.
 func (s *forwarderSuite) refused(want Refusal) {
 	s.t.Helper()

@@ -91,8 +91,8 @@ func receiverChecks() []receiverCheck {
 	type suite = receiverSuite
 	return []receiverCheck{
 		{"accepted", "runtime-1", (*suite).testAccepted},
-		{"not-ready", coldRuntime, (*suite).testColdVerifier},
-		{"forbidden-sender", forbiddenRuntime, (*suite).testForbiddenSender},
+		{"not-ready", coldRuntime, func(s *suite) { s.testRefused(core.ErrNotReady) }},
+		{"forbidden-sender", forbiddenRuntime, func(s *suite) { s.testRefused(core.ErrForbidden) }},
 		{"partial", "runtime-4", (*suite).testForbiddenEvent},
 		{"all-refused", "runtime-5", (*suite).testForbiddenChanges},
 		{"partial", "runtime-6", func(s *suite) { s.testFailedEvent("unverifiable") }},

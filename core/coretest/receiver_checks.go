@@ -14,13 +14,8 @@ func (s *receiverSuite) testAccepted() {
 	s.wantHandled(s.runtime, "a", "b", "c")
 }
 
-func (s *receiverSuite) testColdVerifier() {
-	s.wantWhole(s.send(s.runtime, batchOf("a", "b", "c")), core.ErrNotReady)
-	s.wantHandled(s.runtime)
-}
-
-func (s *receiverSuite) testForbiddenSender() {
-	s.wantWhole(s.send(s.runtime, batchOf("a", "b")), core.ErrForbidden)
+func (s *receiverSuite) testRefused(class error) {
+	s.wantWhole(s.send(s.runtime, batchOf("a", "b", "c")), class)
 	s.wantHandled(s.runtime)
 }
 

@@ -2,6 +2,8 @@ package coretest
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -162,4 +164,35 @@ func (r *Recorder) watch() (calls []Call, changed <-chan struct{}) {
 		r.changed = make(chan struct{})
 	}
 	return slices.Clone(r.calls), r.changed
+}
+
+// answer decides the answer of a [Recorder] to a call.
+type answer = func(ctx context.Context, batch core.Batch) error
+
+// accept acknowledges everything.
+func accept(context.Context, core.Batch) error { return nil }
+
+// refuse fails every call with err.
+func refuse(err error) answer {
+	return func(context.Context, core.Batch) error { return err }
+}
+
+// eventError returns the error of one event in an answer.
+func eventError(err error, index int) error {
+	if some, ok := errors.AsType[core.EventErrors](err); ok {
+		return some[index]
+	}
+	return err
+}
+
+// clone returns a batch that shares no memory with the original.
+func clone(batch core.Batch) core.Batch {
+	batch.Events = slices.Clone(batch.Events)
+	if batch.Heartbeat != nil {
+		beat := *batch.Heartbeat
+		beat.Dropped = maps.Clone(beat.Dropped)
+		beat.CAFingerprints = slices.Clone(beat.CAFingerprints)
+		batch.Heartbeat = &beat
+	}
+	return batch
 }

@@ -80,9 +80,9 @@ type Options struct {
 	// sent.
 	Epoch string
 	// HeartbeatInterval is the longest time between two heartbeats to a manager. Up to a tenth is
-	// taken off at random. A change of canary, configuration or key material, a first review, a
-	// first loss and the delivery of events that the last heartbeat told as older than 30 s are sent
-	// within 2 s, at most every 5 s. Default: 30 s. Negative: none.
+	// taken off at random. A change of canary, configuration or key material, a first review and a
+	// first loss are sent within 2 s, at most every 5 s. So is the delivery of events that were
+	// older than 30 s in the last heartbeat. Default: 30 s. Negative: none.
 	HeartbeatInterval time.Duration
 	// Disconnects counts the connections of the forwarder that have ended. The fleet of a receiver
 	// that sees connections takes the agent for dead without another one. So a heartbeat follows

@@ -36,8 +36,6 @@ func newEvents(
 	return events{source: source, count: counter.Count}
 }
 
-func newReconciles() (*prom.CounterVec, error) { return cause.NewMetric(metrics.Registry) }
-
 // measure adds the metrics of the listener, of the fleet, of the installations and of the Kymas to
 // those of the operator.
 func measure(

@@ -38,6 +38,8 @@ const (
 	gatewayName = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
 	// sidecar is the address from which an Istio sidecar connects.
 	sidecar = "127.0.0.6"
+	// gatewayRuntime has no cluster.
+	gatewayRuntime = "runtime-2"
 )
 
 // TestSize holds the budget of the operator: its code without tests and generated code, without the laboratory, the demo
@@ -87,17 +89,38 @@ type world struct {
 	t *testing.T
 }
 
-// TestGateway deploys config/istio, and posts events as a sidecar does. The demo covers runtimes
-// that connect directly.
-func TestGateway(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, lab.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
+// TestTakeover deploys config/native, and then config/istio in the same control plane, for a gateway.
+func TestTakeover(t *testing.T) {
+	w := newWorld(t, lab.Options{
+		Runtimes: []string{"runtime-1"}, Replicas: 2, CRDPaths: manifests.Routes(t, watcher.VirtualService),
+		OperatorArgs: []string{
+			"-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
+			"-agent-setting=RESEND_AFTER=0s", "-agent-setting=RESEND_RESYNC=0s",
+		},
+	})
+	w.run("takeover", w.takeover)
+	w.run("gateway", w.gateway)
+}
+
+func (w *world) run(name string, test func(*testing.T)) {
+	w.t.Helper()
+	whole := w.t
+	defer func() { w.t = whole }()
+	whole.Run(name, func(t *testing.T) {
+		w.t = t
+		test(t)
+	})
+}
+
+// gateway posts events as a sidecar does. The demo covers runtimes that connect directly.
+func (w *world) gateway(t *testing.T) {
+	t.Helper()
 	w.must(w.Plane.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system"}}))
 	w.deploy("istio")
 	// Without a kubeconfig, it only gets its certificates.
 	w.must(w.Plane.Create(t.Context(), &v1beta2.Kyma{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: "runtime-1", Annotations: map[string]string{
-			controllerruntime.DomainAnnotation: "runtime-1.example.com",
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: gatewayRuntime, Annotations: map[string]string{
+			controllerruntime.DomainAnnotation: gatewayRuntime + ".example.com",
 		}},
 		Spec: v1beta2.KymaSpec{Channel: "regular"},
 	}))
@@ -109,7 +132,7 @@ func TestGateway(t *testing.T) {
 	w.eventually("both Watchers have a route", func() bool {
 		return w.exists(&networkingv1beta1.VirtualService{}, "kyma") && w.exists(&networkingv1beta1.VirtualService{}, "modules")
 	})
-	header := rig.ByGateway(w.certificate("runtime-1-watcher-tls"))
+	header := rig.ByGateway(w.certificate(gatewayRuntime + "-watcher-tls"))
 	stranger := rig.BySidecar(header, "spiffe://cluster.local/ns/default/sa/other")
 	for _, manager := range []core.Manager{kymaManager, moduleManager} {
 		w.eventually("an event for "+string(manager)+" is accepted", func() bool {
@@ -188,15 +211,15 @@ func (w *world) certificate(name string) *x509.Certificate {
 	return leaf
 }
 
-// post sends a resync of runtime-1 from an address, and returns the status of the answer, 0 without
-// an answer.
+// post sends a resync of gatewayRuntime from an address, and returns the status of the answer, 0
+// without an answer.
 func (w *world) post(manager core.Manager, from, header string) int {
 	w.t.Helper()
 	leader, err := w.Leader(w.t.Context())
 	w.must(err)
 	id := strconv.FormatInt(time.Now().UnixNano(), 10)
 	batch := core.Batch{
-		Source: "runtime-1", Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, ID: id}},
+		Source: gatewayRuntime, Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, ID: id}},
 	}
 	body, err := contract.V3.Encode(&batch)
 	w.must(err)

@@ -16,19 +16,14 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
-	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// TestTakeover kills the leader of two replicas, and changes a runtime at that moment. The other
-// replica must lead, and must get the event. No other event is for the controller of Kymas: resends
-// are off, no resync is pending, and the operator does not change the spec of the user's Kyma.
-func TestTakeover(t *testing.T) {
-	t.Parallel() // It waits for the end of a lease.
-	w := newWorld(t, lab.Options{Runtimes: []string{"runtime-1"}, Replicas: 2, OperatorArgs: []string{
-		"-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
-		"-agent-setting=RESEND_AFTER=0s", "-agent-setting=RESEND_RESYNC=0s",
-	}})
+// takeover kills the leader of two replicas, and changes a runtime at that moment. The other replica
+// must lead, and must get the event. No other event is for the controller of Kymas: resends are off,
+// no resync is pending, and the operator does not change the spec of the user's Kyma.
+func (w *world) takeover(t *testing.T) {
+	t.Helper()
 	w.deploy("native")
 	w.must(w.ApplyFile(t.Context(), "samples/keda-1.0.0.yaml"))
 	w.must(w.Register(t.Context(), "runtime-1", nil))

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
@@ -19,6 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/cause"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -61,7 +62,7 @@ func newWatching(
 	if err != nil {
 		return nil, err
 	}
-	reconciles, err := newReconciles()
+	reconciles, err := cause.NewMetric(metrics.Registry)
 	if err != nil {
 		return nil, err
 	}
@@ -108,18 +109,25 @@ func (w *watching) install(direct client.Client, set *certificates.Certificates)
 		})
 }
 
-// listen takes the events of both controllers.
+// listen takes the events of both controllers, with the key material that this operator issues for
+// its own listener.
 func (w *watching) listen(secret types.NamespacedName) error {
 	measured, err := measure(w.fleet, w.overview.Installations, w.mgr.GetClient())
 	if err != nil {
 		return err
 	}
-	material, err := w.keys(secret, measured.KeyMaterial("server").FilesHooks)
+	material, err := keysource.NewSecret(w.mgr.GetAPIReader(), secret, keys.FilesOptions{
+		Hooks: measured.KeyMaterial("server").FilesHooks, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
+	})
 	if err != nil {
 		return err
 	}
+	opts := listener.Options{
+		Addr: w.listenAddress, Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
+		Hooks: measured.Hooks,
+	}
 	// A certificate identifies a runtime, to the listener or to a gateway in front of it.
-	opts, roots := w.options(measured), keys.Roots(material)
+	roots := keys.Roots(material)
 	peers := listener.FromXFCC(listener.ProxyAddresses(w.proxies...), roots,
 		listener.PeerOptions{GatewayNames: w.gateways})
 	if !w.behindGateway() {
@@ -134,14 +142,6 @@ func (w *watching) listen(secret types.NamespacedName) error {
 	return errors.Join(w.mgr.Add(material), w.mgr.Add(listening), w.addReadiness(listening, material))
 }
 
-// options connects the listener to the fleet, the log and the metrics.
-func (w *watching) options(measured *prometheus.Listener) listener.Options {
-	return listener.Options{
-		Addr: w.listenAddress, Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
-		Hooks: measured.Hooks,
-	}
-}
-
 // addReadiness makes this replica ready when it serves with a certificate.
 func (w *watching) addReadiness(listening *listener.Listener, material keys.Source) error {
 	serves := func(*http.Request) error { return listening.Ready() }
@@ -150,13 +150,6 @@ func (w *watching) addReadiness(listening *listener.Listener, material keys.Sour
 		return err
 	}
 	return errors.Join(w.mgr.AddReadyzCheck("listener", serves), w.mgr.AddReadyzCheck("certificate", certified))
-}
-
-// keys reads the key material that this operator issues for its own listener.
-func (w *watching) keys(name types.NamespacedName, hooks keys.FilesHooks) (*keysource.Secret, error) {
-	return keysource.NewSecret(w.mgr.GetAPIReader(), name, keys.FilesOptions{
-		Hooks: hooks, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
-	})
 }
 
 // lead makes the replica that leads the only endpoint of the Service for events, because only that

@@ -15,6 +15,7 @@ import (
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -36,6 +37,7 @@ var agentKey = types.NamespacedName{Namespace: today.Namespace, Name: today.Name
 // TestMigration reads docs/platforms/migration.md aloud: forward to a new CA, back to where it began, and forward
 // again to the end. All the time objects change in three runtimes, 20 a second.
 func TestMigration(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "kyma-1", "kyma-2", "kyma-3")
 	w.agentsAre(todaysImage)
 	w.everywhereArrives("today")
@@ -541,12 +543,12 @@ func (w *world) fresh() {
 	}
 }
 
-// weLeft returns when nothing of ours is in the runtimes.
+// weLeft returns when nothing of ours is in the runtimes. The finalizer leaves at last, and a list of all objects is
+// expensive.
 func (w *world) weLeft() {
 	w.t.Helper()
 	w.configurationsAre(today.Name)
 	for _, m := range w.members {
-		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(leftIn(w.t, m.ControlPlane, installation.Name)) == 0 })
 		w.eventually("the finalizer of "+m.kyma+" is removed", func() bool {
 			object := &metav1.PartialObjectMetadata{}
 			object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
@@ -554,6 +556,7 @@ func (w *world) weLeft() {
 			w.must(w.plane.Client.Get(w.t.Context(), key, object))
 			return len(object.Finalizers) == 0
 		})
+		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(leftIn(w.t, m.ControlPlane, installation.Name)) == 0 })
 	}
 }
 
@@ -591,12 +594,19 @@ func (w *world) nothingOfOursIsLeft() {
 	}
 }
 
+// nothingOfTodayIsInRuntimes asks for the object that leaves at last, before it lists all.
 func (w *world) nothingOfTodayIsInRuntimes() {
 	w.t.Helper()
+	former := installation.SKRWebhook(today.Namespace)
+	last := former[len(former)-1]
 	for _, m := range w.members {
 		w.eventually("nothing of today is left in "+m.kyma, func() bool {
-			left := leftIn(w.t, m.ControlPlane, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas")
 			status, _ := w.ours.states.Load(m.kyma)
+			w.last = fmt.Sprintf("%s is there, status: %+v", last.GetName(), status)
+			if err := m.Client.Get(w.t.Context(), client.ObjectKeyFromObject(last), last.DeepCopy()); !apierrors.IsNotFound(err) {
+				return false
+			}
+			left := leftIn(w.t, m.ControlPlane, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas")
 			w.last = fmt.Sprintf("left: %v, status: %+v", left, status)
 			return len(left) == 0
 		})

@@ -3,6 +3,12 @@ package migration
 import (
 	"bytes"
 	"flag"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,28 +25,36 @@ var (
 	commit   = flag.String("commit", "c5b83f1", "the `commit` there")
 )
 
+// These are the modules of the stub.
+const (
+	lifecycleManager = "github.com/kyma-project/lifecycle-manager"
+	listener         = "github.com/kyma-project/runtime-watcher/listener"
+)
+
 // patches are those of the guide, in its order.
 var patches = []string{"2-listener", "2-pinning", "3-watchers", "4-certificates", "5-agents", "5-resends", "6-removal"}
 
-// TestPatches applies the patches to a stub of lifecycle-manager, and takes them back. The stub compiles before,
-// between and after. The image and the address are edited after the first patch, as the guide says.
+// TestPatches applies the patches to a stub of lifecycle-manager, and takes them back. The stub compiles with all of
+// them, and its types are right before each. The image and the address are edited after the first patch, as the guide
+// says.
 func TestPatches(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	files := unpack(t, dir)
-	compile(t, dir)
 	const file, example, edited = "internal/controller/kyma/setup.go", ".example.com", ".edited.invalid"
 	for i, name := range patches {
 		apply(t, dir, name)
-		compile(t, dir)
 		if i == 0 {
 			replace(t, dir, file, example, edited)
 		}
 	}
+	compiled := compile(t, dir)
 	for i, name := range slices.Backward(patches) {
 		if i == 0 {
 			replace(t, dir, file, edited, example)
 		}
 		apply(t, dir, name, "-R")
+		checkTypes(t, dir, compiled)
 	}
 	for name, text := range files {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, text) {
@@ -102,13 +116,12 @@ func unpack(t *testing.T, dir string) map[string][]byte {
 		files[name] = []byte(content + "\n")
 		write(t, dir, name, files[name])
 	}
-	const stub = "github.com/kyma-project/runtime-watcher/listener"
 	module := strings.NewReplacer(
-		"github.com/runtime-watcher/runtime-watcher/examples\n", "github.com/kyma-project/lifecycle-manager\n",
+		"github.com/runtime-watcher/runtime-watcher/examples\n", lifecycleManager+"\n",
 		"=> ..", "=> "+test.Root()).Replace(string(test.Read(t, "examples/go.mod")))
-	write(t, dir, "go.mod", []byte(module+"\nrequire "+stub+" v0.0.0\n\nreplace "+stub+" => ./listener\n"))
+	write(t, dir, "go.mod", []byte(module+"\nrequire "+listener+" v0.0.0\n\nreplace "+listener+" => ./listener\n"))
 	write(t, dir, "go.sum", test.Read(t, "examples/go.sum"))
-	write(t, dir, "listener/go.mod", []byte("module "+stub+"\n\ngo 1.26\n"))
+	write(t, dir, "listener/go.mod", []byte("module "+listener+"\n\ngo 1.26\n"))
 	return files
 }
 
@@ -139,9 +152,58 @@ func apply(t *testing.T, dir, name string, args ...string) {
 	run(t, dir, "git", append(append([]string{"apply"}, args...), patch)...)
 }
 
-func compile(t *testing.T, dir string) {
+// compile returns the files with the types of all packages. It links nothing.
+func compile(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	run(t, dir, "go", "list", "-export", "-mod=mod", "./...") // It compiles, and links nothing.
+	exports := map[string]string{}
+	out := run(t, dir, "go", "list", "-export", "-deps", "-mod=mod", "-f", "{{.ImportPath}} {{.Export}}", "./...", listener+"/...")
+	for line := range strings.Lines(string(out)) {
+		name, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		exports[name] = file
+	}
+	return exports
+}
+
+// stub has the types of the packages of lifecycle-manager in a folder. Those of others are compiled.
+type stub struct {
+	dir     string
+	files   *token.FileSet
+	checked map[string]*types.Package
+	others  types.Importer
+}
+
+// checkTypes finds what a compiler would refuse, without the time that it takes.
+func checkTypes(t *testing.T, dir string, compiled map[string]string) {
+	t.Helper()
+	s := &stub{dir: dir, files: token.NewFileSet(), checked: map[string]*types.Package{}}
+	s.others = importer.ForCompiler(s.files, "gc", func(name string) (io.ReadCloser, error) { return os.Open(compiled[name]) })
+	if _, err := s.Import(lifecycleManager + "/cmd"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Import implements [types.Importer].
+func (s *stub) Import(name string) (*types.Package, error) {
+	folder, ours := strings.CutPrefix(name, lifecycleManager+"/")
+	if !ours {
+		return s.others.Import(name)
+	}
+	if s.checked[name] != nil {
+		return s.checked[name], nil
+	}
+	paths, err := filepath.Glob(filepath.Join(s.dir, folder, "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	files := make([]*ast.File, len(paths))
+	for i, path := range paths {
+		if files[i], err = parser.ParseFile(s.files, path, nil, parser.SkipObjectResolution); err != nil {
+			return nil, err
+		}
+	}
+	config := types.Config{Importer: s}
+	s.checked[name], err = config.Check(name, s.files, files, nil)
+	return s.checked[name], err
 }
 
 // show returns a file of the named commit.

@@ -22,6 +22,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -101,15 +102,10 @@ func newWorld(t *testing.T, kymas ...string) *world {
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
 		apiextensionsv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
 	gateway := rig.Address(rig.FreePort(t))
-	w.startRuntimes(gateway, kymas)
-	args := map[string][]string{}
-	w.rights = newLimited(t, args, operatorUser, "deploy/migration/controlplane.yaml")
-	w.plane = apiserver.StartT(t, apiserver.Options{
-		Scheme: w.scheme, CRDPaths: manifests.Routes(t, watcher.VirtualService), APIServerArgs: args,
-	})
-	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 	var stop context.CancelFunc
 	w.ctx, stop = context.WithCancel(context.Background())
+	w.startClusters(gateway, kymas)
+	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(w.last)
@@ -142,8 +138,14 @@ func (w *world) run(ctx context.Context, name string, start func(context.Context
 	})
 }
 
-func (w *world) startRuntimes(gateway string, kymas []string) {
+// startClusters starts the API servers of the control plane and of the runtimes at the same time.
+func (w *world) startClusters(gateway string, kymas []string) {
 	w.t.Helper()
+	args := map[string][]string{}
+	w.rights = newLimited(w.t, args, operatorUser, "deploy/migration/controlplane.yaml")
+	all := []apiserver.Options{{
+		Scheme: w.scheme, CRDPaths: manifests.Routes(w.t, watcher.VirtualService), APIServerArgs: args,
+	}}
 	agent := rig.Build(w.t, "cmd/agent")
 	images := map[string]string{todaysImage: rig.Build(w.t, "test/lab/today/skrwebhook"), dropinImage: agent, ourImage: agent}
 	for _, kyma := range kymas {
@@ -154,16 +156,37 @@ func (w *world) startRuntimes(gateway string, kymas []string) {
 		})
 		args := m.node.APIServerArgs()
 		m.rights = newLimited(w.t, args, installerUser, "deploy/migration/runtime.yaml")
-		m.ControlPlane = apiserver.StartT(w.t, apiserver.Options{APIServerArgs: args})
-		m.node.Start(m.ControlPlane)
-		w.must(m.Client.Create(w.t.Context(), newNamespace(today.Namespace)))
-		m.rights.grant(w.t, m.ControlPlane)
-		w.must(m.Client.Create(w.t.Context(), today.Kymas()))
-		for _, object := range today.Rights(today.Namespace) {
-			w.must(m.Client.Create(w.t.Context(), object))
-		}
+		all = append(all, apiserver.Options{APIServerArgs: args})
 		w.members = append(w.members, m)
 	}
+	planes := apiserver.StartAllT(w.t, all...)
+	w.plane = planes[0]
+	for i, m := range w.members {
+		m.ControlPlane = planes[i+1]
+		w.startRuntime(m)
+	}
+}
+
+func (w *world) startRuntime(m *member) {
+	w.t.Helper()
+	// It reads all the time.
+	m.node.Start(&apiserver.ControlPlane{Config: m.Config, Kubeconfig: m.Kubeconfig, Client: w.cached(m.ControlPlane)})
+	w.must(m.Client.Create(w.t.Context(), newNamespace(today.Namespace)))
+	m.rights.grant(w.t, m.ControlPlane)
+	for _, object := range append(today.Rights(today.Namespace), today.Kymas()) {
+		w.must(m.Client.Create(w.t.Context(), object))
+	}
+}
+
+// cached returns a client that reads what it watches.
+func (w *world) cached(plane *apiserver.ControlPlane) client.Client {
+	w.t.Helper()
+	c, err := cluster.New(plane.Config, func(o *cluster.Options) {
+		o.Scheme, o.Client.Cache = plane.Client.Scheme(), &client.CacheOptions{Unstructured: true}
+	})
+	w.must(err)
+	w.run(w.ctx, "cache", c.Start)
+	return c.GetClient()
 }
 
 func newNamespace(name string) *corev1.Namespace {
@@ -187,7 +210,7 @@ func (w *world) startToday(gateway string) {
 	}
 	w.former = &today.Listener{Arrived: w.todays}
 	w.formerAt = today.Serve(w.t, w.former)
-	w.ingress = today.NewIngress(w.plane.Client)
+	w.ingress = today.NewIngress(w.cached(w.plane))
 	w.ingress.Lead(today.Service, w.formerAt)
 	w.run(w.ctx, "ingress", func(ctx context.Context) error { return w.ingress.Run(ctx, gateway) })
 	w.operator = &today.Operator{

@@ -2,19 +2,17 @@ package main
 
 import (
 	"context"
-	_ "embed"
 	"os"
 	"path/filepath"
 	"strings"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
 )
 
 // namespace has all objects, in both clusters.
@@ -36,11 +34,11 @@ func (d *demo) startAPIServers(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(runtimeCRD, crd); err != nil {
+	root, err := machine.Repository()
+	if err != nil {
 		return "", err
 	}
-	all[0].CRDs = append(all[0].CRDs, crd)
+	all[0].CRDPaths = []string{filepath.Join(root, "examples", "quickstart", "runtimes.yaml")}
 	clusters, stop, err := apiserver.StartAll(ctx, all)
 	d.closers = append(d.closers, stop)
 	if err != nil {
@@ -57,9 +55,6 @@ func (d *demo) startAPIServers(ctx context.Context) (string, error) {
 	}
 	return "control plane at " + host(d.controlPlane) + ", runtime at " + host(d.remotes[0].cluster), nil
 }
-
-//go:embed runtimes.yaml
-var runtimeCRD []byte
 
 // runtimeKind is the kind of the objects that represent runtimes. Any kind is possible.
 func runtimeKind() schema.GroupVersionKind {

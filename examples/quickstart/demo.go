@@ -84,11 +84,18 @@ func (d *demo) openLog() error {
 
 // play makes all stages and steps.
 func (d *demo) play(ctx context.Context) error {
-	d.report.title(d.settings)
+	how := "contract " + string(d.settings.contract)
+	if d.settings.nats {
+		how += ", through NATS"
+	}
+	d.report.printf("Runtime Watcher: a change in a runtime starts a reconcile in the control plane (%s)\n\n", how)
 	for _, stage := range d.stages() {
-		if err := d.report.stage(ctx, stage); err != nil {
+		began := time.Now()
+		result, err := stage.prepare(ctx)
+		if err != nil {
 			return fmt.Errorf("%s: %w\n  next: %s", stage.name, err, stage.next)
 		}
+		d.report.printf(stageFormat, stage.name, result, seconds(time.Since(began)))
 	}
 	if err := d.playSteps(ctx); err != nil {
 		return err

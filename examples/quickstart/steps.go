@@ -26,58 +26,34 @@ type step struct {
 
 // steps returns writes to one Deployment.
 func steps(runtime client.Client) []step {
-	const (
-		image       = "app:v1"
-		one   int32 = 1
-		two   int32 = 2
-		three int32 = 3
-	)
-	deployment := newDeployment(one)
-	update := func(opts ...client.UpdateOption) func(context.Context, func(*appsv1.Deployment)) error {
-		return func(ctx context.Context, change func(*appsv1.Deployment)) error {
+	const image = "app:v1"
+	deployment := newDeployment(1)
+	update := func(change func(*appsv1.Deployment), opts ...client.UpdateOption) func(context.Context) error {
+		return func(ctx context.Context) error {
 			change(deployment)
 			return runtime.Update(ctx, deployment, opts...)
 		}
 	}
+	replicas := func(n int32) func(*appsv1.Deployment) {
+		return func(d *appsv1.Deployment) { d.Spec.Replicas = new(n) }
+	}
+	note := func(d *appsv1.Deployment) { d.Annotations["note"] = "hello" }
+	create := func(ctx context.Context) error { return runtime.Create(ctx, deployment) }
+	remove := func(ctx context.Context) error { return runtime.Delete(ctx, deployment) }
 	return []step{
-		{
-			does:     "create",
-			write:    func(ctx context.Context) error { return runtime.Create(ctx, deployment) },
-			decision: "accepted", sees: describe(one, image),
-		},
-		{
-			does: "change the spec: replicas 1 to 2",
-			write: func(ctx context.Context) error {
-				return update()(ctx, func(d *appsv1.Deployment) { d.Spec.Replicas = new(two) })
-			},
-			decision: "accepted", sees: describe(two, image),
-		},
-		{
-			does: "change only metadata: an annotation",
-			write: func(ctx context.Context) error {
-				return update()(ctx, func(d *appsv1.Deployment) { d.Annotations["note"] = "hello" })
-			},
-			decision: "unchanged",
-		},
-		{
-			does: "dry run: replicas 2 to 3",
-			write: func(ctx context.Context) error {
-				return update(client.DryRunAll)(ctx, func(d *appsv1.Deployment) { d.Spec.Replicas = new(three) })
-			},
-			decision: "dry_run",
-		},
-		{
-			does:     "delete",
-			write:    func(ctx context.Context) error { return runtime.Delete(ctx, deployment) },
-			decision: "accepted", sees: "no Deployment",
-		},
+		{"create", create, "accepted", describe(1, image)},
+		{"change the spec: replicas 1 to 2", update(replicas(2)), "accepted", describe(2, image)},
+		{"change only metadata: an annotation", update(note), "unchanged", ""},
+		{"dry run: replicas 2 to 3", update(replicas(3), client.DryRunAll), "dry_run", ""},
+		{"delete", remove, "accepted", "no Deployment"},
 	}
 }
 
 // playSteps makes one write after the other, each after the effect of the one before.
 func (d *demo) playSteps(ctx context.Context) error {
 	begin := d.journal.now()
-	d.report.heading()
+	d.report.printf("\nWrites to Deployment %s/%s in the runtime, and their effects:\n\n", namespace, deploymentName)
+	d.report.printf(rowFormat, "WRITE", "TOOK", "AGENT DECIDES", "RECONCILE IN THE CONTROL PLANE")
 	var waits []time.Duration
 	all := steps(d.remotes[0].cluster.Client)
 	for _, step := range all {
@@ -103,14 +79,17 @@ func (d *demo) playStep(ctx context.Context, step step) (time.Duration, error) {
 	if err := d.awaitDecision(ctx, before, step.decision); err != nil {
 		return 0, err
 	}
-	line := row{does: step.does, took: committed.Sub(began), decision: step.decision, sees: step.sees}
 	started, err := d.awaitEffect(ctx, before, step.sees)
 	if err != nil {
 		return 0, err
 	}
-	line.wait = max(0, started.Sub(committed)) // The settle time may end before a late answer.
-	d.report.row(line)
-	return line.wait, nil
+	wait := max(0, started.Sub(committed)) // The settle time may end before a late answer.
+	effect := "none, as expected"
+	if step.sees != "" {
+		effect = fmt.Sprintf("started %4s after the commit, sees %s", millis(wait), step.sees)
+	}
+	d.report.printf(rowFormat, step.does, millis(committed.Sub(began)), step.decision, effect)
+	return wait, nil
 }
 
 // awaitEffect returns the start of the reconcile that reads the written state. If sees is empty, it
@@ -167,9 +146,15 @@ func (d *demo) summary(ctx context.Context, begin mark, writes int, waits []time
 			return fmt.Errorf("%s was reconciled without a change", r.runtime)
 		}
 	}
-	d.report.summary(sum{
-		waits: waits, writes: writes, reconciles: len(reconciles), counts: counts, took: time.Since(d.started),
-	})
+	d.report.printf("\nAll effects are as expected, after %s. %d of %d writes mattered. "+
+		"%d reconciles started: all of %s, none of runtime-2.\n",
+		seconds(time.Since(d.started)), len(waits), writes, len(reconciles), runtimeName)
+	d.report.printf("From commit to reconcile: %s to %s. Of these, the agent waits %s (the settle time),\n"+
+		"so that the operator does not read before the commit.\n",
+		millis(slices.Min(waits)), millis(slices.Max(waits)), millis(settle))
+	d.report.printf("Events, with the resync at the start of the agent: "+
+		"%.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n",
+		counts["accepted_total"], counts["delivered_total"], counts["coalesced_total"])
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // Write writes a nonce to an object that the webhook watches. It returns the warnings in the answer
@@ -95,15 +96,8 @@ func (c *Canary) State() core.CanaryState {
 
 // Start probes at the interval until ctx ends, and then returns nil. It must be called once.
 func (c *Canary) Start(ctx context.Context) error {
-	ticker := time.NewTicker(c.opts.Interval)
-	defer ticker.Stop()
-	for ctx.Err() == nil {
-		c.probe(ctx)
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-		}
-	}
+	c.probe(ctx)
+	periodic.Call(ctx, c.opts.Interval, func() { c.probe(ctx) })
 	return nil
 }
 

@@ -101,18 +101,13 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 		return
 	}
 	s.opts.HandshakeFailed(cause, c.RemoteAddr(), err)
-	s.logHandshake(cause, c.RemoteAddr(), err)
+	s.log.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
+		slog.String("cause", cause), slog.String("remote", c.RemoteAddr().String()), slog.Any("error", err))
 }
 
 // isOwnClose reports whether this end closed the connection: in a shutdown, or for the limiter.
 func isOwnClose(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
-}
-
-// logHandshake logs a failed handshake, at most once a minute for each cause.
-func (s *Server) logHandshake(cause string, remote net.Addr, err error) {
-	s.log.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
-		slog.String("cause", cause), slog.String("remote", remote.String()), slog.Any("error", err))
 }
 
 // logAccept logs an error such as "too many open files". The server tries again after a while.

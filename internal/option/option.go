@@ -29,12 +29,17 @@ func fill(options, defaults reflect.Value) {
 	}
 }
 
-// NotNegative refuses a negative value of the option with that name.
-func NotNegative[T int | float64 | time.Duration](name string, value T) error {
-	if value >= 0 {
+// Unless returns an error of that text, and nil if ok.
+func Unless(ok bool, format string, args ...any) error {
+	if ok {
 		return nil
 	}
-	return fmt.Errorf("%w: %s is %v, want more than 0, or 0 for the default", errNegative, name, value)
+	return fmt.Errorf(format, args...)
+}
+
+// NotNegative refuses a negative value of the option with that name.
+func NotNegative[T int | float64 | time.Duration](name string, value T) error {
+	return Unless(value >= 0, "%w: %s is %v, want more than 0, or 0 for the default", errNegative, name, value)
 }
 
 // NoneNegative refuses negative values of all numbers and times among options, in the order of

@@ -141,43 +141,26 @@ func (r *Reader) Decode(decode func(rest []byte) (size int, err error)) error {
 
 // members reads an array or an object, calling each at the start of each member.
 func (r *Reader) members(opening, closing byte, each func() error) error {
-	for first := true; ; first = false {
-		more, err := r.next(opening, closing, first)
-		if err != nil || !more {
-			return err
+	if err := r.open(opening); err != nil {
+		return err
+	}
+	r.space()
+	for first := true; r.peek() != closing; first = false {
+		if !first {
+			if r.peek() != ',' {
+				return r.fail(orComma(closing))
+			}
+			r.pos++
+			r.space()
 		}
 		if err := each(); err != nil {
 			return err
 		}
+		r.space()
 	}
-}
-
-// next steps to the next member of an array or an object, over its opening when first, and over its
-// closing when there is none.
-func (r *Reader) next(opening, closing byte, first bool) (more bool, err error) {
-	if first {
-		if err := r.open(opening); err != nil {
-			return false, err
-		}
-	}
-
-	r.space()
-
-	switch c := r.peek(); {
-	case c == closing:
-		r.pos++
-		r.depth--
-		return false, nil
-	case first:
-		return true, nil
-	case c != ',':
-		return false, r.fail("',' or '" + string(rune(closing)) + "'")
-	}
-
 	r.pos++
-	r.space()
-
-	return true, nil
+	r.depth--
+	return nil
 }
 
 func (r *Reader) open(opening byte) error {
@@ -186,7 +169,7 @@ func (r *Reader) open(opening byte) error {
 	}
 	r.depth++
 	if r.depth > maxDepth {
-		return r.fail("at most 10000 nested values")
+		return r.fail(tooDeep)
 	}
 	r.pos++
 	return nil
@@ -206,20 +189,16 @@ func (r *Reader) name() ([]byte, error) {
 	return unquote(raw)
 }
 
-func (r *Reader) value() error {
-	pos, want := skipValue(r.data, r.pos, r.depth)
+func (r *Reader) value() error { return r.step(skipValue(r.data, r.pos, r.depth)) }
+
+func (r *Reader) literal(word string) error { return r.step(skipWord(r.data, r.pos, word)) }
+
+// step takes the result of a function that skips.
+func (r *Reader) step(pos int, want string) error {
 	r.pos = pos
 	if want != "" {
 		return r.fail(want)
 	}
-	return nil
-}
-
-func (r *Reader) literal(word string) error {
-	if !bytes.HasPrefix(r.data[r.pos:], []byte(word)) {
-		return r.fail(word)
-	}
-	r.pos += len(word)
 	return nil
 }
 
@@ -229,12 +208,10 @@ func (r *Reader) rawString() ([]byte, error) {
 		return nil, r.fail("a string")
 	}
 	start := r.pos
-	pos, want := skipString(r.data, r.pos+1)
-	r.pos = pos
-	if want != "" {
-		return nil, r.fail(want)
+	if err := r.step(skipString(r.data, r.pos+1)); err != nil {
+		return nil, err
 	}
-	return r.data[start:pos], nil
+	return r.data[start:r.pos], nil
 }
 
 func (r *Reader) space() { r.pos = skipSpace(r.data, r.pos) }

@@ -19,15 +19,9 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 	case '"':
 		return skipString(d, p+1)
 	case '{':
-		if depth >= maxDepth {
-			return p, "at most 10000 nested values"
-		}
-		return skipObject(d, p+1, depth+1)
+		return skipMembers(d, p+1, depth+1, '}')
 	case '[':
-		if depth >= maxDepth {
-			return p, "at most 10000 nested values"
-		}
-		return skipArray(d, p+1, depth+1)
+		return skipMembers(d, p+1, depth+1, ']')
 	case 't':
 		return skipWord(d, p, "true")
 	case 'f':
@@ -39,49 +33,29 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 	}
 }
 
-func skipObject(d []byte, p, depth int) (pos int, want string) {
+const tooDeep = "at most 10000 nested values"
+
+// orComma is the expectation behind a member of an array or an object.
+func orComma(closing byte) string { return "',' or '" + string(rune(closing)) + "'" }
+
+// skipMembers steps over the members of an array or an object, and its closing.
+func skipMembers(d []byte, p, depth int, closing byte) (pos int, want string) {
+	if depth > maxDepth {
+		return p - 1, tooDeep
+	}
+
 	p = skipSpace(d, p)
-	if p < len(d) && d[p] == '}' {
+	if p < len(d) && d[p] == closing {
 		return p + 1, ""
 	}
 
 	for {
-		if p >= len(d) || d[p] != '"' {
-			return p, "a string"
+		if closing == '}' {
+			if p, want = skipName(d, p); want != "" {
+				return p, want
+			}
 		}
 
-		if p, want = skipString(d, p+1); want != "" {
-			return p, want
-		}
-
-		if p = skipSpace(d, p); p >= len(d) || d[p] != ':' {
-			return p, "':'"
-		}
-
-		if p, want = skipValue(d, skipSpace(d, p+1), depth); want != "" {
-			return p, want
-		}
-
-		p = skipSpace(d, p)
-
-		switch {
-		case p < len(d) && d[p] == ',':
-			p = skipSpace(d, p+1)
-		case p < len(d) && d[p] == '}':
-			return p + 1, ""
-		default:
-			return p, "',' or '}'"
-		}
-	}
-}
-
-func skipArray(d []byte, p, depth int) (pos int, want string) {
-	p = skipSpace(d, p)
-	if p < len(d) && d[p] == ']' {
-		return p + 1, ""
-	}
-
-	for {
 		if p, want = skipValue(d, p, depth); want != "" {
 			return p, want
 		}
@@ -91,12 +65,28 @@ func skipArray(d []byte, p, depth int) (pos int, want string) {
 		switch {
 		case p < len(d) && d[p] == ',':
 			p = skipSpace(d, p+1)
-		case p < len(d) && d[p] == ']':
+		case p < len(d) && d[p] == closing:
 			return p + 1, ""
 		default:
-			return p, "',' or ']'"
+			return p, orComma(closing)
 		}
 	}
+}
+
+// skipName steps over the name of a member and the colon behind it, to its value.
+func skipName(d []byte, p int) (pos int, want string) {
+	if p >= len(d) || d[p] != '"' {
+		return p, "a string"
+	}
+
+	if p, want = skipString(d, p+1); want != "" {
+		return p, want
+	}
+
+	if p = skipSpace(d, p); p >= len(d) || d[p] != ':' {
+		return p, "':'"
+	}
+	return skipSpace(d, p+1), ""
 }
 
 // skipString steps over a string from behind its opening quote.

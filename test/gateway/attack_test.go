@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,30 +28,22 @@ const (
 	selfDomain, victimDomain = "a.example.com", "b.example.com"
 )
 
-// The outcomes of a request beside "<status> <reason>", the answer of the listener with the reason
-// that it counted.
-const (
-	failedHandshake = "no handshake"
-	refusedByNginx  = "400 by nginx"
-	// passed means that the event was taken and triggered the runtime that sent it.
-	passed = "taken"
-)
+// passed is the outcome of an event that was taken, and triggered the runtime that sent it. Others are
+// "<status> <reason>": the answer of the listener with the reason that it counted.
+const passed = "taken"
 
-func unauthenticated(reason string) string { return "401 " + reason }
-func forbidden(reason string) string       { return "403 " + reason }
+func forbidden(reason string) string { return "403 " + reason }
 
-// want returns the expected outcome of an attack.
-type want func(way, contract.Version) string
+// want has the expected outcome of an attack, the same in each way.
+type want map[contract.Version]string
 
-// attack is one attack. All are tried natively and through each nginx, with every contract and
-// version of HTTP.
+// attack is one attack, with an event that names the victim. All are tried natively and through each
+// nginx, with every contract and version of HTTP.
 type attack struct {
 	name string
 	// leaf is the certificate of the attacker. The attacker sends header and trailer along.
 	leaf            *tls.Certificate
 	header, trailer http.Header
-	// claims is the runtime that the event names. Default: the victim.
-	claims string
 	// http1 leaves HTTP/2 out.
 	http1 bool
 	want  want
@@ -60,13 +51,11 @@ type attack struct {
 
 // TestAttacks tries attacks that need a real gateway. After each attack the legitimate runtime passes.
 // The tables of all bad certificates, headers and proxies are in package listener, and those of
-// registrations in test/controlplane/operator.
-//
-// A request that nginx refuses never reaches the listener. The lax nginx shows that the listener
-// does not rely on it.
+// registrations in adapters/controllerruntime. The lax nginx shows that the listener does not rely on
+// what a gateway verifies.
 func TestAttacks(t *testing.T) {
 	n := newNetwork(t)
-	for _, a := range slices.Concat(n.certificates(), n.claims(), n.headers()) {
+	for _, a := range slices.Concat(n.claims(), n.headers()) {
 		t.Run(a.name, func(t *testing.T) { n.run(t, a) })
 	}
 	// One event of its own would have triggered the victim at any time.
@@ -80,17 +69,14 @@ func TestAttacks(t *testing.T) {
 
 func (n *network) run(t *testing.T, a attack) {
 	t.Helper()
-	if a.claims == "" {
-		a.claims = victim
-	}
 	for _, w := range ways {
 		for _, version := range contract.Versions() {
 			for _, http2 := range []bool{false, true} {
 				if http2 && a.http1 {
 					continue
 				}
-				m := message{a.leaf, a.header, a.trailer, version, http2, a.claims}
-				if got, want := n.try(t, w, m), a.want(w, version); got != want {
+				m := message{a.leaf, a.header, a.trailer, version, http2, victim}
+				if got, want := n.try(t, w, m), a.want[version]; got != want {
 					t.Errorf("%s, %s, HTTP/2 %t: %s, want %s", w, version, http2, got, want)
 				}
 			}
@@ -128,8 +114,6 @@ func (n *network) try(t *testing.T, w way, m message) string {
 func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
 	t.Helper()
 	switch {
-	case got.err != nil && w == native:
-		return failedHandshake
 	case got.err != nil:
 		return got.err.Error()
 	case got.page:
@@ -166,26 +150,8 @@ func owner(runtime string) types.NamespacedName {
 	return types.NamespacedName{Namespace: lab.Namespace, Name: runtime}
 }
 
-// refused is the outcome of a certificate that no server may trust.
-func refused(reason string) want {
-	return func(w way, _ contract.Version) string {
-		switch w {
-		case native:
-			return failedHandshake
-		case lax:
-			return unauthenticated(reason)
-		default:
-			return refusedByNginx
-		}
-	}
-}
-
-// everywhere is the outcome of a certificate that verifies, which does not depend on the way.
-func everywhere(outcome string) want { return byVersion(outcome, outcome, outcome) }
-
 func byVersion(v1, v2, v3 string) want {
-	outcomes := map[contract.Version]string{contract.V1: v1, contract.V2: v2, contract.V3: v3}
-	return func(_ way, v contract.Version) string { return outcomes[v] }
+	return want{contract.V1: v1, contract.V2: v2, contract.V3: v3}
 }
 
 // ignored is the outcome of an event of self that claims to be the victim. Contract v2 has no
@@ -194,22 +160,10 @@ func ignored() want {
 	return byVersion(forbidden("owner_mismatch"), passed, forbidden(reasons.SourceMismatch))
 }
 
-// certificates are bad ones that name the victim.
-func (n *network) certificates() []attack {
-	good := testpki.Options{DNSNames: []string{victimDomain}}
-	expired := good
-	expired.NotAfter = time.Now().Add(-time.Minute)
-	return []attack{
-		{name: "no certificate", want: refused("no_certificate")},
-		{name: "self-signed", leaf: leafOf(testpki.SelfSigned(victim, good)), want: refused("untrusted_chain")},
-		{name: "expired", leaf: n.with(victim, expired), want: refused("expired")},
-		{name: "without a name", leaf: n.with("", good), want: everywhere(unauthenticated("no_identity"))},
-	}
-}
-
 // claims are made with certificates that verify.
 func (n *network) claims() []attack {
-	mismatch := everywhere(forbidden("san_mismatch"))
+	const refused = "403 san_mismatch"
+	mismatch := byVersion(refused, refused, refused)
 	unknown := byVersion(forbidden("owner_mismatch"),
 		forbidden("runtime_unknown"), forbidden(reasons.SourceMismatch))
 	twoNames := testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {

@@ -7,10 +7,7 @@ import (
 	"encoding/hex"
 	"maps"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -31,9 +28,7 @@ type controlPlane struct {
 	files            *keys.Files
 	nginx            *lab.Nginx
 	addr             string
-
-	mu      sync.Mutex
-	handled map[string]time.Time
+	arrivals         lab.Arrivals
 }
 
 // issueServer issues for this machine; with nginx, the listener's own is for localhost, too.
@@ -46,18 +41,16 @@ func issueGateway(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 	return ca.Client("gateway", opts)
 }
 
-func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA, trusts ...*testpki.CA) *controlPlane {
+func startControlPlane(t *testing.T, behindNginx bool, issuer *testpki.CA, trusts ...*testpki.CA) *controlPlane {
 	t.Helper()
-	c := &controlPlane{
-		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{},
-	}
+	c := &controlPlane{t: t, own: newSecret(t, issueServer)}
 	c.own.write(issuer, trusts...)
 	ca, cert, key := c.own.volume.Paths()
 	c.files = lab.Must(keys.NewFiles(keys.Paths{CA: ca, Certificate: cert, Key: key},
 		keys.FilesOptions{Poll: 200 * time.Millisecond}))
 	c.listen(c.peers(behindNginx))
 	if behindNginx {
-		c.front, c.back = newSecret(t, swaps, issueServer), newSecret(t, swaps, issueGateway)
+		c.front, c.back = newSecret(t, issueServer), newSecret(t, issueGateway)
 		c.front.write(issuer, trusts...)
 		c.back.write(issuer, trusts...)
 		opts := lab.GatewayOptions{Upstream: c.addr}
@@ -71,7 +64,7 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 
 // peers identifies runtimes by their connections, or by the header of nginx.
 func (c *controlPlane) peers(behindNginx bool) listener.Peers {
-	roots := httpmtlsRoots(c.files)
+	roots := keys.Roots(c.files)
 	if !behindNginx {
 		return listener.FromTLSWithRoots(roots, listener.PeerOptions{})
 	}
@@ -94,24 +87,8 @@ func (c *controlPlane) listen(peers listener.Peers) {
 }
 
 func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !d.Event.Resync {
-		c.handled[d.Event.Watched.Name] = time.Now()
-	}
+	c.arrivals.Delivered(d, 1, nil)
 	return nil
-}
-
-// late returns the objects that were not handled after the given times.
-func (c *controlPlane) late(written map[string]time.Time) (late []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for object, at := range written {
-		if c.handled[object].Before(at) {
-			late = append(late, object)
-		}
-	}
-	return late
 }
 
 func (c *controlPlane) secrets() []*secret {
@@ -143,10 +120,6 @@ func (c *controlPlane) awaitWritten() {
 	}
 }
 
-func httpmtlsRoots(files *keys.Files) func() *x509.CertPool {
-	return func() *x509.CertPool { return files.Status().Material.Roots }
-}
-
 func fingerprintOf(leaf *testpki.Leaf) string {
 	sum := sha256.Sum256(leaf.TLS.Leaf.Raw)
 	return hex.EncodeToString(sum[:])
@@ -162,12 +135,12 @@ type runtimeAgent struct {
 }
 
 func startAgent(
-	t *testing.T, id string, swaps bool, controlPlane string, env map[string]string, issuer *testpki.CA,
+	t *testing.T, id, controlPlane string, env map[string]string, issuer *testpki.CA,
 	trusts ...*testpki.CA,
 ) *runtimeAgent {
 	t.Helper()
 	a := &runtimeAgent{t: t, id: core.RuntimeID(id)}
-	a.secret = newSecret(t, swaps, func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
+	a.secret = newSecret(t, func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 		opts.DNSNames, opts.IPs = []string{id + ".example.com"}, []net.IP{net.IPv4(127, 0, 0, 1)}
 		opts.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 		return ca.Client(id, opts)
@@ -207,52 +180,21 @@ func (a *runtimeAgent) reviewed() float64 {
 
 // secret is key material in files, as one end of a connection mounts it.
 type secret struct {
-	t     *testing.T
-	dir   string
-	issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error)
-	// swaps means that the files change all at once, as a kubelet changes a volume; else each is
-	// renamed into its place, one after the other.
-	swaps  bool
+	t      *testing.T
+	issue  func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error)
 	volume *testpki.Volume
 	// leaf is the last valid one.
 	leaf *testpki.Leaf
 }
 
-func newSecret(
-	t *testing.T, swaps bool, issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error),
-) *secret {
+func newSecret(t *testing.T, issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error)) *secret {
 	t.Helper()
-	dir := t.TempDir()
-	return &secret{t: t, dir: dir, issue: issue, swaps: swaps, volume: testpki.NewVolume(dir)}
+	return &secret{t: t, issue: issue, volume: testpki.NewVolume(t.TempDir())}
 }
 
 // write replaces all with a new leaf of issuer, and a bundle.
 func (s *secret) write(issuer *testpki.CA, trusts ...*testpki.CA) {
 	s.t.Helper()
 	s.leaf = lab.Must(s.issue(issuer, testpki.Options{}))
-	s.replace(testpki.Files(s.leaf, trusts...))
-}
-
-func (s *secret) replace(files map[string][]byte) {
-	s.t.Helper()
-	if s.swaps {
-		if err := s.volume.Write(files); err != nil {
-			s.t.Fatal(err)
-		}
-		return
-	}
-	for name, content := range files {
-		rename(s.t, filepath.Join(s.dir, name), content)
-	}
-}
-
-// rename replaces a file in one step.
-func rename(t *testing.T, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path+".next", content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".next", path); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(s.t, s.volume.Write(testpki.Files(s.leaf, trusts...)))
 }

@@ -52,8 +52,7 @@ func (a authorities) serverTLS() *tls.Config {
 	}
 }
 
-// operator is one manager. Three listeners feed its queue. SAN pinning reads a cache in memory:
-// test/controlplane/operator has that of a real API server.
+// operator is one manager. Three listeners feed its queue. SAN pinning reads a cache in memory.
 type operator struct {
 	cache    *controllerruntimetest.Cache
 	runtimes *controllerruntime.Runtimes

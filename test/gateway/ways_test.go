@@ -156,9 +156,6 @@ func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 	}}
 }
 
-// leafOf returns the key pair of a leaf.
-func leafOf(leaf *testpki.Leaf, err error) *tls.Certificate { return new(lab.Must(leaf, err).TLS) }
-
 // runtime returns the good certificate of a runtime.
 func (n *network) runtime(name string, domains ...string) *tls.Certificate {
 	return n.with(name, testpki.Options{DNSNames: domains})
@@ -166,7 +163,7 @@ func (n *network) runtime(name string, domains ...string) *tls.Certificate {
 
 // with returns a certificate of the CA of the runtimes.
 func (n *network) with(name string, opts testpki.Options) *tls.Certificate {
-	return leafOf(n.ca.runtimes.Client(name, opts))
+	return new(lab.Must(n.ca.runtimes.Client(name, opts)).TLS)
 }
 
 // headerOf returns the header that the gateway writes for a client.

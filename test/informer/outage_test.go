@@ -2,7 +2,6 @@ package informer
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -10,10 +9,7 @@ import (
 	"testing"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -97,28 +93,6 @@ func TestOutages(t *testing.T) {
 	if n := s.failed("unreachable"); n == 0 {
 		t.Error("no failure is counted as unreachable")
 	}
-}
-
-// define creates a definition, and returns when it is served.
-func define(t *testing.T, c client.Client, crd *apiextensionsv1.CustomResourceDefinition) {
-	t.Helper()
-	lab.Eventually(t, patience, "the definition is stored, and an earlier one is gone", func() bool {
-		err := c.Create(t.Context(), crd)
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	t.Cleanup(func() {
-		err := c.Delete(context.WithoutCancel(t.Context()), crd)
-		if client.IgnoreNotFound(err) != nil {
-			t.Error(err)
-		}
-	})
-	probe := widget("Gadget", "none", nil, 0)
-	lab.Eventually(t, patience, "the definition is served", func() bool {
-		return client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(probe), probe)) == nil
-	})
 }
 
 // faulty is the API server, behind a relay that can cut the connections of the source.

@@ -28,8 +28,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-const manager core.Manager = "kyma"
-
 const (
 	group    = "informer.example.com"
 	patience = 3 * time.Minute
@@ -61,20 +59,13 @@ type scene struct {
 // newScene starts a source for all namespaces.
 func newScene(t testing.TB, config *rest.Config, watches ...watch.Watch) *scene {
 	t.Helper()
-	return newSceneWith(t, config, informer.Options{}, watches...)
-}
-
-func newSceneWith(t testing.TB, config *rest.Config, opts informer.Options, watches ...watch.Watch) *scene {
-	t.Helper()
 	s := &scene{t: t, resyncs: map[core.Manager]int{}, failures: map[string]int{}}
-	opts.Hooks = informer.Hooks{
-		Failed: func(_ core.Manager, reason string) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.failures[reason]++
-		},
-	}
-	s.source = lab.Must(informer.New(config, core.AcceptorFunc(s.accept), watches, opts))
+	hooks := informer.Hooks{Failed: func(_ core.Manager, reason string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.failures[reason]++
+	}}
+	s.source = lab.Must(informer.New(config, core.AcceptorFunc(s.accept), watches, informer.Options{Hooks: hooks}))
 	lab.Run(t, "source", s.source.Start)
 	return s
 }

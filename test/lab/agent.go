@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,23 +14,19 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // patience bounds each wait of the laboratory, also on a busy machine.
 const patience = 3 * time.Minute
 
-// SourcesEnv is an environment variable that make test sets to a hash of the sources that tests
-// compile. A test that reads it makes it a part of the key of go test's cache. That cache does not
-// see these sources, and would return a result from before a change.
-const SourcesEnv = "RUNTIME_WATCHER_SOURCES"
-
 // Build compiles a command of the repository once per test process, and returns the path of the
 // binary.
 func Build(t testing.TB, command string) string {
 	t.Helper()
-	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) { return compile(command) }))
+	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) {
+		return machine.Build(context.Background(), command, "test", os.TempDir()) // For all tests.
+	}))
 	build, _ := stored.(func() (string, error)) // Nothing else is stored.
 	path, err := build()
 	NoError(t, err)
@@ -40,28 +34,6 @@ func Build(t testing.TB, command string) string {
 }
 
 var builds sync.Map // One binary serves all tests of a process.
-
-func compile(command string) (string, error) {
-	_ = os.Getenv(SourcesEnv)
-	path := filepath.Join(test.Root(), "bin", "test", filepath.Base(command))
-	// The go command writes a program anew only if that is out of date. Two at a time would both write it, the second one
-	// while tests of the first run it.
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", err
-	}
-	unlock, err := program.Lock(context.Background(), path+".lock", func() {})
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	cmd := exec.Command("go", "build", "-o", path, ".") // Shared by all tests, bound to none.
-	cmd.Dir = filepath.Join(test.Root(), command)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w: %s", command, err, out)
-	}
-	return path, nil
-}
 
 // Agent is a real agent process.
 type Agent struct {
@@ -75,8 +47,6 @@ type Agent struct {
 type AgentOptions struct {
 	// Env is added to the environment that today's deployments set.
 	Env map[string]string
-	// Binary is the path of the agent. Default: built as `go build` does.
-	Binary string
 }
 
 // StartAgent runs the agent with the key material of volume and returns when it is ready. The test
@@ -94,11 +64,8 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 	for name, value := range opts.Env {
 		env = append(env, name+"="+value)
 	}
-	if opts.Binary == "" {
-		opts.Binary = Build(t, "cmd/agent")
-	}
 	a := &Agent{
-		Process:     NewProcess(t, "agent", opts.Binary, env),
+		Process:     NewProcess(t, "agent", Build(t, "cmd/agent"), env),
 		WebhookPort: webhook, MetricsPort: metrics, Volume: volume,
 	}
 	a.Restart()
@@ -129,9 +96,15 @@ func (a *Agent) AwaitReady() {
 // `manager="kyma"`.
 func (a *Agent) Metric(name string, labels ...string) float64 {
 	a.t.Helper()
+	return Sum(a.Scrape(), name, labels...)
+}
+
+// Scrape returns the agent's metrics.
+func (a *Agent) Scrape() []byte {
+	a.t.Helper()
 	text, err := a.get("/metrics")
 	NoError(a.t, err)
-	return Sum(text, name, labels...)
+	return text
 }
 
 // Sum adds the values of a metric in a text of the exposition format, over all series that have
@@ -165,10 +138,11 @@ func (a *Agent) get(path string) ([]byte, error) {
 
 // Get returns the body of an answer with status 200.
 func Get(ctx context.Context, url string) ([]byte, error) {
-	return getWith(ctx, new(http.Client), url)
+	return GetWith(ctx, new(http.Client), url)
 }
 
-func getWith(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+// GetWith is [Get] with a client.
+func GetWith(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)

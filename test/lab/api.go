@@ -38,3 +38,15 @@ func (a *API) Do(t testing.TB, method, path, contentType, body string) (status i
 	NoError(t, err)
 	return response.StatusCode, answer
 }
+
+// ScrapeAPIServer returns the metrics of an API server, in the exposition format.
+func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
+	t.Helper()
+	api := NewAPI(t, plane)
+	defer api.client.CloseIdleConnections()
+	status, text := api.Do(t, http.MethodGet, "/metrics", "", "")
+	if status != http.StatusOK {
+		t.Fatalf("metrics: %d: %s", status, text)
+	}
+	return text
+}

@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"text/template"
-	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
@@ -36,29 +35,20 @@ type GatewayOptions struct {
 	// UpstreamCertificate and UpstreamKey are the gateway's own client certificate for mTLS to the
 	// listener, and UpstreamCA the bundle for the listener's. Default: plain HTTP.
 	UpstreamCertificate, UpstreamKey, UpstreamCA string
-	// UpstreamName is the name in the listener's certificate. Default: "localhost".
-	UpstreamName string
 	// Bind is the address from which the gateway connects to the listener. By default the system
 	// chooses it.
 	Bind string
 }
 
-func (o GatewayOptions) withDefaults() GatewayOptions {
-	if o.UpstreamName == "" {
-		o.UpstreamName = "localhost"
-	}
-	return o
-}
-
 // Nginx is a gateway that runs as a child process.
 type Nginx struct {
+	*machine.Process
+
 	// Addr is where runtimes connect.
 	Addr string
 
-	t    testing.TB
-	cmd  *exec.Cmd
-	done chan struct{}
-	log  string
+	t   testing.TB
+	log string
 }
 
 // RequireNginx returns where nginx and its modules are. Where they are missing it skips the test, and
@@ -100,30 +90,17 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 	t.Helper()
 	binary, modules := RequireNginx(t)
 	prefix := t.TempDir()
-	n := &Nginx{
-		Addr: Address(FreePort(t)), t: t, done: make(chan struct{}),
-		log: filepath.Join(prefix, "error.log"),
-	}
-	if err := configureNginx(prefix, nginxSettings{
-		GatewayOptions: opts.withDefaults(), Listen: n.Addr, Modules: modules,
-		Root: os.Getuid() == 0,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	n := &Nginx{Addr: Address(FreePort(t)), t: t, log: filepath.Join(prefix, "error.log")}
+	NoError(t, configureNginx(prefix, nginxSettings{GatewayOptions: opts, Listen: n.Addr, Modules: modules, Root: os.Getuid() == 0}))
 	out, err := os.Create(n.log)
 	NoError(t, err)
 	defer out.Close() // The child has its own descriptor.
-	// Its life is that of the test's cleanup, which still needs it when the test's context has
-	// ended.
-	n.cmd = exec.Command(binary, "-p", prefix, "-c", filepath.Join(prefix, "nginx.conf"), "-e", "stderr")
-	n.cmd.Stdout, n.cmd.Stderr = out, out
-	n.cmd.SysProcAttr = machine.OwnGroupEnding(syscall.SIGTERM)
-	NoError(t, n.cmd.Start())
-	go func() {
-		defer close(n.done)
-		_ = n.cmd.Wait() // ProcessState has the result.
-	}()
-	t.Cleanup(n.stop)
+	cmd := exec.Command(binary, "-p", prefix, "-c", filepath.Join(prefix, "nginx.conf"), "-e", "stderr")
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = machine.OwnGroupEnding(syscall.SIGTERM) // Its workers would outlive a kill.
+	n.Process, err = machine.Follow(cmd)
+	NoError(t, err)
+	t.Cleanup(n.end)
 	n.awaitAccepting()
 	return n
 }
@@ -131,10 +108,8 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 func (n *Nginx) awaitAccepting() {
 	n.t.Helper()
 	Eventually(n.t, patience, "nginx accepts connections", func() bool {
-		select {
-		case <-n.done:
-			n.t.Fatalf("nginx ended: %s\n%s", n.cmd.ProcessState, n.Log())
-		default:
+		if !n.Running() {
+			n.t.Fatalf("nginx ended: %s\n%s", n.State(), n.text())
 		}
 		conn, err := new(net.Dialer).DialContext(n.t.Context(), "tcp", n.Addr)
 		if err != nil {
@@ -149,7 +124,7 @@ func (n *Nginx) awaitAccepting() {
 // end with their requests. It does not wait for that. A broken file is logged, and changes nothing.
 func (n *Nginx) Reload() {
 	n.t.Helper()
-	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+	if err := n.Signal(syscall.SIGHUP); err != nil {
 		n.t.Errorf("reload of nginx: %v", err)
 	}
 }
@@ -176,31 +151,21 @@ func (n *Nginx) serial() (serial string) {
 	return serial
 }
 
-// Log returns the end of the log of nginx.
-func (n *Nginx) Log() string {
+// text is the end of the log.
+func (n *Nginx) text() string {
 	text, err := os.ReadFile(n.log)
 	if err != nil {
 		return err.Error()
 	}
-	const most = 20_000
-	if len(text) > most {
-		text = text[len(text)-most:]
-	}
-	return string(text)
+	return machine.Tail(string(text), 200)
 }
 
-// stop ends nginx at once, workers included, and shows its log where the test has failed.
-func (n *Nginx) stop() {
-	const grace = 5 * time.Second
-	_ = n.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
-	select {
-	case <-n.done:
-	case <-time.After(grace):
-		_ = syscall.Kill(-n.cmd.Process.Pid, syscall.SIGKILL) // The group that was made for it.
-		<-n.done
-	}
+// end ends nginx at once, workers included, and shows its log where the test has failed.
+func (n *Nginx) end() {
+	n.Stop()
+	_ = syscall.Kill(-n.Pid(), syscall.SIGKILL) // Workers that have not ended: the group was made for it.
 	if n.t.Failed() {
-		n.t.Logf("log of nginx:\n%s", n.Log())
+		n.t.Logf("log of nginx:\n%s", n.text())
 	}
 }
 

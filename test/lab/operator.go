@@ -94,21 +94,12 @@ func (o *Operator) setUp(
 	if err != nil {
 		return err
 	}
-	opts.Listener.TLS = keys.ServerTLSConfig(material)
-	events, source, err := controllerruntime.RegisterListenerComponent(o.Addr, component,
-		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
-		controllerruntime.EnqueueByRuntime(runtimes),
-		controllerruntime.ComponentOptions{
+	source, err := controllerruntime.SetUpListener(mgr, o.Addr, component, controllerruntime.MutualTLS(material),
+		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
 			Listener: opts.Listener,
-			Source: controllerruntime.SourceOptions{
-				Elected: mgr.Elected(),
-				Handled: func(d core.Delivery, _ int, _ error) { o.delivered(d) },
-			},
+			Source:   controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, _ error) { o.delivered(d) }},
 		})
 	if err != nil {
-		return err
-	}
-	if err := mgr.Add(events); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named(component).WatchesRawSource(source).

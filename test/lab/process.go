@@ -64,14 +64,7 @@ func (p *Process) cleanup() {
 }
 
 // Log returns the end of the log of the program.
-func (p *Process) Log() string {
-	text := p.FullLog()
-	const most = 20_000
-	if len(text) > most {
-		text = text[len(text)-most:]
-	}
-	return text
-}
+func (p *Process) Log() string { return machine.Tail(p.FullLog(), 200) }
 
 // FullLog returns the log of the program.
 func (p *Process) FullLog() string {

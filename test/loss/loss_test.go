@@ -67,6 +67,9 @@ func TestTheSuiteCanFail(t *testing.T) {
 // playSeeds plays the schedules of the seeds.
 func playSeeds(t *testing.T, with setup) []result {
 	t.Helper()
+	if *parallel {
+		t.Parallel()
+	}
 	plane, pki := newWorld(t)
 	all := make([]result, *seeds)
 	t.Run("seeds", func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -44,6 +45,10 @@ var errFailed = errors.New("tests failed")
 
 // runTests returns an error when a test failed, or when a goroutine or a process is left.
 func runTests(m *testing.M) error {
+	// TestLateCommitsAreSeen waits for a minute, and computes little.
+	if err := flag.Set("test.parallel", "3"); err != nil {
+		return err
+	}
 	if lab.RunTests(m) != 0 {
 		return errFailed
 	}

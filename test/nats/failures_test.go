@@ -3,8 +3,6 @@ package nats_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
 	"testing"
 	"time"
 
@@ -13,19 +11,14 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-func runtimeNumber(n int) core.RuntimeID { return core.RuntimeID(fmt.Sprintf("runtime-%d", n)) }
+// sender is the runtime of the tests without an attack.
+const sender core.RuntimeID = "runtime-0"
 
-func users(runtimes int) []natsjetstream.User {
-	all := []natsjetstream.User{lab.OperatorUser(manager)}
-	for n := range runtimes {
-		all = append(all, lab.RuntimeUser(runtimeNumber(n), manager))
-	}
-	return all
+func users() []natsjetstream.User {
+	return []natsjetstream.User{lab.OperatorUser(manager), lab.RuntimeUser(sender, manager)}
 }
 
 // TestRepeatedAttemptIsStoredOnce stops the server after it has a message, so that the result is
@@ -34,10 +27,10 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 	t.Parallel()
 	for name, p := range lab.NATSServers(t) {
 		t.Run(name, func(t *testing.T) {
-			b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, users(1)...)
+			b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, users()...)
 			stream := lab.Must(lab.Must(jetstream.New(b.Operator(manager))).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
-			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
-			batch := batchOf(runtimeNumber(0), "object")
+			f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1})
+			batch := batchOf(sender, "object")
 			b.Nodes[0].Freeze()
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
@@ -51,46 +44,10 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 	}
 }
 
-// TestLostMessagesLeadToResync lets stored messages expire, because an administrator of NATS gave the
-// stream a maximum age. The fleet misses their numbers.
-func TestLostMessagesLeadToResync(t *testing.T) {
-	t.Parallel()
-	b := lab.StartBroker(t, lab.BrokerOptions{}, append(users(1), natsjetstream.User{
-		Name: "admin.example.com", Publish: []string{">"}, Subscribe: []string{">"},
-	})...)
-	watched := lab.Must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
-	f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
-	send := func(number uint64) {
-		t.Helper()
-		batch := batchOf(runtimeNumber(0), "object")
-		batch.Events[0].Sequence, batch.Events[0].ID = number, strconv.FormatUint(number, 10)
-		mustForward(t, f, batch)
-	}
-	var first, later lab.Arrivals
-	stop := consume(t, b.Operator(manager), &first, natsjetstream.Options{Fleet: watched})
-	send(1)
-	eventually(t, "the first event arrives", func() bool { return first.Total() > 0 })
-	stop()
-	send(2)
-	admin := lab.Must(b.Dial(lab.Must(b.CA.Client("admin", testpki.Options{DNSNames: []string{"admin.example.com"}}))))
-	defer admin.Close()
-	js := lab.Must(jetstream.New(admin))
-	config := natsjetstream.StreamConfig(manager)
-	stream := lab.Must(js.Stream(t.Context(), config.Name))
-	expiring := config
-	expiring.MaxAge, expiring.Duplicates = 100*time.Millisecond, 100*time.Millisecond
-	lab.Must(js.UpdateStream(t.Context(), expiring))
-	awaitMessages(t, stream, 0)
-	lab.Must(js.UpdateStream(t.Context(), config))
-	consume(t, b.Operator(manager), &later, natsjetstream.Options{Fleet: watched})
-	send(3)
-	eventually(t, "the operator gets a resync", func() bool { return later.Resynced(of(runtimeNumber(0), "")) })
-}
-
 // A consumer is not ready while its only server stands still, and ready again afterwards.
 func TestFrozenServerIsNotReady(t *testing.T) {
 	t.Parallel()
-	b := lab.StartBroker(t, lab.BrokerOptions{}, users(1)...)
+	b := lab.StartBroker(t, lab.BrokerOptions{}, users()...)
 	c := lab.Must(natsjetstream.NewConsumer(b.Operator(manager, nats.PingInterval(time.Second)), pinning(),
 		map[core.Manager]core.Handler{manager: taking(new(lab.Arrivals))}, natsjetstream.Options{Peer: lab.MappedPeer}))
 	lab.Run(t, "consumer", c.Start)

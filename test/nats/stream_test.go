@@ -27,7 +27,7 @@ func TestReleaseChangesTheStream(t *testing.T) {
 		for nodes := 1; nodes <= 3; nodes += 2 {
 			t.Run(fmt.Sprintf("%s/%d", name, nodes), func(t *testing.T) {
 				t.Parallel()
-				testReleaseChangesTheStream(t, lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: nodes}, users(1)...))
+				testReleaseChangesTheStream(t, lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: nodes}, users()...))
 			})
 		}
 	}
@@ -37,10 +37,10 @@ func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	t.Helper()
 	conn, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
 	eventually(t, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
-	f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
+	f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1})
 	const stored = 20
 	for n := range stored {
-		mustForward(t, f, batchOf(runtimeNumber(0), fmt.Sprintf("object-%d", n)))
+		mustForward(t, f, batchOf(sender, fmt.Sprintf("object-%d", n)))
 	}
 	changed := config
 	const less = 64 << 20
@@ -91,13 +91,13 @@ func TestHeartbeatsInACluster(t *testing.T) {
 	for name, p := range lab.NATSServers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users(1)...)
+			b := lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users()...)
 			// A client leaves a server that does not answer two pings.
 			soon := nats.PingInterval(2 * time.Second)
 			conn, config := b.Operator(manager, soon), natsjetstream.StreamConfig(manager)
 			config.Replicas = len(b.Nodes)
 			eventually(t, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
-			f := b.Forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1}, soon)
+			f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1}, soon)
 			for n := range 10 {
 				mustForward(t, f, core.Batch{Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: strconv.Itoa(n), Number: uint64(n + 1)}})
 			}
@@ -115,8 +115,8 @@ func TestHeartbeatsInACluster(t *testing.T) {
 			})]
 			frozen.Freeze()
 			lab.Eventually(t, 3*time.Minute, "an event arrives past the frozen server", func() bool {
-				_ = f.Forward(t.Context(), manager, batchOf(runtimeNumber(0), "object"))
-				return arrivals.Count(of(runtimeNumber(0), "object")) > 0
+				_ = f.Forward(t.Context(), manager, batchOf(sender, "object"))
+				return arrivals.Count(of(sender, "object")) > 0
 			})
 			frozen.Thaw()
 			stop()

@@ -9,10 +9,9 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -29,8 +28,15 @@ import (
 func TestClusterLogin(t *testing.T) {
 	plane := apiserver.StartT(t, apiserver.Options{})
 	url := serveBehindFilter(t, plane.Config)
-	viewer, stranger := tokenOf(t, plane.Client, "viewer"), tokenOf(t, plane.Client, "stranger")
-	allow(t, plane.Client, "viewer")
+	viewer := account(t, plane, "viewer", &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "fleet-viewer"},
+		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/fleet"}, Verbs: []string{"get"}}},
+	}, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "fleet-viewer"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "fleet-viewer"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "viewer"}},
+	})
+	stranger := account(t, plane, "stranger")
 	lab.Eventually(t, patience, "the role is in force", func() bool {
 		return loginAnswer(t, url, viewer).StatusCode == http.StatusOK
 	})
@@ -61,35 +67,11 @@ func serveBehindFilter(t *testing.T, config *rest.Config) (url string) {
 	return server.URL + "/fleet"
 }
 
-func tokenOf(t *testing.T, cluster client.Client, name string) string {
+// account creates a service account, and returns its token.
+func account(t *testing.T, plane *apiserver.ControlPlane, name string, others ...client.Object) string {
 	t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	create(t, cluster, account)
-	request := &authenticationv1.TokenRequest{}
-	if err := cluster.SubResource("token").Create(t.Context(), account, request); err != nil {
-		t.Fatal(err)
-	}
-	return request.Status.Token
-}
-
-func allow(t *testing.T, cluster client.Client, account string) {
-	t.Helper()
-	create(t, cluster, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "fleet-viewer"},
-		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/fleet"}, Verbs: []string{"get"}}},
-	})
-	create(t, cluster, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "fleet-viewer"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "fleet-viewer"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: account}},
-	})
-}
-
-func create(t *testing.T, cluster client.Client, object client.Object) {
-	t.Helper()
-	if err := cluster.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	key := types.NamespacedName{Namespace: "default", Name: name}
+	return string(lab.Must(lab.Account(t.Context(), plane.Client, key, others...)))
 }
 
 func loginAnswer(t *testing.T, url, token string) *http.Response {

@@ -6,74 +6,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
-
-// The managers of the conditions.
-const (
-	guarded core.Manager = "guarded" // has the expression of a Watcher
-	bare    core.Manager = "bare"    // has the same expression without a guard
-)
-
-// larger fails for the absent size, for one of another type, and for an object without spec.
-const larger = "object.spec.size > 3"
-
-// TestConditionThatFails proves that a condition of a Watcher loses nothing where it fails, and
-// that the same condition loses writes without a guard.
-func TestConditionThatFails(t *testing.T) {
-	s := newScene(t)
-	s.register(guarded, watches(t, guarded, `
-metadata: {name: large}
-spec:
-  resourceToWatch: {group: example.com, version: v1, resource: gadgets}
-  matchConditions: [{name: larger, expression: `+larger+`}]`), admission.ConfigurationOptions{})
-	failures := s.conditionErrors()
-	s.register(bare, []watch.Watch{{
-		Name: types.NamespacedName{Namespace: "kcp-system", Name: "large"}, Manager: bare,
-		Resource:   admissionResource("example.com", "gadgets"),
-		Conditions: []watch.Condition{{Name: "larger", Expression: larger}},
-	}}, admission.ConfigurationOptions{})
-	s.taken()
-	for i, tt := range []struct {
-		spec          string
-		guarded, bare int
-	}{
-		{`"spec":{"size":4}`, 1, 1},
-		{`"spec":{"size":4.5}`, 1, 1},
-		{`"spec":{"size":3}`, 0, 0},
-		{`"spec":{"size":2.5}`, 0, 0},
-		{`"spec":{"size":"large"}`, 1, 0},
-		{`"spec":{"size":null}`, 1, 0},
-		{`"spec":{}`, 1, 0},
-		{`"spec":null`, 1, 0},
-		{`"data":1`, 1, 0},
-	} {
-		create(namespaced("example.com", "gadgets", ""),
-			fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Gadget","metadata":{"name":"size-%d"},%s}`, i, tt.spec))(s)
-		events, _ := s.taken()
-		if len(events[guarded]) != tt.guarded || len(events[bare]) != tt.bare {
-			t.Errorf("%s: %d events with a guard and %d without, want %d and %d",
-				tt.spec, len(events[guarded]), len(events[bare]), tt.guarded, tt.bare)
-		}
-	}
-	// A condition also decides about scale.
-	patch(namespaced("example.com", "gadgets", "size-0")+"/scale", `{"spec":{"replicas":1}}`)(s)
-	if events, _ := s.taken(); len(events[guarded]) != 1 || len(events[bare]) != 0 {
-		t.Errorf("scale: events %v, want one with a guard", events)
-	}
-	lost := s.conditionErrors() - failures
-	if want := 6.0; lost != want { // Five creations and one scale, of bare.
-		t.Errorf("%v evaluations failed, want %v", lost, want)
-	}
-	t.Logf("without a guard, %v of 10 writes were lost in silence; with a guard, none", lost)
-}
 
 // TestExpensiveConditions evaluates the most expensive conditions that a Watcher may have, for
 // objects of 1 MiB.
@@ -81,7 +17,7 @@ func TestExpensiveConditions(t *testing.T) {
 	s := newScene(t)
 	before := s.conditionErrors()
 	times := func(text, join string) string { return strings.Repeat(text+join, 950/(len(text)+len(join))) + "true" }
-	s.register(guarded, watches(t, guarded, fmt.Sprintf(`
+	s.register(selected, watches(t, selected, fmt.Sprintf(`
 metadata: {name: expensive}
 spec:
   resourceToWatch: {group: example.com, version: v1, resource: gadgets}
@@ -101,7 +37,7 @@ spec:
 	s.taken()
 	patch(namespaced("example.com", "gadgets", "huge"), `{"spec":{"more":1}}`)(s)
 	events, _ := s.taken()
-	if diff := cmp.Diff([]string{"UPDATE Gadget.v1.example.com default/huge"}, events[guarded]); diff != "" {
+	if diff := cmp.Diff([]string{"UPDATE Gadget.v1.example.com default/huge"}, events[selected]); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	if failed := s.conditionErrors() - before; failed != 0 {
@@ -156,30 +92,6 @@ spec:
 		if got := strings.Join(events[selected], ", "); got != step.events {
 			t.Errorf("%s: events %q, want %q", step.name, got, step.events)
 		}
-	}
-}
-
-// TestUnknownSubresourcesAreTolerated: an API server accepts a rule for a subresource that does not
-// exist, so scale can be in every configuration.
-func TestUnknownSubresourcesAreTolerated(t *testing.T) {
-	s := newScene(t)
-	s.register(selected, watches(t, selected, `
-metadata: {name: plants}
-spec: {resourceToWatch: {group: example.com, version: v1, resource: plants}}
----
-metadata: {name: missing}
-spec: {resourceToWatch: {group: missing.example.com, version: v1, resource: missing}}`), admission.ConfigurationOptions{})
-	var stored admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := s.plane.Client.Get(t.Context(), types.NamespacedName{Name: string(selected)}, &stored); err != nil {
-		t.Fatal(err)
-	}
-	var resources []string
-	for _, webhook := range stored.Webhooks {
-		resources = append(resources, webhook.Rules[0].Resources...)
-	}
-	want := []string{"customresourcedefinitions", "missing", "missing/scale", "plants", "plants/scale", "leases", "leases/scale"}
-	if diff := cmp.Diff(want, resources, cmpopts.SortSlices(strings.Compare)); diff != "" {
-		t.Errorf("resources of the webhooks (-want +got):\n%s", diff)
 	}
 }
 

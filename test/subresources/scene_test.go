@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -39,6 +40,7 @@ import (
 const (
 	selected   core.Manager = "selected"   // with the match conditions of the agent, the default
 	everything core.Manager = "everything" // without
+	informed   core.Manager = "informed"   // by an informer, which sees what is committed
 )
 
 // scene is an API server that calls the handler of an agent for the watches of Watchers.
@@ -52,6 +54,7 @@ type scene struct {
 	mu     sync.Mutex
 	called map[core.Manager]int
 	events map[core.Manager][]string
+	seen   []string // by an informer
 }
 
 func newScene(t testing.TB) *scene {
@@ -139,13 +142,46 @@ func (s *scene) accept(manager core.Manager, event core.WatchEvent) core.Outcome
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if event.Resync {
-		s.events[manager] = append(s.events[manager], "resync")
+		s.events[manager] = append(s.events[manager], "resync") // That of an informer is for its first list.
 		return core.Accepted
 	}
 	kind := event.WatchedGVK
-	s.events[manager] = append(s.events[manager], fmt.Sprintf("%s %s.%s.%s %s",
-		event.Operation, kind.Kind, kind.Version, kind.Group, event.Watched))
+	text := fmt.Sprintf("%s %s.%s.%s %s", event.Operation, kind.Kind, kind.Version, kind.Group, event.Watched)
+	if manager == informed {
+		s.seen = append(s.seen, text)
+	} else {
+		s.events[manager] = append(s.events[manager], text)
+	}
 	return core.Accepted
+}
+
+// inform watches what an informer can: no subresources. It returns when all watches are established.
+func (s *scene) inform(watches []watch.Watch) {
+	s.t.Helper()
+	watches = slices.DeleteFunc(watches, func(w watch.Watch) bool { return strings.Contains(w.Resource.Resource, "/") })
+	source := lab.Must(informer.New(s.plane.Config, core.AcceptorFunc(s.accept), watches, informer.Options{}))
+	lab.Run(s.t, "informer", source.Start)
+	lab.Eventually(s.t, 3*time.Minute, "the watches are established", func() bool { return source.Ready() == nil })
+}
+
+// sees waits for the events of the informer since the last call, with commas. One that should not be
+// there fails a later call.
+func (s *scene) sees(want string) {
+	s.t.Helper()
+	var got string
+	lab.Eventually(s.t, 3*time.Minute, "the informer sees "+want, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		slices.Sort(s.seen)
+		if got = strings.Join(s.seen, ", "); len(got) < len(want) {
+			return false
+		}
+		s.seen = nil
+		return true
+	})
+	if got != want {
+		s.t.Errorf("events of the informer: %q, want %q", got, want)
+	}
 }
 
 func (s *scene) count(manager core.Manager) {

@@ -60,6 +60,8 @@ func TestTable(t *testing.T) {
 	s.register(everything, watches(t, everything, watched), admission.ConfigurationOptions{NoMatchConditions: true})
 	s.register(selected, watches(t, selected, watched), admission.ConfigurationOptions{})
 	s.registerDenial()
+	s.inform(watches(t, informed, watched))
+	otherwise := seenOtherwise()
 	var table strings.Builder
 	fmt.Fprintf(&table, "\n%-52s %10s %10s  %s\n", "WRITE", "CALLS", "WITHOUT", "EVENTS")
 	for _, step := range steps() {
@@ -75,6 +77,11 @@ func TestTable(t *testing.T) {
 					t.Errorf("events for %s: %q, want %q", manager, got, step.events)
 				}
 			}
+			seen, other := otherwise[step.name]
+			if !other {
+				seen = step.events
+			}
+			s.sees(seen)
 			if want := len(events[selected]); called[selected] != want {
 				t.Errorf("%d calls with match conditions, want %d", called[selected], want)
 			}
@@ -93,6 +100,7 @@ func TestTable(t *testing.T) {
 func steps() []step {
 	deployment, widget, gadget := namespaced("apps", "deployments", "web"), namespaced("example.com", "widgets", "w"),
 		namespaced("example.com", "gadgets", "g")
+	other := namespaced("apps", "deployments", "other")
 	plant := "/apis/example.com/v1/plants"
 	const changed = "UPDATE Deployment.v1.apps default/web"
 	changedTo := func(replicas int) string { return fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas) }
@@ -129,15 +137,20 @@ func steps() []step {
 			"", "",
 		},
 		{
-			"Deployment without the label: scale", patch(namespaced("apps", "deployments", "other")+"/scale", changedTo(2)),
+			"Deployment without the label: scale", patch(other+"/scale", changedTo(2)),
 			"UPDATE Deployment.v1.apps default/other", " (a Scale shows no labels)",
 		},
+		{"Deployment: the label added", patch(other, `{"metadata":{"labels":{"watched":"true"}}}`), "UPDATE Deployment.v1.apps default/other", ""},
+		{"Deployment: the label removed", patch(other, `{"metadata":{"labels":null}}`), "UPDATE Deployment.v1.apps default/other", ""},
 		{
 			"custom resource: create",
 			create(namespaced("example.com", "widgets", ""), object("example.com/v1", "Widget", "w", `"metadata":{"name":"%s","finalizers":["example.com/f"]},"spec":{"replicas":1}`)),
 			"CREATE Widget.v1.example.com default/w", "",
 		},
 		{"custom resource: scale", patch(widget+"/scale", changedTo(2)), "UPDATE Widget.v1.example.com default/w", ""},
+		{"custom resource: annotation", patch(widget, `{"metadata":{"annotations":{"a":"b"}}}`), "", ""},
+		{"custom resource: owner", patch(widget, owner), "UPDATE Widget.v1.example.com default/w", ""},
+		{"custom resource: status", patch(widget+"/status", `{"status":{"a":1}}`), "", ""},
 		{"custom resource: delete, held by a finalizer", remove(widget), "DELETE Widget.v1.example.com default/w", ""},
 		{
 			"custom resource: the last finalizer", patch(widget, `{"metadata":{"finalizers":null}}`),
@@ -160,6 +173,7 @@ func steps() []step {
 			"ConfigMap: create", create(ofCore("configmaps", ""), `{"metadata":{"name":"c"},"data":{"a":"b"}}`),
 			"CREATE ConfigMap.v1. default/c", "",
 		},
+		{"ConfigMap: annotation", patch(ofCore("configmaps", "c"), note), "UPDATE ConfigMap.v1. default/c", ""},
 		{
 			"ConfigMaps: delete a collection",
 			all(create(ofCore("configmaps", ""), `{"metadata":{"name":"d"}}`), request(http.MethodDelete, ofCore("configmaps", "")+"?fieldSelector=metadata.name!=kube-root-ca.crt", plainJSON, "")),
@@ -206,6 +220,29 @@ func steps() []step {
 			all(create(ofCore("serviceaccounts", ""), `{"metadata":{"name":"sa"}}`), create(ofCore("serviceaccounts", "sa")+"/token", `{"spec":{}}`)),
 			"CREATE ServiceAccount.v1. default/sa", "",
 		},
+	}
+}
+
+// seenOtherwise has the events of an informer where they are not those of the webhook: it sees what was
+// committed, with the labels, and no subresource by itself.
+//
+//nolint:misspell // Names of Kubernetes.
+func seenOtherwise() map[string]string {
+	const widget, pod = "Widget.v1.example.com default/w", "UPDATE Pod.v1. default/p"
+	return map[string]string{
+		"Deployment: rejected by another webhook":         "",
+		"Deployment without the label: scale":             "",
+		"Deployment: the label added":                     "CREATE Deployment.v1.apps default/other",
+		"Deployment: the label removed":                   "DELETE Deployment.v1.apps default/other",
+		"custom resource: delete, held by a finalizer":    "UPDATE " + widget,
+		"custom resource: the last finalizer":             "DELETE " + widget,
+		"custom resource, kind not in the Watcher: scale": "CREATE Gadget.v1.example.com default/g, UPDATE Gadget.v1.example.com default/g",
+		"Namespace: delete":                               "UPDATE Namespace.v1. /n",
+		"namespaces/finalize":                             "DELETE Namespace.v1. /n",
+		"pods/exec":                                       "",
+		"pods/binding":                                    pod,
+		"pods/eviction":                                   pod,
+		"serviceaccounts/token":                           "",
 	}
 }
 

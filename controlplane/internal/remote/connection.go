@@ -2,25 +2,16 @@ package remote
 
 import (
 	"net"
-	"sync"
+	"sync/atomic"
 )
 
 // meter counts the bytes that the connections of a runtime may still deliver.
-type meter struct {
-	mu   sync.Mutex
-	left int
-}
+type meter struct{ left atomic.Int64 }
 
-func (m *meter) refill() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.left = maxRead
-}
+func (m *meter) refill() { m.left.Store(maxRead) }
 
 func (m *meter) spend(n int) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.left -= n; m.left < 0 {
+	if m.left.Add(-int64(n)) < 0 {
 		return errLargeAnswer
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -20,16 +21,24 @@ func Content(object any) (map[string]any, error) {
 	return content, nil
 }
 
-// Apply creates an object, or corrects the fields that owner has applied. Fields of other owners
-// stay. Fields that owner has applied before, and that the object does not have, are removed. The
-// object must name its kind, and is not changed.
-func Apply(ctx context.Context, c client.Client, object *unstructured.Unstructured, owner string) error {
-	_, err := Applied(ctx, c, object, owner)
+// ApplyTyped is [Apply] for an object of a Go type, which need not name its kind.
+func ApplyTyped(
+	ctx context.Context, c client.Client, object client.Object, kind schema.GroupVersionKind, owner string,
+) error {
+	content, err := Content(object)
+	if err != nil {
+		return err
+	}
+	applied := &unstructured.Unstructured{Object: content}
+	applied.SetGroupVersionKind(kind)
+	_, err = Apply(ctx, c, applied, owner)
 	return err
 }
 
-// Applied is Apply, and returns the object as the API server has it then.
-func Applied(
+// Apply creates an object, or corrects the fields that owner has applied. Fields of other owners
+// stay. Fields that owner has applied before, and that the object does not have, are removed. The
+// object must name its kind, and is not changed. Apply returns it as the API server has it then.
+func Apply(
 	ctx context.Context, c client.Client, object *unstructured.Unstructured, owner string,
 ) (*unstructured.Unstructured, error) {
 	live := object.DeepCopy() // The client writes the response into its argument.

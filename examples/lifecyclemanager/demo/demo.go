@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,11 +13,11 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 const (
@@ -32,22 +33,15 @@ const (
 type demo struct {
 	*lab.Lab
 
-	settings
-
 	out io.Writer
 	// before are the objects of the second runtime before it was registered.
 	before []string
-}
-
-// settings are the values of the flags.
-type settings struct {
 	// slack is a factor for the time that each effect may take. Twenty doubles that of the
 	// preparation.
 	slack int
-	// faults plays another story, in which the operator is killed in each line.
-	faults bool
-	// serve waits for the user instead of a story.
-	serve bool
+	// faults plays another story, in which the operator is killed in each line. Serve waits for the
+	// user instead of a story. All plays both stories, and waits for the user then.
+	faults, serve, all bool
 }
 
 // play prepares the lab, plays the story, and ends everything. The logs of a failure stay.
@@ -58,8 +52,8 @@ func (d *demo) play(ctx context.Context) (err error) {
 		return err
 	}
 	d.Lab, err = lab.New(lab.Options{
-		Scheme: scheme, Runtimes: []string{first, second}, Replicas: d.replicas(), OperatorArgs: d.operatorArgs(),
-		Progress: func(line string) { d.printf("... %s\n  %-13s ", line, "") },
+		Scheme: scheme, Runtimes: []string{first, second}, Replicas: 2, OperatorArgs: operatorArgs(),
+		Progress: d,
 	})
 	if err != nil {
 		return err
@@ -75,13 +69,36 @@ func (d *demo) play(ctx context.Context) (err error) {
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
-	if d.serve {
-		return d.wait(ctx)
+	return d.playParts(ctx, began)
+}
+
+// playParts plays the parts of the flags. Each part begins with registered runtimes and without
+// modules.
+func (d *demo) playParts(ctx context.Context, began time.Time) error {
+	if d.all || !d.faults && !d.serve {
+		if err := d.playLines(ctx, d.story(), began); err != nil {
+			return err
+		}
 	}
-	if err := d.playLines(ctx); err != nil {
-		return err
+	if d.all || d.faults {
+		// Another replica would wait for the end of the lease of a killed one.
+		d.faults = true
+		if err := errors.Join(d.Reconfigure(ctx, 1, "-leader-elect=false"), d.renew(ctx)); err != nil {
+			return err
+		}
+		if err := d.playLines(ctx, d.storyOfFaults(), began); err != nil {
+			return err
+		}
 	}
-	return d.summary(ctx, time.Since(began))
+	if d.all {
+		if err := d.renew(ctx); err != nil {
+			return err
+		}
+	}
+	if d.all || d.serve {
+		d.wait(ctx)
+	}
+	return nil
 }
 
 // newScheme returns the kinds of all clients.
@@ -91,19 +108,10 @@ func newScheme() (*runtime.Scheme, error) {
 		certv1.AddToScheme(scheme), watcher.AddToScheme(scheme), v1beta2.AddToScheme(scheme))
 }
 
-// replicas is one if the operator is killed: another replica would wait for the end of the lease.
-func (d *demo) replicas() int {
-	if d.faults {
-		return 1
-	}
-	return 2
-}
-
 // operatorArgs shorten all waits except for those of events.
-func (d *demo) operatorArgs() []string {
+func operatorArgs() []string {
 	return []string{
 		"-poll-otherwise=3s", "-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
-		fmt.Sprintf("-leader-elect=%t", !d.faults),
 	}
 }
 
@@ -123,8 +131,7 @@ func (d *demo) prepare(ctx context.Context) error {
 	for _, stage := range stages {
 		began := time.Now()
 		d.printf("  %-13s ", stage.name)
-		limit := stage.limit * time.Duration(20+d.slack) / 20
-		limited, cancel := context.WithTimeoutCause(ctx, limit, errors.New("too slow"))
+		limited, cancel := d.limited(ctx, stage.limit)
 		err := stage.do(limited)
 		cancel()
 		if err != nil {
@@ -135,13 +142,14 @@ func (d *demo) prepare(ctx context.Context) error {
 	return nil
 }
 
-// playLines plays the story, and fails at the first effect that does not come in time.
-func (d *demo) playLines(ctx context.Context) error {
+// limited bounds a part of the preparation.
+func (d *demo) limited(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit*time.Duration(20+d.slack)/20, errors.New("too slow"))
+}
+
+// playLines plays a story, and fails at the first effect that does not come in time.
+func (d *demo) playLines(ctx context.Context, lines []line, began time.Time) error {
 	d.printf("\n"+happensFormat+effectFormat, "WHAT HAPPENS", "EFFECT", "AFTER")
-	lines := d.story()
-	if d.faults {
-		lines = d.storyOfFaults()
-	}
 	for _, l := range lines {
 		d.printf(happensFormat, l.happens)
 		took, err := d.play1(ctx, l)
@@ -150,23 +158,28 @@ func (d *demo) playLines(ctx context.Context) error {
 		}
 		d.printf(effectFormat, l.effect, fmt.Sprintf("%.2f s", took.Seconds()))
 	}
-	return nil
+	return d.summary(ctx, time.Since(began))
 }
 
 const happensFormat, effectFormat = "  %-38s ", "%-41s %6s\n"
 
 // wait prints the paths of kubeconfigs, and waits for the end.
-func (d *demo) wait(ctx context.Context) error {
+func (d *demo) wait(ctx context.Context) {
 	d.printf("\n")
 	for name, id := range map[string]string{"KCP": lab.ControlPlane, "SKR": first} {
 		d.printf("  export %s=%s\n", name, d.Runtimes[id].Kubeconfig())
 	}
 	d.printf("  # Continue with examples/lifecyclemanager/GUIDE.md. Ctrl-C ends all.\n")
 	<-ctx.Done()
-	return nil
 }
 
 func (d *demo) printf(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format, args...) }
+
+// Write implements [io.Writer], for the progress of a build.
+func (d *demo) Write(line []byte) (int, error) {
+	d.printf("... %s\n  %-13s ", bytes.TrimSpace(line), "")
+	return len(line), nil
+}
 
 func seconds(t time.Duration) string { return fmt.Sprintf("%.1f s", t.Seconds()) }
 
@@ -182,17 +195,48 @@ func (d *demo) deploy(ctx context.Context) error {
 	return d.ApplyFile(ctx, "samples/keda-watcher.yaml")
 }
 
-// register registers both runtimes, and waits for their agents. The users of the second one see
-// modules that are in beta.
+// register notes the objects of the second runtime, and registers both.
 func (d *demo) register(ctx context.Context) (err error) {
 	if d.before, err = d.Runtimes[second].Inventory(ctx); err != nil {
 		return err
 	}
+	return d.registerBoth(ctx)
+}
+
+// registerBoth returns when the agents of both runtimes are there. The users of the second one see
+// modules that are in beta.
+func (d *demo) registerBoth(ctx context.Context) error {
 	beta := map[string]string{v1beta2.BetaLabel: "true"}
 	if err := errors.Join(d.Register(ctx, first, nil), d.Register(ctx, second, beta)); err != nil {
 		return err
 	}
-	return machine.Poll(ctx, func() bool { return d.is(ctx, first, "fresh", "") && d.isFresh(ctx) })
+	return poll(ctx, func() bool { return d.is(ctx, first, "fresh", "") && d.isFresh(ctx) })
+}
+
+// poll waits until a condition holds. It asks less often as time goes by: after 5 % of the time so
+// far.
+func poll(ctx context.Context, condition func() bool) error {
+	const least, most = 20 * time.Millisecond, 200 * time.Millisecond
+	for began := time.Now(); !condition(); {
+		select {
+		case <-time.After(max(least, min(time.Since(began)/20, most))):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// renew makes both runtimes as they were before a story. It plays the garbage collector, which the
+// lab does not have: cert-manager would find the requests of former certificates.
+func (d *demo) renew(ctx context.Context) error {
+	ctx, cancel := d.limited(ctx, patience)
+	defer cancel()
+	d.Runtimes[first].Cut() // It may be cut already.
+	inNamespace := client.InNamespace("kcp-system")
+	return errors.Join(d.Plane.DeleteAllOf(ctx, &v1beta2.ModuleTemplate{}, inNamespace),
+		d.Plane.DeleteAllOf(ctx, &certv1.CertificateRequest{}, inNamespace),
+		d.Runtimes[first].Restore(), d.registerBoth(ctx))
 }
 
 // is reports whether the fleet has a runtime in a state for both controllers, for a reason or none.

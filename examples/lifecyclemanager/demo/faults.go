@@ -18,7 +18,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // storyOfFaults returns the lines of another story, in which the operator is killed in each line.
@@ -28,7 +27,7 @@ func (d *demo) storyOfFaults() []line {
 		{"runtime-2 is cut, keda is 3.0.0", "its Kyma says so", d.cutAndRelease, d.isIn(v1beta2.Error), later},
 		{"runtime-2 is back", "rolled out", d.restore, d.runs("3.0.0"), later},
 		{"the certificate of runtime-2 rotates", "its agents use the new one", d.rotate, d.hasRotated, later},
-		{"a user edits the Deployment", "corrected", d.edit, d.runs("3.0.0"), soon},
+		{"a user edits the Deployment", "corrected", d.edits(second), d.runs("3.0.0"), soon},
 		{"two users enable a module at once", "both are there", d.enableByTwo, d.runsBoth, soon},
 		{"runtime-2 is cut off, its Kyma deleted", "the Kyma waits", d.cutAndDelete, d.isIn(v1beta2.Deleting), later},
 		{"runtime-2 is back", "runtime-2 is as clean as before", d.restore, d.isClean, later},
@@ -57,7 +56,7 @@ func (d *demo) cutAndRelease(ctx context.Context) error {
 
 func (d *demo) cutAndDelete(ctx context.Context) error {
 	d.Runtimes[second].Cut()
-	return d.deleteKyma(ctx)
+	return d.Plane.Delete(ctx, kymaOf(second))
 }
 
 func (d *demo) restore(context.Context) error { return d.Runtimes[second].Restore() }
@@ -77,13 +76,13 @@ var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watche
 func (d *demo) rotate(ctx context.Context) error {
 	before, now, certificate := &corev1.Secret{}, &corev1.Secret{}, &certv1.Certificate{}
 	readErr := d.Plane.Get(ctx, identity, before)
-	_ = machine.Poll(ctx, func() bool { // Others write the Certificate, too.
+	_ = poll(ctx, func() bool { // Others write the Certificate, too.
 		_ = d.Plane.Get(ctx, identity, certificate)
 		apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
 			cmmeta.ConditionTrue, "Demo", "a new certificate is asked for")
 		return d.Plane.Status().Update(ctx, certificate) == nil
 	})
-	err := machine.Poll(ctx, func() bool {
+	err := poll(ctx, func() bool {
 		err := d.Plane.Get(ctx, identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})
@@ -98,17 +97,10 @@ func (d *demo) hasRotated(ctx context.Context) bool {
 	}
 	fleet, err := d.Fleet(ctx, second)
 	return err == nil && len(fleet) == 2 && !slices.ContainsFunc(fleet, func(f lab.Freshness) bool {
-		return len(f.Replicas) != 2 || hasOlder(f, certificate.Status.NotAfter.Time)
+		return len(f.Replicas) != 2 || slices.ContainsFunc(f.Replicas, func(r lab.Replica) bool {
+			return r.CertificateExpiry.Before(certificate.Status.NotAfter.Time)
+		})
 	})
-}
-
-func hasOlder(f lab.Freshness, than time.Time) bool {
-	for _, replica := range f.Replicas {
-		if replica.CertificateExpiry.Before(than) {
-			return true
-		}
-	}
-	return false
 }
 
 // enableByTwo applies one module for each of two users.

@@ -31,6 +31,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&d.slack, "slack", 1, "`factor` for the time that each effect may take, for a busy machine")
 	flags.BoolVar(&d.faults, "faults", false, "play a story of faults, in which the operator is killed in each line")
 	flags.BoolVar(&d.serve, "serve", false, "play no story: print kubeconfigs, and run until Ctrl-C")
+	flags.BoolVar(&d.all, "all", false, "play one story after the other, and then do as -serve")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return err

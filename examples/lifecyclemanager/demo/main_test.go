@@ -32,24 +32,6 @@ func TestMain(m *testing.M) {
 // happens, and not when.
 const busy = "-slack=120"
 
-// TestStory plays the story to its end.
-func TestStory(t *testing.T) { play(t, busy) }
-
-// TestFaults plays the story with all faults, and the operator is killed in each line.
-func TestFaults(t *testing.T) { play(t, busy, "-faults") }
-
-func play(t *testing.T, args ...string) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs real API servers, which -short leaves out")
-	}
-	var out bytes.Buffer
-	if err := run(t.Context(), args, &out, os.Stderr); err != nil {
-		t.Fatalf("%v\n%s", err, &out)
-	}
-	t.Logf("\n%s", &out)
-}
-
 // TestInterrupt wants the exit code of a shell after Ctrl-C. TestGuide interrupts the demo.
 func TestInterrupt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,18 +41,12 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// limits are those of the guide, in seconds.
-var limits = regexp.MustCompile(`(timeout[= ])\d+`)
-
-// TestGuide runs each command of the guide, in its order, while the demo serves. Then Ctrl-C ends the
-// demo, and nothing may be left.
-func TestGuide(t *testing.T) {
+// TestStory plays the story to its end, and then that of the faults, in which the operator is killed
+// in each line. While the demo serves, it runs each command of the guide, in its order. Then Ctrl-C
+// ends the demo, and nothing may be left.
+func TestStory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
-	}
-	guide, err := os.ReadFile("../GUIDE.md")
-	if err != nil {
-		t.Fatal(err)
 	}
 	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
 	if err != nil {
@@ -81,7 +57,7 @@ func TestGuide(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	demo := exec.Command(self, "-serve", busy) // The signal ends it.
+	demo := exec.Command(self, "-all", busy) // The signal ends it.
 	demo.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+dir)
 	demo.Stderr, demo.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Setsid: true}
 	out, err := demo.StdoutPipe()
@@ -93,25 +69,18 @@ func TestGuide(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = demo.Process.Kill() }) // It has ended, unless the test fails.
 	env := append(os.Environ(), "PATH="+assets+":"+os.Getenv("PATH"))
-	for lines := bufio.NewScanner(out); lines.Scan() && !strings.Contains(lines.Text(), "GUIDE.md"); {
+	serves := false
+	for lines := bufio.NewScanner(out); !serves && lines.Scan(); {
+		t.Log(lines.Text())
 		if variable, ok := strings.CutPrefix(lines.Text(), "  export "); ok {
 			env = append(env, variable)
 		}
+		serves = strings.Contains(lines.Text(), "GUIDE.md")
 	}
-	blocks := strings.Split(string(guide), "```sh\n")[1:]
-	for _, block := range blocks {
-		block, _, _ = strings.Cut(block, "```")
-		block = limits.ReplaceAllString(block, "${1}900") // A busy machine takes longer.
-		shell := exec.CommandContext(t.Context(), "bash", "-euxo", "pipefail", "-c", block)
-		shell.Env, shell.Dir = env, "../../.."
-		if said, err := shell.CombinedOutput(); err != nil {
-			t.Errorf("%v:\n%s", err, said)
-			break
-		}
+	if !serves {
+		t.Fatalf("the demo ends before it serves: %v", demo.Wait())
 	}
-	if len(blocks) < 5 {
-		t.Errorf("the guide has %d blocks of commands", len(blocks))
-	}
+	t.Run("guide", func(t *testing.T) { follow(t, env) })
 	if all := rig.Session(t, demo.Process.Pid); len(all) < 10 {
 		t.Errorf("processes %v, want all of the demo: this test could not fail", all)
 	}
@@ -127,6 +96,31 @@ func TestGuide(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("files %v are left: %v", left, err)
+	}
+}
+
+// limits are those of the guide, in seconds.
+var limits = regexp.MustCompile(`(timeout[= ])\d+`)
+
+// follow runs each command of the guide.
+func follow(t *testing.T, env []string) {
+	t.Helper()
+	guide, err := os.ReadFile("../GUIDE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(guide), "```sh\n")[1:]
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		block = limits.ReplaceAllString(block, "${1}900") // A busy machine takes longer.
+		shell := exec.CommandContext(t.Context(), "bash", "-euxo", "pipefail", "-c", block)
+		shell.Env, shell.Dir = env, "../../.."
+		if said, err := shell.CombinedOutput(); err != nil {
+			t.Fatalf("%v:\n%s", err, said)
+		}
+	}
+	if len(blocks) < 5 {
+		t.Errorf("the guide has %d blocks of commands", len(blocks))
 	}
 }
 

@@ -123,11 +123,11 @@ func (d *measurement) registerAll(ctx context.Context) error {
 		}
 	}
 	for _, id := range d.ids {
-		if err := machine.Poll(ctx, func() bool { return d.setModules(ctx, id, lm.Module{Name: "keda"}) == nil }); err != nil {
+		if err := machine.Poll(ctx, func() bool { return d.modules(id, lm.Module{Name: "keda"})(ctx) == nil }); err != nil {
 			return err
 		}
 	}
-	return machine.Poll(ctx, func() bool {
+	return poll(ctx, func() bool {
 		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.correct(ctx, id) || !d.is(ctx, id, "fresh", "") })
 	})
 }
@@ -203,7 +203,7 @@ func (d *measurement) measure(t *testing.T, w way) result {
 	if !w.events {
 		must(t, d.deleteWatchers(ctx))
 	}
-	must(t, d.Reconfigure(ctx, "-poll-fresh="+scaled(w.fresh).String(), "-poll-otherwise="+scaled(w.unfresh).String()))
+	must(t, d.Reconfigure(ctx, 1, "-poll-fresh="+scaled(w.fresh).String(), "-poll-otherwise="+scaled(w.unfresh).String()))
 	await(ctx, 20*time.Second+scaled(2*time.Minute))
 	before, err := d.cost(ctx)
 	must(t, err)
@@ -275,7 +275,7 @@ func (d *measurement) change(t *testing.T) (delays []time.Duration) {
 func (d *measurement) untilCorrect(ctx context.Context, id string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Minute, errors.New("never corrected"))
 	defer cancel()
-	if err := d.editIn(ctx, id); err != nil {
+	if err := d.edits(id)(ctx); err != nil {
 		return 0, err
 	}
 	began := time.Now()

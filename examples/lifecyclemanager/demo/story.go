@@ -19,7 +19,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // line is a line of the story: something happens, and has an effect.
@@ -40,20 +39,25 @@ const (
 
 // story returns the lines in their order. Each needs those before it.
 func (d *demo) story() []line {
+	keda, local := v1beta2.Module{Name: "keda"}, lab.ControlPlane
+	enabled, pinned := d.modules(second, keda), d.modules(second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
 	return slices.Concat(d.installation(), []line{
-		{"its manager cannot start", "the user reads: keda is Processing", d.breakManager, d.readsProcessing, prompt},
-		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.mendManager, d.userReads("2.0.0"), prompt},
-		{"a user pins keda 1.0.0", "refused, and the user reads the reason", d.pin, d.isRefused, soon},
-		{"the user takes that back", "the user reads: keda 2.0.0 Ready", d.enable, d.userReads("2.0.0"), soon},
+		{"its manager cannot start", "the user reads: keda is Processing", d.breaks(true), d.readsProcessing, prompt},
+		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.breaks(false), d.userReads("2.0.0"), prompt},
+		{"a user pins keda 1.0.0", "refused, and the user reads the reason", pinned, d.isRefused, soon},
+		{"the user takes that back", "the user reads: keda 2.0.0 Ready", enabled, d.userReads("2.0.0"), soon},
 		{"a user deletes the webhook", "there again, and runtime-2 is fresh", d.deleteWebhook, d.isRepaired, later},
 		{"the same, after an opt-out of repairs", "runtime-2 is degraded (canary_lost)", d.optOut, d.isDegraded, later},
-		{"the opt-out ends", "runtime-2 is fresh", d.optIn, d.isFresh, later},
-		{"a user edits the Deployment", "corrected", d.edit, d.runs("2.0.0"), soon},
-		{"a user disables keda", "its objects are gone, the Keda first", d.disable, d.isGone, later},
-		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deleteKyma, d.isClean, later},
+		{"the opt-out ends", "runtime-2 is fresh", d.label("false"), d.isFresh, later},
+		{"a user edits the Deployment", "corrected", d.edits(second), d.runs("2.0.0"), soon},
+		{"a user disables keda", "its objects are gone, the Keda first", d.modules(second), d.isGone, later},
+		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deletes(second), d.isClean, later},
 		{"the control plane is its own runtime", "it lists the modules", d.registerLocal, d.localHasCatalog, later},
-		{"a user enables keda there", "keda is Ready there", d.enableLocal, d.localIsReady, later},
-		{"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay", d.deleteLocal, d.localIsGone, later},
+		{"a user enables keda there", "keda is Ready there", d.modules(local, keda), d.localIsReady, later},
+		{
+			"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay",
+			d.deletes(local), d.localIsGone, later,
+		},
 		{"runtime-1 dies, its Kyma is deleted", "the Kyma names the cause", d.killFirst, d.firstNamesCause, later},
 		{"its kubeconfig is deleted", "the Kyma is gone", d.forgetFirst, d.firstIsGone, later},
 	})
@@ -61,12 +65,13 @@ func (d *demo) story() []line {
 
 // installation is the first part of the story.
 func (d *demo) installation() []line {
+	enabled := d.modules(second, v1beta2.Module{Name: "keda"})
 	return []line{
 		{"an administrator adds two modules", "each runtime lists those it may see", d.addModules, d.hasCatalog, soon},
-		{"a user enables keda in runtime-2", "its objects are there", d.enable, d.runs("1.0.0"), soon},
+		{"a user enables keda in runtime-2", "its objects are there", enabled, d.runs("1.0.0"), soon},
 		{"", "the user reads: keda 1.0.0 Ready", nothing, d.userReads("1.0.0"), later},
 		{"a user sets the log level in its Keda", "its manager applies it", d.setLevel, d.hasLevel, soon},
-		{"a user edits its Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
+		{"a user edits its Deployment", "corrected", d.edits(second), d.runs("1.0.0"), soon},
 		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runs("1.0.0"), soon},
 		{"the channel gets keda 2.0.0", "rolled out, and a ConfigMap is pruned", d.upgrade, d.isUpgraded, prompt},
 		{"", "the user's log level is kept", nothing, d.hasLevel, soon},
@@ -85,7 +90,7 @@ func (d *demo) play1(ctx context.Context, l line) (time.Duration, error) {
 	limit := l.within * time.Duration(d.slack)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
 	defer cancel()
-	err := machine.Poll(ctx, func() bool { return l.holds(ctx) })
+	err := poll(ctx, func() bool { return l.holds(ctx) })
 	return time.Since(began), err
 }
 
@@ -119,22 +124,17 @@ func (d *demo) userKyma(ctx context.Context, id string) (*v1beta2.Kyma, error) {
 	return kyma, d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
 }
 
-func (d *demo) setModules(ctx context.Context, id string, modules ...v1beta2.Module) error {
-	kyma, err := d.userKyma(ctx, id)
-	if err != nil {
-		return err
+// modules returns a function that enables these modules in a runtime, and disables others.
+func (d *demo) modules(id string, modules ...v1beta2.Module) func(context.Context) error {
+	return func(ctx context.Context) error {
+		kyma, err := d.userKyma(ctx, id)
+		if err != nil {
+			return err
+		}
+		before := kyma.DeepCopy()
+		kyma.Spec.Modules = modules
+		return d.Runtimes[id].Patch(ctx, kyma, client.MergeFrom(before))
 	}
-	before := kyma.DeepCopy()
-	kyma.Spec.Modules = modules
-	return d.Runtimes[id].Patch(ctx, kyma, client.MergeFrom(before))
-}
-
-func (d *demo) enable(ctx context.Context) error {
-	return d.setModules(ctx, second, v1beta2.Module{Name: "keda"})
-}
-
-func (d *demo) pin(ctx context.Context) error {
-	return d.setModules(ctx, second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
 }
 
 func (d *demo) isRefused(ctx context.Context) bool {
@@ -142,8 +142,6 @@ func (d *demo) isRefused(ctx context.Context) bool {
 	return err == nil && kyma.Status.State == v1beta2.Error && kyma.Status.Modules[0].Version == "2.0.0" &&
 		strings.Contains(kyma.Status.Modules[0].Message, "older")
 }
-
-func (d *demo) disable(ctx context.Context) error { return d.setModules(ctx, second) }
 
 // userReads returns a function that reports whether a user reads that the version is ready.
 func (d *demo) userReads(version v1beta2.Version) func(context.Context) bool {
@@ -160,14 +158,11 @@ func (d *demo) readsProcessing(ctx context.Context) bool {
 		strings.Contains(kyma.Status.Modules[0].Message, "keda-manager")
 }
 
-func (d *demo) breakManager(context.Context) error {
-	d.Runtimes[second].Break(true)
-	return nil
-}
-
-func (d *demo) mendManager(context.Context) error {
-	d.Runtimes[second].Break(false)
-	return nil
+func (d *demo) breaks(broken bool) func(context.Context) error {
+	return func(context.Context) error {
+		d.Runtimes[second].Break(broken)
+		return nil
+	}
 }
 
 var keda = client.ObjectKey{Namespace: "keda", Name: "default"}
@@ -208,16 +203,17 @@ func (d *demo) runs(version string) func(context.Context) bool {
 	}
 }
 
-func (d *demo) edit(ctx context.Context) error { return d.editIn(ctx, second) }
-
-func (d *demo) editIn(ctx context.Context, id string) error {
-	deployment, err := d.deployment(ctx, id)
-	if err != nil {
-		return err
+// edits returns a function that edits the Deployment of the module in a runtime.
+func (d *demo) edits(id string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		deployment, err := d.deployment(ctx, id)
+		if err != nil {
+			return err
+		}
+		before := deployment.DeepCopy()
+		deployment.Spec.Template.Spec.Containers[0].Image = "elsewhere.example.com/edited"
+		return d.Runtimes[id].Patch(ctx, deployment, client.MergeFrom(before))
 	}
-	before := deployment.DeepCopy()
-	deployment.Spec.Template.Spec.Containers[0].Image = "elsewhere.example.com/edited"
-	return d.Runtimes[id].Patch(ctx, deployment, client.MergeFrom(before))
 }
 
 func (d *demo) deleteDeployment(ctx context.Context) error {
@@ -237,34 +233,32 @@ func (d *demo) isUpgraded(ctx context.Context) bool {
 	return apierrors.IsNotFound(err) && d.runs("2.0.0")(ctx)
 }
 
+func webhook() *admissionregistrationv1.ValidatingWebhookConfiguration {
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "runtime-watcher"},
+	}
+}
+
 func (d *demo) deleteWebhook(ctx context.Context) error {
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	configuration.Name = "runtime-watcher"
-	return d.Runtimes[second].Delete(ctx, configuration)
+	return d.Runtimes[second].Delete(ctx, webhook())
 }
 
 // isRepaired reports whether the operator has made the webhook again, and the canary has proved it.
 func (d *demo) isRepaired(ctx context.Context) bool {
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	err := d.Runtimes[second].Get(ctx, client.ObjectKey{Name: "runtime-watcher"}, configuration)
-	return err == nil && d.isFresh(ctx)
+	made := webhook()
+	return d.Runtimes[second].Get(ctx, client.ObjectKeyFromObject(made), made) == nil && d.isFresh(ctx)
 }
 
 // optOut deletes the webhook of a runtime that the operator leaves as it is.
 func (d *demo) optOut(ctx context.Context) error {
-	return errors.Join(d.label(ctx, "true"), d.deleteWebhook(ctx))
+	return errors.Join(d.label("true")(ctx), d.deleteWebhook(ctx))
 }
 
-func (d *demo) optIn(ctx context.Context) error { return d.label(ctx, "false") }
-
-// label sets the label that opts out.
-func (d *demo) label(ctx context.Context, value string) error {
-	return d.changeKyma(ctx, func(kyma *v1beta2.Kyma) {
-		if kyma.Labels == nil {
-			kyma.Labels = make(map[string]string)
-		}
-		kyma.Labels[v1beta2.SkipLabel] = value
-	})
+// label returns a function that sets the label that opts out.
+func (d *demo) label(value string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return d.patchKyma(ctx, `{"metadata": {"labels": {%q: %q}}}`, v1beta2.SkipLabel, value)
+	}
 }
 
 func (d *demo) isDegraded(ctx context.Context) bool {
@@ -275,19 +269,12 @@ func (d *demo) isFresh(ctx context.Context) bool { return d.is(ctx, second, "fre
 
 // repair makes the operator look at the installation at once, instead of after 10 minutes.
 func (d *demo) repair(ctx context.Context) error {
-	return d.changeKyma(ctx, func(kyma *v1beta2.Kyma) {
-		kyma.Annotations["repaired"] = time.Now().Format(time.RFC3339)
-	})
+	return d.patchKyma(ctx, `{"metadata": {"annotations": {"repaired": %q}}}`, time.Now().Format(time.RFC3339))
 }
 
-func (d *demo) changeKyma(ctx context.Context, change func(*v1beta2.Kyma)) error {
-	kyma, err := d.planeKyma(ctx, second)
-	if err != nil {
-		return err
-	}
-	before := kyma.DeepCopy()
-	change(kyma)
-	return d.Plane.Patch(ctx, kyma, client.MergeFrom(before))
+// patchKyma patches the Kyma of the second runtime in the control plane.
+func (d *demo) patchKyma(ctx context.Context, patch string, values ...any) error {
+	return d.Plane.Patch(ctx, kymaOf(second), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, patch, values...)))
 }
 
 func (d *demo) isGone(ctx context.Context) bool {
@@ -296,7 +283,10 @@ func (d *demo) isGone(ctx context.Context) bool {
 	return apierrors.IsNotFound(err) && kymaErr == nil && len(kyma.Status.Modules) == 0
 }
 
-func (d *demo) deleteKyma(ctx context.Context) error { return d.Plane.Delete(ctx, kymaOf(second)) }
+// deletes returns a function that deletes the Kyma of a runtime.
+func (d *demo) deletes(id string) func(context.Context) error {
+	return func(ctx context.Context) error { return d.Plane.Delete(ctx, kymaOf(id)) }
+}
 
 func kymaOf(id string) *v1beta2.Kyma {
 	return &v1beta2.Kyma{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: id}}
@@ -337,27 +327,18 @@ func (d *demo) localHasCatalog(ctx context.Context) bool {
 	return err == nil && slices.Equal(d.catalog(ctx, lab.ControlPlane), []string{"keda-1.0.0", "keda-2.0.0"})
 }
 
-func (d *demo) enableLocal(ctx context.Context) error {
-	return d.setModules(ctx, lab.ControlPlane, v1beta2.Module{Name: "keda"})
-}
-
 func (d *demo) localIsReady(ctx context.Context) bool {
 	kyma, err := d.userKyma(ctx, lab.ControlPlane)
 	return err == nil && kyma.Status.State == v1beta2.Ready && len(kyma.Status.Modules) == 1
 }
 
-func (d *demo) deleteLocal(ctx context.Context) error {
-	return d.Plane.Delete(ctx, kymaOf(lab.ControlPlane))
-}
-
 // localIsGone reports whether module and Kyma of the control plane are gone, and the operator and
 // the Kyma of another runtime are there.
 func (d *demo) localIsGone(ctx context.Context) bool {
-	operator := &appsv1.Deployment{}
-	operator.Namespace, operator.Name = "kcp-system", "lifecycle-manager"
+	operator := client.ObjectKey{Namespace: "kcp-system", Name: "lifecycle-manager"}
 	return d.hasNoKyma(ctx, lab.ControlPlane) && !d.hasNoKyma(ctx, first) &&
 		apierrors.IsNotFound(d.Plane.Get(ctx, manager, &appsv1.Deployment{})) &&
-		d.Plane.Get(ctx, client.ObjectKeyFromObject(operator), operator) == nil
+		d.Plane.Get(ctx, operator, &appsv1.Deployment{}) == nil
 }
 
 func (d *demo) killFirst(ctx context.Context) error {

@@ -1,22 +1,18 @@
 package paths_test
 
 import (
-	"context"
-	"net/http"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -29,14 +25,23 @@ func kymaKind() schema.GroupVersionKind {
 }
 
 // newRuntimes returns the registered runtimes in a cache of controller-runtime with its informer and
-// its indexes. Only the answer to the list of the informer is made here.
+// its indexes.
 func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
 	b.Helper()
+	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
+	servers := kit.StartServers(b, ca)
+	store := servers.Add("control-plane", kymaKind(), "kymas")
+	for i := range objects {
+		name := kit.RuntimeName(i)
+		store.Put(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "kcp-system", Name: name, Labels: map[string]string{"kyma-project.io/runtime-id": name},
+			Annotations: map[string]string{controllerruntime.DomainAnnotation: lab.RuntimeDomain(core.RuntimeID(name))},
+		}})
+	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
-	kymas := lab.Must(cache.New(&rest.Config{Host: "http://localhost:0"}, cache.Options{
-		HTTPClient: &http.Client{Timeout: time.Second}, Mapper: mapper, Scheme: runtime.NewScheme(), NewInformer: newInformer,
-	}))
+	config := &rest.Config{Host: servers.URL + "/control-plane", TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}}
+	kymas := lab.Must(cache.New(config, cache.Options{Mapper: mapper, Scheme: runtime.NewScheme()}))
 	runtimes := lab.Must(controllerruntime.NewRuntimes(b.Context(), kymas, kymaKind(), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{}))
 	go func() { _ = kymas.Start(b.Context()) }()
@@ -44,35 +49,4 @@ func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
 		b.Fatal("the cache does not sync")
 	}
 	return runtimes
-}
-
-// newInformer returns an informer with a list of its own, and a watch without events.
-func newInformer(
-	_ toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers,
-) toolscache.SharedIndexInformer {
-	source := &toolscache.ListWatch{
-		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return list(), nil },
-		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
-			return watch.NewFake(), nil
-		},
-	}
-	return toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(source, noWatchList{}),
-		object, resync, indexers)
-}
-
-// noWatchList makes an informer list and then watch.
-type noWatchList struct{}
-
-func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
-
-func list() *metav1.PartialObjectMetadataList {
-	all := &metav1.PartialObjectMetadataList{Items: make([]metav1.PartialObjectMetadata, objects)}
-	for i := range all.Items {
-		kyma := &all.Items[i]
-		kyma.SetGroupVersionKind(kymaKind())
-		kyma.Namespace, kyma.Name = "kcp-system", kit.RuntimeName(i)
-		kyma.Labels = map[string]string{"kyma-project.io/runtime-id": kit.RuntimeName(i)}
-		kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: lab.RuntimeDomain(core.RuntimeID(kyma.Name))}
-	}
-	return all
 }

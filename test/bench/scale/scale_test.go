@@ -29,6 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
@@ -152,7 +153,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, deadAddress: blackHole(t)}
 	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: newScheme(), CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
-		CRDPaths: manifests.CertManager(t),
+		CRDPaths: lab.Must(certmanager.Definitions(t.Context())),
 	})
 	startIssuer(t, w.plane.Config)
 	pki := lab.NewPKI(t)

@@ -8,14 +8,12 @@
 package soak
 
 import (
-	"context"
 	"flag"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -36,18 +34,10 @@ const (
 	scale = 60
 )
 
-// sink takes the place of the operator's workqueue.
-type sink struct{ deliveries atomic.Int64 }
-
-func (s *sink) Handle(context.Context, core.Delivery) error {
-	s.deliveries.Add(1)
-	return nil
-}
-
 func TestSoak(t *testing.T) {
 	lab.SkipShort(t)
 	pki := lab.NewPKI(t)
-	received := &sink{}
+	received := &kit.Counter{} // It takes the place of the operator's workqueue.
 	plane := lab.StartPlane(t, pki, lab.PlaneOptions{
 		Handler: received,
 		// The listener's limit of one runtime is not measured here.
@@ -79,7 +69,7 @@ func TestSoak(t *testing.T) {
 		t.Error(problem)
 	}
 	checkAccounts(t, agent, server.reviewed.Load())
-	t.Logf("%d deliveries reached the listener", received.deliveries.Load())
+	t.Logf("%d deliveries reached the listener", received.Handled.Load())
 }
 
 // suffer makes the faults of a control plane, one after the other, while changes continue.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -233,12 +234,23 @@ func TestMonitoringOfTheAgent(t *testing.T) {
 	}
 }
 
+// shows renders the chart of the agent once with all values, and wants the effect of each.
+func shows(t *testing.T, others []string, effects map[string]string) (out string) {
+	t.Helper()
+	out = render(t, agent, slices.Concat(others, slices.Collect(maps.Keys(effects)))...)
+	for value, want := range effects {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", value, want, out)
+		}
+	}
+	return out
+}
+
 // Each value has an effect, and no object has more than it should.
 func TestValues(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("ab", 32)
-	for value, want := range map[string]string{
+	shows(t, exampleValues(), map[string]string{
 		"image.digest=" + digest:                    "image: agent.example.com/runtime-watcher-agent@" + digest,
-		"image.tag=":                                "image: agent.example.com/runtime-watcher-agent:v0.0.0",
 		"image.pullSecrets={mine}":                  "- name: mine",
 		"controlPlane.address=kcp.example.com:8443": "{protocol: TCP, port: 8443}",
 		"managers={a,b}":                            `{name: MANAGERS, value: "a,b"}`,
@@ -255,25 +267,20 @@ func TestValues(t *testing.T) {
 		"volumeMounts[0].mountPath=/cas":            "            - mountPath: /cas",
 		"priorityClassName=system-cluster-critical": "priorityClassName: system-cluster-critical",
 		"canary.ports={16443}":                      "{protocol: TCP, port: 16443}",
-		"canary.enabled=false":                      "automountServiceAccountToken: false\n      enableServiceLinks",
-	} {
-		if out := render(t, agent, append(exampleValues(), value)...); !strings.Contains(out, want) {
-			t.Errorf("%s: no %q in\n%s", value, want, out)
-		}
-	}
-	for value, want := range map[string]string{
+	})
+	without := shows(t, exampleValues(), map[string]string{
+		"image.tag=":           "image: agent.example.com/runtime-watcher-agent:v0.0.0",
+		"canary.enabled=false": "automountServiceAccountToken: false\n      enableServiceLinks",
+	})
+	shows(t, informerValues(t), map[string]string{
 		"informer.excludedNamespaces={a,b}":                               `value: "a,b"`,
 		"informer.ports={16443}":                                          "{protocol: TCP, port: 16443}",
 		"informer.replicas=2":                                             "replicas: 2",
-		"informer.watchers[0].spec.resourceToWatch.resource=pods/scale":   "rules: []",
 		"informer.watchers[0].spec.namespaceSelector.matchLabels.a=$b":    "resources: [namespaces]",
-		"informer.watchers[0].spec.namespaceSelector.matchLabels.a=b$(c)": "b$$(c)",
-	} {
-		if out := render(t, agent, append(informerValues(t), value)...); !strings.Contains(out, want) {
-			t.Errorf("%s: no %q in\n%s", value, want, out)
-		}
-	}
-	if without := render(t, agent, append(exampleValues(), "canary.enabled=false")...); strings.Contains(without, "canary") {
+		"informer.watchers[0].spec.namespaceSelector.matchLabels.c=b$(c)": "b$$(c)",
+	})
+	shows(t, informerValues(t), map[string]string{"informer.watchers[0].spec.resourceToWatch.resource=pods/scale": "rules: []"})
+	if strings.Contains(without, "canary") {
 		t.Errorf("the canary is off, and here:\n%s", without)
 	}
 	labelled := objects(t, render(t, controlPlane, "rules.install=true", "rules.labels.release=mine"))
@@ -318,9 +325,14 @@ func TestVariablesOfTheChartAreRefused(t *testing.T) {
 		deployment := objects(t, render(t, agent, values...))["Deployment runtime-watcher"]
 		text := rig.Must(yaml.Marshal(deployment))
 		_, list, _ := strings.Cut(string(text), "env:\n")
-		for _, name := range regexp.MustCompile(`(?m)^ +name: ([A-Z_]+)$`).FindAllStringSubmatch(list, -1) {
-			if out, err := template(t, agent, append(values, "env."+name[1]+"=x")...); err == nil || !strings.Contains(out, name[1]) {
-				t.Errorf("env.%s: %v, want a message with the name:\n%.300s", name[1], err, out)
+		names := regexp.MustCompile(`(?m)^ +name: ([A-Z_]+)$`).FindAllStringSubmatch(list, -1)
+		for _, name := range names {
+			values = append(values, "env."+name[1]+"=x")
+		}
+		out, err := template(t, agent, values...)
+		for _, name := range names {
+			if err == nil || !strings.Contains(out, "invalid propertyName '"+name[1]+"'") {
+				t.Errorf("env.%s: %v, want a message with the name:\n%.3000s", name[1], err, out)
 			}
 		}
 	}

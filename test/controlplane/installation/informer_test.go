@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -189,6 +190,16 @@ func (w *world) hasLeastRights() {
 	same(w.t, "rules", want, w.role().Rules)
 }
 
+// checks runs "agent check" with a watch of another resource than ConfigMaps.
+func (w *world) checks(env map[string]string, want, resource string) {
+	w.t.Helper()
+	env = maps.Clone(env)
+	env["WATCHERS"] = strings.ReplaceAll(env["WATCHERS"], "configmaps", resource)
+	if got, _ := rig.Check(w.t, env); !strings.Contains(got, want) || strings.Contains(got, "canary") {
+		w.t.Errorf("agent check prints, without %q or with a canary:\n%s", want, got)
+	}
+}
+
 // watchesWithItsSettings runs an agent with the settings of the Deployment and the token of its
 // account. A change of the last object reconciles.
 func (w *world) watchesWithItsSettings(plane *apiserver.ControlPlane, objects ...client.Object) {
@@ -207,9 +218,13 @@ func (w *world) watchesWithItsSettings(plane *apiserver.ControlPlane, objects ..
 	}
 	pki := rig.NewPKI(w.t)
 	control := rig.StartPlane(w.t, pki, rig.PlaneOptions{}, core.Manager(managers[0]), core.Manager(managers[1]))
-	agent := rig.StartAgent(w.t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
-		rig.AgentOptions{Env: env})
+	volume := pki.RuntimeVolume("runtime-1", "runtime-1.example.com")
+	agent := rig.StartAgent(w.t, volume, control.Addr, rig.AgentOptions{Env: env})
 	defer agent.Kill()
+	maps.Copy(env, rig.VolumeEnv(volume))
+	env["KCP_ADDR"] = control.Addr
+	w.checks(env, "all watches can be established", "configmaps")
+	w.checks(env, "cannot list resource", "secrets")
 	for _, object := range objects {
 		rig.NoError(w.t, plane.Client.Create(w.t.Context(), object))
 	}

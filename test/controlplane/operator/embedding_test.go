@@ -97,7 +97,7 @@ func (l *lab) testEmbedding(t *testing.T) {
 	watched, registry, page := rig.Must(fleet.New(fleet.Options{})), prom.NewRegistry(), rig.Address(rig.FreePort(t))
 	opts := managerOptions()
 	opts.Metrics = metricsServer(page, filepath.Dir(secret.Certificate), watched)
-	o := &operator{mgr: rig.Must(manager.New(l.Config, opts)), addr: rig.Address(rig.FreePort(t)), reconciled: make(chan string)}
+	o := l.newOperator(t, opts)
 	k := &kymas{
 		watched: watched, clusters: func(core.RuntimeID) client.Client { return l.Client },
 		correct: func(ctx context.Context, _ client.Client, request reconcile.Request) error {
@@ -106,9 +106,9 @@ func (l *lab) testEmbedding(t *testing.T) {
 		},
 	}
 	rig.NoError(t, k.setUp(t.Context(), o.mgr, o.addr, secret, registry))
-	o.start(t)
+	rig.Run(t, "manager", o.mgr.Start)
 	o.next(t)
-	o.accepted(t, l.runtime(t, "skr-1", "skr-1.example.com"), "", "kcp-system/skr-1")
+	o.accepted(t, l.runtime(t, "skr-1", "skr-1.example.com"), "kcp-system/skr-1")
 	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: l.CA.Pool()}}
 	defer transport.CloseIdleConnections()
 	request := rig.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+page+"/fleet", http.NoBody))

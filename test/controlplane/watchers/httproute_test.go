@@ -51,7 +51,7 @@ rules:
 )
 
 func TestHTTPRoutes(t *testing.T) {
-	r := newRoutes(t, watcher.HTTPRoute, watcher.VirtualService)
+	r := newRoutes(t, watcher.HTTPRoute)
 	createNamespace(t, r.plane, "istio-system")
 	r.newWatcher("kyma", nil)
 	if message := r.await("kyma", "Error", "GatewayNotFound"); !strings.Contains(message, "for=kyma") {

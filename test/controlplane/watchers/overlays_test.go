@@ -1,7 +1,6 @@
 package watchers
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,14 +14,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // TestOverlays applies deploy/istio and deploy/gateway-api to an API server that refuses unknown
 // fields. A controller with the rights of the overlay, and no others, leads a Watcher through its
 // gateway, and ignores a gateway of another namespace. These rights suffice for one Secret.
 func TestOverlays(t *testing.T) {
-	t.Parallel()
 	for kind, namespaces := range map[watcher.Routing][]string{
 		watcher.VirtualService: {"istio-system", "kcp-system"},
 		watcher.HTTPRoute:      {"gateways", "kcp-system", "operators"},
@@ -36,13 +33,6 @@ func TestOverlays(t *testing.T) {
 			for _, namespace := range namespaces {
 				createNamespace(t, r.plane, namespace)
 			}
-			for _, definition := range grants(t, kind) {
-				rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "-f", definition)
-			}
-			rig.Eventually(t, patience, "all kinds are known", func() bool {
-				known := rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "api-resources")
-				return strings.Contains(known, r.kind) && strings.Contains(known, "ReferenceGrant") == (kind == watcher.HTTPRoute)
-			})
 			// The roles replace those of newRoutes.
 			t.Log(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "--force-conflicts",
 				"--validate=strict", "-k", path))
@@ -59,16 +49,6 @@ func TestOverlays(t *testing.T) {
 			}
 		})
 	}
-}
-
-// grants are the definitions of the Gateway API beside gateways and routes.
-func grants(t *testing.T, kind watcher.Routing) []string {
-	t.Helper()
-	if kind != watcher.HTTPRoute {
-		return nil
-	}
-	dir := filepath.Dir(manifests.Routes(t, kind)[0])
-	return []string{filepath.Join(dir, "gateway.networking.k8s.io_referencegrants.yaml")}
 }
 
 // become gives the user of the controller the rights of the ServiceAccount in an overlay.

@@ -2,9 +2,13 @@
 package watchers
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,25 +52,48 @@ type routes struct {
 	opts   watcher.Options
 }
 
-// newRoutes installs the definitions of the routes of one kind, and of more kinds if they are
-// named. Its test runs beside others.
-func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *routes {
+func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
+
+// newRoutes runs the controller with routes of one kind. All tests share an API server with the
+// definitions of all kinds, one after the other.
+func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 	t.Helper()
-	rig.SkipShort(t)
-	t.Parallel()
 	scheme := runtime.NewScheme()
 	rig.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), watcher.AddToScheme(scheme)))
 	r := &routes{t: t, life: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
-	definitions := manifests.Routes(t, kind)
-	for _, other := range more {
-		definitions = append(definitions, manifests.Routes(t, other)...)
-	}
-	r.plane = apiserver.StartT(t, apiserver.Options{
-		Scheme: scheme, CRDPaths: definitions, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
+	definitions := slices.Concat(manifests.Routes(t, watcher.VirtualService), manifests.Routes(t, watcher.HTTPRoute))
+	grants := filepath.Join(filepath.Dir(definitions[1]), "gateway.networking.k8s.io_referencegrants.yaml")
+	r.plane = rig.SharedAPIServer(t, apiserver.Options{
+		Scheme: scheme, CRDPaths: append(definitions, grants), CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 	})
+	t.Cleanup(r.clean)
 	r.grant()
 	r.start()
 	return r
+}
+
+// clean removes Watchers, gateways and routes, and the rights of the controller.
+func (r *routes) clean() {
+	const istio, gateways, rbac = "networking.istio.io/v1beta1", "gateway.networking.k8s.io/v1", "rbac.authorization.k8s.io/v1"
+	for _, kind := range [][2]string{
+		{v1beta2.GroupVersion().String(), "Watcher"},
+		{istio, "VirtualService"},
+		{istio, "Gateway"},
+		{gateways, "HTTPRoute"},
+		{gateways, "Gateway"},
+		{rbac, "ClusterRole"},
+		{rbac, "ClusterRoleBinding"},
+		{rbac, "RoleBinding"},
+	} {
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
+		rig.NoError(r.life, r.plane.Client.List(context.Background(), list))
+		for i := range list.Items {
+			// The API server has roles of its own.
+			if kind[0] != rbac || strings.HasPrefix(list.Items[i].GetName(), "runtime-watcher-") {
+				rig.NoError(r.life, r.plane.Client.Delete(context.Background(), &list.Items[i]))
+			}
+		}
+	}
 }
 
 // grant gives a user the rights of the controller in deploy/controlplane.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -13,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 // istioGateway is a gateway for the Watcher of that name, with one server that has these hosts.
@@ -65,9 +66,7 @@ func TestVirtualServices(t *testing.T) {
 		{"two Watchers, one manager", sharedManager},
 		{"a route that is not ours", foreignRoute},
 		{"no manager", noManager},
-		{"from before", fromBefore},
 		{"restarted", restarted},
-		{"of today", todaysWatcherIsLetGo},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r.t = t
@@ -221,46 +220,21 @@ func noManager(r *routes) {
 	r.awaitSpec("no-manager", virtualService("no-manager", "by-label", "a.example.com", events))
 }
 
-// fromBefore: a Watcher with the status, and the route, of the controller that is deployed today.
-func fromBefore(r *routes) {
-	r.newWatcher("before", nil)
-	r.await("before", "Error", "GatewayNotFound")
-	theirs := r.empty("before")
-	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"old.example.com"}, "spec", "hosts"))
-	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"),
-		v1beta2.GroupVersion().WithKind("Watcher"))})
-	r.must(r.plane.Client.Create(r.t.Context(), theirs, client.FieldOwner("lifecycle-manager")))
-	rig.Eventually(r.t, patience, "the status has their conditions", func() bool {
-		before := r.watcher("before")
-		for _, name := range []string{"VirtualService", "Theirs"} {
-			before.Status.Conditions = append(before.Status.Conditions, metav1.Condition{
-				Type: name, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now(),
-			})
-		}
-		return r.plane.Client.Status().Update(r.t.Context(), before) == nil
-	})
-	r.applyYAML(istioGateway("before", "a.example.com"))
-	r.await("before", "Ready", "RouteApplied")
-	r.awaitSpec("before", virtualService("before", "manager-before", "a.example.com", events))
-	var types []string
-	for _, condition := range r.watcher("before").Status.Conditions {
-		types = append(types, condition.Type)
-	}
-	if strings.Join(types, ",") != "RouteReady,Ready,Theirs" {
-		r.t.Errorf("conditions %v, want ours and that of another controller", types)
-	}
-}
-
 func restarted(r *routes) {
 	want := virtualService("stays", "manager-stays", "a.example.com", events)
 	r.applyYAML(istioGateway("stays", "a.example.com"))
 	r.applyYAML(istioGateway("goes", "a.example.com"))
 	r.newWatcher("stays", nil)
-	r.newWatcher("goes", nil)
+	r.newWatcher("goes", ofToday)
 	r.await("stays", "Ready", "RouteApplied")
 	r.await("goes", "Ready", "RouteApplied")
+	if held := r.watcher("goes").Finalizers; len(held) > 0 {
+		r.t.Errorf("the finalizers %v stay", held)
+	}
 	r.end()
 	r.deleteWatcher("goes")
+	r.newWatcher("held", ofToday)
+	r.deleteWatcher("held")
 	r.edit("stays", func(route *unstructured.Unstructured) {
 		unstructured.RemoveNestedField(route.Object, "spec",
 			"http")
@@ -268,4 +242,10 @@ func restarted(r *routes) {
 	r.start()
 	r.awaitSpec("stays", want)
 	r.awaitNoRoute("goes")
+	rig.Eventually(r.t, patience, "the Watcher that was held is gone", func() bool {
+		return apierrors.IsNotFound(r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(aWatcher("held", nil)), &v1beta2.Watcher{}))
+	})
 }
+
+// ofToday gives a Watcher the finalizer of today's controller.
+func ofToday(w *v1beta2.Watcher) { w.Finalizers = []string{today.Finalizer} }

@@ -134,10 +134,10 @@ func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 	begin := time.Now()
 	logs, err := openLogs(opts.LogDir, c.guard.dir)
-	if err != nil {
-		return err
-	}
 	defer logs.close() // the processes have their own handles
+	if err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
 	c.plane = newPlane(c.guard, logs, opts)
 	if err := errors.Join(c.reserve(), c.startPlane(ctx, opts)); err != nil {
 		return fmt.Errorf("%w%s", err, logs.tail())
@@ -147,14 +147,14 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 	return nil
 }
 
-func newPlane(g *guard, logs *logs, opts Options) *envtest.ControlPlane {
+func newPlane(g *guard, logs logs, opts Options) *envtest.ControlPlane {
 	plane := &envtest.ControlPlane{
 		APIServer: &envtest.APIServer{
-			Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs.apiServer, Err: logs.apiServer,
+			Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs[1], Err: logs[1],
 			StartTimeout: startTimeout, StopTimeout: stopGrace,
 		},
 		Etcd: &envtest.Etcd{
-			Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs.etcd, Err: logs.etcd,
+			Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs[0], Err: logs[0],
 			StartTimeout: startTimeout, StopTimeout: stopGrace,
 		},
 	}

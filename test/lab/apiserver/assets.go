@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
@@ -33,18 +35,24 @@ type AssetsOptions struct {
 // processes: one builds, the others wait for it. An error says which program could not be built,
 // and holds the end of the compiler's output.
 func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
-	wanted, err := programs(opts.Kubectl)
-	if err != nil {
-		return "", err
+	names := []string{"etcd", "kube-apiserver"} // The quick build first.
+	if opts.Kubectl {
+		names = append(names, "kubectl")
 	}
 	if given := os.Getenv(AssetsEnv); given != "" {
-		return givenAssets(given, wanted)
+		return givenAssets(given, names)
 	}
 	repository, err := machine.Repository()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(repository, "bin", "controlplane", versionDir(wanted))
+	wanted, err := programs(filepath.Join(repository, "test", "lab", "apiserver", "build"), names)
+	if err != nil {
+		return "", err
+	}
+	// A repository may be mounted into a container, which has another platform.
+	dir := filepath.Join(repository, "bin", "controlplane",
+		fmt.Sprintf("kubernetes-%s_etcd-%s_%s-%s", wanted[1].Version, wanted[0].Version, runtime.GOOS, runtime.GOARCH))
 	build := program.Builder{Dir: dir, Progress: opts.Progress, Takes: "five minutes"}
 	if err := build.Ensure(ctx, wanted...); err != nil {
 		return "", fmt.Errorf("control plane binaries in %s: %w (or set %s to a directory that has them)", dir, err,
@@ -53,15 +61,49 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	return dir, nil
 }
 
-func givenAssets(dir string, wanted []program.Program) (string, error) {
+func givenAssets(dir string, wanted []string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", AssetsEnv, err)
 	}
-	if absent := program.Missing(dir, wanted...); len(absent) > 0 {
-		return "", fmt.Errorf("%s is %s, which has no executable file %s: correct it, or unset it to have the "+
-			"binaries built",
-			AssetsEnv, dir, absent[0].Name)
+	for _, name := range wanted {
+		if !program.Executable(filepath.Join(dir, name)) {
+			return "", fmt.Errorf("%s is %s, which has no executable file %s: correct it, or unset it to have the "+
+				"binaries built", AssetsEnv, dir, name)
+		}
 	}
 	return dir, nil
+}
+
+// programs returns the programs of a control plane, which module files in a folder require.
+func programs(folder string, names []string) (all []program.Program, err error) {
+	for _, name := range names {
+		file, module, path := "kubernetes.mod", "k8s.io/kubernetes", "/cmd/"+name
+		if name == "etcd" {
+			file, module, path = "etcd.mod", "go.etcd.io/etcd/server/v3", ""
+		}
+		p := program.Program{Name: name, Mod: filepath.Join(folder, file), Package: module + path, LDFlags: "-s -w"}
+		if p.Version, err = program.Required(p.Mod, module); err != nil {
+			return nil, err
+		}
+		if name != "etcd" {
+			p.LDFlags = kubernetesLDFlags(p.Version)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// kubernetesLDFlags sets the version of the program: without it the API server reports v0.0.0, and
+// clients that depend on the version decide wrongly.
+func kubernetesLDFlags(version string) string {
+	const at = "k8s.io/component-base/version."
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	return strings.Join([]string{
+		"-s", "-w",
+		"-X", at + "gitVersion=" + version,
+		"-X", at + "gitMajor=" + parts[0],
+		"-X", at + "gitMinor=" + parts[1],
+		"-X", at + "gitTreeState=clean",
+	}, " ")
 }

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,44 +9,35 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
-// logs are the files that the two processes write to. Files, not pipes: they need no reader, and
+// logs are the files that etcd and the API server write to. Files, not pipes: they need no reader, and
 // they stay after this process.
-type logs struct {
-	apiServer, etcd *os.File
-}
+type logs [2]*os.File
 
 // openLogs creates the files in dir, or in fallback when dir is empty.
-func openLogs(dir, fallback string) (*logs, error) {
-	if dir == "" {
-		dir = fallback
+func openLogs(dir, fallback string) (l logs, err error) {
+	for i, name := range []string{"etcd.log", "kube-apiserver.log"} {
+		file, failed := os.Create(filepath.Join(cmp.Or(dir, fallback), name))
+		l[i], err = file, errors.Join(err, failed)
 	}
-	apiServer, err := os.Create(filepath.Join(dir, "kube-apiserver.log"))
-	if err != nil {
-		return nil, fmt.Errorf("log: %w", err)
-	}
-	etcd, err := os.Create(filepath.Join(dir, "etcd.log"))
-	if err != nil {
-		_ = apiServer.Close()
-		return nil, fmt.Errorf("log: %w", err)
-	}
-	return &logs{apiServer: apiServer, etcd: etcd}, nil
+	return l, err
 }
 
-func (l *logs) close() {
-	_ = l.apiServer.Close()
-	_ = l.etcd.Close()
+func (l logs) close() {
+	for _, file := range l {
+		_ = file.Close()
+	}
 }
 
 // tail is the end of each log that is not empty, for an error message.
-func (l *logs) tail() string {
+func (l logs) tail() string {
 	var out strings.Builder
-	for _, f := range []*os.File{l.etcd, l.apiServer} {
+	for _, f := range l {
 		content, err := os.ReadFile(f.Name())
 		if err == nil && len(content) > 0 {
-			fmt.Fprintf(&out, "\nend of %s:\n%s", filepath.Base(f.Name()), program.Tail(string(content), 10))
+			fmt.Fprintf(&out, "\nend of %s:\n%s", filepath.Base(f.Name()), machine.Tail(string(content), 10))
 		}
 	}
 	return out.String()

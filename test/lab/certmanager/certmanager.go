@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
 )
 
 // Options are the choices of [Start]. The zero value is good.
@@ -38,7 +40,7 @@ type Process struct {
 	stop      sync.Once
 }
 
-// Start applies cert-manager's custom resource definitions to the API server of a kubeconfig, and
+// Start installs cert-manager's custom resource definitions in the API server of a kubeconfig, and
 // runs the controllers there. It returns when they are at work; ctx bounds the start only. The
 // caller must call [Process.Stop], before the API server stops: that waits for open watches. The
 // process does not outlive this one.
@@ -49,6 +51,9 @@ func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, erro
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %s", startTimeout))
 	defer cancel()
+	if err := install(ctx, kubeconfig); err != nil {
+		return nil, fmt.Errorf("cert-manager's definitions: %w", err)
+	}
 	p, err := launch(binary, kubeconfig, opts)
 	if err != nil {
 		return nil, fmt.Errorf("start cert-manager: %w", err)
@@ -60,6 +65,20 @@ func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, erro
 	text := p.Log() // It goes with Stop.
 	p.Stop()
 	return nil, fmt.Errorf("start cert-manager: %w\n%s", err, text)
+}
+
+// install returns when the API server serves the custom resource definitions.
+func install(ctx context.Context, kubeconfig string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	files, err := Definitions(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: files, ErrorIfPathMissing: true, MaxTime: startTimeout})
+	return err
 }
 
 func launch(binary, kubeconfig string, opts Options) (p *Process, err error) {
@@ -83,7 +102,7 @@ func (p *Process) Log() string {
 	if err != nil {
 		return err.Error()
 	}
-	return program.Tail(string(text), 20)
+	return machine.Tail(string(text), 20)
 }
 
 // Stop ends the controllers and waits for them: in good order, or else, after some seconds, for good.

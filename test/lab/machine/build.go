@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -31,8 +31,8 @@ func Repository() (string, error) {
 }
 
 // Build compiles the program in a folder of the repository into a folder below bin, if it is
-// outdated, and returns its path. The caller removes scratch, where interrupted compilers leave
-// files.
+// outdated, and returns its path. Only one process compiles it; others wait. The caller removes
+// scratch, where interrupted compilers leave files.
 func Build(ctx context.Context, folder, bin, scratch string) (string, error) {
 	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // So that the cache of go test notices a change of the sources.
 	root, err := Repository()
@@ -40,21 +40,48 @@ func Build(ctx context.Context, folder, bin, scratch string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(root, "bin", bin, filepath.Base(folder))
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", path, ".")
-	cmd.Dir = filepath.Join(root, filepath.FromSlash(folder))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR="+scratch)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	// The go command writes a program anew only if that is out of date. Two at a time would both write it, the second one
+	// while the first program runs.
+	unlock, err := Lock(ctx, path+".lock", func() {})
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	env := []string{"CGO_ENABLED=0", "GOTMPDIR=" + scratch}
+	if _, err := Go(ctx, filepath.Join(root, filepath.FromSlash(folder)), env, "build", "-buildvcs=false", "-o", path, "."); err != nil {
+		return "", fmt.Errorf("build %s: %w", folder, err)
+	}
+	return path, nil
+}
+
+// Go runs the go command of the PATH in a folder, without the workspace, and returns its output. env
+// has more variables. When ctx ends, the compilers end, too, and the error is the cause.
+func Go(ctx context.Context, folder string, env []string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = folder, append(append(os.Environ(), "GOWORK=off"), env...)
 	cmd.SysProcAttr = OwnGroup()
 	// The whole group: the go command alone would leave the compilers behind.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
-	output, err := cmd.CombinedOutput()
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", folder, err, bytes.TrimSpace(output))
+		return "", fmt.Errorf("%s: %w\n%s", cmd, err, Tail(stderr.String(), 20))
 	}
-	return path, nil
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Tail returns the last lines of a text.
+func Tail(text string, lines int) string {
+	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
 // Poll waits until a condition holds, and asks it every 20 ms.

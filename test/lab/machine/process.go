@@ -39,8 +39,14 @@ func Launch(log, path string, env, args []string) (*Process, error) {
 
 // Start is like [Launch], with a writer for the log.
 func Start(log io.Writer, path string, env, args []string) (*Process, error) {
-	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{})} // Stop ends it.
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = env, log, log, OwnGroup()
+	cmd := exec.Command(path, args...) // Stop ends it.
+	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = env, log, log, OwnGroup()
+	return Follow(cmd)
+}
+
+// Follow starts a command.
+func Follow(cmd *exec.Cmd) (*Process, error) {
+	p := &Process{cmd: cmd, done: make(chan struct{})}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}

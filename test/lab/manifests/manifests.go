@@ -45,15 +45,6 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 	}
 }
 
-// CertManager returns the files of the definitions of Certificates and Issuers.
-func CertManager(t testing.TB) []string {
-	t.Helper()
-	folder := filepath.Join(moduleDir(t, "github.com/cert-manager/cert-manager"), "deploy", "crds")
-	return []string{
-		filepath.Join(folder, "cert-manager.io_certificates.yaml"), filepath.Join(folder, "cert-manager.io_issuers.yaml"),
-	}
-}
-
 // Gardener returns the files of the definitions of cert-management. Its module is downloaded, and no
 // dependency: it needs 200 modules, and other versions of Kubernetes.
 func Gardener(t testing.TB) []string {

@@ -37,7 +37,8 @@ type HostOptions struct {
 // of a container port has a free port instead. Images are found by the beginning of their name.
 // Pods with others count as available. Leases go with their namespace.
 func NewHost(opts Options) (*Node, error) {
-	n := &Node{opts: opts}
+	note := func(format string, args ...any) { opts.Host.Note(fmt.Sprintf(format, args...)) }
+	n := &Node{opts: opts, logf: note, errorf: note}
 	err := n.settle()
 	return n, err
 }
@@ -76,22 +77,6 @@ func (n *Node) program(image string) string {
 		}
 	}
 	return ""
-}
-
-func (n *Node) logf(format string, args ...any) {
-	if n.t == nil {
-		n.opts.Host.Note(fmt.Sprintf(format, args...))
-		return
-	}
-	n.t.Logf(format, args...)
-}
-
-func (n *Node) errorf(format string, args ...any) {
-	if n.t == nil {
-		n.opts.Host.Note(fmt.Sprintf(format, args...))
-		return
-	}
-	n.t.Errorf(format, args...)
 }
 
 // deleteLeases deletes those of a namespace that ends: the Lease of a manager belongs to no module.

@@ -61,6 +61,8 @@ type Node struct {
 	work  sync.WaitGroup
 	made  int // pods so far
 
+	logf, errorf func(format string, args ...any)
+
 	mu     sync.Mutex
 	pods   []*pod
 	routes map[string][]target
@@ -77,7 +79,7 @@ func New(t testing.TB, opts Options) *Node {
 			"--cap-add=SYS_ADMIN --cap-add=NET_ADMIN --security-opt=seccomp=unconfined: %v", err)
 	}
 	trial.close()
-	n := &Node{t: t, opts: opts}
+	n := &Node{t: t, opts: opts, logf: t.Logf, errorf: t.Errorf}
 	if err := n.settle(); err != nil {
 		t.Fatal(err)
 	}

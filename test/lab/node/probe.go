@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,10 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// requestTimeout bounds one request of [Node.Get].
-const requestTimeout = time.Minute
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+)
 
 // check is a probe of a container with its schedule.
 type check struct {
@@ -54,7 +52,12 @@ func (p *pod) probe(spec *corev1.Probe) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(spec.TimeoutSeconds)*time.Second)
 	defer cancel()
-	answer, err := p.request(ctx, strings.ToLower(string(spec.HTTPGet.Scheme)), number, spec.HTTPGet.Path)
+	url := strings.ToLower(string(spec.HTTPGet.Scheme)) + "://" + netip.AddrPortFrom(p.ip, number).String() + spec.HTTPGet.Path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	answer, err := p.transport(number).RoundTrip(request)
 	if err != nil {
 		return err
 	}
@@ -65,19 +68,13 @@ func (p *pod) probe(spec *corev1.Probe) error {
 	return nil
 }
 
-// request makes one HTTP request to a port of the pod, without another one on its connection.
-func (p *pod) request(ctx context.Context, scheme string, port uint16, path string) (*http.Response, error) {
-	address := netip.AddrPortFrom(p.ip, port)
-	transport := &http.Transport{
+// transport leads to a port of the pod, each request on a connection of its own.
+func (p *pod) transport(port uint16) *http.Transport {
+	return &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, port) },
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address.String()+path, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	return transport.RoundTrip(request)
 }
 
 // Get returns the answer of a pod of a Deployment to an HTTP request, as Prometheus would see it.
@@ -91,22 +88,8 @@ func (n *Node) Get(ctx context.Context, deployment types.NamespacedName, port, p
 		if err != nil {
 			return nil, err
 		}
-		return p.get(ctx, number, path)
+		address := netip.AddrPortFrom(p.ip, number)
+		return rig.GetWith(ctx, &http.Client{Transport: p.transport(number)}, "http://"+address.String()+path)
 	}
 	return nil, fmt.Errorf("no pod of Deployment %s", deployment)
-}
-
-func (p *pod) get(ctx context.Context, port uint16, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	answer, err := p.request(ctx, "http", port, path)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("GET %s: %s: %s", path, answer.Status, text)
-	}
-	return text, err
 }

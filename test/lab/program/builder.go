@@ -1,4 +1,4 @@
-// Package program builds programs of others from their Go modules, once, for tests and examples.
+// Package program builds programs of other modules from their sources, once for this machine.
 package program
 
 import (
@@ -8,20 +8,24 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
-// Program is a program, and its sources.
+// Program is a main package of another module.
 type Program struct {
 	// Name is that of its file.
-	Name, Version string
-	// Package is the main package in the module that Lay makes in an empty folder.
+	Name string
+	// Mod is the path of a module file with its checksums beside it, and Version that of the module of
+	// Package there.
+	Mod, Version string
+	// Package is the main package, or the path of its only file.
 	Package string
-	Lay     func(ctx context.Context, folder string) error
 	LDFlags string
-	// Env has more variables for the go command. Default: none.
-	Env []string
 }
 
 // Builder keeps one folder of programs complete.
@@ -31,9 +35,6 @@ type Builder struct {
 	Progress io.Writer
 	// Takes is the time of all builds on two cores, for a line of progress.
 	Takes string
-
-	// compile replaces the go command in tests.
-	compile func(ctx context.Context, p Program, scratch, out string) error
 }
 
 // Ensure returns when every program is in the folder. Only one builder per folder compiles at a time, in this
@@ -42,23 +43,24 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 	if b.Progress == nil {
 		b.Progress = os.Stderr
 	}
-	if b.compile == nil {
-		b.compile = compile
-	}
-	if len(Missing(b.Dir, programs...)) == 0 {
+	missing := func(p Program) bool { return !Executable(filepath.Join(b.Dir, p.Name)) }
+	if !slices.ContainsFunc(programs, missing) {
 		return nil
 	}
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return err
 	}
-	unlock, err := Lock(ctx, filepath.Join(b.Dir, ".lock"), func() {
+	unlock, err := machine.Lock(ctx, filepath.Join(b.Dir, ".lock"), func() {
 		b.printf("waiting for another process that is building the same")
 	})
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	for _, p := range Missing(b.Dir, programs...) {
+	for _, p := range programs {
+		if !missing(p) {
+			continue
+		}
 		if err := b.build(ctx, p); err != nil {
 			return fmt.Errorf("build %s %s: %w", p.Name, p.Version, err)
 		}
@@ -66,83 +68,58 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 	return nil
 }
 
-// Missing returns those programs that are not executable files in a folder.
-func Missing(dir string, programs ...Program) (absent []Program) {
-	for _, p := range programs {
-		info, err := os.Stat(filepath.Join(dir, p.Name))
-		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
-			absent = append(absent, p)
-		}
-	}
-	return absent
+// Executable reports whether a path is that of an executable file.
+func Executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
-// build needs the lock, because it owns the folder for unfinished work. It removes the files of a
-// killed process there.
+// build needs the lock, because it owns the unfinished file.
 func (b Builder) build(ctx context.Context, p Program) error {
-	tmp := filepath.Join(b.Dir, ".build")
-	scratch, out := filepath.Join(tmp, "scratch"), filepath.Join(tmp, p.Name)
-	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(scratch, 0o755)); err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp) // The next build removes the rest after a failure.
 	b.printf("building %s %s from source, once: all takes about %s", p.Name, p.Version, b.Takes)
-	start := time.Now()
-	stop := b.beat(start, p.Name)
-	err := b.compile(ctx, p, scratch, out)
-	stop()
-	if err != nil {
-		return err
-	}
-	// Only a rename makes it visible: a reader finds all of it.
-	if err := os.Rename(out, filepath.Join(b.Dir, p.Name)); err != nil {
-		return err
-	}
-	b.printf("built %s %s in %s", p.Name, p.Version, seconds(start))
-	return nil
-}
-
-// beat prints a line from time to time until the returned function is called, which waits for its
-// goroutine.
-func (b Builder) beat(start time.Time, name string) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		ticker := time.NewTicker(15 * time.Second)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-ticker.C:
-				b.printf("still building %s, %s so far", name, seconds(start))
+	start, done := time.Now(), make(chan error, 1)
+	since := func() time.Duration { return time.Since(start).Round(time.Second) }
+	unfinished := filepath.Join(b.Dir, "."+p.Name)
+	go func() { done <- p.compile(ctx, unfinished) }()
+	tick := time.NewTicker(15 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			b.printf("still building %s, %s so far", p.Name, since())
+		case err := <-done:
+			if err == nil { // Only a rename makes it visible: a reader finds all of it.
+				err = os.Rename(unfinished, filepath.Join(b.Dir, p.Name))
 			}
+			if err == nil {
+				b.printf("built %s %s in %s", p.Name, p.Version, since())
+			}
+			return err
 		}
-	}()
-	return func() { close(quit); <-done }
+	}
 }
 
-func seconds(start time.Time) string {
-	return time.Since(start).Round(time.Second).String()
+// compile leaves the module file as it is, and ignores the variables that would change the program: the
+// caller's flags, and another target than this machine.
+func (p Program) compile(ctx context.Context, out string) error {
+	env := []string{"CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS=" + runtime.GOOS, "GOARCH=" + runtime.GOARCH}
+	_, err := machine.Go(ctx, filepath.Dir(p.Mod), env, "build", "-modfile="+p.Mod, "-trimpath", "-buildvcs=false",
+		"-ldflags="+p.LDFlags, "-o", out, p.Package)
+	return err
 }
 
 func (b Builder) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.Progress, filepath.Base(filepath.Dir(b.Dir))+": "+format+"\n", args...)
 }
 
-// Required returns the version of a module that a go.mod file requires.
-func Required(mod, module string) (string, error) {
-	for line := range strings.Lines(mod) {
+// Required returns the version of a module that a module file requires.
+func Required(file, module string) (string, error) {
+	text, err := os.ReadFile(file)
+	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(strings.TrimPrefix(line, "require "))
 		if len(fields) >= 2 && fields[0] == module && strings.Count(fields[1], ".") >= 2 {
 			return fields[1], nil
 		}
 	}
-	return "", fmt.Errorf("no line %q in the module file", "require "+module+" vMAJOR.MINOR.PATCH")
-}
-
-// Tail returns the last lines of a text.
-func Tail(text string, lines int) string {
-	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
+	return "", errors.Join(err, fmt.Errorf("no line %q in %s", "require "+module+" vMAJOR.MINOR.PATCH", file))
 }

@@ -1,4 +1,4 @@
-package program
+package program_test
 
 import (
 	"bytes"
@@ -7,75 +7,61 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// programs returns the first ones of three.
-func programs(n int) []Program {
-	return []Program{{Name: "etcd", Version: "v3.6.0"}, {Name: "kube-apiserver", Version: "v1.36.0"}, {Name: "kubectl"}}[:n]
-}
-
-// newFakeBuilder writes small programs, and counts.
-func newFakeBuilder(dir string, calls *atomic.Int32) (Builder, *bytes.Buffer) {
-	var progress bytes.Buffer
-	return Builder{Dir: dir, Progress: &progress, Takes: "five minutes", compile: func(_ context.Context, p Program, _, out string) error {
-		calls.Add(1)
-		return os.WriteFile(out, []byte(p.Name), 0o755)
-	}}, &progress
-}
-
-func entries(t *testing.T, dir string) []string {
+// newBuilder returns a builder, and a program with a source.
+func newBuilder(t *testing.T, source string) (program.Builder, program.Program, *bytes.Buffer) {
 	t.Helper()
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, entry := range list {
-		names = append(names, entry.Name())
-	}
-	return names
-}
-
-func TestEnsureBuildsOnceAndOnlyWhatIsMissing(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "v1")
-	var calls atomic.Int32
-	b, progress := newFakeBuilder(dir, &calls)
-	for range 2 {
-		if err := b.Ensure(t.Context(), programs(2)...); err != nil {
+	folder, progress := t.TempDir(), new(bytes.Buffer)
+	for name, text := range map[string]string{"go.mod": "module a\n\ngo 1.26.0\n", "go.sum": "", "main.go": source} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := calls.Load(); got != 2 {
-		t.Errorf("compiled %d times, want 2", got)
+	return program.Builder{Dir: filepath.Join(t.TempDir(), "v1"), Progress: progress, Takes: "five minutes"}, program.Program{
+		Name: "a", Version: "v3.6.0", Mod: filepath.Join(folder, "go.mod"), Package: filepath.Join(folder, "main.go"),
+	}, progress
+}
+
+func TestABuildIsMadeOnceAndNeverHalf(t *testing.T) {
+	b, p, progress := newBuilder(t, "package main\nfunc main() { broken }")
+	if err := b.Ensure(t.Context(), p); err == nil || !strings.Contains(err.Error(), "build a v3.6.0") ||
+		!strings.Contains(err.Error(), "broken") {
+		t.Errorf("got %v, want the name of the program, and the compiler's output", err)
 	}
-	if err := b.Ensure(t.Context(), programs(3)...); err != nil {
+	if program.Executable(filepath.Join(b.Dir, p.Name)) {
+		t.Error("a build that failed is there")
+	}
+	good := []byte("package main\nfunc main() {}")
+	if err := os.WriteFile(p.Package, good, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := calls.Load(); got != 3 {
-		t.Errorf("with kubectl compiled %d times, want 3", got)
-	}
-	if diff := cmp.Diff([]string{".lock", "etcd", "kube-apiserver", "kubectl"}, entries(t, dir)); diff != "" {
-		t.Error(diff)
-	}
-	for _, want := range []string{"building etcd v3.", "five minutes", "built kube-apiserver v1."} {
-		if !strings.Contains(progress.String(), want) {
-			t.Errorf("progress has no %q:\n%s", want, progress)
+	for range 2 {
+		if err := b.Ensure(t.Context(), p); err != nil {
+			t.Fatal(err)
 		}
+	}
+	if text := progress.String(); !strings.Contains(text, "five minutes") || strings.Count(text, "built a v3.6.0") != 1 {
+		t.Errorf("want one line of one build that has ended:\n%s", text)
 	}
 }
 
-func TestEnsureWaitsForTheLockUntilTheContextEnds(t *testing.T) {
-	dir := t.TempDir()
-	unlock, err := Lock(t.Context(), filepath.Join(dir, ".lock"), func() { t.Error("waited for a free lock") })
+func TestABuildWaitsForTheLockUntilTheContextEnds(t *testing.T) {
+	b, p, progress := newBuilder(t, "")
+	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := machine.Lock(t.Context(), filepath.Join(b.Dir, ".lock"), func() { t.Error("waited for a free lock") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,41 +69,11 @@ func TestEnsureWaitsForTheLockUntilTheContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		b, progress := newFakeBuilder(dir, new(atomic.Int32))
-		if err := b.Ensure(ctx, programs(2)...); !errors.Is(err, context.DeadlineExceeded) {
+		if err := b.Ensure(ctx, p); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want a deadline error", err)
 		}
 		if got := strings.Count(progress.String(), "waiting for another process"); got != 1 {
 			t.Errorf("%d reports that it waits, want one:\n%s", got, progress)
 		}
 	})
-}
-
-func TestHalfFinishedBuildIsNoBuild(t *testing.T) {
-	dir := t.TempDir()
-	broken := errors.New("no space left")
-	b, _ := newFakeBuilder(dir, new(atomic.Int32))
-	b.compile = func(_ context.Context, _ Program, _, out string) error {
-		return errors.Join(os.WriteFile(out, []byte("half"), 0o755), broken)
-	}
-	err := b.Ensure(t.Context(), programs(2)...)
-	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "build etcd v") {
-		t.Errorf("got %v, want %v and the name of the program", err, broken)
-	}
-	if diff := cmp.Diff([]string{".lock"}, entries(t, dir)); diff != "" {
-		t.Error(diff)
-	}
-	// The files of a killed process do not disturb the next one.
-	if err := os.MkdirAll(filepath.Join(dir, ".build", "scratch", "old"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	b.compile = func(_ context.Context, _ Program, scratch, out string) error {
-		if left := entries(t, scratch); len(left) > 0 {
-			t.Errorf("scratch directory holds %v", left)
-		}
-		return os.WriteFile(out, nil, 0o755)
-	}
-	if err := b.Ensure(t.Context(), programs(2)...); err != nil {
-		t.Fatal(err)
-	}
 }

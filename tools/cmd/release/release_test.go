@@ -166,41 +166,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// TestRelease tries a release, makes it, and makes others: a compatible one, and then an incompatible one.
 func TestRelease(t *testing.T) {
-	w := newWorld(t)
-	head := w.git("rev-parse", "HEAD")
-	published := w.git("ls-remote", w.remote)
-	out := w.mustRelease("v0.1.0")
-	commits := map[string]bool{}
-	for _, tag := range []string{"v0.1.0", "cmd/agent/v0.1.0"} {
-		commits[w.git("rev-parse", tag+"^{commit}")] = true
-		if !strings.Contains(out, tag) {
-			t.Errorf("the output does not name %s:\n%s", tag, out)
-		}
-	}
-	if len(commits) != 1 || strings.Contains(w.git("tag"), "test/") {
-		t.Errorf("want one commit with the tags of released modules, have %v and %s", commits, w.git("tag"))
-	}
-	if parent := w.git("rev-parse", "v0.1.0^"); parent != head || w.git("rev-parse", "HEAD") != head {
-		t.Errorf("want one commit on top of %s beside the branch, its parent is %s", head, parent)
-	}
-	agent := w.git("show", "v0.1.0:cmd/agent/go.mod")
-	if !strings.Contains(agent, "runtime-watcher v0.1.0") || strings.Contains(agent, "replace") {
-		t.Errorf("the tagged agent cannot be installed:\n%s", agent)
-	}
-	if sums := w.git("show", "v0.1.0:cmd/agent/go.sum"); strings.Count(sums, "runtime-watcher v0.1.0") != 2 {
-		t.Errorf("the tagged agent has other sums than those of its sibling:\n%s", sums)
-	}
-	if test := w.git("show", "v0.1.0:test/go.mod"); !strings.Contains(test, "runtime-watcher v0.1.0") || !strings.Contains(test, "=> ../.") {
-		t.Errorf("the tests do not follow:\n%s", test)
-	}
-	if w.git("status", "--porcelain") != "" || w.git("ls-remote", w.remote) != published {
-		t.Error("the working tree or the remote changed")
-	}
-	w.mustRefuse("v0.1.0", "not later than the last release")
-}
-
-func TestDryRun(t *testing.T) {
 	w := newWorld(t)
 	before := w.git("for-each-ref")
 	out, err := w.release("v0.1.0", "-dry-run")
@@ -210,17 +177,69 @@ func TestDryRun(t *testing.T) {
 	if after := w.git("for-each-ref"); after != before {
 		t.Errorf("references changed:\n%s", after)
 	}
-}
-
-// TestSecondAttempt holds that nothing remembers the content of a version before it is final.
-func TestSecondAttempt(t *testing.T) {
-	w := newWorld(t)
-	if out, err := w.release("v0.1.0", "-dry-run"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	// Nothing may remember the content of a version before it is final.
 	w.write("core/late.go", "package core\n\n// Late is new.\nconst Late = 3\n")
 	w.change("cmd/agent/main.go", "core.One", "core.Late")
-	w.mustRelease("v0.1.0")
+	w.first()
+	w.compatible()
+	w.incompatible()
+}
+
+// first makes v0.1.0.
+func (w *world) first() {
+	w.Helper()
+	head := w.git("rev-parse", "HEAD")
+	published := w.git("ls-remote", w.remote)
+	out := w.mustRelease("v0.1.0")
+	commits := map[string]bool{}
+	for _, tag := range []string{"v0.1.0", "cmd/agent/v0.1.0"} {
+		commits[w.git("rev-parse", tag+"^{commit}")] = true
+		if !strings.Contains(out, tag) {
+			w.Errorf("the output does not name %s:\n%s", tag, out)
+		}
+	}
+	if len(commits) != 1 || strings.Contains(w.git("tag"), "test/") {
+		w.Errorf("want one commit with the tags of released modules, have %v and %s", commits, w.git("tag"))
+	}
+	if parent := w.git("rev-parse", "v0.1.0^"); parent != head || w.git("rev-parse", "HEAD") != head {
+		w.Errorf("want one commit on top of %s beside the branch, its parent is %s", head, parent)
+	}
+	agent := w.git("show", "v0.1.0:cmd/agent/go.mod")
+	if !strings.Contains(agent, "runtime-watcher v0.1.0") || strings.Contains(agent, "replace") {
+		w.Errorf("the tagged agent cannot be installed:\n%s", agent)
+	}
+	if sums := w.git("show", "v0.1.0:cmd/agent/go.sum"); strings.Count(sums, "runtime-watcher v0.1.0") != 2 {
+		w.Errorf("the tagged agent has other sums than those of its sibling:\n%s", sums)
+	}
+	if test := w.git("show", "v0.1.0:test/go.mod"); !strings.Contains(test, "runtime-watcher v0.1.0") || !strings.Contains(test, "=> ../.") {
+		w.Errorf("the tests do not follow:\n%s", test)
+	}
+	if w.git("status", "--porcelain") != "" || w.git("ls-remote", w.remote) != published {
+		w.Error("the working tree or the remote changed")
+	}
+	w.mustRefuse("v0.1.0", "not later than the last release")
+}
+
+func (w *world) compatible() {
+	w.Helper()
+	w.change("core/core.go", "const One", "const Three = 3\n\n// One is 1.\nconst One")
+	w.announce("v0.1.1", "More.")
+	if out := w.mustRelease("v0.1.1"); !strings.Contains(out, "Three: added") {
+		w.Errorf("the output does not name the new constant:\n%s", out)
+	}
+}
+
+func (w *world) incompatible() {
+	w.Helper()
+	w.change("core/core.go", "Two", "Zwei")
+	w.announce("v0.1.2", "### Incompatible\n\nTwo is Zwei.")
+	w.mustRefuse("v0.1.2", "want a later version than v0.1.x")
+	w.announce("v0.2.0", "Two is Zwei.")
+	w.mustRefuse("v0.2.0", `want the heading "### Incompatible"`)
+	w.change("CHANGELOG.md", "\n\nTwo is Zwei.", "\n\n### Incompatible\n\nTwo is Zwei.")
+	if out := w.mustRelease("v0.2.0"); !strings.Contains(out, "Two: removed") {
+		w.Errorf("the output does not name the removed constant:\n%s", out)
+	}
 }
 
 func TestRefusals(t *testing.T) {
@@ -243,24 +262,4 @@ func TestRefusals(t *testing.T) {
 	w.commit()
 	w.change("cmd/agent/main.go", "core.One", "core.Missing")
 	w.mustRefuse("v0.1.0", "undefined: core.Missing")
-}
-
-// TestAPI releases a compatible change, and then an incompatible one.
-func TestAPI(t *testing.T) {
-	w := newWorld(t)
-	w.mustRelease("v0.1.0")
-	w.change("core/core.go", "const One", "const Three = 3\n\n// One is 1.\nconst One")
-	w.announce("v0.1.1", "More.")
-	if out := w.mustRelease("v0.1.1"); !strings.Contains(out, "Three: added") {
-		t.Errorf("the output does not name the new constant:\n%s", out)
-	}
-	w.change("core/core.go", "Two", "Zwei")
-	w.announce("v0.1.2", "### Incompatible\n\nTwo is Zwei.")
-	w.mustRefuse("v0.1.2", "want a later version than v0.1.x")
-	w.announce("v0.2.0", "Two is Zwei.")
-	w.mustRefuse("v0.2.0", `want the heading "### Incompatible"`)
-	w.change("CHANGELOG.md", "\n\nTwo is Zwei.", "\n\n### Incompatible\n\nTwo is Zwei.")
-	if out := w.mustRelease("v0.2.0"); !strings.Contains(out, "Two: removed") {
-		t.Errorf("the output does not name the removed constant:\n%s", out)
-	}
 }

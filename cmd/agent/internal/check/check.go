@@ -40,7 +40,9 @@ func Run(
 	c.clientKeys()
 	if informer == nil {
 		c.servingKeys()
-		c.callers()
+		if path := opts.Keys.WebhookCAs; path != "" {
+			c.bundle("WEBHOOK_CLIENT_CA", path)
+		}
 	}
 	c.managers()
 	c.controlPlane(ctx, link)

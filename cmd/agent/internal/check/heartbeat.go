@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -56,10 +57,7 @@ func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Ma
 		if err == nil || core.Reason(err) != reasons.NotReady {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		periodic.Pause(ctx, pause)
 	}
 	return err
 }

@@ -181,10 +181,3 @@ func (c *checker) serving(name string, m *keys.Material) {
 		c.expiry(name+" expiry", m)
 	}
 }
-
-// callers checks WEBHOOK_CLIENT_CA, if it is set.
-func (c *checker) callers() {
-	if path := c.opts.Keys.WebhookCAs; path != "" {
-		c.bundle("WEBHOOK_CLIENT_CA", path)
-	}
-}

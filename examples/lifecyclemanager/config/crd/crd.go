@@ -4,9 +4,10 @@ package crd
 import (
 	"bytes"
 	_ "embed"
+	"io"
 
+	"github.com/fluxcd/pkg/ssa/utils"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 //go:embed operator.kyma-project.io_kymas.yaml
@@ -17,13 +18,5 @@ var moduleTemplates []byte
 
 // ForRuntimes returns new copies of the definitions that every runtime needs.
 func ForRuntimes() ([]*unstructured.Unstructured, error) {
-	var crds []*unstructured.Unstructured
-	for _, text := range [][]byte{kymas, moduleTemplates} {
-		crd := &unstructured.Unstructured{}
-		if err := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), len(text)).Decode(crd); err != nil {
-			return nil, err
-		}
-		crds = append(crds, crd)
-	}
-	return crds, nil
+	return utils.ReadObjects(io.MultiReader(bytes.NewReader(kymas), bytes.NewReader(moduleTemplates)))
 }

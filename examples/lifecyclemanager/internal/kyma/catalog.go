@@ -3,6 +3,7 @@ package kyma
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -35,56 +36,37 @@ func mayShow(template *v1beta2.ModuleTemplate, kyma *v1beta2.Kyma) bool {
 		})
 }
 
-// syncCatalog makes the catalog of a runtime equal to templates.
+// syncCatalog makes the catalog of a runtime equal to templates, without their objects.
 func syncCatalog(ctx context.Context, there *skr.Runtime, templates map[string]*v1beta2.ModuleTemplate) error {
 	list := &v1beta2.ModuleTemplateList{}
 	if err := there.List(ctx, list, client.InNamespace(skr.Namespace)); err != nil {
 		return err
 	}
-	have := make(map[string]*v1beta2.ModuleTemplate)
+	missing := maps.Clone(templates)
+	var errs []error
 	for i := range list.Items {
-		have[list.Items[i].Name] = &list.Items[i]
-	}
-	return errors.Join(addTemplates(ctx, there, templates, have), deleteTemplates(ctx, there, templates, have))
-}
-
-func addTemplates(ctx context.Context, there *skr.Runtime, want, have map[string]*v1beta2.ModuleTemplate) error {
-	for name, template := range want {
-		stored := have[name]
-		if stored == nil {
-			copied := &v1beta2.ModuleTemplate{Spec: entry(template)}
-			copied.Namespace, copied.Name = skr.Namespace, name
-			if err := there.Create(ctx, copied); err != nil {
-				return err
-			}
-			continue
-		}
-		if equality.Semantic.DeepEqual(stored.Spec, entry(template)) {
-			continue
-		}
-		stored.Spec = entry(template)
-		if err := there.Update(ctx, stored); err != nil {
-			return err
+		stored := &list.Items[i]
+		delete(missing, stored.Name)
+		template := templates[stored.Name]
+		switch {
+		case template == nil:
+			errs = append(errs, client.IgnoreNotFound(there.Delete(ctx, stored)))
+		case !equality.Semantic.DeepEqual(stored.Spec, entry(template)):
+			stored.Spec = entry(template)
+			errs = append(errs, there.Update(ctx, stored))
 		}
 	}
-	return nil
+	for name, template := range missing {
+		copied := &v1beta2.ModuleTemplate{Spec: entry(template)}
+		copied.Namespace, copied.Name = skr.Namespace, name
+		errs = append(errs, there.Create(ctx, copied))
+	}
+	return errors.Join(errs...)
 }
 
-// entry returns module, version and channels, without the objects.
+// entry returns module, version and channels.
 func entry(template *v1beta2.ModuleTemplate) v1beta2.ModuleTemplateSpec {
 	return v1beta2.ModuleTemplateSpec{
 		Module: template.Spec.Module, Version: template.Spec.Version, Channels: template.Spec.Channels,
 	}
-}
-
-func deleteTemplates(ctx context.Context, there *skr.Runtime, want, have map[string]*v1beta2.ModuleTemplate) error {
-	for name, stored := range have {
-		if want[name] != nil {
-			continue
-		}
-		if err := client.IgnoreNotFound(there.Delete(ctx, stored)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -28,23 +28,18 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
 	}
 	clean, err := r.clean(ctx, kyma)
+	// A runtime that is gone itself, or does not answer for too long, counts as clean.
+	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, r.GiveUp, err) {
+		clean, err = true, nil
+	}
 	if err != nil || !clean {
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, err
 	}
 	return ctrl.Result{}, skr.Release(ctx, r.Client, kyma, Finalizer)
 }
 
-// clean reports whether the runtime has nothing of the operator, is gone itself, or does not answer
-// for too long.
+// clean reports whether the runtime has nothing of the operator.
 func (r *Reconciler) clean(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
-	clean, err := r.cleanRuntime(ctx, kyma)
-	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, r.GiveUp, err) {
-		return true, nil
-	}
-	return clean, err
-}
-
-func (r *Reconciler) cleanRuntime(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
 	there, err := r.connect(ctx, kyma)
 	if err != nil {
 		return false, err

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -64,9 +65,6 @@ func watch(ctx context.Context, there *skr.Runtime, remote *v1beta2.Kyma) error 
 		return nil
 	}
 	before := remote.DeepCopy()
-	if remote.Labels == nil {
-		remote.Labels = make(map[string]string)
-	}
-	remote.Labels[WatchedByLabel] = watchedBy
+	metav1.SetMetaDataLabel(&remote.ObjectMeta, WatchedByLabel, watchedBy)
 	return there.Patch(ctx, remote, client.MergeFrom(before))
 }

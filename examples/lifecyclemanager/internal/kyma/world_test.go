@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -22,6 +25,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
@@ -31,6 +35,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -38,6 +43,36 @@ const fresh, patience = time.Hour, 5 * time.Minute
 
 // moduleName is the module of most tests. World.keda adds the objects of the sample module to it.
 const moduleName = "sample"
+
+var (
+	scheme = runtime.NewScheme()
+	// startOnce starts the control plane and the runtime that all tests share, and stop ends them.
+	startOnce = sync.OnceValues(start)
+	stop      = func() error { return nil }
+)
+
+func start() (planes []*apiserver.ControlPlane, err error) {
+	log.SetLogger(logr.Discard())
+	err = errors.Join(clientgoscheme.AddToScheme(scheme), v1beta2.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme))
+	if err != nil {
+		return nil, err
+	}
+	planes, stop, err = apiserver.StartAll(context.Background(), []apiserver.Options{{Scheme: scheme, CRDPaths: []string{
+		"../../config/crd/operator.kyma-project.io_kymas.yaml",
+		"../../config/crd/operator.kyma-project.io_manifests.yaml",
+		"../../config/crd/operator.kyma-project.io_moduletemplates.yaml",
+	}}, {Scheme: scheme}})
+	return planes, err
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
 
 // world is a control plane and one runtime, with both reconcilers.
 type world struct {
@@ -62,20 +97,33 @@ func newWorld(t *testing.T) *world {
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
-	w := &world{t: t, scheme: runtime.NewScheme()}
+	w := &world{t: t, scheme: scheme}
 	w.source = controllerruntime.NewSource(func(context.Context, core.Delivery) ([]ctrl.Request, error) {
 		return []ctrl.Request{{NamespacedName: key("runtime-1")}}, nil
 	}, controllerruntime.SourceOptions{})
-	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), v1beta2.AddToScheme(w.scheme), apiextensionsv1.AddToScheme(w.scheme)))
-	planes := apiserver.StartAllT(t, apiserver.Options{Scheme: w.scheme, CRDPaths: []string{
-		"../../config/crd/operator.kyma-project.io_kymas.yaml",
-		"../../config/crd/operator.kyma-project.io_manifests.yaml",
-		"../../config/crd/operator.kyma-project.io_moduletemplates.yaml",
-	}}, apiserver.Options{Scheme: w.scheme})
+	planes, err := startOnce()
+	w.must(err)
 	w.plane, w.skr = planes[0], planes[1]
+	w.clear()
 	w.connect()
 	w.operator = w.newOperator(nil)
 	return w
+}
+
+// clear removes what another test has left.
+func (w *world) clear() {
+	w.t.Helper()
+	ctx, here, there := w.t.Context(), w.plane.Client, w.skr.Client
+	for _, kind := range []client.Object{&corev1.Secret{}, &v1beta2.ModuleTemplate{}} {
+		w.must(here.DeleteAllOf(ctx, kind, client.InNamespace("default")))
+	}
+	w.must(there.DeleteAllOf(ctx, &apiextensionsv1.CustomResourceDefinition{}))
+	w.must(client.IgnoreNotFound(there.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: skr.Namespace}})))
+	lab.Eventually(w.t, patience, "the runtime is as new", func() bool {
+		crds := &apiextensionsv1.CustomResourceDefinitionList{}
+		err := errors.Join(w.manage(), there.List(ctx, crds))
+		return err == nil && len(crds.Items) == 0 && w.namespace(skr.Namespace) == nil
+	})
 }
 
 // connect writes the kubeconfig of the runtime.

@@ -20,13 +20,15 @@ import (
 
 // Freshness is that of a runtime for one controller.
 type Freshness struct {
-	Manager  string `json:"manager"`
-	State    string `json:"state"`
-	Reason   string `json:"reason"`
-	Replicas []struct {
-		// CertificateExpiry is that of the certificate with which the agent came.
-		CertificateExpiry time.Time `json:"certificateExpiry"`
-	} `json:"replicas"`
+	Manager  string    `json:"manager"`
+	State    string    `json:"state"`
+	Reason   string    `json:"reason"`
+	Replicas []Replica `json:"replicas"`
+}
+
+// Replica is an agent, with the expiry of its certificate.
+type Replica struct {
+	CertificateExpiry time.Time `json:"certificateExpiry"`
 }
 
 // Fleet returns the freshness of a runtime for each controller.
@@ -69,7 +71,7 @@ var reconciles = regexp.MustCompile(`(?m)^lifecycle_manager_reconciles_total{cau
 
 // ask sends a request to the replica that leads, as a reader with a token.
 func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
-	leader, err := l.service.leader(ctx)
+	leader, err := l.Leader(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +99,7 @@ func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
 
 // readers do not verify the certificate, which the operator makes for itself when it starts.
 var readers = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-	DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // See above.
+	TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // See above.
 }}
 
 // newReader returns the token of a service account that may read, and nothing else.

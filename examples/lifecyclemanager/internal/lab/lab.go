@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,8 +39,8 @@ type Options struct {
 	OperatorArgs []string
 	// CRDPaths are definitions in the control plane, beside those that are deployed.
 	CRDPaths []string
-	// Progress gets a line for each step of a long build.
-	Progress func(line string)
+	// Progress gets a line for each step of a long build. Default: nothing does.
+	Progress io.Writer
 }
 
 // Lab is a control plane with runtimes. Its methods may be called concurrently, unless they start
@@ -55,7 +56,6 @@ type Lab struct {
 	opts     Options
 	programs programs
 	plane    *apiserver.ControlPlane
-	service  *service
 	replicas []*Operator
 	reader   string
 
@@ -94,6 +94,9 @@ var discardLogs = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
 // New returns a lab in which nothing runs.
 func New(opts Options) (*Lab, error) {
 	opts.Replicas = max(1, opts.Replicas)
+	if opts.Progress == nil {
+		opts.Progress = io.Discard
+	}
 	discardLogs()
 	dir, err := os.MkdirTemp("", "lifecycle-") // The path of a socket must be short.
 	if err != nil {
@@ -120,12 +123,13 @@ func (l *Lab) onStop(end func()) {
 // Close ends all programs and removes the directory, unless its logs shall be kept.
 func (l *Lab) Close(keepLogs bool) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	closers := l.closers
+	l.closers = nil
+	l.mu.Unlock() // Connections that end may ask for the leader.
 	var errs []error
-	for _, end := range slices.Backward(l.closers) {
+	for _, end := range slices.Backward(closers) {
 		errs = append(errs, end())
 	}
-	l.closers = nil
 	if !keepLogs {
 		errs = append(errs, os.RemoveAll(l.Dir))
 	}
@@ -145,11 +149,11 @@ func (l *Lab) note(id, line string) {
 // Break ends the managers of the modules, or starts them again. Meanwhile their Deployments are not
 // available.
 func (r *Runtime) Break(broken bool) {
-	if !broken {
-		r.node.Break("")
-		return
+	image := ""
+	if broken {
+		image = managerImage
 	}
-	r.node.Break(managerImage)
+	r.node.Break(image)
 }
 
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }

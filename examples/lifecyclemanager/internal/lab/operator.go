@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,35 +44,35 @@ func (l *Lab) StartCertManager(ctx context.Context) error {
 }
 
 // Deploy applies objects to the control plane, as kubectl does. The Deployment of the operator
-// starts as processes, with the rights of its service account and no others.
+// starts as processes, with the rights of its service account and no others. They replace those of
+// another Deploy.
 func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) error {
-	if err := l.startService(); err != nil {
+	l.KillOperator()
+	address, err := l.startService()
+	if err != nil {
 		return err
 	}
-	var deployment *appsv1.Deployment
 	for _, object := range objects {
 		if err := l.Apply(ctx, l.Plane, object); err != nil {
 			return err
 		}
-		if object.GetKind() == "Deployment" {
-			deployment = &appsv1.Deployment{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, deployment); err != nil {
-				return err
-			}
-		}
 	}
-	if deployment == nil {
-		return errors.New("there is no Deployment of the operator")
-	}
-	account := deployment.Spec.Template.Spec.ServiceAccountName
-	if err := impersonate(l.plane.Kubeconfig, l.operatorKubeconfig(), deployment.Namespace, account); err != nil {
+	key, deployment := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager"}, &appsv1.Deployment{}
+	if err := l.Plane.Get(ctx, key, deployment); err != nil {
 		return err
 	}
-	for i := range l.opts.Replicas {
-		if err := l.addOperator(ctx, i, deployment.Spec.Template.Spec.Containers[0].Args); err != nil {
+	account := deployment.Spec.Template.Spec.ServiceAccountName
+	if err := impersonate(l.plane.Kubeconfig, l.operatorKubeconfig(), namespace, account); err != nil {
+		return err
+	}
+	replicas := make([]*Operator, l.opts.Replicas)
+	for i := range replicas {
+		replicas[i], err = l.newOperator(ctx, i, address, deployment.Spec.Template.Spec.Containers[0].Args)
+		if err != nil {
 			return err
 		}
 	}
+	l.setReplicas(replicas)
 	return l.StartOperator(ctx)
 }
 
@@ -106,24 +105,30 @@ func impersonate(kubeconfig, path, namespace, account string) error {
 
 func (l *Lab) operatorKubeconfig() string { return filepath.Join(l.Dir, "operator.kubeconfig") }
 
-// addOperator adds a replica, which does not run yet. The last value of a flag wins.
-func (l *Lab) addOperator(ctx context.Context, number int, args []string) (err error) {
+// setReplicas replaces the list that connections of agents read.
+func (l *Lab) setReplicas(replicas []*Operator) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.replicas = replicas
+}
+
+// newOperator returns a replica, which does not run yet. The last value of a flag wins.
+func (l *Lab) newOperator(ctx context.Context, number int, address string, args []string) (*Operator, error) {
 	o := &Operator{podIP: fmt.Sprintf("10.0.0.%d", number+1)}
 	var errs [3]error
-	o.Events, errs[0] = machine.FreeAddress(ctx)
-	o.metrics, errs[1] = machine.FreeAddress(ctx)
-	probes, err := machine.FreeAddress(ctx)
-	errs[2] = err
+	var probes string
+	for i, free := range []*string{&o.Events, &o.metrics, &probes} {
+		*free, errs[i] = machine.FreeAddress(ctx)
+	}
 	pod := strings.NewReplacer("$(POD_IP)", o.podIP, "$(POD_NAME)", fmt.Sprint("lifecycle-manager-", number))
 	for _, arg := range args {
 		o.args = append(o.args, pod.Replace(arg))
 	}
-	o.args = append(o.args, "-events-address="+l.service.address, "-events-bind-address="+o.Events,
+	o.args = append(o.args, "-events-address="+address, "-events-bind-address="+o.Events,
 		"-metrics-bind-address="+o.metrics, "-health-probe-bind-address="+probes,
 		"-catalog-spread=0s")
 	o.args = append(o.args, l.opts.OperatorArgs...)
-	l.replicas = append(l.replicas, o)
-	return errors.Join(errs[:]...)
+	return o, errors.Join(errs[:]...)
 }
 
 // StartOperator starts the replicas that do not run, and returns when one leads.
@@ -141,13 +146,10 @@ func (l *Lab) StartOperator(ctx context.Context) error {
 		l.onStop(started.Stop)
 	}
 	return machine.Poll(ctx, func() bool {
-		_, err := l.service.leader(ctx)
+		_, err := l.Leader(ctx)
 		return err == nil
 	})
 }
-
-// Leader returns the replica that leads.
-func (l *Lab) Leader(ctx context.Context) (*Operator, error) { return l.service.leader(ctx) }
 
 // KillOperator kills all replicas, as a crash does.
 func (l *Lab) KillOperator() {
@@ -156,9 +158,11 @@ func (l *Lab) KillOperator() {
 	}
 }
 
-// Reconfigure starts the operator again, with more arguments. The last value of a flag wins.
-func (l *Lab) Reconfigure(ctx context.Context, args ...string) error {
+// Reconfigure starts the operator again, with that number of replicas at most, and with more
+// arguments. The last value of a flag wins.
+func (l *Lab) Reconfigure(ctx context.Context, replicas int, args ...string) error {
 	l.KillOperator()
+	l.setReplicas(l.replicas[:min(replicas, len(l.replicas))])
 	for _, o := range l.replicas {
 		o.args = append(o.args, args...)
 	}

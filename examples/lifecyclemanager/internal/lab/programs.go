@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"   //nolint:depguard // Neither is released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager" //nolint:depguard // Neither is released.
@@ -16,28 +15,16 @@ type programs struct{ agent, operator, manager string }
 
 // Build builds missing or outdated programs. The first build of the API server takes minutes.
 func (l *Lab) Build(ctx context.Context) error {
-	lines := progress(l.opts.Progress)
-	if _, err := apiserver.Assets(ctx, apiserver.AssetsOptions{Progress: lines}); err != nil {
+	if _, err := apiserver.Assets(ctx, apiserver.AssetsOptions{Progress: l.opts.Progress}); err != nil {
 		return err
 	}
 	var errs [4]error
 	var paths [3]string
 	for i, folder := range []string{"cmd/agent", "examples/lifecyclemanager", "examples/lifecyclemanager/module"} {
-		_, _ = fmt.Fprintln(lines, "building", folder) // It cannot fail.
+		_, _ = fmt.Fprintln(l.opts.Progress, "building", folder) // It cannot fail.
 		paths[i], errs[i] = machine.Build(ctx, folder, "lifecyclemanager", l.Dir)
 	}
 	l.programs = programs{agent: paths[0], operator: paths[1], manager: paths[2]}
-	_, errs[3] = certmanager.Assets(ctx, certmanager.AssetsOptions{Progress: lines})
+	_, errs[3] = certmanager.Assets(ctx, certmanager.AssetsOptions{Progress: l.opts.Progress})
 	return errors.Join(errs[:]...)
-}
-
-// progress is a writer of lines.
-type progress func(line string)
-
-// Write implements [io.Writer].
-func (p progress) Write(text []byte) (int, error) {
-	if p != nil {
-		p(strings.TrimSpace(string(text)))
-	}
-	return len(text), nil
 }

@@ -6,13 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// Register creates the Kyma of a runtime, and the Secret with its kubeconfig.
+// Register creates the Kyma of a runtime, and the Secret with its kubeconfig, unless they exist.
 func (l *Lab) Register(ctx context.Context, id string, labels map[string]string) error {
 	kubeconfig, err := l.Runtimes[id].kubeconfig()
 	if err != nil {
@@ -20,13 +21,13 @@ func (l *Lab) Register(ctx context.Context, id string, labels map[string]string)
 	}
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: id}
 	secret := &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{skr.KubeconfigKey: kubeconfig}}
-	if err := l.Plane.Create(ctx, secret); err != nil {
+	if err := client.IgnoreAlreadyExists(l.Plane.Create(ctx, secret)); err != nil {
 		return err
 	}
 	kyma := &v1beta2.Kyma{ObjectMeta: meta, Spec: v1beta2.KymaSpec{Channel: "regular"}}
 	kyma.Labels = labels
 	kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: id + ".example.com"}
-	return l.Plane.Create(ctx, kyma)
+	return client.IgnoreAlreadyExists(l.Plane.Create(ctx, kyma))
 }
 
 // Kubeconfig is the path of an administrator's kubeconfig.

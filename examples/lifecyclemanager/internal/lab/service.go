@@ -12,30 +12,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
-// service stands in for the load balancer and the Service of the events. It leads connections to
-// the endpoint that the operator has published.
-type service struct {
-	// address is that of the load balancer.
-	address string
-	cluster client.Client
-	lab     *Lab
-}
-
 const (
 	namespace    = "kcp-system"
 	eventsLeader = "lifecycle-manager-events-leader"
 )
 
-func (l *Lab) startService() error {
+// startService stands in for the load balancer and the Service of the events, and returns the
+// address. It leads connections to the endpoint that the operator has published.
+func (l *Lab) startService() (address string, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	socket, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		cancel()
-		return err
+		return "", err
 	}
-	_, port, _ := net.SplitHostPort(socket.Addr().String())
-	l.service = &service{address: "localhost:" + port, cluster: l.plane.Client, lab: l}
-	forwards := &machine.Forwarder{Dial: l.service.dial}
+	forwards := &machine.Forwarder{Dial: func(ctx context.Context) (net.Conn, error) {
+		leader, err := l.Leader(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return new(net.Dialer).DialContext(ctx, "tcp", leader.Events)
+	}}
 	forwards.Start(ctx, socket)
 	l.onClose(func() error {
 		cancel()
@@ -43,26 +40,20 @@ func (l *Lab) startService() error {
 		forwards.Wait()
 		return err
 	})
-	return nil
+	_, port, err := net.SplitHostPort(socket.Addr().String())
+	return "localhost:" + port, err
 }
 
-// dial connects to the replica that leads.
-func (s *service) dial(ctx context.Context) (net.Conn, error) {
-	leader, err := s.leader(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return new(net.Dialer).DialContext(ctx, "tcp", leader.Events)
-}
-
-// leader returns the replica with the address of the endpoint.
-func (s *service) leader(ctx context.Context) (*Operator, error) {
+// Leader returns the replica that leads: its address is that of the endpoint.
+func (l *Lab) Leader(ctx context.Context) (*Operator, error) {
 	slice := &discoveryv1.EndpointSlice{}
-	if err := s.cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: eventsLeader}, slice); err != nil {
+	if err := l.Plane.Get(ctx, client.ObjectKey{Namespace: namespace, Name: eventsLeader}, slice); err != nil {
 		return nil, err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, endpoint := range slice.Endpoints {
-		for _, replica := range s.lab.replicas {
+		for _, replica := range l.replicas {
 			if strings.Join(endpoint.Addresses, "") == replica.podIP {
 				return replica, nil
 			}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/fluxcd/pkg/ssa/utils"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,9 +58,7 @@ func missing(manifest *v1beta2.Manifest, wanted *content) []*unstructured.Unstru
 	if manifest.Status.CustomResourceCreated {
 		return wanted.objects
 	}
-	for _, data := range wanted.data {
-		skr.SetAnnotation(data, skr.OnlyCreate, "true")
-	}
+	utils.SetCommonMetadata(wanted.data, nil, map[string]string{skr.OnlyCreate: "true"})
 	return slices.Concat(wanted.objects, wanted.data)
 }
 

@@ -133,18 +133,14 @@ func kindsOf(
 		if err != nil || definition.GetLabels()[skr.ManagedByLabel] != skr.FieldOwner {
 			continue // It stays, and so do its objects.
 		}
-		spec, _, _ := unstructured.NestedMap(definition.Object, "spec")
-		group, _, _ := unstructured.NestedString(spec, "group")
-		kind, _, _ := unstructured.NestedString(spec, "names", "kind")
-		versions, _, _ := unstructured.NestedSlice(spec, "versions")
-		for _, version := range versions {
-			fields, _ := version.(map[string]any)
-			if served, _ := fields["served"].(bool); served {
-				name, _ := fields["name"].(string)
-				kinds = append(kinds, schema.GroupVersionKind{Group: group, Version: name, Kind: kind})
-				break
-			}
+		kind, err := there.RESTMapper().KindFor(schema.ParseGroupResource(definition.GetName()).WithVersion(""))
+		if meta.IsNoMatchError(err) {
+			continue // It is not served.
 		}
+		if err != nil {
+			return nil, err
+		}
+		kinds = append(kinds, kind)
 	}
 	return kinds, nil
 }

@@ -11,12 +11,12 @@ import (
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/polling"
 	"github.com/fluxcd/pkg/ssa"
+	"github.com/fluxcd/pkg/ssa/utils"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -82,11 +82,6 @@ func clusterOf(ctx context.Context, cluster client.Reader) (types.UID, error) {
 	return namespace.UID, err
 }
 
-var (
-	namespaceKind  = schema.GroupKind{Kind: "Namespace"}
-	definitionKind = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
-)
-
 // ApplyAll makes objects look as given, by server-side apply. Definitions and Namespaces come
 // first. An object that looks so already is not written. ApplyAll labels the objects, except a
 // Namespace that existed before. In the control plane it refuses to take over objects of others.
@@ -99,8 +94,8 @@ func (r *Runtime) ApplyAll(ctx context.Context, objects []*unstructured.Unstruct
 		if err := r.claim(ctx, object, local); err != nil {
 			return err
 		}
-		setLabel(object, ManagedByLabel, FieldOwner)
 	}
+	utils.SetCommonMetadata(objects, map[string]string{ManagedByLabel: FieldOwner}, nil)
 	opts := ssa.DefaultApplyOptions()
 	opts.ForceSelector = map[string]string{Replace: "true"}
 	opts.IfNotPresentSelector = map[string]string{OnlyCreate: "true"}
@@ -111,7 +106,7 @@ func (r *Runtime) ApplyAll(ctx context.Context, objects []*unstructured.Unstruct
 
 // claim decides about an object that exists without the label of the operator.
 func (r *Runtime) claim(ctx context.Context, object *unstructured.Unstructured, local bool) error {
-	namespace := object.GroupVersionKind().GroupKind() == namespaceKind
+	namespace := utils.IsNamespace(object)
 	if !namespace && !local {
 		return nil
 	}
@@ -126,7 +121,7 @@ func (r *Runtime) claim(ctx context.Context, object *unstructured.Unstructured, 
 	case live.Labels[ManagedByLabel] == FieldOwner:
 		return nil
 	case namespace:
-		SetAnnotation(object, OnlyCreate, "true")
+		utils.SetCommonMetadata([]*unstructured.Unstructured{object}, nil, map[string]string{OnlyCreate: "true"})
 		return nil
 	case object.GetAnnotations()[OnlyCreate] == "true":
 		return nil
@@ -164,14 +159,8 @@ func (r *Runtime) DeleteAll(
 // protects reports whether no module may delete an object, because the Kyma or the operator needs
 // it.
 func protects(object *unstructured.Unstructured, local bool) bool {
-	switch object.GroupVersionKind().GroupKind() {
-	case namespaceKind:
-		return local || object.GetName() == Namespace
-	case definitionKind:
-		return strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
-	default:
-		return false
-	}
+	return utils.IsNamespace(object) && (local || object.GetName() == Namespace) ||
+		utils.IsCRD(object) && strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
 }
 
 // delete reports whether the object is gone, or was never one of the operator.
@@ -191,23 +180,4 @@ func (r *Runtime) delete(ctx context.Context, object *unstructured.Unstructured)
 func (r *Runtime) resources() *ssa.ResourceManager {
 	poller := polling.NewStatusPoller(r, r.RESTMapper(), polling.Options{})
 	return ssa.NewResourceManager(r, poller, ssa.Owner{Field: FieldOwner})
-}
-
-// SetAnnotation sets an annotation of an object.
-func SetAnnotation(object *unstructured.Unstructured, key, value string) {
-	annotations := object.GetAnnotations()
-	if annotations == nil {
-		annotations = make(map[string]string)
-	}
-	annotations[key] = value
-	object.SetAnnotations(annotations)
-}
-
-func setLabel(object *unstructured.Unstructured, key, value string) {
-	labels := object.GetLabels()
-	if labels == nil {
-		labels = make(map[string]string)
-	}
-	labels[key] = value
-	object.SetLabels(labels)
 }

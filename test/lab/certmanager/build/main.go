@@ -1,14 +1,13 @@
 //go:build ignore
 
 // Command certmanager runs cert-manager's own controllers, as far as CA and self-signed issuers
-// need them, against the API server of a kubeconfig. It applies the custom resource definitions
-// first, and writes one line to standard output when it is ready. It is built in a module of its
-// own, see README.md.
+// need them, against the API server of a kubeconfig, which has the custom resource definitions. It
+// writes one line to standard output when it is ready. It is built in a module of its own, see
+// README.md.
 package main
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,14 +19,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
-	"sigs.k8s.io/yaml"
 
 	"github.com/cert-manager/cert-manager/pkg/controller"
 	_ "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
@@ -44,9 +37,6 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/ca"
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
-
-//go:embed crds/*.yaml
-var definitions embed.FS
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -73,77 +63,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	klog.SetLogger(logger)
 	ctx = logr.NewContext(ctx, logger)
-	if err := applyDefinitions(ctx, *kubeconfig); err != nil {
-		return fmt.Errorf("custom resource definitions: %w", err)
-	}
 	return runControllers(ctx, *kubeconfig, *namespace, stdout)
-}
-
-func applyDefinitions(ctx context.Context, kubeconfig string) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return err
-	}
-	clients, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return err
-	}
-	crds := clients.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
-	files, err := definitions.ReadDir("crds")
-	if err != nil {
-		return err
-	}
-	var applied []string
-	for _, file := range files {
-		content, err := definitions.ReadFile("crds/" + file.Name())
-		if err != nil {
-			return err
-		}
-		crd := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(content, &crd.Object); err != nil {
-			return err
-		}
-		if _, err := crds.Apply(ctx, crd.GetName(), crd, metav1.ApplyOptions{
-			FieldManager: "certmanager",
-			Force:        true,
-		}); err != nil {
-			return err
-		}
-		applied = append(applied, crd.GetName())
-	}
-	return awaitEstablished(ctx, crds, applied)
-}
-
-func awaitEstablished(ctx context.Context, crds dynamic.ResourceInterface, names []string) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for len(names) > 0 {
-		crd, err := crds.Get(ctx, names[0], metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if established(crd) {
-			names = names[1:]
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
-	return nil
-}
-
-func established(crd *unstructured.Unstructured) bool {
-	conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
-	for _, c := range conditions {
-		condition, _ := c.(map[string]any)
-		if condition["type"] == string(apiextensionsv1.Established) && condition["status"] == "True" {
-			return true
-		}
-	}
-	return false
 }
 
 func runControllers(ctx context.Context, kubeconfig, namespace string, stdout io.Writer) error {

@@ -1,4 +1,4 @@
-package program
+package machine
 
 import (
 	"context"

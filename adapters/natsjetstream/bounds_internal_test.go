@@ -1,0 +1,151 @@
+package natsjetstream
+
+import (
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+)
+
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	want := ForwarderOptions{Timeout: 10 * time.Second, AnswerWait: 2 * time.Second, RefusedRetryAfter: 30 * time.Second}
+	if diff := cmp.Diff(want, ForwarderOptions{}.withDefaults()); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+	for attempts, want := range map[uint64]time.Duration{
+		0: time.Second, 1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 6: maxDelay, 1 << 40: maxDelay,
+	} {
+		if got := backoff(attempts); got != want {
+			t.Errorf("wait of %v after %d deliveries, want %v", got, attempts, want)
+		}
+	}
+	for after, header := range map[time.Duration]string{0: "", 3 * time.Second: "3"} {
+		msg := answerTo("subject", coretest.Refusal{Label: "busy", After: after, Cause: core.ErrNotReady}.Err())
+		if got := readAnswer(msg, 1).RetryAfter; got != after || msg.Header.Get(headerRetryAfter) != header {
+			t.Errorf("wait of %v by the header %q, want %v by %q", got, msg.Header.Get(headerRetryAfter), after, header)
+		}
+	}
+}
+
+// The same message gets the same ID again until its result is known. An ID of another message stays.
+func TestIDs(t *testing.T) {
+	t.Parallel()
+	var open ids
+	first := open.of("a", []byte("1"))
+	if again := open.of("a", []byte("1")); again != first {
+		t.Error("another ID for a message with an unknown result")
+	}
+	open.conclude("a", "another")
+	if again := open.of("a", []byte("1")); again != first {
+		t.Error("another ID after the result of another message")
+	}
+	open.conclude("a", first)
+	second := open.of("a", []byte("1"))
+	if second == first || open.of("a", []byte("2")) == second {
+		t.Error("one ID for two messages")
+	}
+	for n := range maxOpen - 1 {
+		open.of(strconv.Itoa(n), nil)
+	}
+	open.of("a", nil)
+	if n := len(open.open); n != maxOpen {
+		t.Errorf("%d subjects are remembered, want %d", n, maxOpen)
+	}
+	open.of("one more", nil)
+	if n := len(open.open); n != 1 {
+		t.Errorf("%d subjects are remembered after one too many, want 1", n)
+	}
+}
+
+// Each runtime has its share of the messages in memory, and loses them to another replica when it
+// hangs.
+func TestShareOfARuntime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := (&Consumer{opts: Options{MaxInFlight: 64, RuntimeInFlight: 16, HandleTimeout: time.Minute}, ackWait: time.Second}).
+			newQueues(t.Context(), "m", nil)
+		for n, want := range []int{16, 16, 10, 8} {
+			q.queues[core.RuntimeID(strconv.Itoa(n))] = &queue{began: time.Now()}
+			if got := q.limit(); got != want {
+				t.Errorf("%d messages of one of %d runtimes may wait, want %d", got, n+1, want)
+			}
+		}
+		time.Sleep(time.Minute + time.Second - time.Nanosecond)
+		if n := len(q.held()); n != 4 {
+			t.Errorf("%d messages are held just before their time is over, want 4", n)
+		}
+		time.Sleep(time.Nanosecond)
+		if n := len(q.held()); n != 0 {
+			t.Errorf("%d messages are held after their time, want none", n)
+		}
+	})
+}
+
+func TestSilentRuntimesAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newReturns(64)
+	if n := cap(r.slots); n != 8 {
+		t.Errorf("%d offers at the same time, want 8", n)
+	}
+	for n := range maxSilent + 1 {
+		if len(r.silent) != n {
+			t.Fatalf("%d runtimes are remembered, want %d", len(r.silent), n)
+		}
+		r.silence(core.RuntimeID(strconv.Itoa(n)), time.Now())
+	}
+	if n := len(r.silent); n != 1 {
+		t.Errorf("%d runtimes are remembered after one too many, want 1", n)
+	}
+}
+
+// A stream without messages has no oldest one, and a stream without a bound is never filled.
+func TestEmptyBacklog(t *testing.T) {
+	t.Parallel()
+	type backlog struct {
+		Messages uint64
+		Filled   float64
+		Oldest   time.Duration
+	}
+	var got backlog
+	c := &Consumer{opts: Options{Hooks: Hooks{Backlog: func(_ core.Manager, n uint64, filled float64, oldest time.Duration) {
+		got = backlog{n, filled, oldest}
+	}}}}
+	now := time.Now()
+	clock := newClock(func() time.Time { return now })
+	c.reportBacklog("m", clock, &jetstream.StreamInfo{})
+	if diff := cmp.Diff(backlog{}, got); diff != "" {
+		t.Errorf("backlog of an empty stream (-want +got):\n%s", diff)
+	}
+	clock.learn(now, &jetstream.StreamInfo{TimeStamp: now})
+	c.reportBacklog("m", clock, &jetstream.StreamInfo{
+		Config: jetstream.StreamConfig{MaxBytes: 200},
+		State:  jetstream.StreamState{Msgs: 2, Bytes: 50, FirstTime: now.Add(-time.Hour)},
+	})
+	if diff := cmp.Diff(backlog{2, 0.25, time.Hour}, got); diff != "" {
+		t.Errorf("backlog (-want +got):\n%s", diff)
+	}
+}
+
+func TestStreamsThatLoseMessages(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*jetstream.StreamConfig){
+		"":           func(*jetstream.StreamConfig) {},
+		"retention":  func(c *jetstream.StreamConfig) { c.Retention = jetstream.LimitsPolicy },
+		"discards":   func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
+		"age":        func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"no denials": func(c *jetstream.StreamConfig) { c.DenyPurge, c.DenyDelete = false, false },
+	} {
+		config := StreamConfig("m")
+		change(&config)
+		if got := losesNothing(config); got != (name == "") {
+			t.Errorf("a stream with another %q loses nothing: %t", name, got)
+		}
+	}
+}
