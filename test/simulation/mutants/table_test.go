@@ -144,10 +144,6 @@ func outboxMutants() []mutant {
 			"if stateOf(&beat) != last.state || loses", "if stateOf(&beat) == last.state || loses",
 		},
 		{
-			"outbox: a delivered backlog is no news", "core/outbox/heartbeat.go",
-			"last.oldest > oldBacklog && l.oldest(now)", "last.oldest < 0 && l.oldest(now)",
-		},
-		{
 			"outbox: no early heartbeats", "core/outbox/heartbeat.go",
 			"if p.leaving == stays && at.Before(p.next) {", "if p.leaving == stays && at.Before(p.extra) {",
 		},
