@@ -373,6 +373,9 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 		}
 		return 2 * (lost + falls)
 	case "returned":
+		if h.promise.Replicas > 1 {
+			return mostToLearn * len(h.promise.Runtimes)
+		}
 		if h.promise.Short {
 			return 0
 		}
