@@ -27,6 +27,9 @@ type Forwarder struct {
 	ids     ids
 	// answered has the subjects on which the operator answered the last message.
 	answered sync.Map
+	// late has a [lateAnswer] for each subject on which the operator did not answer the last message
+	// in time.
+	late sync.Map
 }
 
 var _ core.Forwarder = (*Forwarder)(nil)
@@ -91,8 +94,7 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 		subject: subject, stream: streamName(manager), request: &encoded, events: len(batch.Events),
 	}
 	if len(batch.Events) == 0 && !batch.Heartbeat.Leaving {
-		_, answered := f.answered.Load(subject)
-		m.replaceable = !answered
+		m.replaceable = !f.isAnswered(subject)
 	}
 	return encoded.Result(f.send(ctx, m))
 }

@@ -73,6 +73,25 @@ func TestHeartbeatBesideAnEventThatWaits(t *testing.T) {
 	s.awaitFate("enqueued", 2)
 }
 
+// An operator that is back refuses an event that waits in the stream. The event stays there until it
+// is given up. The late answer shows that the operator is back, so heartbeats are stored again.
+func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	must(must(jetstream.New(b.connect())).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
+	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 30 * time.Millisecond})
+	mustForward(t, runtime, numbered(1, "good"))
+	mustForward(t, runtime, numbered(2, "bad"))
+	watched := must(fleet.New(fleet.Options{}))
+	b.consume(refuse("bad", core.ErrForbidden), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched})
+	number := uint64(0)
+	eventually(t, "the operator knows the runtime", func() bool {
+		number++
+		mustForward(t, runtime, heartbeat(number))
+		return watched.Get("runtime-1", manager).State == fleet.Fresh
+	})
+}
+
 // The server writes acknowledgements to any subject that a runtime names. They take no place of the
 // runtime of that subject.
 func TestAcknowledgementsTakeNoPlace(t *testing.T) {

@@ -51,12 +51,47 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	if err != nil {
 		return classify(m.subject, err)
 	}
-	defer subscription.Unsubscribe() //nolint:errcheck // It fails when the connection is gone.
 	answered, err := f.storeOnce(ctx, m, subscription.Subject)
-	if err != nil || !answered {
-		return err
+	if err == nil && answered {
+		if answered, err = f.await(ctx, m, answers); !answered {
+			f.awaitLater(m.subject, lateAnswer{subscription, answers})
+			return nil
+		}
 	}
-	return f.await(ctx, m, answers)
+	_ = subscription.Unsubscribe() // It fails when the connection is gone.
+	return err
+}
+
+// lateAnswer is the answer to a message, after the message has counted as stored.
+type lateAnswer struct {
+	subscription *nats.Subscription
+	answers      <-chan *nats.Msg
+}
+
+// awaitLater keeps the subscription to one answer, unless a later message has none either. Until an
+// answer comes, the operator counts as away.
+func (f *Forwarder) awaitLater(subject string, late lateAnswer) {
+	f.answered.Delete(subject)
+	_ = late.subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
+	former, _ := f.late.Swap(subject, late)
+	if former, ok := former.(lateAnswer); ok {
+		_ = former.subscription.Unsubscribe() // It fails when the connection is gone.
+	}
+}
+
+// isAnswered reports whether the operator answered the last message on a subject, if late.
+func (f *Forwarder) isAnswered(subject string) bool {
+	late, _ := f.late.Load(subject)
+	if late, ok := late.(lateAnswer); ok {
+		select {
+		case <-late.answers:
+			f.late.Delete(subject)
+			f.answered.Store(subject, true)
+		default:
+		}
+	}
+	_, answered := f.answered.Load(subject)
+	return answered
 }
 
 // heartbeatAttempts is the number of attempts to store a heartbeat within AnswerWait.
@@ -115,24 +150,23 @@ func (f *Forwarder) store(ctx context.Context, m *message, answers string) (dupl
 	}
 }
 
-// await returns the answer of the operator, and nil when none comes in time: the stream has the
+// await returns the answer of the operator, and false when none comes in time: the stream has the
 // message.
-func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.Msg) error {
+func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.Msg) (answered bool, err error) {
 	late := time.NewTimer(f.opts.AnswerWait)
 	defer late.Stop()
 	select {
 	case <-ctx.Done():
-		return classify(m.subject, ctx.Err())
+		return true, classify(m.subject, ctx.Err())
 	case <-late.C:
-		f.answered.Delete(m.subject)
-		return nil
+		return false, nil
 	case msg := <-answers:
 		f.answered.Store(m.subject, true)
 		answer := readAnswer(msg, m.request.Elements())
 		if answer.Status == contract.V3.Status() {
-			return nil
+			return true, nil
 		}
-		return f.takeBack(m, msg, &answer)
+		return true, f.takeBack(m, msg, &answer)
 	}
 }
 

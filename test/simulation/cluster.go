@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
@@ -25,7 +26,7 @@ type cluster struct {
 	mu       sync.Mutex
 	older    bool // new agents use contract v1
 	objects  map[string]*object
-	watchers []core.Manager
+	watches  []watch.Watch
 	webhook  bool
 	unproved bool     // the webhook is removed, and no canary notices
 	agents   []*agent // nil while one is down
@@ -36,10 +37,12 @@ type cluster struct {
 
 // object is the state in etcd.
 type object struct {
-	version int // counts commits, deletions included
-	uid     string
-	exists  bool
-	owner   string
+	version      int // counts commits, deletions included
+	spec, status int
+	uid          string
+	exists       bool
+	owner        string
+	team         core.Manager // a label
 }
 
 // object returns the name of an object, which no other runtime has.
@@ -50,11 +53,13 @@ func (p *Plan) object(runtime, index int) string {
 func newCluster(w *world, index int) *cluster {
 	plan := &w.plan.Runtimes[index]
 	c := &cluster{
-		world: w, plan: plan, objects: make(map[string]*object), watchers: slices.Clone(w.plan.Managers),
+		world: w, plan: plan, objects: make(map[string]*object), watches: w.plan.watches(),
 		webhook: true, agents: make([]*agent, plan.Agents), lives: make([]int, plan.Agents),
 	}
 	for i := range plan.Objects {
-		c.objects[w.plan.object(index, i)] = &object{version: 1, uid: fmt.Sprintf("first-%d", i), exists: true, owner: plan.owner(i)}
+		c.objects[w.plan.object(index, i)] = &object{
+			version: 1, uid: fmt.Sprintf("first-%d", i), exists: true, owner: plan.owner(i), team: teamOf(i),
+		}
 	}
 	c.load(w.pki.clientKeys(plan.Name))
 	for i := range w.plan.Faults {
@@ -104,11 +109,12 @@ func (c *cluster) read() map[string]object {
 	return objects
 }
 
+// watch makes the API server call the webhook for one more manager, unless it does.
 func (c *cluster) watch(manager core.Manager) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !slices.Contains(c.watchers, manager) {
-		c.watchers = append(c.watchers, manager)
+	if more := watchOf(manager); more.Name != c.watches[len(c.watches)-1].Name {
+		c.watches = append(c.watches, more)
 	}
 }
 
@@ -187,12 +193,13 @@ func (c *cluster) write(w Write) {
 		if !before.exists {
 			uid = fmt.Sprintf("uid-%d", c.world.uids.Add(1))
 		}
-		c.review(name, before, uid, w)
+		after := c.plan.after(before, uid, w.Kind)
+		c.review(name, before, after, w)
 		sleep(w.Delay)
 		if w.Reject || w.Kind == DryRun || w.Kind == OtherManager {
 			return
 		}
-		if c.commit(name, before, uid, w, blind) {
+		if c.commit(name, before, after, w, blind) {
 			return
 		}
 		w.Delay = time.Millisecond
@@ -205,37 +212,60 @@ func (c *cluster) get(name string) object {
 	return *c.objects[name]
 }
 
+// after returns the state of an object after a write.
+func (r *RuntimePlan) after(o object, uid string, kind WriteKind) object {
+	switch {
+	case kind == Touch && o.exists: // No watched field changes.
+		return o
+	case kind == Delete:
+		o.exists = false
+	case !o.exists:
+		o.exists, o.uid, o.spec = true, uid, o.spec+1
+	case kind == Status:
+		o.status++
+	case kind == Relabel:
+		o.team = nextTeam(o.team)
+	case kind == Transfer && r.Owners > 1:
+		o.owner = r.owner(slices.Index([]string{r.owner(1), r.owner(0)}, o.owner))
+	default:
+		o.spec++
+	}
+	o.version++
+	return o
+}
+
 // commit reports false on a conflict.
-func (c *cluster) commit(name string, before object, uid string, w Write, blind bool) bool {
+func (c *cluster) commit(name string, before, after object, w Write, blind bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.objects[name]
 	if *o != before {
 		return false
 	}
-	if w.Kind == Touch && before.exists {
-		return true // No watched field changes.
+	*o = after
+	for _, manager := range c.world.plan.watching(before, after) {
+		c.world.history.Commit(c.plan.Name, name, manager, o.version, w.Delay, blind, w.Kind == Unreadable)
 	}
-	o.version++
-	o.exists, o.uid = w.Kind != Delete, uid
-	c.world.history.Commit(c.plan.Name, name, o.version, w.Delay, blind, w.Kind == Unreadable)
 	c.world.logf("commit %s version %d", name, o.version)
 	return true
 }
 
-// review calls the webhooks of all managers concurrently, as an API server does.
-func (c *cluster) review(name string, before object, uid string, w Write) {
+// review calls the webhooks concurrently, as an API server does with the configuration of the agent.
+func (c *cluster) review(name string, before, after object, w Write) {
 	c.mu.Lock()
-	watchers := slices.Clone(c.watchers)
+	watches := slices.Clone(c.watches)
 	c.mu.Unlock()
-	if w.Kind != DryRun && (w.Kind != Touch || !before.exists) {
-		c.world.history.Changes(name)
+	for _, manager := range c.world.plan.watching(before, after) {
+		if w.Kind != DryRun {
+			c.world.history.Changes(name, manager)
+		}
 	}
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	for _, manager := range watchers {
-		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || w.Kind != OtherManager && c.world.plan.isWatched(w.Object, i) {
-			calls.Go(func() { c.call(manager, c.body(name, before, uid, w.Kind)) })
+	for _, hook := range c.world.webhooks(watches) {
+		served := slices.Contains(c.world.plan.Managers, hook.manager)
+		if hook.matches(before, after) && (!served || w.Kind != OtherManager) {
+			calls.Go(func() { c.call(hook.manager, c.body(name, before, after, w.Kind)) })
 		}
 	}
 }
@@ -273,34 +303,31 @@ func (a *agent) ask(ctx context.Context, path, body string) (string, error) {
 func (c *cluster) invent(n int) {
 	for i := range n {
 		manager := core.Manager(fmt.Sprintf("invented-%d", i))
-		c.call(manager, c.body(c.world.plan.object(0, 0), object{owner: c.plan.Name}, "", Update))
+		before := object{owner: c.plan.Name}
+		c.call(manager, c.body(c.world.plan.object(0, 0), before, c.plan.after(before, "", Update), Update))
 	}
 }
 
 // body is an AdmissionReview.
-func (c *cluster) body(name string, before object, uid string, kind WriteKind) string {
+func (c *cluster) body(name string, before, after object, kind WriteKind) string {
 	if kind == Unreadable {
 		return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":{"broken":`
 	}
-	operation, after := "UPDATE", before.version+1
-	switch {
-	case kind == Delete:
-		operation = "DELETE"
-	case !before.exists:
-		operation = "CREATE"
-	case kind == Touch:
-		after = before.version
-	}
-	oldObject, newObject := "null", "null"
+	operation, oldObject, newObject := "UPDATE", "null", "null"
 	if before.exists {
 		oldObject = c.object(name, before, "")
+	} else {
+		operation = "CREATE"
 	}
-	if kind != Delete {
-		newObject = c.object(name, object{version: after, uid: uid, owner: before.owner}, kind)
+	if after.exists {
+		newObject = c.object(name, after, kind)
+	} else {
+		operation = "DELETE"
 	}
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":`+
 		`{"group":"example.com","version":"v1","kind":"Widget"},"name":%q,"namespace":"default","operation":%q,`+
-		`"dryRun":%v,"oldObject":%s,"object":%s}}`, name, operation, kind == DryRun, oldObject, newObject)
+		`"subResource":%q,"dryRun":%v,"oldObject":%s,"object":%s}}`,
+		name, operation, subresource(before, after), kind == DryRun, oldObject, newObject)
 }
 
 func (c *cluster) object(name string, o object, kind WriteKind) string {
@@ -309,8 +336,10 @@ func (c *cluster) object(name string, o object, kind WriteKind) string {
 		owner = "no owner at all"
 	}
 	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q,"namespace":"default",`+
-		`"uid":%q,"resourceVersion":"%d","generation":%d,"annotations":{%q:%q}},"spec":{"version":%d,"bulk":%q}}`,
-		name, o.uid, o.version, o.version, core.OwnerAnnotation, owner, o.version, strings.Repeat("x", c.plan.Bulk))
+		`"uid":%q,"resourceVersion":"%d","generation":%d,"annotations":{%q:%q},"labels":{%q:%q}},`+
+		`"spec":{"version":%d,"bulk":%q},"status":{"version":%d}}`,
+		name, o.uid, o.version, o.spec, core.OwnerAnnotation, owner, teamLabel, o.team,
+		o.spec, strings.Repeat("x", c.plan.Bulk), o.status)
 }
 
 // ownerNamespace is that of the objects in the control plane which stand for runtimes.

@@ -148,7 +148,7 @@ func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, 
 		runtime = strings.TrimSuffix(owner, otherOwner)
 	}
 	c.operator.world.history.Delivered(string(d.Runtime), runtime, d.Manager, d.Event)
-	if d.Event.Resync {
+	if d.Event.Resync || c.operator.world.plan.Selective {
 		return []request{{runtime: runtime, owner: owner}}, nil
 	}
 	return []request{{runtime: runtime, object: d.Event.Watched.Name}}, nil

@@ -33,6 +33,8 @@ type Plan struct {
 	Work       time.Duration // of a reconcile; 0: 20 ms
 	Loud       bool          // one runtime has more changes than the worker can reconcile
 	Measured   bool          // for latencies only: the run does not wait for the end of faults
+	Selective  bool          // objects change their labels and owners, and an event is for an owner
+	Status     core.Manager  // watches the status
 }
 
 // RuntimePlan is one runtime with its agents.
@@ -65,6 +67,9 @@ const (
 	BadOwner     WriteKind = "bad-owner"
 	Unreadable   WriteKind = "unreadable" // its review cannot be parsed
 	OtherManager WriteKind = "elsewhere"  // only a manager without an operator watches it
+	Relabel      WriteKind = "relabel"    // other managers watch it then
+	Transfer     WriteKind = "transfer"   // to the other owner
+	Status       WriteKind = "status"     // of the subresource
 )
 
 // Write is one write to one object. It is committed after Delay.
@@ -161,6 +166,7 @@ func draw(seed uint64) *Plan {
 	d.rare(p)
 	d.onNATS(p)
 	d.byLabels(p)
+	d.selective(p)
 	p.sort()
 	return p
 }
@@ -238,6 +244,30 @@ func (d dice) byLabels(p *Plan) {
 	}
 	if f := (Fault{Kind: RuntimeDeleted, At: d.between(0, p.Length), For: d.length()}); d.chance(0.5) && !p.CleanStops {
 		p.Faults = append(p.Faults, f)
+	}
+}
+
+// selective makes some writes change labels, owners or the status. An older contract knows no second owner after a
+// restart, and the places of the outbox are counted by the first labels.
+func (d dice) selective(p *Plan) {
+	if d.chance(0.6) || p.Labels || p.Loud || p.hasAny(AgentDowngraded) || slices.ContainsFunc(p.Runtimes, func(r RuntimePlan) bool {
+		return r.MaxKeys > 0 || r.forgets()
+	}) {
+		return
+	}
+	p.Selective = true
+	for i := range p.Runtimes {
+		if r := &p.Runtimes[i]; r.Contract == contract.V3 && !r.Fallback {
+			r.Owners = 2
+		}
+	}
+	if d.chance(0.3) {
+		p.Status = p.Managers[len(p.Managers)-1]
+	}
+	for i := range p.Writes {
+		if w := &p.Writes[i]; w.Kind == Update {
+			w.Kind = []WriteKind{Update, Relabel, Transfer, Status}[d.weighted(4, 2, 1, 1)]
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // promise returns the expectations of the plan.
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
-		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
+		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool),
 		Expired: make(map[string]oracle.Window), Followers: p.Operators - p.replicas(), CleanStops: p.CleanStops,
 		NATS: p.NATS, Replicas: p.replicas(),
 		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
@@ -126,32 +126,6 @@ func (f *Fault) after() time.Duration {
 	}
 }
 
-func (p *Plan) watches() map[string][]core.Manager {
-	watches := make(map[string][]core.Manager)
-	for i := range p.Runtimes {
-		for j := range p.Runtimes[i].Objects {
-			for k, manager := range p.Managers {
-				if p.isWatched(j, k) {
-					watches[p.object(i, j)] = append(watches[p.object(i, j)], manager)
-				}
-			}
-		}
-	}
-	return watches
-}
-
-// isWatched reports whether the manager with that index watches an object. Of two managers, each also watches
-// objects alone.
-func (p *Plan) isWatched(object, manager int) bool {
-	const both, first = 0, 1
-	switch group := object % 3; {
-	case group == both || len(p.Managers) == 1:
-		return true
-	default:
-		return (group == first) == (manager == 0)
-	}
-}
-
 func (p *Plan) hasAny(kinds ...FaultKind) bool {
 	for i := range p.Faults {
 		if slices.Contains(kinds, p.Faults[i].Kind) {
@@ -192,8 +166,8 @@ func (p *Plan) overShare(runtime int) map[core.Manager]bool {
 		return nil
 	}
 	overShare := make(map[core.Manager]bool)
-	for i, manager := range p.Managers {
-		overShare[manager] = p.written(runtime, i)*p.lanes() > r.MaxKeys
+	for _, manager := range p.Managers {
+		overShare[manager] = p.written(runtime, manager)*p.lanes() > r.MaxKeys
 	}
 	return overShare
 }
@@ -213,14 +187,14 @@ func (p *Plan) lanes() int {
 
 // written returns the number of keys of the objects that a manager watches and that are written. An event without a
 // valid owner has a key of its own.
-func (p *Plan) written(runtime, manager int) int {
+func (p *Plan) written(runtime int, manager core.Manager) int {
 	type key struct {
 		object   int
 		badOwner bool
 	}
 	keys := make(map[key]bool)
 	for i := range p.Writes {
-		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != OtherManager && p.isWatched(w.Object, manager) {
+		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != OtherManager && p.isWatched(teamOf(w.Object), manager) {
 			keys[key{w.Object, w.Kind == BadOwner}] = true
 		}
 	}

@@ -51,9 +51,6 @@ func (o *operator) register() {
 
 // domains returns the domains of SAN pinning. Two owners of one runtime need a rule of the operator.
 func (o *operator) domains() listener.Domains {
-	if o.world.plan.Runtimes[0].Owners < 2 {
-		return o.runtimes
-	}
 	return twoOwners{o.runtimes}
 }
 

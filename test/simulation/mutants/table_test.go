@@ -144,10 +144,6 @@ func outboxMutants() []mutant {
 			"if stateOf(&beat) != last.state || loses", "if stateOf(&beat) == last.state || loses",
 		},
 		{
-			"outbox: a delivered backlog is no news", "core/outbox/heartbeat.go",
-			"last.oldest > oldBacklog && l.oldest(now)", "last.oldest < 0 && l.oldest(now)",
-		},
-		{
 			"outbox: no early heartbeats", "core/outbox/heartbeat.go",
 			"if p.leaving == stays && at.Before(p.next) {", "if p.leaving == stays && at.Before(p.extra) {",
 		},
@@ -356,6 +352,22 @@ func pathMutants() []mutant {
 		{
 			"admission: nothing for a review without room (row 5)", "adapters/admission/handler.go",
 			"return reply{manager: manager, uid: uid, decision: unread, missed: true}", "return reply{manager: manager, uid: uid, decision: unread}",
+		},
+		{
+			"core: other labels are no change", "core/filter.go",
+			"!sameSpec(c) || !c.sameSelection()", "!sameSpec(c)",
+		},
+		{
+			"core: the owner before a change", "core/owner.go",
+			"c.New.Annotation(OwnerAnnotation)", "c.Old.Annotation(OwnerAnnotation)",
+		},
+		{
+			"admission: a selector matches all objects", "adapters/admission/registration.go",
+			"webhook.ObjectSelector = labelSelector(r.Selector)", "webhook.ObjectSelector = &metav1.LabelSelector{}",
+		},
+		{
+			"admission: each watch is of the spec", "adapters/admission/target.go",
+			"if r.Field == core.FieldStatus {", "if r.Field == core.FieldStatus && subresource != \"\" {",
 		},
 		{
 			"admission: dry runs are events", "adapters/admission/review.go",

@@ -63,12 +63,10 @@ func (h *History) Check() []Violation {
 
 // checkLiveness requires a look after each commit, within its bound.
 func (h *History) checkLiveness() {
-	for key, commits := range h.commits {
-		for _, manager := range h.promise.Watches[key[1]] {
-			for _, c := range commits {
-				h.checkCommit(target{key[0], key[1], manager}, c, commits[len(commits)-1].version)
-				h.checkRepeats(target{key[0], key[1], manager}, c)
-			}
+	for t, commits := range h.commits {
+		for _, c := range commits {
+			h.checkCommit(t, c, commits[len(commits)-1].version)
+			h.checkRepeats(t, c)
 		}
 	}
 }
@@ -100,7 +98,7 @@ func (h *History) checkRepeats(t target, c commit) {
 		return
 	}
 	near := func(at time.Time) bool { return at.Sub(c.at).Abs() < 2*late }
-	reviews := slices.DeleteFunc(slices.Clone(h.changed[t.object]), func(at time.Time) bool { return !near(at) })
+	reviews := slices.DeleteFunc(slices.Clone(h.changed[target{object: t.object, manager: t.manager}]), func(at time.Time) bool { return !near(at) })
 	looks := slices.DeleteFunc(slices.Clone(h.looks[t]), func(l look) bool { return !l.named || !near(l.at) || l.at.Before(c.at) })
 	if len(reviews) == 1 && len(looks) > h.promise.Replicas {
 		h.violate("economy", "%d reconciles for version %d of %s, committed at %s, want %d",
@@ -375,6 +373,9 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 		}
 		return 2 * (lost + falls)
 	case "returned":
+		if h.promise.Replicas > 1 {
+			return mostToLearn * len(h.promise.Runtimes)
+		}
 		if h.promise.Short {
 			return 0
 		}

@@ -16,8 +16,6 @@ type Promise struct {
 	// Runtimes has every runtime by its name.
 	Runtimes map[string]Runtime
 	Managers []core.Manager
-	// Watches has the managers that watch each object.
-	Watches map[string][]core.Manager
 	// Faults counts the faults that end. Windows has their times.
 	Faults  int
 	Windows []Window
@@ -154,13 +152,13 @@ type History struct {
 
 	mu      sync.Mutex
 	calm    time.Time
-	commits map[[2]string][]commit
+	commits map[target][]commit
 	looks   map[target][]look
 	samples []sample
 	outages []*outage
 	agents  []*Agent
 	resyncs map[resyncKey]int
-	changed map[string][]time.Time // reviews of writes that change something, by object
+	changed map[target][]time.Time // reviews of writes that change something, without runtime
 	asked   map[pair][]time.Time   // resyncs that agents requested
 	waits   map[pair]time.Time     // end of the last Retry-After
 	paths   map[pair]*path         // of all agents of a runtime
@@ -171,8 +169,8 @@ type History struct {
 // New returns an empty history that starts now.
 func New(promise Promise) *History {
 	return &History{
-		promise: promise, began: time.Now(), commits: make(map[[2]string][]commit),
-		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[string][]time.Time),
+		promise: promise, began: time.Now(), commits: make(map[target][]commit),
+		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[target][]time.Time),
 		asked: make(map[pair][]time.Time), waits: make(map[pair]time.Time), paths: make(map[pair]*path), dropped: make(map[pair]bool),
 	}
 }
@@ -184,20 +182,22 @@ func (h *History) violate(rule, format string, args ...any) {
 // since returns the virtual time of a moment, for messages.
 func (h *History) since(at time.Time) time.Duration { return at.Sub(h.began).Round(time.Millisecond) }
 
-// Commit records a new version of an object in etcd, with the delay since its review. Blind means that no
-// webhook was called and no canary notices it. Paced means that a resync stands in for the event.
-func (h *History) Commit(runtime, object string, version int, delay time.Duration, blind, paced bool) {
+// Commit records a new version of an object in etcd, with the delay since its review, for a manager that watches the
+// object before or after it. Blind means that no webhook was called and no canary notices it. Paced means that a
+// resync stands in for the event.
+func (h *History) Commit(runtime, object string, manager core.Manager, version int, delay time.Duration, blind, paced bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	key := [2]string{runtime, object}
+	key := target{runtime, object, manager}
 	h.commits[key] = append(h.commits[key], commit{version, time.Now(), delay, blind, paced})
 }
 
-// Changes records the review of a write that changes an object. A dry run does not.
-func (h *History) Changes(object string) {
+// Changes records the review of a write that changes what a manager watches. A dry run does not.
+func (h *History) Changes(object string, manager core.Manager) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.changed[object] = append(h.changed[object], time.Now())
+	key := target{object: object, manager: manager}
+	h.changed[key] = append(h.changed[key], time.Now())
 }
 
 // Served reports a violation if a runtime got more answers than its rate limit allows. Answers with 429 do not
@@ -280,8 +280,8 @@ func (h *History) Delivered(sender, triggered string, manager core.Manager, even
 	if sender != triggered {
 		h.violate("trigger", "%s triggered %s", sender, triggered)
 	}
-	if !event.Resync && len(h.changed[event.Watched.Name]) == 0 {
-		h.violate("economy", "an event for %s, which did not change", event.Watched.Name)
+	if !event.Resync && len(h.changed[target{object: event.Watched.Name, manager: manager}]) == 0 {
+		h.violate("economy", "an event for %s, which did not change for %s", event.Watched.Name, manager)
 	}
 	if w, ok := h.promise.Expired[sender]; ok && !event.Resync && h.within(w) {
 		h.violate("trigger", "%s triggered with an expired certificate at %s", sender, h.since(time.Now()))

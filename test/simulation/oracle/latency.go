@@ -10,23 +10,16 @@ func (h *History) Latencies() []time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []time.Duration
-	for key, commits := range h.commits {
-		if h.promise.Refused[key[1]] || h.promise.Runtimes[key[0]].Refused {
+	for t, commits := range h.commits {
+		if h.promise.Refused[t.object] || h.promise.Runtimes[t.runtime].Refused {
 			continue
 		}
 		for _, c := range commits {
-			all = append(all, h.latencies(key, c)...)
-		}
-	}
-	return all
-}
-
-func (h *History) latencies(key [2]string, c commit) (all []time.Duration) {
-	for _, manager := range h.promise.Watches[key[1]] {
-		if seen, ok := h.firstLook(target{key[0], key[1], manager}, c.version); ok {
-			all = append(all, max(seen.Sub(c.at), 0))
-		} else {
-			all = append(all, givenUp)
+			if seen, ok := h.firstLook(t, c.version); ok {
+				all = append(all, max(seen.Sub(c.at), 0))
+			} else {
+				all = append(all, givenUp)
+			}
 		}
 	}
 	return all
