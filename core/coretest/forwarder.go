@@ -34,12 +34,12 @@ type ForwarderOptions struct {
 	Unsendable *core.WatchEvent
 	// Source is the runtime that the batches claim. Default: "runtime-1".
 	Source core.RuntimeID
-	// Patience is the longest time that a prompt step may take on a busy machine. Default: 20 s.
+	// Patience is the longest time that a prompt step may take on a busy machine. Default: 1 min.
 	Patience time.Duration
 }
 
 func (o ForwarderOptions) withDefaults() ForwarderOptions {
-	const patience = 20 * time.Second
+	const patience = time.Minute
 	o.Source = cmp.Or(o.Source, "runtime-1")
 	o.Patience = cmp.Or(o.Patience, patience)
 	return o

@@ -134,7 +134,7 @@ func (s *verifierSuite) testEndedContext() {
 
 // testPrompt fails the test when Verify waits, for example for a cold cache.
 func (s *verifierSuite) testPrompt() {
-	const patience = 20 * time.Second
+	const patience = time.Minute
 	event, result := s.Event, make(chan error, 1)
 	go func() { result <- s.verifier.Verify(s.t.Context(), clonePeer(s.Peer), &event) }()
 	select {
