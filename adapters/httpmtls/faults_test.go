@@ -324,10 +324,11 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		network, ends := &hole{}, newPKI(t)
+		network, ends, given := &hole{}, newPKI(t), atomic.Int64{}
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.PingAfter(httpmtls.Options{
 			Protocol: protocol, Timeout: 5 * time.Second, DialContext: network.dial,
+			Hooks: httpmtls.Hooks{Disconnected: func() { given.Add(1) }},
 		}, time.Hour))
 		// On a busy machine, a handshake may take longer than the timeout.
 		arrives := func(name string) {
@@ -343,6 +344,9 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 		network.swallow()
 		if err := forward(t, forwarder, event("lost")); err == nil || core.IsPermanent(err) {
 			t.Errorf("have %v, want a timeout that condemns no event", err)
+		}
+		if given.Load() == 0 {
+			t.Error("the end of the connection is not reported")
 		}
 		arrives("after") // Not on the dead connection.
 		const more = 20
