@@ -27,8 +27,8 @@ type Forwarder struct {
 	ids     ids
 	// answered has the subjects on which the operator answered the last message.
 	answered sync.Map
-	// late has a [lateAnswer] for each subject on which the operator did not answer the last message
-	// in time.
+	// late has a [lateAnswer] for each subject on which the operator did not answer the last
+	// message in time.
 	late sync.Map
 }
 
