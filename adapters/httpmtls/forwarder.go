@@ -190,13 +190,9 @@ func (f *Forwarder) use(material *keys.Material) (used, old *pool, err error) {
 // next request would wait for a ping. Other requests on them continue.
 func (f *Forwarder) leave(old *pool) {
 	f.mu.Lock()
-	first := f.pool == old
-	if first {
+	if f.pool == old {
 		f.pool = nil
 	}
 	f.mu.Unlock()
-	old.retire()
-	if first && f.opts.Hooks.Disconnected != nil {
-		f.opts.Hooks.Disconnected()
-	}
+	old.leave()
 }

@@ -90,8 +90,8 @@ type Hooks struct {
 	// [core.Reason] is a metric label such as "dns" or "dial".
 	Connected func(err error)
 	// Disconnected is called after a connection has ended that takes requests, for example when the
-	// server closes it, and once when a timeout makes the forwarder give up its connections. A
-	// forwarder that is closed, or has new key material, closes its own without a call.
+	// server closes it, or when it is given up after a timeout. A forwarder that is closed, or has
+	// new key material, closes its own without a call.
 	Disconnected func()
 	// Retried is called before each short retry, with the status of the answer. The status is 0
 	// when there was no answer.

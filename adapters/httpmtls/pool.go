@@ -33,8 +33,8 @@ type pool struct {
 	conns map[*trackedConn]struct{}
 	// users counts the requests in flight.
 	users int
-	// retired means that the pool takes no new requests.
-	retired bool
+	// retired means that the pool takes no new requests, left that its connections may be dead.
+	retired, left bool
 }
 
 // newPool returns a pool without connections. Its requests have the header. It fails if the
@@ -146,13 +146,14 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// remove reports whether the pool has lost a connection that it would have used again.
+// remove reports whether the pool has lost a connection. One that it closes for its own reasons is
+// not lost.
 func (p *pool) remove(c *trackedConn) (lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, had := p.conns[c]
 	delete(p.conns, c)
-	return had && !p.retired
+	return had && (!p.retired || p.left)
 }
 
 // use adds a request. The caller must call release after it, once.
@@ -183,6 +184,14 @@ func (p *pool) retire() {
 	if last {
 		p.closeAll()
 	}
+}
+
+// leave retires the pool, because its connections may be dead.
+func (p *pool) leave() {
+	p.mu.Lock()
+	p.left = true
+	p.mu.Unlock()
+	p.retire()
 }
 
 // closeAll also closes connections that CloseIdleConnections leaves open, because the transport
