@@ -25,11 +25,8 @@ type Forwarder struct {
 	opts    ForwarderOptions
 	denials denials
 	ids     ids
-	// answered has the subjects on which the operator answered the last message.
-	answered sync.Map
-	// late has a [lateAnswer] for each subject on which the operator did not answer the last
-	// message in time.
-	late sync.Map
+	// last has the [lastAnswer] of each subject.
+	last sync.Map
 }
 
 var _ core.Forwarder = (*Forwarder)(nil)

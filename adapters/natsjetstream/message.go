@@ -54,7 +54,8 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	answered, err := f.storeOnce(ctx, m, subscription.Subject)
 	if err == nil && answered {
 		if answered, err = f.await(ctx, m, answers); !answered {
-			f.awaitLater(m.subject, lateAnswer{subscription, answers})
+			_ = subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
+			f.note(m.subject, lastAnswer{subscription, answers})
 			return nil
 		}
 	}
@@ -62,36 +63,27 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	return err
 }
 
-// lateAnswer is the answer to a message, after the message has counted as stored.
-type lateAnswer struct {
+// lastAnswer is the answer of the operator to the last message on a subject. Its zero value came in
+// time. Another one is late, and came if answers has it.
+type lastAnswer struct {
 	subscription *nats.Subscription
 	answers      <-chan *nats.Msg
 }
 
-// awaitLater keeps the subscription to one answer, unless a later message has none either. Until an
-// answer comes, the operator counts as away.
-func (f *Forwarder) awaitLater(subject string, late lateAnswer) {
-	f.answered.Delete(subject)
-	_ = late.subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
-	former, _ := f.late.Swap(subject, late)
-	if former, ok := former.(lateAnswer); ok {
-		_ = former.subscription.Unsubscribe() // It fails when the connection is gone.
+// note ends the wait for the answer to the message before.
+func (f *Forwarder) note(subject string, last lastAnswer) {
+	former, _ := f.last.Swap(subject, last)
+	if former, ok := former.(lastAnswer); ok {
+		_ = former.subscription.Unsubscribe() // It fails without a wait, or when the connection is gone.
 	}
 }
 
-// isAnswered reports whether the operator answered the last message on a subject, if late.
+// isAnswered reports whether the operator answered the last message on a subject, if late. Until
+// then, the operator counts as away.
 func (f *Forwarder) isAnswered(subject string) bool {
-	late, _ := f.late.Load(subject)
-	if late, ok := late.(lateAnswer); ok {
-		select {
-		case <-late.answers:
-			f.late.Delete(subject)
-			f.answered.Store(subject, true)
-		default:
-		}
-	}
-	_, answered := f.answered.Load(subject)
-	return answered
+	known, _ := f.last.Load(subject)
+	last, ok := known.(lastAnswer)
+	return ok && (last.subscription == nil || len(last.answers) > 0)
 }
 
 // heartbeatAttempts is the number of attempts to store a heartbeat within AnswerWait.
@@ -161,7 +153,7 @@ func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.
 	case <-late.C:
 		return false, nil
 	case msg := <-answers:
-		f.answered.Store(m.subject, true)
+		f.note(m.subject, lastAnswer{})
 		answer := readAnswer(msg, m.request.Elements())
 		if answer.Status == contract.V3.Status() {
 			return true, nil
