@@ -2,6 +2,7 @@ package informer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -9,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
@@ -20,43 +23,37 @@ import (
 // does.
 func TestOutages(t *testing.T) {
 	plane := newFaulty(t)
-	c := plane.Client
-	s := newScene(t, plane.throughRelay(), watch.Watch{Name: named("w"), Manager: "m", Resource: resource("widgets")})
+	c, ctx := plane.Client, t.Context()
+	s := newScene(t, plane.throughRelay())
 	s.awaitReady()
-	stays := widget("Widget", "stays", nil, 0)
-	create(t, c, stays)
+	stays := widget("stays")
+	lab.NoError(t, c.Create(ctx, stays))
+	change := func(n int) {
+		merge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"n":%d}}`, n))
+		lab.NoError(t, c.Patch(ctx, stays, merge))
+	}
 	s.want("m CREATE Widget stays")
 	n := 0
 	// away makes changes while the source sees nothing: an object that is deleted, one that is
 	// deleted and created again, and one that changes.
 	away := func(begin, end func()) []string {
 		n++
-		gone, again := widget("Widget", fmt.Sprint("gone-", n), nil, 0), widget("Widget", fmt.Sprint("again-", n), nil, 0)
-		create(t, c, gone, again)
+		gone, again := widget(fmt.Sprint("gone-", n)), widget(fmt.Sprint("again-", n))
+		lab.NoError(t, errors.Join(c.Create(ctx, gone), c.Create(ctx, again)))
 		s.want(fmt.Sprint("m CREATE Widget gone-", n), fmt.Sprint("m CREATE Widget again-", n))
 		begin()
-		remove(t, c, gone)
-		remove(t, c, again)
-		again = widget("Widget", again.GetName(), nil, 0)
-		create(t, c, again, widget("Widget", fmt.Sprint("new-", n), nil, 0))
-		patch(t, c, stays, "", fmt.Sprintf(`{"spec":{"n":%d}}`, n))
+		lab.NoError(t, errors.Join(c.Delete(ctx, gone), c.Delete(ctx, again), c.Create(ctx, widget(again.GetName())),
+			c.Create(ctx, widget(fmt.Sprint("new-", n)))))
+		change(n)
 		end()
 		return []string{
 			"m UPDATE Widget stays", fmt.Sprint("m DELETE Widget gone-", n), fmt.Sprint("m CREATE Widget new-", n),
 			fmt.Sprint("m CREATE Widget again-", n),
 		}
 	}
-	open := func() {
-		if err := plane.relay.Open(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	open := func() { lab.NoError(t, plane.relay.Open()) }
 	// restart ends the API server, which forgets the history of its watches, and starts it again.
-	restart := func(meanwhile func()) {
-		if err := plane.Restart(meanwhile); err != nil {
-			t.Fatal(err)
-		}
-	}
+	restart := func(meanwhile func()) { lab.NoError(t, plane.Restart(meanwhile)) }
 	await := func() {
 		lab.Eventually(t, patience, "an outage is noticed", func() bool { return s.source.Ready() != nil })
 	}
@@ -84,13 +81,14 @@ func TestOutages(t *testing.T) {
 		back := time.Now()
 		s.awaitReady()
 		t.Logf("established %v after the API server serves again", time.Since(back).Round(time.Millisecond))
-		patch(t, c, stays, "", `{"spec":{"n":100}}`)
+		change(100)
 		s.want("m UPDATE Widget stays")
 	})
-	if n := s.resyncsOf("m"); n < 2 {
-		t.Errorf("%d resyncs, want one for each list", n)
+	resyncs, unreachable := s.counts()
+	if resyncs < 2 {
+		t.Errorf("%d resyncs, want one for each list", resyncs)
 	}
-	if n := s.failed("unreachable"); n == 0 {
+	if unreachable == 0 {
 		t.Error("no failure is counted as unreachable")
 	}
 }
@@ -106,7 +104,10 @@ type faulty struct {
 
 func newFaulty(t testing.TB) *faulty {
 	t.Helper()
-	f := &faulty{ControlPlane: sharedPlane(t)}
+	definition := lab.Definition(group, "widgets", "Widget")
+	f := &faulty{ControlPlane: lab.SharedAPIServer(t, apiserver.Options{
+		CRDs: []*apiextensionsv1.CustomResourceDefinition{definition},
+	})}
 	_, host, _ := strings.Cut(strings.TrimSuffix(f.Config.Host, "/"), "https://")
 	f.relay = lab.Must(lab.NewRelay(lab.Address(lab.FreePort(t)), 0, cmp.Or(host, f.Config.Host)))
 	t.Cleanup(f.relay.Close)

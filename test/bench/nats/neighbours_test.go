@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -126,7 +127,7 @@ func (p *phases) measure(t *testing.T, over []core.Forwarder, used func() time.D
 	var all sync.WaitGroup
 	for n := range quietRuntimes {
 		all.Go(func() {
-			each(ctx, quietInterval, func() {
+			periodic.Call(ctx, quietInterval, func() {
 				started := time.Now()
 				if err := over[n].Forward(t.Context(), manager, batchOf(runtimeNumber(n), "object")); err != nil {
 					t.Error(err)
@@ -137,19 +138,6 @@ func (p *phases) measure(t *testing.T, over []core.Forwarder, used func() time.D
 	}
 	all.Wait()
 	p.used, p.took = p.used+used()-before, append(p.took, slices.Concat(took...)...)
-}
-
-func each(ctx context.Context, interval time.Duration, act func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			act()
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 func start(count int, noise func(ctx context.Context, n int)) (stop func()) {
@@ -168,7 +156,7 @@ func batch(n, events int, claim core.RuntimeID) core.Batch {
 
 func forwarding(over []core.Forwarder) neighbour {
 	return func(ctx context.Context, n int, batch core.Batch) {
-		each(ctx, loudInterval, func() {
+		periodic.Call(ctx, loudInterval, func() {
 			err := over[n].Forward(ctx, manager, batch)
 			if err == nil || errors.Is(err, core.ErrForbidden) || core.Reason(err) == "too_fast" {
 				noises.Add(1)
@@ -188,7 +176,7 @@ func publishing(b *lab.Broker) neighbour {
 		msg.Data = lab.Must(contract.V3.Encode(&batch)).Body
 		msg.Header.Set("Watch-Answer", natsjetstream.InboxPrefix(id)+".deaf")
 		lab.Must(conn.SubscribeSync(msg.Header.Get("Watch-Answer")))
-		each(ctx, loudInterval, func() {
+		periodic.Call(ctx, loudInterval, func() {
 			_, err := stream.PublishMsg(ctx, msg)
 			var full *jetstream.APIError
 			if err == nil || errors.As(err, &full) { // The stream refuses those beyond 256.
