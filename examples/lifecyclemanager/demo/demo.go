@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 const (
@@ -210,21 +211,7 @@ func (d *demo) registerBoth(ctx context.Context) error {
 	if err := errors.Join(d.Register(ctx, first, nil), d.Register(ctx, second, beta)); err != nil {
 		return err
 	}
-	return poll(ctx, func() bool { return d.is(ctx, first, "fresh", "") && d.isFresh(ctx) })
-}
-
-// poll waits until a condition holds. It asks less often as time goes by: after 5 % of the time so
-// far.
-func poll(ctx context.Context, condition func() bool) error {
-	const least, most = 20 * time.Millisecond, 200 * time.Millisecond
-	for began := time.Now(); !condition(); {
-		select {
-		case <-time.After(max(least, min(time.Since(began)/20, most))):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
+	return machine.Poll(ctx, func() bool { return d.is(ctx, first, "fresh", "") && d.isFresh(ctx) })
 }
 
 // renew makes both runtimes as they were before a story. It plays the garbage collector, which the

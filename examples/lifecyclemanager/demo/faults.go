@@ -18,6 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // storyOfFaults returns the lines of another story, in which the operator is killed in each line.
@@ -76,13 +77,13 @@ var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watche
 func (d *demo) rotate(ctx context.Context) error {
 	before, now, certificate := &corev1.Secret{}, &corev1.Secret{}, &certv1.Certificate{}
 	readErr := d.Plane.Get(ctx, identity, before)
-	_ = poll(ctx, func() bool { // Others write the Certificate, too.
+	_ = machine.Poll(ctx, func() bool { // Others write the Certificate, too.
 		_ = d.Plane.Get(ctx, identity, certificate)
 		apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
 			cmmeta.ConditionTrue, "Demo", "a new certificate is asked for")
 		return d.Plane.Status().Update(ctx, certificate) == nil
 	})
-	err := poll(ctx, func() bool {
+	err := machine.Poll(ctx, func() bool {
 		err := d.Plane.Get(ctx, identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})

@@ -127,7 +127,7 @@ func (d *measurement) registerAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return poll(ctx, func() bool {
+	return machine.Poll(ctx, func() bool {
 		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.correct(ctx, id) || !d.is(ctx, id, "fresh", "") })
 	})
 }

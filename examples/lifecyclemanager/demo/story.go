@@ -19,6 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
 // line is a line of the story: something happens, and has an effect.
@@ -90,7 +91,7 @@ func (d *demo) play1(ctx context.Context, l line) (time.Duration, error) {
 	limit := l.within * time.Duration(d.slack)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
 	defer cancel()
-	err := poll(ctx, func() bool { return l.holds(ctx) })
+	err := machine.Poll(ctx, func() bool { return l.holds(ctx) })
 	return time.Since(began), err
 }
 

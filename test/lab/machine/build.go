@@ -84,13 +84,13 @@ func Tail(text string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// Poll waits until a condition holds, and asks it every 20 ms.
+// Poll waits until a condition holds. It asks less often as time goes by: after 5 % of the time so far, between 20 and
+// 200 ms.
 func Poll(ctx context.Context, condition func() bool) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
+	const least, most = 20 * time.Millisecond, 200 * time.Millisecond
+	for began := time.Now(); !condition(); {
 		select {
-		case <-tick.C:
+		case <-time.After(max(least, min(time.Since(began)/20, most))):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
