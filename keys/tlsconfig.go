@@ -66,8 +66,12 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 }
 
 // Roots returns a function that returns the present CAs of source, nil without any. A listener
-// checks each request with it, so that a removed CA also loses its open connections.
+// checks each request with it, so that a removed CA also loses its open connections. Without a
+// source there is no function.
 func Roots(source Source) func() *x509.CertPool {
+	if source == nil {
+		return nil // A listener refuses it at its set-up.
+	}
 	return func() *x509.CertPool {
 		material, err := source.Material()
 		if err != nil {

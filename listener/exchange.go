@@ -96,7 +96,9 @@ func (x *exchange) route(peer *core.Peer) answer {
 	case x.request.Method != http.MethodPost:
 		return refuse(http.StatusMethodNotAllowed, reasons.Method)
 	case !x.intake.Serves(manager):
-		return refuse(http.StatusNotFound, reasons.UnknownManager)
+		unknown := refuse(http.StatusNotFound, reasons.UnknownManager)
+		unknown.err = fmt.Errorf("no operator here has the name %.63q", manager)
+		return unknown
 	}
 	a := x.receive(peer, manager)
 	a.manager = manager

@@ -125,6 +125,10 @@ func TestRefusalsAreLogged(t *testing.T) {
 		}
 		now = now.Add(6 * time.Minute)
 	}
+	serve(l, post("/v2/misspelt/event", bodyV2))
+	if !strings.Contains(log.String(), "misspelt") {
+		t.Errorf("no name that nobody serves:\n%s", &log)
+	}
 }
 
 func TestStartReturnsErrors(t *testing.T) {

@@ -16,8 +16,8 @@ var errTwoAddresses = errors.New("addr and Options.Listener.Addr differ: want on
 // plain HTTP, for a gateway that terminates TLS.
 type ComponentOptions struct {
 	// Listener has the settings of the listener. Its Addr must be empty or equal to addr. Native
-	// mTLS needs its TLS. With a Fleet, the source follows it, as [Source.Follow] does. The default
-	// of its Logger is ctrl.Log.
+	// mTLS needs its TLS, which [MutualTLS] sets. With a Fleet, the source follows it, as
+	// [Source.Follow] does. The default of its Logger is ctrl.Log.
 	Listener listener.Options
 	// Source has the settings of the source.
 	Source SourceOptions

@@ -102,7 +102,7 @@ func NewRuntimes(
 
 	lookup, err := newLookup(ctx, objects, informer, kind, indexes(identify, opts.DomainAnnotation))
 	if err != nil {
-		return nil, fmt.Errorf("index the runtimes of kind %q: %w", kind, err)
+		return nil, fmt.Errorf("index the runtimes of kind %q, once for each cache: share the result: %w", kind, err)
 	}
 	r := &Runtimes{
 		informer: informer, lookup: lookup, kind: kind, identify: identify, annotation: opts.DomainAnnotation,

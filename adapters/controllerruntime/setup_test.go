@@ -129,7 +129,8 @@ func post(t *testing.T, sender *http.Client, url string) int {
 func TestSetUpListenerRefusesMissingParts(t *testing.T) {
 	none := func(context.Context, core.Delivery) ([]string, error) { return nil, nil }
 	gateway := controllerruntime.BehindGateway(listener.FromXFCC(listener.InsecureAnyProxy(), nil, listener.PeerOptions{}))
-	for component, senders := range map[string]controllerruntime.Senders{"m": {}, "": gateway} {
+	nothing := controllerruntime.MutualTLS(nil)
+	for component, senders := range map[string]controllerruntime.Senders{"m": {}, "": gateway, "n": nothing} {
 		_, err := controllerruntime.SetUpListener(newManager(t, &records{}), ":0", component, senders, listener.InsecureAllowAll(), none,
 			controllerruntime.ComponentOptions{})
 		if err == nil {

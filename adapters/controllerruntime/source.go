@@ -83,7 +83,7 @@ func (s *Source[request]) String() string { return "runtime watcher" }
 // Start opens the source. Only a controller calls it. It does not block. It fails if the source
 // serves another controller that still runs.
 func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
-	if s.mapFunc == nil {
+	if s == nil || s.mapFunc == nil {
 		return errNoMapFunc
 	}
 	old := s.target.Load()

@@ -228,8 +228,10 @@ func TestSourceServesOneController(t *testing.T) {
 		t.Errorf("have %v and %d requests, want the first controller to be served", err, queue.Len())
 	}
 	none := controllerruntime.NewSource[string](nil, controllerruntime.SourceOptions{})
-	if err := none.Start(t.Context(), queue); err == nil || !strings.Contains(err.Error(), "map function") {
-		t.Errorf("have %v, want the missing argument in the error", err)
+	for _, source := range []*controllerruntime.Source[string]{none, nil} {
+		if err := source.Start(t.Context(), queue); err == nil || !strings.Contains(err.Error(), "map function") {
+			t.Errorf("have %v, want the missing argument in the error", err)
+		}
 	}
 }
 

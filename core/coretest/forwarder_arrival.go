@@ -74,7 +74,7 @@ func (s *forwarderSuite) testEvents() {
 }
 
 func (s *forwarderSuite) testMany() {
-	sent := sampleEvents(0, 40)
+	sent := sampleEvents(0, 500) // As many as an agent sends.
 	s.mustSend(managerA, s.batch(sent...))
 	s.arrived(managerA, sent...)
 

@@ -28,6 +28,8 @@ func sampleEvent(n int) core.WatchEvent {
 		Operation:   core.OperationUpdate,
 		Field:       core.FieldSpec,
 		Generation:  int64(n + 1),
+		UID:         types.UID(fmt.Sprintf("uid-%d", n)),
+		Base:        int64(n + 1),
 		Time:        time.Unix(1_700_000_000, 0).UTC(),
 		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}

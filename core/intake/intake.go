@@ -97,11 +97,26 @@ func (in *Intake) DeliverResyncs(ctx context.Context) error {
 		return nil
 	}
 	handlers := make(map[core.Manager]core.Handler, len(in.handlers))
-	for manager, handler := range in.handlers {
-		handlers[manager] = core.HandlerFunc(func(ctx context.Context, d core.Delivery) (err error) {
-			in.protect(ctx, func() { err = handler.Handle(ctx, d) }, func(cause error) { err = cause })
-			return err
-		})
+	for manager := range in.handlers {
+		handlers[manager] = protected{in, manager}
 	}
 	return in.opts.Fleet.Start(ctx, handlers)
+}
+
+// protected is the handler of a manager for the fleet. A panic costs one attempt.
+type protected struct {
+	in      *Intake
+	manager core.Manager
+}
+
+// Handle implements [core.Handler].
+func (p protected) Handle(ctx context.Context, d core.Delivery) (err error) {
+	p.in.protect(ctx, func() { err = p.in.handlers[p.manager].Handle(ctx, d) }, func(cause error) { err = cause })
+	return err
+}
+
+// Ready implements [core.Readier]: a replica that does not lead expects no runtime.
+func (p protected) Ready() (err error) {
+	p.in.protect(context.Background(), func() { err = p.in.Ready(p.manager) }, func(cause error) { err = cause })
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -370,6 +371,32 @@ func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
 		if have := watched.Get(runtimeA, manager).Refused; have != want {
 			t.Errorf("refused %q, want %q", have, want)
 		}
+	}
+}
+
+// The runtimes send nothing to a replica that does not lead.
+func TestTheFleetAsksWhetherAHandlerIsReady(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		ready func() error
+		want  fleet.State
+	}{{is(core.ErrNotReady), fleet.Unknown}, {panics, fleet.Unknown}, {is(nil), fleet.Stale}} {
+		synctest.Test(t, func(t *testing.T) {
+			watched := newFleet(t, fleet.Options{})
+			in := newIntake(t, verifies(is(nil), is(nil)), fails(takes, c.ready), Options{Fleet: watched})
+			watched.Expect(runtimeA, manager)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- in.DeliverResyncs(ctx) }()
+			time.Sleep(2 * time.Minute)
+			if have := watched.Get(runtimeA, manager).State; have != c.want {
+				t.Errorf("%s, want %s", have, c.want)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"io"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -31,6 +33,40 @@ func TestALargeHandshakeIsCutOff(t *testing.T) {
 	_, _ = r.dial(t).Write(clientHello(1<<16 - 1)[:40<<10]) // The server may close the connection meanwhile.
 	if f := <-seen; f.cause != causeProtocol {              // Not that of the timeout.
 		t.Errorf("cause %s (%v), want %s", f.cause, f.err, causeProtocol)
+	}
+}
+
+// A panic in a goroutine of the handshake would end the process, at the wish of a client.
+func TestAPanicOfACallbackCostsItsConnection(t *testing.T) {
+	t.Parallel()
+	var lines log
+	var calls atomic.Int32
+	ca, seen := newAuthority(t), make(failures, 2)
+	certificate := ca.issue(t)
+	r := run(t, noContent, Options{HandshakeFailed: seen.add, Logger: newLogger(&lines), TLS: &tls.Config{
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if calls.Add(1) == 1 {
+				panic("no key")
+			}
+			return &certificate, nil
+		},
+	}})
+	client := newClient(t, &tls.Config{RootCAs: ca.Pool()})
+	if status, err := r.get(t, client); err == nil {
+		t.Errorf("status %d, want a closed connection", status)
+	}
+	if status, err := r.get(t, client); status != http.StatusNoContent || err != nil {
+		t.Errorf("status %d, %v", status, err)
+	}
+	client.CloseIdleConnections()
+	if err := r.stop(); err != nil || len(seen) != 1 || (<-seen).cause != causeOther {
+		t.Errorf("error %v, want one failure that is reported", err)
+	}
+	line := strings.Join(lines.lines(), "\n")
+	for _, want := range []string{"level=ERROR", "cause=panic", "no key", "handshake_test.go"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("no %s in %s", want, line)
+		}
 	}
 }
 

@@ -3,7 +3,10 @@ package httpserver
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
+	"log/slog"
 	"net"
+	"runtime/debug"
 	"slices"
 	"time"
 )
@@ -62,7 +65,7 @@ func (l *tlsListener) acceptAll() {
 func (l *tlsListener) handshake(c *conn) {
 	encrypted := tls.Server(c, l.config)
 	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
-	err := encrypted.HandshakeContext(l.ctx)     // The connection keeps its error.
+	err := l.shake(encrypted, c)                 // The connection keeps its error.
 	_ = c.SetDeadline(time.Time{})
 	socket := socketOf(c.Conn)
 	if err == nil && socket != nil && encrypted.ConnectionState().NegotiatedProtocol != protoHTTP2 {
@@ -70,6 +73,21 @@ func (l *tlsListener) handshake(c *conn) {
 		return
 	}
 	l.handOver(encrypted)
+}
+
+// shake does the handshake. A panic of a callback of the configuration costs this connection only,
+// as in net/http: no client can end the process by it.
+func (l *tlsListener) shake(encrypted *tls.Conn, c *conn) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v", cause)
+			l.server.opts.HandshakeFailed(causeOther, c.RemoteAddr(), err)
+			l.server.log.LogAttrs(l.ctx, slog.LevelError, "TLS handshake failed", slog.String("cause", "panic"),
+				slog.Any("error", err), slog.String("stack", string(debug.Stack())))
+			_ = c.cut() // Nothing else is reported then.
+		}
+	}()
+	return encrypted.HandshakeContext(l.ctx)
 }
 
 // handOver gives a connection to Accept, or closes it when the server is shutting down.

@@ -117,7 +117,8 @@ func unwritten(lease string, err error) finding {
 	case status == http.StatusNotFound:
 		f.action = "create the Lease: the canary does not"
 	case errors.Is(err, context.DeadlineExceeded), isA[*net.OpError](err):
-		f.want, f.action = "an answer of the API server", "check CANARY_API_SERVER, and the network policy of the agent"
+		f.want = "an answer of the API server"
+		f.action = "check CANARY_API_SERVER, the network policy, and that no agent hangs"
 	default:
 		f.action = "check CANARY_API_SERVER and CANARY_CA_CERT"
 	}

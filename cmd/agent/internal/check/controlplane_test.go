@@ -51,6 +51,7 @@ func TestActionOfARefusal(t *testing.T) {
 	}{
 		"make the SAN of TLS_CERT":    {"forbidden", answered("san_mismatch")},
 		"correct the annotation":      {"forbidden", answered("domain_missing")},
+		"of the other runtime":        {"forbidden", answered("domain_ambiguous")},
 		"check the name":              {"forbidden", errors.New("san_mismatch, domain_missing, violation")},
 		"add this manager":            {"forbidden", fmt.Errorf("%w: detail", nats.ErrPermissionViolation)},
 		"or start the operator":       {"unknown_manager", fmt.Errorf("%w: detail", jetstream.ErrNoStreamResponse)},

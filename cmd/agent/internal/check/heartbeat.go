@@ -141,6 +141,7 @@ func actions() []known {
 	violation, noStream := nats.ErrPermissionViolation, jetstream.ErrNoStreamResponse
 	return []known{
 		{reasons.Forbidden, reasons.SANMismatch, nil, "make the SAN of TLS_CERT and the annotation skr-domain equal"},
+		{reasons.Forbidden, "domain_ambiguous", nil, "correct skr-domain of the other runtime with this domain"},
 		{reasons.Forbidden, "domain_", nil, "correct the annotation skr-domain of this runtime in the control plane"},
 		{reasons.Forbidden, reasons.SourceMismatch, nil, "issue TLS_CERT with the id of this runtime as Common Name"},
 		{reasons.Forbidden, "", violation, "add this manager to the user of this runtime, and reload the NATS server"},
