@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// parkAfter is how long net/http keeps an idle connection of HTTP/1.1.
-	parkAfter = 250 * time.Millisecond
+	// parkAfter is how long net/http keeps an idle connection of HTTP/1.1. A connection that was
+	// parked for longer than rare is parked again at once: its requests are heartbeats.
+	parkAfter, rare = 250 * time.Millisecond, time.Second
 	// readBuffer is the size of the buffer of net/http for reads.
 	readBuffer = 4 << 10
 )
@@ -32,6 +33,8 @@ type visit struct {
 	// waiting means that net/http waits, until its next deadline. until is the end of the wait.
 	waiting atomic.Bool
 	until   time.Time
+	// rarely means that the connection was parked for longer than rare before its last request.
+	rarely bool
 	// over means that net/http has no byte of the next request, and TLS has no whole record of it.
 	over atomic.Bool
 }
@@ -53,11 +56,14 @@ func (v *visit) Read(b []byte) (int, error) {
 // SetReadDeadline implements [net.Conn]. net/http calls it before it waits for the next request,
 // and again before it reads one, which may be in its buffer.
 func (v *visit) SetReadDeadline(t time.Time) error {
-	soon := time.Now().Add(parkAfter)
+	soon := time.Now()
+	if !v.rarely {
+		soon = soon.Add(parkAfter)
+	}
 	waiting := v.idle.Swap(false) && soon.Before(t)
 	v.waiting.Store(waiting)
 	if waiting {
-		v.until, t = t, soon
+		v.until, t, v.rarely = t, soon, false
 	}
 	return v.Conn.SetReadDeadline(t)
 }
@@ -98,7 +104,9 @@ func (p *parking) add(v *visit) bool {
 
 // wait ends when the connection has data, or closes it.
 func (p *parking) wait(v *visit) {
+	began := time.Now()
 	err := awaitData(v.socket)
+	v.rarely = time.Since(began) > rare
 	p.mu.Lock()
 	delete(p.parked, v.Conn)
 	p.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 )
@@ -81,7 +82,7 @@ func TestRequestsAroundAPause(t *testing.T) {
 		"a request beside another's first byte": {getRequest + getRequest[:1], getRequest[1:]},
 		"a request beside another's header":     {getRequest + post, getRequest},
 	} {
-		for _, pause := range []time.Duration{2 * parkAfter / 3, 3 * parkAfter / 2} {
+		for _, pause := range []time.Duration{2 * parkAfter / 3, 3 * parkAfter / 2, rare + 3*parkAfter/2} {
 			t.Run(name+" "+pause.String(), func(t *testing.T) {
 				t.Parallel()
 				conn, answered := newParkingLot(t, Options{}).connect(t)
@@ -93,6 +94,60 @@ func TestRequestsAroundAPause(t *testing.T) {
 				answered("2")
 			})
 		}
+	}
+}
+
+// deadlineConn keeps the last deadline.
+type deadlineConn struct {
+	net.Conn
+
+	deadline time.Time
+}
+
+// SetReadDeadline implements [net.Conn].
+func (c *deadlineConn) SetReadDeadline(t time.Time) error {
+	c.deadline = t
+	return c.Conn.SetReadDeadline(t)
+}
+
+// A connection that was parked for long is parked again at once, and only once.
+func TestRareRequests(t *testing.T) {
+	t.Parallel()
+	for _, rest := range []time.Duration{parkAfter, rare + parkAfter} {
+		t.Run(rest.String(), func(t *testing.T) {
+			t.Parallel()
+			bound, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer bound.Close()
+			other, err := net.Dial("tcp", bound.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			end, err := bound.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer end.Close()
+			resumed, kept := make(chan *visit, 1), &deadlineConn{Conn: end}
+			var work sync.WaitGroup
+			p := &parking{resume: func(v *visit) { resumed <- v }, work: &work, parked: map[*tls.Conn]struct{}{}}
+			p.add(&visit{Conn: tls.Server(kept, nil), socket: socketOf(end), parking: p})
+			<-time.After(rest)
+			send(t, other, "a")
+			v := <-resumed
+			for round, soon := range []bool{rest > rare, false} {
+				v.idle.Store(true)
+				if err := v.SetReadDeadline(time.Now().Add(time.Hour)); err != nil {
+					t.Fatal(err)
+				}
+				if got := time.Until(kept.deadline) <= 0; got != soon {
+					t.Errorf("request %d: parked at once is %t, want %t", round, got, soon)
+				}
+			}
+		})
 	}
 }
 

@@ -26,8 +26,9 @@ import (
 
 var (
 	runtimes = flag.Int("runtimes", 0, "number of runtimes to measure; 0: no measurement")
-	scale    = flag.Int("scale", 10, "waits are shorter by this factor")
-	duration = flag.Duration("duration", 30*time.Minute, "time to measure, before it is scaled")
+	scale    = flag.Int("scale", 20, "waits are shorter by this factor")
+	duration = flag.Duration("duration", 2*time.Hour, "time to measure, before it is scaled")
+	interval = flag.Duration("heartbeats", 30*time.Second, "longest time between two heartbeats, before it is scaled")
 	plotFile = flag.String("plot", "", "file for the plot")
 )
 
@@ -42,7 +43,7 @@ type way struct {
 }
 
 // TestEventsAgainstPolling prints the table of docs/maintainers/measurements.md. A user edits a Deployment of a
-// module once a minute, in a runtime at random, until the operator has corrected it.
+// module in each runtime, once an hour on average, and waits until the operator has corrected it.
 func TestEventsAgainstPolling(t *testing.T) {
 	if *runtimes == 0 {
 		t.Skip("a measurement of minutes: -args -runtimes=20")
@@ -88,7 +89,7 @@ func newMeasurement(t *testing.T) *measurement {
 	scheme, err := newScheme()
 	must(t, err)
 	d.Lab, err = lab.New(lab.Options{Scheme: scheme, Runtimes: d.ids, OperatorArgs: []string{
-		"-leader-elect=false", "-agent-setting=HEARTBEAT_INTERVAL=" + scaled(30*time.Second).String(),
+		"-leader-elect=false", "-agent-setting=HEARTBEAT_INTERVAL=" + scaled(*interval).String(),
 		"-agent-setting=CANARY_INTERVAL=" + scaled(30*time.Second).String(),
 		"-agent-setting=SETTLE=" + scaled(settle).String(),
 		"-agent-setting=RESEND_AFTER=" + scaled(3*time.Second).String() + "," + scaled(35*time.Second).String(),
@@ -245,7 +246,7 @@ func (d *measurement) change(t *testing.T) (delays []time.Duration) {
 		free    = slices.Clone(d.ids)
 	)
 	for ctx.Err() == nil {
-		await(ctx, time.Duration(rand.ExpFloat64()*float64(scaled(time.Minute))))
+		await(ctx, time.Duration(rand.ExpFloat64()*float64(scaled(time.Hour))/float64(*runtimes)))
 		mu.Lock()
 		if len(free) == 0 || ctx.Err() != nil {
 			mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -35,23 +36,33 @@ func (c *Counter) Handle(context.Context, core.Delivery) error {
 	return nil
 }
 
-// Listen starts a listener with native mTLS, and returns a forwarder with a certificate of its own
-// for each runtime.
+// Listen starts a listener with native mTLS, or one behind nginx, and returns a forwarder with a
+// certificate of its own for each runtime.
 func Listen(
-	t testing.TB, manager core.Manager, operator core.Handler, verifier core.Verifier, runtimes int, protocol string, opts listener.Options,
+	t testing.TB, manager core.Manager, operator core.Handler, verifier core.Verifier, runtimes int, gateway bool, protocol string,
+	opts listener.Options,
 ) (forwarders []core.Forwarder) {
 	t.Helper()
 	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
-	server := Material(lab.Must(ca.Server("operator", testpki.Options{})), ca)
-	opts.Listener, opts.TLS = lab.Must(net.Listen("tcp", "127.0.0.1:0")), keys.ServerTLSConfig(server)
-	l := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(server), listener.PeerOptions{}), verifier,
-		map[core.Manager]core.Handler{manager: operator}, opts))
+	leaf := lab.Must(ca.Server("operator", testpki.Options{}))
+	server := Material(leaf, ca)
+	opts.Listener = lab.Must(net.Listen("tcp", "127.0.0.1:0"))
+	address, peers := opts.Listener.Addr().String(), listener.FromTLSWithRoots(keys.Roots(server), listener.PeerOptions{})
+	if gateway {
+		volume, nginx := testpki.NewVolume(t.TempDir()), lab.GatewayOptions{Upstream: address}
+		lab.NoError(t, volume.Write(testpki.Files(leaf, ca)))
+		nginx.ClientCA, nginx.Certificate, nginx.Key = volume.Paths()
+		address = lab.StartGateway(t, nginx).Addr
+		peers = listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.1/32")), keys.Roots(server), listener.PeerOptions{})
+	} else {
+		opts.TLS = keys.ServerTLSConfig(server)
+	}
+	l := lab.Must(listener.New(peers, verifier, map[core.Manager]core.Handler{manager: operator}, opts))
 	lab.Run(t, "listener", l.Start)
 	for n := range runtimes {
 		id := core.RuntimeID(RuntimeName(n))
 		leaf := lab.Must(ca.Client(string(id), testpki.Options{DNSNames: []string{lab.RuntimeDomain(id)}}))
-		f := lab.Must(httpmtls.NewForwarder(Material(leaf, ca), opts.Listener.Addr().String(), contract.V3,
-			httpmtls.Options{Protocol: protocol}))
+		f := lab.Must(httpmtls.NewForwarder(Material(leaf, ca), address, contract.V3, httpmtls.Options{Protocol: protocol}))
 		t.Cleanup(func() { _ = f.Close() })
 		forwarders = append(forwarders, f)
 	}

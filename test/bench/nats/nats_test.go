@@ -160,7 +160,7 @@ func overNATS(
 
 func overHTTP(b testing.TB, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
 	b.Helper()
-	return kit.Listen(b, manager, op, pinning(), runtimes, "h2", kit.Plenty()), 0
+	return kit.Listen(b, manager, op, pinning(), runtimes, false, "h2", kit.Plenty()), 0
 }
 
 // broker is the use of resources of the server, none without one.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,7 +54,7 @@ func TestNeighbours(t *testing.T) {
 		count, events int
 		claim         core.RuntimeID
 	}{{"loud", loudRuntimes, loudEvents, ""}, {"hostile", hostileRuntimes, 1, "other"}} {
-		for _, transport := range []string{"http2", "nats"} {
+		for _, transport := range []string{"h2", "http/1.1", "gateway/h2", "gateway/http/1.1", "nats"} {
 			t.Run(kind.name+"/"+transport, func(t *testing.T) {
 				quiet, _, server := ends(t, transport)
 				noisy, noise, noisyServer := ends(t, transport)
@@ -84,8 +85,9 @@ func TestNeighbours(t *testing.T) {
 func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbour, server int) {
 	t.Helper()
 	const all = quietRuntimes + hostileRuntimes
-	if transport == "http2" {
-		over = kit.Listen(t, manager, &kit.Counter{}, pinning(), all, "h2", listener.Options{})
+	if transport != "nats" {
+		protocol, gateway := strings.CutPrefix(transport, "gateway/")
+		over = kit.Listen(t, manager, &kit.Counter{}, pinning(), all, gateway, protocol, listener.Options{})
 		connect(t, over)
 		return over, forwarding(over), 0
 	}

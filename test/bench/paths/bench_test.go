@@ -30,27 +30,30 @@ var protocols = []string{"h2", "http/1.1"}
 
 // BenchmarkV3 sends events of contract v3 over native mTLS, with SAN pinning against a cache of
 // 10,000 objects. One operation is one call of Forward. Allocations are those of both ends. Rounds
-// alternate with those of bare net/http, which carries the same bytes: "bare" is the ratio of the
-// processor times.
+// alternate with those of twins that carry the same bytes: "bare" and "lean" are the ratios of the
+// processor times (see [newTwin]).
 func BenchmarkV3(b *testing.B) {
 	pinned := listener.SANPinning(newRuntimes(b))
 	for _, load := range []kit.Load{batches, singles, oneByOne} {
 		for _, protocol := range protocols {
 			b.Run(fmt.Sprintf("%s/%s", load, protocol), func(b *testing.B) {
-				calls, twin := overHTTP(b, pinned, protocol, load), newBare(b, protocol, load)
+				calls := overHTTP(b, pinned, protocol, load)
+				bareTwin, leanTwin := newTwin(b, nil, protocol, load), newTwin(b, pinned, protocol, load)
 				b.ReportAllocs()
 				b.ResetTimer()
-				var all, bare kit.Cost
+				var all, bare, lean kit.Cost
 				for left := b.N; left > 0; left -= calls.round() {
 					n := min(left, calls.round())
 					all.Measure(func() { calls.Run(b, n) })
 					b.StopTimer()
-					bare.Measure(func() { twin.Run(b, n) })
+					bare.Measure(func() { bareTwin.Run(b, n) })
+					lean.Measure(func() { leanTwin.Run(b, n) })
 					b.StartTimer()
 				}
 				b.StopTimer()
 				all.Report(b, b.N*load.Events)
 				b.ReportMetric(all.Processor.Seconds()/bare.Processor.Seconds(), "bare")
+				b.ReportMetric(all.Processor.Seconds()/lean.Processor.Seconds(), "lean")
 			})
 		}
 	}
@@ -75,7 +78,7 @@ func newCalls(b *testing.B, operator *kit.Counter, forwarders []core.Forwarder, 
 func overHTTP(b *testing.B, verifier core.Verifier, protocol string, l kit.Load) *calls {
 	b.Helper()
 	operator := &kit.Counter{}
-	return newCalls(b, operator, kit.Listen(b, manager, operator, verifier, l.Runtimes, protocol, kit.Plenty()), l)
+	return newCalls(b, operator, kit.Listen(b, manager, operator, verifier, l.Runtimes, false, protocol, kit.Plenty()), l)
 }
 
 // round is a number of calls that takes some tens of milliseconds.
