@@ -20,30 +20,19 @@ const (
 	failed     decision = "failed"
 )
 
-// message is the text in response.status.message. An API server shows it in its debug logs only.
-func (d decision) message() string {
-	switch d {
-	case accepted:
-		return "accepted: an event will be sent to the manager"
-	case coalesced:
-		return "coalesced: an equal event is waiting to be sent"
-	case dropped:
-		return "dropped: the outbox is full, a resync replaces the event"
-	case unchanged:
-		return "unchanged: the watched part is the same"
-	case irrelevant:
-		return "irrelevant: not watched"
-	case dryRun:
-		return "dry_run: the write is not persisted"
-	case noOwner:
-		return "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>"
-	case noName:
-		return "no_name: the object has no name that an event can carry"
-	case unread:
-		return "unread: too many large objects at once, a resync replaces the event"
-	default:
-		return "failed: see the log of the agent"
-	}
+// messages are the texts in response.status.message. An API server shows them in its debug logs
+// only.
+var messages = map[decision]string{
+	accepted:   "accepted: an event will be sent to the manager",
+	coalesced:  "coalesced: an equal event is waiting to be sent",
+	dropped:    "dropped: the outbox is full, a resync replaces the event",
+	unchanged:  "unchanged: the watched part is the same",
+	irrelevant: "irrelevant: not watched",
+	dryRun:     "dry_run: the write is not persisted",
+	noOwner:    "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>",
+	noName:     "no_name: the object has no name that an event can carry",
+	unread:     "unread: too many large objects at once, a resync replaces the event",
+	failed:     "failed: see the log of the agent",
 }
 
 // decisionOf returns failed for an unknown outcome.
