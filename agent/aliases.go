@@ -15,10 +15,8 @@ type aliases struct{ source prom.Gatherer }
 // this metric do not read.
 const durationStep = 1e-4
 
-// Describe implements [prom.Collector].
 func (a aliases) Describe(descs chan<- *prom.Desc) { prom.DescribeByCollect(a, descs) }
 
-// Collect implements [prom.Collector].
 func (a aliases) Collect(metrics chan<- prom.Metric) {
 	alias := func(kind prom.ValueType, name, help string, value float64) {
 		metrics <- prom.MustNewConstMetric(prom.NewDesc("watcher_"+name, "Alias: "+help, nil, nil), kind, value)

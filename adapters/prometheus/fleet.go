@@ -61,7 +61,6 @@ func (c *fleetCollector) describe() {
 		"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager)
 }
 
-// Collect implements [prom.Collector].
 func (c *fleetCollector) Collect(metrics chan<- prom.Metric) {
 	summaries := c.fleet.Summaries()
 	for _, manager := range c.opts.Managers {
