@@ -285,10 +285,8 @@ func (h noDebug) Enabled(ctx context.Context, level slog.Level) bool {
 	return level > slog.LevelDebug && h.Handler.Enabled(ctx, level)
 }
 
-// WithAttrs implements [slog.Handler].
 func (h noDebug) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return noDebug{h.Handler.WithAttrs(attrs)}
 }
 
-// WithGroup implements [slog.Handler].
 func (h noDebug) WithGroup(name string) slog.Handler { return noDebug{h.Handler.WithGroup(name)} }

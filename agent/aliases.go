@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/fips140"
 	"math"
+	"slices"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 )
@@ -15,20 +16,26 @@ type aliases struct{ source prom.Gatherer }
 // this metric do not read.
 const durationStep = 1e-4
 
-// Describe implements [prom.Collector].
 func (a aliases) Describe(descs chan<- *prom.Desc) { prom.DescribeByCollect(a, descs) }
 
-// Collect implements [prom.Collector].
+// Collect leaves out requests outside of /validate/, as the metrics that these stand for do.
 func (a aliases) Collect(metrics chan<- prom.Metric) {
 	alias := func(kind prom.ValueType, name, help string, value float64) {
 		metrics <- prom.MustNewConstMetric(prom.NewDesc("watcher_"+name, "Alias: "+help, nil, nil), kind, value)
 	}
-	sums := a.sums()
-	alias(prom.CounterValue, "admission_request_total", "requests of the webhook.", sums.requests)
+	sum := a.gather()
+	const outside = "unknown_path"
+	refusals := sum("admission_refusals_total", "reason", outside).count
+	alias(prom.CounterValue, "admission_request_total", "requests of the webhook.",
+		sum("admission_reviews_total", "").count+refusals)
 	alias(prom.CounterValue, "admission_request_error_total",
-		"requests of the webhook that were no readable review.", sums.refusals)
-	alias(prom.CounterValue, "kcp_requests_total", "events in attempts to forward them.", sums.sent)
-	alias(prom.GaugeValue, "request_duration", "mean time to answer a request of the webhook, in seconds.", sums.mean())
+		"requests of the webhook that were no readable review.",
+		sum("admission_refusals_total", "reason", outside, "manager").count)
+	alias(prom.CounterValue, "kcp_requests_total", "events in attempts to forward them.",
+		sum("forward_events_total", "result", "not_sent").count)
+	took := sum("admission_duration_seconds", "")
+	alias(prom.GaugeValue, "request_duration", "mean time to answer a request of the webhook, in seconds.",
+		math.Ceil(took.seconds/max(took.answers, 1)/durationStep)*durationStep)
 	alias(prom.GaugeValue, "fips_mode", "FIPS 140-3 mode of the process, 0 is off, 1 is on, 2 is only.", fipsMode())
 
 	failed := prom.NewDesc("watcher_failed_kcp_total",
@@ -36,7 +43,9 @@ func (a aliases) Collect(metrics chan<- prom.Metric) {
 		[]string{"error_reason"}, nil)
 	// All reasons are there from the start, so that a missing metric differs from 0.
 	for reason, value := range map[string]float64{
-		"failed-request": sums.failed, "unknown-owner": sums.owners,
+		"failed-request": sum("forward_events_total", "result", "not_sent", "ok").count +
+			sum("forward_retries_total", "").count,
+		"unknown-owner":       sum("admission_owner_problems_total", "").count,
 		"invalid-subresource": 0, "missing-address-or-contract": 0, "request-setup": 0,
 	} {
 		metrics <- prom.MustNewConstMetric(failed, prom.CounterValue, value, reason)
@@ -54,68 +63,32 @@ func fipsMode() float64 {
 	}
 }
 
-// aliasSums are sums over the series of this agent.
-type aliasSums struct{ requests, refusals, sent, failed, owners, seconds, answers float64 }
+// series are those of one metric, added up: of a counter, or of a histogram.
+type series struct{ count, seconds, answers float64 }
 
-func (s *aliasSums) mean() float64 {
-	if s.answers == 0 {
-		return 0
-	}
-	return math.Ceil(s.seconds/s.answers/durationStep) * durationStep
-}
-
-func (a aliases) sums() (s aliasSums) {
+// gather returns a function that adds up the series of a metric of this agent, without those with
+// some values of a label.
+func (a aliases) gather() func(name, label string, without ...string) series {
 	families, _ := a.source.Gather() // The scrape of the source itself reports its errors.
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			labels := make(map[string]string, len(metric.GetLabel()))
-			for _, pair := range metric.GetLabel() {
-				labels[pair.GetName()] = pair.GetValue()
+	return func(name, label string, without ...string) (sum series) {
+		for _, family := range families {
+			if family.GetName() != "runtime_watcher_agent_"+name {
+				continue
 			}
-			histogram := metric.GetHistogram()
-			s.add(family.GetName(), labels, metric.GetCounter().GetValue(),
-				histogram.GetSampleSum(), histogram.GetSampleCount())
+			for _, metric := range family.GetMetric() {
+				value := ""
+				for _, pair := range metric.GetLabel() {
+					if pair.GetName() == label {
+						value = pair.GetValue()
+					}
+				}
+				if !slices.Contains(without, value) {
+					sum.count += metric.GetCounter().GetValue()
+					sum.seconds += metric.GetHistogram().GetSampleSum()
+					sum.answers += float64(metric.GetHistogram().GetSampleCount())
+				}
+			}
 		}
-	}
-	return s
-}
-
-// add adds one series. Requests outside of /validate/ do not count, as in the metrics that these
-// stand for.
-func (s *aliasSums) add(name string, labels map[string]string, value, seconds float64, answers uint64) {
-	switch name {
-	case "runtime_watcher_agent_admission_reviews_total":
-		s.requests += value
-	case "runtime_watcher_agent_admission_refusals_total":
-		s.addRefusals(labels["reason"], value)
-	case "runtime_watcher_agent_admission_owner_problems_total":
-		s.owners += value
-	case "runtime_watcher_agent_forward_events_total":
-		s.addAttempts(labels["result"], value)
-	case "runtime_watcher_agent_forward_retries_total":
-		s.failed += value
-	case "runtime_watcher_agent_admission_duration_seconds":
-		s.seconds += seconds
-		s.answers += float64(answers)
-	}
-}
-
-func (s *aliasSums) addRefusals(reason string, value float64) {
-	if reason == "unknown_path" {
-		return
-	}
-	s.requests += value
-	if reason != "manager" {
-		s.refusals += value
-	}
-}
-
-func (s *aliasSums) addAttempts(result string, value float64) {
-	if result == "not_sent" {
-		return
-	}
-	s.sent += value
-	if result != "ok" {
-		s.failed += value
+		return sum
 	}
 }

@@ -1,6 +1,12 @@
 package admission
 
 import (
+	"context"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -20,30 +26,19 @@ const (
 	failed     decision = "failed"
 )
 
-// message is the text in response.status.message. An API server shows it in its debug logs only.
-func (d decision) message() string {
-	switch d {
-	case accepted:
-		return "accepted: an event will be sent to the manager"
-	case coalesced:
-		return "coalesced: an equal event is waiting to be sent"
-	case dropped:
-		return "dropped: the outbox is full, a resync replaces the event"
-	case unchanged:
-		return "unchanged: the watched part is the same"
-	case irrelevant:
-		return "irrelevant: not watched"
-	case dryRun:
-		return "dry_run: the write is not persisted"
-	case noOwner:
-		return "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>"
-	case noName:
-		return "no_name: the object has no name that an event can carry"
-	case unread:
-		return "unread: too many large objects at once, a resync replaces the event"
-	default:
-		return "failed: see the log of the agent"
-	}
+// messages are the texts in response.status.message. An API server shows them in its debug logs
+// only.
+var messages = map[decision]string{
+	accepted:   "accepted: an event will be sent to the manager",
+	coalesced:  "coalesced: an equal event is waiting to be sent",
+	dropped:    "dropped: the outbox is full, a resync replaces the event",
+	unchanged:  "unchanged: the watched part is the same",
+	irrelevant: "irrelevant: not watched",
+	dryRun:     "dry_run: the write is not persisted",
+	noOwner:    "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>",
+	noName:     "no_name: the object has no name that an event can carry",
+	unread:     "unread: too many large objects at once, a resync replaces the event",
+	failed:     "failed: see the log of the agent",
 }
 
 // decisionOf returns failed for an unknown outcome.
@@ -62,4 +57,67 @@ func filteredOut(c *core.Change) decision {
 		return unchanged
 	}
 	return irrelevant
+}
+
+// decide makes an event of a change that matters, or a resync of the deletion of a definition, and
+// gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
+// answer.warn, because the API server waits.
+func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) decision {
+	c, manager := q.change(answer.parent), answer.manager
+	if c.DryRun {
+		return dryRun
+	}
+	if q.deletesDefinition(answer.parent) {
+		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
+	}
+	if !h.matters(manager, c) {
+		return filteredOut(c)
+	}
+	event, err := c.Event(now)
+	if err != nil {
+		return noName
+	}
+	event.TraceParent = q.traceParent
+	event.UID, event.Base = c.Base()
+	event.Owner = h.ownerOf(ctx, answer, c, &event)
+	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
+		return noOwner
+	}
+	return decisionOf(h.acceptor.Accept(manager, event))
+}
+
+// matters calls the filter of the manager. If the filter panics, the change matters: a superfluous
+// event costs one reconcile, and a missing one is lost.
+func (h *handler) matters(manager core.Manager, c *core.Change) bool {
+	filter := h.opts.Filter
+	if own, ok := h.opts.Filters[manager]; ok {
+		filter = own
+	}
+	matters := true
+	h.guard(panicInFilter, func() { matters = filter(c) })
+	return matters
+}
+
+// ownerOf returns the owner of the object, or the zero value. It reports a malformed owner, and a
+// missing one if an owner is required.
+func (h *handler) ownerOf(
+	ctx context.Context, answer *reply, c *core.Change, event *core.WatchEvent,
+) types.NamespacedName {
+	owner, err := c.Owner()
+	if err == nil && (owner != types.NamespacedName{} || !h.opts.RequireOwner) {
+		return owner
+	}
+
+	problem := ownerMalformed
+	if err == nil {
+		problem = ownerMissing
+	}
+
+	h.opts.Hooks.OwnerProblem(answer.manager, problem)
+	attrs := []slog.Attr{
+		slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
+		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
+	}
+	answer.warn = func() { h.warn(ctx, "object names no valid owner", attrs...) }
+	return types.NamespacedName{}
 }

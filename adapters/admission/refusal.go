@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,28 +13,18 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The reasons of refusals, for [Hooks.Refused].
+// The reasons of refusals, as [Hooks].Refused lists them.
 const (
-	// Among them are paths that a mux would redirect.
-	refusedPath = "unknown_path"
-	// Only POST is allowed.
-	refusedMethod = "method"
-	// The manager is invalid, or not one of [Options.Managers].
-	refusedManager = "manager"
-	// API servers always send application/json.
+	refusedPath      = "unknown_path"
+	refusedMethod    = "method"
+	refusedManager   = "manager"
 	refusedMediaType = "media_type"
-	// The status is 413, with the limit in the message.
-	refusedSize = "too_large"
-	// The peer stopped sending, or the server's timeout passed.
-	refusedBody = "unreadable_body"
-	// There was no memory for the body, and no uid in its first bytes.
-	refusedBusy = "busy"
-	// The message names the field that is missing or wrong.
-	refusedReview = "malformed_review"
-	// The webhook must have admissionReviewVersions: ["v1"].
-	refusedVersion = "unsupported_version"
-	// A route panicked before it had an answer.
-	refusedInternal = "internal"
+	refusedSize      = "too_large"
+	refusedBody      = "unreadable_body"
+	refusedBusy      = "busy"
+	refusedReview    = "malformed_review"
+	refusedVersion   = "unsupported_version"
+	refusedInternal  = "internal"
 )
 
 // refusal is the answer to a request that is not a review of this handler.
@@ -52,7 +43,7 @@ func (f *refusal) body() []byte {
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusFailure,
 		Message:  f.message,
-		Reason:   statusReason(f.code),
+		Reason:   cmp.Or(statusReasons[f.code], metav1.StatusReasonInternalError),
 		Code:     int32(f.code), //nolint:gosec // An HTTP status.
 	}
 	text, err := json.Marshal(&status)
@@ -62,24 +53,14 @@ func (f *refusal) body() []byte {
 	return text
 }
 
-// statusReason returns the reason of Kubernetes for an HTTP status.
-func statusReason(code int) metav1.StatusReason {
-	switch code {
-	case http.StatusBadRequest:
-		return metav1.StatusReasonBadRequest
-	case http.StatusNotFound:
-		return metav1.StatusReasonNotFound
-	case http.StatusMethodNotAllowed:
-		return metav1.StatusReasonMethodNotAllowed
-	case http.StatusRequestEntityTooLarge:
-		return metav1.StatusReasonRequestEntityTooLarge
-	case http.StatusUnsupportedMediaType:
-		return metav1.StatusReasonUnsupportedMediaType
-	case http.StatusServiceUnavailable:
-		return metav1.StatusReasonServiceUnavailable
-	default:
-		return metav1.StatusReasonInternalError
-	}
+// statusReasons are those of Kubernetes for an HTTP status. All others are internal errors.
+var statusReasons = map[int]metav1.StatusReason{
+	http.StatusBadRequest:            metav1.StatusReasonBadRequest,
+	http.StatusNotFound:              metav1.StatusReasonNotFound,
+	http.StatusMethodNotAllowed:      metav1.StatusReasonMethodNotAllowed,
+	http.StatusRequestEntityTooLarge: metav1.StatusReasonRequestEntityTooLarge,
+	http.StatusUnsupportedMediaType:  metav1.StatusReasonUnsupportedMediaType,
+	http.StatusServiceUnavailable:    metav1.StatusReasonServiceUnavailable,
 }
 
 func internalError() *refusal {

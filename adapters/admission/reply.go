@@ -56,7 +56,7 @@ func (p *reply) body() []byte {
 	text = append(text, `{"kind":"`+reviewKind+`","apiVersion":"`+reviewAPIVersion+`","response":{"uid":`...)
 	text = appendQuoted(text, p.uid)
 	text = append(text, `,"allowed":true,"status":{"metadata":{},"status":"Success","message":`...)
-	text = strconv.AppendQuote(text, p.decision.message())
+	text = strconv.AppendQuote(text, messages[p.decision])
 	return append(text, `,"code":200}}}`...)
 }
 

@@ -82,10 +82,8 @@ func NewLeaderEndpoint(
 	return &leaderEndpoint{writer, service, ip.Unmap().WithZone(""), maps.Clone(ports), opts}, nil
 }
 
-// NeedLeaderElection implements [manager.LeaderElectionRunnable].
 func (e *leaderEndpoint) NeedLeaderElection() bool { return true }
 
-// Start implements [manager.Runnable].
 func (e *leaderEndpoint) Start(ctx context.Context) error {
 	version := ""
 	for {

@@ -142,7 +142,6 @@ type reading[request comparable] struct {
 	known map[*awaited]bool
 }
 
-// Get implements [client.Reader].
 func (r *reading[request]) Get(
 	ctx context.Context, name client.ObjectKey, object client.Object, opts ...client.GetOption,
 ) error {
@@ -156,7 +155,6 @@ func (r *reading[request]) Get(
 	return err // As it is.
 }
 
-// List implements [client.Reader].
 func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	err := r.Client.List(ctx, list, opts...)
 	if err == nil {

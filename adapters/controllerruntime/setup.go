@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -69,18 +70,14 @@ func SetUpListener[request comparable](
 
 // warnUntilStarted runs on the replica that leads, where the controller should have started.
 func warnUntilStarted(ctx context.Context, ready func() error, log *slog.Logger) error {
-	again := time.NewTicker(notStarted)
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-again.C:
-			if ready() == nil {
-				return nil
-			}
-			log.WarnContext(ctx, "no controller has started the source of events, so that each is answered 503: "+
-				"pass the source to WatchesRawSource")
+	starts := func(context.Context) (bool, error) {
+		if ready() == nil {
+			return true, nil
 		}
+		log.WarnContext(ctx, "no controller has started the source of events, so that each is answered 503: "+
+			"pass the source to WatchesRawSource")
+		return false, nil
 	}
+	_ = wait.PollUntilContextCancel(ctx, notStarted, false, starts) // Its error is that of ctx.
+	return nil
 }

@@ -35,7 +35,6 @@ var (
 	_ cache.ReflectorBookmarkStore = proofs{}
 )
 
-// Add implements [cache.ReflectorStore].
 func (p proofs) Add(object any) error {
 	p.works()
 	if s, ok := object.(*state); ok {
@@ -44,10 +43,8 @@ func (p proofs) Add(object any) error {
 	return nil
 }
 
-// Update implements [cache.ReflectorStore].
 func (p proofs) Update(object any) error { return p.Add(object) }
 
-// Delete implements [cache.ReflectorStore].
 func (p proofs) Delete(object any) error {
 	p.works()
 	if s, ok := object.(*state); ok {
@@ -56,7 +53,6 @@ func (p proofs) Delete(object any) error {
 	return nil
 }
 
-// Bookmark implements [cache.ReflectorBookmarkStore].
 func (p proofs) Bookmark(string) error {
 	p.works()
 	return nil
@@ -72,5 +68,4 @@ func (p proofs) Replace(all []any, _ string) error {
 	return nil
 }
 
-// Resync implements [cache.ReflectorStore].
 func (proofs) Resync() error { return nil }

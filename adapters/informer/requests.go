@@ -209,7 +209,6 @@ type frames struct {
 	}
 }
 
-// Decode implements [watch.Decoder].
 func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 	f.frame.Object = f.frame.Object[:0] // Its memory is used again.
 	if err := f.json.Decode(&f.frame); err != nil {
@@ -224,5 +223,4 @@ func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 	return f.frame.Type, object, err
 }
 
-// Close implements [watch.Decoder].
 func (f *frames) Close() { _ = f.body.Close() }

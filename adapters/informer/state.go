@@ -28,10 +28,7 @@ type state struct {
 
 var _ runtime.Object = (*state)(nil)
 
-// GetObjectKind implements [runtime.Object].
 func (*state) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
-
-// DeepCopyObject implements [runtime.Object].
 func (s *state) DeepCopyObject() runtime.Object { return s }
 
 // GetObjectMeta implements [metav1.ObjectMetaAccessor], with the fields that a reflector reads.

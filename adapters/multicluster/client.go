@@ -17,7 +17,10 @@ type lazy struct {
 	mapper  meta.RESTMapper
 }
 
-var _ client.Client = (*lazy)(nil)
+var (
+	_ client.Client            = (*lazy)(nil)
+	_ client.SubResourceClient = (*lazySub)(nil)
+)
 
 // with calls do with the connected client.
 func (l *lazy) with(ctx context.Context, do func(client.Client) error) error {
@@ -28,64 +31,47 @@ func (l *lazy) with(ctx context.Context, do func(client.Client) error) error {
 	return do(connected)
 }
 
-// Get implements [client.Reader].
 func (l *lazy) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 	return l.with(ctx, func(c client.Client) error { return c.Get(ctx, key, object, opts...) })
 }
 
-// List implements [client.Reader].
 func (l *lazy) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	return l.with(ctx, func(c client.Client) error { return c.List(ctx, list, opts...) })
 }
 
-// Apply implements [client.Writer].
 func (l *lazy) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 	return l.with(ctx, func(c client.Client) error { return c.Apply(ctx, object, opts...) })
 }
 
-// Create implements [client.Writer].
 func (l *lazy) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
 	return l.with(ctx, func(c client.Client) error { return c.Create(ctx, object, opts...) })
 }
 
-// Delete implements [client.Writer].
 func (l *lazy) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
 	return l.with(ctx, func(c client.Client) error { return c.Delete(ctx, object, opts...) })
 }
 
-// Update implements [client.Writer].
 func (l *lazy) Update(ctx context.Context, object client.Object, opts ...client.UpdateOption) error {
 	return l.with(ctx, func(c client.Client) error { return c.Update(ctx, object, opts...) })
 }
 
-// Patch implements [client.Writer].
 func (l *lazy) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	return l.with(ctx, func(c client.Client) error { return c.Patch(ctx, object, patch, opts...) })
 }
 
-// DeleteAllOf implements [client.Writer].
 func (l *lazy) DeleteAllOf(ctx context.Context, object client.Object, opts ...client.DeleteAllOfOption) error {
 	return l.with(ctx, func(c client.Client) error { return c.DeleteAllOf(ctx, object, opts...) })
 }
 
-// Status implements [client.StatusClient].
-func (l *lazy) Status() client.SubResourceWriter { return l.SubResource("status") }
-
-// SubResource implements [client.SubResourceClientConstructor].
+func (l *lazy) Status() client.SubResourceWriter                 { return l.SubResource("status") }
 func (l *lazy) SubResource(name string) client.SubResourceClient { return &lazySub{l, name} }
+func (l *lazy) Scheme() *runtime.Scheme                          { return l.scheme }
+func (l *lazy) RESTMapper() meta.RESTMapper                      { return l.mapper }
 
-// Scheme implements [client.Client].
-func (l *lazy) Scheme() *runtime.Scheme { return l.scheme }
-
-// RESTMapper implements [client.Client].
-func (l *lazy) RESTMapper() meta.RESTMapper { return l.mapper }
-
-// GroupVersionKindFor implements [client.Client].
 func (l *lazy) GroupVersionKindFor(object runtime.Object) (schema.GroupVersionKind, error) {
 	return apiutil.GVKForObject(object, l.scheme)
 }
 
-// IsObjectNamespaced implements [client.Client].
 func (l *lazy) IsObjectNamespaced(object runtime.Object) (bool, error) {
 	return apiutil.IsObjectNamespaced(object, l.scheme, l.mapper)
 }
@@ -97,29 +83,24 @@ type lazySub struct {
 	name string
 }
 
-// Get implements [client.SubResourceReader].
 func (s *lazySub) Get(ctx context.Context, object, sub client.Object, opts ...client.SubResourceGetOption) error {
 	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Get(ctx, object, sub, opts...) })
 }
 
-// Create implements [client.SubResourceWriter].
 func (s *lazySub) Create(ctx context.Context, object, sub client.Object, opts ...client.SubResourceCreateOption) error {
 	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Create(ctx, object, sub, opts...) })
 }
 
-// Update implements [client.SubResourceWriter].
 func (s *lazySub) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
 	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Update(ctx, object, opts...) })
 }
 
-// Patch implements [client.SubResourceWriter].
 func (s *lazySub) Patch(
 	ctx context.Context, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
 ) error {
 	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Patch(ctx, object, patch, opts...) })
 }
 
-// Apply implements [client.SubResourceWriter].
 func (s *lazySub) Apply(
 	ctx context.Context, object runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
 ) error {

@@ -40,36 +40,28 @@ func (c *live) reading(source *controllerruntime.Source[mcreconcile.Request], r 
 	return &live{c.Provider, source.Client(r, core.RuntimeID(r.ClusterName), c.client)}
 }
 
-// Start implements [cluster.Cluster]. There is nothing to start.
+// Start has nothing to start.
 func (*live) Start(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
 
-// GetClient implements [cluster.Cluster].
-func (c *live) GetClient() client.Client { return c.client }
-
-// GetAPIReader implements [cluster.Cluster].
+func (c *live) GetClient() client.Client    { return c.client }
 func (c *live) GetAPIReader() client.Reader { return c.client }
 
-// GetCache implements [cluster.Cluster]. Its reads are requests, and it has no informers.
+// GetCache returns a cache without informers. Its reads are requests.
 func (c *live) GetCache() cache.Cache { return noCache{c.client} }
 
-// GetFieldIndexer implements [cluster.Cluster].
 func (c *live) GetFieldIndexer() client.FieldIndexer { return c.GetCache() }
+func (c *live) GetScheme() *runtime.Scheme           { return c.client.Scheme() }
+func (c *live) GetRESTMapper() meta.RESTMapper       { return c.client.RESTMapper() }
 
-// GetScheme implements [cluster.Cluster].
-func (c *live) GetScheme() *runtime.Scheme { return c.client.Scheme() }
-
-// GetRESTMapper implements [cluster.Cluster].
-func (c *live) GetRESTMapper() meta.RESTMapper { return c.client.RESTMapper() }
-
-// GetConfig implements [cluster.Cluster]. Requests with this configuration fail.
+// GetConfig returns a configuration with which requests fail.
 func (*live) GetConfig() *rest.Config {
 	return &rest.Config{Host: "cluster.invalid", Transport: refuse{}}
 }
 
-// GetHTTPClient implements [cluster.Cluster]. Its requests fail.
+// GetHTTPClient returns a client with requests that fail.
 func (*live) GetHTTPClient() *http.Client { return &http.Client{Transport: refuse{}} }
 
 // refuse fails requests that would evade the bounds of the client.
@@ -81,31 +73,25 @@ func (refuse) RoundTrip(*http.Request) (*http.Response, error) { return nil, err
 // noCache reads from the API server.
 type noCache struct{ client.Reader }
 
-// GetInformer implements [cache.Informers].
 func (noCache) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
 	return nil, errNoCache
 }
 
-// GetInformerForKind implements [cache.Informers].
 func (noCache) GetInformerForKind(
 	context.Context, schema.GroupVersionKind, ...cache.InformerGetOption,
 ) (cache.Informer, error) {
 	return nil, errNoCache
 }
 
-// RemoveInformer implements [cache.Informers].
 func (noCache) RemoveInformer(context.Context, client.Object) error { return nil }
 
-// Start implements [cache.Informers].
 func (noCache) Start(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
 
-// WaitForCacheSync implements [cache.Informers].
 func (noCache) WaitForCacheSync(context.Context) bool { return true }
 
-// IndexField implements [client.FieldIndexer].
 func (noCache) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
 	return errNoCache
 }

@@ -61,41 +61,25 @@ func (c *fleetCollector) describe() {
 		"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager)
 }
 
-// Collect implements [prom.Collector].
 func (c *fleetCollector) Collect(metrics chan<- prom.Metric) {
 	summaries := c.fleet.Summaries()
-	for _, manager := range c.opts.Managers {
-		if summaries[manager] == nil {
-			summaries[manager] = &fleet.Summary{}
-		}
-	}
-	managers := c.inOrder(summaries)
-	for _, manager := range managers[:min(len(managers), c.opts.MaxManagers)] {
-		c.collectManager(metrics, string(manager), summaries[manager])
+	for _, manager := range c.named(summaries) {
+		c.collectManager(metrics, string(manager), cmp.Or(summaries[manager], &fleet.Summary{}))
 	}
 	if c.opts.PerRuntime > 0 {
 		c.collectRuntimes(metrics)
 	}
 }
 
-// inOrder returns the managers, those of the options first.
-func (c *fleetCollector) inOrder(summaries map[core.Manager]*fleet.Summary) []core.Manager {
-	isOther := func(m core.Manager) bool { return !slices.Contains(c.opts.Managers, m) }
-	managers := slices.DeleteFunc(slices.Sorted(maps.Keys(summaries)), func(m core.Manager) bool { return !validManager(m) })
-	slices.SortStableFunc(managers, func(a, b core.Manager) int { return falseFirst(isOther(a), isOther(b)) })
-	return managers
-}
-
-// falseFirst compares two values.
-func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	default:
-		return 1
+// named returns the managers with series of their own, those of the options first.
+func (c *fleetCollector) named(summaries map[core.Manager]*fleet.Summary) []core.Manager {
+	named := slices.Clone(c.opts.Managers)
+	for _, manager := range slices.Sorted(maps.Keys(summaries)) {
+		if len(named) < c.opts.MaxManagers && validManager(manager) && !slices.Contains(named, manager) {
+			named = append(named, manager)
+		}
 	}
+	return named
 }
 
 // collectManager exposes every state, reason and cause, also at zero, so that alerts can compare.
@@ -121,8 +105,9 @@ func (c *fleetCollector) collectRuntimes(metrics chan<- prom.Metric) {
 		all = append(all, s)
 		return true
 	})
+	freshLast := map[fleet.State]int{fleet.Fresh: 1}
 	slices.SortFunc(all, func(a, b fleet.Status) int {
-		return cmp.Or(falseFirst(a.State == fleet.Fresh, b.State == fleet.Fresh),
+		return cmp.Or(cmp.Compare(freshLast[a.State], freshLast[b.State]),
 			cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
 	})
 	for _, s := range all[:min(len(all), c.opts.PerRuntime)] {

@@ -60,7 +60,6 @@ func (c *installationsCollector) describe() {
 	c.problem = c.desc("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem)
 }
 
-// Collect implements [prom.Collector].
 func (c *installationsCollector) Collect(metrics chan<- prom.Metric) {
 	all := c.read()
 

@@ -33,7 +33,6 @@ func newOutboxCollector(managers *managers) *outboxCollector {
 	return c
 }
 
-// Collect implements [prom.Collector].
 func (c *outboxCollector) Collect(metrics chan<- prom.Metric) {
 	for manager, s := range c.read() {
 		metrics <- counter(c.accepted, s.Accepted, manager)

@@ -18,14 +18,12 @@ type factory struct {
 	made []prom.Collector
 }
 
-// Describe implements [prom.Collector].
 func (f *factory) Describe(descs chan<- *prom.Desc) {
 	for _, collector := range f.made {
 		collector.Describe(descs)
 	}
 }
 
-// Collect implements [prom.Collector].
 func (f *factory) Collect(metrics chan<- prom.Metric) {
 	for _, collector := range f.made {
 		collector.Collect(metrics)
@@ -105,7 +103,6 @@ func (d *descs) desc(name, help string, labels ...string) *prom.Desc {
 	return desc
 }
 
-// Describe implements [prom.Collector].
 func (d *descs) Describe(descs chan<- *prom.Desc) {
 	for _, desc := range d.all {
 		descs <- desc

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 )
 
 func (c *Certificates) createAuthority(ctx context.Context, seen *observed, generation int, request string) error {
@@ -66,7 +68,7 @@ func (c *Certificates) reissueAll(ctx context.Context, leaves []leaf) error {
 // cert-manager writes the same status, so conflicts are usual.
 func (c *Certificates) reissue(ctx context.Context, name string) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		certificate, err := get(ctx, c.client, c.key(name), &certv1.Certificate{})
+		certificate, err := serverside.Get(ctx, c.client, c.key(name), &certv1.Certificate{})
 		if err != nil || certificate == nil || isIssuing(certificate) {
 			return err
 		}

@@ -8,11 +8,15 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -29,7 +33,11 @@ type Certificates struct {
 	locks     locks
 	notices   notices
 	applied   sync.Map // of appliedOnce, by the name of a Certificate of a runtime
-	followed  followed
+
+	// certificates and secrets have the versions of the objects of runtimes while Follow runs. They
+	// have no keys.
+	certificates, secrets *follow.Objects
+	bundle                atomic.Value // of the listener's Secret, a string
 }
 
 // New returns the certificates with that namespace and name in the control plane. The names of all
@@ -63,6 +71,8 @@ func New(
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
 		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
+		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), certificateVersion),
+		secrets:      follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion),
 	}, nil
 }
 

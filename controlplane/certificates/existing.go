@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 )
 
 const (
@@ -29,7 +31,7 @@ var errForeignSecret = errors.New("existing Secret of the listener is not of thi
 // importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
 // already.
 func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int, request string) error {
-	source, err := get(ctx, c.client, c.opts.ImportCA, &corev1.Secret{})
+	source, err := serverside.Get(ctx, c.client, c.opts.ImportCA, &corev1.Secret{})
 	if err != nil {
 		return err
 	}
@@ -109,7 +111,7 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 
 // additionalIn returns the CAs of one Secret. Without any, it may be the wrong Secret.
 func (c *Certificates) additionalIn(ctx context.Context, key types.NamespacedName) ([]*x509.Certificate, error) {
-	secret, err := get(ctx, c.client, key, &corev1.Secret{})
+	secret, err := serverside.Get(ctx, c.client, key, &corev1.Secret{})
 	if err != nil {
 		return nil, err
 	}

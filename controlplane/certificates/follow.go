@@ -8,21 +8,12 @@ import (
 	"sync"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 )
-
-// followed has the versions of the objects of runtimes, and the sum of the published bundle. It has
-// no keys. The zero value knows nothing.
-type followed struct {
-	mu                    sync.Mutex
-	certificates, secrets *follow.Objects // nil until Follow runs
-	bundle                string
-}
 
 // Follow watches the metadata of the set's objects until ctx ends. For a changed Certificate or
 // Secret of a runtime it calls changed with the Owner. When an annotation of the clients' Issuer
@@ -32,28 +23,18 @@ type followed struct {
 func (c *Certificates) Follow(
 	ctx context.Context, watching client.WithWatch, changed func(owner types.NamespacedName),
 ) {
-	ofCertificate := func(version string) {
-		if owner := follow.Owner(version); owner.Name != "" {
-			changed(owner)
+	ofCertificate := follow.Owned(changed)
+	ofSecret := func(name, _ string) { ofCertificate(name, c.certificates.Version(name)) }
+	ofIssuer := func(name, _ string) {
+		if name == c.names.clients() {
+			changed(types.NamespacedName{})
 		}
 	}
-	certificates := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), certificateVersion,
-		func(_, version string) { ofCertificate(version) })
-	secrets := follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion,
-		func(name, _ string) { ofCertificate(certificates.Version(name)) })
-	issuers := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind), requestVersion,
-		func(name, _ string) {
-			if name == c.names.clients() {
-				changed(types.NamespacedName{})
-			}
-		})
-	c.followed.mu.Lock()
-	c.followed.certificates, c.followed.secrets = certificates, secrets
-	c.followed.mu.Unlock()
+	issuers := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind), requestVersion)
 	var tasks sync.WaitGroup
-	for _, objects := range []*follow.Objects{certificates, secrets, issuers} {
-		tasks.Go(func() { objects.Run(ctx, watching, c.inSet()...) })
-	}
+	tasks.Go(func() { c.certificates.Run(ctx, watching, ofCertificate, c.inSet()...) })
+	tasks.Go(func() { c.secrets.Run(ctx, watching, ofSecret, c.inSet()...) })
+	tasks.Go(func() { issuers.Run(ctx, watching, ofIssuer, c.inSet()...) })
 	tasks.Wait()
 }
 
@@ -71,10 +52,8 @@ func requestVersion(meta *metav1.PartialObjectMetadata) string {
 // a runtime, and with the runtime. It is empty if one of them does not exist or is not known. It
 // reads nothing from the API server.
 func (c *Certificates) Version(r Runtime) string {
-	c.followed.mu.Lock()
-	certificates, secrets, bundle := c.followed.certificates, c.followed.secrets, c.followed.bundle
-	c.followed.mu.Unlock()
-	if certificates == nil || bundle == "" {
+	bundle, _ := c.bundle.Load().(string)
+	if bundle == "" {
 		return ""
 	}
 	parts := []string{bundle, string(r.ID), canonical(r.Domain)}
@@ -83,7 +62,7 @@ func (c *Certificates) Version(r Runtime) string {
 	}
 	for _, suffix := range []string{clientSuffix, webhookSuffix} {
 		name := objectName(r.ID, suffix)
-		certificate, secret := certificates.Version(name), secrets.Version(name)
+		certificate, secret := c.certificates.Version(name), c.secrets.Version(name)
 		if certificate == "" || secret == "" {
 			return ""
 		}
@@ -91,14 +70,4 @@ func (c *Certificates) Version(r Runtime) string {
 	}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
 	return string(sum[:])
-}
-
-// noteBundle keeps the sum of the published bundle, as this process has seen it last.
-func (f *followed) noteBundle(bundle []byte) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	sum := sha256.Sum256(bundle)
-	if f.bundle = string(sum[:]); len(bundle) == 0 {
-		f.bundle = ""
-	}
 }

@@ -14,9 +14,9 @@ import (
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -88,13 +88,13 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 }
 
 func (c *Certificates) readListener(ctx context.Context, o *observed) error {
-	secret, err := get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
+	secret, err := serverside.Get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
 	if err != nil || secret == nil {
-		c.followed.noteBundle(nil)
+		c.bundle.Store("")
 		return err
 	}
 	o.listener = secret
-	c.followed.noteBundle(secret.Data[cmmeta.TLSCAKey])
+	c.bundle.Store(string(secret.Data[cmmeta.TLSCAKey]))
 	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
 	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
 	expired := func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) }
@@ -109,8 +109,8 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 }
 
 func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
-	clients, clientsErr := get(ctx, c.client, c.key(c.names.clients()), &certv1.Issuer{})
-	servers, serversErr := get(ctx, c.client, c.key(c.names.servers()), &certv1.Issuer{})
+	clients, clientsErr := serverside.Get(ctx, c.client, c.key(c.names.clients()), &certv1.Issuer{})
+	servers, serversErr := serverside.Get(ctx, c.client, c.key(c.names.servers()), &certv1.Issuer{})
 	o.clientsIssuer = clients
 	o.clientSigner, o.serverSigner = c.signer(clients), c.signer(servers)
 	if clients != nil {
@@ -304,19 +304,6 @@ func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 		}
 	}
 	return c.confirmed(newest.fingerprint, ask)
-}
-
-// get returns nil when there is no such object.
-func get[O client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into O) (O, error) {
-	var none O
-	err := reader.Get(ctx, key, into)
-	if apierrors.IsNotFound(err) {
-		return none, nil
-	}
-	if err != nil {
-		return none, err
-	}
-	return into, nil
 }
 
 // pageSize bounds the objects of a list that are in memory at the same time.

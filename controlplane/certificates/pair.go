@@ -12,6 +12,7 @@ import (
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // pair is one of the certificates of a runtime.
@@ -62,7 +63,7 @@ func (p *pair) misfit(issued *x509.Certificate, now time.Time) string {
 	switch {
 	case issued.Subject.CommonName != wanted.Spec.CommonName:
 		return fmt.Sprintf("the certificate is for %q", issued.Subject.CommonName)
-	case !sameNames(wanted.Spec.DNSNames, issued.DNSNames):
+	case !sets.New(wanted.Spec.DNSNames...).Equal(sets.New(issued.DNSNames...)):
 		return "the certificate is for " + strings.Join(issued.DNSNames, ", ")
 	case !p.bothUsages && !slices.Equal(issued.ExtKeyUsage, extKeyUsages(wanted)):
 		return "the certificate has other extended key usages"
@@ -71,11 +72,6 @@ func (p *pair) misfit(issued *x509.Certificate, now time.Time) string {
 	default:
 		return ""
 	}
-}
-
-func sameNames(a, b []string) bool {
-	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
-	return slices.Equal(slices.Compact(a), slices.Compact(b))
 }
 
 func extKeyUsages(certificate *certv1.Certificate) (usages []x509.ExtKeyUsage) {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
@@ -115,7 +116,7 @@ func (c *Certificates) validateRuntime(r Runtime) error {
 // readExisting reads and checks all before any is written.
 func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pair) error {
 	for _, p := range pairs {
-		existing, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &certv1.Certificate{})
+		existing, err := serverside.Get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &certv1.Certificate{})
 		if err != nil {
 			return fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
@@ -132,7 +133,7 @@ func (c *Certificates) ensure(ctx context.Context, p *pair) error {
 	if err := c.applyPair(ctx, p); err != nil {
 		return err
 	}
-	secret, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &corev1.Secret{})
+	secret, err := serverside.Get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &corev1.Secret{})
 	if err != nil || secret == nil || p.existing == nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func (c *Certificates) ensure(ctx context.Context, p *pair) error {
 func (c *Certificates) runtimeStatus(
 	ctx context.Context, r Runtime, forClient, forWebhook *pair,
 ) (RuntimeStatus, error) {
-	listener, err := get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
+	listener, err := serverside.Get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
 	if err != nil {
 		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
 	}
@@ -171,7 +172,7 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 	if err := checkID(r.ID); err != nil {
 		return true, nil //nolint:nilerr // No certificate can have such an ID.
 	}
-	existing, err := get(ctx, c.client, c.key(objectName(r.ID, clientSuffix)), &certv1.Certificate{})
+	existing, err := serverside.Get(ctx, c.client, c.key(objectName(r.ID, clientSuffix)), &certv1.Certificate{})
 	if err != nil {
 		return false, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 	}
@@ -197,7 +198,7 @@ func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 }
 
 func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.ObjectKey) error {
-	certificate, err := get(ctx, c.client, key, &certv1.Certificate{})
+	certificate, err := serverside.Get(ctx, c.client, key, &certv1.Certificate{})
 	if err != nil {
 		return err
 	}
@@ -211,7 +212,7 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 			return err
 		}
 	}
-	secret, err := get(ctx, c.client, key, &corev1.Secret{})
+	secret, err := serverside.Get(ctx, c.client, key, &corev1.Secret{})
 	if err != nil || secret == nil || secret.Labels[labelSet] != string(c.names) {
 		return err
 	}

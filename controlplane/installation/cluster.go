@@ -39,14 +39,8 @@ func (c *cluster) wrap(err error, what, name string) error {
 func (c *cluster) get(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(object.GroupVersionKind())
-	err := c.Get(ctx, client.ObjectKeyFromObject(object), live)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, c.wrap(err, "get "+object.GetKind(), object.GetName())
-	}
-	return live, nil
+	live, err := serverside.Get(ctx, c, client.ObjectKeyFromObject(object), live)
+	return live, c.wrap(err, "get "+object.GetKind(), object.GetName())
 }
 
 // getInto returns a task that gets an object.

@@ -45,8 +45,8 @@ func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 		}
 		if where := r.opts.Kubeconfigs; where.Label != "" {
 			tasks.Go(func() {
-				r.kubeconfigs(where).Run(ctx, watching,
-					client.InNamespace(where.Namespace), client.HasLabels{where.Label})
+				follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), where.version).Run(ctx, watching,
+					follow.Owned(r.changed), client.InNamespace(where.Namespace), client.HasLabels{where.Label})
 			})
 		}
 		tasks.Wait()
@@ -54,16 +54,9 @@ func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 	}), err
 }
 
-// kubeconfigs has the object of each Secret as a part of its version.
-func (r *reconciler) kubeconfigs(where KubeconfigSecrets) *follow.Objects {
-	version := func(secret *metav1.PartialObjectMetadata) string {
-		return where.Namespace + "/" + secret.GetLabels()[where.Label] + " " + follow.ResourceVersion(secret)
-	}
-	return follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), version, func(_, version string) {
-		if object := follow.Owner(version); object.Name != "" {
-			r.changed(object)
-		}
-	})
+// version begins with the name of the object that a Secret names.
+func (s KubeconfigSecrets) version(secret *metav1.PartialObjectMetadata) string {
+	return s.Namespace + "/" + secret.GetLabels()[s.Label] + " " + follow.ResourceVersion(secret)
 }
 
 // changed enqueues the object of a runtime. The zero name stands for the CA.

@@ -51,13 +51,10 @@ type repairable struct {
 	object   client.ObjectKey
 	managers []core.Manager // that its agents send to
 	// broken has the managers with a condition that a look may end.
-	broken map[core.Manager]fleet.Condition
-	verify bool      // the next look applies all objects
-	next   time.Time // of the next early look, at the earliest
-	// installed is the version of the certificates that the agent has, since the time of the full
-	// reconcile.
-	installed string
-	since     time.Time
+	broken    map[core.Manager]fleet.Condition
+	verify    bool      // the next look applies all objects
+	next      time.Time // of the next early look, at the earliest
+	installed string    // the version of the certificates that the agent has
 }
 
 // note adds or updates a runtime that is ready.
@@ -162,9 +159,6 @@ func canRepair(c fleet.Condition) bool {
 	return c.State == fleet.Stale || c.State == fleet.Degraded && !slices.Contains(causedElsewhere, c.Reason)
 }
 
-// readAgainAfter is the time after which certificates are read although their version is the same.
-const readAgainAfter = time.Hour
-
 // edit changes a runtime that was ready before, if it is known.
 func (r *repairs) edit(id core.RuntimeID, change func(known *repairable)) {
 	r.mu.Lock()
@@ -178,13 +172,13 @@ func (r *repairs) edit(id core.RuntimeID, change func(known *repairable)) {
 // nothing is to be verified. An empty version is not known.
 func (r *repairs) isInstalled(id core.RuntimeID, version string) (installed bool) {
 	r.edit(id, func(known *repairable) {
-		installed = version != "" && known.installed == version && !known.verify && time.Since(known.since) < readAgainAfter
+		installed = version != "" && known.installed == version && !known.verify
 	})
 	return installed
 }
 
 func (r *repairs) noteInstalled(id core.RuntimeID, version string) {
-	r.edit(id, func(known *repairable) { known.installed, known.since = version, time.Now() })
+	r.edit(id, func(known *repairable) { known.installed = version })
 }
 
 // begin reports whether a look must apply all objects.

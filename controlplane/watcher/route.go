@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // routing is the part that differs between the kinds of routes.
@@ -62,20 +62,19 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 // checkOwner refuses to take over a route of the same name that has another owner. It reads without
 // cache.
 func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
-	current := r.routing.route()
-	err := r.fresh.Get(ctx, client.ObjectKeyFromObject(w), current)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", r.routing.kind(), err)
-	}
-	if ownedBy(current, w.Name) {
-		return nil
+	current, err := stored(ctx, r.fresh, r.routing, client.ObjectKeyFromObject(w))
+	if err != nil || current == nil || ownedBy(current, w.Name) {
+		return err
 	}
 	return problem(reasonRouteConflict,
 		"%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
 		r.routing.kind(), w.Namespace, w.Name)
+}
+
+// stored returns the route with that name, nil if there is none.
+func stored(ctx context.Context, reader client.Reader, of routing, key client.ObjectKey) (client.Object, error) {
+	route, err := serverside.Get(ctx, reader, key, of.route())
+	return route, option.Unless(err == nil, "read %s: %w", of.kind(), err)
 }
 
 // ownedBy goes by the name: a Watcher that was deleted and created again takes over the route of
@@ -116,22 +115,12 @@ func (r *reconciler) removeOthers(ctx context.Context, key client.ObjectKey) err
 
 // remove deletes one route, unless it has another owner.
 func (r *reconciler) remove(ctx context.Context, reader client.Reader, of routing, key client.ObjectKey) error {
-	current := of.route()
-	err := reader.Get(ctx, key, current)
-	if apierrors.IsNotFound(err) {
-		return nil
+	current, err := stored(ctx, reader, of, key)
+	if err != nil || current == nil || !ownedBy(current, key.Name) {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", of.kind(), err)
-	}
-	if !ownedBy(current, key.Name) {
-		return nil
-	}
-	err = r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete %s: %w", of.kind(), err)
-	}
-	return nil
+	err = client.IgnoreNotFound(r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())}))
+	return option.Unless(err == nil, "delete %s: %w", of.kind(), err)
 }
 
 // selectorOf returns the selector of the gateways, which has the JSON of a [metav1.LabelSelector].

@@ -25,7 +25,6 @@ import (
 type Objects struct {
 	kind    schema.GroupVersionKind
 	version func(*metav1.PartialObjectMetadata) string
-	changed func(name, version string)
 
 	mu       sync.Mutex
 	versions map[string]string // by name, nil until the objects were listed
@@ -33,25 +32,24 @@ type Objects struct {
 }
 
 // New returns a follower. version returns a text that changes with each change that matters.
-// changed gets each new version, and the last version of an object that is gone. It gets none of
-// the first list.
-func New(
-	kind schema.GroupVersionKind, version func(*metav1.PartialObjectMetadata) string,
-	changed func(name, version string),
-) *Objects {
-	return &Objects{kind: kind, version: version, changed: changed}
+func New(kind schema.GroupVersionKind, version func(*metav1.PartialObjectMetadata) string) *Objects {
+	return &Objects{kind: kind, version: version}
 }
 
 // Version returns the version of an object. It is empty if there is no such object, or while the
-// objects were not listed.
+// objects were not listed, as before Run.
 func (o *Objects) Version(name string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.versions[name]
 }
 
-// Run follows until ctx ends. It retries within 60 s while the kind or a right is missing.
-func (o *Objects) Run(ctx context.Context, c client.WithWatch, opts ...client.ListOption) {
+// Run follows until ctx ends. It retries within 60 s while the kind or a right is missing. changed
+// gets each new version, and the last version of an object that is gone. It gets none of the first
+// list.
+func (o *Objects) Run(
+	ctx context.Context, c client.WithWatch, changed func(name, version string), opts ...client.ListOption,
+) {
 	list := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {
 			found := o.newList()
@@ -67,7 +65,7 @@ func (o *Objects) Run(ctx context.Context, c client.WithWatch, opts ...client.Li
 		},
 	}
 	quiet := logr.Discard() // note logs the errors.
-	reflector := cache.NewReflectorWithOptions(list, &metav1.PartialObjectMetadata{}, store{o},
+	reflector := cache.NewReflectorWithOptions(list, &metav1.PartialObjectMetadata{}, store{o, changed},
 		cache.ReflectorOptions{Name: o.kind.Kind, Logger: &quiet})
 	reflector.RunWithContext(logr.NewContext(ctx, quiet))
 }
@@ -101,16 +99,23 @@ func ResourceVersion(meta *metav1.PartialObjectMetadata) string {
 	return string(meta.UID) + "/" + meta.ResourceVersion
 }
 
-// Owner returns the name that a version begins with, as <namespace>/<name> before a space. It is
-// the zero name if there is none.
-func Owner(version string) types.NamespacedName {
-	owner, _, _ := strings.Cut(version, " ")
-	namespace, name, _ := strings.Cut(owner, "/")
-	return types.NamespacedName{Namespace: namespace, Name: name}
+// Owned returns a function for Run. It calls changed with the name that a version begins with, as
+// <namespace>/<name> before a space, and not without one.
+func Owned(changed func(owner types.NamespacedName)) func(name, version string) {
+	return func(_, version string) {
+		owner, _, _ := strings.Cut(version, " ")
+		if namespace, name, _ := strings.Cut(owner, "/"); name != "" {
+			changed(types.NamespacedName{Namespace: namespace, Name: name})
+		}
+	}
 }
 
 // store gets the objects from the API server.
-type store struct{ *Objects }
+type store struct {
+	*Objects
+
+	changed func(name, version string)
+}
 
 var _ cache.TransformingStore = store{}
 

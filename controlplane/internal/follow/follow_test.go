@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func named(name, version string) *metav1.PartialObjectMetadata {
@@ -16,8 +17,8 @@ func named(name, version string) *metav1.PartialObjectMetadata {
 // What happened while no watch ran is found by the next list, and the first list is no change.
 func TestChangesAreReportedOnce(t *testing.T) {
 	var changes []string
-	objects := New(schema.GroupVersionKind{}, ResourceVersion, func(name, _ string) { changes = append(changes, name) })
-	s := store{objects}
+	objects := New(schema.GroupVersionKind{}, ResourceVersion)
+	s := store{objects, func(name, _ string) { changes = append(changes, name) }}
 	want := func(names ...string) {
 		t.Helper()
 		slices.Sort(changes)
@@ -39,7 +40,12 @@ func TestChangesAreReportedOnce(t *testing.T) {
 	if have := objects.Version("comes"); have != "" {
 		t.Errorf("an object that is gone has the version %q", have)
 	}
-	if have := Owner(objects.Version("new")); have.Namespace != "a" || have.Name != "b" {
-		t.Errorf("owner %v", have)
+	var owners []types.NamespacedName
+	owned := Owned(func(owner types.NamespacedName) { owners = append(owners, owner) })
+	owned("new", objects.Version("new"))
+	owned("gone", objects.Version("gone"))
+	owned("none", "a/ x")
+	if want := []types.NamespacedName{{Namespace: "a", Name: "b"}}; !slices.Equal(owners, want) {
+		t.Errorf("owners %v, want %v", owners, want)
 	}
 }

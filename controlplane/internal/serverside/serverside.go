@@ -1,4 +1,4 @@
-// Package serverside applies objects by server-side apply.
+// Package serverside applies objects by server-side apply, and reads them.
 package serverside
 
 import (
@@ -47,4 +47,14 @@ func Apply(
 		return nil, fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	return live, nil
+}
+
+// Get reads an object into the given one, and returns that. It returns nil when there is no such
+// object.
+func Get[O client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into O) (O, error) {
+	if err := reader.Get(ctx, key, into); err != nil {
+		var none O
+		return none, client.IgnoreNotFound(err)
+	}
+	return into, nil
 }
