@@ -317,6 +317,17 @@ func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
 	}
 }
 
+// Another set has a Certificate of that name, which somebody removes later. Nothing reports that.
+func TestACertificateOfAnotherSetIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	object, other := newObject(string(prod)), issued()
+	other.Labels["operator.kyma-project.io/certificates"] = "former"
+	r := newReconciler(t, newPlane(t, object, other), outOfReach)
+	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter == 0 {
+		t.Errorf("%+v, %v, want another attempt", result, err)
+	}
+}
+
 // An API server chooses the text of its errors. A condition has at most 32,768 bytes.
 func TestTextsOfARuntimeAreBounded(t *testing.T) {
 	t.Parallel()
