@@ -37,7 +37,7 @@ func TestInstallation(t *testing.T) {
 		"two installers": theSecondInstallerIsRefused, "options": allNamesAreSet,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
 		"by hand": webhooksByHandStay, "room": aStalledRolloutServesNewWatches,
-		"drift": driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"drift": driftIsCorrected, "exclusion": fieldsThatExcludeOursAreRemoved, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 		"source":         theSourceChanges,
@@ -250,6 +250,27 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	if diff := cmp.Diff(k.runtime.Secret, secret.Data); diff != "" || len(policy.Spec.Ingress) != 2 {
 		t.Errorf("rules %+v, Secret (-want +got):\n%s", policy.Spec.Ingress, diff)
 	}
+}
+
+// fieldsThatExcludeOursAreRemoved: an object may have one of two fields, and somebody has set the
+// other one.
+func fieldsThatExcludeOursAreRemoved(t *testing.T, plane *apiserver.ControlPlane) {
+	t.Helper()
+	k := newKept(t, plane, "exclusion", func(*installation.Options) {})
+	configuration := k.configuration()
+	want := configuration.DeepCopy().Webhooks
+	configuration.Webhooks[0].ClientConfig.Service = nil
+	configuration.Webhooks[0].ClientConfig.URL = new("https://192.0.2.1/validate/first")
+	k.drifts(k.client.Update(t.Context(), configuration))
+	same(t, "webhooks", want, k.configuration().Webhooks)
+	deployment := k.deployment()
+	variables := deployment.Spec.Template.Spec.Containers[0].Env
+	wanted := variables[0]
+	variables[0].Value, variables[0].ValueFrom = "", &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
+	}
+	k.drifts(k.client.Update(t.Context(), deployment))
+	same(t, "variable", wanted, k.deployment().Spec.Template.Spec.Containers[0].Env[0])
 }
 
 // drifts installs after a change by hand, which must have succeeded.
