@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -484,15 +485,21 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 }
 
 // todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet
-// live. The namespace is older than the agent.
+// live. The namespace is older than the agent, or made by it and not marked as its own.
 func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	w := newWorld(t, plane, "kyma-system")
 	w.opts.ConfigurationName = "skr-webhook"
 	w.createNamespace()
 	w.installed()
-	own := newWorld(t, plane, "own-namespace")
+	own, early := newWorld(t, plane, "own-namespace"), newWorld(t, plane, "early")
 	own.installed()
+	early.opts.Adjust = func(object *unstructured.Unstructured) {
+		if object.GetKind() == "Namespace" {
+			object.SetAnnotations(nil)
+		}
+	}
+	early.installed()
 	for _, test := range []struct {
 		installed *world
 		namespace string
@@ -501,6 +508,7 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 		{w, "kyma-system", true},
 		{w, "default", true},
 		{w, "kube-system", false},
+		{early, "early", true},
 		{own, "own-namespace", false},
 		{own, "kyma-system", true},
 		{own, "kube-system", false},
@@ -509,6 +517,9 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 			t.Errorf("installed in %s: objects of %s are watched: %t, want %t", test.installed.namespace, test.namespace, have,
 				test.want)
 		}
+	}
+	if status := early.uninstall(); status.State != installation.Removed {
+		t.Errorf("the namespace of others is not left: %+v", status)
 	}
 }
 
