@@ -38,7 +38,8 @@ func TestInstallation(t *testing.T) {
 		"two installers": theSecondInstallerIsRefused, "options": allNamesAreSet,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
 		"by hand": webhooksByHandStay, "room": aStalledRolloutServesNewWatches,
-		"drift": driftIsCorrected, "exclusion": fieldsThatExcludeOursAreRemoved, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"drift": driftIsCorrected, "exclusion": fieldsThatExcludeOursAreRemoved,
+		"two runtimes": aClusterHasOneRuntime, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 		"source":         theSourceChanges,
@@ -272,6 +273,23 @@ func fieldsThatExcludeOursAreRemoved(t *testing.T, plane *apiserver.ControlPlane
 	}
 	k.drifts(k.client.Update(t.Context(), deployment))
 	same(t, "variable", wanted, k.deployment().Spec.Template.Spec.Containers[0].Env[0])
+}
+
+// aClusterHasOneRuntime: another one has the same kubeconfig, as after a mistake with a Secret.
+func aClusterHasOneRuntime(t *testing.T, plane *apiserver.ControlPlane) {
+	t.Helper()
+	w := newWorld(t, plane, "one-runtime")
+	w.installed()
+	w.runtime.ID, w.runtime.Secret = "another", newSecret(t, "another", "one-runtime")
+	if _, err := w.installer().Install(t.Context(), w.runtime); core.Reason(err) != "owned" {
+		t.Errorf("got %v, want the reason owned", err)
+	}
+	if status := w.uninstall(); status.State != installation.Removed {
+		t.Errorf("its end: %+v", status)
+	}
+	if writes := w.since(); len(writes) > 0 {
+		t.Errorf("its keys are for another cluster, and nothing here is of it: %v", writes)
+	}
 }
 
 // drifts installs after a change by hand, which must have succeeded.
