@@ -3,6 +3,7 @@ package admission
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -78,13 +79,19 @@ func labelSelector(of watch.Selector) *metav1.LabelSelector {
 	return selector
 }
 
-// rule matches all versions that the watch names, in all scopes.
+// rule matches all versions that the watch names, in all scopes. For a custom resource, which has a
+// dot in its group, these are all versions: for a single one an API server would convert each
+// object, and refuse the write if the conversion fails, whatever the failure policy says.
 func (r *registration) rule(target target) admissionregistrationv1.RuleWithOperations {
+	version := r.Resource.Version
+	if strings.Contains(r.Resource.Group, ".") {
+		version = "*"
+	}
 	return admissionregistrationv1.RuleWithOperations{
 		Operations: target.operations(),
 		Rule: admissionregistrationv1.Rule{
 			APIGroups:   []string{r.Resource.Group},
-			APIVersions: []string{r.Resource.Version},
+			APIVersions: []string{version},
 			Resources:   []string{target.String()},
 			Scope:       new(admissionregistrationv1.AllScopes),
 		},

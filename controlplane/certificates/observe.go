@@ -102,7 +102,7 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 		present: true, bundle: fingerprints(o.bundle), since: since, newest: newestIn(o.bundle, c.names),
 		expired: slices.ContainsFunc(o.bundle, expired),
 	}
-	if since.IsZero() {
+	if since.IsZero() || since.After(o.now) { // A clock was ahead.
 		o.published.since, o.published.undated = o.now, true
 	}
 	return nil

@@ -24,8 +24,8 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 		return nil
 	}
 	if !c.isOf(existing, r.ID) {
-		return fmt.Errorf("%w: Certificate %s/%s is of %q",
-			errInvalidRuntime, existing.Namespace, existing.Name, runtimeOf(existing))
+		return fmt.Errorf("%w: runtime %q: Certificate %s/%s is of %q in the set %q: delete it if that set is gone",
+			errRuntimeTaken, r.ID, existing.Namespace, existing.Name, runtimeOf(existing), existing.Labels[labelSet])
 	}
 	if owns(existing, r.Owner) || isNamesake(existing, r.Owner) {
 		return nil

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,6 +63,20 @@ func TestALookReadsPages(t *testing.T) {
 				t.Fatalf("%d runtimes, %v, want %d", len(seen.runtimes), err, len(all))
 			}
 		})
+	}
+}
+
+// The clock was ahead when the bundle was published. A rotation would wait for that time.
+func TestABundleIsNotOfTheFuture(t *testing.T) {
+	t.Parallel()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "kcp", Name: names("watcher").listener(),
+		Annotations: map[string]string{annotationBundleSince: stamp(time.Now().Add(300 * day))},
+	}}
+	set := newSet(t, newPlane(t, new([]types.UID), secret), "watcher")
+	seen, err := set.observe(t.Context())
+	if err != nil || seen.published.since.After(seen.now) || !seen.published.undated {
+		t.Errorf("published since %v, %v, want it written anew", seen.published.since, err)
 	}
 }
 

@@ -196,9 +196,19 @@ func begin(v view, _ limits) (step, bool) {
 		return step{phase: phaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
 	case !v.server.present || v.newest().generation == 0:
 		return waitIn(phaseBootstrap)
-	default:
+	case v.published.present || v.server.signer != "":
 		return step{}, false
+	case v.mayReissueServer(): // Its CA is lost, and so is the bundle.
+		return step{phase: phaseBootstrap, action: actionReissueServer}, true
+	default:
+		return waitIn(phaseBootstrap)
 	}
+}
+
+// mayReissueServer reports whether the server certificate is not being issued, and was not just
+// refused.
+func (v view) mayReissueServer() bool {
+	return !v.server.issuing && v.now.Sub(v.server.failed) >= failedIssuanceInterval
 }
 
 // oldestIsTrusted reports whether the oldest CA may sign at once, because all peers trust it, or
@@ -347,7 +357,7 @@ func switchServer(v view, _ limits) (step, bool) {
 		return step{
 			phase: phaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed,
 		}, true
-	case !v.server.issuing && v.now.Sub(v.server.failed) >= failedIssuanceInterval:
+	case v.mayReissueServer():
 		return step{phase: phaseSwitching, action: actionReissueServer, waiting: v.unconfirmed}, true
 	default:
 		return step{phase: phaseSwitching, waiting: v.unconfirmed, after: pollInterval}, true

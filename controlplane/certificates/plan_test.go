@@ -479,6 +479,12 @@ func TestPlan(t *testing.T) {
 			v.authorities[0].generation, v.authorities[0].fingerprint = 2, "b"
 			v.published.bundle, v.published.since = []string{"a", "b"}, now
 		}, actionNone},
+		"a server certificate of a lost CA is replaced when the listener's Secret is lost, too": {func(v *view) {
+			v.server.signer, v.published = "", published{}
+		}, actionReissueServer},
+		"a server certificate that is being replaced is waited for": {func(v *view) {
+			v.server.signer, v.server.issuing, v.published = "", true, published{}
+		}, actionNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,11 +17,19 @@ import (
 // there.
 var errOwned error = &reasons.Error{Text: "another installer has installed the agent in runtime", Label: "owned"}
 
+// errTaken has the same label: two runtimes have kubeconfigs of one cluster. Nothing was changed
+// there.
+var errTaken error = &reasons.Error{Text: "another runtime has its agent in the cluster of runtime", Label: "owned"}
+
+// annotationRuntime has the ID of a runtime, on its ConfigMap. An agent with the keys of another
+// runtime would speak for it.
+const annotationRuntime = "operator.kyma-project.io/runtime-id"
+
 // annotationInstalledBy has the owner of an installation.
 const annotationInstalledBy = "operator.kyma-project.io/installed-by"
 
-// checkOwner refuses a runtime with an object of another owner. Objects without the annotation, and
-// nil, belong to every owner.
+// checkOwner refuses a runtime with an object of another owner, or of another runtime. Objects
+// without the annotations, and nil, belong to all of them.
 func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructured) error {
 	for _, object := range objects {
 		if object == nil {
@@ -31,6 +39,10 @@ func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructure
 		if owner != "" && owner != i.owner() && !slices.Contains(i.opts.FormerOwners, owner) {
 			return fmt.Errorf("%w %q: %s %s is of %.200q, and this is %.200q",
 				errOwned, in.id, object.GetKind(), object.GetName(), owner, i.owner())
+		}
+		if id := object.GetAnnotations()[annotationRuntime]; id != "" && id != string(in.id) {
+			return fmt.Errorf("%w %q: correct the kubeconfig, or delete %s %s/%s if runtime %.80q is gone",
+				errTaken, in.id, object.GetKind(), object.GetNamespace(), object.GetName(), id)
 		}
 	}
 	return nil

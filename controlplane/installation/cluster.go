@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -64,10 +63,10 @@ func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
 // stay.
 func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	live, err := c.tryApply(ctx, object)
-	if !immutable(err) {
+	if !apierrors.IsInvalid(err) || !c.isSound(ctx, object) {
 		return live, err
 	}
-	// Its creator has set an immutable field to another value.
+	// Others have set an immutable field, or one that excludes a field of ours.
 	c.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
 		slog.String("name", object.GetName()), slog.String("error", remote.Text(err.Error())))
 	if _, err := c.remove(ctx, []*unstructured.Unstructured{object}); err != nil {
@@ -94,14 +93,10 @@ func (c *cluster) applyAll(ctx context.Context, objects []*unstructured.Unstruct
 	})
 }
 
-// immutable recognises the errors of API servers about fields that must not change
-// (apimachinery/pkg/api/validation), and about a roleRef.
-func immutable(err error) bool {
-	if !apierrors.IsInvalid(err) {
-		return false
-	}
-	text := err.Error()
-	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
+// isSound reports whether an API server accepts an object that exists, except for the fields that
+// others have set there.
+func (c *cluster) isSound(ctx context.Context, object *unstructured.Unstructured) bool {
+	return apierrors.IsAlreadyExists(c.Create(ctx, object.DeepCopy(), client.DryRunAll))
 }
 
 // ensureNamespace creates the namespace unless it exists. live is the namespace as it was read, nil

@@ -173,7 +173,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 		}
 	}
 	want, err := i.wanted(r, facts{
-		ownNamespace: found.namespace == nil || ours(found.namespace), restart: restart(found.managers, former),
+		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
 	})
 	if err != nil {
 		return Status{}, err

@@ -67,7 +67,7 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 		},
 		Data: map[string]string{managersKey: lines.String()},
 	}
-	config.Annotations = make(map[string]string)
+	config.Annotations = map[string]string{annotationRuntime: string(r.ID)}
 	if restart != "" {
 		config.Annotations[annotationRestart] = restart
 	}

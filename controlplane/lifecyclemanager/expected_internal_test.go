@@ -8,11 +8,28 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
+
+// The agent may come before the modules. It must not leave their namespace unwatched, or remove it.
+func TestTheNamespaceOfModulesIsNotOfTheAgent(t *testing.T) {
+	namespace, adjusted := &unstructured.Unstructured{}, false
+	namespace.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
+	namespace.SetAnnotations(map[string]string{"operator.kyma-project.io/created-by": "runtime-watcher-installation"})
+	own := installation.Options{Adjust: func(*unstructured.Unstructured) { adjusted = true }}
+	if adjust := (Options{Agent: own}).agent().Adjust; adjust != nil {
+		adjust(namespace)
+	}
+	if have := namespace.GetAnnotations(); len(have) > 0 || !adjusted {
+		t.Errorf("annotations %v, adjusted by the options: %t, want none, and true", have, adjusted)
+	}
+}
 
 // After a restart, a runtime with our agent is stale if it is silent. One with a former agent, which
 // sends no heartbeats, and one that is left must not become stale.

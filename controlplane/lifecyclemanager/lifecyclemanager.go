@@ -13,6 +13,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -194,10 +195,7 @@ func install(mgr ctrl.Manager, opts Options) error {
 	if opts.Step == 4 {
 		return mgr.Add(runtimes.KeepCertificates(set))
 	}
-	if opts.Agent.Namespace = there; opts.Step >= 6 {
-		opts.Agent.Replaces = installation.SKRWebhook(there)
-	}
-	installer, err := installation.New(opts.Image, opts.Address, opts.Agent)
+	installer, err := installation.New(opts.Image, opts.Address, opts.agent())
 	if err != nil {
 		return err
 	}
@@ -207,6 +205,24 @@ func install(mgr ctrl.Manager, opts Options) error {
 	object.SetGroupVersionKind(kyma)
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
 	return runtimes.SetUp(mgr, object, opts.identify, kubeconfigs, set, installer, opts.Runtimes)
+}
+
+// agent returns the options of the installer. The namespace is that of all modules: the agent may
+// come first and create it, but must not leave it unwatched, or remove it.
+func (o Options) agent() installation.Options {
+	agent, adjust := o.Agent, o.Agent.Adjust
+	agent.Adjust = func(object *unstructured.Unstructured) {
+		if object.GetKind() == "Namespace" {
+			object.SetAnnotations(nil)
+		}
+		if adjust != nil {
+			adjust(object)
+		}
+	}
+	if agent.Namespace = there; o.Step >= 6 {
+		agent.Replaces = installation.SKRWebhook(there)
+	}
+	return agent
 }
 
 func (o Options) identify(_ context.Context, object client.Object) (runtimes.Identity, error) {

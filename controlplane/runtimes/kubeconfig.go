@@ -116,11 +116,15 @@ func NewKubeconfigs(
 }
 
 // NewKubeconfigsByLabel is like [NewKubeconfigs], for Secrets with a label. More than one for an
-// object is an error.
+// object is an error, and so is an object of another namespace.
 func NewKubeconfigsByLabel(
 	secrets client.Reader, key string, all KubeconfigSecrets, opts KubeconfigOptions,
 ) func(ctx context.Context, object client.Object) (client.Client, error) {
 	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
+		if namespace := object.GetNamespace(); namespace != "" && namespace != all.Namespace {
+			return nil, "", fmt.Errorf("%w: those in %s are for objects of that namespace, have one of %s",
+				errInvalidKubeconfig, all.Namespace, namespace)
+		}
 		return all.find(ctx, secrets, object.GetName())
 	}).connect
 }

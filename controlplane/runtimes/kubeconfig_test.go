@@ -189,12 +189,15 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 		gone bool
 		want string
 	}{
-		"kyma-1": {},
-		"kyma-2": {want: "kubeconfig-2-copy"},
-		"kyma-3": {gone: true, want: "kyma-3"},
+		"kcp/kyma-1": {},
+		"/kyma-1":    {},
+		"kcp/kyma-2": {want: "kubeconfig-2-copy"},
+		"kcp/kyma-3": {gone: true, want: "kyma-3"},
+		// A namesake must not get into the runtime.
+		"tenant/kyma-1": {want: "have one of tenant"},
 	} {
 		object := &corev1.ConfigMap{}
-		object.SetName(name)
+		object.Namespace, object.Name, _ = strings.Cut(name, "/")
 		c, err := kubeconfigs(t.Context(), object)
 		if (err == nil) != (test.want == "") || (c == nil) != (err != nil) ||
 			errors.Is(err, runtimes.ErrGone) != test.gone || err != nil && !strings.Contains(err.Error(), test.want) {

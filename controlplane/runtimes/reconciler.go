@@ -98,6 +98,9 @@ func (r *reconciler) end(ctx context.Context, object client.ObjectKey) {
 // keep installs the agent and reports the result.
 func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	identity, err := r.identify(ctx, object)
+	if err == nil && identity.ID == "" && controllerutil.ContainsFinalizer(object, finalizer) {
+		err = errNoID
+	}
 	if err != nil {
 		return r.fail(ctx, object, "", because(reasonIdentityUnknown, err))
 	}

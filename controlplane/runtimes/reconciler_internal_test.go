@@ -304,6 +304,30 @@ func TestFailuresAreReported(t *testing.T) {
 	}
 }
 
+// Somebody has removed the label with the ID. The agent gets no new certificate from now on.
+func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
+	t.Parallel()
+	object := newObject(string(prod))
+	object.Finalizers = []string{finalizer}
+	r := newReconciler(t, newPlane(t, object), outOfReach)
+	r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{}, nil }
+	reports := observeReports(r)
+	if err := reconcileOnce(t, r, object); err == nil || reports.last().Reason != reasonIdentityUnknown {
+		t.Errorf("%+v, %v, want the reason IdentityUnknown", reports.last(), err)
+	}
+}
+
+// Another set has a Certificate of that name, which somebody removes later. Nothing reports that.
+func TestACertificateOfAnotherSetIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	object, other := newObject(string(prod)), issued()
+	other.Labels["operator.kyma-project.io/certificates"] = "former"
+	r := newReconciler(t, newPlane(t, object, other), outOfReach)
+	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter == 0 {
+		t.Errorf("%+v, %v, want another attempt", result, err)
+	}
+}
+
 // An API server chooses the text of its errors. A condition has at most 32,768 bytes.
 func TestTextsOfARuntimeAreBounded(t *testing.T) {
 	t.Parallel()

@@ -98,6 +98,10 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 	return reconcile.Result{RequeueAfter: r.forgetter.forget(key, id)}, nil
 }
 
+// errNoID means that an object with an agent in its runtime has lost its ID, as by the removal of a
+// label. The agent would get no new certificates.
+var errNoID = errors.New("want the ID of a runtime with an agent, have none")
+
 // uninstall removes the agent. It returns the runtime, as far as it is known, and none when the
 // runtime belongs to another object: then there is nothing to remove.
 func (r *reconciler) uninstall(
@@ -107,7 +111,7 @@ func (r *reconciler) uninstall(
 	defer cancel()
 	identity, err := r.identify(ctx, object)
 	if err == nil && identity.ID == "" {
-		err = errors.New("want the ID of a runtime that is being deleted, have none")
+		err = errNoID
 	}
 	if err != nil {
 		return certificates.Runtime{}, installation.Status{}, because(reasonIdentityUnknown, err)

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/condition"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
@@ -80,12 +83,14 @@ func conditionsOf(w *v1beta2.Watcher) (conditions []watch.Condition, err error) 
 }
 
 // Watches returns the watches of all Watchers that are not being deleted. Invalid Watchers are left
-// out, and so are invalid conditions of valid ones. The error joins the reasons. Each reason that
-// is about a watch wraps [watch.ErrInvalid].
+// out, and so are invalid conditions of valid ones, and the youngest managers beyond those that an
+// agent can know. The error joins the reasons. Each reason that is about a watch wraps
+// [watch.ErrInvalid].
 func Watches(watchers []v1beta2.Watcher) ([]watch.Watch, error) {
 	var (
 		watches  []watch.Watch
 		problems []error
+		first    = make(map[core.Manager]*v1beta2.Watcher) // the oldest of each manager
 	)
 	for i := range watchers {
 		if !watchers[i].DeletionTimestamp.IsZero() {
@@ -94,9 +99,30 @@ func Watches(watchers []v1beta2.Watcher) ([]watch.Watch, error) {
 		// Without the invalid condition, a watch reports too much, and loses nothing.
 		found, dropped, err := watchOf(&watchers[i])
 		problems = append(problems, err, dropped)
-		if err == nil {
-			watches = append(watches, found)
+		if err != nil {
+			continue
+		}
+		watches = append(watches, found)
+		if known := first[found.Manager]; known == nil || older(&watchers[i], known) {
+			first[found.Manager] = &watchers[i]
 		}
 	}
+	if beyond := beyondMost(first); len(beyond) > 0 {
+		problems = append(problems,
+			fmt.Errorf("managers %v are left out: an agent knows at most %d", beyond, remote.MaxManagers))
+		watches = slices.DeleteFunc(watches, func(w watch.Watch) bool { return slices.Contains(beyond, w.Manager) })
+	}
 	return watches, errors.Join(problems...)
+}
+
+// beyondMost returns the youngest managers beyond those that an agent can know. An agent refuses a
+// list with more of them, and does not start.
+func beyondMost(first map[core.Manager]*v1beta2.Watcher) []core.Manager {
+	byAge := slices.SortedFunc(maps.Keys(first), func(a, b core.Manager) int {
+		if older(first[a], first[b]) {
+			return -1
+		}
+		return 1
+	})
+	return byAge[min(len(byAge), remote.MaxManagers):]
 }

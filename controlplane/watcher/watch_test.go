@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/condition"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
@@ -27,6 +30,28 @@ func someWatcher(name string) v1beta2.Watcher {
 			LabelsToWatch:   map[string]v1beta2.LabelValue{"watched-by": "kyma"},
 			Field:           "status",
 		},
+	}
+}
+
+// An agent with more managers than it can know does not start. The youngest one is left out.
+func TestWatchesAreOfNoMoreManagersThanAnAgentKnows(t *testing.T) {
+	t.Parallel()
+	begun := time.Unix(1e9, 0)
+	var watchers []v1beta2.Watcher
+	for n := range remote.MaxManagers + 1 {
+		w := someWatcher("watcher-" + strconv.Itoa(n))
+		w.Spec.Manager = "manager-" + strconv.Itoa(n)
+		w.CreationTimestamp = metav1.NewTime(begun.Add(-time.Duration(n) * time.Hour)) // The first is the youngest.
+		watchers = append(watchers, w)
+	}
+	got, err := Watches(watchers)
+	if len(got) != remote.MaxManagers || err == nil || !strings.Contains(err.Error(), "[manager-0]") {
+		t.Fatalf("%d watches, %v, want all but that of manager-0", len(got), err)
+	}
+	for _, w := range got {
+		if w.Manager == "manager-0" {
+			t.Error("the youngest manager has a watch")
+		}
 	}
 }
 

@@ -13,8 +13,8 @@ const (
 	maxText = 4000
 	// MaxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
 	MaxNote = 1000
-	// maxManagers is the most that an agent accepts.
-	maxManagers = 100
+	// MaxManagers is the most that an agent accepts.
+	MaxManagers = 100
 	// maxToken bounds a word that is kept, in bytes.
 	maxToken = 64
 )
@@ -54,7 +54,7 @@ func Managers(names iter.Seq[string]) (managers []core.Manager) {
 		if err != nil || known[manager] {
 			continue
 		}
-		if len(managers) == maxManagers {
+		if len(managers) == MaxManagers {
 			break
 		}
 		known[manager] = true

@@ -177,7 +177,9 @@ func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[strin
 		for _, counted := range []string{"managedFields", "resourceVersion", "generation"} {
 			unstructured.RemoveNestedField(item.Object, "metadata", counted)
 		}
-		unstructured.RemoveNestedField(item.Object, "metadata", "annotations", "operator.kyma-project.io/installed-by")
+		for _, own := range []string{"installed-by", "runtime-id"} {
+			unstructured.RemoveNestedField(item.Object, "metadata", "annotations", "operator.kyma-project.io/"+own)
+		}
 		if len(item.GetAnnotations()) == 0 {
 			unstructured.RemoveNestedField(item.Object, "metadata", "annotations")
 		}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -37,7 +38,8 @@ func TestInstallation(t *testing.T) {
 		"two installers": theSecondInstallerIsRefused, "options": allNamesAreSet,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
 		"by hand": webhooksByHandStay, "room": aStalledRolloutServesNewWatches,
-		"drift": driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"drift": driftIsCorrected, "exclusion": fieldsThatExcludeOursAreRemoved,
+		"two runtimes": aClusterHasOneRuntime, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 		"source":         theSourceChanges,
@@ -252,6 +254,44 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
+// fieldsThatExcludeOursAreRemoved: an object may have one of two fields, and somebody has set the
+// other one.
+func fieldsThatExcludeOursAreRemoved(t *testing.T, plane *apiserver.ControlPlane) {
+	t.Helper()
+	k := newKept(t, plane, "exclusion", func(*installation.Options) {})
+	configuration := k.configuration()
+	want := configuration.DeepCopy().Webhooks
+	configuration.Webhooks[0].ClientConfig.Service = nil
+	configuration.Webhooks[0].ClientConfig.URL = new("https://192.0.2.1/validate/first")
+	k.drifts(k.client.Update(t.Context(), configuration))
+	same(t, "webhooks", want, k.configuration().Webhooks)
+	deployment := k.deployment()
+	variables := deployment.Spec.Template.Spec.Containers[0].Env
+	wanted := variables[0]
+	variables[0].Value, variables[0].ValueFrom = "", &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
+	}
+	k.drifts(k.client.Update(t.Context(), deployment))
+	same(t, "variable", wanted, k.deployment().Spec.Template.Spec.Containers[0].Env[0])
+}
+
+// aClusterHasOneRuntime: another one has the same kubeconfig, as after a mistake with a Secret.
+func aClusterHasOneRuntime(t *testing.T, plane *apiserver.ControlPlane) {
+	t.Helper()
+	w := newWorld(t, plane, "one-runtime")
+	w.installed()
+	w.runtime.ID, w.runtime.Secret = "another", newSecret(t, "another", "one-runtime")
+	if _, err := w.installer().Install(t.Context(), w.runtime); core.Reason(err) != "owned" {
+		t.Errorf("got %v, want the reason owned", err)
+	}
+	if status := w.uninstall(); status.State != installation.Removed {
+		t.Errorf("its end: %+v", status)
+	}
+	if writes := w.since(); len(writes) > 0 {
+		t.Errorf("its keys are for another cluster, and nothing here is of it: %v", writes)
+	}
+}
+
 // drifts installs after a change by hand, which must have succeeded.
 func (k *kept) drifts(err error) {
 	k.t.Helper()
@@ -463,15 +503,21 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 }
 
 // todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet
-// live. The namespace is older than the agent.
+// live. The namespace is older than the agent, or made by it and not marked as its own.
 func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	w := newWorld(t, plane, "kyma-system")
 	w.opts.ConfigurationName = "skr-webhook"
 	w.createNamespace()
 	w.installed()
-	own := newWorld(t, plane, "own-namespace")
+	own, early := newWorld(t, plane, "own-namespace"), newWorld(t, plane, "early")
 	own.installed()
+	early.opts.Adjust = func(object *unstructured.Unstructured) {
+		if object.GetKind() == "Namespace" {
+			object.SetAnnotations(nil)
+		}
+	}
+	early.installed()
 	for _, test := range []struct {
 		installed *world
 		namespace string
@@ -480,6 +526,7 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 		{w, "kyma-system", true},
 		{w, "default", true},
 		{w, "kube-system", false},
+		{early, "early", true},
 		{own, "own-namespace", false},
 		{own, "kyma-system", true},
 		{own, "kube-system", false},
@@ -488,6 +535,9 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 			t.Errorf("installed in %s: objects of %s are watched: %t, want %t", test.installed.namespace, test.namespace, have,
 				test.want)
 		}
+	}
+	if status := early.uninstall(); status.State != installation.Removed {
+		t.Errorf("the namespace of others is not left: %+v", status)
 	}
 }
 
