@@ -85,7 +85,7 @@ func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbou
 	t.Helper()
 	const all = quietRuntimes + hostileRuntimes
 	if transport == "http2" {
-		over = kit.Listen(t, manager, &kit.Counter{}, pinning(), all, "h2", listener.Options{})
+		over = kit.Listen(t, manager, &kit.Counter{}, lab.Pinning(), all, "h2", listener.Options{})
 		connect(t, over)
 		return over, forwarding(over), 0
 	}
