@@ -115,7 +115,7 @@ func (n *Nginx) awaitAccepting() {
 	n.t.Helper()
 	Eventually(n.t, patience, "nginx accepts connections", func() bool {
 		if !n.Running() {
-			n.t.Fatalf("nginx ended: %s\n%s", n.State(), n.text())
+			n.t.Fatalf("nginx ended: %s\n%s", n.State(), machine.TailOf(n.log, 200))
 		}
 		conn, err := new(net.Dialer).DialContext(n.t.Context(), "tcp", n.Addr)
 		if err != nil {
@@ -153,21 +153,12 @@ func AwaitCertificate(t testing.TB, addr string, leaf *testpki.Leaf) {
 	})
 }
 
-// text is the end of the log.
-func (n *Nginx) text() string {
-	text, err := os.ReadFile(n.log)
-	if err != nil {
-		return err.Error()
-	}
-	return machine.Tail(string(text), 200)
-}
-
 // end ends nginx at once, workers included, and shows its log where the test has failed.
 func (n *Nginx) end() {
 	n.Stop()
 	_ = syscall.Kill(-n.Pid(), syscall.SIGKILL) // Workers that have not ended: the group was made for it.
 	if n.t.Failed() {
-		n.t.Logf("log of nginx:\n%s", n.text())
+		n.t.Logf("log of nginx:\n%s", machine.TailOf(n.log, 200))
 	}
 }
 
