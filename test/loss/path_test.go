@@ -71,7 +71,8 @@ func (p *Path) Mend() error {
 	if err := p.leadTo(p.operator); err != nil {
 		return err
 	}
-	if p.relay.Hold(false); p.held {
+	p.relay.Hold(false)
+	if p.held {
 		p.relay.Cut()
 	}
 	p.held = false

@@ -40,6 +40,9 @@ func TestRotation(t *testing.T) {
 			if r := s.judge(writers, schedule, began, record.Now()); r.failedOpen > 0 {
 				t.Errorf("the API server went on without an answer %v times, want never", r.failedOpen)
 			}
+			if n := s.senders[0].agent.Metric("runtime_watcher_agent_events_dropped_total"); n > 0 {
+				t.Errorf("%v events were dropped, want all delivered", n)
+			}
 			t.Logf("%d rotations", len(s.cas)-2)
 		})
 	}
