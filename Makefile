@@ -152,8 +152,8 @@ rules: ## Test metrics reference, alerts and dashboards, against a real agent an
 	@$(WITH_ASSETS) $(GO) test ./test/observability -count=1 -v $(TESTFLAGS) -step=1 $(ARGS)
 
 .PHONY: rotation
-rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, natively and through nginx: ROTATION (2m) each
-	@$(GO) test ./test/gateway -count=1 -v -run '^TestRotation' -timeout 3h $(TESTFLAGS) -rotation '$(ROTATION)'
+rotation: ## Rotate every leaf and the CA while objects are written, natively and through nginx: ROTATION (2m) each
+	@$(WITH_ASSETS) $(GO) test ./test/loss -count=1 -v -run '^TestRotation' -timeout 3h $(TESTFLAGS) -rotation '$(ROTATION)'
 
 # A kill takes a little longer than the lease.
 .PHONY: replicas

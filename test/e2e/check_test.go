@@ -23,7 +23,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -37,10 +36,10 @@ type mistake struct {
 // TestCheck runs "agent check" as a process, against an operator with SAN pinning and the Lease of a
 // real API server.
 func TestCheck(t *testing.T) {
-	s := newClusters(t, lab.OperatorOptions{Listener: listener.Options{Fleet: newFleet(t)}})
+	s := newScene(t)
 	sound := lab.NewCanary(t, s.runtime, "check-canary").Env
 	maps.Copy(sound, lab.VolumeEnv(s.pki.RuntimeVolume(runtime, domain)))
-	sound["KCP_ADDR"], sound["MANAGERS"] = s.operatorOptions.Addr, manager
+	sound["KCP_ADDR"], sound["MANAGERS"] = s.plane.Addr, manager
 	awaitOperator(t, sound)
 	for name, m := range mistakes() {
 		t.Run(name, func(t *testing.T) {
@@ -179,12 +178,6 @@ func oldListener(t *testing.T, s *scene, env map[string]string) {
 	env["KCP_ADDR"] = server.Listener.Addr().String()
 }
 
-func newFleet(t *testing.T) *fleet.Fleet {
-	t.Helper()
-	f := lab.Must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
-	return f
-}
-
 // awaitOperator waits until the operator takes the heartbeat of a check, which is a while after it
 // started.
 func awaitOperator(t *testing.T, sound map[string]string) {
@@ -197,30 +190,29 @@ func awaitOperator(t *testing.T, sound map[string]string) {
 
 // A check before and beside an agent, under the same name, must not confuse the fleet.
 func TestCheckBesideAnAgent(t *testing.T) {
-	watched := newFleet(t)
-	s := newClusters(t, lab.OperatorOptions{Listener: listener.Options{Fleet: watched}})
+	s := newScene(t)
 	canary, volume := lab.NewCanary(t, s.runtime, "beside-canary"), s.pki.RuntimeVolume(runtime, domain)
 	env := maps.Clone(canary.Env)
 	maps.Copy(env, lab.VolumeEnv(volume))
 	maps.Copy(env, map[string]string{
 		"MANAGERS": manager, "INSTANCE": "agent-0", "HEARTBEAT_INTERVAL": "2s", "CANARY_INTERVAL": "1s",
-		"RESEND_RESYNC": "0s", "KCP_ADDR": s.operatorOptions.Addr,
+		"RESEND_RESYNC": "0s", "KCP_ADDR": s.plane.Addr,
 	})
-	s.checkBefore(watched, canary, env)
-	s.agent = lab.StartAgent(t, volume, env["KCP_ADDR"], lab.AgentOptions{Env: env})
-	lab.Register(t, s.runtime, "check", s.agent.WebhookPort, s.pki.CA.PEM,
+	s.checkBefore(canary, env)
+	agent := lab.StartAgent(t, volume, env["KCP_ADDR"], lab.AgentOptions{Env: env})
+	lab.Register(t, s.runtime, "check", agent.WebhookPort, s.pki.CA.PEM,
 		admission.ConfigurationOptions{Canary: canary.Lease}, watchedConfigMaps())
 	lab.Eventually(t, patience, "the runtime is fresh", func() bool {
-		return watched.Get(runtime, manager).State == fleet.Fresh
+		return s.fleet.Get(runtime, manager).State == fleet.Fresh
 	})
 	awaitHeartbeats := func(more uint64) {
-		number := func() uint64 { return watched.Get(runtime, manager).Replicas[0].Heartbeat.Number }
+		number := func() uint64 { return s.fleet.Get(runtime, manager).Replicas[0].Heartbeat.Number }
 		before := number()
 		lab.Eventually(t, patience, "more heartbeats", func() bool { return number() > before+more })
 	}
 	// The first resyncs, and stalls of a busy machine, may come between. A check that costs one does so each time.
 	lab.Eventually(t, patience, "checks leave the agent alone in the fleet and fresh, without a resync", func() bool {
-		before, deliveries := watched.Get(runtime, manager), len(s.operator.Deliveries())
+		before, deliveries := s.fleet.Get(runtime, manager), s.deliveries.Load()
 		for range 3 {
 			if out, code := lab.Check(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {
 				t.Logf("exit code %d, want 0 and that the API server calls the agent:\n%s", code, out)
@@ -228,11 +220,11 @@ func TestCheckBesideAnAgent(t *testing.T) {
 			}
 		}
 		awaitHeartbeats(2)
-		after := watched.Get(runtime, manager)
+		after := s.fleet.Get(runtime, manager)
 		return len(after.Replicas) == 1 && after.Replicas[0].Epoch == before.Replicas[0].Epoch &&
-			after.State == fleet.Fresh && after.Since.Equal(before.Since) && len(s.operator.Deliveries()) == deliveries
+			after.State == fleet.Fresh && after.Since.Equal(before.Since) && s.deliveries.Load() == deliveries
 	})
-	env["METRICS_PORT"] = strconv.Itoa(s.agent.MetricsPort)
+	env["METRICS_PORT"] = strconv.Itoa(agent.MetricsPort)
 	s.checkFindsFault(env, "the caBundle of another", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 		for n := range stored.Webhooks {
 			stored.Webhooks[n].ClientConfig.CABundle = lab.NewPKI(t).CA.PEM
@@ -260,7 +252,7 @@ func (s *scene) checkFindsFault(
 }
 
 // checkBefore checks without an agent, as an init container does.
-func (s *scene) checkBefore(watched *fleet.Fleet, canary *lab.Canary, env map[string]string) {
+func (s *scene) checkBefore(canary *lab.Canary, env map[string]string) {
 	s.t.Helper()
 	lease := func() string {
 		found := &coordinationv1.Lease{}
@@ -272,7 +264,7 @@ func (s *scene) checkBefore(watched *fleet.Fleet, canary *lab.Canary, env map[st
 	if out, code := lab.Check(s.t, env); code != 0 || !strings.Contains(out, "warn  webhook") {
 		s.t.Fatalf("exit code %d, want 0 and a warning that no agent is called:\n%s", code, out)
 	}
-	if state := watched.Get(runtime, manager).State; state != fleet.Unknown {
+	if state := s.fleet.Get(runtime, manager).State; state != fleet.Unknown {
 		s.t.Errorf("after a check without agent the runtime is %s, want unknown", state)
 	}
 	if after := lease(); after != before {

@@ -1,4 +1,4 @@
-// Package gateway attacks listeners behind a real nginx, and rotates all keys under load.
+// Package gateway attacks listeners behind a real nginx. The rotations through one are in test/loss.
 package gateway_test
 
 import (
@@ -119,7 +119,7 @@ func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
 	case got.page:
 		return strconv.Itoa(got.status) + " by nginx"
 	}
-	eventually(t, "the listener has counted the answer", func() bool { return n.listeners[w].len() > counted })
+	lab.Eventually(t, patience, "the listener has counted the answer", func() bool { return n.listeners[w].len() > counted })
 	last := n.listeners[w].since(counted)[0]
 	if last.status != got.status {
 		t.Errorf("%s: answered %d and counted %d", w, got.status, last.status)

@@ -184,9 +184,3 @@ func escaped(leaf *tls.Certificate) string {
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]})
 	return strings.ReplaceAll(url.PathEscape(string(text)), "+", "%2B")
 }
-
-// eventually waits until condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	lab.Eventually(t, patience, what, condition)
-}

@@ -177,7 +177,7 @@ func TestPortsUnderFlood(t *testing.T) {
 				t.Cleanup(func() { conn.Close() })
 				_, _ = io.WriteString(conn, port.begin) // Some are closed by now.
 			}
-			if err := lab.Ask(t.Context(), caller, "https://"+s.webhook()+"/validate/"+manager, lab.Review(port.name, 0)); err != nil {
+			if err := lab.Ask(t.Context(), caller, "https://"+s.webhook()+"/validate/"+manager, lab.Review(port.name)); err != nil {
 				t.Error(err)
 			}
 			// On a busy machine, some time out before.

@@ -91,27 +91,13 @@ func TestKeepsSecretsFindsThem(t *testing.T) {
 		"PEM": string(text), "nothing": "", "Base64": strings.Split(string(text), "\n")[1],
 		"hexadecimal": hex.EncodeToString(block.Bytes),
 	} {
-		// A test that is not ours takes the complaint.
-		probe := &complaints{TB: t}
+		probe := &lab.Complaints{TB: t}
 		lab.KeepsSecrets(probe, log, lab.Secrets(volume)...)
-		if probe.n == 0 {
+		if probe.N == 0 {
 			t.Errorf("a key as %s is not found", name)
 		}
 	}
 }
-
-// complaints counts the problems that a check has found.
-type complaints struct {
-	testing.TB
-
-	n int
-}
-
-func (c *complaints) Helper() {}
-
-func (c *complaints) Error(...any) { c.n++ }
-
-func (c *complaints) Errorf(string, ...any) { c.n++ }
 
 // Failures are logged: broken files, untrusted certificates, an absent API server.
 func TestTroubleTellsNoSecrets(t *testing.T) {

@@ -17,3 +17,19 @@ func Must[T any](value T, err error) T {
 	}
 	return value
 }
+
+// Complaints counts the problems that a check reports, and fails no test: it shows that the check can fail.
+type Complaints struct {
+	testing.TB
+
+	N int
+}
+
+// Helper implements [testing.TB].
+func (*Complaints) Helper() {}
+
+// Error implements [testing.TB].
+func (c *Complaints) Error(...any) { c.N++ }
+
+// Errorf implements [testing.TB].
+func (c *Complaints) Errorf(string, ...any) { c.N++ }

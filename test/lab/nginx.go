@@ -14,12 +14,15 @@ import (
 	"testing"
 	"text/template"
 
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // GatewayOptions are the choices of [StartGateway]. Files are those of one secret each; nginx reads them when it
 // starts and at [Nginx.Reload].
 type GatewayOptions struct {
+	// Addr is where runtimes connect. Default: a free port.
+	Addr string
 	// Certificate and Key are for runtimes. ClientCA is the bundle that the certificates of
 	// runtimes must chain to.
 	Certificate, Key, ClientCA string
@@ -90,8 +93,11 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 	t.Helper()
 	binary, modules := RequireNginx(t)
 	prefix := t.TempDir()
-	n := &Nginx{Addr: Address(FreePort(t)), t: t, log: filepath.Join(prefix, "error.log")}
-	NoError(t, configureNginx(prefix, nginxSettings{GatewayOptions: opts, Listen: n.Addr, Modules: modules, Root: os.Getuid() == 0}))
+	if opts.Addr == "" {
+		opts.Addr = Address(FreePort(t))
+	}
+	n := &Nginx{Addr: opts.Addr, t: t, log: filepath.Join(prefix, "error.log")}
+	NoError(t, configureNginx(prefix, nginxSettings{GatewayOptions: opts, Modules: modules, Root: os.Getuid() == 0}))
 	out, err := os.Create(n.log)
 	NoError(t, err)
 	defer out.Close() // The child has its own descriptor.
@@ -109,7 +115,7 @@ func (n *Nginx) awaitAccepting() {
 	n.t.Helper()
 	Eventually(n.t, patience, "nginx accepts connections", func() bool {
 		if !n.Running() {
-			n.t.Fatalf("nginx ended: %s\n%s", n.State(), n.text())
+			n.t.Fatalf("nginx ended: %s\n%s", n.State(), machine.TailOf(n.log, 200))
 		}
 		conn, err := new(net.Dialer).DialContext(n.t.Context(), "tcp", n.Addr)
 		if err != nil {
@@ -129,35 +135,22 @@ func (n *Nginx) Reload() {
 	}
 }
 
-// AwaitCertificate waits until new connections are shown the certificate with that serial number.
-func (n *Nginx) AwaitCertificate(serial string) {
-	n.t.Helper()
-	Eventually(n.t, patience, "nginx shows certificate "+serial, func() bool { return n.serial() == serial })
-}
-
-// serial is that of the certificate which nginx shows, "" when there is none to see.
-func (n *Nginx) serial() (serial string) {
-	config := &tls.Config{
-		InsecureSkipVerify: true, // It is only looked at.
-		VerifyConnection: func(state tls.ConnectionState) error {
-			serial = state.PeerCertificates[0].SerialNumber.String()
-			return nil
-		},
-	}
-	dialer := &tls.Dialer{Config: config}
-	if conn, err := dialer.DialContext(n.t.Context(), "tcp", n.Addr); err == nil {
-		_ = conn.Close() // It was only looked at.
-	}
-	return serial
-}
-
-// text is the end of the log.
-func (n *Nginx) text() string {
-	text, err := os.ReadFile(n.log)
-	if err != nil {
-		return err.Error()
-	}
-	return machine.Tail(string(text), 200)
+// AwaitCertificate waits until new connections to an address are shown a leaf.
+func AwaitCertificate(t testing.TB, addr string, leaf *testpki.Leaf) {
+	t.Helper()
+	Eventually(t, patience, addr+" shows its new certificate", func() (shown bool) {
+		dialer := &tls.Dialer{Config: &tls.Config{
+			InsecureSkipVerify: true, // It is only looked at.
+			VerifyConnection: func(state tls.ConnectionState) error {
+				shown = state.PeerCertificates[0].Equal(leaf.TLS.Leaf)
+				return nil
+			},
+		}}
+		if conn, err := dialer.DialContext(t.Context(), "tcp", addr); err == nil {
+			_ = conn.Close() // It was only looked at.
+		}
+		return shown
+	})
 }
 
 // end ends nginx at once, workers included, and shows its log where the test has failed.
@@ -165,7 +158,7 @@ func (n *Nginx) end() {
 	n.Stop()
 	_ = syscall.Kill(-n.Pid(), syscall.SIGKILL) // Workers that have not ended: the group was made for it.
 	if n.t.Failed() {
-		n.t.Logf("log of nginx:\n%s", n.text())
+		n.t.Logf("log of nginx:\n%s", machine.TailOf(n.log, 200))
 	}
 }
 
@@ -173,8 +166,8 @@ func (n *Nginx) end() {
 type nginxSettings struct {
 	GatewayOptions
 
-	Listen, Modules string
-	Root            bool
+	Modules string
+	Root    bool
 }
 
 //go:embed nginx.conf.tmpl

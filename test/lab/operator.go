@@ -1,9 +1,6 @@
 package lab
 
 import (
-	"context"
-	"slices"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,12 +11,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -47,76 +40,4 @@ func NewManager(t testing.TB, at *rest.Config, scheme *runtime.Scheme) ctrl.Mana
 	})
 	NoError(t, err)
 	return mgr
-}
-
-// Operator is a manager with a controller that only a listener triggers. It records the deliveries.
-type Operator struct {
-	Addr string
-	// Stop ends the operator and waits for it.
-	Stop func()
-
-	mu         sync.Mutex
-	deliveries []core.Delivery
-}
-
-// OperatorOptions are the choices of [StartOperator].
-type OperatorOptions struct {
-	// Addr is where it listens. Default: a free port.
-	Addr string
-	// Listener are further choices of the listener.
-	Listener listener.Options
-}
-
-// StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and
-// SAN pinning is on.
-func StartOperator(t testing.TB, plane *apiserver.ControlPlane, material *keys.Material, component string,
-	opts OperatorOptions,
-) *Operator {
-	t.Helper()
-	o := &Operator{Addr: opts.Addr}
-	if o.Addr == "" {
-		o.Addr = Address(FreePort(t))
-	}
-	mgr := NewManager(t, plane.Config, nil)
-	NoError(t, o.setUp(t.Context(), mgr, material, component, opts))
-	o.Stop = Run(t, "operator", mgr.Start)
-	if !mgr.GetCache().WaitForCacheSync(t.Context()) {
-		t.Fatal("the operator's cache does not sync")
-	}
-	return o
-}
-
-func (o *Operator) setUp(
-	ctx context.Context, mgr ctrl.Manager, material *keys.Material, component string, opts OperatorOptions,
-) error {
-	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
-	if err != nil {
-		return err
-	}
-	source, err := controllerruntime.SetUpListener(mgr, o.Addr, component, controllerruntime.MutualTLS(material),
-		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
-			Listener: opts.Listener,
-			Source:   controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, _ error) { o.delivered(d) }},
-		})
-	if err != nil {
-		return err
-	}
-	return ctrl.NewControllerManagedBy(mgr).Named(component).WatchesRawSource(source).
-		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-			return reconcile.Result{}, nil
-		}))
-}
-
-func (o *Operator) delivered(d core.Delivery) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.deliveries = append(o.deliveries, d)
-}
-
-// Deliveries returns the deliveries of the listener so far.
-func (o *Operator) Deliveries() []core.Delivery {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.deliveries)
 }

@@ -27,13 +27,12 @@ func NewPKI(t testing.TB) *PKI {
 // which the webhook serves, too.
 func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
 	p.t.Helper()
-	leaf, err := p.CA.Client(runtime, testpki.Options{
-		DNSNames: []string{domain, "localhost"},
-		IPs:      loopback(),
-		Usages:   BothUsages(),
-	})
-	NoError(p.t, err)
-	return p.Volume(leaf)
+	return p.Volume(Must(RuntimeLeaf(p.CA, runtime, domain)))
+}
+
+// RuntimeLeaf issues the certificate of a runtime's agent.
+func RuntimeLeaf(ca *testpki.CA, runtime, domain string) (*testpki.Leaf, error) {
+	return ca.Client(runtime, testpki.Options{DNSNames: []string{domain, "localhost"}, IPs: loopback(), Usages: BothUsages()})
 }
 
 // Volume returns a volume with a leaf and the CA.

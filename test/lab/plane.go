@@ -2,15 +2,8 @@ package lab
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
-	"errors"
-	"io"
-	"log"
-	"net"
-	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -22,42 +15,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
-
-// Fault is a fault of a [Plane].
-type Fault string
-
-// The faults of a control plane.
-const (
-	// Up is none.
-	Up Fault = "up"
-	// Refusing closes the port and the connections.
-	Refusing Fault = "refused"
-	// Unavailable answers 503.
-	Unavailable Fault = "503"
-	// TooFast answers 429 and asks for a wait of 1 s.
-	TooFast Fault = "429"
-	// Forbidden answers 403 and asks for a wait of 5 s. By default an agent waits for 30 s.
-	Forbidden Fault = "403"
-	// Hanging takes requests and never answers.
-	Hanging Fault = "hanging"
-	// HalfOpen discards the bytes of a connection, and sends none. Connections made before or
-	// meanwhile stay like that when the fault ends.
-	HalfOpen Fault = "half-open"
-	// NoHandshake accepts connections and never sends a byte.
-	NoHandshake Fault = "no handshake"
-	// OtherCA presents a certificate that the agent does not trust.
-	OtherCA Fault = "other CA"
-	// OtherName presents a certificate for another name.
-	OtherName Fault = "other name"
-	// Slow takes 5 s for an answer.
-	Slow Fault = "5 s slow"
-)
-
-const slowness = 5 * time.Second
 
 // Look is the request of a reconcile of a [Plane]: one object of one runtime, or the whole runtime
 // when Object is empty.
@@ -72,15 +31,12 @@ type Look struct {
 type Plane struct {
 	Addr string
 
-	t       testing.TB
-	relay   *Relay
-	events  http.Handler
-	source  *controllerruntime.Source[Look]
-	serving map[Fault]*tls.Config
-	closed  chan struct{}
+	t      testing.TB
+	relay  *Relay
+	front  *Front
+	source *controllerruntime.Source[Look]
 
 	mu      sync.Mutex
-	fault   Fault
 	started map[Look][]time.Time
 }
 
@@ -88,6 +44,8 @@ type Plane struct {
 type PlaneOptions struct {
 	// Listener are further choices of the listener.
 	Listener listener.Options
+	// Verifier decides about events. Default: it takes those of any certificate of the PKI.
+	Verifier core.Verifier
 	// Handler takes the deliveries instead of a workqueue.
 	Handler core.Handler
 	// Reconcile is called within each reconcile. The controller gets its error or result.
@@ -96,13 +54,18 @@ type PlaneOptions struct {
 	Delivered func(d core.Delivery)
 }
 
+// Pinning is SAN pinning. Each runtime is registered with its [RuntimeDomain].
+func Pinning() core.Verifier {
+	return listener.SANPinning(listener.DomainsFunc(
+		func(_ context.Context, runtime core.RuntimeID, _ *core.WatchEvent) (string, error) {
+			return RuntimeDomain(runtime), nil
+		}))
+}
+
 // StartPlane runs a plane for managers with certificates of pki. The test ends it.
 func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Manager) *Plane {
 	t.Helper()
-	p := &Plane{
-		t: t, serving: faultCertificates(t, pki),
-		closed: make(chan struct{}), started: make(map[Look][]time.Time),
-	}
+	p := &Plane{t: t, Addr: Address(FreePort(t)), started: make(map[Look][]time.Time)}
 	handler := opts.Handler
 	if handler == nil {
 		handler = p.startController(opts)
@@ -111,48 +74,16 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 	for _, manager := range managers {
 		handlers[manager] = handler
 	}
-	anybody := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+	verifier := opts.Verifier
+	if verifier == nil {
+		verifier = listener.InsecureAllowAll()
+	}
 	pool := pki.CA.Pool()
 	peers := listener.FromTLSWithRoots(func() *x509.CertPool { return pool }, listener.PeerOptions{})
-	events, err := listener.New(peers, anybody, handlers, opts.Listener)
-	NoError(t, err)
-	p.events = events
-	p.serve()
+	p.front = StartFront(t, pki, Must(listener.New(peers, verifier, handlers, opts.Listener)))
+	p.relay = Must(NewRelay(p.Addr, 0, p.front.Addr))
+	t.Cleanup(p.relay.Close)
 	return p
-}
-
-// faultCertificates returns the configuration of each fault that has a certificate of its own, and
-// under Up that of all others.
-func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
-	t.Helper()
-	other := NewPKI(t)
-	return map[Fault]*tls.Config{
-		Up:        serverConfig(t, pki.CA, pki.CA, testpki.Options{}),
-		OtherCA:   serverConfig(t, pki.CA, other.CA, testpki.Options{}),
-		OtherName: serverConfig(t, pki.CA, pki.CA, testpki.Options{DNSNames: []string{"other.example.com"}}),
-	}
-}
-
-// serverConfig trusts clients of one CA and presents a certificate of another.
-func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Options) *tls.Config {
-	t.Helper()
-	leaf, err := issuer.Server("listener", opts)
-	NoError(t, err)
-	material, err := keys.NewMaterial(clients.PEM, leaf.CertPEM, leaf.KeyPEM)
-	NoError(t, err)
-	config := keys.ServerTLSConfig(material)
-	choose := config.GetConfigForClient
-	// Else a session of the right certificate could be resumed.
-	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		chosen, err := choose(hello)
-		if err != nil {
-			return nil, err
-		}
-		chosen = chosen.Clone()
-		chosen.SessionTicketsDisabled = true
-		return chosen, nil
-	}
-	return config
 }
 
 // startController returns the handler that adds deliveries to the workqueue of a running
@@ -202,61 +133,10 @@ func (p *Plane) Started(look Look) []time.Time {
 	return slices.Clone(p.started[look])
 }
 
-// StartedSince reports whether a reconcile of an object began at or after a moment.
-func (p *Plane) StartedSince(look Look, since time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := p.started[look]
-	return len(all) > 0 && !all[len(all)-1].Before(since)
-}
-
-func (p *Plane) serve() {
-	p.t.Helper()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	NoError(p.t, err)
-	p.Addr = Address(FreePort(p.t))
-	if p.relay, err = NewRelay(p.Addr, 0, inner.Addr().String()); err != nil {
-		p.t.Fatal(err)
-	}
-	server := &http.Server{
-		Handler:           http.HandlerFunc(p.answer),
-		ReadHeaderTimeout: time.Minute,
-		ErrorLog:          log.New(io.Discard, "", 0), // It would be full of the faults.
-		TLSConfig: &tls.Config{
-			MinVersion: tls.VersionTLS13,
-			NextProtos: []string{"h2", "http/1.1"},
-			GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-				if config := p.serving[p.now()]; config != nil {
-					return config.GetConfigForClient(hello)
-				}
-				return p.serving[Up].GetConfigForClient(hello)
-			},
-		},
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(inner, "", "") }()
-	p.t.Cleanup(func() {
-		close(p.closed)
-		p.relay.Close()
-		_ = server.Close() // The reason of its end counts.
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			p.t.Errorf("plane: %v", err)
-		}
-	})
-}
-
-func (p *Plane) now() Fault {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.fault
-}
-
 // Set lets a fault begin, and the one before end.
 func (p *Plane) Set(fault Fault) {
-	p.mu.Lock()
-	before := p.fault
-	p.fault = fault
-	p.mu.Unlock()
+	before, _ := p.front.now()
+	p.front.Set(fault, 0)
 	p.relay.Hold(fault == NoHandshake)
 	p.relay.FreezeNew(fault == HalfOpen)
 	switch {
@@ -270,37 +150,5 @@ func (p *Plane) Set(fault Fault) {
 	}
 	if err := p.relay.Open(); err != nil {
 		p.t.Errorf("plane: %v", err)
-	}
-}
-
-// answer is that of a listener, unless a fault comes before it.
-func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
-	switch fault := p.now(); fault {
-	case Unavailable:
-		w.WriteHeader(http.StatusServiceUnavailable)
-	case TooFast:
-		w.Header().Set("Retry-After", strconv.Itoa(1))
-		w.WriteHeader(http.StatusTooManyRequests)
-	case Forbidden:
-		w.Header().Set("Retry-After", "5")
-		w.WriteHeader(http.StatusForbidden)
-	case Hanging:
-		p.wait(r.Context(), time.Hour)
-	case Slow:
-		p.wait(r.Context(), slowness)
-		p.events.ServeHTTP(w, r)
-	default:
-		p.events.ServeHTTP(w, r)
-	}
-}
-
-// wait waits. It ends early when the sender gives up, or the test ends.
-func (p *Plane) wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-p.closed:
 	}
 }

@@ -64,7 +64,7 @@ func (p *Process) cleanup() {
 }
 
 // Log returns the end of the log of the program.
-func (p *Process) Log() string { return machine.Tail(p.FullLog(), 200) }
+func (p *Process) Log() string { return machine.TailOf(p.log, 200) }
 
 // FullLog returns the log of the program.
 func (p *Process) FullLog() string {

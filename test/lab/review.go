@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// Review returns the AdmissionReview of the creation of a ConfigMap with that many bytes of padding.
-func Review(name string, padding int) string {
+// Review returns the AdmissionReview of the creation of a ConfigMap.
+func Review(name string) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
 		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",`+
 		`"resource":"configmaps"},`+
 		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,`+
 		`"object":{`+
-		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":%[2]q}}}}`,
-		name, strings.Repeat("a", padding))
+		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"}}}}`, name)
 }
 
 // Post posts JSON. The caller closes the body of the answer.

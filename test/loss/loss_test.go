@@ -102,6 +102,12 @@ func run(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule Sch
 	if with.way == active {
 		s.awaitShared() // They find it by events.
 	}
+	return s.judge(writers, schedule, began, ended)
+}
+
+// judge stops the writers, and compares their writes with the reconciles.
+func (s *scene) judge(writers *writers, schedule Schedule, began, ended time.Duration) result {
+	s.t.Helper()
 	writers.finish()
 	r := result{schedule: schedule, ended: ended, writes: writers.ledger.Count()}
 	s.await(&r, writers.ledger)
@@ -115,11 +121,11 @@ func run(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule Sch
 		}
 	}
 	r.failedOpen = s.failedOpen()
-	t.Log(&r)
-	if !with.naive {
+	s.t.Log(&r)
+	if !s.with.naive {
 		s.checkAccounts()
 		const most = 40
-		if with.way == active && r.resyncs > most {
+		if s.with.way == active && r.resyncs > most {
 			s.t.Errorf("want at most %d resyncs", most)
 		}
 		s.report(&r, began)
@@ -214,8 +220,12 @@ func (s *scene) checkAccounts() {
 // failedOpen returns how many writes the API server went on with without an answer.
 func (s *scene) failedOpen() float64 {
 	s.t.Helper()
-	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count",
-		fmt.Sprintf("name=%q", lab.Namespace+"."+s.name+".operator.kyma-project.io"))
+	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count", s.webhook())
+}
+
+// webhook is the label of the webhook in the metrics of the API server.
+func (s *scene) webhook() string {
+	return fmt.Sprintf("name=%q", lab.Namespace+"."+s.name+".operator.kyma-project.io")
 }
 
 // result is the result of a schedule.

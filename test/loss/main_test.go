@@ -4,15 +4,12 @@
 package loss
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -53,29 +50,11 @@ func runTests(m *testing.M) error {
 		return errFailed
 	}
 	// toxiproxy waits for ever when a connection ends while it gets a toxic.
-	return errors.Join(goleak.Find(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")),
-		children())
-}
-
-// children returns an error when a process that this one started is still there.
-func children() error {
-	paths, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return err
+	err := goleak.Find(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
+	if left := lab.Children(); len(left) > 0 {
+		err = errors.Join(err, fmt.Errorf("processes are left: %v", left))
 	}
-	var left []error
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // It has ended meanwhile.
-		}
-		// pid (name) state ppid ..., see proc_pid_stat(5); the name may hold anything.
-		_, rest, _ := bytes.Cut(text, []byte(") "))
-		if fields := bytes.Fields(rest); len(fields) > 1 && string(fields[1]) == strconv.Itoa(os.Getpid()) {
-			left = append(left, fmt.Errorf("a process is left: %s", bytes.TrimSpace(text)))
-		}
-	}
-	return errors.Join(left...)
+	return err
 }
 
 // self returns the path of this program, which is also the other programs.

@@ -31,7 +31,6 @@ type replica struct {
 // startOperators starts the operator, and the path that leads to it.
 func (s *scene) startOperators() {
 	s.t.Helper()
-	leaf := lab.Must(s.pki.CA.Server("listener", testpki.Options{}))
 	addr := lab.Address(lab.FreePort(s.t))
 	settings := operator.Settings{Listen: addr}
 	switch {
@@ -40,13 +39,12 @@ func (s *scene) startOperators() {
 	case s.with.way != "":
 		addr = s.startReplicas()
 	default:
-		settings.Keys = kit.Paths(s.pki.Volume(leaf))
+		settings.Keys = kit.Paths(s.newSecret(false, addr, issueServer))
 	}
 	if s.with.way == "" {
 		s.startOperator(settings)
 	}
-	s.path = NewPath(lab.Address(lab.FreePort(s.t)), lab.Address(lab.FreePort(s.t)), addr, leaf.TLS)
-	s.t.Cleanup(s.path.Close)
+	s.path = NewPath(s.t, s.pki, addr)
 }
 
 func (s *scene) startOperator(settings operator.Settings) {
@@ -54,6 +52,7 @@ func (s *scene) startOperator(settings operator.Settings) {
 	name := fmt.Sprintf("operator-%d", len(s.operators))
 	settings.Kubeconfig, settings.Record = s.plane.Kubeconfig, filepath.Join(s.t.TempDir(), name+".jsonl")
 	settings.Manager, settings.Runtime, settings.Namespace = manager, s.name, s.name
+	settings.Poll = 200 * time.Millisecond
 	one := &replica{
 		lab.NewProcess(s.t, name, self(), append(settings.Environ(), program+"=operator")),
 		settings.Listen, record.NewReader(settings.Record),
@@ -80,14 +79,12 @@ func (s *scene) startBroker(settings *operator.Settings) string {
 // startReplicas starts three replicas and a gateway, and returns the address of the gateway.
 func (s *scene) startReplicas() string {
 	s.t.Helper()
-	files := kit.Paths(s.pki.Volume(lab.Must(s.pki.CA.Client("operator", testpki.Options{
-		DNSNames: []string{operator.Name, "localhost"}, Usages: lab.BothUsages(),
-	}))))
 	var upstreams []string
 	for number := range 3 {
-		settings := operator.Settings{
-			Listen: lab.Address(lab.FreePort(s.t)), Keys: files, Gateway: gatewayName,
-		}
+		settings := operator.Settings{Listen: lab.Address(lab.FreePort(s.t)), Gateway: gatewayName}
+		settings.Keys = kit.Paths(s.newSecret(false, settings.Listen, func(ca *testpki.CA) (*testpki.Leaf, error) {
+			return ca.Client("operator", testpki.Options{DNSNames: []string{operator.Name, "localhost"}, Usages: lab.BothUsages()})
+		}))
 		if s.with.way != active {
 			settings.Replica = &operator.Replica{Service: s.serviceName(), Number: number + 1, Lease: *lease}
 		}
@@ -102,12 +99,14 @@ func (s *scene) startReplicas() string {
 		s.t.Cleanup(service.Close)
 		upstreams = []string{service.Addr()}
 	}
-	front := s.pki.Volume(lab.Must(s.pki.CA.Server("gateway", testpki.Options{})))
-	back := s.pki.Volume(lab.Must(s.pki.CA.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}})))
-	opts := lab.GatewayOptions{Upstream: upstreams[0], Others: upstreams[1:]}
-	opts.ClientCA, opts.Certificate, opts.Key = front.Paths()
-	opts.UpstreamCA, opts.UpstreamCertificate, opts.UpstreamKey = back.Paths()
-	return lab.StartGateway(s.t, opts).Addr
+	address := lab.Address(lab.FreePort(s.t))
+	opts := lab.GatewayOptions{Addr: address, Upstream: upstreams[0], Others: upstreams[1:]}
+	opts.ClientCA, opts.Certificate, opts.Key = s.newSecret(false, address, issueServer).Paths()
+	opts.UpstreamCA, opts.UpstreamCertificate, opts.UpstreamKey = s.newSecret(false, "", func(ca *testpki.CA) (*testpki.Leaf, error) {
+		return ca.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}})
+	}).Paths()
+	s.gateway = lab.StartGateway(s.t, opts)
+	return s.gateway.Addr
 }
 
 // awaitShared waits until each fleet has found that others take a part of the numbers. From then on, a gap leads to no

@@ -3,13 +3,9 @@ package loss
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
-	"sync"
+	"testing"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
@@ -17,58 +13,52 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// Path leads from the agents to the operator, or to a stand-in. A relay makes the faults of the
-// port and of connections. Behind it, toxiproxy makes the faults within a connection.
+// Path leads from the agents to the operator, or to a stand-in that accepts no event. A relay makes the
+// faults of the port and of connections. Behind it, toxiproxy makes the faults within a connection.
 type Path struct {
 	relay    *lab.Relay
 	proxy    *toxiproxy.Proxy
 	operator string
-	front    *httptest.Server
-	answers  *answers
+	front    *lab.Front
+	held     bool
 }
 
-// NewPath opens a way from addr over the address via to the operator, which has the certificate.
-// Both addresses are left and taken again.
-func NewPath(addr, via, operator string, certificate tls.Certificate) *Path {
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+// NewPath opens a way to the operator, until the test ends. Its addresses are left and taken again.
+func NewPath(t testing.TB, pki *lab.PKI, operator string) *Path {
+	t.Helper()
+	server, via := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), lab.Address(lab.FreePort(t))
 	p := &Path{
 		proxy:    toxiproxy.NewProxy(server, "control plane", via, operator),
 		operator: operator,
-		answers:  newAnswers(),
+		front:    lab.StartFront(t, pki, nil),
 	}
-	p.front = httptest.NewUnstartedServer(p.answers)
-	p.front.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}
-	p.front.EnableHTTP2 = true
-	p.front.StartTLS()
-	if err := p.proxy.Start(); err != nil {
-		panic(err)
-	}
-	p.relay = lab.Must(lab.NewRelay(addr, 0, p.proxy.Listen))
+	lab.NoError(t, p.proxy.Start())
+	t.Cleanup(p.proxy.Stop)
+	p.relay = lab.Must(lab.NewRelay(lab.Address(lab.FreePort(t)), 0, p.proxy.Listen))
+	t.Cleanup(p.relay.Close)
 	return p
 }
 
 // Addr is where agents find the control plane.
 func (p *Path) Addr() string { return p.relay.Addr() }
 
-// Close ends everything.
-func (p *Path) Close() {
-	p.answers.release()
-	p.relay.Close()
-	p.proxy.Stop()
-	p.front.CloseClientConnections()
-	p.front.Close()
-}
-
 // Break begins a fault.
 func (p *Path) Break(f Fault) error {
-	switch f.Kind {
-	case HalfOpen:
+	switch wait := 1 + f.Strength%3; f.Kind {
+	case lab.HalfOpen:
 		p.relay.Freeze()
-	case Refused:
+	case lab.Refusing:
 		p.relay.Refuse()
-	case Unavailable, TooMany, Hanging:
-		p.answers.set(f)
-		return p.leadTo(p.front.Listener.Addr().String())
+	case lab.NoHandshake:
+		p.held = true
+		p.relay.Hold(true)
+		p.relay.Cut()
+	case lab.Unavailable:
+		p.front.Set(f.Kind, wait*(1-f.Strength%2))
+		return p.leadTo(p.front.Addr)
+	case lab.TooFast, lab.Forbidden, lab.Hanging, lab.OtherCA, lab.OtherName:
+		p.front.Set(f.Kind, wait)
+		return p.leadTo(p.front.Addr)
 	default:
 		return p.poison(f)
 	}
@@ -77,11 +67,15 @@ func (p *Path) Break(f Fault) error {
 
 // Mend ends a fault and its effects.
 func (p *Path) Mend() error {
-	p.answers.release()
 	p.proxy.Toxics.ResetToxics(context.Background())
 	if err := p.leadTo(p.operator); err != nil {
 		return err
 	}
+	p.relay.Hold(false)
+	if p.held {
+		p.relay.Cut()
+	}
+	p.held = false
 	return p.relay.Open()
 }
 
@@ -128,57 +122,4 @@ func (p *Path) poison(f Fault) error {
 		}
 	}
 	return nil
-}
-
-// answers stands in for a control plane that accepts no event.
-type answers struct {
-	mu       sync.Mutex
-	fault    Fault
-	released chan struct{}
-}
-
-func newAnswers() *answers { return &answers{released: make(chan struct{})} }
-
-func (a *answers) set(f Fault) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.fault, a.released = f, make(chan struct{})
-}
-
-// release ends the requests that hang.
-func (a *answers) release() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	select {
-	case <-a.released:
-	default:
-		close(a.released)
-	}
-}
-
-func (a *answers) now() (Fault, <-chan struct{}) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.fault, a.released
-}
-
-// ServeHTTP answers according to the current fault.
-func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	fault, released := a.now()
-	switch fault.Kind {
-	case Hanging:
-		select {
-		case <-released:
-		case <-r.Context().Done():
-		}
-		panic(http.ErrAbortHandler)
-	case TooMany:
-		w.Header().Set("Retry-After", strconv.Itoa(1+fault.Strength%3))
-		w.WriteHeader(http.StatusTooManyRequests)
-	default:
-		if fault.Strength%2 == 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(1+fault.Strength%3))
-		}
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
 }

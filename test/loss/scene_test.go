@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -56,11 +57,14 @@ type scene struct {
 	pki   *lab.PKI
 
 	with          setup
+	cas           []*testpki.CA // that follow one another
+	secrets       []*secret
 	path          *Path
 	gate          *Gate             // nil: admission
 	brokers       []*lab.BrokerNode // none: HTTP
 	cable         *lab.Relay        // from the operator to the first broker
 	operators     []*replica
+	gateway       *lab.Nginx // nil: none
 	senders       []*sender
 	service       *lab.Relay
 	canary        *lab.Canary
@@ -78,12 +82,13 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 ) *scene {
 	t.Helper()
 	s := &scene{t: t, plane: plane, pki: pki, with: with, name: fmt.Sprintf("%s-%d", with.name, schedule.Seed)}
+	s.cas = []*testpki.CA{pki.CA}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	s.must(plane.Client.Create(t.Context(), namespace))
 	lab.AddRuntime(t, plane, s.name, s.domain())
 	env := s.newSource()
 	s.startOperators()
-	volume := pki.RuntimeVolume(s.name, s.domain())
+	volume := s.newSecret(true, "", func(ca *testpki.CA) (*testpki.Leaf, error) { return lab.RuntimeLeaf(ca, s.name, s.domain()) })
 	for replica := range schedule.Replicas {
 		if with.naive {
 			s.senders = append(s.senders, s.startNaive(volume))
@@ -143,9 +148,9 @@ func (s *scene) startService() {
 	s.t.Cleanup(s.service.Close)
 }
 
-func (s *scene) newConfiguration() client.Object {
+func (s *scene) newConfiguration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	return lab.Must(admission.WebhookConfiguration(s.name, admission.Endpoint{
-		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM,
+		URL: "https://" + s.service.Addr(), CABundle: testpki.Bundle(s.cas...),
 	}, []watch.Watch{{
 		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: s.name},
 		Manager:  manager,

@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// Kind is the kind of a fault.
-type Kind string
+// Kind is the kind of a fault: one of the laboratory, or one of these.
+type Kind = lab.Fault
 
 // The faults. A seed selects them by their order, so another order changes each schedule.
 const (
@@ -28,18 +30,8 @@ const (
 	AnswerLost Kind = "answer lost"
 	// BlackHole drops all bytes in both directions, without an error.
 	BlackHole Kind = "black hole"
-	// HalfOpen does so for ever with the connections that exist. New ones work.
-	HalfOpen Kind = "half-open"
 	// Slow delays and throttles.
 	Slow Kind = "slow"
-	// Hanging lets a control plane take requests that it never answers.
-	Hanging Kind = "hanging"
-	// Refused closes the port.
-	Refused Kind = "refused"
-	// Unavailable answers 503, sometimes with Retry-After.
-	Unavailable Kind = "503"
-	// TooMany answers 429 with Retry-After.
-	TooMany Kind = "429"
 
 	// WebhookRemoved removes the webhook configuration from the runtime, and puts it back.
 	WebhookRemoved Kind = "webhook removed"
@@ -50,10 +42,10 @@ const (
 	// lists wait for the end of the fault.
 	VersionExpired Kind = "version expired"
 
-	// BrokerKilled stands in for Unavailable with NATS: it kills the server as a crash would, or one of
+	// BrokerKilled stands in for [lab.Unavailable] with NATS: it kills the server as a crash would, or one of
 	// a cluster, and starts it again. The strength selects the one.
 	BrokerKilled Kind = "broker killed"
-	// OperatorCut stands in for TooMany with NATS: it cuts the operator off from the server.
+	// OperatorCut stands in for [lab.TooFast] with NATS: it cuts the operator off from the server.
 	OperatorCut Kind = "operator cut off"
 
 	// LeaderKilled kills the replica of the operator that leads, and waits for another leader.
@@ -116,7 +108,7 @@ func (s Schedule) Replace(kinds map[Kind]Kind) Schedule {
 // do not end it.
 func (s Schedule) outages() (n int) {
 	for _, f := range s.Faults {
-		none := slices.Contains([]Kind{Refused, Unavailable, TooMany, AgentKilled, WebhookRemoved}, f.Kind)
+		none := slices.Contains([]Kind{lab.Refusing, lab.Unavailable, lab.TooFast, AgentKilled, WebhookRemoved}, f.Kind)
 		if none && f.Duration >= time.Second {
 			n++
 		}
@@ -172,7 +164,9 @@ func NewSchedule(seed uint64, duration time.Duration) Schedule {
 }
 
 func paths() []Kind {
-	return []Kind{Cut, AnswerLost, BlackHole, HalfOpen, Slow, Hanging, Refused, Unavailable, TooMany}
+	return []Kind{
+		Cut, AnswerLost, BlackHole, lab.HalfOpen, Slow, lab.Hanging, lab.Refusing, lab.Unavailable, lab.TooFast,
+	}
 }
 
 func processes(replicas int) []Kind {
@@ -258,11 +252,7 @@ func TestTwentySeedsBringEveryFault(t *testing.T) {
 			bounded++
 		}
 	}
-	for _, kind := range []Kind{
-		AgentKilled, ReplicaLost, OperatorKilled, Cut, AnswerLost, BlackHole,
-		HalfOpen,
-		Slow, Hanging, Refused, Unavailable, TooMany, WebhookRemoved,
-	} {
+	for _, kind := range slices.Concat(paths(), processes(2), []Kind{WebhookRemoved}) {
 		if seen[kind] < 2 {
 			t.Errorf("%q comes %d times in 20 seeds, want 2 or more", kind, seen[kind])
 		}

@@ -100,7 +100,7 @@ func (w setup) faults() map[Kind]Kind {
 		kinds[WebhookRemoved] = VersionExpired
 	}
 	if w.transport == transportNATS {
-		kinds[Unavailable], kinds[TooMany] = BrokerKilled, OperatorCut
+		kinds[lab.Unavailable], kinds[lab.TooFast] = BrokerKilled, OperatorCut
 	}
 	return kinds
 }

@@ -276,9 +276,9 @@ func testAcknowledgementsElsewhere(t *testing.T, l *site) {
 	}
 	lab.NoError(t, conn.FlushTimeout(patience))
 	var late lab.Arrivals
-	lab.Run(t, "consumer", lab.Must(natsjetstream.NewConsumer(l.Operator(other), pinning(),
+	lab.Run(t, "consumer", lab.Must(natsjetstream.NewConsumer(l.Operator(other), lab.Pinning(),
 		map[core.Manager]core.Handler{other: taking(&late)}, natsjetstream.Options{Peer: lab.MappedPeer})).Start)
-	eventually(t, "the event of the victim arrives", func() bool { return len(late.Of("kept")) > 0 })
+	lab.Eventually(t, patience, "the event of the victim arrives", func() bool { return len(late.Of("kept")) > 0 })
 	if late.Total() != 1 {
 		t.Errorf("%d events arrived, want 1", late.Total())
 	}
@@ -303,7 +303,7 @@ func TestOpenConnectionOutlivesItsCertificate(t *testing.T) {
 		conn, _ = l.Dial(leaf, nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker)), nats.NoReconnect())
 	}
 	defer conn.Close()
-	eventually(t, "the certificate has expired", func() bool {
+	lab.Eventually(t, patience, "the certificate has expired", func() bool {
 		second, err := l.Dial(leaf)
 		if err == nil {
 			second.Close()

@@ -36,7 +36,7 @@ func TestCheck(t *testing.T) {
 					t.Errorf("%s: exit code %d, want %d and a match of %s:\n%s", name, got, code, line, out)
 				}
 			}
-			eventually(t, "a check of a sound set-up is good", func() bool {
+			lab.Eventually(t, patience, "a check of a sound set-up is good", func() bool {
 				_, code := lab.Check(t, sound)
 				return code == 0
 			})

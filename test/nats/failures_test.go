@@ -48,12 +48,12 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 func TestFrozenServerIsNotReady(t *testing.T) {
 	t.Parallel()
 	b := lab.StartBroker(t, lab.BrokerOptions{}, users()...)
-	c := lab.Must(natsjetstream.NewConsumer(b.Operator(manager, nats.PingInterval(time.Second)), pinning(),
+	c := lab.Must(natsjetstream.NewConsumer(b.Operator(manager, nats.PingInterval(time.Second)), lab.Pinning(),
 		map[core.Manager]core.Handler{manager: taking(new(lab.Arrivals))}, natsjetstream.Options{Peer: lab.MappedPeer}))
 	lab.Run(t, "consumer", c.Start)
-	eventually(t, "the consumer is ready", func() bool { return c.Ready() == nil })
+	lab.Eventually(t, patience, "the consumer is ready", func() bool { return c.Ready() == nil })
 	b.Nodes[0].Freeze()
-	eventually(t, "the consumer is not ready", func() bool { return errors.Is(c.Ready(), core.ErrNotReady) })
+	lab.Eventually(t, patience, "the consumer is not ready", func() bool { return errors.Is(c.Ready(), core.ErrNotReady) })
 	b.Nodes[0].Thaw()
-	eventually(t, "the consumer is ready again", func() bool { return c.Ready() == nil })
+	lab.Eventually(t, patience, "the consumer is ready again", func() bool { return c.Ready() == nil })
 }

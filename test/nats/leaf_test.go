@@ -64,7 +64,7 @@ func TestLeafNode(t *testing.T) {
 			}})
 			leaf := startLeaf(b, p, attacker)
 			f := leaf.Forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience / 4})
-			eventually(t, "the leaf node carries a batch", func() bool {
+			lab.Eventually(t, patience, "the leaf node carries a batch", func() bool {
 				return f.Forward(t.Context(), manager, batchOf(attacker, "object")) == nil
 			})
 			if arrivals.Count(of(attacker, "object")) == 0 {
@@ -74,7 +74,7 @@ func TestLeafNode(t *testing.T) {
 			if !errors.Is(err, core.ErrForbidden) {
 				t.Errorf("Forward with a foreign claim = %v, want the refusal of the operator", err)
 			}
-			eventually(t, "the confirmation of the refusal arrives", func() bool { return handedBack.Load() > 0 })
+			lab.Eventually(t, patience, "the confirmation of the refusal arrives", func() bool { return handedBack.Load() > 0 })
 			confirmsItsOwnOnly(t, b, leaf)
 			foreign := leaf.Forwarder(victim, natsjetstream.ForwarderOptions{})
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -101,7 +101,7 @@ func confirmsItsOwnOnly(t *testing.T, b, leaf *lab.Broker) {
 	lab.Must(op.ChanSubscribe(confirmation(attacker), confirmed))
 	conn := lab.Must(leaf.Dial(leaf.Certificate(attacker)))
 	defer conn.Close()
-	eventually(t, "a confirmation passes the leaf node", func() bool {
+	lab.Eventually(t, patience, "a confirmation passes the leaf node", func() bool {
 		lab.NoError(t, errors.Join(conn.Publish(confirmation(victim), nil), conn.Publish(confirmation(attacker), nil)))
 		select {
 		case msg := <-confirmed:

@@ -16,7 +16,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -37,20 +36,12 @@ func of(runtime core.RuntimeID, name string) lab.Arrival {
 	return lab.Arrival{Runtime: runtime, Manager: manager, Object: name}
 }
 
-// pinning is the verifier of production. The domains are those of a control plane.
-func pinning() core.Verifier {
-	return listener.SANPinning(listener.DomainsFunc(
-		func(_ context.Context, runtime core.RuntimeID, _ *core.WatchEvent) (string, error) {
-			return lab.RuntimeDomain(runtime), nil
-		}))
-}
-
 // consume runs a consumer until the test ends, or until the result is called.
 func consume(t testing.TB, conn *nats.Conn, arrivals *lab.Arrivals, opts natsjetstream.Options) (stop func()) {
 	t.Helper()
 	opts.Peer = lab.MappedPeer
 	handlers := map[core.Manager]core.Handler{manager: taking(arrivals)}
-	return lab.Run(t, "consumer", lab.Must(natsjetstream.NewConsumer(conn, pinning(), handlers, opts)).Start)
+	return lab.Run(t, "consumer", lab.Must(natsjetstream.NewConsumer(conn, lab.Pinning(), handlers, opts)).Start)
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -64,13 +55,8 @@ var answered = natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: pat
 // awaitMessages waits until the stream has n messages. A stream without a leader does not answer.
 func awaitMessages(t testing.TB, stream jetstream.Stream, n uint64) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the stream has %d messages", n), func() bool {
+	lab.Eventually(t, patience, fmt.Sprintf("the stream has %d messages", n), func() bool {
 		info, err := stream.Info(t.Context())
 		return err == nil && info.State.Msgs == n
 	})
-}
-
-func eventually(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	lab.Eventually(t, patience, what, done)
 }

@@ -36,7 +36,7 @@ func TestReleaseChangesTheStream(t *testing.T) {
 func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	t.Helper()
 	conn, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
-	eventually(t, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
+	lab.Eventually(t, patience, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
 	f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1})
 	const stored = 20
 	for n := range stored {
@@ -45,9 +45,9 @@ func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	changed := config
 	const less = 64 << 20
 	changed.Replicas, changed.MaxMsgsPerSubject, changed.MaxBytes = len(b.Nodes), 2*config.MaxMsgsPerSubject, less
-	eventually(t, "the stream is changed", func() bool { return ensure(t, conn, changed) == nil })
+	lab.Eventually(t, patience, "the stream is changed", func() bool { return ensure(t, conn, changed) == nil })
 	var info *jetstream.StreamInfo
-	eventually(t, "the stream has a leader", func() bool {
+	lab.Eventually(t, patience, "the stream has a leader", func() bool {
 		stream, err := lab.Must(jetstream.New(conn)).Stream(t.Context(), config.Name) // With a new state.
 		if err == nil {
 			info = stream.CachedInfo()
@@ -67,7 +67,7 @@ func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	}
 	var arrivals lab.Arrivals
 	consume(t, conn, &arrivals, natsjetstream.Options{})
-	eventually(t, "all stored events arrive", func() bool { return arrivals.Total() >= stored })
+	lab.Eventually(t, patience, "all stored events arrive", func() bool { return arrivals.Total() >= stored })
 }
 
 func ensure(t *testing.T, conn *nats.Conn, config jetstream.StreamConfig) error {
@@ -80,7 +80,7 @@ func ensure(t *testing.T, conn *nats.Conn, config jetstream.StreamConfig) error 
 // mustForward retries while a cluster elects leaders.
 func mustForward(t testing.TB, f core.Forwarder, batch core.Batch) {
 	t.Helper()
-	eventually(t, "the batch is stored", func() bool { return f.Forward(t.Context(), manager, batch) == nil })
+	lab.Eventually(t, patience, "the batch is stored", func() bool { return f.Forward(t.Context(), manager, batch) == nil })
 }
 
 // Replicated streams have an answer of their own for a heartbeat that finds another message. The
@@ -96,7 +96,7 @@ func TestHeartbeatsInACluster(t *testing.T) {
 			soon := nats.PingInterval(2 * time.Second)
 			conn, config := b.Operator(manager, soon), natsjetstream.StreamConfig(manager)
 			config.Replicas = len(b.Nodes)
-			eventually(t, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
+			lab.Eventually(t, patience, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
 			f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1}, soon)
 			for n := range 10 {
 				mustForward(t, f, core.Batch{Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: strconv.Itoa(n), Number: uint64(n + 1)}})
@@ -149,7 +149,7 @@ func TestReservedName(t *testing.T) {
 	}
 	streams := lab.Must(jetstream.New(conn))
 	body := lab.Must(contract.V3.Encode(ptr(batchOf("operator", "object")))).Body
-	eventually(t, "the message is stored", func() bool {
+	lab.Eventually(t, patience, "the message is stored", func() bool {
 		_, err := streams.Publish(t.Context(), natsjetstream.Subject(manager, "operator"), body)
 		return err == nil
 	})

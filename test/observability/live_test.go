@@ -63,11 +63,7 @@ func newScene(t *testing.T) *scene {
 		t.Fatal(err)
 	}
 	pki := lab.NewPKI(t)
-	lab.AddRuntime(t, s.plane, runtime, domain)
-	operator := lab.StartOperator(t, s.plane, pki.ServerMaterial(), manager, lab.OperatorOptions{
-		Addr:     lab.Address(lab.FreePort(t)),
-		Listener: listener.Options{Fleet: s.fleet, Hooks: measured.Hooks},
-	})
+	operator := lab.StartPlane(t, pki, lab.PlaneOptions{Listener: listener.Options{Fleet: s.fleet, Hooks: measured.Hooks}}, manager)
 	canary := lab.NewCanary(t, s.plane, "live")
 	maps.Copy(canary.Env, map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s"})
 	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), operator.Addr, lab.AgentOptions{Env: canary.Env})

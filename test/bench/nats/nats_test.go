@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -46,17 +45,9 @@ func batchOf(source core.RuntimeID, names ...string) core.Batch {
 	return contract.Claim(batch, source)
 }
 
-// pinning is the verifier of production. The domains are those of a control plane.
-func pinning() core.Verifier {
-	return listener.SANPinning(listener.DomainsFunc(
-		func(_ context.Context, runtime core.RuntimeID, _ *core.WatchEvent) (string, error) {
-			return lab.RuntimeDomain(runtime), nil
-		}))
-}
-
 func consume(t testing.TB, conn *nats.Conn, handler core.Handler) {
 	t.Helper()
-	consumer := lab.Must(natsjetstream.NewConsumer(conn, pinning(), map[core.Manager]core.Handler{manager: handler},
+	consumer := lab.Must(natsjetstream.NewConsumer(conn, lab.Pinning(), map[core.Manager]core.Handler{manager: handler},
 		natsjetstream.Options{Peer: lab.MappedPeer}))
 	lab.Run(t, "consumer", consumer.Start)
 }
@@ -160,7 +151,7 @@ func overNATS(
 
 func overHTTP(b testing.TB, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
 	b.Helper()
-	return kit.Listen(b, manager, op, pinning(), runtimes, false, "h2", kit.Plenty()), 0
+	return kit.Listen(b, manager, op, lab.Pinning(), runtimes, false, "h2", kit.Plenty()), 0
 }
 
 // broker is the use of resources of the server, none without one.

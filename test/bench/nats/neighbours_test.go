@@ -87,7 +87,7 @@ func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbou
 	const all = quietRuntimes + hostileRuntimes
 	if transport != "nats" {
 		protocol, gateway := strings.CutPrefix(transport, "gateway/")
-		over = kit.Listen(t, manager, &kit.Counter{}, pinning(), all, gateway, protocol, listener.Options{})
+		over = kit.Listen(t, manager, &kit.Counter{}, lab.Pinning(), all, gateway, protocol, listener.Options{})
 		connect(t, over)
 		return over, forwarding(over), 0
 	}

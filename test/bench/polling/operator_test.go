@@ -120,7 +120,7 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	socket := lab.Must(new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"))
 	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
-		listener.SANPinning(listener.DomainsFunc(domain)),
+		lab.Pinning(),
 		map[core.Manager]core.Handler{manager: o.source},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched, Hooks: listener.Hooks{
 			Answered: func(string, core.Manager, int, string, time.Duration) { o.requests.Add(1) },
@@ -131,10 +131,6 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 		}
 	}()
 	return socket.Addr().String(), nil
-}
-
-func domain(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
-	return lab.RuntimeDomain(id), nil
 }
 
 // requests returns the number of the runtime of a delivery.

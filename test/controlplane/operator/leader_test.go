@@ -55,7 +55,7 @@ func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: leaderUser}},
 	})
-	eventually(t, "the role is in force", func() bool {
+	rig.Eventually(t, patience, "the role is in force", func() bool {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: leaderUser, ResourceAttributes: &authorizationv1.ResourceAttributes{
 				Verb: "patch", Group: discoveryv1.GroupName, Resource: "endpointslices", Namespace: role.Namespace,
@@ -93,7 +93,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	config := l.configFor(t, leaderRole())
 	is := func(want string) {
 		t.Helper()
-		eventually(t, "the leader is "+want, func() bool { return l.leaderAddress(t) == want })
+		rig.Eventually(t, patience, "the leader is "+want, func() bool { return l.leaderAddress(t) == want })
 	}
 	is("")
 	first := leads(t, config, "192.0.2.1", "first")
@@ -114,7 +114,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 		t.Errorf("the slice is for Service %q with ports %v", name, slice.Ports)
 	}
 	rig.NoError(t, l.Client.Delete(t.Context(), &slice))
-	eventually(t, "the slice is there again", func() bool {
+	rig.Eventually(t, patience, "the slice is there again", func() bool {
 		uid := slice.UID
 		return l.Client.Get(t.Context(), key, &slice) == nil && slice.UID != uid
 	})
@@ -149,7 +149,7 @@ func (l *lab) testReplicas(t *testing.T) {
 	mgr := rig.Must(manager.New(l.Config, managerOptions()))
 	rig.NoError(t, setUpReplicas(mgr, "192.0.2.9", "my-operator-0"))
 	stop := rig.Run(t, "manager", mgr.Start)
-	eventually(t, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.9:8082" })
+	rig.Eventually(t, patience, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.9:8082" })
 	stop()
 }
 

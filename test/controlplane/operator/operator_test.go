@@ -101,16 +101,10 @@ func (o *operator) next(t *testing.T) string {
 	}
 }
 
-// eventually waits until condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	rig.Eventually(t, patience, what, condition)
-}
-
 // accepted sends an event of a runtime until it is accepted, and waits for its reconcile.
 func (o *operator) accepted(t *testing.T, from *runtime, want string) {
 	t.Helper()
-	eventually(t, "an event is accepted", func() bool { return from.send(o.addr) == nil })
+	rig.Eventually(t, patience, "an event is accepted", func() bool { return from.send(o.addr) == nil })
 	if got := o.next(t); got != want {
 		t.Errorf("reconciled %s, want %s", got, want)
 	}

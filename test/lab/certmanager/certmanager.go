@@ -97,13 +97,7 @@ func launch(binary, kubeconfig string, opts Options) (p *Process, err error) {
 }
 
 // Log returns the end of the controllers' log.
-func (p *Process) Log() string {
-	text, err := os.ReadFile(p.log)
-	if err != nil {
-		return err.Error()
-	}
-	return machine.Tail(string(text), 20)
-}
+func (p *Process) Log() string { return machine.TailOf(p.log, 20) }
 
 // Stop ends the controllers and waits for them: in good order, or else, after some seconds, for good.
 func (p *Process) Stop() { p.stop.Do(p.end) }

@@ -84,6 +84,15 @@ func Tail(text string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
+// TailOf returns the last lines of a file, or why there are none.
+func TailOf(path string, lines int) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return Tail(string(text), lines)
+}
+
 // Poll waits until a condition holds. It asks less often as time goes by: after 5 % of the time so far, between 20 and
 // 200 ms.
 func Poll(ctx context.Context, condition func() bool) error {

@@ -102,8 +102,8 @@ func (p *pod) run() {
 		switch {
 		case current == nil && complete && !time.Now().Before(next):
 			current = p.start()
-		case current != nil && current.ended():
-			p.node.logf("pod %s: its container has ended: %s", p.state.Name, current.cmd.ProcessState)
+		case current != nil && !current.Running():
+			p.node.logf("pod %s: its container has ended: %s", p.state.Name, current.State())
 			current, next, wait = nil, time.Now().Add(wait), min(2*wait, maxRestart)
 			p.set(func(s *Pod) { s.Ready, s.Pid, s.Restarts = false, 0, s.Restarts+1 })
 		case current != nil:
@@ -221,9 +221,9 @@ func (p *pod) port(name string) (uint16, error) {
 
 // process is one process of the container.
 type process struct {
+	*machine.Process
+
 	pod                 *pod
-	cmd                 *exec.Cmd
-	exited              chan struct{}
 	readiness, liveness check
 }
 
@@ -236,37 +236,27 @@ func (p *pod) start() *process {
 	defer log.Close() // The child has its own descriptor.
 	cmd := exec.Command(binary, p.args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", log, log
+	r := &process{
+		pod: p, readiness: newCheck(p.container().ReadinessProbe, false), liveness: newCheck(p.container().LivenessProbe, true),
+	}
+	follow := func() (err error) {
+		r.Process, err = machine.Follow(cmd)
+		return err
+	}
 	if p.net == nil {
 		cmd.Path, cmd.SysProcAttr = p.node.program(p.container().Image), machine.OwnGroup()
-		err = cmd.Start()
+		err = follow()
 	} else {
 		cmd.SysProcAttr = p.attributes()
 		// A process inherits the network of the thread that starts it.
-		err = p.net.inside(cmd.Start)
+		err = p.net.inside(follow)
 	}
 	if err != nil {
 		p.node.errorf("pod %s: %v", p.state.Name, err)
 		return nil
 	}
-	r := &process{
-		pod: p, cmd: cmd, exited: make(chan struct{}),
-		readiness: newCheck(p.container().ReadinessProbe, false), liveness: newCheck(p.container().LivenessProbe, true),
-	}
-	go func() {
-		defer close(r.exited)
-		_ = cmd.Wait() // ProcessState has the result.
-	}()
-	p.set(func(s *Pod) { s.Pid = cmd.Process.Pid })
+	p.set(func(s *Pod) { s.Pid = r.Pid() })
 	return r
-}
-
-func (r *process) ended() bool {
-	select {
-	case <-r.exited:
-		return true
-	default:
-		return false
-	}
 }
 
 // probe sets the readiness of the container, and kills it when its liveness probe fails.
@@ -276,7 +266,7 @@ func (r *process) probe() {
 	r.pod.set(func(s *Pod) { s.Ready = r.readiness.passes })
 	if !r.liveness.passes {
 		r.pod.node.logf("pod %s: killed by its liveness probe", r.pod.state.Name)
-		_ = r.cmd.Process.Kill() // It may have ended.
+		_ = r.Signal(syscall.SIGKILL) // It may have ended.
 	}
 }
 
@@ -287,16 +277,15 @@ func (r *process) stop(grace time.Duration) {
 	}
 	r.pod.set(func(s *Pod) { s.Ready = false })
 	if grace > 0 {
-		_ = r.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
+		_ = r.Signal(syscall.SIGTERM) // It may have ended.
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
-		case <-r.exited:
+		case <-r.Exited():
 		case <-timer.C:
 			r.pod.node.logf("pod %s: killed, as it did not end within %s", r.pod.state.Name, grace)
 		case <-r.pod.node.ended:
 		}
 	}
-	_ = r.cmd.Process.Kill() // It may have ended.
-	<-r.exited
+	r.Kill()
 }

@@ -48,7 +48,9 @@ type Settings struct {
 	// Kubeconfig and Record are files.
 	Kubeconfig, Record string
 	Keys               keys.Paths
-	Manager            string
+	// Poll is the time between two readings of the keys. Default: that of [keys.FilesOptions].
+	Poll    time.Duration
+	Manager string
 	// Listen is the address of the listener. With NATS, these are the URLs of servers, and there is
 	// no listener.
 	Listen, NATS string
@@ -147,7 +149,7 @@ func (o *operator) setUp(ctx context.Context) (err error) {
 	if o.fleet, err = fleet.New(fleet.Options{Logger: o.log}); err != nil {
 		return err
 	}
-	if o.files, err = keys.NewFiles(o.Keys, keys.FilesOptions{}); err != nil {
+	if o.files, err = keys.NewFiles(o.Keys, keys.FilesOptions{Poll: o.Poll}); err != nil {
 		return err
 	}
 	receive := o.listen
