@@ -91,6 +91,11 @@ func NewRuntimes(
 	if opts.Fleet == nil && len(opts.Managers) > 0 {
 		return nil, errNoFleet
 	}
+	for _, manager := range opts.Managers {
+		if _, err := core.ParseManager(string(manager)); err != nil {
+			return nil, fmt.Errorf("option Managers: %w", err)
+		}
+	}
 	opts.DomainAnnotation = cmp.Or(opts.DomainAnnotation, DomainAnnotation)
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kind)

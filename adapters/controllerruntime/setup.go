@@ -20,6 +20,9 @@ import (
 // notStarted is the time after which a source without a controller is reported, and again.
 const notStarted = 30 * time.Second
 
+// errTwoTLS prevents a listener with other certificates than the caller expects.
+var errTwoTLS = errors.New("MutualTLS and Options.Listener.TLS are both set: want one of them")
+
 // Senders decides how runtimes prove their identity. Make it with [MutualTLS] or [BehindGateway].
 type Senders struct {
 	peers listener.Peers
@@ -49,6 +52,9 @@ func SetUpListener[request comparable](
 	opts ComponentOptions,
 ) (*Source[request], error) {
 	if senders.tls != nil {
+		if opts.Listener.TLS != nil {
+			return nil, errTwoTLS
+		}
 		opts.Listener.TLS = senders.tls
 	}
 	logger := Logger(mgr.GetLogger())

@@ -129,12 +129,23 @@ func post(t *testing.T, sender *http.Client, url string) int {
 func TestSetUpListenerRefusesMissingParts(t *testing.T) {
 	none := func(context.Context, core.Delivery) ([]string, error) { return nil, nil }
 	gateway := controllerruntime.BehindGateway(listener.FromXFCC(listener.InsecureAnyProxy(), nil, listener.PeerOptions{}))
-	nothing := controllerruntime.MutualTLS(nil)
-	for component, senders := range map[string]controllerruntime.Senders{"m": {}, "": gateway, "n": nothing} {
-		_, err := controllerruntime.SetUpListener(newManager(t, &records{}), ":0", component, senders, listener.InsecureAllowAll(), none,
-			controllerruntime.ComponentOptions{})
-		if err == nil {
-			t.Errorf("component %q: no error without it or without senders", component)
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	serving := must(ca.Server("operator", testpki.Options{}))
+	own := controllerruntime.MutualTLS(must(keys.NewMaterial(ca.PEM, serving.CertPEM, serving.KeyPEM)))
+	for want, test := range map[string]struct {
+		component string
+		senders   controllerruntime.Senders
+		tls       *tls.Config
+	}{
+		"peers are nil":        {component: "m"},
+		"manager":              {senders: gateway},
+		"roots are nil":        {component: "n", senders: controllerruntime.MutualTLS(nil)},
+		"Options.Listener.TLS": {component: "o", senders: own, tls: &tls.Config{MinVersion: tls.VersionTLS13}},
+	} {
+		_, err := controllerruntime.SetUpListener(newManager(t, &records{}), ":0", test.component, test.senders,
+			listener.InsecureAllowAll(), none, controllerruntime.ComponentOptions{Listener: listener.Options{TLS: test.tls}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
 		}
 	}
 }
