@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 type (
@@ -320,6 +321,12 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 			}
 		})
 		<-time.After(time.Second)
+		// It was silent for a moment, and would be polled within ten hours.
+		const hours = 10 * time.Hour
+		watched := must(fleet.New(fleet.Options{PollFresh: hours, PollUnproved: hours, PollOtherwise: hours}))
+		source.Follow(watched, "my-operator")
+		beating(watched, "quiet", "my-operator", false)
+		beating(watched, "quiet", "my-operator", true)
 		handle(resyncOf("quiet"))
 		handle(resyncOf("quiet"))
 		group.Wait()

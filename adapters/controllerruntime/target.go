@@ -28,9 +28,9 @@ type target[request comparable] struct {
 	reads reads[request]
 
 	mu sync.Mutex
-	// raised has the requests of resyncs that get the priority of a change at the end of their
+	// raised has the requests of resyncs that get the priority of a change, with the end of their
 	// wait.
-	raised map[request]bool
+	raised map[request]time.Time
 	// listed has those of them that wait for one another.
 	listed []request
 }
@@ -39,7 +39,7 @@ func newTarget[request comparable](
 	done <-chan struct{}, queue workqueue.TypedRateLimitingInterface[request],
 ) *target[request] {
 	return &target[request]{
-		done: done, queue: queue, raised: make(map[request]bool),
+		done: done, queue: queue, raised: make(map[request]time.Time),
 		reads: reads[request]{scopes: make(map[scope[request]]map[types.UID]*awaited)},
 	}
 }
@@ -54,21 +54,26 @@ func (t *target[request]) addResync(r request, wait time.Duration) {
 		return
 	}
 	ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority), After: wait}, r)
+	end := time.Now().Add(wait + resyncWait)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.raised[r] {
-		t.raised[r] = true
-		time.AfterFunc(wait+resyncWait, func() { t.raise(r) })
+	if earlier, waits := t.raised[r]; !waits || end.Before(earlier) {
+		t.raised[r] = end
+		time.AfterFunc(wait+resyncWait, func() { t.raise(r, end) })
 	}
 }
 
-// raise adds a request again, unless nothing waits. A queue does not report whether a request is in
-// it. Under load a request that was reconciled is therefore reconciled once more.
-func (t *target[request]) raise(r request) {
+// raise adds a request again at the end of its wait, unless nothing waits. A queue does not report
+// whether a request is in it. Under load a request that was reconciled is therefore reconciled once
+// more.
+func (t *target[request]) raise(r request, end time.Time) {
 	t.mu.Lock()
-	delete(t.raised, r)
+	due := t.raised[r].Equal(end)
+	if due {
+		delete(t.raised, r)
+	}
 	t.mu.Unlock()
-	if !t.stopped() && t.queue.Len() > 0 {
+	if due && !t.stopped() && t.queue.Len() > 0 {
 		t.queue.Add(r)
 	}
 }
@@ -86,10 +91,10 @@ func (t *target[request]) addListed(requests []request) {
 	ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, requests...)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	idle := len(t.listed) == 0
+	idle, end := len(t.listed) == 0, time.Now().Add(resyncWait)
 	for _, r := range requests {
-		if !t.raised[r] {
-			t.raised[r] = true
+		if _, waits := t.raised[r]; !waits {
+			t.raised[r] = end
 			t.listed = append(t.listed, r)
 		}
 	}
@@ -108,7 +113,7 @@ func (t *target[request]) raiseListed() {
 		}
 		t.listed = nil
 		if len(t.raised) == 0 {
-			t.raised = make(map[request]bool) // A map never shrinks, and a list may be long.
+			t.raised = make(map[request]time.Time) // A map never shrinks, and a list may be long.
 		}
 		return
 	}
