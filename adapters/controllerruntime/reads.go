@@ -112,8 +112,9 @@ func (r *reads[request]) sweep(now time.Time) {
 // one has read the object after the write. Two of three events of a write are such resends.
 //
 // The first read of an object counts, by Get or List, in a reconcile that began after an event of
-// the object. A NotFound counts if Get has no options. It must come from the API server, not from a
-// cache. An event of contracts v1 and v2 is always reconciled, because it does not name its write.
+// the object. A NotFound counts if Get has no options, and an API server has written it. It must not
+// come from a cache. An event of contracts v1 and v2 is always reconciled, because it does not name
+// its write.
 func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) client.Client {
 	to := s.target.Load()
 	if to == nil {
@@ -149,7 +150,7 @@ func (r *reading[request]) Get(
 	switch {
 	case err == nil:
 		r.note(object)
-	case apierrors.IsNotFound(err) && len(opts) == 0:
+	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err) && len(opts) == 0:
 		r.noteGone(name, object)
 	}
 	return err // As it is.

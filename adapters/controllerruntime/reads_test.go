@@ -3,6 +3,7 @@ package controllerruntime_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -48,6 +49,11 @@ func (s *stored) List(_ context.Context, into client.ObjectList, _ ...client.Lis
 	}
 	return s.err
 }
+
+// pageNotFound is what client-go makes of a 404 that names no object: that of a proxy, or of an API
+// server that does not serve the version of a kind.
+var pageNotFound = apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: "g", Resource: "ks"},
+	"o", "404 page not found", 0, true)
 
 // operated is a source with one runtime, as an operator uses it.
 type operated struct {
@@ -110,6 +116,7 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 		"absent, but of another kind":      {base: 6, uid: "u", there: stored{kind: "Other"}, want: true},
 		"not read":                         {base: 6, there: stored{uid: "u", version: "7"}, want: true, reconcile: func(*operated) {}},
 		"an event that names no uid":       {uid: "-", base: 6, there: stored{version: "7"}, want: true},
+		"absent, says a proxy":             {base: 6, there: stored{uid: "u", version: "7", err: pageNotFound}, want: true},
 		"absent, perhaps in an old answer": {base: 6, uid: "u", want: true, reconcile: func(o *operated) { o.get(o.client(), &client.GetOptions{}) }},
 		"read by list": {base: 6, there: stored{uid: "u", version: "7"}, reconcile: func(o *operated) {
 			_ = o.client().List(o.t.Context(), new(metav1.PartialObjectMetadataList))
