@@ -143,7 +143,8 @@ func (c *Consumer) offer(ctx context.Context, runtime core.RuntimeID, refusal *n
 		return err
 	}
 	defer subscription.Unsubscribe() //nolint:errcheck // It fails when the connection is gone.
-	if err := c.conn.PublishMsg(refusal); err != nil {
+	// The server sends one confirmation. nats.go would report further ones on stderr.
+	if err := cmp.Or(subscription.AutoUnsubscribe(1), c.conn.PublishMsg(refusal)); err != nil {
 		return err
 	}
 	select {

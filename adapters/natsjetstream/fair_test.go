@@ -124,3 +124,29 @@ func TestOperatorStartsBeforeTheServer(t *testing.T) {
 	b.awaitStream(manager)
 	mustForward(t, b.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 }
+
+// A runtime that confirms each refusal many times makes the operator's connection report nothing.
+func TestRefusalsThatAreConfirmedManyTimes(t *testing.T) {
+	t.Parallel()
+	b, counted := newBroker(t), &fates{}
+	var reported atomic.Int32 // The default of nats.go is a line on stderr.
+	conn := b.connect(nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { reported.Add(1) }))
+	run(t, newConsumer(conn, forbid("hostile"), &coretest.Recorder{}, natsjetstream.Options{
+		Hooks: natsjetstream.Hooks{Concluded: counted.add},
+	}))
+	b.awaitStream(manager)
+	hostile := b.connect()
+	must(hostile.Subscribe("_INBOX.hostile.eager", func(refusal *nats.Msg) {
+		for range 100 {
+			_ = refusal.Respond(nil)
+		}
+	}))
+	const messages = 20
+	for n := range uint64(messages) {
+		publishFrom(t, must(jetstream.New(hostile)), "hostile", numbered(n+1, "a"), "_INBOX.hostile.eager")
+	}
+	eventually(t, "all messages are handed back", func() bool { return counted.of("handed_back forbidden") == messages })
+	if n := reported.Load(); n > 0 {
+		t.Errorf("%d errors are reported for %d refusals, want none", n, messages)
+	}
+}
