@@ -139,7 +139,7 @@ func TestSetUpListenerRefusesMissingParts(t *testing.T) {
 	}{
 		"peers are nil":        {component: "m"},
 		"manager":              {senders: gateway},
-		"roots are nil":        {component: "n", senders: controllerruntime.MutualTLS(nil)},
+		"CA bundle is nil":     {component: "n", senders: controllerruntime.MutualTLS(nil)},
 		"Options.Listener.TLS": {component: "o", senders: own, tls: &tls.Config{MinVersion: tls.VersionTLS13}},
 	} {
 		_, err := controllerruntime.SetUpListener(newManager(t, &records{}), ":0", test.component, test.senders,
