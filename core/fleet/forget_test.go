@@ -61,19 +61,3 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 		})
 	}
 }
-
-// A forgotten manager that is named again is known again, and gets a resync.
-func TestAForgottenManagerMayComeBack(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.observe(beat("e", 7, 0))
-		time.Sleep(time.Hour)
-		if !r.fleet.ForgetManager(prod, kyma) {
-			t.Error("not forgotten")
-		}
-		settle()
-		r.observe(beat("e", 8, 0))
-		settle()
-		r.wantState(fleet.Fresh, "")
-		r.wantCauses("new_epoch", "new_epoch", "new_epoch") // The first one was sent once more.
-	})
-}
