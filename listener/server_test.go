@@ -169,17 +169,15 @@ func TestLife(t *testing.T) {
 	if l.Ready() == nil || l.Addr() != nil || l.NeedLeaderElection() {
 		t.Errorf("before: ready %v, address %v, needs leader election %v", l.Ready(), l.Addr(), l.NeedLeaderElection())
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- l.Start(ctx) }()
+	run := serving(t, l)
 	client := newClient(t, nil, false)
 	eventually(t, func() bool { return l.Ready() == nil })
 	response, _ := mustSend(t, client, "http://"+l.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d, want 200", response.StatusCode)
 	}
-	stop()
-	if err := <-done; err != nil {
+	run.stop()
+	if err := run.stopped(); err != nil {
 		t.Errorf("Start returned %v, want nil", err)
 	}
 	if err := l.Ready(); !errors.Is(err, core.ErrNotReady) {
@@ -256,20 +254,17 @@ func TestWhoseConnectionEnds(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, HTTP/%d", test.name, 1+btoi(http2)), func(t *testing.T) {
 				t.Parallel()
 				counted := &countingListener{Listener: listen(t)}
-				l := newListener(t, test.peers, listener.InsecureAllowAll(), test.handler,
+				run := start(t, test.peers, listener.InsecureAllowAll(), test.handler,
 					listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.RequestClientCert, ca)})
-				ctx, stop := context.WithCancel(t.Context())
-				done := make(chan error, 1)
-				go func() { done <- l.Start(ctx) }()
 				client := newClient(t, ca, http2)
 				for range 3 {
-					response, _ := mustSend(t, client, "https://"+counted.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
+					response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
 					if response.StatusCode != test.status {
 						t.Errorf("answer %d, want %d", response.StatusCode, test.status)
 					}
 				}
-				stop()
-				if err := <-done; err != nil {
+				run.stop()
+				if err := run.stopped(); err != nil {
 					t.Error(err)
 				}
 				// A client of HTTP/2 may send on a connection that is ending, and repeats that on another.

@@ -44,24 +44,6 @@ type deployed struct {
 	} `json:"watchedGvk"`
 }
 
-func TestDeployedConsumersReadWhatWeSend(t *testing.T) {
-	t.Parallel()
-	for _, version := range []contract.Version{contract.V1, contract.V2} {
-		body := encode(t, version, core.NewBatch(sample()))
-		var got deployed
-		if err := json.Unmarshal(body, &got); err != nil {
-			t.Fatal(err)
-		}
-		want := toDeployed(sample())
-		if !version.NeedsOwner() {
-			want.Owner = types.NamespacedName{}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", version, diff)
-		}
-	}
-}
-
 func toDeployed(e core.WatchEvent) deployed {
 	d := deployed{Owner: e.Owner, Watched: e.Watched}
 	kind := &d.WatchedGvk
