@@ -1,7 +1,6 @@
 package httpmtls_test
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -81,51 +80,13 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 		if r.Context().Err() != nil {
 			panic(http.ErrAbortHandler)
 		}
-		if partial, ok := errors.AsType[core.EventErrors](err); ok {
-			refuseSome(w, partial)
-			return
+		answer := version.AnswerTo(err)
+		if answer.RetryAfter > 0 && answer.Failed == nil {
+			w.Header().Set("Retry-After", strconv.FormatInt(contract.Seconds(answer.RetryAfter), 10))
 		}
-		if err == nil {
-			w.WriteHeader(version.Status())
-			return
-		}
-		if after := core.RetryAfter(err); after > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())))
-		}
-		answer := contract.Answer{Refusal: contract.Refusal{Status: statusFor(err), Reason: core.Reason(err)}}
 		w.WriteHeader(answer.Status)
-		_, _ = w.Write(must(answer.Body()))
-	}
-}
-
-// refuseSome answers a batch with refused events.
-func refuseSome(w http.ResponseWriter, partial core.EventErrors) {
-	failures := make(map[int]contract.Refusal, len(partial))
-	for index, err := range partial {
-		failures[index] = contract.Refusal{
-			Status: statusFor(err), Reason: core.Reason(err),
-			RetryAfter: core.RetryAfter(err),
+		if err != nil {
+			_, _ = w.Write(must(answer.Body()))
 		}
-	}
-	answer := contract.Answer{Failed: failures}
-	answer.Status, answer.Reason = http.StatusUnprocessableEntity, "partial"
-	w.WriteHeader(answer.Status)
-	_, _ = w.Write(must(answer.Body()))
-}
-
-func statusFor(err error) int {
-	switch {
-	case err == nil:
-		return http.StatusOK
-	case core.IsPermanent(err):
-		return http.StatusBadRequest
-	case errors.Is(err, core.ErrUnauthenticated):
-		return http.StatusUnauthorized
-	case errors.Is(err, core.ErrForbidden):
-		return http.StatusForbidden
-	case errors.Is(err, core.ErrUnknownManager):
-		return http.StatusNotFound
-	default:
-		return http.StatusServiceUnavailable
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -222,3 +223,5 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 	panic("unreachable")
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
