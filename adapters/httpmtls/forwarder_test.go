@@ -420,14 +420,14 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 
 func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 	t.Parallel()
-	keys := newPKI(t)
+	ends := newPKI(t)
 	for identity, want := range map[core.RuntimeID]core.RuntimeID{"": "skr-1", "spiffe://a/b": "spiffe://a/b"} {
 		arrived := make(chan core.Batch, 1)
-		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			arrived <- must(contract.V3.Decode(must(io.ReadAll(r.Body))))
 			w.WriteHeader(http.StatusAccepted)
 		})
-		forwarder := must(httpmtls.NewForwarder(keys.client, end.address(), contract.V3, httpmtls.Options{Identity: identity}))
+		forwarder := must(httpmtls.NewForwarder(ends.client, end.address(), contract.V3, httpmtls.Options{Identity: identity}))
 		t.Cleanup(func() { _ = forwarder.Close() })
 		sent := core.NewBatch(event("a"), event("b"), event("c"))
 		if err := forwarder.Forward(t.Context(), manager, sent); err != nil {
