@@ -21,30 +21,20 @@ func TestForwarderConformance(t *testing.T) {
 				t.Helper()
 				coretest.TestForwarder(t, func(t *testing.T, far *coretest.Recorder) coretest.ForwarderHarness {
 					t.Helper()
-					return conformanceHarness(t, version, protocol, far)
+					keys := newPKI(t)
+					end := newFarEnd(t, keys.server, contractHandler(version, far))
+					// The suite expects the Retry-After of the far end only.
+					forwarder := must(httpmtls.NewForwarder(keys.client, end.address(), version,
+						httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1}))
+					t.Cleanup(func() { _ = forwarder.Close() })
+					return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
+						_ = end.Listener.Close()
+						end.CloseClientConnections()
+					}}
 				}, conformanceOptions(version))
 			})
 		})
 	}
-}
-
-func conformanceHarness(
-	t *testing.T, version contract.Version, protocol string, far *coretest.Recorder,
-) coretest.ForwarderHarness {
-	t.Helper()
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, contractHandler(version, far))
-	// The suite expects the Retry-After of the far end only.
-	forwarder, err := httpmtls.NewForwarder(keys.client, end.address(), version,
-		httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = forwarder.Close() })
-	return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
-		_ = end.Listener.Close()
-		end.CloseClientConnections()
-	}}
 }
 
 func conformanceOptions(version contract.Version) coretest.ForwarderOptions {

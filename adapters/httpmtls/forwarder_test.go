@@ -69,7 +69,9 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 		limit := map[string]int{
 			http2: 1, http1: 2 * 8,
 		}[protocol]
-		if n := end.mostOpen(); n > limit {
+		end.mu.Lock()
+		defer end.mu.Unlock()
+		if n := end.most; n > limit {
 			t.Errorf("%d connections at once, want at most %d", n, limit)
 		}
 	})

@@ -115,13 +115,6 @@ func (e *farEnd) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// mostOpen returns the largest number of connections that were open at once.
-func (e *farEnd) mostOpen() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.most
-}
-
 // awaitOpen fails t if the number of open connections is not reached soon.
 func (e *farEnd) awaitOpen(t *testing.T, want int) {
 	t.Helper()

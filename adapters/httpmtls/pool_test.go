@@ -20,11 +20,11 @@ func TestDisconnected(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		keys := newPKI(t)
-		end, ended := newFarEnd(t, keys.server, accept), make(chan string, 10)
+		ends := newPKI(t)
+		end, ended := newFarEnd(t, ends.server, accept), make(chan string, 10)
 		opts := unhurried(protocol)
 		opts.Hooks.Disconnected = func() { ended <- protocol }
-		forwarder := newForwarder(t, keys.client, end.address(), opts)
+		forwarder := newForwarder(t, ends.client, end.address(), opts)
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Fatal(err)
 		}
@@ -44,10 +44,10 @@ func TestDisconnected(t *testing.T) {
 // A metric of connections has the same results as the error of the request that needed one.
 func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 	t.Parallel()
-	keys := newPKI(t)
+	ends := newPKI(t)
 	for address, want := range map[string]string{
 		"127.0.0.1:1": "dial",
-		newFarEnd(t, keys.server, accept).address(): "",
+		newFarEnd(t, ends.server, accept).address(): "",
 	} {
 		reasons := make(chan string, 10)
 		connected := func(err error) {
@@ -57,7 +57,7 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 			}
 			reasons <- core.Reason(err)
 		}
-		forwarder := newForwarder(t, keys.client, address, httpmtls.Options{
+		forwarder := newForwarder(t, ends.client, address, httpmtls.Options{
 			Retries: -1, Hooks: httpmtls.Hooks{Connected: connected},
 		})
 		_ = forward(t, forwarder, event("object"))
