@@ -170,19 +170,13 @@ func installations() fleet.Installations {
 	}
 }
 
-func installationRegistry(t *testing.T) *prom.Registry {
-	t.Helper()
-	reg := prom.NewPedanticRegistry()
-	if err := prometheus.RegisterInstallations(reg, installations,
-		prometheus.Options{PerRuntime: 1}); err != nil {
-		t.Fatal(err)
-	}
-	return reg
-}
-
 func TestInstallations(t *testing.T) {
 	t.Parallel()
-	text := scrape(t, installationRegistry(t))
+	reg := prom.NewPedanticRegistry()
+	if err := prometheus.RegisterInstallations(reg, installations, prometheus.Options{PerRuntime: 1}); err != nil {
+		t.Fatal(err)
+	}
+	text := scrape(t, reg)
 	want := []string{
 		`ca_phase{phase="Confirming"} 1`,
 		`ca_waiting_runtimes 2`,
