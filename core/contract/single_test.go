@@ -183,16 +183,6 @@ func TestSingleRequestsCarryOneEvent(t *testing.T) {
 	checkDecoded(t, "the event", contract.V1, string(request.Body), sample())
 }
 
-func TestSingleContractsCarryNoHeartbeat(t *testing.T) {
-	t.Parallel()
-	for _, version := range []contract.Version{contract.V1, contract.V2} {
-		request, err := version.Encode(&core.Batch{Heartbeat: &core.Heartbeat{ID: "h"}})
-		if err != nil || request.Body != nil || len(request.Failed) > 0 {
-			t.Errorf("%s: Encode of a heartbeat = %+v, %v, want neither body nor failure", version, request, err)
-		}
-	}
-}
-
 func TestTheLongestEventFits(t *testing.T) {
 	t.Parallel()
 	longest := strings.Repeat("<", 253) // encoding/json writes six bytes for each.
