@@ -2,7 +2,7 @@ package xfcc_test
 
 import (
 	"errors"
-	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,7 +110,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a quote left open by a client", []string{`Subject=",Hash=1;Cert="evil";Subject="CN=a"`}, xfcc.ErrMalformed},
 		{"too many elements", []string{strings.Repeat("By=,", xfcc.MaxElements) + "By="}, xfcc.ErrMalformed},
 		{"one byte too many", []string{"Subject=" + strings.Repeat("x", xfcc.MaxSize-len("Subject=")+1)}, xfcc.ErrTooLarge},
-		{"too many bytes over several lines", slicesOf("By="+strings.Repeat("x", 8<<10), 5), xfcc.ErrTooLarge},
+		{"too many bytes over several lines", slices.Repeat([]string{"By=" + strings.Repeat("x", 8<<10)}, 5), xfcc.ErrTooLarge},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -120,30 +120,6 @@ func TestParseRefuses(t *testing.T) {
 			}
 		})
 	}
-}
-
-func slicesOf(line string, count int) []string {
-	lines := make([]string, count)
-	for i := range lines {
-		lines[i] = line
-	}
-	return lines
-}
-
-func ExampleParse() {
-	elements, err := xfcc.Parse([]string{
-		`By=spiffe://cluster/outer;Subject="CN=somebody, \"Cert=\" and all",By=spiffe://cluster/gateway;DNS=runtime.example`,
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, element := range elements {
-		fmt.Printf("%q %q %q\n", element.By, element.Subject, element.DNS)
-	}
-	// Output:
-	// ["spiffe://cluster/outer"] "CN=somebody, \"Cert=\" and all" []
-	// ["spiffe://cluster/gateway"] "" ["runtime.example"]
 }
 
 // FuzzParse looks for a header that takes the parser out of its bounds, or that changes the element
