@@ -69,21 +69,6 @@ func TestClassification(t *testing.T) {
 	}
 }
 
-func TestSentinelsAreDistinct(t *testing.T) {
-	t.Parallel()
-	all := []error{
-		core.ErrInvalidManager, core.ErrInvalidObject, core.ErrInvalidOwner, core.ErrUnauthenticated,
-		core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrNotSent,
-	}
-	for i, a := range all {
-		for j, b := range all {
-			if errors.Is(fmt.Errorf("wrapped: %w", a), b) != (i == j) {
-				t.Errorf("%v is %v: %v", a, b, i != j)
-			}
-		}
-	}
-}
-
 func TestEventErrors(t *testing.T) {
 	t.Parallel()
 	var err error = core.EventErrors{7: errors.New("seven"), 3: core.ErrForbidden}

@@ -125,10 +125,14 @@ func TestNewObject(t *testing.T) {
 		t.Errorf("from a map (-from bytes +from map):\n%s", diff)
 	}
 	checkText(t, "label app", o.Label, "app", "web", true)
+	wide := make(map[string]any)
+	for i := range 257 {
+		wide[fmt.Sprint("m", i)] = i
+	}
 	for name, content := range map[string]map[string]any{
 		"not JSON":      {"spec": func() {}},
 		"not an object": {"metadata": 7},
-		"too many":      wideContent(257),
+		"too many":      wide,
 	} {
 		if o, err := core.NewObject(content); !errors.Is(err, core.ErrInvalidObject) || o != nil {
 			t.Errorf("%s: NewObject = %v, %v, want ErrInvalidObject", name, o, err)
@@ -137,14 +141,6 @@ func TestNewObject(t *testing.T) {
 	if o, err := core.NewObject(nil); err != nil || o != nil {
 		t.Errorf("NewObject(nil) = %v, %v, want no object", o, err)
 	}
-}
-
-func wideContent(members int) map[string]any {
-	content := make(map[string]any, members)
-	for i := range members {
-		content[fmt.Sprint("m", i)] = i
-	}
-	return content
 }
 
 func TestMembersAreBounded(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -29,7 +28,7 @@ func TestListenersShareAFleet(t *testing.T) {
 			resynced <- d.Manager
 			return nil
 		})
-		untilTheEnd(t, newListenerFor(t, name, handler, listener.Options{Fleet: watched}))
+		serving(t, newListenerFor(t, name, handler, listener.Options{Fleet: watched}))
 	}
 	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
@@ -98,21 +97,3 @@ func TestNotLeadingBehindAGateway(t *testing.T) {
 type followerHandler struct{ core.HandlerFunc }
 
 func (followerHandler) Ready() error { return core.ErrNotReady }
-
-// Each refused event has the status, the reason and the wait of its failure.
-func TestRefusedEventsAreNamed(t *testing.T) {
-	t.Parallel()
-	handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return waitError(1 << 62) })
-	verify := core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
-		if event.Watched.Name == "1" {
-			return listener.Forbidden(reasons.OwnerMissing, "inside")
-		}
-		return nil
-	})
-	l := newListener(t, listener.PeersFunc(named), verify, handler, listener.Options{})
-	w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 2)))
-	wantPartial(t, w, 2, map[int]contract.Refusal{
-		0: {Status: http.StatusForbidden, Reason: reasons.OwnerMissing},
-		1: {Status: http.StatusServiceUnavailable, Reason: "other", RetryAfter: 5 * time.Minute},
-	})
-}

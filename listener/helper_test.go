@@ -7,14 +7,19 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -112,18 +117,26 @@ type running struct {
 	done chan error
 }
 
-// start serves on a free port until the test ends.
+// start serves on a free port, or with the listener of the options, until the test ends.
 func start(
 	tb testing.TB, peers listener.Peers, verifier core.Verifier, handler core.Handler, opts listener.Options,
 ) *running {
 	tb.Helper()
-	bound := listen(tb)
-	opts.Listener = bound
-	run := &running{Listener: newListener(tb, peers, verifier, handler, opts), url: "http://", done: make(chan error, 1)}
-	if opts.TLS != nil {
-		run.url = "https://"
+	if opts.Listener == nil {
+		opts.Listener = listen(tb)
 	}
-	run.url += bound.Addr().String()
+	run := serving(tb, newListener(tb, peers, verifier, handler, opts))
+	run.url = "http://" + opts.Listener.Addr().String()
+	if opts.TLS != nil {
+		run.url = "https://" + opts.Listener.Addr().String()
+	}
+	return run
+}
+
+// serving runs a listener until the test ends.
+func serving(tb testing.TB, l *listener.Listener) *running {
+	tb.Helper()
+	run := &running{Listener: l, done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	run.stop = cancel
 	go func() { run.done <- run.Start(ctx) }()
@@ -141,20 +154,6 @@ func (r *running) stopped() error {
 	err := <-r.done
 	close(r.done)
 	return err
-}
-
-// untilTheEnd runs a listener until the test ends.
-func untilTheEnd(tb testing.TB, l *listener.Listener) {
-	tb.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- l.Start(ctx) }()
-	tb.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			tb.Errorf("Start returned %v", err)
-		}
-	})
 }
 
 func listen(tb testing.TB) net.Listener {
@@ -242,3 +241,44 @@ func eventually(tb testing.TB, met func() bool) {
 }
 
 func (r *running) address() string { return r.url[strings.LastIndexByte(r.url, '/')+1:] }
+
+const runtimeA, runtimeB = core.RuntimeID("runtime-a"), core.RuntimeID("runtime-b")
+
+// encode returns the body of a request with a batch.
+func encode(tb testing.TB, batch core.Batch) []byte {
+	tb.Helper()
+	request, err := contract.V3.Encode(&batch)
+	if err != nil || request.Failed != nil {
+		tb.Fatal(err, request.Failed)
+	}
+	return request.Body
+}
+
+// change is a batch with one event. Its object is named by the sequence.
+func change(runtime core.RuntimeID, sequence uint64) core.Batch {
+	name := strconv.FormatUint(sequence, 10)
+	event := core.WatchEvent{
+		Watched:    types.NamespacedName{Namespace: "kyma-system", Name: name},
+		WatchedGVK: schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"},
+	}
+	return core.Batch{
+		Source: runtime, Epoch: "e", Events: []core.Numbered{{WatchEvent: event, ID: name, Sequence: sequence}},
+	}
+}
+
+func changes(runtime core.RuntimeID, count int) core.Batch {
+	batch := core.Batch{Source: runtime, Epoch: "e"}
+	for i := range count {
+		batch.Events = append(batch.Events, change(runtime, uint64(i+1)).Events...)
+	}
+	return batch
+}
+
+func newFleet(tb testing.TB, opts fleet.Options) *fleet.Fleet {
+	tb.Helper()
+	f, err := fleet.New(opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return f
+}

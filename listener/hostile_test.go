@@ -28,17 +28,6 @@ func largest(source core.RuntimeID, epoch int) core.Batch {
 	return core.Batch{Source: source, Epoch: long(epoch), Heartbeat: beat}
 }
 
-// withQuery adds a query that fills the header. The path shares the memory of the request line.
-func withQuery(t *testing.T, r *http.Request) *http.Request {
-	t.Helper()
-	parsed, err := url.ParseRequestURI(r.URL.Path + "?" + strings.Repeat("q", 60<<10))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.URL = parsed
-	return r
-}
-
 // A hostile runtime takes at most 64 KiB for each manager. The test does not run beside others, as
 // it measures the memory of the process.
 func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
@@ -49,7 +38,10 @@ func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
 	for n := range hostile {
 		id := core.RuntimeID(fmt.Sprintf("hostile-%d", n))
 		for epoch := range epochs {
-			if w := serve(l, withQuery(t, batchFrom(t, id, largest(id, epoch)))); w.Code != http.StatusAccepted {
+			// A query fills the header. The path shares the memory of the request line.
+			r := batchFrom(t, id, largest(id, epoch))
+			r.URL = must(url.ParseRequestURI(r.URL.Path + "?" + strings.Repeat("q", 60<<10)))(t)
+			if w := serve(l, r); w.Code != http.StatusAccepted {
 				t.Fatalf("heartbeat is answered %d %s", w.Code, w.Body)
 			}
 		}

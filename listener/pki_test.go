@@ -88,10 +88,6 @@ func expired(c *x509.Certificate) {
 	c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 }
 
-func notYetValid(c *x509.Certificate) {
-	c.NotBefore, c.NotAfter = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
-}
-
 func serverOnly(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }
 
 func dnsNames(names ...string) func(*x509.Certificate) {

@@ -11,8 +11,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -173,17 +175,15 @@ func TestLife(t *testing.T) {
 	if l.Ready() == nil || l.Addr() != nil || l.NeedLeaderElection() {
 		t.Errorf("before: ready %v, address %v, needs leader election %v", l.Ready(), l.Addr(), l.NeedLeaderElection())
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- l.Start(ctx) }()
+	run := serving(t, l)
 	client := newClient(t, nil, false)
 	eventually(t, func() bool { return l.Ready() == nil })
 	response, _ := mustSend(t, client, "http://"+l.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d, want 200", response.StatusCode)
 	}
-	stop()
-	if err := <-done; err != nil {
+	run.stop()
+	if err := run.stopped(); err != nil {
 		t.Errorf("Start returned %v, want nil", err)
 	}
 	if err := l.Ready(); !errors.Is(err, core.ErrNotReady) {
@@ -260,24 +260,21 @@ func TestWhoseConnectionEnds(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, HTTP/%d", test.name, 1+btoi(http2)), func(t *testing.T) {
 				t.Parallel()
 				counted := &countingListener{Listener: listen(t)}
-				l := newListener(t, test.peers, listener.InsecureAllowAll(), test.handler,
+				run := start(t, test.peers, listener.InsecureAllowAll(), test.handler,
 					listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.RequestClientCert, ca)})
-				ctx, stop := context.WithCancel(t.Context())
-				done := make(chan error, 1)
-				go func() { done <- l.Start(ctx) }()
 				client := newClient(t, ca, http2)
 				for range 3 {
-					response, _ := mustSend(t, client, "https://"+counted.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
+					response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
 					if response.StatusCode != test.status {
 						t.Errorf("answer %d, want %d", response.StatusCode, test.status)
 					}
 				}
-				stop()
-				if err := <-done; err != nil {
+				run.stop()
+				if err := run.stopped(); err != nil {
 					t.Error(err)
 				}
 				// A client of HTTP/2 may send on a connection that is ending, and repeats that on another.
-				have := counted.read()
+				have := counted.count.Load()
 				// A client on a busy machine may leave a connection that is kept.
 				if test.ends != (have >= 3) {
 					t.Errorf("%d connections for 3 requests, which should end them: %t", have, test.ends)
@@ -290,24 +287,15 @@ func TestWhoseConnectionEnds(t *testing.T) {
 type countingListener struct {
 	net.Listener
 
-	mu    sync.Mutex
-	count int
+	count atomic.Int64
 }
 
 func (l *countingListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err == nil {
-		l.mu.Lock()
-		l.count++
-		l.mu.Unlock()
+		l.count.Add(1)
 	}
 	return conn, err
-}
-
-func (l *countingListener) read() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.count
 }
 
 // Without TLS, a gateway may speak HTTP/2 with prior knowledge.
@@ -378,4 +366,31 @@ func TestSlowAndEndless(t *testing.T) {
 			}
 		})
 	}
+}
+
+// MaxHandshakes compute at once, here more than by default. Package httpserver has the order in which others follow.
+func TestMaxHandshakes(t *testing.T) {
+	t.Parallel()
+	slots := runtime.GOMAXPROCS(0) + 1
+	ca := newAuthority(t, "ca")
+	config := serverConfig(t, ca, tls.RequireAndVerifyClientCert, ca)
+	var inside, clients sync.WaitGroup
+	inside.Add(slots)
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		inside.Done()
+		inside.Wait()
+		return nil, nil
+	}
+	run := start(t, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
+		listener.Options{TLS: config, MaxHandshakes: slots})
+	for range slots {
+		conn := must(net.Dial("tcp", run.address()))(t)
+		clients.Go(func() {
+			defer conn.Close()
+			client := tls.Client(conn, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"})
+			_ = client.HandshakeContext(t.Context()) // Without a certificate it fails, or later.
+		})
+	}
+	inside.Wait()
+	clients.Wait()
 }

@@ -3,13 +3,13 @@ package listener_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -153,7 +153,7 @@ func TestVerdictsOfOneRequest(t *testing.T) {
 	domains := listener.DomainsFunc(func(_ context.Context, _ core.RuntimeID, event *core.WatchEvent) (string, error) {
 		asked = append(asked, event.Owner.Name)
 		if event.Owner.Name == "foreign" {
-			return "", listener.Forbidden("owner_mismatch", "not yours")
+			return "", listener.Forbidden(reasons.OwnerMissing, "not yours")
 		}
 		return "a.example.com", nil
 	})
@@ -172,9 +172,12 @@ func TestVerdictsOfOneRequest(t *testing.T) {
 		request := post(contract.V3.Path(manager), string(body))
 		request.Header.Set("Content-Type", contract.V3.ContentType())
 		answer := serve(l, request)
-		refused := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), 9).Failed
-		if got, want := slices.Sorted(maps.Keys(refused)), []int{4, 7, 8}; !slices.Equal(got, want) {
-			t.Errorf("%s: events %v are refused, want %v: %d %s", name, got, want, answer.Code, answer.Body)
+		refused := contract.Refusal{Status: http.StatusForbidden, Reason: reasons.OwnerMissing}
+		want := contract.Answer{Failed: map[int]contract.Refusal{4: refused, 7: refused, 8: refused}}
+		want.Status, want.Reason = http.StatusUnprocessableEntity, reasons.Partial
+		have := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), 9)
+		if diff := cmp.Diff(want, have); diff != "" || answer.Header().Get("Retry-After") != "" {
+			t.Errorf("%s: headers %v, answer (-want +have):\n%s", name, answer.Header(), diff)
 		}
 		if want := []string{"", "own", "foreign", "own", "foreign"}; !slices.Equal(asked, want) {
 			t.Errorf("%s: the domains of the owners %q were asked for, want %q", name, asked, want)

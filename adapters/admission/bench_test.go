@@ -133,27 +133,29 @@ func floorHandler(w http.ResponseWriter, r *http.Request) {
 // client and server on one machine. The goal is at least 1.0 of bare, and 0.9 of the floor.
 func BenchmarkReviewsTLS(b *testing.B) {
 	ours := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
+	const writers = 16
 	for _, protocol := range []string{"HTTP1.1", "HTTP2"} {
 		for _, size := range sizes[:2] {
 			review := benchReview(b, size.size, true)
 			b.Run(protocol+"/"+size.name+"/bare", func(b *testing.B) {
-				benchmarkTLS(b, protocol == "HTTP2", http.HandlerFunc(bareHandler), review)
+				benchmarkTLS(b, protocol == "HTTP2", writers, http.HandlerFunc(bareHandler), review)
 			})
 			b.Run(protocol+"/"+size.name+"/floor", func(b *testing.B) {
-				benchmarkTLS(b, protocol == "HTTP2", http.HandlerFunc(floorHandler), review)
+				benchmarkTLS(b, protocol == "HTTP2", writers, http.HandlerFunc(floorHandler), review)
 			})
 			b.Run(protocol+"/"+size.name+"/ours", func(b *testing.B) {
-				benchmarkTLS(b, protocol == "HTTP2", ours, review)
+				benchmarkTLS(b, protocol == "HTTP2", writers, ours, review)
 			})
 		}
 	}
 }
 
-const writers = 16
-
-func benchmarkTLS(b *testing.B, http2 bool, h http.Handler, review []byte) {
+func benchmarkTLS(b *testing.B, http2 bool, writers int, h http.Handler, review []byte) {
 	b.Helper()
-	server := startTLS(b, http2, h)
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = http2
+	server.StartTLS()
+	b.Cleanup(server.Close)
 	client := server.Client()
 	if transport, ok := client.Transport.(*http.Transport); ok {
 		transport.MaxIdleConnsPerHost = writers
@@ -162,7 +164,7 @@ func benchmarkTLS(b *testing.B, http2 bool, h http.Handler, review []byte) {
 	b.SetBytes(int64(len(review)))
 	b.ReportAllocs()
 	b.ResetTimer()
-	runWriters(b.N, func() {
+	runWriters(writers, b.N, func() {
 		if err := postOver(client, server.URL+"/validate/kyma", review, http2); err != nil {
 			failed.Add(1)
 		}
@@ -174,17 +176,8 @@ func benchmarkTLS(b *testing.B, http2 bool, h http.Handler, review []byte) {
 	}
 }
 
-func startTLS(b *testing.B, http2 bool, h http.Handler) *httptest.Server {
-	b.Helper()
-	server := httptest.NewUnstartedServer(h)
-	server.EnableHTTP2 = http2
-	server.StartTLS()
-	b.Cleanup(server.Close)
-	return server
-}
-
-// runWriters calls write n times, from 16 goroutines.
-func runWriters(n int, write func()) {
+// runWriters calls write n times, from that many goroutines.
+func runWriters(writers, n int, write func()) {
 	var left atomic.Int64
 	left.Store(int64(n))
 	done := make(chan struct{})
@@ -230,22 +223,10 @@ func BenchmarkReviewLatency(b *testing.B) {
 			if way == "handler" {
 				benchmarkHandler(b, h, review)
 			} else {
-				benchmarkOneWriter(b, way == "HTTP2", h, review)
+				benchmarkTLS(b, way == "HTTP2", 1, h, review)
 			}
 			times.report(b)
 		})
-	}
-}
-
-func benchmarkOneWriter(b *testing.B, http2 bool, h http.Handler, review []byte) {
-	b.Helper()
-	server := startTLS(b, http2, h)
-	b.SetBytes(int64(len(review)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := postOver(server.Client(), server.URL+"/validate/kyma", review, http2); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 

@@ -221,8 +221,6 @@ func TestEachManagerCanHaveItsFilter(t *testing.T) {
 	}
 }
 
-func everything(*core.Change) bool { return true }
-
 // scaled makes a review of the scale subresource.
 func scaled(q *admissionv1.AdmissionRequest) {
 	scale := func(replicas int) string {

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	"go.uber.org/goleak"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -148,4 +150,19 @@ func TestSetUpListenerRefusesMissingParts(t *testing.T) {
 			t.Errorf("error %v, want one with %q", err, want)
 		}
 	}
+}
+
+// defaultLog is that of controller-runtime, which a process sets once.
+var defaultLog records
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(funcr.New(defaultLog.add, funcr.Options{}))
+	goleak.VerifyTestMain(m)
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }

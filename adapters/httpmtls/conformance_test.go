@@ -1,7 +1,6 @@
 package httpmtls_test
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -22,30 +21,20 @@ func TestForwarderConformance(t *testing.T) {
 				t.Helper()
 				coretest.TestForwarder(t, func(t *testing.T, far *coretest.Recorder) coretest.ForwarderHarness {
 					t.Helper()
-					return conformanceHarness(t, version, protocol, far)
+					keys := newPKI(t)
+					end := newFarEnd(t, keys.server, contractHandler(version, far))
+					// The suite expects the Retry-After of the far end only.
+					forwarder := must(httpmtls.NewForwarder(keys.client, end.address(), version,
+						httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1}))
+					t.Cleanup(func() { _ = forwarder.Close() })
+					return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
+						_ = end.Listener.Close()
+						end.CloseClientConnections()
+					}}
 				}, conformanceOptions(version))
 			})
 		})
 	}
-}
-
-func conformanceHarness(
-	t *testing.T, version contract.Version, protocol string, far *coretest.Recorder,
-) coretest.ForwarderHarness {
-	t.Helper()
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, contractHandler(version, far))
-	// The suite expects the Retry-After of the far end only.
-	forwarder, err := httpmtls.NewForwarder(keys.client, end.address(), version,
-		httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = forwarder.Close() })
-	return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
-		_ = end.Listener.Close()
-		end.CloseClientConnections()
-	}}
 }
 
 func conformanceOptions(version contract.Version) coretest.ForwarderOptions {
@@ -81,51 +70,13 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 		if r.Context().Err() != nil {
 			panic(http.ErrAbortHandler)
 		}
-		if partial, ok := errors.AsType[core.EventErrors](err); ok {
-			refuseSome(w, partial)
-			return
+		answer := version.AnswerTo(err)
+		if answer.RetryAfter > 0 && answer.Failed == nil {
+			w.Header().Set("Retry-After", strconv.FormatInt(contract.Seconds(answer.RetryAfter), 10))
 		}
-		if err == nil {
-			w.WriteHeader(version.Status())
-			return
-		}
-		if after := core.RetryAfter(err); after > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())))
-		}
-		answer := contract.Answer{Refusal: contract.Refusal{Status: statusFor(err), Reason: core.Reason(err)}}
 		w.WriteHeader(answer.Status)
-		_, _ = w.Write(must(answer.Body()))
-	}
-}
-
-// refuseSome answers a batch with refused events.
-func refuseSome(w http.ResponseWriter, partial core.EventErrors) {
-	failures := make(map[int]contract.Refusal, len(partial))
-	for index, err := range partial {
-		failures[index] = contract.Refusal{
-			Status: statusFor(err), Reason: core.Reason(err),
-			RetryAfter: core.RetryAfter(err),
+		if err != nil {
+			_, _ = w.Write(must(answer.Body()))
 		}
-	}
-	answer := contract.Answer{Failed: failures}
-	answer.Status, answer.Reason = http.StatusUnprocessableEntity, "partial"
-	w.WriteHeader(answer.Status)
-	_, _ = w.Write(must(answer.Body()))
-}
-
-func statusFor(err error) int {
-	switch {
-	case err == nil:
-		return http.StatusOK
-	case core.IsPermanent(err):
-		return http.StatusBadRequest
-	case errors.Is(err, core.ErrUnauthenticated):
-		return http.StatusUnauthorized
-	case errors.Is(err, core.ErrForbidden):
-		return http.StatusForbidden
-	case errors.Is(err, core.ErrUnknownManager):
-		return http.StatusNotFound
-	default:
-		return http.StatusServiceUnavailable
 	}
 }

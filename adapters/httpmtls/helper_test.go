@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -112,13 +113,6 @@ func (e *farEnd) state(conn net.Conn, state http.ConnState) {
 		e.changed = make(chan struct{})
 	case http.StateActive, http.StateIdle:
 	}
-}
-
-// mostOpen returns the largest number of connections that were open at once.
-func (e *farEnd) mostOpen() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.most
 }
 
 // awaitOpen fails t if the number of open connections is not reached soon.
@@ -222,3 +216,5 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 	panic("unreachable")
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

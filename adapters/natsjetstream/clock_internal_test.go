@@ -8,7 +8,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // remote is a stream on a server with a clock of its own. It counts the requests.
@@ -71,4 +76,83 @@ func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
 			t.Errorf("after the next measurement, a new message is %v old, want 0", age)
 		}
 	})
+}
+
+// stored is a message that the stream has stored a while ago.
+type stored struct {
+	jetstream.Msg
+
+	body []byte
+	age  time.Duration
+	// returned counts the calls of Nak.
+	returned int
+}
+
+func (s *stored) Data() []byte         { return s.body }
+func (s *stored) Headers() nats.Header { return nil }
+func (s *stored) Ack() error           { return nil }
+func (s *stored) Nak() error           { s.returned++; return nil }
+func (s *stored) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Timestamp: time.Now().Add(-s.age), NumDelivered: 1}, nil
+}
+
+// offline returns a consumer without a connection, and the message of a heartbeat of an age.
+func offline(t *testing.T, handler core.Handler, age time.Duration) (*Consumer, *stored) {
+	t.Helper()
+	batch := core.Batch{Source: "runtime-1", Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: "beat", Number: 1}}
+	encoded, err := contract.V3.Encode(&batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{Hooks: Hooks{
+		Redelivered: func(core.Manager) { t.Error("the first delivery is counted as another one") },
+	}}.withDefaults()
+	all := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+	in, err := intake.New(all, map[core.Manager]core.Handler{"my-operator": handler}, opts.ofIntake())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Consumer{opts: opts, intake: in}, &stored{body: encoded.Body, age: age}
+}
+
+// A heartbeat that has waited in the stream must not make a runtime look fresh, also if the clock of
+// the operator differs from that of the server.
+func TestStaleHeartbeatIsLeftOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, differs := range []time.Duration{0, time.Hour, -time.Hour} {
+			for age, want := range map[time.Duration]bool{staleHeartbeat: true, staleHeartbeat + 1: false} {
+				got := false
+				c, msg := offline(t, core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }), age)
+				clock := newClock(func() time.Time { return time.Now().Add(differs) })
+				clock.learn(clock.now(), &jetstream.StreamInfo{TimeStamp: time.Now()})
+				c.receive = func(_ context.Context, r *intake.Request) result {
+					got = r.Batch.Heartbeat != nil
+					return result{}
+				}
+				c.process(t.Context(), "runtime-1", "my-operator", newJob(msg, clock))
+				if got != want {
+					t.Errorf("a heartbeat of age %v is delivered: %v, want %v; the clocks differ by %v", age, got, want, differs)
+				}
+			}
+		}
+	})
+}
+
+// standby is the handler of a replica that does not lead.
+type standby struct{ core.HandlerFunc }
+
+func (standby) Ready() error { return core.ErrNotReady }
+
+// A replica that stops gives its messages back at once, whatever their events failed with.
+func TestReplicaThatStopsGivesMessagesBack(t *testing.T) {
+	t.Parallel()
+	c, msg := offline(t, standby{func(context.Context, core.Delivery) error { return nil }}, 0)
+	c.receive = func(ctx context.Context, _ *intake.Request) result { return result{err: ctx.Err()} }
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.process(ctx, "runtime-1", "my-operator", newJob(msg, newClock(time.Now)))
+	if msg.returned != 1 {
+		t.Errorf("the message is given back %d times, want once", msg.returned)
+	}
 }

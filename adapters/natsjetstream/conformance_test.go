@@ -19,8 +19,7 @@ func TestForwarderConformance(t *testing.T) {
 		t.Helper()
 		b := newBroker(t)
 		none := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
-		all := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
-		consumer := must(natsjetstream.NewConsumer(b.connect(), all,
+		consumer := must(natsjetstream.NewConsumer(b.connect(), allowAll(),
 			map[core.Manager]core.Handler{"manager-a": none, "manager-b": none},
 			natsjetstream.Options{HandleTimeout: time.Second}))
 		consumer.ReceiveWith(farEnd)

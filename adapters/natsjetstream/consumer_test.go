@@ -584,19 +584,14 @@ func TestClosedConnectionEndsStart(t *testing.T) {
 			b.awaitStream(manager)
 		}
 		conn.Close()
-		wantClosed(t, name, ended)
-	}
-}
-
-func wantClosed(t *testing.T, name string, ended <-chan error) {
-	t.Helper()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, nats.ErrConnectionClosed) {
-			t.Errorf("Start of the %s = %v, want %v", name, err, nats.ErrConnectionClosed)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, nats.ErrConnectionClosed) {
+				t.Errorf("Start of the %s = %v, want %v", name, err, nats.ErrConnectionClosed)
+			}
+		case <-time.After(patience):
+			t.Errorf("Start of the %s goes on without a connection", name)
 		}
-	case <-time.After(patience):
-		t.Errorf("Start of the %s goes on without a connection", name)
 	}
 }
 

@@ -100,7 +100,11 @@ func TestEveryScrapeOfAnOutboxIsBalanced(t *testing.T) {
 	})
 	others.Go(func() { scrapeUntil(t, reg, done) })
 	for i := range managers {
-		sources.Go(func() { offer(box, core.Manager(fmt.Sprintf("manager-%d", i)), events) })
+		sources.Go(func() {
+			for n := range events {
+				box.Accept(core.Manager(fmt.Sprint("manager-", i)), core.WatchEvent{Watched: types.NamespacedName{Name: fmt.Sprint("object-", n%40)}})
+			}
+		})
 	}
 	sources.Wait()
 	stop()
@@ -116,12 +120,6 @@ func TestEveryScrapeOfAnOutboxIsBalanced(t *testing.T) {
 	}
 	if diff := cmp.Diff(sumOf(box.Counts()), got); diff != "" {
 		t.Errorf("outbox and metrics differ (-outbox +metrics):\n%s", diff)
-	}
-}
-
-func offer(box *outbox.Outbox, manager core.Manager, events int) {
-	for n := range events {
-		box.Accept(manager, core.WatchEvent{Watched: types.NamespacedName{Name: fmt.Sprintf("object-%d", n%40)}})
 	}
 }
 

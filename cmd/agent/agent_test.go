@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -335,5 +336,73 @@ func TestAFailureEndsWithItsReason(t *testing.T) {
 		if !strings.Contains(message, want) {
 			t.Errorf("error %q, want %q in it", message, want)
 		}
+	}
+}
+
+// nextResync waits until a resync arrives at the control plane.
+func (kcp *controlPlane) nextResync(tb testing.TB) {
+	tb.Helper()
+	select {
+	case <-kcp.resyncs:
+	case <-time.After(patience):
+		tb.Fatal("no resync arrived at the control plane")
+	}
+}
+
+// A connection that the limit closes may have carried a review, so a resync stands in for it.
+func TestClosedConnectionLeadsToAResync(t *testing.T) {
+	t.Parallel()
+	kcp, agent := startWith(t, http.StatusOK, "MANAGERS=widgets", "WEBHOOK_MAX_CONNECTIONS=1", "RESYNC_AGAIN=0s")
+	p := agent.pki
+	kcp.nextResync(t) // It is sent at the start.
+	// A new connection of another address takes the slot of the first one, idle or busy.
+	other := p.apiServer(t)
+	transport, _ := other.Transport.(*http.Transport) // It is one.
+	transport.DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext
+	for _, client := range []*http.Client{p.apiServer(t), other} {
+		review(t, client, agent.webhook, "one", true) // A dry run is no event.
+	}
+	n := 1 // On a busy machine, a stall may come before.
+	for agent.log.wait(t, "reviews may have been missed: a resync is requested", n)[n-1]["closed_connections"] != 1.0 {
+		n++
+	}
+	kcp.nextResync(t)
+	agent.stop(t)
+}
+
+// Without managers and without reviews, no other line would show that the control plane is out of
+// reach. In TLS 1.3 a server refuses a client certificate after the client has ended its handshake.
+func TestTheControlPlaneIsTriedAtStart(t *testing.T) {
+	t.Parallel()
+	const failed = "cannot connect to the control plane: events are kept until it works"
+	p, other := newPKI(t), newPKI(t)
+	_, cert, key := other.volume.Paths()
+	for name, test := range map[string]struct {
+		kcp                    *controlPlane
+		level, message, reason string
+		more                   []string
+	}{
+		"accepted": {newControlPlane(t, p, http.StatusOK), "INFO", "control plane accepts the connection", "", nil},
+		"closed": {
+			newControlPlane(t, p, http.StatusOK), "WARN", failed, "connection refused", []string{"KCP_ADDR=127.0.0.1:1"},
+		},
+		"other CA": {newControlPlane(t, other, http.StatusOK), "WARN", failed, "certificate", nil},
+		"refused": {
+			newControlPlane(t, p, http.StatusOK), "WARN", failed, "remote error: tls:",
+			[]string{"TLS_CERT=" + cert, "TLS_KEY=" + key},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, p, env(p, test.kcp, test.more...))
+			line := s.log.wait(t, test.message, 1)[0]
+			if address := fmt.Sprint(line["address"]); line["level"] != test.level || !strings.HasPrefix(address, "127.0.0.1:") {
+				t.Errorf("line %v, want level %s and the address", line, test.level)
+			}
+			if reason := fmt.Sprint(line["error"]); !strings.Contains(reason, test.reason) {
+				t.Errorf("error %q, want %q in it", reason, test.reason)
+			}
+			s.stop(t)
+		})
 	}
 }

@@ -104,8 +104,12 @@ func TestProcess(t *testing.T) {
 			"--what": "KCP_ADDR", "---x": "KCP_ADDR", "--": "KCP_ADDR", "--=1": "KCP_ADDR", "-": "KCP_ADDR",
 			"stray": `"stray": unknown command`,
 		} {
-			if stderr := exitsWithUsage(t, path, arg); !strings.Contains(stderr, want) {
-				t.Errorf("%s: stderr does not name %s:\n%s", arg, want, stderr)
+			var stderr bytes.Buffer
+			cmd := exec.CommandContext(patient(t), path, arg)
+			cmd.Stderr, cmd.Env = &stderr, []string{}
+			var exit *exec.ExitError
+			if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage || !strings.Contains(stderr.String(), want) {
+				t.Errorf("%s: ended with %v, want exit code 2 and %s in:\n%s", arg, err, want, &stderr)
 			}
 		}
 	})
@@ -124,20 +128,6 @@ func TestProcess(t *testing.T) {
 			}
 		}
 	})
-}
-
-// exitsWithUsage runs the agent with one argument and no environment, and returns its stderr. It
-// wants exit code 2.
-func exitsWithUsage(t *testing.T, path, arg string) string {
-	t.Helper()
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(patient(t), path, arg)
-	cmd.Stderr, cmd.Env = &stderr, []string{}
-	var exit *exec.ExitError
-	if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage {
-		t.Errorf("%s: ended with %v, want exit code 2", arg, err)
-	}
-	return stderr.String()
 }
 
 // serves sends one review through an agent, waits for its event, and stops the agent gracefully.

@@ -57,9 +57,7 @@ func TestHeartbeatsReportFailedHandshakesAndNoReviewOfAStranger(t *testing.T) {
 	if count(t, s.scrape(t), `runtime_watcher_agent_tls_handshake_failures_total\{cause="bad_certificate"\}`) != 1 {
 		t.Error("the failed handshake is not counted by its cause")
 	}
-	for len(kcp.beats) > 0 {
-		<-kcp.beats
-	}
+	kcp.drain()
 	var proof time.Time
 	for range 3 {
 		kcp.awaitBeat(t, func(b *core.Heartbeat) bool { failures, proof = b.WebhookFailures, b.LastReview; return true })

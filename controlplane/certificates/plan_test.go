@@ -143,7 +143,8 @@ func (w *world) step() step {
 		w.publish()
 	case actionReissue:
 		for _, l := range s.reissue {
-			w.find(l.runtime).issued.issuing = true
+			i := slices.IndexFunc(w.members, func(m *member) bool { return m.issued.runtime == l.runtime })
+			w.members[i].issued.issuing = true
 		}
 	case actionReissueServer:
 		w.server.issuing = true
@@ -164,10 +165,6 @@ func (w *world) cut(v view) {
 	for _, m := range w.members {
 		w.cutOff[m.issued.runtime] = true
 	}
-}
-
-func (w *world) find(id core.RuntimeID) *member {
-	return w.members[slices.IndexFunc(w.members, func(m *member) bool { return m.issued.runtime == id })]
 }
 
 func (w *world) publish() {
@@ -440,6 +437,17 @@ func steady(now time.Time, life, rest time.Duration) view {
 	}
 }
 
+// adopted has one CA in an existing bundle, which was imported if it is known.
+func adopted(now time.Time, known bool) view {
+	return view{
+		now:       now,
+		published: published{present: true, bundle: []string{"existing"}, since: now},
+		authorities: []authority{{
+			generation: 1, fingerprint: "existing", notAfter: now.Add(caLife), life: caLife, known: known,
+		}},
+	}
+}
+
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
@@ -485,6 +493,17 @@ func TestPlan(t *testing.T) {
 		"a server certificate that is being replaced is waited for": {func(v *view) {
 			v.server.signer, v.server.issuing, v.published = "", true, published{}
 		}, actionNone},
+		// It is in the bundle of all peers, although nothing of this set is published.
+		"an imported CA signs for runtimes at once": {func(v *view) { *v = adopted(now, true) }, actionSignClients},
+		"an imported CA signs for the server next": {func(v *view) {
+			*v = adopted(now, true)
+			v.clientSigner = 1
+		}, actionSignServer},
+		"the first certificate of an imported CA is published": {func(v *view) {
+			*v = adopted(now, true)
+			v.clientSigner, v.serverSigner, v.server = 1, 1, leaf{present: true, signer: "existing", notAfter: now.Add(day)}
+		}, actionPublish},
+		"another CA beside an existing bundle waits": {func(v *view) { *v = adopted(now, false) }, actionNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 func body(t *testing.T, answer contract.Answer) []byte {
@@ -35,15 +34,6 @@ func TestPartialAnswer(t *testing.T) {
 		t.Errorf("status %d, body (-want +got):\n%s", want.Status, diff)
 	}
 	if diff := cmp.Diff(want, contract.DecodeAnswer(422, text, 8)); diff != "" {
-		t.Errorf("decoded (-want +got):\n%s", diff)
-	}
-}
-
-func TestAnswerForAll(t *testing.T) {
-	t.Parallel()
-	want := contract.Answer{Refusal: contract.Refusal{Status: 429, Reason: reasons.TooFast}}
-	got := contract.DecodeAnswer(429, body(t, want), 3)
-	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("decoded (-want +got):\n%s", diff)
 	}
 }

@@ -56,6 +56,10 @@ func TestTraits(t *testing.T) {
 		if path := version.Path("a/b%2F?#"); strings.Count(path, "/") != 3 || strings.ContainsAny(path, "?#") {
 			t.Errorf("%s: Path = %s is not escaped", version, path)
 		}
+		request, err := version.Encode(&core.Batch{Source: "r", Heartbeat: &core.Heartbeat{ID: "h"}})
+		if err != nil || (request.Body != nil) != version.Numbered() || len(request.Failed) > 0 {
+			t.Errorf("%s: Encode of a heartbeat = %+v, %v, want no failure, and a body with numbers only", version, request, err)
+		}
 		if _, err := version.Encode(&core.Batch{Source: "r"}); !errors.Is(err, contract.ErrMalformed) {
 			t.Errorf("%s: Encode of an empty batch = %v, want ErrMalformed", version, err)
 		}

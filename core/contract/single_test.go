@@ -44,24 +44,6 @@ type deployed struct {
 	} `json:"watchedGvk"`
 }
 
-func TestDeployedConsumersReadWhatWeSend(t *testing.T) {
-	t.Parallel()
-	for _, version := range []contract.Version{contract.V1, contract.V2} {
-		body := encode(t, version, core.NewBatch(sample()))
-		var got deployed
-		if err := json.Unmarshal(body, &got); err != nil {
-			t.Fatal(err)
-		}
-		want := toDeployed(sample())
-		if !version.NeedsOwner() {
-			want.Owner = types.NamespacedName{}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", version, diff)
-		}
-	}
-}
-
 func toDeployed(e core.WatchEvent) deployed {
 	d := deployed{Owner: e.Owner, Watched: e.Watched}
 	kind := &d.WatchedGvk
@@ -199,16 +181,6 @@ func TestSingleRequestsCarryOneEvent(t *testing.T) {
 		t.Errorf("failed: %v, want ErrMalformed for 0 and ErrNotSent for 2", map[int]error(request.Failed))
 	}
 	checkDecoded(t, "the event", contract.V1, string(request.Body), sample())
-}
-
-func TestSingleContractsCarryNoHeartbeat(t *testing.T) {
-	t.Parallel()
-	for _, version := range []contract.Version{contract.V1, contract.V2} {
-		request, err := version.Encode(&core.Batch{Heartbeat: &core.Heartbeat{ID: "h"}})
-		if err != nil || request.Body != nil || len(request.Failed) > 0 {
-			t.Errorf("%s: Encode of a heartbeat = %+v, %v, want neither body nor failure", version, request, err)
-		}
-	}
 }
 
 func TestTheLongestEventFits(t *testing.T) {

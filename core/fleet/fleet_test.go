@@ -288,10 +288,6 @@ func TestStates(t *testing.T) {
 				r.wantState(fleet.Fresh, "")
 			}
 		},
-		"stale at once when the last replica leaves": func(r *rig) {
-			r.observe(append(started("e"), leaving("e", 2, 1))...)
-			r.wantState(fleet.Stale, reasons.Stopped)
-		},
 		"degraded for the worst reason": func(r *rig) {
 			number, dropped := uint64(0), map[string]int64{"overflow": 3}
 			next := func(state fleet.State, reason string, change func(*core.Heartbeat)) {
@@ -314,15 +310,6 @@ func TestStates(t *testing.T) {
 			time.Sleep(interval)
 			next(fleet.Degraded, reasons.Dropping, func(b *core.Heartbeat) { b.Dropped = dropped })
 			time.Sleep(interval + time.Second)
-			r.wantState(fleet.Fresh, "")
-		},
-		"drops count for as long as a replica may be silent": func(r *rig) {
-			r.observe(append(started("e"), dropping("e", 2, 1, 1))...)
-			time.Sleep(interval)
-			r.observe(dropping("e", 3, 1, 1))
-			r.wantState(fleet.Degraded, reasons.Dropping)
-			time.Sleep(interval + time.Second)
-			r.observe(dropping("e", 4, 1, 1))
 			r.wantState(fleet.Fresh, "")
 		},
 		"an agent that is set back to contract v2 is heard, but has no heartbeats": func(r *rig) {
@@ -349,16 +336,6 @@ func TestStates(t *testing.T) {
 			want(30 * time.Minute)
 			send(r.fleet, prod, "other", with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Canary = core.CanaryLost }))
 			want(time.Minute)
-		},
-		"an observer may ask": func(r *rig) {
-			asked := fleet.Unknown
-			r.fleet.OnChange(func(change fleet.Transition) {
-				asked = r.fleet.Get(change.To.Runtime, change.To.Manager).State
-			})
-			r.observe(beat("e", 1, 0))
-			if asked != fleet.Fresh {
-				r.t.Errorf("the observer saw %s, want fresh", asked)
-			}
 		},
 		// Also when one of them causes the next.
 		"observers hear of changes in their order": func(r *rig) {
@@ -478,14 +455,6 @@ func TestResyncs(t *testing.T) {
 			}}, core.EventErrors{0: errors.New("refused")})
 			time.Sleep(3 * time.Second)
 			r.wantCauses("new_epoch")
-		},
-		"a lost replica": func(r *rig) {
-			r.observe(started("e", "f")...)
-			r.keepBeating("e", 2, interval, 5*interval)
-			r.wantState(fleet.Fresh, "")
-			settle()
-			r.wantCauses("replica_lost", "replica_lost") // The second one is the resend.
-			r.wantReplicas(1)
 		},
 		// It needs no other one when the former life is missed.
 		"a process that is restarted in its place": func(r *rig) {
@@ -663,12 +632,10 @@ func TestForgetting(t *testing.T) {
 }
 
 func TestNewNamesWrongOptions(t *testing.T) {
-	if _, err := fleet.New(fleet.Options{ResyncsPerSecond: -1}); err == nil || !strings.Contains(err.Error(), "ResyncsPerSecond") {
-		t.Errorf("error %v, want one that names the option", err)
-	}
 	for name, opts := range map[string]fleet.Options{
-		"PollUnproved":  {PollUnproved: time.Hour},
-		"PollOtherwise": {PollFresh: time.Hour, PollUnproved: time.Minute, PollOtherwise: 2 * time.Minute},
+		"ResyncsPerSecond": {ResyncsPerSecond: -1},
+		"PollUnproved":     {PollUnproved: time.Hour},
+		"PollOtherwise":    {PollFresh: time.Hour, PollUnproved: time.Minute, PollOtherwise: 2 * time.Minute},
 	} {
 		if _, err := fleet.New(opts); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("error %v, want one that names %s", err, name)
@@ -742,22 +709,10 @@ func TestInventedEpochs(t *testing.T) {
 		}
 		settle()
 		known := r.fleet.Get(prod, kyma).Replicas
-		if len(known) > 8 || known[len(known)-1].Epoch == "" {
-			t.Errorf("%d replicas are kept, want at most 8", len(known))
+		if len(known) > 8 || !slices.ContainsFunc(known, func(p fleet.Replica) bool { return p.Epoch == "real" }) {
+			t.Errorf("%d replicas are kept, want at most 8, and the one that is heard", len(known))
 		}
-		kept := false
-		for _, p := range known {
-			kept = kept || p.Epoch == "real"
-		}
-		if !kept {
-			t.Error("the replica that is heard was pushed out")
-		}
-		attacks := 0
-		for _, runtime := range r.resyncs {
-			if runtime == "attacker" {
-				attacks++
-			}
-		}
+		attacks := len(slices.DeleteFunc(r.resyncs, func(runtime core.RuntimeID) bool { return runtime != "attacker" }))
 		// 10 s, and each takes the jitter, here 1 s, before the next can come.
 		if attacks > 12 {
 			t.Errorf("1000 invented epochs led to %d resyncs, want one at a time", attacks)

@@ -13,8 +13,15 @@ import (
 // at once: sorting 10,000 resyncs under it took 257 ms on two busy cores, and this limit has room
 // for the race detector.
 func TestNothingHoldsTheLockLong(t *testing.T) {
-	const limit = 60 * time.Millisecond
-	f := newLargeFleet(t)
+	const limit, largeFleet = 60 * time.Millisecond, 10_000
+	f, err := New(Options{ResyncJitter: time.Nanosecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range largeFleet {
+		batch := core.Batch{Epoch: "e", Events: []core.Numbered{{Sequence: 1}}}
+		f.Observe(core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}, "kyma", batch, nil)
+	}
 	if n := len(f.due("kyma", time.Now())); n != largeFleet {
 		t.Errorf("%d resyncs are due, want %d", n, largeFleet)
 	}
@@ -25,21 +32,6 @@ func TestNothingHoldsTheLockLong(t *testing.T) {
 	if took := processorTime(t, func() { f.reviewSome(keys[:slice]) }); took > limit {
 		t.Errorf("reviewing a slice holds the lock for %v, want at most %v", took, limit)
 	}
-}
-
-const largeFleet = 10_000
-
-func newLargeFleet(t *testing.T) *Fleet {
-	t.Helper()
-	f, err := New(Options{ResyncJitter: time.Nanosecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range largeFleet {
-		batch := core.Batch{Epoch: "e", Events: []core.Numbered{{Sequence: 1}}}
-		f.Observe(core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}, "kyma", batch, nil)
-	}
-	return f
 }
 
 // processorTime returns the mean of five rounds. Unlike a duration, it does not grow with the load

@@ -20,20 +20,14 @@ func TestReceiverConformance(t *testing.T) {
 		}
 		return func(runtime core.RuntimeID) core.Forwarder {
 			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-				return receive(ctx, in, runtime, manager, batch)
+				account := intake.Account{Name: string(runtime)}
+				if tooFast := in.Enter(account, 0); tooFast != nil {
+					return tooFast
+				}
+				defer in.Leave(account)
+				v := in.Receive(ctx, &intake.Request{Peer: core.Peer{ID: runtime}, Manager: manager, Batch: batch})
+				return v.Err()
 			})
 		}
 	}, coretest.ReceiverOptions{})
-}
-
-func receive(
-	ctx context.Context, in *intake.Intake, runtime core.RuntimeID, manager core.Manager, batch core.Batch,
-) error {
-	account := intake.Account{Name: string(runtime)}
-	if tooFast := in.Enter(account, 0); tooFast != nil {
-		return tooFast
-	}
-	defer in.Leave(account)
-	v := in.Receive(ctx, &intake.Request{Peer: core.Peer{ID: runtime}, Manager: manager, Batch: batch})
-	return v.Err()
 }

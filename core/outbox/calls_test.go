@@ -132,13 +132,9 @@ func TestCalls(t *testing.T) {
 				at(23*second, "a"), at(31*second, "a"),
 			},
 		},
-		"jitter of 0.5": {
+		"jitter": {
 			opts: outbox.Options{Settle: -1, MinBackoff: 2 * second, Random: random(0.5)}, answer: first(1, errDown),
 			steps: []step{write("a"), wait(time.Minute)}, calls: []call{at(0, "a"), at(1500*ms, "a")},
-		},
-		"jitter of 0.9": {
-			opts: outbox.Options{Settle: -1, MinBackoff: 2 * second, Random: random(0.9)}, answer: first(1, errDown),
-			steps: []step{write("a"), wait(time.Minute)}, calls: []call{at(0, "a"), at(1900*ms, "a")},
 		},
 		"RetryAfter of a batch": {
 			opts: outbox.Options{Settle: -1}, answer: first(1, verdict{after: 7 * second}),

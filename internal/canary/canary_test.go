@@ -162,12 +162,6 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	}
 }
 
-// leaseReview returns the review of a Lease with that nonce.
-func leaseReview(nonce string) []byte {
-	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"42",`+
-		`"object":{"metadata":{"name":"canary","annotations":{"operator.kyma-project.io/canary-nonce":%q}}}}}`, nonce)
-}
-
 func post(t *testing.T, method string, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -189,7 +183,9 @@ func TestHandlerReturnsTheNonce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",` +
 				`"response":{"uid":"42","allowed":true` + test.want + `}}`
-			if got := post(t, http.MethodPost, leaseReview(test.nonce)).Body.String(); got != want {
+			review := fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"42",`+
+				`"object":{"metadata":{"name":"canary","annotations":{"operator.kyma-project.io/canary-nonce":%q}}}}}`, test.nonce)
+			if got := post(t, http.MethodPost, review).Body.String(); got != want {
 				t.Errorf("answer %s, want %s", got, want)
 			}
 		})

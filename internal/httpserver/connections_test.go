@@ -169,15 +169,6 @@ type hoarder struct {
 	kept []net.Conn
 }
 
-func newHoarder(t *testing.T) net.Listener {
-	t.Helper()
-	inner, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &hoarder{Listener: inner}
-}
-
 func (h *hoarder) Accept() (net.Conn, error) {
 	conn, err := h.Listener.Accept()
 	h.kept = append(h.kept, conn)
@@ -189,8 +180,12 @@ func TestMaxConnections(t *testing.T) {
 	closed := make(chan string, 10)
 	inside, free := make(chan struct{}), make(chan struct{})
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-free })
+	bound, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
 	r := run(t, handler, Options{
-		MaxConnections: 2, ConnectionClosed: func(reason string) { closed <- reason }, Listener: newHoarder(t),
+		MaxConnections: 2, ConnectionClosed: func(reason string) { closed <- reason }, Listener: &hoarder{Listener: bound},
 	})
 	idle := r.dial(t)
 	busy := [2]net.Conn{r.dial(t), nil}

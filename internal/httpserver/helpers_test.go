@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -147,3 +149,5 @@ func (n *network) Close() error {
 }
 
 func (n *network) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 443} }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

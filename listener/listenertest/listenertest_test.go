@@ -18,7 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/listener/listenertest"
 )
@@ -58,37 +57,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != contract.V3.Path(to) {
 		to = "manager-b"
 	}
-	answer := contract.Answer{Refusal: contract.Refusal{Status: contract.V3.Status()}}
-	err := h.farEnd.Forward(r.Context(), to, batch)
-	if some, ok := errors.AsType[core.EventErrors](err); ok {
-		failed := map[int]contract.Refusal{}
-		for i, err := range some {
-			failed[i] = refusal(err)
-		}
-		answer = contract.Answer{Refusal: contract.Refusal{Status: 422, Reason: "partial"}, Failed: failed}
-	} else if err != nil {
-		answer.Refusal = refusal(err)
-	}
+	answer := contract.V3.AnswerTo(h.farEnd.Forward(r.Context(), to, batch))
 	if answer.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(contract.Seconds(answer.RetryAfter), 10))
 	}
 	w.WriteHeader(answer.Status)
 	_, _ = w.Write(must(answer.Body()))
-}
-
-func refusal(err error) contract.Refusal {
-	r := contract.Refusal{Status: http.StatusServiceUnavailable, Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
-	switch {
-	case core.IsPermanent(err):
-		r.Status = http.StatusBadRequest
-	case errors.Is(err, core.ErrUnauthenticated):
-		r.Status = http.StatusUnauthorized
-	case errors.Is(err, core.ErrForbidden):
-		r.Status = http.StatusForbidden
-	case errors.Is(err, core.ErrUnknownManager):
-		r.Status, r.Reason = http.StatusNotFound, reasons.UnknownManager
-	}
-	return r
 }
 
 // domains has the domain of each runtime.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net"
@@ -124,15 +125,8 @@ func TestHeadersAreBounded(t *testing.T) {
 		}))
 		server.EnableHTTP2 = http2
 		server.StartTLS()
-		config := &rest.Config{
-			Host: server.URL, Dial: (&net.Dialer{}).DialContext, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
-		}
-		remote.Distrust(config)
-		c, err := rest.HTTPClientFor(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := get(t.Context(), t, c, server.URL); err == nil {
+		ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		if err := get(t.Context(), t, newClient(t, server.URL, ca), server.URL); err == nil {
 			t.Errorf("HTTP/2 %t: a header of 128 KiB is read", http2)
 		}
 		server.Close()

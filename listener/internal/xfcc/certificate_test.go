@@ -105,11 +105,9 @@ func text(certs ...*x509.Certificate) string {
 	return string(text)
 }
 
-func escape(certs ...*x509.Certificate) string { return pathEscape(text(certs...)) }
-
-// pathEscape escapes as nginx and Envoy do, also plus and equals signs.
-func pathEscape(text string) string {
-	return strings.NewReplacer("+", "%2B", "=", "%3D", "/", "%2F", "\n", "%0A", " ", "%20").Replace(text)
+// escape escapes as nginx and Envoy do, also plus and equals signs.
+func escape(certs ...*x509.Certificate) string {
+	return strings.NewReplacer("+", "%2B", "=", "%3D", "/", "%2F", "\n", "%0A", " ", "%20").Replace(text(certs...))
 }
 
 func plusForSpace(cert *x509.Certificate) string { return strings.ReplaceAll(text(cert), " ", "+") }

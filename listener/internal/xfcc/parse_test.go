@@ -2,7 +2,7 @@ package xfcc_test
 
 import (
 	"errors"
-	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,7 +110,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a quote left open by a client", []string{`Subject=",Hash=1;Cert="evil";Subject="CN=a"`}, xfcc.ErrMalformed},
 		{"too many elements", []string{strings.Repeat("By=,", xfcc.MaxElements) + "By="}, xfcc.ErrMalformed},
 		{"one byte too many", []string{"Subject=" + strings.Repeat("x", xfcc.MaxSize-len("Subject=")+1)}, xfcc.ErrTooLarge},
-		{"too many bytes over several lines", slicesOf("By="+strings.Repeat("x", 8<<10), 5), xfcc.ErrTooLarge},
+		{"too many bytes over several lines", slices.Repeat([]string{"By=" + strings.Repeat("x", 8<<10)}, 5), xfcc.ErrTooLarge},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -122,26 +122,29 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-func slicesOf(line string, count int) []string {
-	lines := make([]string, count)
-	for i := range lines {
-		lines[i] = line
+// FuzzParse looks for a header that takes the parser out of its bounds, or that changes the element
+// which the gateway appends to it.
+func FuzzParse(f *testing.F) {
+	cert := escape(newCertificate(f, "seed"))
+	appended := `Hash=1;Cert="gateway";Subject="CN=a\"b\\,c";URI=`
+	for _, seed := range []string{
+		"", ",", ";", "=", `"`, `\`, `Subject="`, `Subject="\`, `Subject="\"`, `Hash=1;Cert="` + cert + `";Subject="CN=a\, b";URI=`,
+		`By=a;By=b;Hash=;Subject="";URI=c;DNS=d,By=e`, `Cert="x";Subject="Cert=\"y\""`, strings.Repeat("By=,", 20), "Hash=1\nHash=2",
+	} {
+		f.Add(seed)
 	}
-	return lines
-}
-
-func ExampleParse() {
-	elements, err := xfcc.Parse([]string{
-		`By=spiffe://cluster/outer;Subject="CN=somebody, \"Cert=\" and all",By=spiffe://cluster/gateway;DNS=runtime.example`,
+	f.Fuzz(func(t *testing.T, header string) {
+		lines := strings.Split(header, "\n")
+		elements, err := xfcc.Parse(lines)
+		if err == nil && (len(elements) == 0 || len(elements) > xfcc.MaxElements || len(header)-len(lines)+1 > xfcc.MaxSize) {
+			t.Errorf("%d elements of %d bytes", len(elements), len(header))
+		}
+		for _, element := range elements {
+			_, _, _ = element.Certificates()
+		}
+		elements, err = xfcc.Parse([]string{header + "," + appended})
+		if err == nil && elements[len(elements)-1].Cert != "gateway" {
+			t.Errorf("last element is %+v, want that of the gateway", elements[len(elements)-1])
+		}
 	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, element := range elements {
-		fmt.Printf("%q %q %q\n", element.By, element.Subject, element.DNS)
-	}
-	// Output:
-	// ["spiffe://cluster/outer"] "CN=somebody, \"Cert=\" and all" []
-	// ["spiffe://cluster/gateway"] "" ["runtime.example"]
 }

@@ -1,9 +1,12 @@
 package outbox
 
 import (
+	"strconv"
 	"testing"
 	"time"
 	"unsafe"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -21,5 +24,23 @@ func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 	// On the wire, the times have no monotonic reading.
 	if age := beat.Time.Round(0).Sub(beat.LastReview.Round(0)); age != 10*time.Minute {
 		t.Errorf("the review is %v old, want 10 min", age)
+	}
+}
+
+// Owners are foreign input: the times of their resyncs need bounded memory, and the pace of each is kept.
+func TestTimesOfResyncsAreBounded(t *testing.T) {
+	t.Parallel()
+	all := &shared{opts: Options{}.withDefaults()}
+	l := newLane(all, "kyma", "")
+	start := time.Now()
+	for i := range 100 * maxOwners {
+		l.noteResynced(types.NamespacedName{Name: strconv.Itoa(i)}, start.Add(time.Duration(i)*time.Second))
+		if n := len(l.resynced); n > maxOwners {
+			t.Fatalf("%d owners after %d resyncs, want at most %d", n, i+1, maxOwners)
+		}
+	}
+	last := types.NamespacedName{Name: strconv.Itoa(100*maxOwners - 1)}
+	if _, kept := l.resynced[last]; !kept {
+		t.Error("the time of the last resync is forgotten")
 	}
 }

@@ -1,0 +1,126 @@
+package installation
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+)
+
+// A runtime may have room for one of two replicas, for ever.
+func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
+	late := []appsv1.DeploymentCondition{{
+		Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+	}}
+	tests := map[string]struct {
+		status appsv1.DeploymentStatus
+		want   State
+	}{
+		"room for one": {appsv1.DeploymentStatus{
+			Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 1, Conditions: late,
+		}, Ready},
+		"room for none": {appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2, Conditions: late}, Failed},
+		"a former replica answers": {appsv1.DeploymentStatus{
+			Replicas: 3, UpdatedReplicas: 1, AvailableReplicas: 1, Conditions: late,
+		}, Failed},
+		"one of two is new": {appsv1.DeploymentStatus{
+			Replicas: 3, UpdatedReplicas: 1, AvailableReplicas: 2,
+		}, Progressing},
+		"an old one is left": {appsv1.DeploymentStatus{
+			Replicas: 3, UpdatedReplicas: 2, AvailableReplicas: 3,
+		}, Progressing},
+		"an old generation": {appsv1.DeploymentStatus{
+			ObservedGeneration: -1, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2,
+		}, Progressing},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := &appsv1.Deployment{
+				ObjectMeta: metav1.ObjectMeta{}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))}, Status: test.status,
+			}
+			if have := rollout(d); have.State != test.want {
+				t.Errorf("got %+v, want %s", have, test.want)
+			}
+		})
+	}
+}
+
+// The object of a runtime may vanish without an end.
+func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
+	i, err := New("image", "a:443", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.looks.Store(core.RuntimeID("prod"), look{})
+	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
+	if _, known := i.looks.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {
+		t.Errorf("known: %t, %+v, %v", known, status, err)
+	}
+}
+
+// TestAddressOfTheRuntimeComesFirst also covers the port, which the NetworkPolicy of the agent opens.
+func TestAddressOfTheRuntimeComesFirst(t *testing.T) {
+	installer := &Installer{controlPlane: "kcp.example.com:443"}
+	for own, want := range map[string]struct {
+		address string
+		port    int32
+	}{
+		"":                       {"kcp.example.com:443", 443},
+		"other.example.com:8443": {"other.example.com:8443", 8443},
+	} {
+		r := &Runtime{ControlPlane: own}
+		address := installer.addressFor(r)
+		if port, _ := parsePort(address); address != want.address || port != want.port {
+			t.Errorf("ControlPlane %q: %s and port %d, want %s and %d", own, address, port, want.address, want.port)
+		}
+	}
+}
+
+// An agent gets each field of a watch, except conditions, which need an API server.
+func TestAgentsGetEachFieldOfAWatch(t *testing.T) {
+	whole, changed := watchtest.Watches()
+	setting := func(w watch.Watch) string { return watchersSetting([]watch.Watch{w}) }
+	for path, w := range changed {
+		if (setting(w) == setting(whole)) != strings.HasPrefix(path, ".Conditions") {
+			t.Errorf("%s: a change has %s", path, setting(w))
+		}
+	}
+}
+
+// A former webhook configuration without its other objects delays each write of the runtime.
+func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
+	former := SKRWebhook("kyma-system")
+	first := former[0].DeepCopy()
+	finalizers := []string{"example.com/hold"}
+	first.SetFinalizers(finalizers)
+	in := &cluster{Client: fake.NewClientBuilder().WithObjects(first).Build(), id: "runtime", log: slog.New(slog.DiscardHandler)}
+	i := &Installer{opts: Options{Replaces: former}}
+	for range 2 {
+		status, err := i.replace(t.Context(), in, Status{State: Ready})
+		if err != nil || status.State != Progressing {
+			t.Errorf("got %+v, %v, want it to wait for the webhook configuration", status, err)
+		}
+	}
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(first.GroupVersionKind())
+	if err := in.Get(t.Context(), client.ObjectKeyFromObject(first), live); err != nil {
+		t.Fatal(err)
+	}
+	live.SetFinalizers(nil)
+	if err := in.Update(t.Context(), live); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := i.replace(t.Context(), in, Status{State: Ready}); err != nil || status.State != Ready {
+		t.Errorf("got %+v, %v after the end of all objects, want it ready", status, err)
+	}
+}
