@@ -38,20 +38,26 @@ type record struct {
 
 // observe takes in a request of the runtime, and returns the cause for a look at it as a whole, ""
 // if there is none.
-func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
+func (r *record) observe(
+	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
+) (cause string) {
+	r.refused = refusal{}
+	if r.hasObserved(batch) {
+		return ""
+	}
+
 	// A new epoch may send events before its first heartbeat: the runtime is stale, but not silent.
 	if state, _ := r.judge(opts, now); state == Stale && !r.isSpeaking(now) {
 		cause = causeReturned
 		r.disprove()
 	}
 
-	r.refused = refusal{}
 	if r.lastSeen = now; r.first.IsZero() {
 		r.first = now
 	}
 
 	if batch.Epoch != "" {
-		cause = cmp.Or(r.observeReplica(peer, batch, now), cause)
+		cause = cmp.Or(r.observeReplica(peer, batch, refused, now), cause)
 	} else if cause == causeReturned {
 		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.heartbeats = false
@@ -66,6 +72,15 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 	return cause
 }
 
+// hasObserved reports whether a batch has nothing new, so that it is no sign of life. A transport may
+// deliver an event again long after the process that sent it has ended.
+func (r *record) hasObserved(batch *core.Batch) bool {
+	return batch.Heartbeat == nil && slices.ContainsFunc(r.replicas, func(p *replica) bool {
+		isNew := func(e core.Numbered) bool { return e.Sequence > p.sequence }
+		return p.epoch == batch.Epoch && !slices.ContainsFunc(batch.Events, isNew)
+	})
+}
+
 // disprove ends all proofs. After a silence, events may come before the heartbeat that reports a
 // lost canary.
 func (r *record) disprove() {
@@ -74,9 +89,11 @@ func (r *record) disprove() {
 	}
 }
 
-func (r *record) observeReplica(peer core.Peer, batch *core.Batch, now time.Time) (cause string) {
+func (r *record) observeReplica(
+	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
+) (cause string) {
 	p, first := r.replica(batch, now)
-	cause = p.observe(peer, batch, now)
+	cause = p.observe(peer, batch, refused, now)
 	if batch.Heartbeat != nil {
 		r.heartbeats = true
 		r.succeed(p, batch.Heartbeat, now)
