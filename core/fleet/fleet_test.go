@@ -491,6 +491,20 @@ func TestResyncs(t *testing.T) {
 			settle()
 			r.wantCauses("went_back")
 		},
+		// A gateway may repeat requests.
+		"a new fleet hears an old heartbeat after an event": func(r *rig) {
+			r.observe(changed("e", 812))
+			settle()
+			r.observe(beat("e", 9, 800))
+			settle()
+			r.observe(changed("e", 813))
+			r.observe(beat("e", 12, 813))
+			settle()
+			r.wantCauses("new_epoch")
+			r.observe(beat("e", 13, 801))
+			settle()
+			r.wantCauses("new_epoch", "went_back")
+		},
 		"one that is refused is tried again": func(r *rig) {
 			r.setRefuse(true)
 			r.observe(changed("e", 5))

@@ -42,7 +42,7 @@ func (r *record) observe(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
 ) (cause string) {
 	r.refused = refusal{}
-	if r.hasObserved(batch) {
+	if r.hasObserved(batch, refused) {
 		return ""
 	}
 
@@ -72,12 +72,16 @@ func (r *record) observe(
 	return cause
 }
 
-// hasObserved reports whether a batch has nothing new, so that it is no sign of life. A transport may
-// deliver an event again long after the process that sent it has ended.
-func (r *record) hasObserved(batch *core.Batch) bool {
+// hasObserved reports whether the transport keeps all of a batch, which was observed before. So it
+// is no sign of life: the process that sent it may have ended long ago.
+func (r *record) hasObserved(batch *core.Batch, refused core.EventErrors) bool {
 	return batch.Heartbeat == nil && slices.ContainsFunc(r.replicas, func(p *replica) bool {
-		isNew := func(e core.Numbered) bool { return e.Sequence > p.sequence }
-		return p.epoch == batch.Epoch && !slices.ContainsFunc(batch.Events, isNew)
+		for i := range batch.Events {
+			if batch.Events[i].Sequence > p.sequence || !isKept(refused[i]) {
+				return false
+			}
+		}
+		return p.epoch == batch.Epoch
 	})
 }
 

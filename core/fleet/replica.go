@@ -110,13 +110,15 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause s
 	}
 	p.prove(beat, now)
 	switch {
-	case p.beat == nil && p.sequence == 0: // The first of this replica.
+	case p.beat == nil && (p.sequence == 0 || beat.Sequence < p.sequence):
+		// The first request of this replica, or an old one that an event has overtaken.
+		p.sequence = max(p.sequence, beat.Sequence)
 	case beat.Sequence < p.sequence:
-		cause = causeWentBack
+		cause, p.sequence = causeWentBack, beat.Sequence
 	case beat.Sequence > p.sequence:
-		cause = causeGap
+		cause, p.sequence = causeGap, beat.Sequence
 	}
-	p.beat, p.beatAt, p.sequence = bound(beat), now, beat.Sequence
+	p.beat, p.beatAt = bound(beat), now
 	return cause
 }
 
