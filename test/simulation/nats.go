@@ -143,6 +143,11 @@ func (d dice) onNATS(p *Plan) {
 	) {
 		return
 	}
+	p.onStream()
+}
+
+// onStream makes NATS the transport, which has one contract.
+func (p *Plan) onStream() {
 	p.NATS = true
 	for i := range p.Runtimes {
 		p.Runtimes[i].Contract, p.Runtimes[i].Fallback, p.Runtimes[i].Rare = contract.V3, false, false
