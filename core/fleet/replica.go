@@ -110,14 +110,13 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause s
 	}
 	p.prove(beat, now)
 	switch {
-	case p.beat == nil && (p.sequence == 0 || beat.Sequence < p.sequence):
-		// The first request of this replica, or an old one that an event has overtaken.
-		p.sequence = max(p.sequence, beat.Sequence)
-	case beat.Sequence < p.sequence:
+	case p.beat == nil && p.sequence == 0: // The first request of this replica.
+		p.sequence = beat.Sequence
+	case p.beat != nil && beat.Sequence < p.beat.Sequence:
 		cause, p.sequence = causeWentBack, beat.Sequence
 	case beat.Sequence > p.sequence:
 		cause, p.sequence = causeGap, beat.Sequence
-	}
+	} // Otherwise, later events may have overtaken it.
 	p.beat, p.beatAt = bound(beat), now
 	return cause
 }
