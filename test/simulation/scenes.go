@@ -18,7 +18,7 @@ func (d dice) scene(p *Plan) {
 		d.fullOutbox, d.fairShare, d.refusedResync, d.shortOutage, d.silentStrangers, d.inventedManagers, d.lostReplica, d.overlappingWrites, d.unchangedWrites, d.removedWebhook,
 		d.refusedV3, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
 		d.unreadable, d.bodyLimit, d.told, d.restartWithPending, d.silentLoss, d.restartOfLearner, d.droppedByGateway, d.restarted, d.fullReviewMemory, d.panicking,
-		d.brokenConnections, d.lostHeartbeats, d.loud, d.loud, d.lostPath, d.lostPath, d.active, d.active, d.activeOnStream, d.keptByStream, d.endedWhileAway,
+		d.brokenConnections, d.lostHeartbeats, d.loud, d.loud, d.lostPath, d.lostPath, d.active, d.active, d.activeOnStream, d.keptByStream, d.endedWhileAway, d.handover,
 	}
 	d.stage(p)
 	scenes[d.IntN(len(scenes))](p)
@@ -428,14 +428,14 @@ func (d dice) active(p *Plan) {
 }
 
 // activeOnStream has active replicas that share a stream, without fleets. The stream delivers again what no handler
-// takes in time.
+// takes in time, when the agent has sent it for the last time.
 func (d dice) activeOnStream(p *Plan) {
 	d.active(p)
-	hangs := d.outage(MapHangs)
+	hangs := Fault{Kind: MapHangs, At: p.Length, For: d.between(time.Minute, 2*time.Minute)}
 	p.Gateway, p.Fleets, p.Faults = false, false, append(p.Faults, hangs)
 	p.onStream()
 	for i := range 6 {
-		p.update(i, d.between(hangs.At, hangs.At+hangs.For))
+		p.update(i, d.between(hangs.At, hangs.At+10*time.Second))
 	}
 }
 
@@ -459,6 +459,15 @@ func (d dice) endedWhileAway(p *Plan) {
 	p.Faults = []Fault{away, {Kind: AgentKilled, At: away.At + d.between(40*time.Second, time.Minute), For: 6 * time.Minute}}
 	p.Runtimes[0].Canary = true
 	p.onStream()
+}
+
+// handover changes the leader of two replicas. The other one takes the messages of the stream.
+func (d dice) handover(p *Plan) {
+	p.Operators, p.Faults = 2, []Fault{{Kind: LeaderChanged, At: d.between(time.Minute, 3*time.Minute), For: d.length()}}
+	p.onStream()
+	for i := range 6 {
+		p.update(i, d.between(time.Minute, p.Length))
+	}
 }
 
 // loud has a worker that is busy with the changes of one runtime, more than it can reconcile, while agents of quiet

@@ -189,7 +189,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: no resync for a gap", replica,
-			"case beat.Sequence > p.sequence:\n\t\tcause = causeGap", "case beat.Sequence > p.sequence:",
+			"cause, p.sequence = causeGap, beat.Sequence", "p.sequence = beat.Sequence",
 		},
 		{
 			"fleet: no resync for a new epoch", record,
@@ -310,10 +310,6 @@ func streamMutants() []mutant {
 		{
 			"natsjetstream: an old heartbeat proves that a runtime is fresh", conclude,
 			"if j.age > staleHeartbeat {", "if j.age < 0 {",
-		},
-		{
-			"fleet: a message that comes again is a sign of life", record,
-			"return batch.Heartbeat == nil && slices", "return batch.Epoch == \"\" && slices",
 		},
 	}
 }
