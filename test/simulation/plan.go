@@ -267,6 +267,9 @@ func (d dice) selective(p *Plan) {
 	for i := range p.Writes {
 		if w := &p.Writes[i]; w.Kind == Update {
 			w.Kind = []WriteKind{Update, Relabel, Transfer, Status}[d.weighted(4, 2, 1, 1)]
+			if w.Kind == Transfer && p.Status != "" { // A watch of the status learns of no other owner.
+				w.Kind = Update
+			}
 		}
 	}
 }
