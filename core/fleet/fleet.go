@@ -57,9 +57,10 @@ func New(opts Options) (*Fleet, error) {
 }
 
 // Observe takes in one request that peer sent to a manager. The caller has verified the peer.
-// Refused has the events that the handler did not take: they are signs of life, too. Observe
-// keeps nothing of the batch, and calls the observers of [Fleet.OnChange] when the freshness
-// changes.
+// Refused has the events that the handler did not take: they are signs of life, too. An error with
+// a method Kept() bool that returns true means that the transport keeps the event, and the sender
+// does not. A resync stands in for it. Observe keeps nothing of the batch, and calls the observers
+// of [Fleet.OnChange] when the freshness changes.
 func (f *Fleet) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()
 	if f.observe(peer, manager, &batch, refused, now) {
@@ -85,7 +86,7 @@ func (f *Fleet) observe(
 	}
 
 	f.tally(r.manager).events += int64(len(batch.Events))
-	cause := r.observe(peer, batch, &f.opts, now)
+	cause := r.observe(peer, batch, refused, &f.opts, now)
 
 	switch {
 	case resyncTaken(batch, refused):

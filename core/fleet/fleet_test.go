@@ -154,20 +154,35 @@ type message struct {
 	epoch string
 	beat  *core.Heartbeat
 	peer  core.Peer
+	kept  bool
 }
+
+// kept is an event that the handler did not take, and that stays with the transport.
+func kept(m message) message {
+	m.kept = true
+	return m
+}
+
+type keptError struct{ error }
+
+func (keptError) Kept() bool { return true }
 
 // send sends messages in as few batches as they fit into.
 func send(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, messages ...message) {
 	var batch core.Batch
+	refused := core.EventErrors{}
 	for i, m := range messages {
 		batch.Epoch, batch.Heartbeat = m.epoch, m.beat
+		if m.kept {
+			refused[len(batch.Events)] = keptError{core.ErrNotReady}
+		}
 		if m.beat == nil {
 			batch.Events = append(batch.Events, m.Numbered)
 		}
 		if i+1 == len(messages) || m.beat != nil || messages[i+1].epoch != m.epoch {
 			m.peer.ID = runtime
-			f.Observe(m.peer, manager, batch, nil)
-			batch = core.Batch{}
+			f.Observe(m.peer, manager, batch, refused)
+			batch, refused = core.Batch{}, core.EventErrors{}
 		}
 	}
 }
@@ -288,6 +303,17 @@ func TestStates(t *testing.T) {
 				r.wantState(fleet.Fresh, "")
 			}
 		},
+		// The transport keeps an event that the handler refuses.
+		"an event that comes again is no sign of life": func(r *rig) {
+			r.observe(started("e")...)
+			for range 6 {
+				r.observe(kept(changed("e", 2)))
+				time.Sleep(interval / 2)
+			}
+			r.wantState(fleet.Stale, "")
+			settle()
+			r.wantCauses("gap")
+		},
 		"degraded for the worst reason": func(r *rig) {
 			number, dropped := uint64(0), map[string]int64{"overflow": 3}
 			next := func(state fleet.State, reason string, change func(*core.Heartbeat)) {
@@ -402,6 +428,9 @@ func TestWhatLeadsToOneResync(t *testing.T) {
 		{"new epoch by heartbeat", [][]message{{beat("e", 1, 7)}}, []string{"new_epoch"}},
 		{"listener restarted in the middle", [][]message{{changed("e", 812)}, {changed("e", 813)}}, []string{"new_epoch"}},
 		{"gap", [][]message{{resync("e", 1)}, {changed("e", 3)}}, []string{"gap"}},
+		{"kept by the transport", [][]message{{resync("e", 1)}, {kept(changed("e", 2))}, {changed("e", 3)}, {beat("e", 1, 3)}}, []string{"gap"}},
+		{"kept, and taken later", [][]message{{resync("e", 1)}, {changed("e", 2)}, {kept(changed("e", 2))}, {changed("e", 2)}}, nil},
+		{"resync kept", [][]message{{kept(resync("e", 1))}}, []string{"new_epoch"}},
 		{"gaps at once", [][]message{{resync("e", 1)}, {changed("e", 3), changed("e", 5)}, {changed("e", 9)}}, []string{"gap"}},
 		{"gap before a heartbeat", [][]message{{resync("e", 1)}, {beat("e", 1, 2)}}, []string{"gap"}},
 		{"counter went back", [][]message{{resync("e", 1), changed("e", 2), beat("e", 1, 2)}, {beat("e", 2, 1)}}, []string{"went_back"}},
@@ -438,6 +467,21 @@ func TestResyncs(t *testing.T) {
 			r.observe(beat("e", 4, 1))
 			settle()
 			r.wantCauses("went_back")
+		},
+		// A gateway may repeat requests, and a stream delivers some again.
+		"a new fleet hears old heartbeats after an event": func(r *rig) {
+			r.observe(changed("e", 812))
+			settle()
+			r.observe(beat("e", 9, 800))
+			r.observe(beat("e", 10, 805))
+			settle()
+			r.observe(changed("e", 813))
+			r.observe(beat("e", 12, 813))
+			settle()
+			r.wantCauses("new_epoch")
+			r.observe(beat("e", 13, 801))
+			settle()
+			r.wantCauses("new_epoch", "went_back")
 		},
 		"one that is refused is tried again": func(r *rig) {
 			r.setRefuse(true)

@@ -38,20 +38,26 @@ type record struct {
 
 // observe takes in a request of the runtime, and returns the cause for a look at it as a whole, ""
 // if there is none.
-func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
+func (r *record) observe(
+	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
+) (cause string) {
+	r.refused = refusal{}
+	if r.hasObserved(batch, refused) {
+		return ""
+	}
+
 	// A new epoch may send events before its first heartbeat: the runtime is stale, but not silent.
 	if state, _ := r.judge(opts, now); state == Stale && !r.isSpeaking(now) {
 		cause = causeReturned
 		r.disprove()
 	}
 
-	r.refused = refusal{}
 	if r.lastSeen = now; r.first.IsZero() {
 		r.first = now
 	}
 
 	if batch.Epoch != "" {
-		cause = cmp.Or(r.observeReplica(peer, batch, now), cause)
+		cause = cmp.Or(r.observeReplica(peer, batch, refused, now), cause)
 	} else if cause == causeReturned {
 		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.heartbeats = false
@@ -66,6 +72,19 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 	return cause
 }
 
+// hasObserved reports whether the transport keeps all of a batch, which was observed before. So it
+// is no sign of life: the process that sent it may have ended long ago.
+func (r *record) hasObserved(batch *core.Batch, refused core.EventErrors) bool {
+	return batch.Heartbeat == nil && slices.ContainsFunc(r.replicas, func(p *replica) bool {
+		for i := range batch.Events {
+			if batch.Events[i].Sequence > p.sequence || !isKept(refused[i]) {
+				return false
+			}
+		}
+		return p.epoch == batch.Epoch
+	})
+}
+
 // disprove ends all proofs. After a silence, events may come before the heartbeat that reports a
 // lost canary.
 func (r *record) disprove() {
@@ -74,9 +93,11 @@ func (r *record) disprove() {
 	}
 }
 
-func (r *record) observeReplica(peer core.Peer, batch *core.Batch, now time.Time) (cause string) {
+func (r *record) observeReplica(
+	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
+) (cause string) {
 	p, first := r.replica(batch, now)
-	cause = p.observe(peer, batch, now)
+	cause = p.observe(peer, batch, refused, now)
 	if batch.Heartbeat != nil {
 		r.heartbeats = true
 		r.succeed(p, batch.Heartbeat, now)

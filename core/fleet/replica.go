@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -64,18 +65,21 @@ func begins(batch *core.Batch) bool {
 }
 
 // observe takes in a batch, and returns the cause for a resync, "" if there is none.
-func (p *replica) observe(peer core.Peer, batch *core.Batch, now time.Time) (cause string) {
+func (p *replica) observe(
+	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
+) (cause string) {
 	if p.gone {
 		p.gone, p.resend = false, resync{} // It has its events still.
 	}
 	p.lastSeen = now
 	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
-	before := p.sequence
+	before, keeps := p.sequence, false
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
 		if sequence > p.sequence && sequence-p.sequence > 1 {
 			cause = causeGap
 		}
+		keeps = keeps || sequence > p.sequence && isKept(refused[i])
 		p.sequence = max(p.sequence, sequence)
 	}
 	if batch.Heartbeat != nil {
@@ -83,9 +87,21 @@ func (p *replica) observe(peer core.Peer, batch *core.Batch, now time.Time) (cau
 	}
 	p.paths.observe(peer.Lost, interval(p.beat))
 	if p.sequence > before {
-		return p.sharing.observe(cause)
+		cause = p.sharing.observe(cause)
+	}
+	if keeps {
+		return cmp.Or(cause, causeGap)
 	}
 	return cause
+}
+
+// isKept reports whether the transport keeps a refused event. It may lose or terminate the event.
+func isKept(err error) bool {
+	kept, ok := errors.AsType[interface {
+		error
+		Kept() bool
+	}](err)
+	return ok && kept.Kept()
 }
 
 func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause string) {
@@ -94,13 +110,14 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause s
 	}
 	p.prove(beat, now)
 	switch {
-	case p.beat == nil && p.sequence == 0: // The first of this replica.
-	case beat.Sequence < p.sequence:
-		cause = causeWentBack
+	case p.beat == nil && p.sequence == 0: // The first request of this replica.
+		p.sequence = beat.Sequence
+	case p.beat != nil && beat.Sequence < p.beat.Sequence:
+		cause, p.sequence = causeWentBack, beat.Sequence
 	case beat.Sequence > p.sequence:
-		cause = causeGap
-	}
-	p.beat, p.beatAt, p.sequence = bound(beat), now, beat.Sequence
+		cause, p.sequence = causeGap, beat.Sequence
+	} // Otherwise, later events may have overtaken it.
+	p.beat, p.beatAt = bound(beat), now
 	return cause
 }
 

@@ -143,3 +143,20 @@ func TestGapsOfOneReplicaAreNotSharing(t *testing.T) {
 		r.wantCauses(append([]string{"new_epoch"}, want...)...)
 	})
 }
+
+// The transport keeps the events that the handler refuses, and delivers them again after later ones. No other replica
+// took them.
+func TestKeptEventsAreNotSharing(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		const messages = 20
+		for n := range uint64(messages) {
+			r.observe(kept(changed("e", 2*n+2)))
+			r.observe(changed("e", 2*n+3))
+		}
+		r.observe(beat("e", 2, 2*messages+1))
+		settle()
+		r.wantState(fleet.Fresh, "")
+		r.wantCauses("gap") // In case that the transport loses them.
+	})
+}

@@ -1,14 +1,10 @@
 package intake
 
-import (
-	"context"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
-)
+import "context"
 
 // observe hands a batch to the fleet, unless the verifier refused all of it or this replica is not
 // ready: another replica then observes it. A heartbeat that the verifier did not let pass is left
-// out. So are events that the sender does not own again, so that the fleet misses their numbers.
+// out.
 //
 // The fleet also learns of a runtime that the verifier refuses as a whole.
 func (t *task) observe(o *outcome, returned bool) {
@@ -26,19 +22,18 @@ func (t *task) observe(o *outcome, returned bool) {
 		observed.Heartbeat = nil
 	}
 	if !returned {
-		observed.Events, refused = t.without(o.Failed), nil
+		for i, err := range refused {
+			refused[i] = kept{err}
+		}
 	}
 	t.opts.Fleet.Observe(t.Peer, t.Manager, observed, refused)
 }
 
-func (t *task) without(failed map[int]*Failure) (taken []core.Numbered) {
-	for i := range t.Batch.Events {
-		if failed[i] == nil {
-			taken = append(taken, t.Batch.Events[i])
-		}
-	}
-	return taken
-}
+// kept is the failure of an event that stays with the transport.
+type kept struct{ error }
+
+// Kept informs the fleet.
+func (kept) Kept() bool { return true }
 
 // observeOnly hands a batch to the fleet when there is no slot to deliver it: a runtime is not
 // silent while the intake is busy. A heartbeat alone is thereby done. Events are sent again with

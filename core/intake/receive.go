@@ -27,7 +27,7 @@ type Request struct {
 	Wait bool
 	// Return offers the failures to the sender, as [Verdict.Err] returns them, and reports whether
 	// the sender owns them again. Otherwise another attempt of the transport delivers them, and the
-	// fleet must not take them for seen. Nil: the answer is the return, and always arrives.
+	// fleet requests a resync. Nil: the answer is the return, and always arrives.
 	Return func(err error) bool
 }
 

@@ -318,33 +318,41 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// The fleet must not take an event for seen that another attempt of the transport delivers.
+// The fleet has seen an event that the transport keeps, and a resync stands in for it until it is taken.
 func TestFailuresThatAreNotReturned(t *testing.T) {
 	t.Parallel()
-	for returned, want := range map[bool]uint64{true: 3, false: 2} {
-		watched := newFleet(t, fleet.Options{})
-		in := newIntake(t, verifies(is(nil), is(nil)), fails(func(name string) error {
-			if name == "2" {
-				return errors.New("inside")
+	for returned, want := range map[bool]string{true: "", false: "gap"} {
+		synctest.Test(t, func(t *testing.T) {
+			var resynced string
+			in := newIntake(t, verifies(is(nil), is(nil)), fails(func(name string) error {
+				if name == "2" {
+					return errors.New("inside")
+				}
+				return nil
+			}, nil), Options{Fleet: newFleet(t, fleet.Options{Resynced: func(_ core.Manager, cause string) { resynced = cause }})})
+			go in.DeliverResyncs(t.Context()) //nolint:errcheck // The test sees its resyncs.
+			known := events(1, 1)
+			known.Events[0].Resync = true
+			in.Receive(t.Context(), request(runtimeA, known))
+			r := request(runtimeA, events(3, 2))
+			offered := map[int]string{}
+			r.Return = func(err error) bool {
+				failed, _ := errors.AsType[core.EventErrors](err)
+				for i, cause := range failed {
+					offered[i] = core.Reason(cause)
+				}
+				return returned
 			}
-			return nil
-		}, nil), Options{Fleet: watched})
-		r := request(runtimeA, events(3, 1))
-		offered := map[int]string{}
-		r.Return = func(err error) bool {
-			failed, _ := errors.AsType[core.EventErrors](err)
-			for i, cause := range failed {
-				offered[i] = core.Reason(cause)
+			in.Receive(t.Context(), r)
+			if diff := cmp.Diff(map[int]string{2: "other"}, offered); diff != "" {
+				t.Errorf("offered (-want +have):\n%s", diff)
 			}
-			return returned
-		}
-		in.Receive(t.Context(), r)
-		if diff := cmp.Diff(map[int]string{2: "other"}, offered); diff != "" {
-			t.Errorf("offered (-want +have):\n%s", diff)
-		}
-		if s := watched.Get(runtimeA, manager); s.Replicas[0].Sequence != want {
-			t.Errorf("returned %v: the fleet has seen number %d, want %d", returned, s.Replicas[0].Sequence, want)
-		}
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if s := in.opts.Fleet.Get(runtimeA, manager); resynced != want || s.Replicas[0].Sequence != 4 {
+				t.Errorf("returned %v: a resync because of %q after number %d, want %q and 4", returned, resynced, s.Replicas[0].Sequence, want)
+			}
+		})
 	}
 }
 

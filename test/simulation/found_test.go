@@ -60,6 +60,21 @@ func found() map[string]*Plan {
 				{Kind: OperatorKilled, At: 140 * time.Second, For: time.Second},
 				{Kind: AgentGone, At: 161 * time.Second},
 			}), twoAgents),
+		"messages that a panic holds up show no other replica": with(small(contract.V3, false, nil,
+			[]Fault{{Kind: EventPanics, Index: 1, Value: inVerifier}, {Kind: LeaderChanged, At: 2 * time.Minute, For: 3 * time.Minute}},
+		), func(p *Plan, r *RuntimePlan) {
+			stored(p, r)
+			for i := range 20 {
+				p.update(i%r.Objects, 3*time.Minute+time.Duration(i)*4*time.Second)
+			}
+		}),
+		"a message that comes again is no sign of life": with(small(contract.V3, false,
+			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
+			[]Fault{
+				{Kind: EventPanics},
+				{Kind: MapHangs, At: 110 * time.Second, For: 20 * time.Second},
+				{Kind: AgentKilled, At: 125 * time.Second, For: 6 * time.Minute},
+			}), stored),
 	}
 }
 
@@ -81,6 +96,7 @@ func with(plan *Plan, change func(p *Plan, r *RuntimePlan)) *Plan {
 func fallback(_ *Plan, r *RuntimePlan)      { r.Fallback = true }
 func twoAgents(_ *Plan, r *RuntimePlan)     { r.Agents, r.Objects = 2, 2 }
 func withCanary(_ *Plan, r *RuntimePlan)    { r.Canary = true }
+func stored(p *Plan, r *RuntimePlan)        { p.NATS, r.Canary, r.Objects = true, true, 2 }
 func threeReplicas(p *Plan, _ *RuntimePlan) { p.Operators = 3 }
 
 // small is a plan with one runtime and one object.

@@ -119,7 +119,7 @@ func (o *operator) consume(verifier core.Verifier, handlers map[core.Manager]cor
 	conn, err := connectNATS(string(manager), dialer, natsjetstream.OperatorConnectOptions(manager, noCertificate))
 	o.world.must(err)
 	consumer, err := natsjetstream.NewConsumer(conn, verifier, handlers, natsjetstream.Options{
-		Fleet: o.observer(), Logger: o.logger(),
+		Fleet: o.observer(), Logger: o.logger(), RuntimeRate: float64(o.world.plan.Rate), RuntimeBurst: burstOf(o.world.plan.Rate),
 		Stream: func(manager core.Manager) jetstream.StreamConfig {
 			config := natsjetstream.StreamConfig(manager)
 			config.Storage = jetstream.MemoryStorage
@@ -138,11 +138,16 @@ func (o *operator) consume(verifier core.Verifier, handlers map[core.Manager]cor
 
 // onNATS makes NATS the transport of some plans that have no fault of HTTP or of certificates.
 func (d dice) onNATS(p *Plan) {
-	if d.chance(0.75) || p.Gateway || p.Attacker || p.Rate > 0 || len(p.Managers) > 1 || p.hasAny(
-		GatewayRefusesV3, KeysRotated, CertificateExpired, AgentDowngraded, LinksCut,
+	if d.chance(0.75) || p.Gateway || p.Attacker || len(p.Managers) > 1 || p.hasAny(
+		GatewayRefusesV3, KeysRotated, CertificateExpired, AgentDowngraded, LinksCut, PathsWrong,
 	) {
 		return
 	}
+	p.onStream()
+}
+
+// onStream makes NATS the transport, which has one contract.
+func (p *Plan) onStream() {
 	p.NATS = true
 	for i := range p.Runtimes {
 		p.Runtimes[i].Contract, p.Runtimes[i].Fallback, p.Runtimes[i].Rare = contract.V3, false, false

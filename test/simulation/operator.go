@@ -76,7 +76,7 @@ func (w *world) newOperator(index, life int) *operator {
 		o.controllers[manager] = c
 		handlers[manager] = c.source
 	}
-	verifier := w.behaviour.verify(listener.SANPinning(o.domains()))
+	verifier := w.noting(w.behaviour.verify(listener.SANPinning(o.domains())))
 	if w.plan.NATS {
 		o.receive = o.consume(verifier, handlers)
 		return o
@@ -120,6 +120,26 @@ func (o *operator) Material() (*keys.Material, error) {
 	return o.world.server.Material()
 }
 
+// noting returns a verifier whose refusals the oracle gets.
+func (w *world) noting(next core.Verifier) core.Verifier {
+	return core.VerifierFunc(func(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+		return w.note(peer.ID, event, func() error { return next.Verify(ctx, peer, event) })
+	})
+}
+
+// note gives the oracle an event for which a call fails or panics.
+func (w *world) note(runtime core.RuntimeID, event *core.WatchEvent, call func() error) (err error) {
+	taken := false
+	defer func() {
+		if !taken {
+			w.history.Failed(string(runtime), *event)
+		}
+	}()
+	err = call()
+	taken = err == nil
+	return err
+}
+
 func (o *operator) peers() listener.Peers {
 	roots := keys.Roots(o)
 	if o.world.plan.Gateway {
@@ -137,7 +157,7 @@ func (o *operator) newController(manager core.Manager) *controller {
 
 // requests is the map function. An event belongs to the runtime of its owner, or else to its sender.
 func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, error) {
-	if err := c.operator.world.behaviour.fail(ctx, d); err != nil {
+	if err := c.operator.world.note(d.Runtime, &d.Event, func() error { return c.operator.world.behaviour.fail(ctx, d) }); err != nil {
 		return nil, err
 	}
 	if c.operator.world.plan.Labels {

@@ -267,6 +267,9 @@ func (d dice) selective(p *Plan) {
 	for i := range p.Writes {
 		if w := &p.Writes[i]; w.Kind == Update {
 			w.Kind = []WriteKind{Update, Relabel, Transfer, Status}[d.weighted(4, 2, 1, 1)]
+			if w.Kind == Transfer && p.Status != "" { // A watch of the status learns of no other owner.
+				w.Kind = Update
+			}
 		}
 	}
 }
@@ -274,7 +277,7 @@ func (d dice) selective(p *Plan) {
 // rare makes heartbeats rare in half of the plans in which all outages end connections. The promise is the same. Other
 // outages, such as a pause, and the end of drops show only in a later heartbeat.
 func (d dice) rare(p *Plan) {
-	if p.Gateway || p.Rate > 0 || d.chance(0.5) || p.hasAny(
+	if p.Gateway || p.NATS || p.Rate > 0 || d.chance(0.5) || p.hasAny(
 		AgentPaused, AgentDowngraded, SenderForbidden, SenderUnknown, VerifierBroken, AnswersLost, CertificateExpired,
 		EventRefused, EventForbidden, EventPanics,
 	) {

@@ -18,7 +18,7 @@ func (d dice) scene(p *Plan) {
 		d.fullOutbox, d.fairShare, d.refusedResync, d.shortOutage, d.silentStrangers, d.inventedManagers, d.lostReplica, d.overlappingWrites, d.unchangedWrites, d.removedWebhook,
 		d.refusedV3, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
 		d.unreadable, d.bodyLimit, d.told, d.restartWithPending, d.silentLoss, d.restartOfLearner, d.droppedByGateway, d.restarted, d.fullReviewMemory, d.panicking,
-		d.brokenConnections, d.lostHeartbeats, d.loud, d.loud, d.lostPath, d.lostPath, d.active, d.active,
+		d.brokenConnections, d.lostHeartbeats, d.loud, d.loud, d.lostPath, d.lostPath, d.active, d.active, d.activeOnStream, d.keptByStream, d.endedWhileAway, d.handover,
 	}
 	d.stage(p)
 	scenes[d.IntN(len(scenes))](p)
@@ -424,6 +424,49 @@ func (d dice) active(p *Plan) {
 	for range 30 {
 		p.update(d.IntN(6), d.between(time.Minute, p.Length))
 		p.Writes[len(p.Writes)-1].Delay = d.commit()
+	}
+}
+
+// activeOnStream has active replicas that share a stream, without fleets. The stream delivers again what no handler
+// takes in time, when the agent has sent it for the last time.
+func (d dice) activeOnStream(p *Plan) {
+	d.active(p)
+	hangs := Fault{Kind: MapHangs, At: p.Length, For: d.between(time.Minute, 2*time.Minute)}
+	p.Gateway, p.Fleets, p.Faults = false, false, append(p.Faults, hangs)
+	p.onStream()
+	for i := range 6 {
+		p.update(i, d.between(hangs.At, hangs.At+10*time.Second))
+	}
+}
+
+// keptByStream has an event that the operator refuses for ever. No agent takes it back, as no replica led when it was
+// stored. Other objects do not wait for it.
+func (d dice) keptByStream(p *Plan) {
+	away := d.outage(LeaderChanged)
+	p.Faults = []Fault{away, {Kind: []FaultKind{EventRefused, EventForbidden, EventPanics}[d.IntN(3)], Value: d.IntN(inVerifier + 1)}}
+	p.onStream()
+	for i := range 3 {
+		p.update(i, d.between(away.At, away.At+away.For))
+	}
+	for range 12 {
+		p.update(1+d.IntN(5), d.between(7*time.Minute, 10*time.Minute))
+	}
+}
+
+// endedWhileAway kills an agent while no replica leads. The stream has its last heartbeat.
+func (d dice) endedWhileAway(p *Plan) {
+	away := Fault{Kind: LeaderChanged, At: 2 * time.Minute, For: d.between(190*time.Second, 4*time.Minute)}
+	p.Faults = []Fault{away, {Kind: AgentKilled, At: away.At + d.between(40*time.Second, time.Minute), For: 6 * time.Minute}}
+	p.Runtimes[0].Canary = true
+	p.onStream()
+}
+
+// handover changes the leader of two replicas. The other one takes the messages of the stream.
+func (d dice) handover(p *Plan) {
+	p.Operators, p.Faults = 2, []Fault{{Kind: LeaderChanged, At: d.between(time.Minute, 3*time.Minute), For: d.length()}}
+	p.onStream()
+	for i := range 6 {
+		p.update(i, d.between(time.Minute, p.Length))
 	}
 }
 

@@ -13,6 +13,7 @@ func table() []mutant {
 	all = append(all, outboxMutants()...)
 	all = append(all, fleetMutants()...)
 	all = append(all, economyMutants()...)
+	all = append(all, streamMutants()...)
 	return append(all, pathMutants()...)
 }
 
@@ -188,7 +189,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: no resync for a gap", replica,
-			"case beat.Sequence > p.sequence:\n\t\tcause = causeGap", "case beat.Sequence > p.sequence:",
+			"cause, p.sequence = causeGap, beat.Sequence", "p.sequence = beat.Sequence",
 		},
 		{
 			"fleet: no resync for a new epoch", record,
@@ -277,6 +278,38 @@ func economyMutants() []mutant {
 		{
 			"fleet: active replicas resync for each gap", "core/fleet/sharing.go",
 			"case s.on && cause == causeGap:", "case s.on && cause == \"\":",
+		},
+	}
+}
+
+// streamMutants are of NATS JetStream.
+func streamMutants() []mutant {
+	const conclude, pull = "adapters/natsjetstream/conclude.go", "adapters/natsjetstream/pull.go"
+	return []mutant{
+		{
+			"natsjetstream: a message that is handled is not acknowledged", conclude,
+			"c.settled(j, manager, fateEnqueued, \"\", j.msg.Ack())", "c.settled(j, manager, fateEnqueued, \"\", nil)",
+		},
+		{
+			"natsjetstream: a message that comes again is dropped", conclude,
+			"c.opts.Hooks.Redelivered(manager)", "c.opts.Hooks.Redelivered(manager)\n\t\t_ = j.msg.Ack()\n\t\treturn",
+		},
+		{
+			"natsjetstream: a refused message holds up its runtime", conclude,
+			"j.msg.NakWithDelay(wait)", "errors.Join(sleep(context.Background(), wait), j.msg.Nak())",
+		},
+		{
+			"natsjetstream: a replica asks once whether it leads", pull,
+			"\tfor ctx.Err() == nil {\n\t\tif c.intake.Ready(manager) == nil {",
+			"\tfor range 1 {\n\t\tif c.intake.Ready(manager) == nil {",
+		},
+		{
+			"natsjetstream: a refusal that is taken back is a delivery", "adapters/natsjetstream/message.go",
+			"return true, f.takeBack(m, msg, &answer)", "_ = f.takeBack(m, msg, &answer)\n\t\treturn true, nil",
+		},
+		{
+			"natsjetstream: an old heartbeat proves that a runtime is fresh", conclude,
+			"if j.age > staleHeartbeat {", "if j.age < 0 {",
 		},
 	}
 }

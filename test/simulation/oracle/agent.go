@@ -52,6 +52,7 @@ type lane struct {
 	owners   map[types.NamespacedName]bool // of resyncs
 
 	failed     failures
+	late       map[uint64]bool      // numbers that were refused as malformed, or as too large
 	refused    map[string]*failures // by the ID of an event
 	recoveries int
 	path       path
@@ -113,7 +114,7 @@ func (a *Agent) lane(manager core.Manager) *lane {
 	l := a.managers[manager]
 	if l == nil {
 		l = &lane{
-			contents: make(map[string]core.WatchEvent), refused: make(map[string]*failures), owners: make(map[types.NamespacedName]bool),
+			contents: make(map[string]core.WatchEvent), late: make(map[uint64]bool), refused: make(map[string]*failures), owners: make(map[types.NamespacedName]bool),
 		}
 		a.managers[manager] = l
 	}
@@ -209,6 +210,11 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 		l.failed.add(err)
 	}
 	if whole {
+		for i := range batch.Events {
+			if core.IsPermanent(err) { // All others wait with a failed batch.
+				l.late[batch.Events[i].Sequence] = true
+			}
+		}
 		return
 	}
 	dropped := a.history.dropped[pair{a.runtime, manager}]

@@ -340,7 +340,7 @@ func (h *History) checkPace() {
 // allowed returns the most resyncs of a cause for a manager in one life of an operator. The oracle counts the causes
 // itself. Where a former agent may have seen a write that is committed late, each has a resend.
 func (h *History) allowed(manager core.Manager, cause string) int {
-	lives, lost, drops, returned, falls, dropped := 0, 0, 0, 0, 0, int64(0)
+	lives, lost, gaps, returned, falls := 0, 0, 0, 0, 0
 	for key, p := range h.paths {
 		if key.manager == manager && h.promise.Runtimes[key.runtime].Numbered {
 			returned += p.silences
@@ -352,16 +352,12 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 			continue
 		}
 		lives++
-		lost, drops = lost+l.path.silences, drops+l.drops
+		lost, gaps = lost+l.path.silences, gaps+h.gaps(a, l)
 		if a.to.Before(h.calm.Add(atMostToStop)) {
 			lost++
 		}
 		if h.promise.Runtimes[a.runtime].FallsBack {
 			falls++
-		}
-		// The control plane has the number of an event that it refused itself.
-		if h.promise.Refusals > 0 || len(h.promise.Runtimes[a.runtime].Overflows) > 0 {
-			dropped += l.account.Dropped
 		}
 	}
 	switch cause {
@@ -383,15 +379,36 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 			returned *= 2
 		}
 		return returned + falls
-	default: // A gap: events were dropped, travelled by an older contract, or were taken before the runtime was deleted.
+	case "went_back": // Numbers only rise.
+		return 0
+	default:
 		if h.promise.Replicas > 1 {
 			return mostToLearn * len(h.promise.Runtimes)
 		}
-		if h.promise.NATS { // The stream delays a batch that is not handled, and others overtake it.
-			drops += lives * h.promise.Faults
-		}
-		return drops + int(dropped) + falls + (h.promise.Refusals+h.oldNumbers()+h.promise.Deletions)*lives
+		return gaps + falls // Events may travel by an older contract.
 	}
+}
+
+// gaps returns the most gaps in the numbers of an agent. A gap leads to one resync, and has a number of its own that
+// did not come in its order: a gateway refused or dropped it, the outbox dropped it, or a stream kept it.
+func (h *History) gaps(a *Agent, l *lane) int {
+	most := l.drops + len(l.late) + h.unheard()
+	if len(h.promise.Runtimes[a.runtime].Overflows) > 0 { // The control plane has the number of an event that it refused itself.
+		most += int(l.account.Dropped)
+	}
+	if h.promise.NATS {
+		most += sends * len(h.failed[a.runtime])
+	}
+	return most
+}
+
+// unheard returns how often a fleet may know no number of an agent: it is new, or has forgotten the runtime. If the
+// first one is old, as a gateway repeats requests and agents retry refused events, the next one shows a gap.
+func (h *History) unheard() int {
+	if h.promise.NewLeaders && (h.promise.RequestsRepeat || len(h.promise.Refused) > 0) {
+		return h.promise.Deletions + 1
+	}
+	return h.promise.Deletions
 }
 
 // atMostToStop is how long an agent runs after the fault that ends it: the time for its last requests, and a second.
@@ -399,21 +416,6 @@ const atMostToStop = 11 * time.Second
 
 // mostToLearn bounds the resyncs of an active replica until it knows that others take a part of the numbers.
 const mostToLearn = 10
-
-// oldNumbers returns the most gaps that a new leader may see for an agent, because its first requests have old
-// numbers. These are repeated events, a repeated heartbeat, and retries of refused events.
-func (h *History) oldNumbers() (most int) {
-	if !h.promise.NewLeaders {
-		return 0
-	}
-	if h.promise.RequestsRepeat {
-		most += 2
-	}
-	if len(h.promise.Refused) > 0 {
-		most++
-	}
-	return most
-}
 
 // checkAgents bounds what each agent process sent and logged. A request that fails waits for its turn, and each other
 // one carries an element that is counted here.
@@ -432,9 +434,11 @@ func (h *History) checkAgents() {
 
 func (a *Agent) life() time.Duration { return a.to.Sub(a.from).Round(time.Second) }
 
+// sends is the number of times that a change travels: at once, after 3 s and after 35 s.
+const sends = 3
+
 // checkTraffic bounds the elements that the receiver took.
 func (h *History) checkTraffic(a *Agent, manager core.Manager, l *lane) {
-	const sends = 3 // A change travels at once, after 3 s and after 35 s.
 	for _, of := range []struct {
 		what       string
 		sent, most int

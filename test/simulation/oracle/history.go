@@ -37,8 +37,7 @@ type Promise struct {
 	ReviewMemoryFull bool
 	// FalseAcks is whether a gateway acknowledges events that it does not forward.
 	FalseAcks bool
-	// Refusals counts the faults in which a gateway refuses each event for itself. A heartbeat may then arrive
-	// before the resync that its sequence includes.
+	// Refusals counts the faults in which a gateway refuses each event for itself.
 	Refusals int
 	// AnswersLost is whether answers may get lost, so that agents repeat requests.
 	AnswersLost bool
@@ -158,11 +157,12 @@ type History struct {
 	outages []*outage
 	agents  []*Agent
 	resyncs map[resyncKey]int
-	changed map[target][]time.Time // reviews of writes that change something, without runtime
-	asked   map[pair][]time.Time   // resyncs that agents requested
-	waits   map[pair]time.Time     // end of the last Retry-After
-	paths   map[pair]*path         // of all agents of a runtime
-	dropped map[pair]bool          // whether a gateway dropped the last request, and acknowledged it
+	changed map[target][]time.Time              // reviews of writes that change something, without runtime
+	asked   map[pair][]time.Time                // resyncs that agents requested
+	waits   map[pair]time.Time                  // end of the last Retry-After
+	paths   map[pair]*path                      // of all agents of a runtime
+	dropped map[pair]bool                       // whether a gateway dropped the last request, and acknowledged it
+	failed  map[string]map[core.WatchEvent]bool // events of a runtime that the operator did not take at once
 	found   []Violation
 }
 
@@ -172,6 +172,7 @@ func New(promise Promise) *History {
 		promise: promise, began: time.Now(), commits: make(map[target][]commit),
 		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[target][]time.Time),
 		asked: make(map[pair][]time.Time), waits: make(map[pair]time.Time), paths: make(map[pair]*path), dropped: make(map[pair]bool),
+		failed: make(map[string]map[core.WatchEvent]bool),
 	}
 }
 
@@ -224,6 +225,16 @@ func (h *History) Dropped(runtime string, manager core.Manager, dropped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dropped[pair{runtime, manager}] = dropped
+}
+
+// Failed records that the code of the operator did not take an event.
+func (h *History) Failed(runtime string, event core.WatchEvent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failed[runtime] == nil {
+		h.failed[runtime] = make(map[core.WatchEvent]bool)
+	}
+	h.failed[runtime][event] = true
 }
 
 // path returns that of a runtime.
