@@ -35,33 +35,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		fmt.Fprintf(stderr, "quickstart: %v\n", err)
 		return err
 	}
-
 	if err = show(ctx, settings, &report{out: stdout}); err != nil {
 		fmt.Fprintf(stderr, "\nquickstart: %v\n", err)
-	}
-	return err
-}
-
-// show runs the demo and removes its processes and files.
-func show(ctx context.Context, settings settings, report *report) (err error) {
-	d, err := newDemo(settings, report)
-	if err != nil {
-		return err
-	}
-	// After a signal, [machine.ErrInterrupted] replaces the errors that the signal causes.
-	defer func() {
-		if ctx.Err() != nil {
-			err = d.interrupted()
-		}
-		err = errors.Join(err, d.clear(err))
-	}()
-	// A failure meanwhile, such as the end of the agent, ends the demo with its own error.
-	running, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	d.fail = fail
-	err = d.play(running)
-	if running.Err() != nil {
-		return context.Cause(running)
 	}
 	return err
 }

@@ -148,7 +148,7 @@ func TestDemo(t *testing.T) {
 				p.checkEnd(t, 0)
 			case "nats":
 				p.kill(t, "natsserver")
-				p.checkFailure(t, "the NATS server ended", "nats.log")
+				p.checkFailure(t, "the NATS server ended", "NATS server n0.log")
 				find(t, "operator .* takes events from NATS", p.text.String())
 			default:
 				p.checkEnd(t, 0)
