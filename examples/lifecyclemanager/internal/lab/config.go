@@ -2,7 +2,7 @@ package lab
 
 import (
 	"bytes"
-	"context"
+	"os"
 	"path/filepath"
 	"runtime"
 
@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
 // Kustomize returns the objects of a folder below config/, as `kubectl kustomize` does.
@@ -26,16 +28,14 @@ func Kustomize(folder string) ([]*unstructured.Unstructured, error) {
 }
 
 // ApplyFile applies a file below config/, with one object, to the control plane.
-func (l *Lab) ApplyFile(ctx context.Context, file string) error {
-	text, err := filesys.MakeFsOnDisk().ReadFile(config(file))
-	if err != nil {
-		return err
-	}
-	object, err := utils.ReadObject(bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	return l.Apply(ctx, l.Plane, object)
+func (l *Lab) ApplyFile(file string) {
+	l.Helper()
+	text, err := os.Open(config(file))
+	rig.NoError(l.TB, err)
+	defer text.Close()
+	object, err := utils.ReadObject(text)
+	rig.NoError(l.TB, err)
+	l.Apply(object)
 }
 
 // config returns a path below config/.
