@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -47,7 +46,9 @@ func (r *remote) startAgent() string {
 	opts := lab.AgentOptions{Env: r.agentSettings(), Name: r.prefixed("agent"), MetricsPort: r.metricsPort()}
 	r.agent = lab.StartAgent(r, r.secret, r.operator.addr, opts)
 	r.writePID()
-	go r.readLog()
+	log, err := os.Open(r.LogFile(r.prefixed("agent.log")))
+	lab.NoError(r, err)
+	go r.readLog(log)
 	if r.settings.serve {
 		r.keepRunning()
 	} else {
@@ -133,42 +134,21 @@ func (r *remote) metricsPort() int {
 	return r.settings.port + 1 + slices.Index(r.remotes, r)
 }
 
+var reviewed = regexp.MustCompile(`"msg":"reviewed".*"decision":"(\w+)"`)
+
 // readLog takes the decisions from the log of the agent, until the demo ends.
-func (r *remote) readLog() {
-	file, err := os.Open(r.LogFile(r.prefixed("agent.log")))
-	if err != nil {
-		r.Error(err)
-		return
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(reader(func(text []byte) (int, error) {
-		const often = 10 * time.Millisecond
-		for {
-			n, err := file.Read(text)
-			if n > 0 || !errors.Is(err, io.EOF) {
-				return n, err
-			}
-			select {
-			case <-time.After(often): // The file grows.
-			case <-r.Context().Done():
-				return 0, io.EOF
-			}
+func (r *remote) readLog(log io.ReadCloser) {
+	defer log.Close()
+	const often = 20 * time.Millisecond
+	var rest []byte
+	for r.Context().Err() == nil {
+		added, _ := io.ReadAll(log) // The file grows.
+		rest = append(rest, added...)
+		end := bytes.LastIndexByte(rest, '\n') + 1
+		for _, found := range reviewed.FindAllSubmatch(rest[:end], -1) {
+			r.journal.decided(string(found[1]))
 		}
-	}))
-	for lines.Scan() {
-		var record struct {
-			Msg      string `json:"msg"`
-			Decision string `json:"decision"`
-		}
-		// Other texts, such as a panic, are in the file.
-		if json.Unmarshal(lines.Bytes(), &record) == nil && record.Msg == "reviewed" {
-			r.journal.decided(record.Decision)
-		}
+		rest = rest[end:]
+		<-time.After(often)
 	}
 }
-
-// reader is a function that reads.
-type reader func(text []byte) (int, error)
-
-// Read implements [io.Reader].
-func (r reader) Read(text []byte) (int, error) { return r(text) }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -47,18 +46,6 @@ type stage struct {
 	prepare func() string
 	// next is the advice after a failure.
 	next string
-}
-
-// show runs the demo. The error has advice.
-func show(ctx context.Context, settings settings, report *report) error {
-	done := context.AfterFunc(ctx, func() { report.printf("\nStopping ...\n") })
-	defer done()
-	d := &demo{settings: settings, report: report, started: time.Now()}
-	err := lab.Play(ctx, "quickstart", d.play)
-	if err == nil || errors.Is(err, machine.ErrInterrupted) {
-		return err
-	}
-	return fmt.Errorf("%s: %w\n  next: %s", d.stage.name, err, d.stage.next)
 }
 
 // play makes all stages and steps.
