@@ -89,12 +89,7 @@ type world struct {
 
 // TestTakeover deploys config/native, and then config/istio in the same control plane, for a gateway.
 func TestTakeover(t *testing.T) {
-	scheme, err := newScheme()
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := newWorld(t, lab.Options{
-		Scheme:   scheme,
 		Runtimes: []string{"runtime-1"}, Replicas: 2, CRDPaths: manifests.Routes(t, watcher.VirtualService),
 		OperatorArgs: []string{
 			"-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",

@@ -9,12 +9,8 @@ import (
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
@@ -47,10 +43,8 @@ type demo struct {
 // and without modules.
 func (d *demo) play(run *rig.Demo) {
 	began := time.Now()
-	scheme, err := newScheme()
-	rig.NoError(run, err)
 	d.Lab = lab.New(run, lab.Options{
-		Dir: run.Dir, Scheme: scheme, Runtimes: []string{first, second}, Replicas: 2, OperatorArgs: operatorArgs(),
+		Dir: run.Dir, Runtimes: []string{first, second}, Replicas: 2, OperatorArgs: operatorArgs(),
 		Progress: d, Patience: patience * time.Duration(20+d.slack) / 20,
 	})
 	d.printf("Lifecycle manager: a meta operator that runs on events, with two runtimes\n\n")
@@ -71,13 +65,6 @@ func (d *demo) play(run *rig.Demo) {
 	if d.all || d.serve {
 		d.wait()
 	}
-}
-
-// newScheme returns the kinds of all clients.
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
-		certv1.AddToScheme(scheme), watcher.AddToScheme(scheme), v1beta2.AddToScheme(scheme))
 }
 
 // operatorArgs shorten all waits except for those of events.

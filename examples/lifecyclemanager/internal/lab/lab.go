@@ -6,6 +6,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,15 +15,19 @@ import (
 	"testing" //nolint:depguard // For tests, and for a demo that uses what they use.
 	"time"
 
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"         //nolint:depguard // None of these is released.
@@ -37,8 +42,6 @@ type Options struct {
 	// Dir is a folder for kubeconfigs and, as folder logs, for the logs of all programs. Default: a
 	// new one, which stays after a failure.
 	Dir string
-	// Scheme is that of all clients.
-	Scheme *runtime.Scheme
 	// Runtimes are the ids of the runtimes.
 	Runtimes []string
 	// Replicas is the number of operators. Default: 1.
@@ -64,6 +67,7 @@ type Lab struct {
 	// Runtimes are by id.
 	Runtimes map[string]*Runtime
 
+	scheme   *runtime.Scheme
 	images   map[string]string
 	operator string
 	plane    *apiserver.ControlPlane
@@ -113,7 +117,9 @@ func New(t testing.TB, opts Options) *Lab {
 			}
 		})
 	}
-	l := &Lab{TB: t, Options: opts, Runtimes: make(map[string]*Runtime)}
+	l := &Lab{TB: t, Options: opts, Runtimes: make(map[string]*Runtime), scheme: runtime.NewScheme()}
+	rig.NoError(l.TB, errors.Join(clientgoscheme.AddToScheme(l.scheme), apiextensionsv1.AddToScheme(l.scheme),
+		certv1.AddToScheme(l.scheme), watcher.AddToScheme(l.scheme), v1beta2.AddToScheme(l.scheme)))
 	rig.NoError(l.TB, os.MkdirAll(l.log(""), 0o700))
 	return l
 }
@@ -140,16 +146,6 @@ func (r *Runtime) Break(broken bool) {
 func (r *Runtime) Kubeconfig() string { return r.plane.Kubeconfig }
 
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
-
-// note adds a line to the log of a node.
-func (l *Lab) note(id, line string) {
-	file, err := os.OpenFile(l.log(id+"-node.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return
-	}
-	defer file.Close()
-	fmt.Fprintln(file, time.Now().Format(time.TimeOnly), line)
-}
 
 // Eventually waits until a condition holds.
 func (l *Lab) Eventually(what string, condition func() bool) {
@@ -181,7 +177,7 @@ func (l *Lab) StartAPIServers() {
 	for i, id := range ids {
 		nodes[i] = l.newNode(id)
 		all[i] = apiserver.Options{
-			Scheme: l.Scheme, APIServerArgs: nodes[i].APIServerArgs(), LogDir: l.log(id),
+			Scheme: l.scheme, APIServerArgs: nodes[i].APIServerArgs(), LogDir: l.log(id),
 			KubeconfigPath: filepath.Join(l.Dir, id+".kubeconfig"),
 		}
 		rig.NoError(l.TB, os.Mkdir(all[i].LogDir, 0o700))
@@ -206,7 +202,7 @@ func (l *Lab) newNode(id string) *node.Node {
 		Host: node.HostOptions{
 			Env:  []string{"STOP_DELAY=0s", "SHUTDOWN_TIMEOUT=1s"}, // The demo ends soon.
 			Log:  func(d types.NamespacedName) string { return l.log(id + "-" + d.Name + ".log") },
-			Note: func(line string) { l.note(id, line) },
+			Note: func(line string) { l.Logf("node of %s: %s", id, line) },
 		},
 	})
 	rig.NoError(l.TB, err)
