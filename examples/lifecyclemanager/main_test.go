@@ -114,7 +114,7 @@ func (w *world) run(name string, test func(*testing.T)) {
 func (w *world) gateway(t *testing.T) {
 	t.Helper()
 	w.must(w.Plane.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system"}}))
-	w.deploy("istio")
+	w.Deploy("istio")
 	// Without a kubeconfig, it only gets its certificates.
 	w.must(w.Plane.Create(t.Context(), &v1beta2.Kyma{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: gatewayRuntime, Annotations: map[string]string{
@@ -165,14 +165,6 @@ func newWorld(t *testing.T, opts lab.Options) *world {
 	return w
 }
 
-// deploy applies a folder of config/, and starts the operator.
-func (w *world) deploy(folder string) {
-	w.t.Helper()
-	objects, err := lab.Kustomize(folder)
-	w.must(err)
-	w.Deploy(objects)
-}
-
 func (w *world) must(err error) {
 	w.t.Helper()
 	if err != nil {
@@ -182,7 +174,7 @@ func (w *world) must(err error) {
 
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
-	rig.Eventually(w.t, w.Patience, what+"; the logs are in "+w.Dir, condition)
+	rig.Eventually(w.t, lab.Patience, what+"; the logs are in "+w.Dir, condition)
 }
 
 func (w *world) exists(object client.Object, name string) bool {

@@ -23,7 +23,7 @@ import (
 // no resync is pending, and the operator does not change the spec of the user's Kyma.
 func (w *world) takeover(t *testing.T) {
 	t.Helper()
-	w.deploy("native")
+	w.Deploy("native")
 	w.ApplyFile("samples/keda-1.0.0.yaml")
 	w.Register("runtime-1", nil)
 	w.eventually("the user enables a module", func() bool { return w.setModules(v1beta2.Module{Name: "keda"}) == nil })

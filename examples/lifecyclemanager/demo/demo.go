@@ -20,8 +20,6 @@ import (
 const (
 	first  = "runtime-1"
 	second = "runtime-2"
-	// patience is the limit for each wait of the preparation.
-	patience = 2 * time.Minute
 )
 
 // demo plays the story in a lab. A failure of the lab ends the demo.
@@ -31,8 +29,7 @@ type demo struct {
 	out io.Writer
 	// before are the objects of the second runtime before it was registered.
 	before []string
-	// slack is a factor for the time that each effect may take. Twenty doubles that of the
-	// preparation.
+	// slack is a factor for the time that each effect may take.
 	slack int
 	// faults plays another story, in which the operator is killed in each line. Serve waits for the
 	// user instead of a story. All plays both stories, and waits for the user then.
@@ -44,8 +41,7 @@ type demo struct {
 func (d *demo) play(run *rig.Demo) {
 	began := time.Now()
 	d.Lab = lab.New(run, lab.Options{
-		Dir: run.Dir, Runtimes: []string{first, second}, Replicas: 2, OperatorArgs: operatorArgs(),
-		Progress: d, Patience: patience * time.Duration(20+d.slack) / 20,
+		Dir: run.Dir, Runtimes: []string{first, second}, Replicas: 2, OperatorArgs: operatorArgs(), Progress: d,
 	})
 	d.printf("Lifecycle manager: a meta operator that runs on events, with two runtimes\n\n")
 	d.prepare()
@@ -131,9 +127,7 @@ func seconds(t time.Duration) string { return fmt.Sprintf("%.1f s", t.Seconds())
 
 // deploy applies config/native and the Watcher of the module, as `kubectl apply -k` does.
 func (d *demo) deploy() {
-	objects, err := lab.Kustomize("native")
-	rig.NoError(d, err)
-	d.Deploy(objects)
+	d.Deploy("native")
 	d.ApplyFile("samples/keda-watcher.yaml")
 }
 

@@ -14,17 +14,16 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
-// Kustomize returns the objects of a folder below config/, as `kubectl kustomize` does.
-func Kustomize(folder string) ([]*unstructured.Unstructured, error) {
+// kustomize returns the objects of a folder below config/, as `kubectl kustomize` does.
+func (l *Lab) kustomize(folder string) []*unstructured.Unstructured {
+	l.Helper()
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), config(folder))
-	if err != nil {
-		return nil, err
-	}
+	rig.NoError(l.TB, err)
 	text, err := built.AsYaml()
-	if err != nil {
-		return nil, err
-	}
-	return utils.ReadObjects(bytes.NewReader(text))
+	rig.NoError(l.TB, err)
+	objects, err := utils.ReadObjects(bytes.NewReader(text))
+	rig.NoError(l.TB, err)
+	return objects
 }
 
 // ApplyFile applies a file below config/, with one object, to the control plane.

@@ -52,8 +52,6 @@ type Options struct {
 	CRDPaths []string
 	// Progress gets a line for each step of a long build. Default: nothing does.
 	Progress io.Writer
-	// Patience bounds each wait. Default: 5 min.
-	Patience time.Duration
 }
 
 // Lab is a control plane with runtimes. Its methods end the test, or the demo, when they fail. They
@@ -89,6 +87,8 @@ type Runtime struct {
 }
 
 const (
+	// Patience bounds each wait, also on a busy machine.
+	Patience = 5 * time.Minute
 	// ControlPlane is the id of the control plane as its own runtime.
 	ControlPlane = "control-plane"
 	namespace    = "kcp-system"
@@ -103,9 +103,6 @@ func New(t testing.TB, opts Options) *Lab {
 	opts.Replicas = max(1, opts.Replicas)
 	if opts.Progress == nil {
 		opts.Progress = io.Discard
-	}
-	if opts.Patience == 0 {
-		opts.Patience = 5 * time.Minute
 	}
 	if opts.Dir == "" {
 		var err error
@@ -150,7 +147,7 @@ func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name
 // Eventually waits until a condition holds.
 func (l *Lab) Eventually(what string, condition func() bool) {
 	l.Helper()
-	rig.Eventually(l.TB, l.Patience, what+"; the logs are in "+l.Dir, condition)
+	rig.Eventually(l.TB, Patience, what+"; the logs are in "+l.Dir, condition)
 }
 
 // Build builds missing or outdated programs. The first build of the API server takes minutes.

@@ -33,13 +33,13 @@ type Operator struct {
 	podIP, metrics string
 }
 
-// Deploy applies objects to the control plane, as kubectl does. The Deployment of the operator
-// starts as processes, with the rights of its service account and no others. They replace those of
-// another Deploy.
-func (l *Lab) Deploy(objects []*unstructured.Unstructured) {
+// Deploy applies a folder below config/ to the control plane, as `kubectl apply -k` does. The
+// Deployment of the operator starts as processes, with the rights of its service account and no
+// others. They replace those of another Deploy.
+func (l *Lab) Deploy(folder string) {
 	l.Helper()
 	l.KillOperator()
-	for _, object := range objects {
+	for _, object := range l.kustomize(folder) {
 		l.Apply(object)
 	}
 	key, deployment := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager"}, &appsv1.Deployment{}
