@@ -97,7 +97,11 @@ func (d *demo) playLines(lines []line, began time.Time) {
 		l.do()
 		changed := time.Now()
 		d.crash()
-		rig.Eventually(d.TB, l.within*time.Duration(d.slack), l.happens+": "+l.effect, l.holds)
+		limit := l.within * time.Duration(d.slack)
+		if d.faults {
+			limit += prompt // The operator starts.
+		}
+		rig.Eventually(d.TB, limit, l.happens+": "+l.effect, l.holds)
 		d.printf(effectFormat, l.effect, fmt.Sprintf("%.2f s", time.Since(changed).Seconds()))
 	}
 	d.summary(time.Since(began))
