@@ -27,12 +27,12 @@ import (
 func addControllers(w *watching) error {
 	kymas := &kyma.Reconciler{
 		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
-		Connect: w.connections.For(w.kymas.source.Source), RequeueAfter: w.fleet.RequeueAfter,
+		Connect: w.connections.For(w.kymas.Source), RequeueAfter: w.fleet.RequeueAfter,
 		Events: w.mgr.GetEventRecorder(string(kymaManager)),
 	}
 	manifests := &manifest.Reconciler{
 		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
-		Connect: w.connections.For(w.modules.source.Source), RequeueAfter: w.fleet.RequeueAfter,
+		Connect: w.connections.For(w.modules.Source), RequeueAfter: w.fleet.RequeueAfter,
 	}
 	changed := builder.WithPredicates(
 		predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, agentChanged()))
@@ -40,12 +40,12 @@ func addControllers(w *watching) error {
 	forKymas := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.Kyma{}, changed).
 		Owns(&v1beta2.Manifest{}).
 		Watches(&v1beta2.ModuleTemplate{}, allKymas(w.mgr.GetClient(), w.catalogSpread)).
-		WatchesRawSource(w.kymas.source).
+		WatchesRawSource(w.kymas).
 		WithOptions(options(w.pollOtherwise))
 	forManifests := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.Manifest{}, changed).
-		WatchesRawSource(w.modules.source).
+		WatchesRawSource(w.modules).
 		WithOptions(options(w.pollOtherwise))
-	return errors.Join(forKymas.Complete(w.kymas.count(kymas)), forManifests.Complete(w.modules.count(manifests)))
+	return errors.Join(forKymas.Complete(w.kymas.Count(kymas)), forManifests.Complete(w.modules.Count(manifests)))
 }
 
 // options bounds the wait after an error: a runtime that cannot be reached is asked as often as one

@@ -101,20 +101,20 @@ func TestCauses(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := ctrl.Request{}
-	made := newEvents(kymaManager, func(context.Context, core.Delivery) ([]ctrl.Request, error) {
+	made := cause.NewSource(kymaManager, func(context.Context, core.Delivery) ([]ctrl.Request, error) {
 		return []ctrl.Request{request}, nil
 	}, watched, reconciles)
 	queue := priorityqueue.New[ctrl.Request]("causes")
 	defer queue.ShutDown()
-	counted := made.count(reconcile.Func(func(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
-		there := made.source.Client(r, "runtime-1", reader{})
+	counted := made.Count(reconcile.Func(func(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
+		there := made.Client(r, "runtime-1", reader{})
 		return ctrl.Result{}, errors.Join(there.Get(ctx, client.ObjectKey{}, &v1beta2.Kyma{}), errors.New("again"))
 	}))
-	err = made.source.Start(t.Context(), queue)
+	err = made.Start(t.Context(), queue)
 	changed := core.WatchEvent{UID: "uid", Base: 1}
 	for _, events := range [][]core.WatchEvent{{changed, {Resync: true}}, {changed}} {
 		for _, e := range events {
-			err = errors.Join(err, made.source.Handle(t.Context(), core.Delivery{Runtime: "runtime-1", Event: e}))
+			err = errors.Join(err, made.Handle(t.Context(), core.Delivery{Runtime: "runtime-1", Event: e}))
 		}
 		_, _ = counted.Reconcile(t.Context(), request)
 	}

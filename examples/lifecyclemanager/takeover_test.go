@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,9 +23,9 @@ import (
 // no resync is pending, and the operator does not change the spec of the user's Kyma.
 func (w *world) takeover(t *testing.T) {
 	t.Helper()
-	w.deploy("native")
-	w.must(w.ApplyFile(t.Context(), "samples/keda-1.0.0.yaml"))
-	w.must(w.Register(t.Context(), "runtime-1", nil))
+	w.Deploy("native")
+	w.ApplyFile("samples/keda-1.0.0.yaml")
+	w.Register("runtime-1", nil)
 	w.eventually("the user enables a module", func() bool { return w.setModules(v1beta2.Module{Name: "keda"}) == nil })
 	w.eventually("the module is installed, and the runtime is watched", func() bool {
 		return w.findManager() == nil && w.isFresh() && w.isInstalled() && w.hasMetrics(
@@ -43,10 +42,10 @@ func (w *world) takeover(t *testing.T) {
 		return err == nil && leader != killed
 	})
 	w.eventually("the event starts a reconcile, or a resync in its place after a stall of the agent", func() bool {
-		counts, err := w.Reconciles(t.Context())
-		log, logErr := os.ReadFile(filepath.Join(w.Dir, "logs", "runtime-1-runtime-watcher.log"))
-		return errors.Join(err, logErr) == nil && (counts[[2]string{string(kymaManager), "event"}] > 0 ||
-			bytes.Contains(log, []byte("a resync is requested")) && counts[[2]string{string(kymaManager), "resync"}] > 0)
+		log, err := os.ReadFile(filepath.Join(w.Dir, "logs", "runtime-1-runtime-watcher.log"))
+		count := func(cause string) int { return w.Reconciles(t.Context(), string(kymaManager), cause) }
+		return err == nil && (count("event") > 0 ||
+			bytes.Contains(log, []byte("a resync is requested")) && count("resync") > 0)
 	})
 	w.eventually("the module is removed", func() bool { return apierrors.IsNotFound(w.findManager()) })
 }
@@ -89,5 +88,5 @@ func (w *world) isInstalled() bool {
 func (w *world) hasMetrics(lines ...string) bool {
 	w.t.Helper()
 	text, err := w.Metrics(w.t.Context())
-	return err == nil && !slices.ContainsFunc(lines, func(line string) bool { return !strings.Contains(text, line+"\n") })
+	return err == nil && !slices.ContainsFunc(lines, func(line string) bool { return !strings.Contains(string(text), line+"\n") })
 }

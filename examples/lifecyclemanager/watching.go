@@ -5,12 +5,14 @@ import (
 	"errors"
 	"net/http"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
@@ -36,6 +38,20 @@ const (
 // certificatesName is the prefix of the names of all certificates.
 const certificatesName = "watcher"
 
+// newKyma returns an object of the kind that represents a runtime. Watching needs only its
+// metadata.
+func newKyma() *metav1.PartialObjectMetadata {
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(v1beta2.GroupVersion().WithKind("Kyma"))
+	return kyma
+}
+
+// identify returns the runtime that a Kyma represents.
+func identify(_ context.Context, kyma client.Object) (runtimes.Identity, error) {
+	domain := kyma.GetAnnotations()[controllerruntime.DomainAnnotation]
+	return runtimes.Identity{ID: controllerruntime.ByName(kyma), Domain: domain}, nil
+}
+
 // watching is all that an operator adds in order to get events from its runtimes.
 type watching struct {
 	settings
@@ -49,7 +65,7 @@ type watching struct {
 	// overview has the state of each installation, for metrics and a page.
 	overview *runtimes.Overview
 	// kymas and modules are the events of each controller.
-	kymas, modules events
+	kymas, modules *cause.Source
 }
 
 func newWatching(
@@ -69,8 +85,8 @@ func newWatching(
 	return &watching{
 		settings: s, mgr: mgr, fleet: watched, known: known,
 		connections: skr.NewConnections(mgr.GetAPIReader(), mgr.GetScheme()), overview: overview,
-		kymas:   newEvents(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
-		modules: newEvents(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
+		kymas:   cause.NewSource(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
+		modules: cause.NewSource(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
 	}, nil
 }
 
@@ -112,7 +128,7 @@ func (w *watching) install(direct client.Client, set *certificates.Certificates)
 // listen takes the events of both controllers, with the key material that this operator issues for
 // its own listener.
 func (w *watching) listen(secret types.NamespacedName) error {
-	measured, err := measure(w.fleet, w.overview.Installations, w.mgr.GetClient())
+	measured, err := w.measure()
 	if err != nil {
 		return err
 	}
@@ -134,12 +150,25 @@ func (w *watching) listen(secret types.NamespacedName) error {
 		peers, opts.TLS = listener.FromTLSWithRoots(roots, listener.PeerOptions{}), keys.ServerTLSConfig(material)
 	}
 	listening, err := listener.New(peers, listener.SANPinning(w.known), map[core.Manager]core.Handler{
-		kymaManager: w.kymas.source, moduleManager: w.modules.source,
+		kymaManager: w.kymas, moduleManager: w.modules,
 	}, opts)
 	if err != nil {
 		return err
 	}
 	return errors.Join(w.mgr.Add(material), w.mgr.Add(listening), w.addReadiness(listening, material))
+}
+
+// measure adds the metrics of the listener, of the fleet, of the installations and of the Kymas to
+// those of the operator.
+func (w *watching) measure() (*prometheus.Listener, error) {
+	opts := prometheus.Options{
+		Managers:   []core.Manager{kymaManager, moduleManager},
+		PerRuntime: 100, // For the dashboards.
+	}
+	measured, err := prometheus.NewListener(metrics.Registry, opts)
+	return measured, errors.Join(err, metrics.Registry.Register(states{w.mgr.GetClient()}),
+		prometheus.RegisterFleet(metrics.Registry, w.fleet, opts),
+		prometheus.RegisterInstallations(metrics.Registry, w.overview.Installations, opts))
 }
 
 // addReadiness makes this replica ready when it serves with a certificate.

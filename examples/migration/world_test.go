@@ -76,9 +76,6 @@ type world struct {
 	section  section         // that is read
 	ran      map[string]bool // commands of the guide, after the title of their section
 	last     string          // what a test that fails was waiting for
-
-	ctx  context.Context //nolint:containedctx // That of its life.
-	work sync.WaitGroup
 }
 
 // member is a runtime.
@@ -102,8 +99,6 @@ func newWorld(t *testing.T, kymas ...string) *world {
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
 		apiextensionsv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
 	gateway := rig.Address(rig.FreePort(t))
-	var stop context.CancelFunc
-	w.ctx, stop = context.WithCancel(context.Background())
 	w.startClusters(gateway, kymas)
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 	t.Cleanup(func() {
@@ -111,8 +106,6 @@ func newWorld(t *testing.T, kymas ...string) *world {
 			t.Log(w.last)
 			w.steps.Log(t)
 		}
-		stop()
-		w.work.Wait()
 	})
 	w.startToday(gateway)
 	return w
@@ -128,14 +121,6 @@ func (w *world) must(err error) {
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
 	rig.Eventually(w.t, patience, what, condition)
-}
-
-func (w *world) run(ctx context.Context, name string, start func(context.Context) error) {
-	w.work.Go(func() {
-		if err := start(ctx); err != nil && ctx.Err() == nil {
-			w.t.Errorf("%s: %v", name, err)
-		}
-	})
 }
 
 // startClusters starts the API servers of the control plane and of the runtimes at the same time.
@@ -185,7 +170,7 @@ func (w *world) cached(plane *apiserver.ControlPlane) client.Client {
 		o.Scheme, o.Client.Cache = plane.Client.Scheme(), &client.CacheOptions{Unstructured: true}
 	})
 	w.must(err)
-	w.run(w.ctx, "cache", c.Start)
+	rig.Run(w.t, "cache", c.Start)
 	return c.GetClient()
 }
 
@@ -212,7 +197,7 @@ func (w *world) startToday(gateway string) {
 	w.formerAt = today.Serve(w.t, w.former)
 	w.ingress = today.NewIngress(w.cached(w.plane))
 	w.ingress.Lead(today.Service, w.formerAt)
-	w.run(w.ctx, "ingress", func(ctx context.Context) error { return w.ingress.Run(ctx, gateway) })
+	rig.Run(w.t, "ingress", func(ctx context.Context) error { return w.ingress.Run(ctx, gateway) })
 	w.operator = &today.Operator{
 		Plane: w.plane.Client, Runtimes: map[string]client.Client{}, Address: today.Host + ":443",
 	}
@@ -221,7 +206,10 @@ func (w *world) startToday(gateway string) {
 		w.operator.Runtimes[m.kyma] = m.Client
 		w.represent(m)
 	}
-	w.work.Go(func() { w.operator.Run(w.ctx, func(err error) { w.t.Logf("operator of today: %v", err) }) })
+	rig.Run(w.t, "operator of today", func(ctx context.Context) error {
+		w.operator.Run(ctx, func(err error) { w.t.Logf("operator of today: %v", err) })
+		return nil
+	})
 }
 
 // define replaces the definition of Watchers.
@@ -314,16 +302,7 @@ func (o *ours) release(step int) {
 		Complete(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 			return reconcile.Result{}, o.read(ctx, r, source)
 		})))
-	ctx, cancel := context.WithCancel(w.ctx)
-	ended := make(chan struct{})
-	w.run(ctx, "operator", func(ctx context.Context) error {
-		defer close(ended)
-		return mgr.Start(ctx)
-	})
-	o.stop = func() {
-		cancel()
-		<-ended
-	}
+	o.stop = rig.Run(w.t, "operator", mgr.Start)
 	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && answers(o.addr) })
 }
 

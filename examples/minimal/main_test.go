@@ -40,18 +40,19 @@ const eventV2 = `{"watched":{"Namespace":"default","Name":"demo"},` +
 
 // pki is the key material of a runtime and of a listener.
 type pki struct {
-	ca      *testpki.CA
+	*lab.PKI
+
 	runtime *testpki.Leaf
 	volume  *testpki.Volume
 }
 
 func newPKI(t *testing.T) pki {
 	t.Helper()
-	ca := must(testpki.NewCA("runtimes", testpki.Options{}))
-	volume := testpki.NewVolume(t.TempDir())
-	server := must(ca.Server("listener", testpki.Options{}))
-	check(t, volume.Write(testpki.Files(server, ca)))
-	return pki{ca: ca, runtime: must(ca.Client("runtime-1", testpki.Options{})), volume: volume}
+	p := lab.NewPKI(t)
+	return pki{
+		PKI: p, runtime: lab.Must(p.CA.Client("runtime-1", testpki.Options{})),
+		volume: p.Volume(lab.Must(p.CA.Server("listener", testpki.Options{}))),
+	}
 }
 
 // direct returns the flags for direct connections.
@@ -72,23 +73,9 @@ func (p pki) client(t *testing.T, from string, certificates ...tls.Certificate) 
 	transport := &http.Transport{
 		DialContext:       dialer.DialContext,
 		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: certificates},
+		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.CA.Pool(), Certificates: certificates},
 	}
 	return &http.Client{Transport: transport, Timeout: time.Minute}
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // addressLog is a log that reports the address of the listener.
@@ -128,7 +115,7 @@ func start(t *testing.T, stdout io.Writer, args []string) (addr string) {
 // post sends an event and returns the status of the answer.
 func post(t *testing.T, client *http.Client, target, header string) (int, error) {
 	t.Helper()
-	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(eventV2)))
+	request := lab.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(eventV2)))
 	request.Header.Set("Content-Type", "application/json")
 	if header != "" {
 		request.Header.Set("X-Forwarded-Client-Cert", header)
@@ -218,7 +205,7 @@ func TestGateways(t *testing.T) {
 func TestDoesNotAcknowledgeAnUnprintedEvent(t *testing.T) {
 	p := newPKI(t)
 	broken, stdout := io.Pipe()
-	check(t, broken.Close())
+	lab.NoError(t, broken.Close())
 	addr := start(t, stdout, p.direct())
 	target := "https://" + addr + "/v2/my-operator/event"
 	status, err := post(t, p.client(t, "127.0.0.1", p.runtime.TLS), target, "")
@@ -254,7 +241,7 @@ func TestWrongFlags(t *testing.T) {
 // command returns the program as a process.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), must(os.Executable()), args...)
+	cmd := exec.CommandContext(t.Context(), lab.Must(os.Executable()), args...)
 	cmd.Env = append(os.Environ(), asProgram+"=1")
 	return cmd
 }
@@ -266,9 +253,9 @@ func TestProcessStopsOnSignal(t *testing.T) {
 			cmd, log := command(t, append(p.direct(), "-addr=127.0.0.1:0")...), make(addressLog, 1)
 			var lines bytes.Buffer
 			cmd.Stderr = io.MultiWriter(&lines, log)
-			check(t, cmd.Start())
+			lab.NoError(t, cmd.Start())
 			<-log
-			check(t, cmd.Process.Signal(signal))
+			lab.NoError(t, cmd.Process.Signal(signal))
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("ended with %v, want exit code 0:\n%s", err, &lines)
 			}
@@ -298,7 +285,7 @@ func TestHelp(t *testing.T) {
 
 func TestIsShort(t *testing.T) {
 	const most = 80
-	if lines := strings.Count(string(must(os.ReadFile("main.go"))), "\n"); lines > most {
+	if lines := strings.Count(string(lab.Must(os.ReadFile("main.go"))), "\n"); lines > most {
 		t.Errorf("main.go has %d lines, want at most %d", lines, most)
 	}
 }

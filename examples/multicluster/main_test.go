@@ -65,8 +65,8 @@ func newWorld(t *testing.T) *world {
 func (w *world) register(name string) {
 	w.t.Helper()
 	kubeconfig, err := os.ReadFile(w.clusters[name].Kubeconfig)
-	check(w.t, err)
-	check(w.t, w.plane.Client.Create(w.t.Context(), &corev1.Secret{
+	lab.NoError(w.t, err)
+	lab.NoError(w.t, w.plane.Client.Create(w.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: name,
 			Labels:      map[string]string{"sigs.k8s.io/multicluster-runtime-kubeconfig": "true"},
@@ -95,13 +95,13 @@ func (w *world) write(cluster, name, text string) {
 	w.t.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	c := w.clusters[cluster].Client
-	check(w.t, client.IgnoreNotFound(c.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)))
+	lab.NoError(w.t, client.IgnoreNotFound(c.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)))
 	object.Data = map[string]string{"text": text}
 	if object.UID == "" {
-		check(w.t, c.Create(w.t.Context(), object))
+		lab.NoError(w.t, c.Create(w.t.Context(), object))
 		return
 	}
-	check(w.t, c.Update(w.t.Context(), object))
+	lab.NoError(w.t, c.Update(w.t.Context(), object))
 }
 
 // await waits for a reconcile that has read this text.
@@ -150,7 +150,7 @@ func TestOperatorOfThreeClusters(t *testing.T) {
 		w.write(name, "changed-in-"+name, "2")
 		w.await(name, "changed-in-"+name, "2")
 	}
-	check(t, w.clusters["east"].Client.Delete(t.Context(), &corev1.ConfigMap{
+	lab.NoError(t, w.clusters["east"].Client.Delete(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "changed-in-east"},
 	}))
 	w.await("east", "changed-in-east", "")
@@ -167,15 +167,8 @@ func TestOperatorOfThreeClusters(t *testing.T) {
 func TestIsShort(t *testing.T) {
 	const most = 100
 	text, err := os.ReadFile("main.go")
-	check(t, err)
+	lab.NoError(t, err)
 	if count := strings.Count(string(text), "\n"); count > most {
 		t.Errorf("main.go has %d lines, want at most %d", count, most)
-	}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

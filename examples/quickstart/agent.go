@@ -2,101 +2,153 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"regexp"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/test/lab"         //nolint:depguard // Not released.
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"           //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Not released.
 )
 
 // settle is the time for which the agent holds an event back, as it sees a write before the commit.
 var settle = outbox.Defaults().Settle
 
-// describeAgent waits until the agent is ready and, where the contract allows one, for its resync.
-func (r *remote) describeAgent(ctx context.Context, pid int) (string, error) {
-	if err := r.awaitAgent(ctx); err != nil {
-		return "", err
-	}
-	text := fmt.Sprintf("in the runtime: process %d, speaks contract %s", pid, r.settings.contract)
-	if r.settings.contract.NeedsOwner() {
-		return text, nil // The first object names the owner, so there is no resync before it.
-	}
-	return text + ", requests a resync", r.awaitResync(ctx)
+// restartAfter is the time after which an agent that ended starts again with --serve, as a kubelet
+// starts it.
+const restartAfter = 10 * time.Second
+
+// remote is a runtime: its cluster, its key material and its agent.
+type remote struct {
+	*demo
+
+	name    string
+	cluster *apiserver.ControlPlane
+	secret  *testpki.Volume
+	agent   *lab.Agent
+	// canary is that of --serve.
+	canary lab.Canary
 }
 
-// awaitResync returns after the reconcile for the start of the agent: earlier changes are unknown.
-func (r *remote) awaitResync(ctx context.Context) error {
-	return r.journal.await(ctx, "the resync at the start of the agent, and its reconcile", func() bool {
+// startAgent starts the agent with the settings of a Deployment. It returns when the agent is ready
+// and, where the contract allows one, after the reconcile for its resync.
+func (r *remote) startAgent() string {
+	if r.settings.serve && r.settings.contract == contract.V3 {
+		r.canary = *lab.NewCanary(r, r.cluster, "canary")
+	}
+	opts := lab.AgentOptions{Env: r.agentSettings(), Name: r.prefixed("agent"), MetricsPort: r.metricsPort()}
+	r.agent = lab.StartAgent(r, r.secret, r.operator.addr, opts)
+	r.writePID()
+	log, err := os.Open(r.LogFile(r.prefixed("agent.log")))
+	lab.NoError(r, err)
+	go r.readLog(log)
+	if r.settings.serve {
+		r.keepRunning()
+	} else {
+		r.failsWith(r.agent.Process, "the agent", "agent.log")
+	}
+	text := fmt.Sprintf("in the runtime: process %d, speaks contract %s", r.agent.Pid(), r.settings.contract)
+	if r.settings.contract.NeedsOwner() {
+		return text // The first object names the owner, so there is no resync before it.
+	}
+	// Earlier changes are unknown.
+	r.await("the resync at the start of the agent, and its reconcile", func() bool {
 		resyncs := slices.ContainsFunc(r.journal.deliveries, func(d core.Delivery) bool {
 			return d.Event.Resync && string(d.Runtime) == r.name
 		})
 		return resyncs && len(r.journal.reconciles) > len(registered())
 	})
+	return text + ", requests a resync"
 }
 
-// awaitAgent returns when the agent is ready.
-func (r *remote) awaitAgent(ctx context.Context) (err error) {
-	ready := func() bool {
-		_, err = lab.Get(ctx, "http://"+r.agent.metrics+"/readyz")
-		return err == nil
+// prefixed returns the name of a file. The first runtime has no prefix.
+func (r *remote) prefixed(name string) string {
+	if r.name != runtimeName {
+		return r.name + "-" + name
 	}
-	if poll(ctx, ready) != nil {
-		return fmt.Errorf("the agent is not ready: %w", err)
-	}
-	return nil
+	return name
 }
 
-// poll waits until done returns true. It fails after patience, and when ctx ends.
-func poll(ctx context.Context, done func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return machine.Poll(ctx, done)
+func (r *remote) writePID() {
+	r.write(r.prefixed("agent.pid"), []byte(strconv.Itoa(r.agent.Pid())))
 }
 
-// events returns the fates of events from the metrics of the agent, by the end of the name.
-func (a *agent) events(ctx context.Context) (map[string]float64, error) {
-	text, err := lab.Get(ctx, "http://"+a.metrics+"/metrics")
-	counts := make(map[string]float64)
-	for _, fate := range []string{"accepted_total", "delivered_total", "coalesced_total", "dropped_total", "pending"} {
-		counts[fate] = lab.Sum(text, "runtime_watcher_agent_events_"+fate)
-	}
-	return counts, err
-}
-
-// readLog takes a decision from a line of the agent's log.
-func (r *remote) readLog(line []byte) {
-	var record struct {
-		Msg      string `json:"msg"`
-		Decision string `json:"decision"`
-	}
-	// Other texts, such as a panic, are in the file.
-	if json.Unmarshal(line, &record) == nil && record.Msg == "reviewed" {
-		r.journal.decided(record.Decision)
-	}
-}
-
-// lines copies its input to a file, and passes on each line.
-type lines struct {
-	file io.Writer
-	each func(line []byte)
-	rest []byte
-}
-
-// Write implements [io.Writer].
-func (l *lines) Write(text []byte) (int, error) {
-	l.rest = append(l.rest, text...)
-	for {
-		line, rest, found := bytes.Cut(l.rest, []byte("\n"))
-		if !found {
-			break
+// keepRunning starts the agent again when it has ended, until the demo ends.
+func (r *remote) keepRunning() {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-r.agent.Exited():
+			case <-r.Context().Done():
+				return
+			}
+			select {
+			case <-time.After(restartAfter):
+			case <-r.Context().Done():
+				return
+			}
+			r.agent.Launch()
+			r.writePID()
 		}
-		l.each(line)
-		l.rest = rest
+	}()
+	r.Cleanup(func() { <-stopped })
+}
+
+// agentSettings returns those of a Deployment. With a canary, a failure is visible six times as fast
+// as by default.
+func (r *remote) agentSettings() map[string]string {
+	settings := map[string]string{
+		"WEBHOOK_BIND": "127.0.0.1", "METRICS_BIND": "127.0.0.1",
+		"KCP_CONTRACT": string(r.settings.contract), "MANAGERS": component,
+		"SETTLE": settle.String(), "LOG_LEVEL": "debug",
+		"RESEND_AFTER": "20s", // For a slow machine, which commits after the settle time.
 	}
-	return l.file.Write(text)
+	if r.broker != nil {
+		settings["TRANSPORT"], settings["KCP_ADDR"] = "nats", r.broker.Nodes[0].Addr
+	}
+	for _, name := range []string{"RESEND_AFTER", "RESEND_RESYNC"} { // For a test on a busy machine.
+		if value, set := os.LookupEnv(name); set {
+			settings[name] = value
+		}
+	}
+	for name, value := range r.canary.Env {
+		settings[name], settings["CANARY_INTERVAL"], settings["HEARTBEAT_INTERVAL"] = value, "5s", "5s"
+	}
+	return settings
+}
+
+// metricsPort returns the fixed port of the metrics with --serve, 0 without one.
+func (r *remote) metricsPort() int {
+	if !r.settings.serve || r.settings.port == 0 {
+		return 0
+	}
+	return r.settings.port + 1 + slices.Index(r.remotes, r)
+}
+
+var reviewed = regexp.MustCompile(`"msg":"reviewed".*"decision":"(\w+)"`)
+
+// readLog takes the decisions from the log of the agent, until the demo ends.
+func (r *remote) readLog(log io.ReadCloser) {
+	defer log.Close()
+	const often = 20 * time.Millisecond
+	var rest []byte
+	for r.Context().Err() == nil {
+		added, _ := io.ReadAll(log) // The file grows.
+		rest = append(rest, added...)
+		end := bytes.LastIndexByte(rest, '\n') + 1
+		for _, found := range reviewed.FindAllSubmatch(rest[:end], -1) {
+			r.journal.decided(string(found[1]))
+		}
+		rest = rest[end:]
+		<-time.After(often)
+	}
 }

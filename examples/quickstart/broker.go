@@ -1,14 +1,9 @@
 package main
 
 import (
-	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 
 	"github.com/nats-io/nats.go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,110 +13,25 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
-// broker is a NATS server between runtime and operator.
+// broker is a NATS server between runtimes and operator.
 type broker struct {
-	addr string
+	*lab.Broker
+
 	// conn is that of the operator.
 	conn *nats.Conn
 }
 
-// operatorDomain is the SAN of the operator's certificate, and its user at the NATS server.
-const operatorDomain = component + ".operators.example.com"
-
-// brokerConfig is followed by the users.
-const brokerConfig = `listen: %q
-jetstream { store_dir: %q }
-tls { cert_file: %q, key_file: %q, ca_file: %q, verify_and_map: true }
-%s`
-
-func (d *demo) startBroker(ctx context.Context) (string, error) {
-	address, err := machine.FreeAddress(ctx)
-	if err != nil {
-		return "", err
-	}
-	d.broker = &broker{addr: address}
-	config, err := d.configureBroker()
-	if err != nil {
-		return "", err
-	}
-	if err := d.launchBroker(config); err != nil {
-		return "", err
-	}
-	if err := d.connectOperator(); err != nil {
-		return "", err
-	}
-	err = poll(ctx, d.broker.conn.IsConnected)
-	return fmt.Sprintf("at tls://%s, one user for %s and one for the operator", d.broker.addr, runtimeName), err
-}
-
-// configureBroker writes the certificate and the configuration of the server.
-func (d *demo) configureBroker() (string, error) {
-	leaf, err := d.pki.ca.Server("nats", testpki.Options{})
-	if err != nil {
-		return "", err
-	}
-	users, err := natsjetstream.Authorization(
-		brokerUser(runtimeName, runtimeDomain), brokerUser(neighbour, neighbourDomain),
-		natsjetstream.User{Name: operatorDomain, Operator: component})
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(d.keys(), "nats")
-	file := func(name string) string { return filepath.Join(dir, name) }
-	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"),
-		file("tls.crt"), file("tls.key"), file("ca.crt"), users)
-	files := testpki.Files(leaf, d.pki.ca)
-	files["nats.conf"] = []byte(config)
-	err = os.Mkdir(dir, 0o700)
-	for name, content := range files {
-		err = errors.Join(err, os.WriteFile(file(name), content, 0o600))
-	}
-	return file("nats.conf"), err
-}
-
-// brokerUser lets a runtime publish under its own name.
-func brokerUser(runtime core.RuntimeID, domain string) natsjetstream.User {
-	return natsjetstream.User{Name: domain, Runtime: runtime, Managers: []core.Manager{component}}
-}
-
-func (d *demo) launchBroker(config string) error {
-	log := filepath.Join(d.logs, "nats.log")
-	server, err := machine.Launch(log, d.brokerBinary, os.Environ(), []string{"-c", config})
-	if err != nil {
-		return err
-	}
-	d.closers = append(d.closers, func() error {
-		server.Stop()
-		return nil
-	})
-	go func() {
-		<-server.Exited()
-		d.fail(fmt.Errorf("the NATS server ended: %s\n  next: see nats.log", server.State()))
-	}()
-	return nil
-}
-
-// connectOperator connects with a certificate of the operator.
-func (d *demo) connectOperator() error {
-	leaf, err := d.pki.ca.Client("operator", testpki.Options{DNSNames: []string{operatorDomain}})
-	if err != nil {
-		return err
-	}
-	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf.TLS, d.pki.ca.Pool() }
-	d.broker.conn, err = nats.Connect("tls://"+d.broker.addr, natsjetstream.OperatorConnectOptions(component, keys)...)
-	if err != nil {
-		return err
-	}
-	d.closers = append(d.closers, func() error {
-		d.broker.conn.Close()
-		return nil
-	})
-	return nil
+func (d *demo) startBroker() string {
+	server := lab.StartBroker(d, lab.BrokerOptions{CA: d.pki.CA},
+		lab.RuntimeUser(runtimeName, component), lab.RuntimeUser(neighbour, component), lab.OperatorUser(component))
+	d.failsWith(server.Nodes[0].Process, "the NATS server", "NATS server n0.log")
+	d.broker = &broker{server, server.Operator(component)}
+	d.poll("the operator's connection to NATS", d.broker.conn.IsConnected)
+	return fmt.Sprintf("at %s, one user for %s and one for the operator", server.URLs(), runtimeName)
 }
 
 // embedConsumer adds a consumer to an operator, instead of a listener.
@@ -143,5 +53,5 @@ func (o *operator) embedConsumer(
 
 // mapped returns the SAN that the NATS server demands of a runtime.
 func mapped(runtime core.RuntimeID) core.Peer {
-	return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{string(runtime) + ".example.com"}}
+	return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{domainOf(string(runtime))}}
 }

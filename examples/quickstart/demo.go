@@ -2,18 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/klog/v2" //nolint:depguard // client-go would log to the terminal.
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
+	"github.com/runtime-watcher/runtime-watcher/test/lab"           //nolint:depguard // Not released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Not released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
 )
@@ -21,100 +18,58 @@ import (
 // patience is the limit for one step on a busy machine.
 const patience = 2 * time.Minute
 
-// demo has two clusters and the programs in them.
+// demo has two clusters and the programs in them. Their failure ends the demo.
 type demo struct {
+	*lab.Demo
+
 	settings settings
 	report   *report
 	journal  journal
 	started  time.Time
-	// fail ends the demo with an error.
-	fail context.CancelCauseFunc
+	// stage is in progress.
+	stage stage
 
-	// dir is private to this run. It has key material, kubeconfigs, and logs as a folder.
-	dir, logs string
-	log       *slog.Logger
-	// finished means that all steps succeeded.
-	finished bool
-
-	assets, agentBinary string
-	brokerBinary        string
-	controlPlane        *apiserver.ControlPlane
-	remotes             []*remote
-	pki                 *pki
-	operator            *operator
-	broker              *broker
+	assets       string
+	pki          *lab.PKI
+	controlPlane *apiserver.ControlPlane
+	remotes      []*remote
+	operator     *operator
+	broker       *broker
 	// pageAddr is the address of the page with --serve.
 	pageAddr string
-
-	// closers end the started programs, in reverse order.
-	closers []func() error
-}
-
-func newDemo(settings settings, report *report) (*demo, error) {
-	dir, err := os.MkdirTemp("", "runtime-watcher-quickstart-")
-	if err != nil {
-		return nil, fmt.Errorf("make a directory for this run: %w; TMPDIR may name another one", err)
-	}
-	d := &demo{settings: settings, report: report, started: time.Now(), dir: dir, logs: filepath.Join(dir, "logs")}
-	d.remotes = []*remote{{demo: d, name: runtimeName, domain: runtimeDomain}}
-	if settings.serve {
-		d.remotes = append(d.remotes, &remote{demo: d, name: neighbour, domain: neighbourDomain})
-	}
-	if err := d.openLog(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return d, nil
-}
-
-// openLog sends the logs of libraries to a file.
-func (d *demo) openLog() error {
-	if err := os.Mkdir(d.logs, 0o700); err != nil {
-		return err
-	}
-	file, err := os.Create(filepath.Join(d.logs, "quickstart.log"))
-	if err != nil {
-		return err
-	}
-	d.closers = append(d.closers, file.Close)
-	d.log = slog.New(slog.NewTextHandler(file, nil))
-	log.SetLogger(logr.FromSlogHandler(d.log.Handler()))
-	klog.SetSlogLogger(d.log)
-	return nil
-}
-
-// play makes all stages and steps.
-func (d *demo) play(ctx context.Context) error {
-	how := "contract " + string(d.settings.contract)
-	if d.settings.nats {
-		how += ", through NATS"
-	}
-	d.report.printf("Runtime Watcher: a change in a runtime starts a reconcile in the control plane (%s)\n\n", how)
-	for _, stage := range d.stages() {
-		began := time.Now()
-		result, err := stage.prepare(ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w\n  next: %s", stage.name, err, stage.next)
-		}
-		d.report.printf(stageFormat, stage.name, result, seconds(time.Since(began)))
-	}
-	if err := d.playSteps(ctx); err != nil {
-		return err
-	}
-	d.finished = true
-	if d.settings.serve {
-		return d.serve(ctx)
-	}
-	d.report.printf("Try it by hand: make demo ARGS=--serve\n")
-	return nil
 }
 
 // stage is a step of the preparation.
 type stage struct {
 	name string
 	// prepare returns a description of the result.
-	prepare func(context.Context) (string, error)
+	prepare func() string
 	// next is the advice after a failure.
 	next string
+}
+
+// play makes all stages and steps.
+func (d *demo) play(run *lab.Demo) {
+	d.Demo, d.pki = run, lab.NewPKI(run)
+	d.remotes = []*remote{{demo: d, name: runtimeName}}
+	how := "contract " + string(d.settings.contract)
+	if d.settings.nats {
+		how += ", through NATS"
+	}
+	if d.settings.serve {
+		d.remotes = append(d.remotes, &remote{demo: d, name: neighbour})
+	}
+	d.report.printf("Runtime Watcher: a change in a runtime starts a reconcile in the control plane (%s)\n\n", how)
+	for _, d.stage = range d.stages() {
+		began := time.Now()
+		d.report.printf(stageFormat, d.stage.name, d.stage.prepare(), seconds(time.Since(began)))
+	}
+	d.playSteps()
+	if d.settings.serve {
+		d.serve()
+		return
+	}
+	d.report.printf("Try it by hand: make demo ARGS=--serve\n")
 }
 
 // stages returns the stages in their order. Each needs those before it.
@@ -125,38 +80,88 @@ func (d *demo) stages() []stage {
 		{"certificates", d.issueCertificates, "see whether the disk is full"},
 		{"operator", d.startOperator, "see quickstart.log"},
 		{"agent", d.remotes[0].startAgent, "see agent.log"},
-		{"webhook", d.remotes[0].watch, "see agent.log and runtime/kube-apiserver.log"},
+		{"webhook", d.remotes[0].watch, "see agent.log and runtime-1/kube-apiserver.log"},
 	}
 	if d.settings.nats {
 		const beforeOperator = 3
-		server := stage{"NATS server", d.startBroker, "see nats.log"}
-		return slices.Insert(all, beforeOperator, server)
+		return slices.Insert(all, beforeOperator, stage{"NATS server", d.startBroker, "see its log"})
 	}
 	return all
 }
 
-// interrupted returns [machine.ErrInterrupted] before the last step. Afterwards it returns nil, as
-// Ctrl-C ends --serve.
-func (d *demo) interrupted() error {
-	d.report.printf("\nStopping ...\n")
-	if d.finished {
-		return nil
-	}
-	return machine.ErrInterrupted
+// build builds missing or outdated programs. The first build takes minutes.
+func (d *demo) build() string {
+	_, missing := exec.LookPath("kubectl")
+	builds := d.settings.serve && missing != nil && os.Getenv(apiserver.AssetsEnv) == ""
+	var err error
+	d.assets, err = apiserver.Assets(d.Context(), apiserver.AssetsOptions{Kubectl: builds, Progress: d.report})
+	lab.NoError(d, err)
+	fmt.Fprintln(d.report, "building cmd/agent")
+	lab.Build(d, "cmd/agent")
+	version, err := exec.CommandContext(d.Context(), filepath.Join(d.assets, "kube-apiserver"), "--version").Output()
+	lab.NoError(d, err)
+	name := strings.TrimPrefix(strings.TrimSpace(string(version)), "Kubernetes ")
+	return fmt.Sprintf("kube-apiserver %s and its etcd, agent: built from source", name)
 }
 
-// clear ends all programs and removes all files, except for the logs of a failure.
-func (d *demo) clear(failure error) error {
-	var errs []error
-	for _, end := range slices.Backward(d.closers) {
-		errs = append(errs, end())
+// startAPIServers starts all clusters concurrently, and registers the runtimes.
+func (d *demo) startAPIServers() string {
+	root, err := machine.Repository()
+	lab.NoError(d, err)
+	all := []apiserver.Options{d.cluster("control-plane")}
+	all[0].CRDPaths = []string{filepath.Join(root, "examples", "quickstart", "runtimes.yaml")}
+	for _, r := range d.remotes {
+		all = append(all, d.cluster(r.name))
 	}
-	if failure == nil || errors.Is(failure, machine.ErrInterrupted) {
-		return errors.Join(append(errs, os.RemoveAll(d.dir))...)
+	clusters := apiserver.StartAllT(d, all...)
+	d.controlPlane = clusters[0]
+	for i, r := range d.remotes {
+		r.cluster = clusters[1+i]
 	}
-	errs = append(errs, os.RemoveAll(d.keys()), fmt.Errorf("  logs: %s", d.logs))
-	return errors.Join(errs...)
+	for _, name := range registered() {
+		lab.NoError(d, d.controlPlane.Client.Create(d.Context(), newRuntime(name)))
+	}
+	return "control plane at " + host(d.controlPlane) + ", runtime at " + host(d.remotes[0].cluster)
 }
 
-// keys returns the folder with key material.
-func (d *demo) keys() string { return filepath.Join(d.dir, "keys") }
+func (d *demo) cluster(name string) apiserver.Options {
+	logs := d.LogFile(name)
+	lab.NoError(d, os.Mkdir(logs, 0o700))
+	return apiserver.Options{
+		KubeconfigPath: filepath.Join(d.Dir, name+".kubeconfig"), LogDir: logs, Logger: d.Logger,
+	}
+}
+
+func host(cluster *apiserver.ControlPlane) string {
+	return strings.TrimSuffix(cluster.Config.Host, "/")
+}
+
+// issueCertificates issues one certificate for each runtime, which is its identity and that of its
+// webhook. In production, use cert-manager.
+func (d *demo) issueCertificates() string {
+	folder := filepath.Join(d.Dir, "keys")
+	lab.NoError(d, os.Mkdir(folder, 0o700))
+	for _, r := range d.remotes {
+		r.secret = d.pki.RuntimeVolume(r.name, domainOf(r.name))
+		lab.NoError(d, os.Symlink(r.secret.Path(""), filepath.Join(folder, r.name)))
+	}
+	return fmt.Sprintf("of a throw-away CA, for %s with the domain %s", runtimeName, domainOf(runtimeName))
+}
+
+// failsWith makes the end of a process the failure of the demo.
+func (d *demo) failsWith(process *lab.Process, name, log string) {
+	go func() {
+		select {
+		case <-process.Exited():
+			d.Errorf("%s ended: %s; see %s", name, process.State(), log)
+		case <-d.Context().Done():
+		}
+	}()
+}
+
+// poll waits until done returns true. It fails after patience, and when the demo ends.
+func (d *demo) poll(what string, done func() bool) {
+	ctx, cancel := context.WithTimeoutCause(d.Context(), patience, fmt.Errorf("%s: not within %v", what, patience))
+	defer cancel()
+	lab.NoError(d, machine.Poll(ctx, done))
+}

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,8 +12,6 @@ import (
 // journal has an entry for each decision, delivery and reconcile. The zero value is ready to use.
 type journal struct {
 	mu sync.Mutex
-	// changed is closed by the next entry.
-	changed chan struct{}
 	// live gets each new entry.
 	live func(where, text string)
 
@@ -57,10 +55,6 @@ func (j *journal) enter(where, text string, note func()) {
 	if j.live != nil {
 		j.live(where, text)
 	}
-	if j.changed != nil {
-		close(j.changed)
-		j.changed = nil
-	}
 }
 
 // follow makes live get each new entry.
@@ -78,35 +72,17 @@ func (j *journal) now() mark {
 }
 
 // since returns copies of the entries after a mark.
-func (j *journal) since(m mark) (decisions []string, deliveries []core.Delivery, reconciles []reconciled) {
+func (j *journal) since(m mark) (deliveries []core.Delivery, reconciles []reconciled) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return append(decisions, j.decisions[m.decisions:]...), append(deliveries, j.deliveries[m.deliveries:]...),
-		append(reconciles, j.reconciles[m.reconciles:]...)
+	return slices.Clone(j.deliveries[m.deliveries:]), slices.Clone(j.reconciles[m.reconciles:])
 }
 
-// await returns when condition holds. It calls condition with the lock of the journal.
-func (j *journal) await(ctx context.Context, purpose string, condition func() bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %v", patience))
-	defer cancel()
-	for {
-		changed, holds := j.ask(condition)
-		if holds {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w", purpose, context.Cause(ctx))
-		}
-	}
-}
-
-func (j *journal) ask(condition func() bool) (changed <-chan struct{}, holds bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.changed == nil {
-		j.changed = make(chan struct{})
-	}
-	return j.changed, condition()
+// await returns when condition holds, which is called with the lock of the journal.
+func (d *demo) await(what string, condition func() bool) {
+	d.poll(what, func() bool {
+		d.journal.mu.Lock()
+		defer d.journal.mu.Unlock()
+		return condition()
+	})
 }

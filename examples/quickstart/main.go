@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/test/lab"         //nolint:depguard // Not released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
@@ -26,42 +28,23 @@ func main() {
 // run is the whole program. It prints its error to stderr. Everything that it starts ends before it
 // returns.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
-	settings, err := parse(args, getenv)
+	settings, err := parse(args, getenv, stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		_, err = io.WriteString(stdout, help())
-		return err
+		return nil
 	case err != nil:
 		fmt.Fprintf(stderr, "quickstart: %v\n", err)
 		return err
 	}
-
-	if err = show(ctx, settings, &report{out: stdout}); err != nil {
-		fmt.Fprintf(stderr, "\nquickstart: %v\n", err)
+	d := &demo{settings: settings, report: &report{out: stdout}, started: time.Now()}
+	done := context.AfterFunc(ctx, func() { d.report.printf("\nStopping ...\n") })
+	defer done()
+	err = lab.Play(ctx, "quickstart", d.play)
+	if err != nil && !errors.Is(err, machine.ErrInterrupted) {
+		err = fmt.Errorf("%s: %w\n  next: %s", d.stage.name, err, d.stage.next)
 	}
-	return err
-}
-
-// show runs the demo and removes its processes and files.
-func show(ctx context.Context, settings settings, report *report) (err error) {
-	d, err := newDemo(settings, report)
 	if err != nil {
-		return err
-	}
-	// After a signal, [machine.ErrInterrupted] replaces the errors that the signal causes.
-	defer func() {
-		if ctx.Err() != nil {
-			err = d.interrupted()
-		}
-		err = errors.Join(err, d.clear(err))
-	}()
-	// A failure meanwhile, such as the end of the agent, ends the demo with its own error.
-	running, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	d.fail = fail
-	err = d.play(running)
-	if running.Err() != nil {
-		return context.Cause(running)
+		fmt.Fprintf(stderr, "\nquickstart: %v\n", err)
 	}
 	return err
 }

@@ -148,7 +148,7 @@ func TestDemo(t *testing.T) {
 				p.checkEnd(t, 0)
 			case "nats":
 				p.kill(t, "natsserver")
-				p.checkFailure(t, "the NATS server ended", "nats.log")
+				p.checkFailure(t, "the NATS server ended", "NATS server n0.log")
 				find(t, "operator .* takes events from NATS", p.text.String())
 			default:
 				p.checkEnd(t, 0)
@@ -297,7 +297,7 @@ func TestHelpIsNoError(t *testing.T) {
 	if err := run(t.Context(), []string{"--help"}, os.Getenv, &stdout, io.Discard); err != nil {
 		t.Errorf("got %v, want nil", err)
 	}
-	for _, want := range []string{"--serve", "--port N", "--contract NAME", "--transport NAME", "--help"} {
+	for _, want := range []string{"-serve", "-port port", "-contract name", "-transport name"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %s in\n%s", want, &stdout)
 		}

@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -19,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
 // component is the name of the operator in the runtimes: the manager of their watches.
@@ -40,7 +40,7 @@ type operator struct {
 
 // embed adds a listener to an operator. A change in a runtime reconciles the Runtime of that name,
 // and no other.
-func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.Listener, material keys.Source) error {
+func (o *operator) embed(ctx context.Context, mgr manager.Manager, material keys.Source) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(runtimeKind())
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), runtimeKind(),
@@ -52,12 +52,10 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 	if o.broker != nil {
 		return o.embedConsumer(mgr, object, runtimes)
 	}
-	// The port is bound already, for this demo only.
-	o.source, err = controllerruntime.SetUpListener(mgr, port.Addr().String(), component,
-		controllerruntime.MutualTLS(material), listener.SANPinning(runtimes),
-		controllerruntime.EnqueueByRuntime(runtimes),
+	o.source, err = controllerruntime.SetUpListener(mgr, o.addr, component, controllerruntime.MutualTLS(material),
+		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
 		controllerruntime.ComponentOptions{
-			Listener: listener.Options{Listener: port, Fleet: o.fleet, Logger: o.log}, Source: o.sourceOptions(),
+			Listener: listener.Options{Fleet: o.fleet, Logger: o.log}, Source: o.sourceOptions(),
 		})
 	if err != nil {
 		return err
@@ -91,58 +89,54 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 
 // startOperator runs the operator in this process. It returns after the first reconcile of each
 // runtime.
-func (d *demo) startOperator(ctx context.Context) (string, error) {
-	watched, err := fleet.New(fleet.Options{Logger: d.log})
-	if err != nil {
-		return "", err
-	}
-	served, err := d.page(ctx, watched)
-	if err != nil {
-		return "", err
-	}
+func (d *demo) startOperator() string {
+	watched, err := fleet.New(fleet.Options{Logger: d.Logger})
+	lab.NoError(d, err)
 	mgr, err := manager.New(d.controlPlane.Config,
-		manager.Options{Metrics: served, Scheme: d.controlPlane.Client.Scheme()})
-	if err != nil {
-		return "", err
-	}
-	port, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
+		manager.Options{Metrics: d.page(watched), Scheme: d.controlPlane.Client.Scheme()})
+	lab.NoError(d, err)
 	d.operator = &operator{
-		addr: port.Addr().String(), clusters: make(map[string]client.Client),
-		journal: &d.journal, broker: d.broker, log: d.log, fleet: watched,
+		addr: lab.Address(lab.FreePort(d)), clusters: make(map[string]client.Client),
+		journal: &d.journal, broker: d.broker, log: d.Logger, fleet: watched,
 	}
 	for _, r := range d.remotes {
 		d.operator.clusters[r.name] = r.cluster.Client
 	}
-	if err := d.operator.embed(ctx, mgr, port, d.pki.operator); err != nil {
-		return "", errors.Join(err, port.Close())
-	}
-	d.runManager(ctx, mgr)
+	lab.NoError(d, d.operator.embed(d.Context(), mgr, d.pki.ServerMaterial()))
+	lab.Run(d, "the operator ended", mgr.Start)
+	d.await("the first reconcile of each runtime", func() bool {
+		return len(d.journal.reconciles) >= len(registered())
+	})
 	from := "listens at " + d.operator.addr
 	if d.broker != nil {
 		from = "takes events from NATS"
 	}
-	return "in the control plane: reconciles Runtimes, " + from,
-		d.journal.await(ctx, "the first reconcile of each runtime", func() bool {
-			return len(d.journal.reconciles) >= len(registered())
-		})
+	return "in the control plane: reconciles Runtimes, " + from
 }
 
-// runManager runs the manager beyond the end of ctx, until the agent has ended.
-func (d *demo) runManager(ctx context.Context, mgr manager.Manager) {
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() {
-		err := mgr.Start(ctx)
-		if ctx.Err() == nil {
-			d.fail(fmt.Errorf("the operator ended: %w\n  next: see quickstart.log", err))
-		}
-		ended <- err
-	}()
-	d.closers = append(d.closers, func() error {
-		stop()
-		return <-ended
-	})
+// registered returns the names of the runtimes. Nothing changes in the second one, so there must be
+// no reconcile for it. It has a cluster with --serve only.
+func registered() []string { return []string{runtimeName, neighbour} }
+
+const (
+	runtimeName = "runtime-1"
+	neighbour   = "runtime-2"
+)
+
+// domainOf returns the domain of a runtime, which its certificate and its object have.
+func domainOf(runtime string) string { return lab.RuntimeDomain(core.RuntimeID(runtime)) }
+
+// runtimeKind is the kind of the objects that represent runtimes. Any kind is possible.
+func runtimeKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "quickstart.example.com", Version: "v1", Kind: "Runtime"}
+}
+
+// newRuntime returns an object that represents a runtime.
+func newRuntime(name string) *unstructured.Unstructured {
+	runtime := &unstructured.Unstructured{}
+	runtime.SetGroupVersionKind(runtimeKind())
+	runtime.SetNamespace(namespace)
+	runtime.SetName(name)
+	runtime.SetAnnotations(map[string]string{controllerruntime.DomainAnnotation: domainOf(name)})
+	return runtime
 }

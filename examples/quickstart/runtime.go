@@ -16,7 +16,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
+
+// namespace has all objects, in both clusters.
+const namespace = metav1.NamespaceDefault
 
 // deploymentName is the name of the written object in the runtime.
 const deploymentName = "demo"
@@ -25,9 +29,9 @@ const deploymentName = "demo"
 func watched() map[string]string { return map[string]string{"watched": "true"} }
 
 // watch registers the webhook for Deployments with the label, and returns when it is in effect.
-func (r *remote) watch(ctx context.Context) (string, error) {
+func (r *remote) watch() string {
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
-		admission.Endpoint{URL: "https://" + r.agent.webhook, CABundle: r.pki.ca.PEM},
+		admission.Endpoint{URL: "https://" + lab.Address(r.agent.WebhookPort), CABundle: r.pki.CA.PEM},
 		[]watch.Watch{{
 			Name:     types.NamespacedName{Namespace: namespace, Name: component},
 			Manager:  component,
@@ -36,39 +40,23 @@ func (r *remote) watch(ctx context.Context) (string, error) {
 		}}, admission.ConfigurationOptions{
 			// So that the agent decides about every write. By default the API server skips most
 			// that do not matter.
-			NoMatchConditions: true, Canary: r.canary, Timeout: 10 * time.Second,
+			NoMatchConditions: true, Canary: r.canary.Lease, Timeout: 10 * time.Second,
 		})
-	if err != nil {
-		return "", err
-	}
-	if err := writeManifest(r.file("", "webhook.yaml"), configuration); err != nil {
-		return "", err
-	}
-	if err := r.cluster.Client.Create(ctx, configuration); err != nil {
-		return "", err
-	}
-	return "in the runtime: the agent reviews Deployments with the label watched=true", r.awaitReviews(ctx)
+	lab.NoError(r, err)
+	r.writeManifest(r.prefixed("webhook.yaml"), configuration)
+	lab.NoError(r, r.cluster.Client.Create(r.Context(), configuration))
+	r.awaitReviews()
+	return "in the runtime: the agent reviews Deployments with the label watched=true"
 }
 
 // awaitReviews makes dry-run writes until the agent gets a review: a webhook configuration takes
 // effect after about a second.
-func (r *remote) awaitReviews(ctx context.Context) error {
-	const often = 200 * time.Millisecond
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	decided := r.journal.now().decisions
-	for {
-		if err := r.cluster.Client.Create(ctx, newDeployment(1), client.DryRunAll); err != nil {
-			return fmt.Errorf("a dry run, to test the webhook: %w", err)
-		}
-		waiting, cancel := context.WithTimeout(ctx, often)
-		err := r.journal.await(waiting, "a decision of the agent",
-			func() bool { return len(r.journal.decisions) > decided })
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-	}
+func (r *remote) awaitReviews() {
+	before := r.journal.now().decisions
+	r.poll("a decision of the agent", func() bool {
+		lab.NoError(r, r.cluster.Client.Create(r.Context(), newDeployment(1), client.DryRunAll))
+		return r.journal.now().decisions > before
+	})
 }
 
 // newDeployment returns the written object. No controller runs in this runtime, so no pod starts.

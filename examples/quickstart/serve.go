@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,7 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
 const byHand = `
@@ -49,56 +46,47 @@ fleet() { curl -s -u any:drill "http://%[3]s/fleet?brief=true"; }
 
 // serve starts the agent of the second runtime, prints commands to try, and then each entry of the
 // journal until ctx ends.
-func (d *demo) serve(ctx context.Context) error {
-	second := d.remotes[1]
-	if _, err := second.startAgent(ctx); err != nil {
-		return fmt.Errorf("the agent of %s: %w", neighbour, err)
-	}
-	if _, err := second.watch(ctx); err != nil {
-		return fmt.Errorf("the webhook of %s: %w", neighbour, err)
-	}
-	if err := d.writeGround(); err != nil {
-		return err
-	}
-	d.report.printf(byHand, d.dir, d.pageAddr, d.remotes[0].agent.metrics)
+func (d *demo) serve() {
+	d.stage = stage{name: neighbour, next: "see runtime-2-agent.log"}
+	d.remotes[1].startAgent()
+	d.remotes[1].watch()
+	d.writeGround()
+	d.report.printf(byHand, d.Dir, d.pageAddr, lab.Address(d.remotes[0].agent.MetricsPort))
 	d.journal.follow(func(where, text string) {
 		d.report.printf("  %s  %-9s %s\n", time.Now().Format("15:04:05.000"), where, text)
 	})
-	<-ctx.Done()
-	return nil
+	<-d.Context().Done()
 }
 
 // page returns the settings of the metrics server of the operator. With --serve it has the page of
 // the fleet. Elsewhere, serve it with TLS and the rights of Kubernetes.
-func (d *demo) page(ctx context.Context, watched *fleet.Fleet) (metricsserver.Options, error) {
+func (d *demo) page(watched *fleet.Fleet) metricsserver.Options {
 	if !d.settings.serve {
-		return metricsserver.Options{BindAddress: "0"}, nil
+		return metricsserver.Options{BindAddress: "0"}
 	}
-	d.pageAddr = net.JoinHostPort("127.0.0.1", strconv.Itoa(d.settings.port))
+	d.pageAddr = lab.Address(d.settings.port)
 	if d.settings.port == 0 {
-		var err error
-		if d.pageAddr, err = machine.FreeAddress(ctx); err != nil {
-			return metricsserver.Options{}, err
-		}
+		d.pageAddr = lab.Address(lab.FreePort(d))
 	}
 	handler := statuspage.RequireToken(func() string { return "drill" }, statuspage.FleetHandler(watched))
 	served := map[string]http.Handler{"/fleet": handler}
-	return metricsserver.Options{BindAddress: d.pageAddr, ExtraHandlers: served}, nil
+	return metricsserver.Options{BindAddress: d.pageAddr, ExtraHandlers: served}
 }
 
 // writeGround writes the files that the commands of the drills need.
-func (d *demo) writeGround() error {
-	path := func(name string) string { return filepath.Join(d.dir, name) }
-	if err := os.WriteFile(path("env"), fmt.Appendf(nil, env, d.dir, d.assets, d.pageAddr), 0o600); err != nil {
-		return err
-	}
-	return writeManifest(path("demo.yaml"), newDeployment(1))
+func (d *demo) writeGround() {
+	d.write("env", fmt.Appendf(nil, env, d.Dir, d.assets, d.pageAddr))
+	d.write("keys/api-server.crt", d.remotes[0].cluster.Config.CAData)
+	d.writeManifest("demo.yaml", newDeployment(1))
 }
 
-func writeManifest(path string, object client.Object) error {
+func (d *demo) writeManifest(name string, object client.Object) {
 	text, err := yaml.Marshal(object)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, text, 0o600)
+	lab.NoError(d, err)
+	d.write(name, text)
+}
+
+// write writes a file of the demo.
+func (d *demo) write(name string, text []byte) {
+	lab.NoError(d, os.WriteFile(filepath.Join(d.Dir, name), text, 0o600))
 }

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
@@ -28,38 +27,31 @@ const usage = `Runs Runtime Watcher on this machine, makes five writes, and chec
 
 usage: make demo [ARGS='--flag ...']   or   go run ./examples/quickstart [--flag ...]
 
-  --serve            continue to run afterwards, for kubectl and drills, with a page; Ctrl-C ends it
-  --port N           with --serve: port of the page, the next two of the agents' metrics; 0: free ones (default 7400)
-  --contract NAME    wire contract between runtime and control plane: %s (default %s, or KCP_CONTRACT)
-  --transport NAME   http (default), or nats: through a NATS server, with contract v3
-  --help             print this text
 `
 
-// help returns the output of --help.
-func help() string {
-	names := make([]string, 0, len(contract.Versions()))
-	for _, version := range contract.Versions() {
-		names = append(names, string(version))
-	}
-	return fmt.Sprintf(usage, strings.Join(names, ", "), contract.V3)
-}
-
-// parse returns the settings of flags and environment. Its error is flag.ErrHelp or wraps
-// [machine.ErrUsage].
-func parse(args []string, getenv func(string) string) (s settings, err error) {
+// parse returns the settings of flags and environment. Its error is flag.ErrHelp, after it has printed
+// the help, or wraps [machine.ErrUsage].
+func parse(args []string, getenv func(string) string, stdout io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.BoolVar(&s.serve, "serve", false, "")
-	flags.IntVar(&s.port, "port", 7400, "")
-	name := flags.String("contract", cmp.Or(getenv("KCP_CONTRACT"), string(contract.V3)), "")
-	flags.Func("transport", "", func(name string) error {
-		if s.nats = name == "nats"; !s.nats && name != "http" {
-			return fmt.Errorf("%q: want http or nats", name)
-		}
-		return nil
-	})
+	flags.BoolVar(&s.serve, "serve", false,
+		"continue to run afterwards, for kubectl and drills, with a page; Ctrl-C ends it")
+	flags.IntVar(&s.port, "port", 7400,
+		"with -serve: `port` of the page, the next two of the agents' metrics; 0: free ones")
+	name := flags.String("contract", cmp.Or(getenv("KCP_CONTRACT"), string(contract.V3)),
+		fmt.Sprintf("`name` of the wire contract to the control plane, also as KCP_CONTRACT: %v", contract.Versions()))
+	flags.Func("transport", "`name`: http (default), or nats: through a NATS server, with contract v3",
+		func(name string) error {
+			if s.nats = name == "nats"; !s.nats && name != "http" {
+				return fmt.Errorf("%q: want http or nats", name)
+			}
+			return nil
+		})
 	err = flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, usage)
+		flags.SetOutput(stdout)
+		flags.PrintDefaults()
 		return s, flag.ErrHelp
 	}
 	if err == nil && flags.NArg() > 0 {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
 // step is one write in the runtime, and its expected effect.
@@ -50,75 +50,54 @@ func steps(runtime client.Client) []step {
 }
 
 // playSteps makes one write after the other, each after the effect of the one before.
-func (d *demo) playSteps(ctx context.Context) error {
+func (d *demo) playSteps() {
 	begin := d.journal.now()
 	d.report.printf("\nWrites to Deployment %s/%s in the runtime, and their effects:\n\n", namespace, deploymentName)
 	d.report.printf(rowFormat, "WRITE", "TOOK", "AGENT DECIDES", "RECONCILE IN THE CONTROL PLANE")
 	var waits []time.Duration
 	all := steps(d.remotes[0].cluster.Client)
 	for _, step := range all {
-		wait, err := d.playStep(ctx, step)
-		if err != nil {
-			return fmt.Errorf("step %q: %w\n  next: see agent.log and quickstart.log", step.does, err)
-		}
-		if step.sees != "" {
+		d.stage = stage{name: fmt.Sprintf("step %q", step.does), next: "see agent.log and quickstart.log"}
+		if wait := d.playStep(step); step.sees != "" {
 			waits = append(waits, wait)
 		}
 	}
-	return d.summary(ctx, begin, len(all), waits)
+	d.summary(begin, len(all), waits)
 }
 
 // playStep makes a write, waits for its effect and prints it. It returns the time from the commit
 // to the reconcile.
-func (d *demo) playStep(ctx context.Context, step step) (time.Duration, error) {
+func (d *demo) playStep(step step) time.Duration {
 	before, began := d.journal.now(), time.Now()
-	if err := step.write(ctx); err != nil {
-		return 0, err
-	}
+	lab.NoError(d, step.write(d.Context()))
 	committed := time.Now() // The API server answers after the commit.
-	if err := d.awaitDecision(ctx, before, step.decision); err != nil {
-		return 0, err
-	}
-	started, err := d.awaitEffect(ctx, before, step.sees)
-	if err != nil {
-		return 0, err
-	}
-	wait := max(0, started.Sub(committed)) // The settle time may end before a late answer.
+	d.await("the decision "+step.decision, func() bool {
+		return slices.Contains(d.journal.decisions[before.decisions:], step.decision)
+	})
+	var wait time.Duration
 	effect := "none, as expected"
-	if step.sees != "" {
+	if step.sees == "" {
+		d.checkNoEvent(before)
+	} else {
+		// The settle time may end before a late answer.
+		wait = max(0, d.awaitReconcile(before, step.sees).Sub(committed))
 		effect = fmt.Sprintf("started %4s after the commit, sees %s", millis(wait), step.sees)
 	}
 	d.report.printf(rowFormat, step.does, millis(committed.Sub(began)), step.decision, effect)
-	return wait, nil
+	return wait
 }
 
-// awaitEffect returns the start of the reconcile that reads the written state. If sees is empty, it
-// fails after any event of an object instead.
-func (d *demo) awaitEffect(ctx context.Context, before mark, sees string) (time.Time, error) {
-	if sees != "" {
-		return d.awaitReconcile(ctx, before, sees)
-	}
-	_, deliveries, _ := d.journal.since(before)
+// checkNoEvent fails after any event of an object.
+func (d *demo) checkNoEvent(before mark) {
+	deliveries, _ := d.journal.since(before)
 	if slices.ContainsFunc(deliveries, func(d core.Delivery) bool { return !d.Event.Resync }) {
-		return time.Time{}, errors.New("an event in the control plane, want none")
+		d.Fatal("an event in the control plane, want none")
 	}
-	return time.Time{}, nil
-}
-
-func (d *demo) awaitDecision(ctx context.Context, after mark, want string) error {
-	err := d.journal.await(ctx, "the decision "+want, func() bool {
-		return slices.Contains(d.journal.decisions[after.decisions:], want)
-	})
-	if err != nil {
-		decisions, _, _ := d.journal.since(after)
-		return fmt.Errorf("%w; the decisions were %q", err, decisions)
-	}
-	return nil
 }
 
 // awaitReconcile returns the start of the reconcile that reads the written state.
-func (d *demo) awaitReconcile(ctx context.Context, after mark, sees string) (started time.Time, err error) {
-	err = d.journal.await(ctx, "a reconcile that sees "+sees, func() bool {
+func (d *demo) awaitReconcile(after mark, sees string) (started time.Time) {
+	d.await("a reconcile that sees "+sees, func() bool {
 		i := slices.IndexFunc(d.journal.reconciles[after.reconciles:], func(r reconciled) bool {
 			return r.runtime == runtimeName && r.sees == sees
 		})
@@ -127,23 +106,16 @@ func (d *demo) awaitReconcile(ctx context.Context, after mark, sees string) (sta
 		}
 		return i >= 0
 	})
-	if err != nil {
-		_, deliveries, reconciles := d.journal.since(after)
-		err = fmt.Errorf("%w; there were %d deliveries and the reconciles %+v", err, len(deliveries), reconciles)
-	}
-	return started, err
+	return started
 }
 
 // summary checks that no other runtime was reconciled, and that the counts of the agent balance.
-func (d *demo) summary(ctx context.Context, begin mark, writes int, waits []time.Duration) error {
-	counts, err := d.remotes[0].agent.settled(ctx)
-	if err != nil {
-		return err
-	}
-	_, _, reconciles := d.journal.since(begin)
+func (d *demo) summary(begin mark, writes int, waits []time.Duration) {
+	accepted, delivered, coalesced := d.settled()
+	_, reconciles := d.journal.since(begin)
 	for _, r := range reconciles {
 		if r.runtime != runtimeName {
-			return fmt.Errorf("%s was reconciled without a change", r.runtime)
+			d.Fatalf("%s was reconciled without a change", r.runtime)
 		}
 	}
 	d.report.printf("\nAll effects are as expected, after %s. %d of %d writes mattered. "+
@@ -153,31 +125,22 @@ func (d *demo) summary(ctx context.Context, begin mark, writes int, waits []time
 		"so that the operator does not read before the commit.\n",
 		millis(slices.Min(waits)), millis(slices.Max(waits)), millis(settle))
 	d.report.printf("Events, with the resync at the start of the agent: "+
-		"%.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n",
-		counts["accepted_total"], counts["delivered_total"], counts["coalesced_total"])
-	return nil
+		"%.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n", accepted, delivered, coalesced)
 }
 
 // settled returns the fates of all events when none is pending. It fails if an event was dropped,
 // or if the counts do not balance.
-func (a *agent) settled(ctx context.Context) (counts map[string]float64, err error) {
-	late := poll(ctx, func() bool {
-		counts, err = a.events(ctx)
-		return err != nil || counts["pending"] == 0
+func (d *demo) settled() (accepted, delivered, coalesced float64) {
+	var metrics []byte
+	count := func(fate string) float64 { return lab.Sum(metrics, "runtime_watcher_agent_events_"+fate) }
+	d.poll("no event is pending", func() bool {
+		metrics = d.remotes[0].agent.Scrape()
+		return count("pending") == 0
 	})
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read the agent's metrics: %w", err)
-	case late != nil:
-		return nil, fmt.Errorf("events are still pending: %v: %w", counts, late)
-	default:
-		return counts, balanced(counts)
+	accepted, delivered, coalesced = count("accepted_total"), count("delivered_total"), count("coalesced_total")
+	if dropped := count("dropped_total"); dropped != 0 || accepted != delivered+coalesced {
+		d.Fatalf("%v events are accepted, %v delivered, %v coalesced and %v dropped, want all delivered or coalesced",
+			accepted, delivered, coalesced, dropped)
 	}
-}
-
-func balanced(counts map[string]float64) error {
-	if counts["dropped_total"] != 0 || counts["accepted_total"] != counts["delivered_total"]+counts["coalesced_total"] {
-		return fmt.Errorf("the agent's events are %v, want accepted = delivered + coalesced, and none dropped", counts)
-	}
-	return nil
+	return accepted, delivered, coalesced
 }

@@ -72,20 +72,21 @@ func (p *pki) attempts() []attempt {
 	}
 }
 
-func newPKI() (*pki, error) {
-	ours, err := testpki.NewCA("runtimes", testpki.Options{})
-	if err != nil {
-		return nil, err
+func newPKI() *pki {
+	ours := must(testpki.NewCA("runtimes", testpki.Options{}))
+	server := must(ours.Server("operator", testpki.Options{}))
+	return &pki{
+		ours: ours, another: must(testpki.NewCA("runtimes", testpki.Options{})),
+		material: &keys.Material{Certificate: &server.TLS, Roots: ours.Pool()},
 	}
-	another, err := testpki.NewCA("runtimes", testpki.Options{})
+}
+
+// must returns a value that is made without input.
+func must[T any](value T, err error) T {
 	if err != nil {
-		return nil, err
+		panic(err)
 	}
-	server, err := ours.Server("operator", testpki.Options{})
-	if err != nil {
-		return nil, err
-	}
-	return &pki{ours, another, &keys.Material{Certificate: &server.TLS, Roots: ours.Pool()}}, nil
+	return value
 }
 
 // sender returns one with a certificate of the trusted CA.
@@ -95,20 +96,12 @@ func (p *pki) sender(name, domain string) sender {
 }
 
 // client returns the TLS configuration of a sender.
-func (p *pki) client(s sender) (*tls.Config, error) {
+func (p *pki) client(s sender) *tls.Config {
 	leaf := &testpki.Leaf{}
 	if s.ca != nil {
-		var err error
-		if leaf, err = s.ca.Client(s.name, s.opts); err != nil {
-			return nil, err
-		}
+		leaf = must(s.ca.Client(s.name, s.opts))
 	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		RootCAs:    p.ours.Pool(),
-		// The field Certificates would send no certificate of another CA.
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &leaf.TLS, nil },
-	}, nil
+	return must(keys.ClientTLSConfig(&keys.Material{Certificate: &leaf.TLS, Roots: p.ours.Pool()}, "localhost"))
 }
 
 // batch has one event, about a Deployment.

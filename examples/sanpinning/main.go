@@ -34,10 +34,7 @@ const (
 
 // run makes all attempts, and prints a line about each. The error names all unexpected answers.
 func run(ctx context.Context, out io.Writer, verify verifierFor) error {
-	pki, err := newPKI()
-	if err != nil {
-		return err
-	}
+	pki := newPKI()
 	s, err := startScene(ctx, pki, pki.material, verify)
 	if err != nil {
 		return err

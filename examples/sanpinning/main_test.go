@@ -107,10 +107,7 @@ func (r *rotating) Material() (*keys.Material, error) { return r.Load(), nil }
 
 // TestRemovedCALosesItsConnection holds that the removal of a CA also concerns open connections.
 func TestRemovedCALosesItsConnection(t *testing.T) {
-	pki, err := newPKI()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pki := newPKI()
 	material := &rotating{}
 	material.Store(pki.material)
 	s, err := startScene(t.Context(), pki, material, verifier)
@@ -118,11 +115,7 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	attempt := pki.attempts()[0]
-	config, err := pki.client(attempt.sender)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{TLSClientConfig: config, MaxConnsPerHost: 1}
+	transport := &http.Transport{TLSClientConfig: pki.client(attempt.sender), MaxConnsPerHost: 1}
 	dials := 0
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		dials++

@@ -70,11 +70,7 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 func (s *scene) play(ctx context.Context, a attempt) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	config, err := s.pki.client(a.sender)
-	if err != nil {
-		return outcome{}, err
-	}
-	status, err := s.send(ctx, &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, a)
+	status, err := s.send(ctx, &http.Transport{TLSClientConfig: s.pki.client(a.sender), DisableKeepAlives: true}, a)
 	var recorded outcome
 	select {
 	case recorded = <-s.answered:
@@ -94,10 +90,7 @@ func (s *scene) play(ctx context.Context, a attempt) (outcome, error) {
 // send returns the status of the answer. Without an answer it returns 0 and an error.
 func (s *scene) send(ctx context.Context, transport *http.Transport, a attempt) (int, error) {
 	batch := a.batch()
-	body, err := a.asks.Encode(&batch)
-	if err != nil {
-		return 0, err
-	}
+	body := must(a.asks.Encode(&batch))
 	url := "https://" + s.port.Addr().String() + a.asks.Path(myOperator)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body.Body))
 	if err != nil {

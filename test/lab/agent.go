@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -25,7 +26,11 @@ const patience = 3 * time.Minute
 func Build(t testing.TB, command string) string {
 	t.Helper()
 	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) {
-		return machine.Build(context.Background(), command, "test", os.TempDir()) // For all tests.
+		ctx, scratch := context.Background(), os.TempDir() // For all tests.
+		if demo := demoOf(t); demo != nil {
+			ctx, scratch = demo.ctx, demo.Dir
+		}
+		return machine.Build(ctx, command, "test", scratch)
 	}))
 	build, _ := stored.(func() (string, error)) // Nothing else is stored.
 	path, err := build()
@@ -47,6 +52,10 @@ type Agent struct {
 type AgentOptions struct {
 	// Env is added to the environment that today's deployments set.
 	Env map[string]string
+	// Name is that of the log. Default: "agent".
+	Name string
+	// MetricsPort is fixed. Default: a free one.
+	MetricsPort int
 }
 
 // StartAgent runs the agent with the key material of volume and returns when it is ready. The test
@@ -54,7 +63,10 @@ type AgentOptions struct {
 func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts AgentOptions) *Agent {
 	t.Helper()
 	ca, cert, key := volume.Paths()
-	webhook, metrics := FreePort(t), FreePort(t)
+	webhook, metrics := FreePort(t), opts.MetricsPort
+	if metrics == 0 {
+		metrics = FreePort(t)
+	}
 	env := []string{
 		"WEBHOOK_PORT=" + strconv.Itoa(webhook), "METRICS_PORT=" + strconv.Itoa(metrics),
 		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + controlPlane,
@@ -65,7 +77,7 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 		env = append(env, name+"="+value)
 	}
 	a := &Agent{
-		Process:     NewProcess(t, "agent", Build(t, "cmd/agent"), env),
+		Process:     NewProcess(t, cmp.Or(opts.Name, "agent"), Build(t, "cmd/agent"), env),
 		WebhookPort: webhook, MetricsPort: metrics, Volume: volume,
 	}
 	a.Restart()
@@ -171,5 +183,8 @@ func Eventually(t testing.TB, timeout time.Duration, what string, condition func
 			t.Fatalf("after %v still not true: %s", timeout, what)
 		}
 		<-time.After(min(max(waited/20, 10*time.Millisecond), 200*time.Millisecond))
+		if demo := demoOf(t); demo != nil {
+			demo.proceed()
+		}
 	}
 }

@@ -29,26 +29,21 @@ func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Cana
 	t.Helper()
 	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Env: map[string]string{}}
 	c.Env["CANARY_LEASE"] = c.Lease.String()
-	token, err := CreateCanary(t.Context(), runtime.Client, c.Lease)
-	NoError(t, err)
-	signIn(t, runtime, token, "CANARY", c.Env)
-	return c
-}
-
-// CreateCanary is like [NewCanary], for programs. It returns the token of the service account.
-func CreateCanary(ctx context.Context, runtime client.Client, lease types.NamespacedName) (token []byte, err error) {
-	meta := metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}
-	return Account(ctx, runtime, lease,
+	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
+	token, err := Account(t.Context(), runtime.Client, c.Lease,
 		&coordinationv1.Lease{ObjectMeta: meta},
 		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{lease.Name},
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
 			Verbs: []string{"patch"},
 		}}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: meta,
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: lease.Name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: lease.Namespace, Name: lease.Name}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		})
+	NoError(t, err)
+	signIn(t, runtime, token, "CANARY", c.Env)
+	return c
 }
 
 // Account creates a service account, and other objects such as its rights, unless they exist. It

@@ -23,7 +23,12 @@ type Process struct {
 // the arguments. It is not running yet.
 func NewProcess(t testing.TB, name, path string, env []string, args ...string) *Process {
 	t.Helper()
-	p := &Process{t: t, name: name, path: path, env: env, args: args, log: filepath.Join(t.TempDir(), name+".log")}
+	p := &Process{t: t, name: name, path: path, env: env, args: args}
+	if demo := demoOf(t); demo != nil {
+		p.log = demo.LogFile(name + ".log")
+	} else {
+		p.log = filepath.Join(t.TempDir(), name+".log")
+	}
 	t.Cleanup(p.cleanup)
 	return p
 }

@@ -11,13 +11,16 @@ import (
 func Run(t testing.TB, name string, start func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- start(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := start(ctx); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-ended
 	})
 	t.Cleanup(stop)
 	return stop

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -16,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
 // storyOfFaults returns the lines of another story, in which the operator is killed in each line.
@@ -36,36 +34,35 @@ func (d *demo) storyOfFaults() []line {
 }
 
 // crash kills the operator at a random moment of its work, and starts it again.
-func (d *demo) crash(ctx context.Context) error {
+func (d *demo) crash() {
 	if !d.faults {
-		return nil
+		return
 	}
 	const most = 400 * time.Millisecond
 	select {
 	case <-time.After(rand.N(most)): //nolint:gosec // Jitter is not a secret.
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-d.Context().Done():
 	}
 	d.KillOperator()
-	return d.StartOperator(ctx)
+	d.StartOperator()
 }
 
-func (d *demo) cutAndRelease(ctx context.Context) error {
+func (d *demo) cutAndRelease() {
 	d.Runtimes[second].Cut()
-	return d.ApplyFile(ctx, "samples/keda-3.0.0.yaml")
+	d.ApplyFile("samples/keda-3.0.0.yaml")
 }
 
-func (d *demo) cutAndDelete(ctx context.Context) error {
+func (d *demo) cutAndDelete() {
 	d.Runtimes[second].Cut()
-	return d.Plane.Delete(ctx, kymaOf(second))
+	d.deletes(second)()
 }
 
-func (d *demo) restore(context.Context) error { return d.Runtimes[second].Restore() }
+func (d *demo) restore() { rig.NoError(d, d.Runtimes[second].Restore()) }
 
 // isIn returns a function that reports whether the Kyma in the control plane is in a state.
-func (d *demo) isIn(state v1beta2.State) func(context.Context) bool {
-	return func(ctx context.Context) bool {
-		kyma, err := d.planeKyma(ctx, second)
+func (d *demo) isIn(state v1beta2.State) func() bool {
+	return func() bool {
+		kyma, err := d.planeKyma(second)
 		return err == nil && kyma.Status.State == state
 	}
 }
@@ -74,53 +71,53 @@ func (d *demo) isIn(state v1beta2.State) func(context.Context) bool {
 var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watcher-tls"}
 
 // rotate makes cert-manager issue the certificate again, and the operator install it at once.
-func (d *demo) rotate(ctx context.Context) error {
+func (d *demo) rotate() {
 	before, now, certificate := &corev1.Secret{}, &corev1.Secret{}, &certv1.Certificate{}
-	readErr := d.Plane.Get(ctx, identity, before)
-	_ = machine.Poll(ctx, func() bool { // Others write the Certificate, too.
-		_ = d.Plane.Get(ctx, identity, certificate)
+	rig.NoError(d, d.Plane.Get(d.Context(), identity, before))
+	d.Eventually("a new certificate is asked for", func() bool { // Others write the Certificate, too.
+		_ = d.Plane.Get(d.Context(), identity, certificate)
 		apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
 			cmmeta.ConditionTrue, "Demo", "a new certificate is asked for")
-		return d.Plane.Status().Update(ctx, certificate) == nil
+		return d.Plane.Status().Update(d.Context(), certificate) == nil
 	})
-	err := machine.Poll(ctx, func() bool {
-		err := d.Plane.Get(ctx, identity, now)
+	d.Eventually("the certificate is new", func() bool {
+		err := d.Plane.Get(d.Context(), identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})
-	return errors.Join(readErr, err, d.repair(ctx))
+	d.repair()
 }
 
 // hasRotated reports whether both agents have come with the certificate of the control plane.
-func (d *demo) hasRotated(ctx context.Context) bool {
+func (d *demo) hasRotated() bool {
 	certificate := &certv1.Certificate{}
-	if err := d.Plane.Get(ctx, identity, certificate); err != nil || certificate.Status.NotAfter == nil {
+	if err := d.Plane.Get(d.Context(), identity, certificate); err != nil || certificate.Status.NotAfter == nil {
 		return false
 	}
-	fleet, err := d.Fleet(ctx, second)
-	return err == nil && len(fleet) == 2 && !slices.ContainsFunc(fleet, func(f lab.Freshness) bool {
-		return len(f.Replicas) != 2 || slices.ContainsFunc(f.Replicas, func(r lab.Replica) bool {
+	known, err := d.Fleet(d.Context(), second)
+	return err == nil && len(known) == 2 && !slices.ContainsFunc(known, func(s fleet.Status) bool {
+		return len(s.Replicas) != 2 || slices.ContainsFunc(s.Replicas, func(r fleet.Replica) bool {
 			return r.CertificateExpiry.Before(certificate.Status.NotAfter.Time)
 		})
 	})
 }
 
 // enableByTwo applies one module for each of two users.
-func (d *demo) enableByTwo(ctx context.Context) error {
-	return errors.Join(
-		d.applyModule(ctx, "first-user", map[string]any{"name": "keda"}),
-		d.applyModule(ctx, "second-user", map[string]any{"name": "logger", "channel": "fast"}))
+func (d *demo) enableByTwo() {
+	d.applyModule("first-user", map[string]any{"name": "keda"})
+	d.applyModule("second-user", map[string]any{"name": "logger", "channel": "fast"})
 }
 
-func (d *demo) applyModule(ctx context.Context, user string, module map[string]any) error {
+func (d *demo) applyModule(user string, module map[string]any) {
 	kyma := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1beta2.GroupVersion().String(), "kind": "Kyma",
 		"metadata": map[string]any{"namespace": "kyma-system", "name": "default"},
 		"spec":     map[string]any{"modules": []any{module}},
 	}}
-	return d.Runtimes[second].Apply(ctx, client.ApplyConfigurationFromUnstructured(kyma), client.FieldOwner(user))
+	applied := client.ApplyConfigurationFromUnstructured(kyma)
+	rig.NoError(d, d.Runtimes[second].Apply(d.Context(), applied, client.FieldOwner(user)))
 }
 
-func (d *demo) runsBoth(ctx context.Context) bool {
+func (d *demo) runsBoth() bool {
 	key := client.ObjectKey{Namespace: "logger", Name: "logger"}
-	return d.runs("3.0.0")(ctx) && d.Runtimes[second].Get(ctx, key, &appsv1.Deployment{}) == nil
+	return d.runs("3.0.0")() && d.Runtimes[second].Get(d.Context(), key, &appsv1.Deployment{}) == nil
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"     //nolint:depguard // Not released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
 
@@ -38,10 +39,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", machine.ErrUsage, err)
 	}
-	err := d.play(ctx)
-	if err != nil && ctx.Err() != nil {
-		err = machine.ErrInterrupted
-	}
+	err := rig.Play(ctx, "lifecycle", d.play)
 	if err != nil {
 		fmt.Fprintf(stderr, "\ndemo: %v\n", err)
 	}

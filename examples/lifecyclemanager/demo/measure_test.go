@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -14,14 +13,13 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	lm "github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 var (
@@ -29,7 +27,6 @@ var (
 	scale    = flag.Int("scale", 20, "waits are shorter by this factor")
 	duration = flag.Duration("duration", 2*time.Hour, "time to measure, before it is scaled")
 	interval = flag.Duration("heartbeats", 30*time.Second, "longest time between two heartbeats, before it is scaled")
-	plotFile = flag.String("plot", "", "file for the plot")
 )
 
 // settle is the default of the agent.
@@ -49,20 +46,12 @@ func TestEventsAgainstPolling(t *testing.T) {
 		t.Skip("a measurement of minutes: -args -runtimes=20")
 	}
 	d := newMeasurement(t)
-	var results []result
 	for _, w := range []way{
 		{"events, polling every hour", time.Hour, time.Minute, true},
 		{"polling every 5 min", 5 * time.Minute, 5 * time.Minute, false},
 		{"polling every 30 s", 30 * time.Second, 30 * time.Second, false},
 	} {
-		r := d.measure(t, w)
-		t.Log(r)
-		results = append(results, r)
-	}
-	if *plotFile != "" {
-		if err := os.WriteFile(*plotFile, []byte(plot(results)), 0o600); err != nil {
-			t.Error(err)
-		}
+		t.Log(d.measure(t, w))
 	}
 }
 
@@ -86,21 +75,17 @@ func newMeasurement(t *testing.T) *measurement {
 	for i := range *runtimes {
 		d.ids = append(d.ids, fmt.Sprintf("runtime-%d", i+1))
 	}
-	scheme, err := newScheme()
-	must(t, err)
-	d.Lab, err = lab.New(lab.Options{Scheme: scheme, Runtimes: d.ids, OperatorArgs: []string{
+	d.Lab = lab.New(t, lab.Options{Runtimes: d.ids, OperatorArgs: []string{
 		"-leader-elect=false", "-agent-setting=HEARTBEAT_INTERVAL=" + scaled(*interval).String(),
 		"-agent-setting=CANARY_INTERVAL=" + scaled(30*time.Second).String(),
 		"-agent-setting=SETTLE=" + scaled(settle).String(),
 		"-agent-setting=RESEND_AFTER=" + scaled(3*time.Second).String() + "," + scaled(35*time.Second).String(),
 		"-agent-setting=RESEND_RESYNC=" + scaled(35*time.Second).String(),
 	}})
-	must(t, err)
-	t.Cleanup(func() { must(t, d.Close(t.Failed())) })
-	for _, stage := range []func(context.Context) error{
+	for _, stage := range []func(){
 		d.Build, d.StartAPIServers, d.StartCertManager, d.deploy, d.addModules, d.registerAll,
 	} {
-		must(t, stage(t.Context()))
+		stage()
 	}
 	return d
 }
@@ -113,30 +98,25 @@ func must(t *testing.T, err error) {
 }
 
 // registerAll registers all runtimes, with the module enabled, and waits until it is there.
-func (d *measurement) registerAll(ctx context.Context) error {
+func (d *measurement) registerAll() {
 	for _, id := range d.ids {
-		if err := d.Register(ctx, id, nil); err != nil {
-			return err
-		}
-		kyma := &lm.Kyma{}
-		if err := d.Plane.Get(ctx, client.ObjectKey{Namespace: "kcp-system", Name: id}, kyma); err != nil {
-			return err
-		}
+		d.Register(id, nil)
 	}
 	for _, id := range d.ids {
-		if err := machine.Poll(ctx, func() bool { return d.modules(id, lm.Module{Name: "keda"})(ctx) == nil }); err != nil {
-			return err
-		}
+		d.Eventually("the user has a Kyma", func() bool {
+			_, err := d.userKyma(id)
+			return err == nil
+		})
+		d.modules(id, lm.Module{Name: "keda"})()
 	}
-	return machine.Poll(ctx, func() bool {
-		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.correct(ctx, id) || !d.is(ctx, id, "fresh", "") })
+	d.Eventually("all runtimes have the module", func() bool {
+		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.correct(id) || !d.is(id, fleet.Fresh, "") })
 	})
 }
 
 // correct reports whether the Deployment of a runtime is that of the module.
-func (d *measurement) correct(ctx context.Context, id string) bool {
-	deployment := &appsv1.Deployment{}
-	err := d.Runtimes[id].Get(ctx, manager, deployment)
+func (d *measurement) correct(id string) bool {
+	deployment, err := d.deployment(id)
 	return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+"1.0.0"
 }
 
@@ -155,7 +135,7 @@ func (d *measurement) cost(ctx context.Context) (c cost, err error) {
 	if err != nil {
 		return c, err
 	}
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
 		count, _ := strconv.ParseFloat(value, 64) // Other lines are not of these metrics.
 		switch {
@@ -204,7 +184,7 @@ func (d *measurement) measure(t *testing.T, w way) result {
 	if !w.events {
 		must(t, d.deleteWatchers(ctx))
 	}
-	must(t, d.Reconfigure(ctx, 1, "-poll-fresh="+scaled(w.fresh).String(), "-poll-otherwise="+scaled(w.unfresh).String()))
+	d.Reconfigure(1, "-poll-fresh="+scaled(w.fresh).String(), "-poll-otherwise="+scaled(w.unfresh).String())
 	await(ctx, 20*time.Second+scaled(2*time.Minute))
 	before, err := d.cost(ctx)
 	must(t, err)
@@ -257,15 +237,10 @@ func (d *measurement) change(t *testing.T) (delays []time.Duration) {
 		free = slices.Delete(free, i, i+1)
 		mu.Unlock()
 		editing.Go(func() {
-			took, err := d.untilCorrect(t.Context(), id)
+			took := d.untilCorrect(id)
 			mu.Lock()
 			defer mu.Unlock()
-			free = append(free, id)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			delays = append(delays, took)
+			free, delays = append(free, id), append(delays, took)
 		})
 	}
 	editing.Wait()
@@ -273,15 +248,11 @@ func (d *measurement) change(t *testing.T) (delays []time.Duration) {
 }
 
 // untilCorrect edits a Deployment and waits for the correction.
-func (d *measurement) untilCorrect(ctx context.Context, id string) (time.Duration, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Minute, errors.New("never corrected"))
-	defer cancel()
-	if err := d.edits(id)(ctx); err != nil {
-		return 0, err
-	}
+func (d *measurement) untilCorrect(id string) time.Duration {
+	d.edits(id)()
 	began := time.Now()
-	err := machine.Poll(ctx, func() bool { return d.correct(ctx, id) })
-	return time.Since(began), err
+	d.Eventually("the edit is corrected", func() bool { return d.correct(id) })
+	return time.Since(began)
 }
 
 func await(ctx context.Context, wait time.Duration) {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,17 +15,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
 // line is a line of the story: something happens, and has an effect.
 type line struct {
 	happens, effect string
-	do              func(context.Context) error
+	do              func()
 	// holds reports whether the effect is there, and within is the time that it may take.
-	holds  func(context.Context) bool
+	holds  func() bool
 	within time.Duration
 }
 
@@ -79,40 +78,25 @@ func (d *demo) installation() []line {
 	}
 }
 
-// play1 plays a line, and returns the time from the change to its effect.
-func (d *demo) play1(ctx context.Context, l line) (time.Duration, error) {
-	if err := l.do(ctx); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	if err := d.crash(ctx); err != nil {
-		return 0, err
-	}
-	limit := l.within * time.Duration(d.slack)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
-	defer cancel()
-	err := machine.Poll(ctx, func() bool { return l.holds(ctx) })
-	return time.Since(began), err
-}
+func nothing() {}
 
-func nothing(context.Context) error { return nil }
-
-func (d *demo) addModules(ctx context.Context) error {
-	return errors.Join(
-		d.ApplyFile(ctx, "samples/keda-1.0.0.yaml"), d.ApplyFile(ctx, "samples/logger-0.1.0.yaml"))
+func (d *demo) addModules() {
+	d.ApplyFile("samples/keda-1.0.0.yaml")
+	d.ApplyFile("samples/logger-0.1.0.yaml")
 }
 
 // hasCatalog waits for the Kyma, too. An operator that is killed may not have made it yet.
-func (d *demo) hasCatalog(ctx context.Context) bool {
-	_, err := d.userKyma(ctx, second)
-	return err == nil && slices.Equal(d.catalog(ctx, first), []string{"keda-1.0.0"}) &&
-		slices.Equal(d.catalog(ctx, second), []string{"keda-1.0.0", "logger-0.1.0"})
+func (d *demo) hasCatalog() bool {
+	_, err := d.userKyma(second)
+	return err == nil && slices.Equal(d.catalog(first), []string{"keda-1.0.0"}) &&
+		slices.Equal(d.catalog(second), []string{"keda-1.0.0", "logger-0.1.0"})
 }
 
 // catalog returns the names of the ModuleTemplates in a runtime.
-func (d *demo) catalog(ctx context.Context, id string) (names []string) {
+func (d *demo) catalog(id string) (names []string) {
 	list := &v1beta2.ModuleTemplateList{}
-	_ = d.Runtimes[id].List(ctx, list, client.InNamespace("kyma-system")) // An error counts as an empty catalog.
+	// An error counts as an empty catalog.
+	_ = d.Runtimes[id].List(d.Context(), list, client.InNamespace("kyma-system"))
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
@@ -120,118 +104,108 @@ func (d *demo) catalog(ctx context.Context, id string) (names []string) {
 }
 
 // userKyma returns the Kyma that users edit.
-func (d *demo) userKyma(ctx context.Context, id string) (*v1beta2.Kyma, error) {
+func (d *demo) userKyma(id string) (*v1beta2.Kyma, error) {
 	kyma := &v1beta2.Kyma{}
-	return kyma, d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
+	return kyma, d.Runtimes[id].Get(d.Context(), client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
 }
 
 // modules returns a function that enables these modules in a runtime, and disables others.
-func (d *demo) modules(id string, modules ...v1beta2.Module) func(context.Context) error {
-	return func(ctx context.Context) error {
-		kyma, err := d.userKyma(ctx, id)
-		if err != nil {
-			return err
-		}
+func (d *demo) modules(id string, modules ...v1beta2.Module) func() {
+	return func() {
+		kyma, err := d.userKyma(id)
+		rig.NoError(d, err)
 		before := kyma.DeepCopy()
 		kyma.Spec.Modules = modules
-		return d.Runtimes[id].Patch(ctx, kyma, client.MergeFrom(before))
+		rig.NoError(d, d.Runtimes[id].Patch(d.Context(), kyma, client.MergeFrom(before)))
 	}
 }
 
-func (d *demo) isRefused(ctx context.Context) bool {
-	kyma, err := d.userKyma(ctx, second)
+func (d *demo) isRefused() bool {
+	kyma, err := d.userKyma(second)
 	return err == nil && kyma.Status.State == v1beta2.Error && kyma.Status.Modules[0].Version == "2.0.0" &&
 		strings.Contains(kyma.Status.Modules[0].Message, "older")
 }
 
 // userReads returns a function that reports whether a user reads that the version is ready.
-func (d *demo) userReads(version v1beta2.Version) func(context.Context) bool {
+func (d *demo) userReads(version v1beta2.Version) func() bool {
 	want := []v1beta2.ModuleStatus{{Name: "keda", Version: version, State: v1beta2.Ready}}
-	return func(ctx context.Context) bool {
-		kyma, err := d.userKyma(ctx, second)
+	return func() bool {
+		kyma, err := d.userKyma(second)
 		return err == nil && kyma.Status.State == v1beta2.Ready && slices.Equal(kyma.Status.Modules, want)
 	}
 }
 
-func (d *demo) readsProcessing(ctx context.Context) bool {
-	kyma, err := d.userKyma(ctx, second)
+func (d *demo) readsProcessing() bool {
+	kyma, err := d.userKyma(second)
 	return err == nil && kyma.Status.State == v1beta2.Processing &&
 		strings.Contains(kyma.Status.Modules[0].Message, "keda-manager")
 }
 
-func (d *demo) breaks(broken bool) func(context.Context) error {
-	return func(context.Context) error {
-		d.Runtimes[second].Break(broken)
-		return nil
-	}
+func (d *demo) breaks(broken bool) func() {
+	return func() { d.Runtimes[second].Break(broken) }
 }
 
 var keda = client.ObjectKey{Namespace: "keda", Name: "default"}
 
 // setLevel edits the custom resource of the module.
-func (d *demo) setLevel(ctx context.Context) error {
+func (d *demo) setLevel() {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"logLevel": "debug"}}`))
 	custom := &unstructured.Unstructured{}
 	custom.SetAPIVersion("keda.example.com/v1")
 	custom.SetKind("Keda")
 	custom.SetNamespace(keda.Namespace)
 	custom.SetName(keda.Name)
-	return d.Runtimes[second].Patch(ctx, custom, patch)
+	rig.NoError(d, d.Runtimes[second].Patch(d.Context(), custom, patch))
 }
 
 // hasLevel reports whether the manager has applied the user's setting.
-func (d *demo) hasLevel(ctx context.Context) bool {
+func (d *demo) hasLevel() bool {
 	settings := &corev1.ConfigMap{}
-	err := d.Runtimes[second].Get(ctx, keda, settings)
+	err := d.Runtimes[second].Get(d.Context(), keda, settings)
 	return err == nil && settings.Data["logLevel"] == "debug"
 }
 
 var manager = client.ObjectKey{Namespace: "keda", Name: "keda-manager"}
 
 // deployment returns that of the module in a runtime.
-func (d *demo) deployment(ctx context.Context, id string) (*appsv1.Deployment, error) {
+func (d *demo) deployment(id string) (*appsv1.Deployment, error) {
 	deployment := &appsv1.Deployment{}
-	return deployment, d.Runtimes[id].Get(ctx, manager, deployment)
+	return deployment, d.Runtimes[id].Get(d.Context(), manager, deployment)
 }
 
 const imageName = "keda.example.com/keda-manager:"
 
 // runs returns a function that reports whether the Deployment is that of a version.
-func (d *demo) runs(version string) func(context.Context) bool {
-	return func(ctx context.Context) bool {
-		deployment, err := d.deployment(ctx, second)
+func (d *demo) runs(version string) func() bool {
+	return func() bool {
+		deployment, err := d.deployment(second)
 		return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+version
 	}
 }
 
 // edits returns a function that edits the Deployment of the module in a runtime.
-func (d *demo) edits(id string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		deployment, err := d.deployment(ctx, id)
-		if err != nil {
-			return err
-		}
+func (d *demo) edits(id string) func() {
+	return func() {
+		deployment, err := d.deployment(id)
+		rig.NoError(d, err)
 		before := deployment.DeepCopy()
 		deployment.Spec.Template.Spec.Containers[0].Image = "elsewhere.example.com/edited"
-		return d.Runtimes[id].Patch(ctx, deployment, client.MergeFrom(before))
+		rig.NoError(d, d.Runtimes[id].Patch(d.Context(), deployment, client.MergeFrom(before)))
 	}
 }
 
-func (d *demo) deleteDeployment(ctx context.Context) error {
-	deployment, err := d.deployment(ctx, second)
-	if err != nil {
-		return err
-	}
-	return d.Runtimes[second].Delete(ctx, deployment)
+func (d *demo) deleteDeployment() {
+	deployment, err := d.deployment(second)
+	rig.NoError(d, err)
+	rig.NoError(d, d.Runtimes[second].Delete(d.Context(), deployment))
 }
 
-func (d *demo) upgrade(ctx context.Context) error {
-	return d.ApplyFile(ctx, "samples/keda-2.0.0.yaml")
-}
+func (d *demo) upgrade() { d.ApplyFile("samples/keda-2.0.0.yaml") }
 
-func (d *demo) isUpgraded(ctx context.Context) bool {
-	err := d.Runtimes[second].Get(ctx, client.ObjectKey{Namespace: "keda", Name: "keda-defaults"}, &corev1.ConfigMap{})
-	return apierrors.IsNotFound(err) && d.runs("2.0.0")(ctx)
+func (d *demo) isUpgraded() bool {
+	pruned := client.ObjectKey{Namespace: "keda", Name: "keda-defaults"}
+	err := d.Runtimes[second].Get(d.Context(), pruned, &corev1.ConfigMap{})
+	return apierrors.IsNotFound(err) && d.runs("2.0.0")()
 }
 
 func webhook() *admissionregistrationv1.ValidatingWebhookConfiguration {
@@ -240,53 +214,51 @@ func webhook() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	}
 }
 
-func (d *demo) deleteWebhook(ctx context.Context) error {
-	return d.Runtimes[second].Delete(ctx, webhook())
-}
+func (d *demo) deleteWebhook() { rig.NoError(d, d.Runtimes[second].Delete(d.Context(), webhook())) }
 
 // isRepaired reports whether the operator has made the webhook again, and the canary has proved it.
-func (d *demo) isRepaired(ctx context.Context) bool {
+func (d *demo) isRepaired() bool {
 	made := webhook()
-	return d.Runtimes[second].Get(ctx, client.ObjectKeyFromObject(made), made) == nil && d.isFresh(ctx)
+	return d.Runtimes[second].Get(d.Context(), client.ObjectKeyFromObject(made), made) == nil && d.isFresh()
 }
 
 // optOut deletes the webhook of a runtime that the operator leaves as it is.
-func (d *demo) optOut(ctx context.Context) error {
-	return errors.Join(d.label("true")(ctx), d.deleteWebhook(ctx))
+func (d *demo) optOut() {
+	d.label("true")()
+	d.deleteWebhook()
 }
 
 // label returns a function that sets the label that opts out.
-func (d *demo) label(value string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		return d.patchKyma(ctx, `{"metadata": {"labels": {%q: %q}}}`, v1beta2.SkipLabel, value)
+func (d *demo) label(value string) func() {
+	return func() {
+		d.patchKyma(`{"metadata": {"labels": {%q: %q}}}`, v1beta2.SkipLabel, value)
 	}
 }
 
-func (d *demo) isDegraded(ctx context.Context) bool {
-	return d.is(ctx, second, "degraded", "canary_lost")
-}
+func (d *demo) isDegraded() bool { return d.is(second, fleet.Degraded, "canary_lost") }
 
-func (d *demo) isFresh(ctx context.Context) bool { return d.is(ctx, second, "fresh", "") }
+func (d *demo) isFresh() bool { return d.is(second, fleet.Fresh, "") }
 
 // repair makes the operator look at the installation at once, instead of after 10 minutes.
-func (d *demo) repair(ctx context.Context) error {
-	return d.patchKyma(ctx, `{"metadata": {"annotations": {"repaired": %q}}}`, time.Now().Format(time.RFC3339))
+func (d *demo) repair() {
+	d.patchKyma(`{"metadata": {"annotations": {"repaired": %q}}}`, time.Now().Format(time.RFC3339))
 }
 
 // patchKyma patches the Kyma of the second runtime in the control plane.
-func (d *demo) patchKyma(ctx context.Context, patch string, values ...any) error {
-	return d.Plane.Patch(ctx, kymaOf(second), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, patch, values...)))
+func (d *demo) patchKyma(patch string, values ...any) {
+	raw := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, patch, values...))
+	rig.NoError(d, d.Plane.Patch(d.Context(), kymaOf(second), raw))
 }
 
-func (d *demo) isGone(ctx context.Context) bool {
-	_, err := d.deployment(ctx, second)
-	kyma, kymaErr := d.userKyma(ctx, second)
+func (d *demo) isGone() bool {
+	_, err := d.deployment(second)
+	kyma, kymaErr := d.userKyma(second)
 	return apierrors.IsNotFound(err) && kymaErr == nil && len(kyma.Status.Modules) == 0
 }
 
 // deletes returns a function that deletes the Kyma of a runtime.
-func (d *demo) deletes(id string) func(context.Context) error {
-	return func(ctx context.Context) error { return d.Plane.Delete(ctx, kymaOf(id)) }
+func (d *demo) deletes(id string) func() {
+	return func() { rig.NoError(d, d.Plane.Delete(d.Context(), kymaOf(id))) }
 }
 
 func kymaOf(id string) *v1beta2.Kyma {
@@ -294,24 +266,24 @@ func kymaOf(id string) *v1beta2.Kyma {
 }
 
 // planeKyma returns the Kyma of a runtime in the control plane.
-func (d *demo) planeKyma(ctx context.Context, id string) (*v1beta2.Kyma, error) {
+func (d *demo) planeKyma(id string) (*v1beta2.Kyma, error) {
 	kyma := kymaOf(id)
-	return kyma, d.Plane.Get(ctx, client.ObjectKeyFromObject(kyma), kyma)
+	return kyma, d.Plane.Get(d.Context(), client.ObjectKeyFromObject(kyma), kyma)
 }
 
 // hasNoKyma reports whether the control plane has no longer a Kyma of a runtime.
-func (d *demo) hasNoKyma(ctx context.Context, id string) bool {
-	_, err := d.planeKyma(ctx, id)
+func (d *demo) hasNoKyma(id string) bool {
+	_, err := d.planeKyma(id)
 	return apierrors.IsNotFound(err)
 }
 
-func (d *demo) isClean(ctx context.Context) bool {
-	return d.hasNoKyma(ctx, second) && len(d.left(ctx)) == 0
+func (d *demo) isClean() bool {
+	return d.hasNoKyma(second) && len(d.left()) == 0
 }
 
 // left returns the objects of the second runtime that were not there before.
-func (d *demo) left(ctx context.Context) []string {
-	now, err := d.Runtimes[second].Inventory(ctx)
+func (d *demo) left() []string {
+	now, err := d.Runtimes[second].Inventory(d.Context())
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -319,42 +291,41 @@ func (d *demo) left(ctx context.Context) []string {
 }
 
 // registerLocal registers the control plane as a runtime.
-func (d *demo) registerLocal(ctx context.Context) error {
-	return d.Register(ctx, lab.ControlPlane, nil)
+func (d *demo) registerLocal() { d.Register(lab.ControlPlane, nil) }
+
+func (d *demo) localHasCatalog() bool {
+	_, err := d.userKyma(lab.ControlPlane)
+	return err == nil && slices.Equal(d.catalog(lab.ControlPlane), []string{"keda-1.0.0", "keda-2.0.0"})
 }
 
-func (d *demo) localHasCatalog(ctx context.Context) bool {
-	_, err := d.userKyma(ctx, lab.ControlPlane)
-	return err == nil && slices.Equal(d.catalog(ctx, lab.ControlPlane), []string{"keda-1.0.0", "keda-2.0.0"})
-}
-
-func (d *demo) localIsReady(ctx context.Context) bool {
-	kyma, err := d.userKyma(ctx, lab.ControlPlane)
+func (d *demo) localIsReady() bool {
+	kyma, err := d.userKyma(lab.ControlPlane)
 	return err == nil && kyma.Status.State == v1beta2.Ready && len(kyma.Status.Modules) == 1
 }
 
 // localIsGone reports whether module and Kyma of the control plane are gone, and the operator and
 // the Kyma of another runtime are there.
-func (d *demo) localIsGone(ctx context.Context) bool {
+func (d *demo) localIsGone() bool {
 	operator := client.ObjectKey{Namespace: "kcp-system", Name: "lifecycle-manager"}
-	return d.hasNoKyma(ctx, lab.ControlPlane) && !d.hasNoKyma(ctx, first) &&
-		apierrors.IsNotFound(d.Plane.Get(ctx, manager, &appsv1.Deployment{})) &&
-		d.Plane.Get(ctx, operator, &appsv1.Deployment{}) == nil
+	return d.hasNoKyma(lab.ControlPlane) && !d.hasNoKyma(first) &&
+		apierrors.IsNotFound(d.Plane.Get(d.Context(), manager, &appsv1.Deployment{})) &&
+		d.Plane.Get(d.Context(), operator, &appsv1.Deployment{}) == nil
 }
 
-func (d *demo) killFirst(ctx context.Context) error {
+func (d *demo) killFirst() {
 	d.Runtimes[first].Cut()
-	return d.Plane.Delete(ctx, kymaOf(first))
+	d.deletes(first)()
 }
 
-func (d *demo) firstNamesCause(ctx context.Context) bool {
-	kyma, err := d.planeKyma(ctx, first)
+func (d *demo) firstNamesCause() bool {
+	kyma, err := d.planeKyma(first)
 	return err == nil && kyma.Status.State == v1beta2.Deleting && strings.Contains(kyma.Status.Message, "https://")
 }
 
 // forgetFirst is the way out of a deletion that a dead cluster holds up.
-func (d *demo) forgetFirst(ctx context.Context) error {
-	return d.Plane.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: first}})
+func (d *demo) forgetFirst() {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: first}}
+	rig.NoError(d, d.Plane.Delete(d.Context(), secret))
 }
 
-func (d *demo) firstIsGone(ctx context.Context) bool { return d.hasNoKyma(ctx, first) }
+func (d *demo) firstIsGone() bool { return d.hasNoKyma(first) }

@@ -4,7 +4,6 @@ package machine
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -29,19 +28,14 @@ func Launch(log, path string, env, args []string) (*Process, error) {
 	}
 	// The process has its own handle.
 	defer file.Close()
-	p, err := Start(file, path, env, args)
+	cmd := exec.Command(path, args...) // Stop ends it.
+	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = env, file, file, OwnGroup()
+	p, err := Follow(cmd)
 	if err != nil {
 		return nil, err
 	}
 	p.log = log
 	return p, nil
-}
-
-// Start is like [Launch], with a writer for the log.
-func Start(log io.Writer, path string, env, args []string) (*Process, error) {
-	cmd := exec.Command(path, args...) // Stop ends it.
-	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = env, log, log, OwnGroup()
-	return Follow(cmd)
 }
 
 // Follow starts a command.

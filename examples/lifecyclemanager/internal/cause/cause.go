@@ -38,7 +38,7 @@ const (
 	Retry Cause = "retry"
 )
 
-// NewMetric registers the metric of all counters.
+// NewMetric registers the metric of all sources.
 func NewMetric(registry prometheus.Registerer) (*prometheus.CounterVec, error) {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "lifecycle_manager_reconciles_total", Help: "Reconciles that were started, by cause.",
@@ -46,11 +46,16 @@ func NewMetric(registry prometheus.Registerer) (*prometheus.CounterVec, error) {
 	return total, registry.Register(total)
 }
 
-// Counter counts the reconciles of one controller. It may be used concurrently.
-type Counter struct {
-	total *prometheus.CounterVec
-	next  map[ctrl.Request]next
-	mu    sync.Mutex
+// Source is a source of events of one controller. It notes the cause of each request that it
+// enqueues, and counts the reconciles. It enqueues none for a resend of a write that a reconcile has
+// read. It may be used concurrently.
+type Source struct {
+	*controllerruntime.Source[ctrl.Request]
+
+	toRequests controllerruntime.MapFunc[ctrl.Request]
+	total      *prometheus.CounterVec
+	next       map[ctrl.Request]next
+	mu         sync.Mutex
 }
 
 // next describes the next reconcile of a request.
@@ -59,91 +64,85 @@ type next struct {
 	poll  time.Time
 }
 
-// New returns a counter for a controller.
-func New(total *prometheus.CounterVec, controller string) *Counter {
-	labels := prometheus.Labels{"controller": controller}
-	return &Counter{total: total.MustCurryWith(labels), next: make(map[ctrl.Request]next)}
+// NewSource returns the source of the controller that is a manager in the runtimes. It also enqueues
+// runtimes that are not fresh any more.
+func NewSource(
+	manager core.Manager, toRequests controllerruntime.MapFunc[ctrl.Request], watched *fleet.Fleet,
+	total *prometheus.CounterVec,
+) *Source {
+	s := &Source{
+		Source: controllerruntime.NewSource(toRequests, controllerruntime.SourceOptions{}), toRequests: toRequests,
+		total: total.MustCurryWith(prometheus.Labels{"controller": string(manager)}), next: make(map[ctrl.Request]next),
+	}
+	s.Follow(watched, manager)
+	watched.OnChange(func(change fleet.Transition) { s.lost(change, manager) })
+	return s
 }
-
-// Source is a source of events that notes the cause of each request that it enqueues. It enqueues
-// none for a resend of a write that a reconcile has read.
-type Source struct {
-	*controllerruntime.Source[ctrl.Request]
-
-	counter *Counter
-}
-
-// Source returns s with the causes of its requests.
-func (c *Counter) Source(s *controllerruntime.Source[ctrl.Request]) Source { return Source{s, c} }
 
 // Start implements [source.TypedSource].
-func (s Source) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
+func (s *Source) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
 	ranked, ok := queue.(priorityqueue.PriorityQueue[ctrl.Request])
 	if !ok {
 		return errors.New("want a priority queue, the default of controller-runtime")
 	}
-	return s.Source.Start(ctx, noting{ranked, s.counter})
+	return s.Source.Start(ctx, noting{ranked, s})
 }
 
 // noting is a queue that notes the cause of each request of a source.
 type noting struct {
 	priorityqueue.PriorityQueue[ctrl.Request]
 
-	*Counter
+	source *Source
 }
 
 // Add adds the request of an event.
 func (n noting) Add(request ctrl.Request) {
-	n.note([]ctrl.Request{request}, Event)
+	n.source.note([]ctrl.Request{request}, Event)
 	n.PriorityQueue.Add(request)
 }
 
 // AddWithOpts adds requests of a resync.
 func (n noting) AddWithOpts(opts priorityqueue.AddOpts, requests ...ctrl.Request) {
-	n.note(requests, Resync)
+	n.source.note(requests, Resync)
 	n.PriorityQueue.AddWithOpts(opts, requests...)
 }
 
-// Follow notes the requests of runtimes that are not fresh any more. Call it after Follow of the
-// source, which enqueues them.
-func (c *Counter) Follow(f controllerruntime.MapFunc[ctrl.Request], watched *fleet.Fleet, manager core.Manager) {
-	watched.OnChange(func(change fleet.Transition) {
-		if change.From != fleet.Fresh || change.To.Manager != manager {
-			return
-		}
+// lost notes the requests of a runtime that is not fresh any more. The source has enqueued them.
+func (s *Source) lost(change fleet.Transition, manager core.Manager) {
+	if change.From == fleet.Fresh && change.To.Manager == manager {
 		lost := core.Delivery{Runtime: change.To.Runtime, Manager: manager, Event: core.WatchEvent{Resync: true}}
-		requests, _ := f(context.Background(), lost) // Without an answer nothing is enqueued.
-		c.note(requests, Freshness)
-	})
+		requests, _ := s.toRequests(context.Background(), lost) // Without an answer nothing is enqueued.
+		s.note(requests, Freshness)
+	}
 }
 
-func (c *Counter) note(requests []ctrl.Request, cause Cause) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (s *Source) note(requests []ctrl.Request, cause Cause) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, request := range requests {
-		if known := c.next[request]; known.cause != Event {
-			c.next[request] = next{cause: cause, poll: known.poll}
+		if known := s.next[request]; known.cause != Event {
+			s.next[request] = next{cause: cause, poll: known.poll}
 		}
 	}
 }
 
 // Count returns a reconciler that counts the calls of r.
-func (c *Counter) Count(r reconcile.Reconciler) reconcile.Reconciler {
+func (s *Source) Count(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-		c.total.WithLabelValues(string(c.begin(request))).Inc()
+		s.total.WithLabelValues(string(s.begin(request))).Inc()
 		result, err := r.Reconcile(ctx, request)
-		c.end(request, result, err)
+		s.end(request, result, err)
 		return result, err
 	})
 }
 
 // begin returns the cause of a reconcile that begins. Without a note, it is a poll if its time has
 // come.
-func (c *Counter) begin(request ctrl.Request) Cause {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := c.next[request]
-	delete(c.next, request)
+func (s *Source) begin(request ctrl.Request) Cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.next[request]
+	delete(s.next, request)
 	switch {
 	case known.cause != "":
 		return known.cause
@@ -154,10 +153,10 @@ func (c *Counter) begin(request ctrl.Request) Cause {
 	}
 }
 
-func (c *Counter) end(request ctrl.Request, result ctrl.Result, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := c.next[request] // Something may have happened meanwhile.
+func (s *Source) end(request ctrl.Request, result ctrl.Result, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.next[request] // Something may have happened meanwhile.
 	if err != nil && known.cause == "" {
 		known.cause = Retry
 	}
@@ -165,6 +164,6 @@ func (c *Counter) end(request ctrl.Request, result ctrl.Result, err error) {
 		known.poll = time.Now().Add(result.RequeueAfter)
 	}
 	if known != (next{}) {
-		c.next[request] = known
+		s.next[request] = known
 	}
 }

@@ -10,18 +10,16 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-const (
-	// Finalizer holds a Kyma until its modules are removed from the runtime.
-	Finalizer = "operator.kyma-project.io/kyma"
-	// cacheLag is the time after which a cache shows the write that came first.
-	cacheLag = 100 * time.Millisecond
-)
+// Finalizer holds a Kyma until its modules are removed from the runtime.
+const Finalizer = "operator.kyma-project.io/kyma"
 
 // Reconciler keeps the modules of runtimes as their users want them.
 type Reconciler struct {
@@ -49,20 +47,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if v1beta2.Skipped(kyma) {
 		return ctrl.Result{}, nil
 	}
-	step, state := r.keep, v1beta2.Error
-	if !kyma.DeletionTimestamp.IsZero() {
-		step, state = r.remove, v1beta2.Deleting
-	}
-	result, err := skr.Bounded(ctx, kyma, step)
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return ctrl.Result{RequeueAfter: cacheLag}, nil
-	}
-	if err == nil {
-		return result, nil
-	}
-	status := kyma.Status
-	status.State, status.Message = state, err.Error()
-	return ctrl.Result{}, skr.ShortError(errors.Join(err, r.report(ctx, kyma, status)))
+	return skr.Reconcile(ctx, kyma, r.keep, r.remove, func(state v1beta2.State, problem error) error {
+		status := kyma.Status
+		status.State, status.Message = state, problem.Error()
+		return r.report(ctx, kyma, status)
+	})
 }
 
 // keep gives the runtime its catalog, and the control plane the Manifests that the user asks for.
@@ -113,4 +102,39 @@ func (r *Reconciler) syncRuntime(
 		there.PrepareAgain() // A definition or the namespace was deleted in the runtime.
 	}
 	return remote, err
+}
+
+// remove removes first the modules from the runtime, then the Kyma and the catalog there, and at
+// last the finalizer. The removal of the agent has a finalizer of its own, see package runtimes.
+func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result, error) {
+	if !controllerutil.ContainsFinalizer(kyma, Finalizer) {
+		return ctrl.Result{}, nil
+	}
+	ending, err := r.deleteManifests(ctx, kyma, func(*v1beta2.Manifest) bool { return true })
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if len(ending) > 0 {
+		status := statusOf(kyma, ending)
+		status.Message = "waiting for the end of the modules"
+		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
+	}
+	clean, err := r.clean(ctx, kyma)
+	// A runtime that is gone itself, or does not answer for too long, counts as clean.
+	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, r.GiveUp, err) {
+		clean, err = true, nil
+	}
+	if err != nil || !clean {
+		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, err
+	}
+	return ctrl.Result{}, skr.Release(ctx, r.Client, kyma, Finalizer)
+}
+
+// clean reports whether the runtime has nothing of the operator.
+func (r *Reconciler) clean(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
+	there, err := r.connect(ctx, kyma)
+	if err != nil {
+		return false, err
+	}
+	return there.Clean(ctx)
 }

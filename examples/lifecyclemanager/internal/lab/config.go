@@ -2,7 +2,7 @@ package lab
 
 import (
 	"bytes"
-	"context"
+	"os"
 	"path/filepath"
 	"runtime"
 
@@ -10,32 +10,31 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
-// Kustomize returns the objects of a folder below config/, as `kubectl kustomize` does.
-func Kustomize(folder string) ([]*unstructured.Unstructured, error) {
+// kustomize returns the objects of a folder below config/, as `kubectl kustomize` does.
+func (l *Lab) kustomize(folder string) []*unstructured.Unstructured {
+	l.Helper()
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), config(folder))
-	if err != nil {
-		return nil, err
-	}
+	rig.NoError(l.TB, err)
 	text, err := built.AsYaml()
-	if err != nil {
-		return nil, err
-	}
-	return utils.ReadObjects(bytes.NewReader(text))
+	rig.NoError(l.TB, err)
+	objects, err := utils.ReadObjects(bytes.NewReader(text))
+	rig.NoError(l.TB, err)
+	return objects
 }
 
 // ApplyFile applies a file below config/, with one object, to the control plane.
-func (l *Lab) ApplyFile(ctx context.Context, file string) error {
-	text, err := filesys.MakeFsOnDisk().ReadFile(config(file))
-	if err != nil {
-		return err
-	}
-	object, err := utils.ReadObject(bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	return l.Apply(ctx, l.Plane, object)
+func (l *Lab) ApplyFile(file string) {
+	l.Helper()
+	text, err := os.Open(config(file))
+	rig.NoError(l.TB, err)
+	defer text.Close()
+	object, err := utils.ReadObject(text)
+	rig.NoError(l.TB, err)
+	l.Apply(object)
 }
 
 // config returns a path below config/.

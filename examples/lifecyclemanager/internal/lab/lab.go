@@ -11,26 +11,37 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
+	"testing" //nolint:depguard // For tests, and for a demo that uses what they use.
 	"time"
 
-	"github.com/go-logr/logr"
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"   //nolint:depguard // Not released.
-	"github.com/runtime-watcher/runtime-watcher/test/lab/node"      //nolint:depguard // Not released.
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"         //nolint:depguard // None of these is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"   //nolint:depguard // See above.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager" //nolint:depguard // See above.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"     //nolint:depguard // See above.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/node"        //nolint:depguard // See above.
 )
 
-// Options are the choices of [Start].
+// Options are the choices of [New].
 type Options struct {
-	// Scheme is that of all clients.
-	Scheme *runtime.Scheme
+	// Dir is a folder for kubeconfigs and, as folder logs, for the logs of all programs. Default: a
+	// new one, which stays after a failure.
+	Dir string
 	// Runtimes are the ids of the runtimes.
 	Runtimes []string
 	// Replicas is the number of operators. Default: 1.
@@ -43,24 +54,26 @@ type Options struct {
 	Progress io.Writer
 }
 
-// Lab is a control plane with runtimes. Its methods may be called concurrently, unless they start
-// or stop the same part.
+// Lab is a control plane with runtimes. Its methods end the test, or the demo, when they fail. They
+// may be called concurrently, unless they start or stop the same part.
 type Lab struct {
+	testing.TB
+
+	Options
 	// Plane is the control plane.
 	Plane client.Client
 	// Runtimes are by id.
 	Runtimes map[string]*Runtime
-	// Dir has kubeconfigs and, as folder logs, the logs of all programs.
-	Dir string
 
-	opts     Options
-	programs programs
+	scheme   *runtime.Scheme
+	images   map[string]string
+	operator string
 	plane    *apiserver.ControlPlane
-	replicas []*Operator
+	args     []string
 	reader   string
 
-	mu      sync.Mutex
-	closers []func() error
+	mu       sync.Mutex
+	replicas []*Operator
 }
 
 // Runtime is one runtime with its machines.
@@ -73,77 +86,47 @@ type Runtime struct {
 	node  *node.Node
 }
 
+const (
+	// Patience bounds each wait, also on a busy machine.
+	Patience = 5 * time.Minute
+	// ControlPlane is the id of the control plane as its own runtime.
+	ControlPlane = "control-plane"
+	namespace    = "kcp-system"
+	// The names of images that the lab runs begin so: the agent, and ../../module. Other images of
+	// modules count as available.
+	agentImage, managerImage = "runtime-watcher-agent", "keda.example.com/keda-manager:"
+)
+
+// New returns a lab in which nothing runs.
+func New(t testing.TB, opts Options) *Lab {
+	t.Helper()
+	opts.Replicas = max(1, opts.Replicas)
+	if opts.Progress == nil {
+		opts.Progress = io.Discard
+	}
+	if opts.Dir == "" {
+		var err error
+		opts.Dir, err = os.MkdirTemp("", "lifecycle-") //nolint:usetesting // It may stay.
+		rig.NoError(t, err)
+		t.Cleanup(func() {
+			if !t.Failed() {
+				rig.NoError(t, os.RemoveAll(opts.Dir))
+			}
+		})
+	}
+	l := &Lab{TB: t, Options: opts, Runtimes: make(map[string]*Runtime), scheme: runtime.NewScheme()}
+	rig.NoError(l.TB, errors.Join(clientgoscheme.AddToScheme(l.scheme), apiextensionsv1.AddToScheme(l.scheme),
+		certv1.AddToScheme(l.scheme), watcher.AddToScheme(l.scheme), v1beta2.AddToScheme(l.scheme)))
+	rig.NoError(l.TB, os.MkdirAll(l.log(""), 0o700))
+	return l
+}
+
 // Inventory returns all objects of the runtime, except Events.
 func (r *Runtime) Inventory(ctx context.Context) (objects []string, err error) {
 	err = r.plane.Objects(ctx, func(kind string, o *metav1.PartialObjectMetadata) {
 		objects = append(objects, kind+" "+client.ObjectKeyFromObject(o).String())
 	})
 	return objects, err
-}
-
-// The names of images that the lab runs begin so: the agent, and ../../module.
-// Other images of modules count as available.
-const agentImage, managerImage = "runtime-watcher-agent", "keda.example.com/keda-manager:"
-
-// ControlPlane is the id of the control plane as its own runtime.
-const ControlPlane = "control-plane"
-
-// discardLogs sets the logger of controller-runtime, which logs a stack trace without one.
-var discardLogs = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) })
-
-// New returns a lab in which nothing runs.
-func New(opts Options) (*Lab, error) {
-	opts.Replicas = max(1, opts.Replicas)
-	if opts.Progress == nil {
-		opts.Progress = io.Discard
-	}
-	discardLogs()
-	dir, err := os.MkdirTemp("", "lifecycle-") // The path of a socket must be short.
-	if err != nil {
-		return nil, err
-	}
-	return &Lab{opts: opts, Dir: dir, Runtimes: make(map[string]*Runtime)}, os.Mkdir(filepath.Join(dir, "logs"), 0o700)
-}
-
-// onClose adds an end. Close calls them in reverse order.
-func (l *Lab) onClose(end func() error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closers = append(l.closers, end)
-}
-
-// onStop adds an end that cannot fail.
-func (l *Lab) onStop(end func()) {
-	l.onClose(func() error {
-		end()
-		return nil
-	})
-}
-
-// Close ends all programs and removes the directory, unless its logs shall be kept.
-func (l *Lab) Close(keepLogs bool) error {
-	l.mu.Lock()
-	closers := l.closers
-	l.closers = nil
-	l.mu.Unlock() // Connections that end may ask for the leader.
-	var errs []error
-	for _, end := range slices.Backward(closers) {
-		errs = append(errs, end())
-	}
-	if !keepLogs {
-		errs = append(errs, os.RemoveAll(l.Dir))
-	}
-	return errors.Join(errs...)
-}
-
-// note adds a line to the log of a node.
-func (l *Lab) note(id, line string) {
-	file, err := os.OpenFile(l.log(id+"-node.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return
-	}
-	defer file.Close()
-	fmt.Fprintln(file, time.Now().Format(time.TimeOnly), line)
 }
 
 // Break ends the managers of the modules, or starts them again. Meanwhile their Deployments are not
@@ -156,56 +139,108 @@ func (r *Runtime) Break(broken bool) {
 	r.node.Break(image)
 }
 
+// Kubeconfig is the path of an administrator's kubeconfig.
+func (r *Runtime) Kubeconfig() string { return r.plane.Kubeconfig }
+
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
 
+// Eventually waits until a condition holds.
+func (l *Lab) Eventually(what string, condition func() bool) {
+	l.Helper()
+	rig.Eventually(l.TB, Patience, what+"; the logs are in "+l.Dir, condition)
+}
+
+// Build builds missing or outdated programs. The first build of the API server takes minutes.
+func (l *Lab) Build() {
+	l.Helper()
+	_, err := apiserver.Assets(l.Context(), apiserver.AssetsOptions{Progress: l.Progress})
+	rig.NoError(l.TB, err)
+	build := func(folder string) string {
+		_, _ = fmt.Fprintln(l.Progress, "building", folder) // It cannot fail.
+		return rig.Build(l.TB, folder)
+	}
+	l.images = map[string]string{agentImage: build("cmd/agent")}
+	l.operator = build("examples/lifecyclemanager")
+	l.images[managerImage] = build("examples/lifecyclemanager/module")
+	_, err = certmanager.Assets(l.Context(), certmanager.AssetsOptions{Progress: l.Progress})
+	rig.NoError(l.TB, err)
+}
+
 // StartAPIServers starts the API servers of the control plane and of the runtimes, with nodes.
-func (l *Lab) StartAPIServers(ctx context.Context) error {
-	ids := append([]string{ControlPlane}, l.opts.Runtimes...)
+func (l *Lab) StartAPIServers() {
+	l.Helper()
+	ids := append([]string{ControlPlane}, l.Options.Runtimes...)
 	all, nodes := make([]apiserver.Options, len(ids)), make([]*node.Node, len(ids))
 	for i, id := range ids {
-		var err error
-		if nodes[i], err = l.newNode(id); err != nil {
-			return err
-		}
-		l.onClose(nodes[i].Remove)
+		nodes[i] = l.newNode(id)
 		all[i] = apiserver.Options{
-			Scheme: l.opts.Scheme, APIServerArgs: nodes[i].APIServerArgs(), LogDir: l.log(id),
+			Scheme: l.scheme, APIServerArgs: nodes[i].APIServerArgs(), LogDir: l.log(id),
 			KubeconfigPath: filepath.Join(l.Dir, id+".kubeconfig"),
 		}
-		if err := os.Mkdir(all[i].LogDir, 0o700); err != nil {
-			return err
-		}
+		rig.NoError(l.TB, os.Mkdir(all[i].LogDir, 0o700))
 	}
-	all[0].CRDPaths = l.opts.CRDPaths
-	planes, stop, err := apiserver.StartAll(ctx, all)
-	l.onClose(stop)
-	if err != nil {
-		return err
-	}
+	all[0].CRDPaths = l.CRDPaths
+	planes := apiserver.StartAllT(l.TB, all...)
 	l.plane, l.Plane = planes[0], planes[0].Client
 	for i, plane := range planes {
 		stop, err := nodes[i].Run(plane)
-		l.onStop(stop)
-		if err != nil {
-			return err
-		}
+		l.Cleanup(stop)
+		rig.NoError(l.TB, err)
 		way, err := machine.NewLink(plane.Config.Host)
-		if err != nil {
-			return err
-		}
-		l.onStop(way.Cut)
+		rig.NoError(l.TB, err)
+		l.Cleanup(way.Cut)
 		l.Runtimes[ids[i]] = &Runtime{Client: plane.Client, plane: plane, node: nodes[i], Link: way}
 	}
-	return nil
 }
 
-func (l *Lab) newNode(id string) (*node.Node, error) {
-	return node.NewHost(node.Options{
-		Images: map[string]string{agentImage: l.programs.agent, managerImage: l.programs.manager},
+func (l *Lab) newNode(id string) *node.Node {
+	made, err := node.NewHost(node.Options{
+		Images: l.images,
 		Host: node.HostOptions{
 			Env:  []string{"STOP_DELAY=0s", "SHUTDOWN_TIMEOUT=1s"}, // The demo ends soon.
 			Log:  func(d types.NamespacedName) string { return l.log(id + "-" + d.Name + ".log") },
-			Note: func(line string) { l.note(id, line) },
+			Note: func(line string) { l.Logf("node of %s: %s", id, line) },
 		},
 	})
+	rig.NoError(l.TB, err)
+	l.Cleanup(func() { rig.NoError(l.TB, made.Remove()) })
+	return made
+}
+
+// StartCertManager starts the controllers of cert-manager.
+func (l *Lab) StartCertManager() {
+	l.Helper()
+	opts := certmanager.Options{Verbose: true, LogFile: l.log("cert-manager.log")}
+	p, err := certmanager.Start(l.Context(), l.plane.Kubeconfig, opts)
+	rig.NoError(l.TB, err)
+	l.Cleanup(p.Stop)
+}
+
+// Register creates the Kyma of a runtime, and the Secret with its kubeconfig, unless they exist. The
+// kubeconfig goes by the link.
+func (l *Lab) Register(id string, labels map[string]string) {
+	l.Helper()
+	there := l.Runtimes[id]
+	kubeconfig, err := clientcmd.Write(*l.kubeconfig(there.plane, func(config *clientcmdapi.Config) {
+		for _, cluster := range config.Clusters {
+			cluster.Server = "https://" + there.Address
+		}
+	}))
+	rig.NoError(l.TB, err)
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: id}
+	kyma := &v1beta2.Kyma{ObjectMeta: meta, Spec: v1beta2.KymaSpec{Channel: "regular"}}
+	kyma.Labels = labels
+	kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: id + ".example.com"}
+	secret := &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{skr.KubeconfigKey: kubeconfig}}
+	for _, object := range []client.Object{secret, kyma} {
+		rig.NoError(l.TB, client.IgnoreAlreadyExists(l.Plane.Create(l.Context(), object)))
+	}
+}
+
+// kubeconfig returns a changed copy of the administrator's kubeconfig.
+func (l *Lab) kubeconfig(plane *apiserver.ControlPlane, change func(*clientcmdapi.Config)) *clientcmdapi.Config {
+	config, err := clientcmd.LoadFromFile(plane.Kubeconfig)
+	rig.NoError(l.TB, err)
+	change(config)
+	return config
 }

@@ -6,147 +6,114 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager" //nolint:depguard // Not released.
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"     //nolint:depguard // Not released.
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
 // Operator is a replica of the operator.
 type Operator struct {
-	*machine.Process
+	*rig.Process
 
 	// Events is the address of its listener, without the load balancer.
 	Events string
 
 	podIP, metrics string
-	args           []string
 }
 
-// StartCertManager starts the controllers of cert-manager.
-func (l *Lab) StartCertManager(ctx context.Context) error {
-	opts := certmanager.Options{Verbose: true, LogFile: l.log("cert-manager.log")}
-	p, err := certmanager.Start(ctx, l.plane.Kubeconfig, opts)
-	if err != nil {
-		return err
-	}
-	l.onStop(p.Stop)
-	return nil
-}
-
-// Deploy applies objects to the control plane, as kubectl does. The Deployment of the operator
-// starts as processes, with the rights of its service account and no others. They replace those of
-// another Deploy.
-func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) error {
+// Deploy applies a folder below config/ to the control plane, as `kubectl apply -k` does. The
+// Deployment of the operator starts as processes, with the rights of its service account and no
+// others. They replace those of another Deploy.
+func (l *Lab) Deploy(folder string) {
+	l.Helper()
 	l.KillOperator()
-	address, err := l.startService()
-	if err != nil {
-		return err
-	}
-	for _, object := range objects {
-		if err := l.Apply(ctx, l.Plane, object); err != nil {
-			return err
-		}
+	for _, object := range l.kustomize(folder) {
+		l.Apply(object)
 	}
 	key, deployment := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager"}, &appsv1.Deployment{}
-	if err := l.Plane.Get(ctx, key, deployment); err != nil {
-		return err
-	}
-	account := deployment.Spec.Template.Spec.ServiceAccountName
-	if err := impersonate(l.plane.Kubeconfig, l.operatorKubeconfig(), namespace, account); err != nil {
-		return err
-	}
-	replicas := make([]*Operator, l.opts.Replicas)
-	for i := range replicas {
-		replicas[i], err = l.newOperator(ctx, i, address, deployment.Spec.Template.Spec.Containers[0].Args)
-		if err != nil {
-			return err
+	rig.NoError(l.TB, l.Plane.Get(l.Context(), key, deployment))
+	pod := deployment.Spec.Template.Spec
+	rights := l.kubeconfig(l.plane, func(config *clientcmdapi.Config) {
+		for _, user := range config.AuthInfos {
+			user.Impersonate = fmt.Sprintf("system:serviceaccount:%s:%s", namespace, pod.ServiceAccountName)
+			user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
 		}
-	}
-	l.setReplicas(replicas)
-	return l.StartOperator(ctx)
-}
-
-// Apply applies an object with a field owner of its own. Unknown fields are errors. Apply waits
-// while the API server does not serve a definition that it has just stored.
-func (l *Lab) Apply(ctx context.Context, cluster client.Client, object *unstructured.Unstructured) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	strict := client.WithFieldValidation(cluster, metav1.FieldValidationStrict)
-	_ = machine.Poll(ctx, func() bool {
-		err = strict.Apply(ctx, client.ApplyConfigurationFromUnstructured(object.DeepCopy()),
-			client.FieldOwner("lab"), client.ForceOwnership)
-		return !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err)
 	})
-	return err
-}
-
-// impersonate writes a kubeconfig with the rights of a service account.
-func impersonate(kubeconfig, path, namespace, account string) error {
-	config, err := clientcmd.LoadFromFile(kubeconfig)
-	if err != nil {
-		return err
-	}
-	for _, user := range config.AuthInfos {
-		user.Impersonate = fmt.Sprintf("system:serviceaccount:%s:%s", namespace, account)
-		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
-	}
-	return clientcmd.WriteToFile(*config, path)
+	rig.NoError(l.TB, clientcmd.WriteToFile(*rights, l.operatorKubeconfig()))
+	l.args = slices.Clone(pod.Containers[0].Args)
+	l.args = append(l.args, "-events-address="+l.startService(), "-catalog-spread=0s")
+	l.Reconfigure(l.Replicas)
 }
 
 func (l *Lab) operatorKubeconfig() string { return filepath.Join(l.Dir, "operator.kubeconfig") }
 
-// setReplicas replaces the list that connections of agents read.
-func (l *Lab) setReplicas(replicas []*Operator) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.replicas = replicas
+// startService stands in for the load balancer and the Service of the events, and returns the
+// address. It leads connections to the endpoint that the operator has published.
+func (l *Lab) startService() (address string) {
+	relay, err := rig.NewRelayTo("127.0.0.1:0", func() string {
+		leader, err := l.Leader(context.Background())
+		if err != nil {
+			return ""
+		}
+		return leader.Events
+	})
+	rig.NoError(l.TB, err)
+	l.Cleanup(relay.Close)
+	return strings.Replace(relay.Addr(), "127.0.0.1", "localhost", 1)
 }
 
-// newOperator returns a replica, which does not run yet. The last value of a flag wins.
-func (l *Lab) newOperator(ctx context.Context, number int, address string, args []string) (*Operator, error) {
-	o := &Operator{podIP: fmt.Sprintf("10.0.0.%d", number+1)}
-	var errs [3]error
-	var probes string
-	for i, free := range []*string{&o.Events, &o.metrics, &probes} {
-		*free, errs[i] = machine.FreeAddress(ctx)
+// Reconfigure starts the operator again, with that number of replicas, and with more arguments. The
+// last value of a flag wins.
+func (l *Lab) Reconfigure(replicas int, args ...string) {
+	l.Helper()
+	l.KillOperator()
+	l.OperatorArgs = append(l.OperatorArgs, args...)
+	started := make([]*Operator, replicas)
+	for i := range started {
+		started[i] = l.newOperator(i)
 	}
+	l.mu.Lock()
+	l.replicas = started
+	l.mu.Unlock()
+	l.StartOperator()
+}
+
+// newOperator returns a replica, which does not run yet.
+func (l *Lab) newOperator(number int) *Operator {
+	free := func() string { return rig.Address(rig.FreePort(l.TB)) }
+	o := &Operator{Events: free(), podIP: fmt.Sprintf("10.0.0.%d", number+1), metrics: free()}
+	var args []string
 	pod := strings.NewReplacer("$(POD_IP)", o.podIP, "$(POD_NAME)", fmt.Sprint("lifecycle-manager-", number))
-	for _, arg := range args {
-		o.args = append(o.args, pod.Replace(arg))
+	for _, arg := range l.args {
+		args = append(args, pod.Replace(arg))
 	}
-	o.args = append(o.args, "-events-address="+address, "-events-bind-address="+o.Events,
-		"-metrics-bind-address="+o.metrics, "-health-probe-bind-address="+probes,
-		"-catalog-spread=0s")
-	o.args = append(o.args, l.opts.OperatorArgs...)
-	return o, errors.Join(errs[:]...)
+	args = append(args, "-events-bind-address="+o.Events, "-metrics-bind-address="+o.metrics,
+		"-health-probe-bind-address="+free())
+	o.Process = rig.NewProcess(l.TB, fmt.Sprint("operator-", number+1), l.operator,
+		append(os.Environ(), "KUBECONFIG="+l.operatorKubeconfig()), append(args, l.OperatorArgs...)...)
+	return o
 }
 
 // StartOperator starts the replicas that do not run, and returns when one leads.
-func (l *Lab) StartOperator(ctx context.Context) error {
-	for i, o := range l.replicas {
-		if o.Process != nil && o.Running() {
-			continue
-		}
-		started, err := machine.Launch(l.log(fmt.Sprintf("operator-%d.log", i+1)), l.programs.operator,
-			append(os.Environ(), "KUBECONFIG="+l.operatorKubeconfig()), o.args)
-		if err != nil {
-			return err
-		}
-		o.Process = started
-		l.onStop(started.Stop)
+func (l *Lab) StartOperator() {
+	l.Helper()
+	for _, o := range l.replicas {
+		o.Launch()
 	}
-	return machine.Poll(ctx, func() bool {
-		_, err := l.Leader(ctx)
+	l.Eventually("a replica leads", func() bool {
+		_, err := l.Leader(l.Context())
 		return err == nil
 	})
 }
@@ -158,13 +125,35 @@ func (l *Lab) KillOperator() {
 	}
 }
 
-// Reconfigure starts the operator again, with that number of replicas at most, and with more
-// arguments. The last value of a flag wins.
-func (l *Lab) Reconfigure(ctx context.Context, replicas int, args ...string) error {
-	l.KillOperator()
-	l.setReplicas(l.replicas[:min(replicas, len(l.replicas))])
-	for _, o := range l.replicas {
-		o.args = append(o.args, args...)
+// Leader returns the replica that leads: its address is that of the endpoint.
+func (l *Lab) Leader(ctx context.Context) (*Operator, error) {
+	key := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager-events-leader"}
+	slice := &discoveryv1.EndpointSlice{}
+	if err := l.Plane.Get(ctx, key, slice); err != nil {
+		return nil, err
 	}
-	return l.StartOperator(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, endpoint := range slice.Endpoints {
+		for _, replica := range l.replicas {
+			if strings.Join(endpoint.Addresses, "") == replica.podIP {
+				return replica, nil
+			}
+		}
+	}
+	return nil, errors.New("no replica leads")
+}
+
+// Apply applies an object to the control plane, with a field owner of its own. Unknown fields are
+// errors. Apply waits while the API server does not serve a definition that it has just stored.
+func (l *Lab) Apply(object *unstructured.Unstructured) {
+	l.Helper()
+	strict := client.WithFieldValidation(l.Plane, metav1.FieldValidationStrict)
+	var err error
+	rig.Eventually(l.TB, 3*time.Minute, "the API server serves "+object.GetKind(), func() bool {
+		err = strict.Apply(l.Context(), client.ApplyConfigurationFromUnstructured(object.DeepCopy()),
+			client.FieldOwner("lab"), client.ForceOwnership)
+		return !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err)
+	})
+	rig.NoError(l.TB, err)
 }

@@ -3,7 +3,6 @@ package manifest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -21,8 +20,6 @@ import (
 const (
 	// Finalizer holds a Manifest until its objects are removed from the runtime.
 	Finalizer = "operator.kyma-project.io/manifest"
-	// cacheLag is the time after which a cache shows the write that came first.
-	cacheLag = 100 * time.Millisecond
 	// asidePoll is the time until a Manifest that is set aside is read again.
 	asidePoll = time.Minute
 )
@@ -50,20 +47,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if wait, err := r.setAside(ctx, manifest); err != nil || wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
-	step, state := r.install, v1beta2.Error
-	if !manifest.DeletionTimestamp.IsZero() {
-		step, state = r.remove, v1beta2.Deleting
-	}
-	result, err := skr.Bounded(ctx, manifest, step)
-	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: cacheLag}, nil
-	}
-	if err == nil {
-		return result, nil
-	}
-	status := manifest.Status
-	status.State, status.Message = state, err.Error()
-	return ctrl.Result{}, skr.ShortError(errors.Join(err, r.report(ctx, manifest, status)))
+	return skr.Reconcile(ctx, manifest, r.install, r.remove, func(state v1beta2.State, problem error) error {
+		status := manifest.Status
+		status.State, status.Message = state, problem.Error()
+		return r.report(ctx, manifest, status)
+	})
 }
 
 // setAside returns how long a Manifest stays as it is, because its Kyma opts out. It deletes a

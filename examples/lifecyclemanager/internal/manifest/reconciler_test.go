@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,9 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
@@ -40,7 +36,6 @@ type world struct {
 
 	t          *testing.T
 	reconciler *manifest.Reconciler
-	events     *controllerruntime.Source[ctrl.Request]
 }
 
 func newWorld(t *testing.T) *world {
@@ -58,11 +53,12 @@ func newWorld(t *testing.T) *world {
 			"../../config/crd/operator.kyma-project.io_moduletemplates.yaml",
 		},
 	})
-	events := controllerruntime.NewSource(func(context.Context, core.Delivery) ([]ctrl.Request, error) {
-		return []ctrl.Request{{NamespacedName: key("m")}}, nil
-	}, controllerruntime.SourceOptions{})
-	w := &world{Client: plane.Client, t: t, events: events, reconciler: &manifest.Reconciler{
-		Client: plane.Client, Direct: plane.Client, Connect: skr.NewConnections(plane.Client, scheme).For(events),
+	connections := skr.NewConnections(plane.Client, scheme)
+	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{
+		Client: plane.Client, Direct: plane.Client,
+		Connect: func(ctx context.Context, _, kyma client.ObjectKey) (*skr.Runtime, error) {
+			return connections.Get(ctx, kyma)
+		},
 		RequeueAfter: func(core.RuntimeID) time.Duration { return time.Hour },
 	}}
 	kubeconfig, err := os.ReadFile(plane.Kubeconfig)
@@ -206,13 +202,11 @@ func TestManifest(t *testing.T) {
 	}
 	w.wantReady("1", 2)
 	w.t.Run("status of an object", func(*testing.T) { w.unavailable() })
-	w.t.Run("resend", func(*testing.T) { w.resend() })
 	w.t.Run("drift", func(*testing.T) { w.drift() })
 	w.t.Run("template in change", func(*testing.T) { w.templateInChange() })
 	w.t.Run("foreign object", func(*testing.T) { w.foreign() })
 	w.t.Run("upgrade", func(*testing.T) { w.upgrade() })
 	w.t.Run("delete", func(*testing.T) { w.delete() })
-	w.t.Run("unreachable", func(*testing.T) { w.unreachable() })
 }
 
 func (w *world) wantReady(version v1beta2.Version, inventory int) {
@@ -240,38 +234,6 @@ func (w *world) unavailable() {
 	w.available("app")
 	w.reconcile()
 	w.wantReady("1", 2)
-}
-
-// resend wants a reconcile for an event, and none when it comes again after the reconcile.
-func (w *world) resend() {
-	w.t.Helper()
-	queue := priorityqueue.New[ctrl.Request]("resend")
-	defer queue.ShutDown()
-	w.must(w.events.Start(w.t.Context(), queue))
-	app := &appsv1.Deployment{}
-	for _, image := range []string{"elsewhere", "other"} {
-		w.must(w.Get(w.t.Context(), key("app"), app))
-		base, err := strconv.ParseInt(app.ResourceVersion, 10, 64)
-		w.must(err)
-		changed := core.Delivery{Runtime: "runtime-1", Event: core.WatchEvent{
-			Watched: key("app"), WatchedGVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), UID: app.UID, Base: base,
-		}}
-		app.Spec.Template.Spec.Containers[0].Image = image
-		w.must(w.Update(w.t.Context(), app))
-		w.must(w.events.Handle(w.t.Context(), changed))
-		if n := queue.Len(); n != 1 {
-			w.t.Fatalf("%d requests for an event, want 1", n)
-		}
-		request, _ := queue.Get()
-		w.reconcileOne(request.Name)
-		queue.Done(request)
-		w.must(w.events.Handle(w.t.Context(), changed))
-		if n := queue.Len(); n != 0 {
-			w.t.Errorf("%d requests for the resend of a write that was read, want none", n)
-		}
-	}
-	w.available("app")
-	w.reconcile()
 }
 
 // templateInChange wants nothing to be applied that the Manifest does not name yet.
@@ -336,8 +298,8 @@ func (w *world) upgrade() {
 	m.Spec = w.spec("module", "2", renamed, configMap("new"))
 	w.must(w.Update(w.t.Context(), m))
 	_, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key("m")})
-	if err == nil || !strings.Contains(err.Error(), "Deployment/default/app") {
-		w.t.Errorf("error %v of a changed selector, want one that names the Deployment", err)
+	if status := w.manifest().Status; err == nil || status.State != v1beta2.Error || !strings.Contains(err.Error(), "Deployment/default/app") {
+		w.t.Errorf("error %v and status %+v of a changed selector, want one that names the Deployment", err, status)
 	}
 	after := &appsv1.Deployment{}
 	w.must(w.Get(w.t.Context(), key("app"), after))
@@ -379,26 +341,5 @@ func (w *world) delete() {
 	}
 	if w.exists(&appsv1.Deployment{}, "app") || w.exists(&corev1.ConfigMap{}, "new") {
 		w.t.Error("objects are left")
-	}
-}
-
-// unreachable wants the reason in the status, and an error so that it is retried.
-func (w *world) unreachable() {
-	w.t.Helper()
-	w.must(w.Create(w.t.Context(), &v1beta2.Manifest{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m", Labels: map[string]string{v1beta2.KymaLabel: "runtime-1"}},
-		Spec:       w.spec("module", "1", configMap("c")),
-	}))
-	for _, user := range []string{`{}`, `{"exec": {"command": "/bin/sh", "apiVersion": "client.authentication.k8s.io/v1"}}`} {
-		secret := &corev1.Secret{}
-		w.must(w.Get(w.t.Context(), key("runtime-1"), secret))
-		secret.Data[skr.KubeconfigKey] = fmt.Appendf(nil, `{"users": [{"name": "u", "user": %s}],
-			"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x",
-			"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]}`, user)
-		w.must(w.Update(w.t.Context(), secret))
-		_, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key("m")})
-		if status := w.manifest().Status; err == nil || status.State != v1beta2.Error || status.Message == "" {
-			w.t.Errorf("error %v, status %+v; want the reason in both", err, status)
-		}
 	}
 }

@@ -2,11 +2,10 @@ package skr
 
 import (
 	"context"
+	"errors"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -72,24 +71,10 @@ func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 
 // cleanLocal deletes the Kyma that users edit, and the catalog beside it.
 func (r *Runtime) cleanLocal(ctx context.Context) (clean bool, err error) {
-	clean = true
-	for _, list := range []client.ObjectList{&v1beta2.KymaList{}, &v1beta2.ModuleTemplateList{}} {
-		if err := r.List(ctx, list, client.InNamespace(Namespace)); err != nil {
-			return false, err
-		}
-		err := meta.EachListItem(list, func(item runtime.Object) error {
-			object, isObject := item.(client.Object)
-			if !isObject {
-				return nil
-			}
-			clean = false
-			return client.IgnoreNotFound(r.Delete(ctx, object))
-		})
-		if err != nil {
-			return false, err
-		}
-	}
-	return clean, nil
+	kymas, templates, here := &v1beta2.KymaList{}, &v1beta2.ModuleTemplateList{}, client.InNamespace(Namespace)
+	err = errors.Join(r.List(ctx, kymas, here), r.List(ctx, templates, here),
+		r.DeleteAllOf(ctx, &v1beta2.Kyma{}, here), r.DeleteAllOf(ctx, &v1beta2.ModuleTemplate{}, here))
+	return len(kymas.Items)+len(templates.Items) == 0, err
 }
 
 func base() ([]*unstructured.Unstructured, error) {

@@ -143,14 +143,7 @@ func Short(text string) string {
 	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
-// ShortError returns an error with a text of at most 1,024 bytes that wraps err.
-func ShortError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return shortError{err}
-}
-
+// shortError has a text of at most 1,024 bytes.
 type shortError struct{ error }
 
 // Error implements [error].

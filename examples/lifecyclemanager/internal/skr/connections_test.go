@@ -22,9 +22,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
@@ -161,10 +163,13 @@ func TestDiscoveryIsBounded(t *testing.T) {
 
 func TestShort(t *testing.T) {
 	cause := errors.New(strings.Repeat("é", 10_000))
-	if err := skr.ShortError(cause); !errors.Is(err, cause) || len(err.Error()) > 1100 || !utf8.ValidString(err.Error()) {
+	step := func(context.Context, *corev1.Secret) (ctrl.Result, error) { return ctrl.Result{}, cause }
+	report := func(v1beta2.State, error) error { return nil }
+	_, err := skr.Reconcile(t.Context(), &corev1.Secret{}, step, step, report)
+	if !errors.Is(err, cause) || len(err.Error()) > 1100 || !utf8.ValidString(err.Error()) {
 		t.Errorf("error of %d bytes, want it cut and wrapped", len(err.Error()))
 	}
-	if skr.ShortError(nil) != nil || skr.Short("text") != "text" {
+	if skr.Short("text") != "text" {
 		t.Error("a short text is changed")
 	}
 }

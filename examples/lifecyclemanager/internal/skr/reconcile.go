@@ -2,24 +2,48 @@ package skr
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
 
-// limit bounds the work for one runtime, so that a slow one does not keep a worker.
-const limit = 30 * time.Second
+const (
+	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
+	limit = 30 * time.Second
+	// cacheLag is the time after which a cache shows the write that came first.
+	cacheLag = 100 * time.Millisecond
+)
 
-// Bounded calls a step of a reconcile with a limit of 30 s, which leaves time to report an error.
-func Bounded[T client.Object](
-	ctx context.Context, object T, step func(context.Context, T) (ctrl.Result, error),
+// step is a step of a reconcile of an object.
+type step[T client.Object] func(ctx context.Context, object T) (ctrl.Result, error)
+
+// Reconcile calls keep, or remove for an object that is deleted, with a limit of 30 s. After an error,
+// it calls report. After a write by another one, the object is read again.
+func Reconcile[T client.Object](
+	ctx context.Context, object T, keep, remove step[T], report func(state v1beta2.State, problem error) error,
 ) (ctrl.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	do, state := keep, v1beta2.Error
+	if object.GetDeletionTimestamp() != nil {
+		do, state = remove, v1beta2.Deleting
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return step(ctx, object)
+	result, err := do(bounded, object)
+	switch {
+	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
+		return ctrl.Result{RequeueAfter: cacheLag}, nil
+	case err != nil:
+		return ctrl.Result{}, shortError{errors.Join(err, report(state, err))}
+	default:
+		return result, nil
+	}
 }
 
 // Backoff returns the wait for objects that are not ready, or not gone. It is half of the time that
