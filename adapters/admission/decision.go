@@ -26,8 +26,7 @@ const (
 	failed     decision = "failed"
 )
 
-// messages are the texts in response.status.message. An API server shows them in its debug logs
-// only.
+// messages are for response.status.message. An API server shows them in its debug logs only.
 var messages = map[decision]string{
 	accepted:   "accepted: an event will be sent to the manager",
 	coalesced:  "coalesced: an equal event is waiting to be sent",

@@ -80,9 +80,9 @@ func labelSelector(of watch.Selector) *metav1.LabelSelector {
 }
 
 // rule matches all versions that the watch names, in all scopes. For a custom resource, which has a
-// dot in its group, these are all versions: for a single one an API server would convert each
-// object, and refuse the write if the conversion fails, whatever the failure policy says. Conditions
-// of a watch are written for the version that it names.
+// dot in its group, these are all versions. For one version an API server would convert each
+// object. A write fails with its conversion, also with the failure policy Ignore. Conditions of a
+// watch are written for the version that it names.
 func (r *registration) rule(target target) admissionregistrationv1.RuleWithOperations {
 	version := r.Resource.Version
 	if strings.Contains(r.Resource.Group, ".") && len(r.Conditions) == 0 {

@@ -112,9 +112,9 @@ func (r *reads[request]) sweep(now time.Time) {
 // one has read the object after the write. Two of three events of a write are such resends.
 //
 // The first read of an object counts, by Get or List, in a reconcile that began after an event of
-// the object. A NotFound counts if Get has no options, and an API server has written it. It must not
-// come from a cache. An event of contracts v1 and v2 is always reconciled, because it does not name
-// its write.
+// the object. A NotFound counts if Get has no options, and an API server has written it. It must
+// not come from a cache. An event of contracts v1 and v2 is always reconciled, because it does not
+// name its write.
 func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) client.Client {
 	to := s.target.Load()
 	if to == nil {

@@ -86,7 +86,7 @@ func (p *replica) observe(
 		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, now), cause)
 	}
 	p.paths.observe(peer.Lost, interval(p.beat))
-	if p.sequence > before {
+	if p.sequence > before || p.sharing.on && batch.Heartbeat != nil {
 		cause = p.sharing.observe(cause)
 	}
 	if keeps {
@@ -109,6 +109,9 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause s
 		return "" // Overtaken, or sent twice.
 	}
 	p.prove(beat, now)
+	if p.sharing.on && p.beat != nil && beat.Number-p.beat.Number > 1 {
+		cause = causeGap
+	}
 	switch {
 	case p.beat == nil && p.sequence == 0: // The first request of this replica.
 		p.sequence = beat.Sequence

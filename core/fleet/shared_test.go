@@ -118,6 +118,23 @@ func TestSharedByReplicasEnds(t *testing.T) {
 	})
 }
 
+// A runtime that is quiet after its gaps does not stay shared.
+func TestSharedByReplicasEndsWithoutEvents(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		for n := range uint64(5) {
+			time.Sleep(time.Second)
+			r.observe(changed("e", 2*n+1))
+		}
+		r.observe(beat("e", 1, 9))
+		r.wantState(fleet.Degraded, reasons.SharedByReplicas)
+		for n := range uint64(10) {
+			time.Sleep(interval)
+			r.observe(beat("e", n+2, 9))
+		}
+		r.wantState(fleet.Fresh, "")
+	})
+}
+
 // One replica that loses batches resyncs for each of the gaps: three in a row, and then one of four batches.
 func TestGapsOfOneReplicaAreNotSharing(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {

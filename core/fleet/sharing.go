@@ -17,7 +17,8 @@ const (
 // sharing is the evidence that other replicas of the operator take some of the requests of an
 // epoch, so that this one sees gaps that are none. A request with new numbers and a gap adds to
 // the score, one without a gap takes one off. Lost batches alone are seldom a third of all.
-// Heartbeats without new numbers prove nothing, because an outage loses them, too.
+// Heartbeats without new numbers prove nothing at first, because an outage loses them, too. While
+// a replica is shared, they count by their own numbers: a quiet runtime does not stay shared.
 type sharing struct {
 	score int
 	on    bool

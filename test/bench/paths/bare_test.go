@@ -75,7 +75,7 @@ func read(r *http.Request, verifier core.Verifier) bool {
 			Generation       int64
 		}
 	}
-	if err := json.NewDecoder(r.Body).Decode(&events); err != nil {
+	if err := json.NewDecoder(r.Body).Decode(&events); err != nil { //nolint:musttag // Cases of names do not matter.
 		return false
 	}
 	leaf := r.TLS.PeerCertificates[0]
