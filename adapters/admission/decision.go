@@ -26,7 +26,7 @@ const (
 	failed     decision = "failed"
 )
 
-// messages are for response.status.message. An API server shows them in its debug logs only.
+// messages are the texts in the status of a response. API servers show them in debug logs.
 var messages = map[decision]string{
 	accepted:   "accepted: an event will be sent to the manager",
 	coalesced:  "coalesced: an equal event is waiting to be sent",

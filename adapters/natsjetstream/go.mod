@@ -9,7 +9,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126021154-6b15a24464b1
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126054340-cb5eb5209c14
 )
 
 require (

@@ -103,8 +103,8 @@ func (r *remote) keepRunning() {
 	r.Cleanup(func() { <-stopped })
 }
 
-// agentSettings returns those of a Deployment. With a canary, a failure is visible six times as fast
-// as by default.
+// agentSettings returns those of a Deployment. With a canary, a failure is visible six times as
+// fast as by default.
 func (r *remote) agentSettings() map[string]string {
 	settings := map[string]string{
 		"WEBHOOK_BIND": "127.0.0.1", "METRICS_BIND": "127.0.0.1",

@@ -29,8 +29,8 @@ usage: make demo [ARGS='--flag ...']   or   go run ./examples/quickstart [--flag
 
 `
 
-// parse returns the settings of flags and environment. Its error is flag.ErrHelp, after it has printed
-// the help, or wraps [machine.ErrUsage].
+// parse returns the settings of flags and environment. Its error is flag.ErrHelp, after it has
+// printed the help, or wraps [machine.ErrUsage].
 func parse(args []string, getenv func(string) string, stdout io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

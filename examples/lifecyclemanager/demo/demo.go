@@ -36,8 +36,8 @@ type demo struct {
 	faults, serve, all bool
 }
 
-// play prepares the lab, and plays the parts of the flags. Each part begins with registered runtimes
-// and without modules.
+// play prepares the lab, and plays the parts of the flags. Each part begins with registered
+// runtimes and without modules.
 func (d *demo) play(run *rig.Demo) {
 	began := time.Now()
 	d.Lab = lab.New(run, lab.Options{

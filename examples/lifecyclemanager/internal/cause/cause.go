@@ -47,8 +47,8 @@ func NewMetric(registry prometheus.Registerer) (*prometheus.CounterVec, error) {
 }
 
 // Source is a source of events of one controller. It notes the cause of each request that it
-// enqueues, and counts the reconciles. It enqueues none for a resend of a write that a reconcile has
-// read. It may be used concurrently.
+// enqueues, and counts the reconciles. It enqueues none for a resend of a write that a reconcile
+// has read. It may be used concurrently.
 type Source struct {
 	*controllerruntime.Source[ctrl.Request]
 
@@ -64,8 +64,8 @@ type next struct {
 	poll  time.Time
 }
 
-// NewSource returns the source of the controller that is a manager in the runtimes. It also enqueues
-// runtimes that are not fresh any more.
+// NewSource returns the source of the controller that is a manager in the runtimes. It also
+// enqueues runtimes that are not fresh any more.
 func NewSource(
 	manager core.Manager, toRequests controllerruntime.MapFunc[ctrl.Request], watched *fleet.Fleet,
 	total *prometheus.CounterVec,

@@ -12,7 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"testing" //nolint:depguard // For tests, and for a demo that uses what they use.
+	"testing" //nolint:depguard // A demo uses the laboratory of tests.
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -216,8 +216,8 @@ func (l *Lab) StartCertManager() {
 	l.Cleanup(p.Stop)
 }
 
-// Register creates the Kyma of a runtime, and the Secret with its kubeconfig, unless they exist. The
-// kubeconfig goes by the link.
+// Register creates the Kyma of a runtime, and the Secret with its kubeconfig, unless they exist.
+// The kubeconfig goes by the link.
 func (l *Lab) Register(id string, labels map[string]string) {
 	l.Helper()
 	there := l.Runtimes[id]

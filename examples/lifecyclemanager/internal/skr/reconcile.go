@@ -24,8 +24,8 @@ const (
 // step is a step of a reconcile of an object.
 type step[T client.Object] func(ctx context.Context, object T) (ctrl.Result, error)
 
-// Reconcile calls keep, or remove for an object that is deleted, with a limit of 30 s. After an error,
-// it calls report. After a write by another one, the object is read again.
+// Reconcile calls keep, or remove for an object that is deleted, with a limit of 30 s. After an
+// error, it calls report. After a write by another one, the object is read again.
 func Reconcile[T client.Object](
 	ctx context.Context, object T, keep, remove step[T], report func(state v1beta2.State, problem error) error,
 ) (ctrl.Result, error) {
