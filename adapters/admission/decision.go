@@ -28,18 +28,18 @@ const (
 
 // messages are the texts in the status of a response. API servers show them in debug logs.
 var messages = map[decision]string{
-	accepted:   "accepted: an event will be sent to the manager",
-	coalesced:  "coalesced: an equal event is waiting to be sent",
-	dropped:    "dropped: the outbox is full, a resync replaces the event",
+	accepted:  "accepted: an event will be sent to the manager",
+	coalesced: "coalesced: an equal event is waiting to be sent",
+	dropped:   "dropped: the outbox is full, a resync replaces the event",
 	// No event is sent for these.
 	unchanged:  "unchanged: the watched part is the same",
 	irrelevant: "irrelevant: not watched",
 	dryRun:     "dry_run: the write is not persisted",
 	noOwner:    "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>",
 	// These are rare.
-	noName:     "no_name: the object has no name that an event can carry",
-	unread:     "unread: too many large objects at once, a resync replaces the event",
-	failed:     "failed: see the log of the agent",
+	noName: "no_name: the object has no name that an event can carry",
+	unread: "unread: too many large objects at once, a resync replaces the event",
+	failed: "failed: see the log of the agent",
 }
 
 // decisionOf returns failed for an unknown outcome.
