@@ -1,8 +1,8 @@
 package installation
 
 import (
+	"fmt"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,17 +45,15 @@ func TestABrokenConversionStopsNoWrite(t *testing.T) {
 		return plane.Client.Create(t.Context(), thing)
 	}
 	rig.Eventually(t, patience, "things are served", func() bool { return write() == nil })
-	for range 10 {
-		rig.NoError(t, write())
-	}
 	watched := watchFor("conversion")
 	watched.Resource = schema.GroupVersionResource{Group: "conversion.example.com", Version: "v1beta1", Resource: "things"}
 	configuration := rig.Must(admission.WebhookConfiguration("conversion", admission.Endpoint{
 		URL: "https://127.0.0.1:1", CABundle: testpki.Bundle(rig.NewPKI(t).CA),
 	}, []watch.Watch{watched}, admission.ConfigurationOptions{}))
 	rig.NoError(t, plane.Client.Create(t.Context(), configuration))
-	for range 20 { // A configuration takes effect after about a second.
+	rig.Eventually(t, patience, "the webhook is called, and away", func() bool {
 		rig.NoError(t, write())
-		time.Sleep(200 * time.Millisecond)
-	}
+		name := fmt.Sprintf("name=%q", configuration.Webhooks[0].Name)
+		return rig.Sum(rig.ScrapeAPIServer(t, plane), "apiserver_admission_webhook_fail_open_count", name) > 0
+	})
 }
