@@ -318,7 +318,7 @@ func pathMutants() []mutant {
 	return []mutant{
 		{
 			"source: only five resyncs wait for a change's priority", "adapters/controllerruntime/target.go",
-			"if !t.raised[r] {\n\t\tt.raised[r] = true\n\t\ttime", "if !t.raised[r] && len(t.raised) < 5 {\n\t\tt.raised[r] = true\n\t\ttime",
+			"!waits || end.Before(earlier) {", "(!waits || end.Before(earlier)) && len(t.raised) < 5 {",
 		},
 		{
 			"source: a label finds no object", "adapters/controllerruntime/mapfunc.go",
