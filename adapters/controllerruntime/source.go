@@ -134,7 +134,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 		if d.Event.Resync {
 			to.addResync(r, 0)
 		} else {
-			to.queue.Add(r)
+			to.addChange(d.Runtime, r)
 		}
 	}
 

@@ -288,7 +288,7 @@ func resyncOf(runtime string) core.Delivery {
 	return d
 }
 
-// One worker takes 50 ms for each reconcile, and one runtime changes all the time. The queue does not
+// One worker takes 50 ms for each reconcile, and two runtimes change all the time. The queue does not
 // age, so the resync of a quiet runtime, or the poll of one that is followed, would wait for ever.
 func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
@@ -303,8 +303,8 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 		begun := time.Now()
 		var group sync.WaitGroup
 		group.Go(func() {
-			for time.Since(begun) < 2*bound {
-				handle(delivery("loud", "a"))
+			for n := 0; time.Since(begun) < 2*bound; n++ {
+				handle(delivery("loud"+strconv.Itoa(n%2), "a"))
 				<-time.After(25 * time.Millisecond)
 			}
 			queue.ShutDown()
@@ -334,9 +334,55 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 		if len(at) != 1 || at[0] > time.Second+bound {
 			t.Errorf("the quiet runtime is reconciled at %v, want once within %v", at, bound)
 		}
-		if n := len(reconciled["loud:a"]); n < 350 {
-			t.Errorf("the loud runtime is reconciled %d times, want it at most times", n)
+		if n := len(reconciled["loud0:a"]) + len(reconciled["loud1:a"]); n < 350 {
+			t.Errorf("the loud runtimes are reconciled %d times, want them at most times", n)
 		}
+	})
+}
+
+// Ten workers take 100 ms for each reconcile. One runtime names 200 other objects a second, as its share
+// allows. A change of a quiet runtime does not wait for them.
+func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {
+	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
+		t.Helper()
+		const objects = 200 * 60
+		var reconciled sync.Map
+		var workers sync.WaitGroup
+		for range 10 {
+			workers.Go(func() {
+				for item, shutdown := queue.Get(); !shutdown; item, shutdown = queue.Get() {
+					<-time.After(100 * time.Millisecond)
+					queue.Done(item)
+					reconciled.Store(item, time.Now())
+				}
+			})
+		}
+		handle := func(d core.Delivery) {
+			if err := source.Handle(t.Context(), d); err != nil {
+				t.Error(err)
+			}
+		}
+		var changed time.Time
+		for n := range objects {
+			if n == objects/2 {
+				changed = time.Now()
+				handle(delivery("quiet", "a"))
+			}
+			handle(delivery("loud", strconv.Itoa(n)))
+			<-time.After(5 * time.Millisecond)
+		}
+		<-time.After(time.Hour)
+		at, _ := reconciled.Load("quiet:a")
+		if seen, ok := at.(time.Time); !ok || seen.Sub(changed) > time.Second {
+			t.Errorf("the quiet runtime is reconciled at %v, want it within 1 s of %v", at, changed)
+		}
+		for n := range objects {
+			if _, ok := reconciled.Load("loud:" + strconv.Itoa(n)); !ok {
+				t.Fatalf("object %d of the loud runtime is not reconciled", n)
+			}
+		}
+		queue.ShutDown()
+		workers.Wait()
 	})
 }
 
@@ -354,11 +400,11 @@ func TestALongListAndChanges(t *testing.T) {
 		begun := time.Now()
 		reconciled, slowest := map[string]int{}, time.Duration(0)
 		for i := 0; time.Since(begun) < 30*time.Second; i++ {
-			if err := source.Handle(t.Context(), delivery("changed", strconv.Itoa(i))); err != nil {
+			if err := source.Handle(t.Context(), delivery(strconv.Itoa(i), "changed")); err != nil {
 				t.Fatal(err)
 			}
 			added := time.Now()
-			for item := ""; item != "changed:"+strconv.Itoa(i); reconciled[item]++ {
+			for item := ""; item != strconv.Itoa(i)+":changed"; reconciled[item]++ {
 				item, _ = queue.Get()
 				<-time.After(40 * time.Millisecond)
 				queue.Done(item)

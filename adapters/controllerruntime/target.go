@@ -21,6 +21,10 @@ const resyncWait = 5 * time.Second
 // may be long, and changes would wait for all of it.
 const listedPace = 100 * time.Millisecond
 
+// perSecond is the number of requests for the changes of one runtime, in one second, that have the
+// priority of a change.
+const perSecond = 20
+
 // target is the queue of a controller while it runs.
 type target[request comparable] struct {
 	done  <-chan struct{}
@@ -33,6 +37,9 @@ type target[request comparable] struct {
 	raised map[request]time.Time
 	// listed has those of them that wait for one another.
 	listed []request
+	// changes counts the requests for the changes of each runtime since second.
+	changes map[core.RuntimeID]int
+	second  time.Time
 }
 
 func newTarget[request comparable](
@@ -42,6 +49,26 @@ func newTarget[request comparable](
 		done: done, queue: queue, raised: make(map[request]time.Time),
 		reads: reads[request]{scopes: make(map[scope[request]]map[types.UID]*awaited)},
 	}
+}
+
+// addChange enqueues a request for a change. Those of a loud runtime have a low priority if the
+// queue has priorities, as they may be of many objects, and those of others would wait for all.
+func (t *target[request]) addChange(runtime core.RuntimeID, r request) {
+	if ranked, ok := t.queue.(priorityqueue.PriorityQueue[request]); ok && t.isLoud(runtime) {
+		ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, r)
+		return
+	}
+	t.queue.Add(r)
+}
+
+func (t *target[request]) isLoud(runtime core.RuntimeID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); now.Sub(t.second) >= time.Second {
+		t.second, t.changes = now, make(map[core.RuntimeID]int)
+	}
+	t.changes[runtime]++
+	return t.changes[runtime] > perSecond
 }
 
 // addResync enqueues a request after a wait. Its priority is low if the queue has priorities. The
