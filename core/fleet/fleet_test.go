@@ -314,6 +314,16 @@ func TestStates(t *testing.T) {
 			settle()
 			r.wantCauses("gap")
 		},
+		"a batch with such an event is none, also when it is taken": func(r *rig) {
+			r.observe(started("e")...)
+			r.observe(changed("e", 2), kept(changed("e", 3)))
+			for range 3 {
+				time.Sleep(interval)
+				r.observe(changed("e", 2), kept(changed("e", 3)))
+			}
+			r.observe(changed("e", 2), changed("e", 3))
+			r.wantState(fleet.Stale, "")
+		},
 		"degraded for the worst reason": func(r *rig) {
 			number, dropped := uint64(0), map[string]int64{"overflow": 3}
 			next := func(state fleet.State, reason string, change func(*core.Heartbeat)) {

@@ -72,16 +72,19 @@ func (r *record) observe(
 	return cause
 }
 
-// hasObserved reports whether the transport keeps all of a batch, which was observed before. So it
-// is no sign of life: the process that sent it may have ended long ago.
+// hasObserved reports whether a batch was observed before, and the transport keeps it, or has kept
+// an event of it. So it is no sign of life: the process that sent it may have ended long ago.
 func (r *record) hasObserved(batch *core.Batch, refused core.EventErrors) bool {
 	return batch.Heartbeat == nil && slices.ContainsFunc(r.replicas, func(p *replica) bool {
+		kept := len(batch.Events) == 0
 		for i := range batch.Events {
-			if batch.Events[i].Sequence > p.sequence || !isKept(refused[i]) {
+			sequence := batch.Events[i].Sequence
+			if sequence > p.sequence {
 				return false
 			}
+			kept = kept || sequence <= p.kept || isKept(refused[i])
 		}
-		return p.epoch == batch.Epoch
+		return kept && p.epoch == batch.Epoch
 	})
 }
 

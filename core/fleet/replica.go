@@ -25,7 +25,9 @@ const (
 type replica struct {
 	epoch    string
 	sequence uint64
-	first    time.Time // request
+	// kept is the highest number of the events that the transport has kept.
+	kept  uint64
+	first time.Time // request
 	// begins means that the first request has the first event or heartbeat of the epoch.
 	begins   bool
 	lastSeen time.Time
@@ -79,7 +81,9 @@ func (p *replica) observe(
 		if sequence > p.sequence && sequence-p.sequence > 1 {
 			cause = causeGap
 		}
-		keeps = keeps || sequence > p.sequence && isKept(refused[i])
+		if isKept(refused[i]) {
+			keeps, p.kept = keeps || sequence > p.sequence, max(p.kept, sequence)
+		}
 		p.sequence = max(p.sequence, sequence)
 	}
 	if batch.Heartbeat != nil {
