@@ -86,7 +86,7 @@ func labelSelector(of watch.Selector) *metav1.LabelSelector {
 func (r *registration) rule(target target) admissionregistrationv1.RuleWithOperations {
 	version := r.Resource.Version
 	if strings.Contains(r.Resource.Group, ".") && len(r.Conditions) == 0 {
-		version = "*"
+		version = watch.AnyVersion
 	}
 	return admissionregistrationv1.RuleWithOperations{
 		Operations: target.operations(),
