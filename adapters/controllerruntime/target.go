@@ -29,7 +29,9 @@ const perSecond = 20
 type target[request comparable] struct {
 	done  <-chan struct{}
 	queue workqueue.TypedRateLimitingInterface[request]
-	reads reads[request]
+	// ranked is the queue, nil if it has no priorities.
+	ranked priorityqueue.PriorityQueue[request]
+	reads  reads[request]
 
 	mu sync.Mutex
 	// raised has the requests of resyncs that get the priority of a change, with the end of their
@@ -45,8 +47,9 @@ type target[request comparable] struct {
 func newTarget[request comparable](
 	done <-chan struct{}, queue workqueue.TypedRateLimitingInterface[request],
 ) *target[request] {
+	ranked, _ := queue.(priorityqueue.PriorityQueue[request])
 	return &target[request]{
-		done: done, queue: queue, raised: make(map[request]time.Time),
+		done: done, queue: queue, ranked: ranked, raised: make(map[request]time.Time),
 		reads: reads[request]{scopes: make(map[scope[request]]map[types.UID]*awaited)},
 	}
 }
@@ -54,11 +57,16 @@ func newTarget[request comparable](
 // addChange enqueues a request for a change. Those of a loud runtime have a low priority if the
 // queue has priorities, as they may be of many objects, and those of others would wait for all.
 func (t *target[request]) addChange(runtime core.RuntimeID, r request) {
-	if ranked, ok := t.queue.(priorityqueue.PriorityQueue[request]); ok && t.isLoud(runtime) {
-		ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, r)
+	if t.ranked != nil && t.isLoud(runtime) {
+		t.addLow(0, r)
 		return
 	}
 	t.queue.Add(r)
+}
+
+// addLow enqueues requests with a low priority after a wait. The queue must have priorities.
+func (t *target[request]) addLow(wait time.Duration, requests ...request) {
+	t.ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority), After: wait}, requests...)
 }
 
 func (t *target[request]) isLoud(runtime core.RuntimeID) bool {
@@ -75,12 +83,11 @@ func (t *target[request]) isLoud(runtime core.RuntimeID) bool {
 // queue does not age, so a loud runtime would delay the request for ever. After another
 // resyncWait, the request gets the priority of a change.
 func (t *target[request]) addResync(r request, wait time.Duration) {
-	ranked, ok := t.queue.(priorityqueue.PriorityQueue[request])
-	if !ok {
+	if t.ranked == nil {
 		t.queue.AddAfter(r, wait)
 		return
 	}
-	ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority), After: wait}, r)
+	t.addLow(wait, r)
 	end := time.Now().Add(wait + resyncWait)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,14 +115,13 @@ func (t *target[request]) raise(r request, end time.Time) {
 // addListed enqueues requests of a list. Their priority is low if the queue has priorities. After
 // resyncWait, one of them for each listedPace gets the priority of a change.
 func (t *target[request]) addListed(requests []request) {
-	ranked, ok := t.queue.(priorityqueue.PriorityQueue[request])
-	if !ok {
+	if t.ranked == nil {
 		for _, r := range requests {
 			t.queue.Add(r)
 		}
 		return
 	}
-	ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, requests...)
+	t.addLow(0, requests...)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	idle, end := len(t.listed) == 0, time.Now().Add(resyncWait)
