@@ -76,6 +76,9 @@ func (r *record) observe(
 // an event of it. So it is no sign of life: the process that sent it may have ended long ago.
 func (r *record) hasObserved(batch *core.Batch, refused core.EventErrors) bool {
 	return batch.Heartbeat == nil && slices.ContainsFunc(r.replicas, func(p *replica) bool {
+		if p.epoch != batch.Epoch {
+			return false
+		}
 		kept := len(batch.Events) == 0
 		for i := range batch.Events {
 			sequence := batch.Events[i].Sequence
@@ -84,7 +87,7 @@ func (r *record) hasObserved(batch *core.Batch, refused core.EventErrors) bool {
 			}
 			kept = kept || sequence <= p.kept || isKept(refused[i])
 		}
-		return kept && p.epoch == batch.Epoch
+		return kept
 	})
 }
 
