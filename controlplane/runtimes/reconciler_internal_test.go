@@ -304,7 +304,7 @@ func TestFailuresAreReported(t *testing.T) {
 	}
 }
 
-// Somebody has removed the label with the ID. The agent gets no new certificate from now on.
+// The label with the ID was removed, so that the agent gets no new certificate.
 func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
 	t.Parallel()
 	object := newObject(string(prod))
@@ -317,7 +317,7 @@ func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
 	}
 }
 
-// Another set has a Certificate of that name, which somebody removes later. Nothing reports that.
+// Another set has a Certificate of that name. No event reports its later removal.
 func TestACertificateOfAnotherSetIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	object, other := newObject(string(prod)), issued()

@@ -31,14 +31,16 @@ func (r *reconciler) followFleet() {
 	})
 }
 
-// leastPause is the least time to the next early look at a runtime, in units of [Options.Retry]. By
-// default it is a minute. By then, all managers have got a heartbeat from after the look.
+// leastPause is the least time to the next early reconcile of a runtime, in units of
+// [Options.Retry]. By default it is a minute. By then, all managers have got a heartbeat from after
+// the reconcile.
 const leastPause = 20
 
 // repairs has the runtimes that are ready, with the broken watch paths among them. Each new
-// condition of a runtime leads to one look, which applies all objects. The zero value is ready.
+// condition of a runtime leads to one reconcile, which applies all objects. The zero value is
+// ready.
 type repairs struct {
-	pause time.Duration // between two early looks at a runtime, at least
+	pause time.Duration // between two early reconciles of a runtime, at least
 
 	mu    sync.Mutex
 	known map[core.RuntimeID]*repairable
@@ -50,10 +52,10 @@ type repairs struct {
 type repairable struct {
 	object   client.ObjectKey
 	managers []core.Manager // that its agents send to
-	// broken has the managers with a condition that a look may end.
+	// broken has the managers with a condition that a reconcile may end.
 	broken    map[core.Manager]fleet.Condition
-	verify    bool      // the next look applies all objects
-	next      time.Time // of the next early look, at the earliest
+	verify    bool      // the next reconcile applies all objects
+	next      time.Time // of the next early reconcile, at the earliest
 	installed string    // the version of the certificates that the agent has
 }
 
@@ -110,8 +112,8 @@ func (r *repairs) isOutage() bool {
 	return len(r.stale) > max(least, len(r.known)/part)
 }
 
-// observe notes a change of freshness. If a look is due, it returns its object and the time until
-// then.
+// observe notes a change of freshness. If a reconcile is due, it returns its object and the time
+// until then.
 func (r *repairs) observe(now *fleet.Status) (object client.ObjectKey, after time.Duration, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,8 +154,8 @@ func (r *repairable) change(now *fleet.Status) (isNew bool) {
 	return isNew
 }
 
-// canRepair reports whether a look may end a condition of a single runtime. Load, or the control
-// plane, causes the others.
+// canRepair reports whether a reconcile may end a condition of a single runtime. Load, or the
+// control plane, causes the others.
 func canRepair(c fleet.Condition) bool {
 	causedElsewhere := []string{reasons.Dropping, reasons.PendingTooLong, reasons.SharedByReplicas}
 	return c.State == fleet.Stale || c.State == fleet.Degraded && !slices.Contains(causedElsewhere, c.Reason)
@@ -181,14 +183,14 @@ func (r *repairs) noteInstalled(id core.RuntimeID, version string) {
 	r.edit(id, func(known *repairable) { known.installed = version })
 }
 
-// begin reports whether a look must apply all objects.
+// begin reports whether a reconcile must apply all objects.
 func (r *repairs) begin(id core.RuntimeID) (verify bool) {
 	r.edit(id, func(known *repairable) { verify, known.verify = known.verify, false })
 	return verify
 }
 
-// end notes how long a look took. The next early one waits nine times as long, so that a slow or
-// flapping runtime takes at most a tenth of a worker.
+// end notes how long a reconcile took. The next early one waits nine times as long, so that a slow
+// or flapping runtime takes at most a tenth of a worker.
 func (r *repairs) end(id core.RuntimeID, took time.Duration, verified bool) {
 	const pauses = 9
 	wait := pauses * took

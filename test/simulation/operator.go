@@ -120,7 +120,7 @@ func (o *operator) Material() (*keys.Material, error) {
 	return o.world.server.Material()
 }
 
-// noting returns a verifier whose refusals the oracle gets.
+// noting returns a verifier that reports its refusals to the oracle.
 func (w *world) noting(next core.Verifier) core.Verifier {
 	return core.VerifierFunc(func(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 		return w.note(peer.ID, event, func() error { return next.Verify(ctx, peer, event) })

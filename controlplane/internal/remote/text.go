@@ -13,7 +13,7 @@ const (
 	maxText = 4000
 	// MaxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
 	MaxNote = 1000
-	// MaxManagers is the most that an agent accepts.
+	// MaxManagers is the most that an agent accepts, as managersfile.Most.
 	MaxManagers = 100
 	// maxToken bounds a word that is kept, in bytes.
 	maxToken = 64

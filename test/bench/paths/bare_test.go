@@ -21,7 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// timeout bounds each step of the lean twin, and never ends.
+// timeout bounds each step of the lean twin. No step takes so long.
 const timeout = time.Minute
 
 // newTwin returns the twin of overHTTP: a server and clients of net/http. With a verifier the twin is

@@ -254,8 +254,7 @@ func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
-// fieldsThatExcludeOursAreRemoved: an object may have one of two fields, and somebody has set the
-// other one.
+// fieldsThatExcludeOursAreRemoved sets a field beside ours. An object may have only one of the two.
 func fieldsThatExcludeOursAreRemoved(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKept(t, plane, "exclusion", func(*installation.Options) {})
