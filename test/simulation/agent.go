@@ -232,6 +232,7 @@ func (a *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 	conn, err := a.own(a.cluster.world.network.dial(ctx, a.cluster.plan.Name, serverName))
 	if near, ok := conn.(*end); ok { // The default of httpmtls.
+		a.history.Connected()
 		near.probe(5*time.Second, 6)
 	}
 	return conn, err

@@ -38,6 +38,7 @@ type Agent struct {
 	from, to time.Time
 	killed   bool
 	lines    int64
+	conns    int
 	managers map[core.Manager]*lane
 }
 
@@ -119,6 +120,13 @@ func (a *Agent) lane(manager core.Manager) *lane {
 		a.managers[manager] = l
 	}
 	return l
+}
+
+// Connected records a new connection.
+func (a *Agent) Connected() {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+	a.conns++
 }
 
 // Offered records an event from a change source.

@@ -140,9 +140,9 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 		}
 		return bound, false
 	}
-	if h.isCalm(c.at, nil) {
+	small := h.promise.ReviewMemoryFull || h.promise.Runtimes[t.runtime].Overflows[t.manager]
+	if h.isCalm(c.at, nil) && (!small || h.isCalm(c.at.Add(late), nil)) { // Other events put the resend of a resync off.
 		bound := c.at.Add(time.Duration(h.promise.Followers)*followerDelay + h.promise.Backlog)
-		small := h.promise.ReviewMemoryFull || h.promise.Runtimes[t.runtime].Overflows[t.manager]
 		if small || c.paced { // A resync may stand in for the event.
 			bound = bound.Add(pace)
 		}
@@ -464,7 +464,7 @@ func (h *History) mostResyncs(a *Agent, l *lane) int {
 }
 
 // mostBeats allows a heartbeat in each interval, the first and the last one, one after each recovery, and early ones:
-// for the first review, for the canary and in faults.
+// for the first review, for the canary and in faults. Rare heartbeats have one more for each connection that ends.
 func (h *History) mostBeats(a *Agent, l *lane) int {
 	const first, perFault, perRotation = 4, 4, 20
 	between := beat
@@ -472,6 +472,9 @@ func (h *History) mostBeats(a *Agent, l *lane) int {
 		between *= 10
 	}
 	most := first + int(a.to.Sub(a.from)/between) + l.recoveries + perFault*h.promise.Faults
+	if h.promise.Runtimes[a.runtime].Rare {
+		most += a.conns
+	}
 	if h.promise.Rotates {
 		most += perRotation
 	}
