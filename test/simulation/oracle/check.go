@@ -38,6 +38,8 @@ const (
 	// without a canary.
 	noticed  = 2 * time.Minute
 	unproven = 12 * time.Minute
+	// natsReconnect is the longest time between two attempts to connect with a NATS server: a second, and its jitter.
+	natsReconnect = 2 * time.Second
 	// longestBackoff bounds the wait of an agent after failures.
 	longestBackoff = 25 * time.Second
 	// warmUp is the time after the start in which the strict bounds do not hold.
@@ -130,7 +132,11 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 		return latest(c.at, h.calm).Add(givenUp), false
 	}
 	if w := h.refused(t.runtime, c.at); w != nil {
-		back := min(2*(w.To-w.From), longestBackoff) + prompt + h.promise.Backlog
+		var connects time.Duration
+		if h.promise.NATS {
+			connects = natsReconnect
+		}
+		back := connects + min(2*(w.To-w.From+connects), longestBackoff) + prompt + h.promise.Backlog
 		if w.Renews {
 			back = keysPoll + prompt + h.promise.Backlog
 		}
