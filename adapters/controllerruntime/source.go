@@ -154,7 +154,7 @@ func (s *Source[request]) Resync(requests ...request) error {
 	if err != nil {
 		return err
 	}
-	to.addListed(requests)
+	to.addListed("", requests...)
 	return nil
 }
 

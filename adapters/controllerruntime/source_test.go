@@ -329,10 +329,19 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 		beating(watched, "quiet", "my-operator", true)
 		handle(resyncOf("quiet"))
 		handle(resyncOf("quiet"))
+		const many = 25 // More than one runtime may change in a second beside others.
+		for n := range many {
+			handle(delivery("burst", strconv.Itoa(n)))
+		}
 		group.Wait()
 		at := reconciled["quiet:"]
 		if len(at) != 1 || at[0] > time.Second+bound {
 			t.Errorf("the quiet runtime is reconciled at %v, want once within %v", at, bound)
+		}
+		for n := range many {
+			if at := reconciled["burst:"+strconv.Itoa(n)]; len(at) == 0 || at[0] > time.Second+bound {
+				t.Errorf("object %d of a burst is reconciled at %v, want it within %v", n, at, bound)
+			}
 		}
 		if n := len(reconciled["loud0:a"]) + len(reconciled["loud1:a"]); n < 350 {
 			t.Errorf("the loud runtimes are reconciled %d times, want them at most times", n)

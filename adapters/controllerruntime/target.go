@@ -37,8 +37,9 @@ type target[request comparable] struct {
 	// raised has the requests of resyncs that get the priority of a change, with the end of their
 	// wait.
 	raised map[request]time.Time
-	// listed has those of them that wait for one another.
-	listed []request
+	// listed has those of them that wait for one another: requests of lists, and for the changes of
+	// each loud runtime.
+	listed map[core.RuntimeID][]request
 	// changes counts the requests for the changes of each runtime since second.
 	changes map[core.RuntimeID]int
 	second  time.Time
@@ -49,16 +50,17 @@ func newTarget[request comparable](
 ) *target[request] {
 	ranked, _ := queue.(priorityqueue.PriorityQueue[request])
 	return &target[request]{
-		done: done, queue: queue, ranked: ranked, raised: make(map[request]time.Time),
+		done: done, queue: queue, ranked: ranked,
+		raised: make(map[request]time.Time), listed: make(map[core.RuntimeID][]request),
 		reads: reads[request]{scopes: make(map[scope[request]]map[types.UID]*awaited)},
 	}
 }
 
-// addChange enqueues a request for a change. Those of a loud runtime have a low priority if the
-// queue has priorities, as they may be of many objects, and those of others would wait for all.
+// addChange enqueues a request for a change. Those of a loud runtime are as requests of a list if
+// the queue has priorities, as they may be of many objects, and those of others would wait for all.
 func (t *target[request]) addChange(runtime core.RuntimeID, r request) {
 	if t.ranked != nil && t.isLoud(runtime) {
-		t.addLow(0, r)
+		t.addListed(runtime, r)
 		return
 	}
 	t.queue.Add(r)
@@ -112,9 +114,10 @@ func (t *target[request]) raise(r request, end time.Time) {
 	}
 }
 
-// addListed enqueues requests of a list. Their priority is low if the queue has priorities. After
-// resyncWait, one of them for each listedPace gets the priority of a change.
-func (t *target[request]) addListed(requests []request) {
+// addListed enqueues requests of a list, or of a loud runtime. Their priority is low if the queue
+// has priorities. After resyncWait, one of the list and one of each loud runtime get the priority
+// of a change, for each listedPace.
+func (t *target[request]) addListed(of core.RuntimeID, requests ...request) {
 	if t.ranked == nil {
 		for _, r := range requests {
 			t.queue.Add(r)
@@ -128,7 +131,7 @@ func (t *target[request]) addListed(requests []request) {
 	for _, r := range requests {
 		if _, waits := t.raised[r]; !waits {
 			t.raised[r] = end
-			t.listed = append(t.listed, r)
+			t.listed[of] = append(t.listed[of], r)
 		}
 	}
 	if idle && len(t.listed) > 0 {
@@ -136,24 +139,31 @@ func (t *target[request]) addListed(requests []request) {
 	}
 }
 
-// raiseListed raises the oldest request of the lists. It forgets them when nothing waits.
+// raiseListed raises the oldest request of the lists, and of each loud runtime. It forgets them
+// when nothing waits.
 func (t *target[request]) raiseListed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stopped() || t.queue.Len() == 0 {
-		for _, r := range t.listed {
+	idle := t.stopped() || t.queue.Len() == 0
+	for of, listed := range t.listed {
+		n := 1
+		if idle {
+			n = len(listed)
+		} else {
+			t.queue.Add(listed[0])
+		}
+		for _, r := range listed[:n] {
 			delete(t.raised, r)
 		}
-		t.listed = nil
-		if len(t.raised) == 0 {
-			t.raised = make(map[request]time.Time) // A map never shrinks, and a list may be long.
+		if t.listed[of] = listed[n:]; len(listed) == n {
+			delete(t.listed, of)
 		}
-		return
 	}
-	t.queue.Add(t.listed[0])
-	delete(t.raised, t.listed[0])
-	if t.listed = t.listed[1:]; len(t.listed) > 0 {
+	switch {
+	case len(t.listed) > 0:
 		time.AfterFunc(listedPace, t.raiseListed)
+	case len(t.raised) == 0:
+		t.raised = make(map[request]time.Time) // A map never shrinks, and a list may be long.
 	}
 }
 
