@@ -133,7 +133,7 @@ func (c *cluster) remove(
 ) (held []*unstructured.Unstructured, err error) {
 	for _, object := range objects {
 		err := c.Delete(ctx, object.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if apierrors.IsNotFound(err) {
+		if serverside.IsAbsent(err) {
 			continue
 		}
 		// A namespace that is being deleted conflicts.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/runtimekinds"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -106,11 +106,8 @@ func NewKubeconfigs(
 	secrets client.Reader, key string, where func(object client.Object) client.ObjectKey, opts KubeconfigOptions,
 ) func(ctx context.Context, object client.Object) (client.Client, error) {
 	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
-		name, secret := where(object), &corev1.Secret{}
-		err := secrets.Get(ctx, name, secret)
-		if apierrors.IsNotFound(err) {
-			return nil, name.String(), nil
-		}
+		name := where(object)
+		secret, err := serverside.Get(ctx, secrets, name, &corev1.Secret{})
 		return secret, name.String(), err
 	}).connect
 }

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 )
 
@@ -299,6 +300,22 @@ func TestKubeconfigsBoundAnswers(t *testing.T) {
 	err := getDeployment(t.Context(), connectTo(t, server, runtimes.KubeconfigOptions{}))
 	if err == nil || !strings.Contains(err.Error(), "larger") {
 		t.Errorf("got %v, want an error about the size", err)
+	}
+}
+
+// The host of an API server may belong to a proxy, with a page of its own for a cluster that sleeps.
+func TestAPageOfAProxyIsNoAbsence(t *testing.T) {
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+	installer, err := installation.New("image", "kcp.example.com:443", installation.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := installer.Uninstall(t.Context(), installation.Runtime{
+		ID: "kyma-1", Client: connectTo(t, server, runtimes.KubeconfigOptions{}),
+	})
+	if err == nil || status.State == installation.Removed {
+		t.Errorf("got %s, %v, want an error", status.State, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -52,9 +53,19 @@ func Apply(
 // Get reads an object into the given one, and returns that. It returns nil when there is no such
 // object.
 func Get[O client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into O) (O, error) {
-	if err := reader.Get(ctx, key, into); err != nil {
-		var none O
-		return none, client.IgnoreNotFound(err)
+	err := reader.Get(ctx, key, into)
+	if err == nil {
+		return into, nil
 	}
-	return into, nil
+	var none O
+	if IsAbsent(err) {
+		err = nil
+	}
+	return none, err
+}
+
+// IsAbsent reports whether an API server knows no such object. A proxy answers 404 with a page of
+// its own.
+func IsAbsent(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
