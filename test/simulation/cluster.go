@@ -42,6 +42,8 @@ type object struct {
 	uid          string
 	exists       bool
 	owner        string
+	former       string       // owner
+	until        int          // the last version of the former owner
 	team         core.Manager // a label
 }
 
@@ -226,6 +228,7 @@ func (r *RuntimePlan) after(o object, uid string, kind WriteKind) object {
 	case kind == Relabel:
 		o.team = nextTeam(o.team)
 	case kind == Transfer && r.Owners > 1:
+		o.former, o.until = o.owner, o.version
 		o.owner = r.owner(slices.Index([]string{r.owner(1), r.owner(0)}, o.owner))
 	default:
 		o.spec++

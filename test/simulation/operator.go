@@ -204,8 +204,12 @@ func (c *controller) look(r request) {
 		return
 	}
 	for name, object := range seen {
-		if (r.object == "" || r.object == name) && (r.owner == "" || r.owner == object.owner) {
+		switch {
+		case r.object != "" && r.object != name:
+		case r.owner == "", r.owner == object.owner:
 			o.world.history.Looked(r.runtime, c.manager, name, object.version, r.object != "")
+		case r.owner == object.former: // It sees that the object has left.
+			o.world.history.Looked(r.runtime, c.manager, name, object.until, r.object != "")
 		}
 	}
 	o.world.logf("%s looks at %s %s for %s", o.name, r.runtime, r.object, c.manager)
