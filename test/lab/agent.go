@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -62,22 +66,16 @@ type AgentOptions struct {
 // ends it.
 func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts AgentOptions) *Agent {
 	t.Helper()
-	ca, cert, key := volume.Paths()
 	webhook, metrics := FreePort(t), opts.MetricsPort
 	if metrics == 0 {
 		metrics = FreePort(t)
 	}
-	env := []string{
-		"WEBHOOK_PORT=" + strconv.Itoa(webhook), "METRICS_PORT=" + strconv.Itoa(metrics),
-		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + controlPlane,
-		// Tests count events: nothing is sent twice unless a test asks for it.
-		"RESEND_AFTER=0s",
-	}
-	for name, value := range opts.Env {
-		env = append(env, name+"="+value)
-	}
+	env := VolumeEnv(volume)
+	env["WEBHOOK_PORT"], env["METRICS_PORT"], env["KCP_ADDR"] = strconv.Itoa(webhook), strconv.Itoa(metrics), controlPlane
+	env["RESEND_AFTER"] = "0s" // Tests count events: nothing is sent twice unless a test asks for it.
+	maps.Copy(env, opts.Env)
 	a := &Agent{
-		Process:     NewProcess(t, cmp.Or(opts.Name, "agent"), Build(t, "cmd/agent"), env),
+		Process:     NewProcess(t, cmp.Or(opts.Name, "agent"), Build(t, "cmd/agent"), environ(env)),
 		WebhookPort: webhook, MetricsPort: metrics, Volume: volume,
 	}
 	a.Restart()
@@ -125,7 +123,7 @@ func Sum(text []byte, name string, labels ...string) (sum float64) {
 	for line := range bytes.Lines(text) {
 		series, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
 		base, _, _ := strings.Cut(series, "{")
-		if base != name || !containsAll(series, labels) {
+		if base != name || slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(series, label) }) {
 			continue
 		}
 		if n, err := strconv.ParseFloat(value, 64); err == nil {
@@ -133,15 +131,6 @@ func Sum(text []byte, name string, labels ...string) (sum float64) {
 		}
 	}
 	return sum
-}
-
-func containsAll(text string, parts []string) bool {
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			return false
-		}
-	}
-	return true
 }
 
 func (a *Agent) get(path string) ([]byte, error) {
@@ -177,14 +166,56 @@ func GetWith(ctx context.Context, client *http.Client, url string) ([]byte, erro
 // 10 ms first, and at least five times a second.
 func Eventually(t testing.TB, timeout time.Duration, what string, condition func() bool) {
 	t.Helper()
-	for began := time.Now(); !condition(); {
-		waited := time.Since(began)
-		if waited > timeout {
-			t.Fatalf("after %v still not true: %s", timeout, what)
-		}
-		<-time.After(min(max(waited/20, 10*time.Millisecond), 200*time.Millisecond))
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if machine.Poll(ctx, func() bool {
 		if demo := demoOf(t); demo != nil {
 			demo.proceed()
 		}
+		return condition()
+	}) != nil {
+		t.Fatalf("after %v still not true: %s", timeout, what)
 	}
+}
+
+// Check runs "agent check", and returns its output and exit code. It must end.
+func Check(t testing.TB, env map[string]string) (string, int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, Build(t, "cmd/agent"), "check")
+	cmd.Env = environ(env)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func environ(env map[string]string) (pairs []string) {
+	for name, value := range env {
+		pairs = append(pairs, name+"="+value)
+	}
+	return pairs
+}
+
+// VolumeEnv has the settings of an agent with the key material of a volume.
+func VolumeEnv(volume *testpki.Volume) map[string]string {
+	ca, cert, key := volume.Paths()
+	return map[string]string{"CA_CERT": ca, "TLS_CERT": cert, "TLS_KEY": key}
+}
+
+// Telling returns the first line of a check that fails, or the line of the heartbeat if none fails.
+func Telling(out string, code int) string {
+	prefix := "FAIL"
+	if code == 0 {
+		prefix = "ok    heartbeat"
+	}
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, prefix) {
+			return line
+		}
+	}
+	return ""
 }

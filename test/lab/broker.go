@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -169,13 +168,7 @@ func (n *BrokerNode) Restart() {
 // Await returns when the server accepts connections.
 func (n *BrokerNode) Await() {
 	n.t.Helper()
-	Eventually(n.t, patience, n.Name+" accepts connections", func() bool {
-		conn, err := net.DialTimeout("tcp", n.Addr, time.Second)
-		if err == nil {
-			_ = conn.Close() // It was only asked for.
-		}
-		return err == nil
-	})
+	Eventually(n.t, patience, n.Name+" accepts connections", func() bool { return Accepts(n.Addr) })
 }
 
 // Freeze returns when all threads of the server stand still.

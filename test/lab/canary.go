@@ -29,20 +29,11 @@ func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Cana
 	t.Helper()
 	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Env: map[string]string{}}
 	c.Env["CANARY_LEASE"] = c.Lease.String()
-	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
-	token, err := Account(t.Context(), runtime.Client, c.Lease,
-		&coordinationv1.Lease{ObjectMeta: meta},
-		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
-			Verbs: []string{"patch"},
-		}}},
-		&rbacv1.RoleBinding{
-			ObjectMeta: meta,
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
-		})
-	NoError(t, err)
-	signIn(t, runtime, token, "CANARY", c.Env)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
+	grant(t, runtime, "CANARY", name, c.Env, []rbacv1.PolicyRule{{
+		APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
+		Verbs: []string{"patch"},
+	}}, lease)
 	return c
 }
 
@@ -82,9 +73,7 @@ func signIn(t testing.TB, runtime *apiserver.ControlPlane, token []byte, prefix 
 func write(t testing.TB, name string, text []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -94,14 +83,22 @@ func GrantWatch(t testing.TB, runtime *apiserver.ControlPlane, name string, env 
 	rules ...rbacv1.PolicyRule,
 ) {
 	t.Helper()
-	token, err := Account(t.Context(), runtime.Client, types.NamespacedName{Namespace: Namespace, Name: name},
+	env["SOURCE"] = "informer"
+	grant(t, runtime, "INFORMER", name, env, rules)
+}
+
+// grant creates a service account with rules, and adds the settings with a prefix that use it.
+func grant(t testing.TB, runtime *apiserver.ControlPlane, prefix, name string, env map[string]string, rules []rbacv1.PolicyRule,
+	others ...client.Object,
+) {
+	t.Helper()
+	token, err := Account(t.Context(), runtime.Client, types.NamespacedName{Namespace: Namespace, Name: name}, append(others,
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
-		})
+		})...)
 	NoError(t, err)
-	env["SOURCE"] = "informer"
-	signIn(t, runtime, token, "INFORMER", env)
+	signIn(t, runtime, token, prefix, env)
 }

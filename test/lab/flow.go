@@ -64,9 +64,6 @@ func (a *Arrivals) Total() (n int) {
 	return n
 }
 
-// Resynced reports whether a resync of a runtime arrived for a manager.
-func (a *Arrivals) Resynced(of Arrival) bool { return !a.lastResync(of).IsZero() }
-
 // Of returns the arrivals of an object, from any runtime and for any manager.
 func (a *Arrivals) Of(object string) (all []Arrival) {
 	a.mu.Lock()

@@ -100,20 +100,15 @@ func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 	t.Helper()
 	other := NewPKI(t)
 	return map[Fault]*tls.Config{
-		Up:        serverConfig(t, pki.CA, pki.CA, testpki.Options{}),
-		OtherCA:   serverConfig(t, pki.CA, other.CA, testpki.Options{}),
-		OtherName: serverConfig(t, pki.CA, pki.CA, testpki.Options{DNSNames: []string{"other.example.com"}}),
+		Up:        serverConfig(pki.CA, pki.CA, testpki.Options{}),
+		OtherCA:   serverConfig(pki.CA, other.CA, testpki.Options{}),
+		OtherName: serverConfig(pki.CA, pki.CA, testpki.Options{DNSNames: []string{"other.example.com"}}),
 	}
 }
 
 // serverConfig trusts clients of one CA and presents a certificate of another.
-func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Options) *tls.Config {
-	t.Helper()
-	leaf, err := issuer.Server("listener", opts)
-	NoError(t, err)
-	material, err := keys.NewMaterial(clients.PEM, leaf.CertPEM, leaf.KeyPEM)
-	NoError(t, err)
-	config := keys.ServerTLSConfig(material)
+func serverConfig(clients, issuer *testpki.CA, opts testpki.Options) *tls.Config {
+	config := keys.ServerTLSConfig(Material(Must(issuer.Server("listener", opts)), clients))
 	choose := config.GetConfigForClient
 	// Else a session of the right certificate could be resumed.
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -46,7 +46,10 @@ func (p *PKI) Volume(leaf *testpki.Leaf) *testpki.Volume {
 // ServerMaterial returns the key material of a listener.
 func (p *PKI) ServerMaterial() *keys.Material {
 	p.t.Helper()
-	leaf := Must(p.CA.Server("listener", testpki.Options{}))
-	material := Must(keys.NewMaterial(p.CA.PEM, leaf.CertPEM, leaf.KeyPEM))
-	return material
+	return Material(Must(p.CA.Server("listener", testpki.Options{})), p.CA)
+}
+
+// Material returns the key material of a leaf, with the bundle of cas.
+func Material(leaf *testpki.Leaf, cas ...*testpki.CA) *keys.Material {
+	return Must(keys.NewMaterial(testpki.Bundle(cas...), leaf.CertPEM, leaf.KeyPEM))
 }

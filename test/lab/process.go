@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
@@ -78,4 +80,35 @@ func (p *Process) FullLog() string {
 		return err.Error()
 	}
 	return string(text)
+}
+
+// Child is a running process.
+type Child struct {
+	Pid  int
+	Name string
+}
+
+// Session returns the running processes of a session, except its leader: all that a process has
+// started that began with Setsid, however they ended up.
+func Session(t testing.TB, leader int) []Child {
+	t.Helper()
+	if _, err := procfs.Self(); err != nil {
+		t.Skip("needs /proc")
+	}
+	return processes(func(s procfs.ProcStat) bool { return s.Session == leader && s.PID != leader && s.State != "Z" })
+}
+
+// Children returns the processes that this one has started, also those that have ended and are not waited for.
+func Children() []Child {
+	return processes(func(s procfs.ProcStat) bool { return s.PPID == os.Getpid() })
+}
+
+func processes(wanted func(procfs.ProcStat) bool) (all []Child) {
+	running, _ := procfs.AllProcs() // None without /proc.
+	for _, process := range running {
+		if stat, err := process.Stat(); err == nil && wanted(stat) { // Others have ended.
+			all = append(all, Child{Pid: stat.PID, Name: stat.Comm})
+		}
+	}
+	return all
 }

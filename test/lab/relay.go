@@ -6,29 +6,28 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
-const dialTimeout = 5 * time.Second
-
 // Relay passes connections on to one of its backends, as a Service of Kubernetes does. It can make
 // faults. All its methods may be called concurrently.
 type Relay struct {
-	addr  string
-	grace time.Duration
+	addr   string
+	grace  time.Duration
+	leader func() string // nil: the backends in turn
+	listen func(addr string) (net.Listener, error)
 
 	mu       sync.Mutex
 	listener net.Listener
 	backends []*backend
-	next     int
 	links    map[*link]struct{}
 	refused  []time.Duration
 	freezing bool
 	holding  bool
-	leader   func() string
 	work     sync.WaitGroup
 }
 
@@ -40,22 +39,29 @@ type backend struct {
 // NewRelay returns a relay that listens at addr. A backend that does not answer for the time of
 // grace is left out until it does; before, connections that are meant for it fail.
 func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, error) {
-	r := &Relay{addr: addr, grace: grace, links: make(map[*link]struct{})}
+	r := &Relay{addr: addr, grace: grace, listen: listenHere}
 	for _, b := range backends {
 		r.backends = append(r.backends, &backend{addr: b})
 	}
-	if err := r.Open(); err != nil {
-		return nil, err
-	}
-	return r, nil
+	err := r.Open()
+	return r, err
 }
 
 // NewRelayTo returns a relay that passes each connection on to the address that leader returns then,
 // as a Service with one endpoint does. Without an address, a connection fails.
 func NewRelayTo(addr string, leader func() string) (*Relay, error) {
-	r := &Relay{addr: addr, leader: leader, links: make(map[*link]struct{})}
+	return NewRelayFrom(listenHere, addr, leader)
+}
+
+// NewRelayFrom is [NewRelayTo] with a function that listens, as in another network.
+func NewRelayFrom(listen func(addr string) (net.Listener, error), addr string, leader func() string) (*Relay, error) {
+	r := &Relay{addr: addr, leader: leader, listen: listen}
 	err := r.Open()
 	return r, err
+}
+
+func listenHere(addr string) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(context.Background(), "tcp", addr)
 }
 
 // Open listens again after Refuse.
@@ -65,12 +71,20 @@ func (r *Relay) Open() error {
 	if r.listener != nil {
 		return nil
 	}
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", r.addr)
+	l, err := r.listen(r.addr)
 	if err != nil {
 		return err
 	}
 	r.listener, r.addr = l, l.Addr().String()
-	r.work.Go(func() { r.accept(l) })
+	r.work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r.work.Go(func() { r.serve(l, conn) })
+		}
+	})
 	return nil
 }
 
@@ -94,25 +108,28 @@ func (r *Relay) Refuse() {
 
 // Cut closes the connections, except frozen ones.
 func (r *Relay) Cut() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for l := range r.links {
-		if !l.isFrozen() {
+	r.each(func(l *link) {
+		if !l.frozen.Load() {
 			l.close()
 		}
-	}
+	})
 }
 
 // Close refuses connections for good, and closes all, also frozen ones. It waits for its
 // goroutines.
 func (r *Relay) Close() {
 	r.Refuse()
-	r.mu.Lock()
-	for l := range r.links {
-		l.close()
-	}
-	r.mu.Unlock()
+	r.each((*link).close)
 	r.work.Wait()
+}
+
+// each calls do for the connections that exist.
+func (r *Relay) each(do func(*link)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for l := range r.links {
+		do(l)
+	}
 }
 
 // FreezeNew sets whether new connections are frozen from their start.
@@ -137,25 +154,16 @@ func (r *Relay) Failed() []time.Duration {
 }
 
 // Freeze drops all bytes of the connections that exist. Neither end notices.
-func (r *Relay) Freeze() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for l := range r.links {
-		l.freeze()
-	}
-}
+func (r *Relay) Freeze() { r.each(func(l *link) { l.frozen.Store(true) }) }
 
 // Sever drops all packets to the relay of the connections that exist, as a cut cable does: TCP at
 // both ends gets no acknowledgement. It lasts until the connections end.
-func (r *Relay) Sever() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var errs []error
-	for l := range r.links {
-		l.freeze()
-		errs = append(errs, sever(l.front), sever(l.back))
-	}
-	return errors.Join(errs...)
+func (r *Relay) Sever() (err error) {
+	r.each(func(l *link) {
+		l.frozen.Store(true)
+		err = errors.Join(err, sever(l.front), sever(l.back))
+	})
+	return err
 }
 
 // sever attaches a filter to a socket of this process, which takes no packet.
@@ -176,19 +184,9 @@ func sever(conn net.Conn) error {
 	return errors.Join(err, failed)
 }
 
-func (r *Relay) accept(listener net.Listener) {
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		r.work.Go(func() { r.serve(listener, conn) })
-	}
-}
-
 func (r *Relay) serve(listener net.Listener, front net.Conn) {
-	back := r.dial()
-	if back == nil {
+	back, err := r.dial()
+	if err != nil {
 		r.mu.Lock()
 		r.refused = append(r.refused, record.Now())
 		r.mu.Unlock()
@@ -196,15 +194,14 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 		return
 	}
 	l := &link{front: front, back: back}
+	defer l.close()
 	if !r.add(listener, l) {
-		l.close()
 		return
 	}
 	var copies sync.WaitGroup
 	copies.Go(func() { l.copy(back, front) })
 	copies.Go(func() { l.copy(front, back) })
 	copies.Wait()
-	l.close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.links, l)
@@ -217,84 +214,64 @@ func (r *Relay) add(listener net.Listener, l *link) bool {
 	if r.listener != listener {
 		return false
 	}
-	r.links[l] = struct{}{}
-	if r.freezing {
-		l.freeze()
+	if r.links == nil {
+		r.links = make(map[*link]struct{})
 	}
+	r.links[l] = struct{}{}
+	l.frozen.Store(r.freezing)
 	return true
 }
 
-// dial takes the backends in turn.
-func (r *Relay) dial() net.Conn {
+var errNoBackend = errors.New("no backend answers")
+
+// dial connects to the leader, or to the next backend.
+func (r *Relay) dial() (net.Conn, error) {
 	r.mu.Lock()
-	holding := r.holding
+	holding, inTurn := r.holding, len(r.backends)
 	r.mu.Unlock()
-	if holding {
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	switch {
+	case holding:
 		nowhere, _ := net.Pipe() // Reads and writes block until it is closed.
-		return nowhere
+		return nowhere, nil
+	case r.leader != nil:
+		return dialer.Dial("tcp", r.leader())
 	}
-	if r.leader != nil {
-		conn, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", r.leader())
-		if err != nil {
-			return nil
-		}
-		return conn
-	}
-	for range len(r.backends) {
+	for range inTurn {
 		b := r.pick()
-		conn, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", b.addr)
-		if err == nil {
-			r.recovered(b)
-			return conn
-		}
-		if !r.leftOut(b) {
-			return nil
+		conn, err := dialer.Dial("tcp", b.addr)
+		if !r.leftOut(b, err) {
+			return conn, err
 		}
 	}
-	return nil
+	return nil, errNoBackend
 }
 
+// pick takes the backends in turn.
 func (r *Relay) pick() *backend {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.next++
-	return r.backends[r.next%len(r.backends)]
+	r.backends = append(r.backends[1:], r.backends[0])
+	return r.backends[0]
 }
 
-// leftOut records a failure, and reports whether another backend should be tried.
-func (r *Relay) leftOut(b *backend) bool {
+// leftOut records whether a backend answered, and reports whether another one should be tried.
+func (r *Relay) leftOut(b *backend, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if b.failing.IsZero() {
+	switch {
+	case err == nil:
+		b.failing = time.Time{}
+	case b.failing.IsZero():
 		b.failing = time.Now()
 	}
-	return time.Since(b.failing) > r.grace
-}
-
-func (r *Relay) recovered(b *backend) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b.failing = time.Time{}
+	return err != nil && time.Since(b.failing) > r.grace
 }
 
 // link is one connection on its way.
 type link struct {
 	front, back net.Conn
-
-	mu     sync.Mutex
-	frozen bool
-}
-
-func (l *link) freeze() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.frozen = true
-}
-
-func (l *link) isFrozen() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.frozen
+	frozen      atomic.Bool
 }
 
 func (l *link) close() {
@@ -308,7 +285,7 @@ func (l *link) copy(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		frozen := l.isFrozen()
+		frozen := l.frozen.Load()
 		if n > 0 && !frozen {
 			if _, failed := to.Write(buffer[:n]); failed != nil {
 				err = failed

@@ -2,19 +2,32 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -81,15 +94,97 @@ func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInf
 	config := clientcmdapi.NewConfig()
 	config.AuthInfos = users
 	NoError(t, clientcmd.WriteToFile(*config, kubeconfig))
-	if err := os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
+	NoError(t, os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
 kind: AdmissionConfiguration
 plugins:
   - name: ValidatingAdmissionWebhook
     configuration:
       apiVersion: apiserver.config.k8s.io/v1
       kind: WebhookAdmissionConfiguration
-      kubeConfigFile: `+kubeconfig+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+      kubeConfigFile: `+kubeconfig+"\n"), 0o600))
 	return file
+}
+
+// Review returns the AdmissionReview of the creation of a ConfigMap.
+func Review(name string) string {
+	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",`+
+		`"resource":"configmaps"},`+
+		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,`+
+		`"object":{`+
+		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"}}}}`, name)
+}
+
+// Post posts JSON. The caller closes the body of the answer.
+func Post(ctx context.Context, caller *http.Client, url, body string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	return caller.Do(request)
+}
+
+// Ask posts a review to a webhook as an API server does, and fails unless the webhook allows the write.
+func Ask(ctx context.Context, caller *http.Client, url, review string) error {
+	answer, err := Post(ctx, caller, url, review)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	var reply struct {
+		Response struct {
+			UID     string `json:"uid"`
+			Allowed bool   `json:"allowed"`
+		} `json:"response"`
+	}
+	err = json.NewDecoder(answer.Body).Decode(&reply)
+	if err != nil || answer.StatusCode != http.StatusOK || reply.Response.UID != "uid-1" || !reply.Response.Allowed {
+		return fmt.Errorf("answer %s, %+v (%w), want it allowed", answer.Status, reply.Response, err)
+	}
+	return nil
+}
+
+// RegisterSlowWebhook allows all writes to ConfigMaps with the label delay=<delay>, after that
+// delay. It waits until the API server calls the webhook.
+func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI, delay time.Duration) {
+	t.Helper()
+	labels := map[string]string{"delay": delay.String()}
+	port, called := startSlowWebhook(t, pki, delay)
+	Register(t, runtime, "slow-"+delay.String(), port, pki.CA.PEM,
+		admission.ConfigurationOptions{Timeout: 30 * time.Second}, watch.Watch{
+			Name:     types.NamespacedName{Namespace: "slow", Name: strings.ReplaceAll(delay.String(), ".", "-")},
+			Manager:  "slow",
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+			Selector: watch.Selector{Labels: labels},
+		})
+	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: metav1.NamespaceDefault, GenerateName: "probe-", Labels: labels,
+	}}
+	// A configuration takes effect after a while.
+	Eventually(t, patience, "the slow webhook is called", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), min(delay, time.Second)/2)
+		defer cancel()
+		_ = runtime.Client.Create(ctx, probe.DeepCopy(), client.DryRunAll) // It need not end.
+		return called.Load()
+	})
+}
+
+func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int, called *atomic.Bool) {
+	t.Helper()
+	called = new(atomic.Bool)
+	server := httptest.NewUnstartedServer(&webhook.Admission{Handler: ctrladmission.HandlerFunc(
+		func(ctx context.Context, _ webhook.AdmissionRequest) webhook.AdmissionResponse {
+			called.Store(true)
+			periodic.Pause(ctx, delay)
+			return webhook.Allowed("")
+		})})
+	server.TLS = keys.WebhookTLSConfig(pki.ServerMaterial(), nil)
+	server.StartTLS()
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	address, _ := server.Listener.Addr().(*net.TCPAddr)
+	return address.Port, called
 }

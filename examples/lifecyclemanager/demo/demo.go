@@ -154,10 +154,10 @@ func (d *demo) registerBoth() {
 // renew makes both runtimes as they were before a story. It plays the garbage collector, which the
 // lab does not have: cert-manager would find the requests of former certificates.
 func (d *demo) renew() {
-	d.Runtimes[first].Cut() // It may be cut already.
+	d.Runtimes[first].Refuse() // It may be cut already.
 	inNamespace := client.InNamespace("kcp-system")
 	rig.NoError(d, errors.Join(d.Plane.DeleteAllOf(d.Context(), &v1beta2.ModuleTemplate{}, inNamespace),
-		d.Plane.DeleteAllOf(d.Context(), &certv1.CertificateRequest{}, inNamespace), d.Runtimes[first].Restore()))
+		d.Plane.DeleteAllOf(d.Context(), &certv1.CertificateRequest{}, inNamespace), d.Runtimes[first].Open()))
 	d.registerBoth()
 }
 

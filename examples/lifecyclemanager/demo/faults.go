@@ -48,16 +48,16 @@ func (d *demo) crash() {
 }
 
 func (d *demo) cutAndRelease() {
-	d.Runtimes[second].Cut()
+	d.Runtimes[second].Refuse()
 	d.ApplyFile("samples/keda-3.0.0.yaml")
 }
 
 func (d *demo) cutAndDelete() {
-	d.Runtimes[second].Cut()
+	d.Runtimes[second].Refuse()
 	d.deletes(second)()
 }
 
-func (d *demo) restore() { rig.NoError(d, d.Runtimes[second].Restore()) }
+func (d *demo) restore() { rig.NoError(d, d.Runtimes[second].Open()) }
 
 // isIn returns a function that reports whether the Kyma in the control plane is in a state.
 func (d *demo) isIn(state v1beta2.State) func() bool {

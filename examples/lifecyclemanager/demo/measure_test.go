@@ -157,7 +157,7 @@ func (d *measurement) cost(ctx context.Context) (c cost, err error) {
 // isRuntime reports whether a metric names the API server of a runtime.
 func (d *measurement) isRuntime(metric string) bool {
 	return slices.ContainsFunc(d.ids, func(id string) bool {
-		return strings.Contains(metric, `host="`+d.Runtimes[id].Address+`"`)
+		return strings.Contains(metric, `host="`+d.Runtimes[id].Addr()+`"`)
 	})
 }
 

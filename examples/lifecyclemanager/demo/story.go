@@ -313,7 +313,7 @@ func (d *demo) localIsGone() bool {
 }
 
 func (d *demo) killFirst() {
-	d.Runtimes[first].Cut()
+	d.Runtimes[first].Refuse()
 	d.deletes(first)()
 }
 

@@ -65,7 +65,7 @@ func (r *runtime) renew(ca *testpki.CA) {
 
 // trust replaces the CA bundle.
 func (r *runtime) trust(cas ...*testpki.CA) {
-	r.material.Store(kit.Material(r.leaf, cas...))
+	r.material.Store(lab.Material(r.leaf, cas...))
 }
 
 // Material implements [keys.Source].

@@ -2,7 +2,6 @@ package fleetlab
 
 import (
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,11 +63,9 @@ func (r *result) note(what string, since time.Time) {
 func restart(w *world, r *result) time.Time {
 	w.operator().Kill()
 	ended := time.Now()
-	if err := w.plane.Client.Delete(w.t.Context(), &coordinationv1.Lease{
+	lab.NoError(w.t, w.plane.Client.Delete(w.t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: string(manager)},
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 	w.changeAll()
 	w.network.lead(w.startReplica().address)
 	w.awaitLeader(r, ended)
@@ -78,13 +75,7 @@ func restart(w *world, r *result) time.Time {
 // leader kills the leader beside another replica, and changes all runtimes.
 func leader(w *world, r *result) time.Time {
 	old, standby := w.operator(), w.startReplica()
-	w.await("the other replica listens", func() bool {
-		conn, err := new(net.Dialer).DialContext(w.t.Context(), "tcp", standby.address)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
+	w.await("the other replica listens", func() bool { return lab.Accepts(standby.address) })
 	w.network.lead(old.address, standby.address)
 	old.Kill()
 	ended := time.Now()

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -25,6 +26,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
+
+// atOnce is the number of runtimes that are made at the same time.
+const atOnce = 32
 
 // world is a fleet with its operator.
 type world struct {
@@ -85,20 +89,16 @@ func newWorld(t *testing.T, n int, lossy bool) *world {
 // serve gives the operator a new certificate of issuer, and the CA bundle.
 func (w *world) serve(issuer *testpki.CA, bundle ...*testpki.CA) {
 	leaf := lab.Must(issuer.Server("operator", testpki.Options{}))
-	if err := w.volume.Write(testpki.Files(leaf, bundle...)); err != nil {
-		w.t.Fatal(err)
-	}
+	lab.NoError(w.t, w.volume.Write(testpki.Files(leaf, bundle...)))
 }
 
 // populate creates the namespace with an object for each of n runtimes, and their key material.
 func (w *world) populate(n int) {
 	w.t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
-	if err := w.plane.Client.Create(w.t.Context(), namespace); err != nil {
-		w.t.Fatal(err)
-	}
+	lab.NoError(w.t, w.plane.Client.Create(w.t.Context(), namespace))
 	w.runtimes = make([]*runtime, n)
-	kit.InParallel(n, func(i int) {
+	workqueue.ParallelizeUntil(w.t.Context(), atOnce, n, func(i int) {
 		r := newRuntime(w.network, i)
 		r.renew(w.ca)
 		r.trust(w.ca)
@@ -110,7 +110,9 @@ func (w *world) populate(n int) {
 			w.t.Error(err)
 		}
 	})
-	w.t.Cleanup(func() { kit.InParallel(n, func(i int) { w.runtimes[i].stop() }) })
+	w.t.Cleanup(func() {
+		workqueue.ParallelizeUntil(context.Background(), atOnce, n, func(i int) { w.runtimes[i].stop() })
+	})
 }
 
 // write changes random runtimes as a Poisson process. That equals one such process for each

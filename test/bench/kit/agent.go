@@ -4,23 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/test/bufconn"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // Agent is the library that cmd/agent runs, with the program that measures as its change source. It
-// binds no ports.
+// binds no ports: nothing connects to its listeners.
 type Agent struct {
 	// Kill ends the agent. Pending events are lost.
 	Kill func()
@@ -38,21 +48,13 @@ func StartAgent(
 	}
 	opts.Managers, opts.ShutdownTimeout = []core.Manager{manager}, time.Microsecond
 	started, ended := make(chan *agentlib.Inbox), make(chan struct{})
-	parts.Listen = func(context.Context, string, string) (net.Listener, error) { return newSilentListener(), nil }
+	parts.Listen = func(context.Context, string, string) (net.Listener, error) { return bufconn.Listen(1), nil }
 	parts.Source = func(ctx context.Context, inbox *agentlib.Inbox) error {
 		inbox.Proved(manager)
 		started <- inbox
 		// As an informer proves that it works.
-		proofs := time.NewTicker(opts.Outbox.HeartbeatInterval / 2)
-		defer proofs.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-proofs.C:
-				inbox.Proved(manager)
-			}
-		}
+		periodic.Call(ctx, opts.Outbox.HeartbeatInterval/2, func() { inbox.Proved(manager) })
+		return nil
 	}
 	ctx, kill := context.WithCancel(ctx)
 	lib, err := agentlib.New(ctx, parts, opts)
@@ -85,7 +87,7 @@ func StartAgents(
 	agents := make([]*Agent, n)
 	for i := range agents {
 		leaf := lab.Must(pki.CA.Client(name(i), testpki.Options{DNSNames: []string{lab.RuntimeDomain(core.RuntimeID(name(i)))}}))
-		parts := agentlib.Parts{ClientKeys: Material(leaf, pki.CA)}
+		parts := agentlib.Parts{ClientKeys: lab.Material(leaf, pki.CA)}
 		agents[i] = lab.Must(StartAgent(context.Background(), manager, parts, opts))
 		t.Cleanup(agents[i].Kill)
 	}
@@ -103,10 +105,12 @@ func RuntimeNumber(name string) (int, error) {
 // Change offers a change to the agent.
 func (a *Agent) Change(event core.WatchEvent) { a.inbox.Accept(a.manager, event) }
 
-// Material returns the key material of a leaf, with the bundle of cas.
-func Material(leaf *testpki.Leaf, cas ...*testpki.CA) *keys.Material {
-	files := testpki.Files(leaf, cas...)
-	return lab.Must(keys.NewMaterial(files["ca.crt"], files["tls.crt"], files["tls.key"]))
+// Saw offers an update of an object of that kind, which had the version base before.
+func (a *Agent) Saw(kind schema.GroupVersionKind, object client.Object, base int) {
+	a.Change(core.WatchEvent{
+		Watched: client.ObjectKeyFromObject(object), WatchedGVK: kind, Operation: core.OperationUpdate, Time: time.Now(),
+		UID: object.GetUID(), Base: int64(base),
+	})
 }
 
 // Paths returns the paths of the files of a volume.
@@ -115,25 +119,29 @@ func Paths(v *testpki.Volume) keys.Paths {
 	return keys.Paths{CA: ca, Certificate: certificate, Key: key}
 }
 
-// silentListener has no connections.
-type silentListener struct {
-	closed chan struct{}
-	once   sync.Once
+// WatchConfigMaps starts the agent of a runtime of that name, for its ConfigMaps with the label
+// scene of that value. It returns when a webhook or, with SOURCE=informer, the agent watches them.
+func WatchConfigMaps(
+	t testing.TB, runtime *apiserver.ControlPlane, pki *lab.PKI, manager core.Manager, address, name string, env map[string]string,
+) {
+	t.Helper()
+	env, informs := maps.Clone(env), env["SOURCE"] == "informer"
+	if informs {
+		env["WATCHERS"] = fmt.Sprintf("kind: Watcher\nmetadata: {name: scene}\nspec:\n  manager: %s\n"+
+			"  labelsToWatch: {scene: %s}\n  resourceToWatch: {group: \"\", version: v1, resource: configmaps}\n", manager, name)
+		lab.GrantWatch(t, runtime, name, env, rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"},
+		})
+	}
+	agent := lab.StartAgent(t, pki.RuntimeVolume(name, name+".example.com"), address, lab.AgentOptions{Env: env})
+	if informs {
+		return
+	}
+	// With the default timeout, a busy machine lets writes pass that were not reviewed.
+	labels, opts := map[string]string{"scene": name}, admission.ConfigurationOptions{Timeout: 10 * time.Second}
+	lab.Register(t, runtime, name, agent.WebhookPort, pki.CA.PEM, opts, watch.Watch{
+		Name: types.NamespacedName{Namespace: "scene", Name: name}, Manager: manager,
+		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
+	})
+	lab.AwaitReviews(t, runtime, agent, labels)
 }
-
-func newSilentListener() *silentListener { return &silentListener{closed: make(chan struct{})} }
-
-// Accept implements [net.Listener].
-func (l *silentListener) Accept() (net.Conn, error) {
-	<-l.closed
-	return nil, net.ErrClosed
-}
-
-// Close implements [net.Listener].
-func (l *silentListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-// Addr implements [net.Listener].
-func (*silentListener) Addr() net.Addr { return &net.TCPAddr{} }

@@ -4,19 +4,19 @@ package kit
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -80,9 +80,7 @@ func Start(t testing.TB, role string, settings any, env ...string) *Process {
 	p.cmd.Stderr, p.cmd.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out := lab.Must(p.cmd.StdoutPipe())
 	p.in = lab.Must(p.cmd.StdinPipe())
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, p.cmd.Start())
 	go func() {
 		defer close(ended)
 		scanner := bufio.NewScanner(out)
@@ -119,9 +117,7 @@ func (p *Process) Ask(question string, into any) {
 	if _, err := fmt.Fprintln(p.in, question); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(p.Line()), into); err != nil {
-		p.t.Fatal(err)
-	}
+	lab.NoError(p.t, json.Unmarshal([]byte(p.Line()), into))
 }
 
 // Pid is the number of the process.
@@ -138,39 +134,16 @@ func (p *Process) Used() (Usage, error) { return UsageOf(p.Pid()) }
 
 // UsageOf reads the use of resources of a process (proc(5)).
 func UsageOf(pid int) (u Usage, err error) {
-	folder := "/proc/" + strconv.Itoa(pid)
-	text, err := os.ReadFile(folder + "/stat")
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return u, err
 	}
-	// The name of the program, in parentheses, may have spaces.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	const user, system = 11, 12
-	ticks := lab.Must(strconv.Atoi(fields[user])) + lab.Must(strconv.Atoi(fields[system]))
-	u.Processor = time.Duration(ticks) * time.Second / 100 // USER_HZ
-	if text, err = os.ReadFile(folder + "/status"); err != nil {
-		return u, err
+	stat, statErr := process.Stat()
+	status, err := process.NewStatus()
+	if err = errors.Join(statErr, err); err == nil && status.VmRSS == 0 {
+		err = os.ErrProcessDone
 	}
-	for name, value := range map[string]*int64{"\nVmRSS:": &u.Resident, "\nVmHWM:": &u.Peak} {
-		_, rest, _ := strings.Cut(string(text), name)
-		if _, err := fmt.Sscan(rest, value); err != nil {
-			return u, err
-		}
-		*value <<= 10
-	}
-	return u, nil
-}
-
-// InParallel calls do with each number below n.
-func InParallel(n int, do func(number int)) {
-	const parallel = 32
-	var calls sync.WaitGroup
-	for worker := range parallel {
-		calls.Go(func() {
-			for number := worker; number < n; number += parallel {
-				do(number)
-			}
-		})
-	}
-	calls.Wait()
+	return Usage{
+		Processor: time.Duration(stat.CPUTime() * float64(time.Second)), Resident: int64(status.VmRSS), Peak: int64(status.VmHWM),
+	}, err
 }

@@ -15,8 +15,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -93,11 +95,7 @@ func run(t *testing.T, n int, watched bool) (r *result) {
 			unnoticed := write
 			write = func(cluster, object int) int {
 				base := unnoticed(cluster, object)
-				agents[cluster].Change(core.WatchEvent{
-					Watched:    types.NamespacedName{Namespace: "default", Name: objectName(object)},
-					WatchedGVK: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Operation: core.OperationUpdate, Time: time.Now(),
-					UID: types.UID(objectName(object)), Base: int64(base),
-				})
+				agents[cluster].Saw(corev1.SchemeGroupVersion.WithKind("ConfigMap"), configMap(object, 0), base)
 				return base
 			}
 		}
@@ -148,3 +146,48 @@ func now(p *kit.Process) (s seen) {
 	p.Ask("", &s)
 	return s
 }
+
+const (
+	// written is the key of a ConfigMap with the time of its write, in nanoseconds.
+	written = "written"
+	// controlPlane is the API server with a Secret for each cluster.
+	controlPlane = "control-plane"
+)
+
+func clusterName(i int) string { return fmt.Sprint("cluster-", i) }
+
+// startServers starts a control plane, and clusters with ConfigMaps.
+func startServers(t *testing.T, ca *testpki.CA, n int) (servers *kit.Servers, all []*kit.Store) {
+	t.Helper()
+	servers = kit.StartServers(t, ca)
+	secrets := servers.Add(controlPlane, corev1.SchemeGroupVersion.WithKind("Secret"), "secrets")
+	for i := range n {
+		all = append(all, servers.Add(clusterName(i), corev1.SchemeGroupVersion.WithKind("ConfigMap"), "configmaps"))
+		for object := range *objects {
+			all[i].Put(configMap(object, 0))
+		}
+		secrets.Put(secret(servers.URL, clusterName(i), ca))
+	}
+	return servers, all
+}
+
+// secret has the kubeconfig of a cluster. The name of its server gives it connections of its own.
+func secret(url, name string, ca *testpki.CA) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, UID: types.UID(name),
+			Labels:      map[string]string{"sigs.k8s.io/multicluster-runtime-kubeconfig": "true"},
+			Annotations: map[string]string{controllerruntime.DomainAnnotation: name + ".example.com"},
+		},
+		Data: map[string][]byte{"kubeconfig": kit.Kubeconfig(url+"/"+name, name+".example.com", ca)},
+	}
+}
+
+func configMap(n int, at int64) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: objectName(n), UID: types.UID(objectName(n))},
+		Data:       map[string]string{written: strconv.FormatInt(at, 10), "text": strings.Repeat("x", *size)},
+	}
+}
+
+func objectName(n int) string { return fmt.Sprint("object-", n) }

@@ -1,32 +1,36 @@
-// Package paths measures events from the forwarder of an agent to the listener of an operator, with
-// TLS and loopback, in one process. See docs/maintainers/measurements.md.
+// Package paths measures events from the forwarder of an agent to the handler of an operator, over
+// HTTP and over NATS JetStream, with TLS and loopback. Both ends are in one process, a NATS server is
+// another. See docs/maintainers/measurements.md.
 package paths_test
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
-
-var someTime = time.Date(2026, 11, 22, 3, 4, 5, 678_901_234, time.UTC)
-
-const manager = core.Manager("lifecycle-manager")
-
-// The loads of the goals: batches, and calls with a single event.
-var (
-	batches  = kit.Load{Runtimes: 4, Events: 300}
-	singles  = kit.Load{Runtimes: 16, Events: 1}
-	oneByOne = kit.Load{Runtimes: 1, Events: 1}
-)
-
-var protocols = []string{"h2", "http/1.1"}
 
 // BenchmarkV3 sends events of contract v3 over native mTLS, with SAN pinning against a cache of
 // 10,000 objects. One operation is one call of Forward. Allocations are those of both ends. Rounds
@@ -34,68 +38,145 @@ var protocols = []string{"h2", "http/1.1"}
 // processor times (see [newTwin]).
 func BenchmarkV3(b *testing.B) {
 	pinned := listener.SANPinning(newRuntimes(b))
-	for _, load := range []kit.Load{batches, singles, oneByOne} {
-		for _, protocol := range protocols {
+	for _, load := range loads() {
+		for _, protocol := range []string{"h2", "http/1.1"} {
 			b.Run(fmt.Sprintf("%s/%s", load, protocol), func(b *testing.B) {
 				calls := overHTTP(b, pinned, protocol, load)
 				bareTwin, leanTwin := newTwin(b, nil, protocol, load), newTwin(b, pinned, protocol, load)
 				b.ReportAllocs()
 				b.ResetTimer()
-				var all, bare, lean kit.Cost
+				var all, bare, lean cost
 				for left := b.N; left > 0; left -= calls.round() {
 					n := min(left, calls.round())
-					all.Measure(func() { calls.Run(b, n) })
+					all.measure(func() { calls.run(b, n) })
 					b.StopTimer()
-					bare.Measure(func() { bareTwin.Run(b, n) })
-					lean.Measure(func() { leanTwin.Run(b, n) })
+					bare.measure(func() { bareTwin.run(b, n) })
+					lean.measure(func() { leanTwin.run(b, n) })
 					b.StartTimer()
 				}
 				b.StopTimer()
-				all.Report(b, b.N*load.Events)
-				b.ReportMetric(all.Processor.Seconds()/bare.Processor.Seconds(), "bare")
-				b.ReportMetric(all.Processor.Seconds()/lean.Processor.Seconds(), "lean")
+				all.report(b, b.N*load.events)
+				b.ReportMetric(all.processor.Seconds()/bare.processor.Seconds(), "bare")
+				b.ReportMetric(all.processor.Seconds()/lean.processor.Seconds(), "lean")
 			})
 		}
 	}
 }
 
-// calls are those of a load.
-type calls struct {
-	kit.Calls
+// timeout bounds each step of the lean twin. No step takes so long.
+const timeout = time.Minute
 
-	load kit.Load
-}
-
-// newCalls also connects all runtimes.
-func newCalls(b *testing.B, operator *kit.Counter, forwarders []core.Forwarder, l kit.Load) *calls {
+// newTwin returns the twin of overHTTP: a server and clients of net/http. With a verifier the twin is
+// lean: it has timeouts as overHTTP has them, reads each event with encoding/json, and asks the
+// verifier. Without one it is bare: it reads the bytes. Both answer 202.
+func newTwin(b *testing.B, verifier core.Verifier, protocol string, l load) *calls {
 	b.Helper()
-	c := &calls{kit.Calls{Manager: manager, Operator: operator, Forwarders: forwarders, Batch: newBatch(l.Events)}, l}
-	c.Run(b, l.Runtimes)
-	return c
+	ca, operator, forwarders := lab.Must(testpki.NewCA("ca", testpki.Options{})), &counter{}, []core.Forwarder{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if read(r, verifier) {
+			operator.handled.Add(int64(l.events))
+		}
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	server.EnableHTTP2 = protocol == "h2"
+	server.TLS = keys.ServerTLSConfig(lab.Material(lab.Must(ca.Server("kcp", testpki.Options{})), ca))
+	client := http.Client{}
+	if verifier != nil {
+		client.Timeout = timeout
+		server.Config.ReadTimeout, server.Config.WriteTimeout, server.Config.IdleTimeout = timeout, timeout, timeout
+	}
+	server.StartTLS()
+	b.Cleanup(server.Close)
+	for i := range l.runtimes {
+		config := lab.Must(keys.ClientTLSConfig(lab.Material(leafOf(ca, runtimeID(i)), ca), "127.0.0.1"))
+		batch := contract.Claim(newBatch(l.events), runtimeID(i))
+		transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: server.EnableHTTP2}
+		b.Cleanup(transport.CloseIdleConnections)
+		client.Transport = transport
+		forwarders = append(forwarders, bare{client: client, url: server.URL, body: lab.Must(contract.V3.Encode(&batch)).Body})
+	}
+	return newCalls(b, operator, forwarders, l)
 }
 
-// overHTTP returns calls to a listener with a verifier.
-func overHTTP(b *testing.B, verifier core.Verifier, protocol string, l kit.Load) *calls {
-	b.Helper()
-	operator := &kit.Counter{}
-	return newCalls(b, operator, kit.Listen(b, manager, operator, verifier, l.Runtimes, false, protocol, kit.Plenty()), l)
-}
-
-// round is a number of calls that takes some tens of milliseconds.
-func (c *calls) round() int { return max(500/c.load.Events, 4*c.load.Runtimes) }
-
-// newBatch returns a batch as an outbox makes it: with an epoch, numbers and IDs.
-func newBatch(events int) core.Batch {
-	batch := core.Batch{Epoch: "K3ZQVV5XW4WZB5NQ3V7DGR2BXA", Events: make([]core.Numbered, events)}
-	for i := range batch.Events {
-		batch.Events[i] = core.Numbered{
-			Sequence: uint64(i + 1), ID: fmt.Sprintf("%s-%d", batch.Epoch, i+1),
-			WatchEvent: core.WatchEvent{
-				Watched:    types.NamespacedName{Namespace: "kyma-system", Name: fmt.Sprintf("manifest-%d", i)},
-				WatchedGVK: schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Manifest"},
-				Operation:  core.OperationUpdate, Field: core.FieldSpec, Generation: 7, Time: someTime,
-			},
+// read reads a body, and reports whether the verifier lets all events of it pass.
+func read(r *http.Request, verifier core.Verifier) bool {
+	if verifier == nil {
+		n, err := io.Copy(io.Discard, r.Body)
+		return err == nil && n > 0
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	var events []struct {
+		ID, Source, Type, Time, Epoch, Sequence string
+		Data                                    struct {
+			Watched          types.NamespacedName
+			WatchedGVK       schema.GroupVersionKind
+			Operation, Field string
+			Generation       int64
 		}
 	}
-	return batch
+	if err := json.NewDecoder(r.Body).Decode(&events); err != nil { //nolint:musttag // Cases of names do not matter.
+		return false
+	}
+	leaf := r.TLS.PeerCertificates[0]
+	peer := core.Peer{ID: core.RuntimeID(leaf.Subject.CommonName), DNSNames: leaf.DNSNames}
+	for _, event := range events {
+		if verifier.Verify(ctx, peer, &core.WatchEvent{Watched: event.Data.Watched, WatchedGVK: event.Data.WatchedGVK}) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// bare posts the same body in each call.
+type bare struct {
+	client http.Client
+	url    string
+	body   []byte
+}
+
+func (f bare) Forward(ctx context.Context, _ core.Manager, _ core.Batch) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url, bytes.NewReader(f.body))
+	if err != nil {
+		return err
+	}
+	answer, err := f.client.Do(request)
+	if err != nil {
+		return err
+	}
+	return answer.Body.Close()
+}
+
+// objects is the number of runtimes that the control plane has registered.
+const objects = 10_000
+
+func kymaKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+// newRuntimes returns the registered runtimes in a cache of controller-runtime with its informer and
+// its indexes.
+func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
+	b.Helper()
+	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
+	servers := kit.StartServers(b, ca)
+	store := servers.Add("control-plane", kymaKind(), "kymas")
+	for i := range objects {
+		name := kit.RuntimeName(i)
+		store.Put(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "kcp-system", Name: name, Labels: map[string]string{"kyma-project.io/runtime-id": name},
+			Annotations: map[string]string{controllerruntime.DomainAnnotation: lab.RuntimeDomain(core.RuntimeID(name))},
+		}})
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
+	config := &rest.Config{Host: servers.URL + "/control-plane", TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}}
+	kymas := lab.Must(cache.New(config, cache.Options{Mapper: mapper, Scheme: runtime.NewScheme()}))
+	runtimes := lab.Must(controllerruntime.NewRuntimes(b.Context(), kymas, kymaKind(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{}))
+	go func() { _ = kymas.Start(b.Context()) }()
+	if !kymas.WaitForCacheSync(b.Context()) {
+		b.Fatal("the cache does not sync")
+	}
+	return runtimes
 }

@@ -13,10 +13,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
@@ -106,10 +104,7 @@ func run(t *testing.T, w way) (r *result) {
 			unnoticed := change
 			change = func(i int) int {
 				base := unnoticed(i)
-				agents[i].Change(core.WatchEvent{
-					Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
-					WatchedGVK: kymaKind(), Operation: core.OperationUpdate, Time: time.Now(), UID: kyma().GetUID(), Base: int64(base),
-				})
+				agents[i].Saw(kymaKind(), kyma(), base)
 				return base
 			}
 		}

@@ -81,16 +81,12 @@ func measure(
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceDefault, Name: scene, Labels: map[string]string{"scene": scene},
 	}}
-	if err := runtime.Client.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, runtime.Client.Create(t.Context(), object))
 	<-reads
 	for n := 1; n <= *writes; n++ {
 		object.Data = map[string]string{"n": strconv.Itoa(n)}
 		asked := time.Now()
-		if err := runtime.Client.Update(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, runtime.Client.Update(t.Context(), object))
 		answered, got := time.Now(), <-reads
 		fromRequest, fromAnswer = append(fromRequest, got.at.Sub(asked)), append(fromAnswer, max(0, got.at.Sub(answered)))
 		if got.state < n {

@@ -1,16 +1,15 @@
 // Package scale measures the control-plane side with thousands of runtimes: the time until each
 // was reconciled once, the memory of the operator, and the wait of a new runtime.
 //
-// The control plane is a real API server. One cheap process replaces the API servers of all
-// runtimes. It answers each request after a latency, and its Deployments are ready at once. The
-// operator is a process of its own, so that its memory can be measured.
+// The control plane is a real API server. One cheap server replaces the API servers of all runtimes.
+// It answers each request after a latency, and its Deployments are ready at once. The operator is a
+// process of its own, so that its memory can be measured.
 //
 //	go test ./test/bench/scale -run TestScale -v -timeout 2h -runtimes 10000 -dead 1000
 package scale
 
 import (
 	"context"
-	"encoding/base64"
 	"flag"
 	"fmt"
 	"os"
@@ -22,6 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
@@ -46,7 +47,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(kit.Main(m, map[string]func(context.Context) error{"servers": serve, "operator": operate}))
+	os.Exit(kit.Main(m, map[string]func(context.Context) error{"operator": operate}))
 }
 
 // TestScale measures in this order: the installation everywhere (not judged), a look at each
@@ -57,29 +58,24 @@ func TestScale(t *testing.T) {
 	w := newWorld(t)
 	w.createWatcher("first")
 	w.represent("runtime", 0, *many)
-	w.setLatency(0)
 	o := w.startOperator()
 	w.t.Logf("installed in %d runtimes, without latency, after %v", *many, o.allReady().Round(time.Millisecond))
-	w.setLatency(*latency)
+	w.servers.Latency.Store(int64(*latency))
 	if *looks {
 		o.Kill()
 		o = w.lookAtAll()
 	}
 	w.newcomers(o)
-	if memory := lab.Must(o.Used()).Peak >> 20; memory > 300 && judged() {
-		t.Errorf("memory of the operator: %d MiB, want at most 300", memory)
-	} else {
-		t.Logf("memory of the operator: at most %d MiB resident", memory)
-	}
+	memory := lab.Must(o.Used()).Peak >> 20
+	w.judge(memory <= 300, "memory of the operator: %d MiB resident at the peak, want at most 300", memory)
 }
 
 // world is the control plane, and the servers of the runtimes.
 type world struct {
 	t           *testing.T
 	plane       *apiserver.ControlPlane
-	kubeconfig  string // of a runtime, with a place for its name
-	servers     *kit.Process
-	api         string
+	ca          *testpki.CA // of the runtimes
+	servers     *kit.Servers
 	deadAddress string
 }
 
@@ -99,22 +95,30 @@ func (w *world) lookAtAll() *operator {
 	w.t.Helper()
 	// 10,000 runtimes in 10 minutes, and the start of a process.
 	limit := time.Duration(*many)*60*time.Millisecond + 5*time.Second
-	requests := w.requests()
+	requests := w.servers.Requests.Load()
 	o := w.startOperator()
 	cold := o.allReady()
-	w.judge("look at each runtime after a restart", cold, limit, w.requests()-requests, lab.Must(o.Used()).Processor)
-	requests, processor := w.requests(), lab.Must(o.Used()).Processor
+	w.judgeLooks("look at each runtime after a restart", cold, limit, w.servers.Requests.Load()-requests, lab.Must(o.Used()).Processor)
+	requests, processor := w.servers.Requests.Load(), lab.Must(o.Used()).Processor
 	o.forgetReports()
 	begun := time.Now()
 	w.touchWatcher("first")
 	o.allReady()
-	w.judge("look at each unchanged runtime", time.Since(begun), limit, w.requests()-requests, lab.Must(o.Used()).Processor-processor)
+	w.judgeLooks("look at each unchanged runtime", time.Since(begun), limit, w.servers.Requests.Load()-requests,
+		lab.Must(o.Used()).Processor-processor)
 	return o
 }
 
-// judged reports whether the figures have to meet the goals. A few runtimes are for the suite, which
-// runs on busy machines.
-func judged() bool { return *many >= 1000 }
+// judge logs a figure, or fails the test if a goal is not met. A few runtimes are for the suite, which runs
+// on busy machines.
+func (w *world) judge(met bool, format string, args ...any) {
+	w.t.Helper()
+	if met || *many < 1000 {
+		w.t.Logf(format, args...)
+	} else {
+		w.t.Errorf(format, args...)
+	}
+}
 
 // newcomers come while all runtimes get a new Watcher, and the dead ones are tried.
 func (w *world) newcomers(o *operator) {
@@ -131,21 +135,15 @@ func (w *world) newcomers(o *operator) {
 		lab.Eventually(w.t, time.Minute, "a new runtime is ready", func() bool {
 			return o.count(fmt.Sprintf("new-%d", n), "Ready") == 1
 		})
-		if took := time.Since(begun); took > 10*time.Second && judged() {
-			w.t.Errorf("new runtime %d: installed after %v, want at most 10 s", n, took.Round(time.Millisecond))
-		} else {
-			w.t.Logf("new runtime %d: installed after %v", n, took.Round(time.Millisecond))
-		}
+		took := time.Since(begun)
+		w.judge(took <= 10*time.Second, "new runtime %d: installed after %v, want at most 10 s", n, took.Round(time.Millisecond))
 	}
 }
 
-func (w *world) judge(what string, took, limit time.Duration, requests int, processor time.Duration) {
+func (w *world) judgeLooks(what string, took, limit time.Duration, requests int64, processor time.Duration) {
 	w.t.Helper()
-	w.t.Logf("%s: %v, each with %.1f requests and %v of a processor", what, took.Round(time.Millisecond),
-		float64(requests)/float64(*many), (processor / time.Duration(*many)).Round(10*time.Microsecond))
-	if took > limit && judged() {
-		w.t.Errorf("%s: %v, want at most %v", what, took, limit)
-	}
+	w.judge(took <= limit, "%s: %v, want at most %v, each with %.1f requests and %v of a processor", what,
+		took.Round(time.Millisecond), limit, float64(requests)/float64(*many), (processor / time.Duration(*many)).Round(10*time.Microsecond))
 }
 
 func newWorld(t *testing.T) *world {
@@ -156,30 +154,22 @@ func newWorld(t *testing.T) *world {
 		CRDPaths: lab.Must(certmanager.Definitions(t.Context())),
 	})
 	startIssuer(t, w.plane.Config)
-	pki := lab.NewPKI(t)
-	leaf := lab.Must(pki.CA.Server("", testpki.Options{DNSNames: []string{"*.runtimes.example"}}))
-	w.kubeconfig = fmt.Sprintf(`
-apiVersion: v1
-kind: Config
-current-context: runtime
-contexts: [{name: runtime, context: {cluster: runtime, user: operator}}]
-clusters: [{name: runtime, cluster: {server: "https://%%s.runtimes.example:6443", certificate-authority-data: %s}}]
-users: [{name: operator, user: {token: secret}}]
-`, base64.StdEncoding.EncodeToString(pki.CA.PEM))
-	w.servers = kit.Start(t, "servers", kit.Paths(pki.Volume(leaf)))
-	w.api = w.servers.Line()
+	w.ca = lab.NewPKI(t).CA
+	w.servers = kit.StartServers(t, w.ca)
 	return w
 }
 
 func (w *world) represent(prefix string, from, to int) {
 	w.t.Helper()
-	kit.InParallel(to-from, func(n int) { w.representOne(fmt.Sprintf("%s-%d", prefix, from+n)) })
+	const atOnce = 32
+	workqueue.ParallelizeUntil(w.t.Context(), atOnce, to-from, func(n int) { w.representOne(fmt.Sprintf("%s-%d", prefix, from+n)) })
 }
 
 func (w *world) representOne(name string) {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
-	secret := &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"config": fmt.Appendf(nil, w.kubeconfig, name)}}
-	meta.Annotations = map[string]string{"skr-domain": name + ".example.com"}
+	host := name + ".example.com"
+	secret := &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"config": kit.Kubeconfig("https://"+host+":6443", host, w.ca)}}
+	meta.Annotations = map[string]string{"skr-domain": host}
 	for _, object := range []client.Object{secret, &corev1.ConfigMap{ObjectMeta: meta}} {
 		if err := w.plane.Client.Create(w.t.Context(), object); err != nil {
 			w.t.Error(err)
@@ -189,7 +179,7 @@ func (w *world) representOne(name string) {
 
 func (w *world) createWatcher(name string) {
 	w.t.Helper()
-	if err := w.plane.Client.Create(w.t.Context(), &v1beta2.Watcher{
+	lab.NoError(w.t, w.plane.Client.Create(w.t.Context(), &v1beta2.Watcher{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: v1beta2.WatcherSpec{
 			Manager:         name,
@@ -199,42 +189,23 @@ func (w *world) createWatcher(name string) {
 				MatchLabels: map[string]v1beta2.LabelValue{"a": "b"},
 			}},
 		},
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 }
 
 // touchWatcher makes the operator look at all runtimes, with nothing new.
 func (w *world) touchWatcher(name string) {
 	w.t.Helper()
-	watcher := &v1beta2.Watcher{}
-	if err := w.plane.Client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, watcher); err != nil {
-		w.t.Fatal(err)
-	}
-	watcher.Labels = map[string]string{"touched": "true"}
-	if err := w.plane.Client.Update(w.t.Context(), watcher); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-func (w *world) setLatency(latency time.Duration) {
-	w.t.Helper()
-	var requests int
-	w.servers.Ask(latency.String(), &requests)
-}
-
-// requests is the number of requests to all runtimes so far.
-func (w *world) requests() (n int) {
-	w.t.Helper()
-	w.servers.Ask("", &n)
-	return n
+	watcher := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	lab.NoError(w.t, w.plane.Client.Patch(w.t.Context(), watcher,
+		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"touched":"true"}}}`))))
 }
 
 func (w *world) startOperator() *operator {
 	w.t.Helper()
 	o := &operator{t: w.t, begun: time.Now(), reports: map[string]string{}}
 	// As docs/guide/embedding.md says: the lists of a start are garbage soon.
-	o.Process = kit.Start(w.t, "operator", settings{w.plane.Kubeconfig, w.api, w.deadAddress}, "GOMEMLIMIT=240MiB")
+	o.Process = kit.Start(w.t, "operator", settings{w.plane.Kubeconfig, w.servers.Listener.Addr().String(), w.deadAddress},
+		"GOMEMLIMIT=240MiB")
 	go func() {
 		for line := range o.Lines {
 			name, rest, _ := strings.Cut(line, " ")

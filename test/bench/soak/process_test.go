@@ -1,9 +1,9 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -14,18 +14,29 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// sample has the resources of a process at one moment.
+// number is a metric of a process that must not grow, with the tolerance between two thirds of the
+// samples.
+type number struct {
+	name, metric string
+	unit, slack  float64
+}
+
+func numbers() []number {
+	return []number{
+		{"MiB resident", "process_resident_memory_bytes", 1 << 20, *slack},
+		{"open files", "process_open_fds", 1, 6},
+		{"goroutines", "go_goroutines", 1, 12},
+	}
+}
+
+// sample has the numbers of a process at one moment.
 type sample struct {
-	phase      string
-	at         time.Duration
-	resident   float64 // MiB
-	files      int
-	goroutines int
+	phase  string
+	values []float64
 }
 
 // watched is a process with regular samples of its resources.
 type watched struct {
-	t     *testing.T
 	agent *lab.Agent
 	began time.Time
 	stop  func()
@@ -37,7 +48,7 @@ type watched struct {
 
 func watchProcess(t *testing.T, agent *lab.Agent) *watched {
 	t.Helper()
-	w := &watched{t: t, agent: agent, began: time.Now(), current: "work"}
+	w := &watched{agent: agent, began: time.Now(), current: "work"}
 	w.stop = lab.Run(t, "samples", func(ctx context.Context) error {
 		for tick := time.Tick(100 * time.Millisecond); ctx.Err() == nil; <-tick {
 			w.sample()
@@ -58,17 +69,18 @@ func (w *watched) sample() {
 	if err != nil {
 		return // The scrape is late on a busy machine; there are others.
 	}
-	files := lab.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.agent.Pid())))
-	resident, _ := used(w.agent)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.samples = append(w.samples, sample{w.current, time.Since(w.began), resident, len(files), int(lab.Sum(text, "go_goroutines"))})
+	s := sample{phase: w.current}
+	for _, n := range numbers() {
+		s.values = append(s.values, lab.Sum(text, n.metric)/n.unit)
+	}
+	w.samples = append(w.samples, s)
 }
 
-// used is the use of resources, in MiB. The peak is also that between the samples.
-func used(agent *lab.Agent) (resident, peak float64) {
-	u := lab.Must(kit.UsageOf(agent.Pid()))
-	return float64(u.Resident) / (1 << 20), float64(u.Peak) / (1 << 20)
+// peak is the highest resident memory, in MiB. It is also that between the samples.
+func peak(agent *lab.Agent) float64 {
+	return float64(lab.Must(kit.UsageOf(agent.Pid())).Peak) / (1 << 20)
 }
 
 func (w *watched) summary() string {
@@ -77,25 +89,11 @@ func (w *watched) summary() string {
 	if len(w.samples) == 0 {
 		return "no samples yet"
 	}
-	last := w.samples[len(w.samples)-1]
-	_, peak := used(w.agent)
-	return fmt.Sprintf("%.1f MiB resident (peak %.1f), %d open files, %d goroutines, after %v",
-		last.resident, peak, last.files, last.goroutines, last.at.Round(time.Second))
-}
-
-// number is a value that must not grow, with the tolerance between two thirds of the samples.
-type number struct {
-	name  string
-	slack float64
-	of    func(sample) float64
-}
-
-func numbers() []number {
-	return []number{
-		{"MiB resident", *slack, func(s sample) float64 { return s.resident }},
-		{"open files", 6, func(s sample) float64 { return float64(s.files) }},
-		{"goroutines", 12, func(s sample) float64 { return float64(s.goroutines) }},
+	var text strings.Builder
+	for i, n := range numbers() {
+		fmt.Fprintf(&text, "%.1f %s, ", w.samples[len(w.samples)-1].values[i], n.name)
 	}
+	return fmt.Sprintf("%speak %.1f MiB, after %v", &text, peak(w.agent), time.Since(w.began).Round(time.Second))
 }
 
 // problems returns the numbers that grew or are too large.
@@ -106,26 +104,30 @@ func (w *watched) problems(memory float64) (found []string) {
 	if len(w.samples) < least {
 		return []string{fmt.Sprintf("%d samples, want at least %d to say anything", len(w.samples), least)}
 	}
-	for _, n := range numbers() {
-		if text := n.growth(w.samples); text != "" {
+	for i, n := range numbers() {
+		if text := w.growth(i, n); text != "" {
 			found = append(found, text)
 		}
 	}
-	if highest := slices.MaxFunc(w.samples, byResident); highest.resident > memory {
-		found = append(found, fmt.Sprintf("%.1f MiB were resident in phase %q, want at most %.0f", highest.resident,
+	highest := slices.MaxFunc(w.samples, func(a, b sample) int { return cmp.Compare(a.values[0], b.values[0]) })
+	if highest.values[0] > memory {
+		found = append(found, fmt.Sprintf("%.1f MiB were resident in phase %q, want at most %.0f", highest.values[0],
 			highest.phase, memory))
 	}
 	return found
 }
 
-func byResident(a, b sample) int { return int(1024 * (a.resident - b.resident)) }
-
 // growth compares like phases: work with work, after a third of it in which the process warms up,
 // and the second outage with the first. The Go runtime returns the memory of an outage to the
 // system over minutes.
-func (n number) growth(all []sample) string {
-	phase := func(prefix string) []float64 {
-		return n.values(all, func(s sample) bool { return strings.HasPrefix(s.phase, prefix) })
+func (w *watched) growth(i int, n number) string {
+	phase := func(prefix string) (values []float64) {
+		for _, s := range w.samples {
+			if strings.HasPrefix(s.phase, prefix) {
+				values = append(values, s.values[i])
+			}
+		}
+		return values
 	}
 	work := phase("work")
 	work = work[len(work)/3:]
@@ -142,15 +144,6 @@ func (n number) growth(all []sample) string {
 		}
 	}
 	return ""
-}
-
-func (n number) values(all []sample, wanted func(sample) bool) (values []float64) {
-	for _, s := range all {
-		if wanted(s) {
-			values = append(values, n.of(s))
-		}
-	}
-	return values
 }
 
 func median(values []float64) float64 {

@@ -10,15 +10,19 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,7 +31,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -76,16 +82,6 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-func (o Options) withDefaults() Options {
-	if o.Scheme == nil {
-		o.Scheme = scheme.Scheme
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return o
-}
-
 // ControlPlane is a running API server with its etcd, on random ports of the loopback interface.
 // Its fields are set by Start and must not be changed; its methods may be called concurrently.
 type ControlPlane struct {
@@ -115,7 +111,6 @@ type ControlPlane struct {
 // ctx bounds the start only. When Start fails, or ctx ends meanwhile, no process is left; the error
 // then holds the last lines of the logs. Otherwise the caller must call Stop.
 func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
-	opts = opts.withDefaults()
 	assets, err := Assets(ctx, AssetsOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("start control plane: %w", err)
@@ -124,7 +119,7 @@ func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start control plane: %w", err)
 	}
-	c := &ControlPlane{guard: guard, logger: opts.Logger}
+	c := &ControlPlane{guard: guard, logger: cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))}
 	if err := c.start(ctx, opts); err != nil {
 		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), c.Stop())
 	}
@@ -240,35 +235,27 @@ func (c *ControlPlane) awaitDefaultNamespace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for {
-		err := namespaces.Get(ctx, client.ObjectKey{Name: metav1.NamespaceDefault}, new(corev1.Namespace))
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("default namespace: %w", err)
-		case <-time.After(50 * time.Millisecond):
-		}
+	var missing error
+	if wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		missing = namespaces.Get(ctx, client.ObjectKey{Name: metav1.NamespaceDefault}, new(corev1.Namespace))
+		return missing == nil, nil
+	}) != nil {
+		return fmt.Errorf("default namespace: %w", missing)
 	}
+	return nil
 }
 
 func (c *ControlPlane) writeKubeconfig(path string, admin *envtest.AuthenticatedUser) error {
 	content, err := admin.KubeConfig()
+	if err == nil {
+		c.Kubeconfig, err = filepath.Abs(cmp.Or(path, c.guard.path("kubeconfig")))
+	}
+	if err == nil {
+		err = os.WriteFile(c.Kubeconfig, content, 0o600)
+	}
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	if path == "" {
-		path = c.guard.path("kubeconfig")
-	}
-	path, err = filepath.Abs(path)
-	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	c.Kubeconfig = path
 	return nil
 }
 
@@ -291,7 +278,7 @@ func (c *ControlPlane) Restart(meanwhile func()) error {
 	server := c.plane.APIServer
 	_ = server.Stop() // It returns an error when the process is slow to end, and kills it then.
 	// etcd is the first.
-	if err := awaitExit(c.guard.pids()[1:], exitLimit); err != nil {
+	if err := awaitExit(c.guard.pids()[1:]); err != nil {
 		return fmt.Errorf("restart API server: %w", err)
 	}
 	meanwhile()
@@ -320,8 +307,8 @@ func (c *ControlPlane) Stop() error {
 		for _, holder := range c.holders {
 			_ = syscall.Close(holder) // It was bound only.
 		}
-		if c.Kubeconfig != "" {
-			c.stopErr = errors.Join(c.stopErr, removeIfThere(c.Kubeconfig))
+		if err := os.Remove(c.Kubeconfig); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			c.stopErr = errors.Join(c.stopErr, err)
 		}
 		if c.stopErr != nil {
 			c.stopErr = fmt.Errorf("stop control plane: %w", c.stopErr)
@@ -329,4 +316,66 @@ func (c *ControlPlane) Stop() error {
 		c.logger.Info("control plane stopped", "duration", time.Since(begin))
 	})
 	return c.stopErr
+}
+
+// logs are the files that etcd and the API server write to. Files, not pipes: they need no reader, and
+// they stay after this process.
+type logs [2]*os.File
+
+// openLogs creates the files in dir, or in fallback when dir is empty.
+func openLogs(dir, fallback string) (l logs, err error) {
+	for i, name := range []string{"etcd.log", "kube-apiserver.log"} {
+		file, failed := os.Create(filepath.Join(cmp.Or(dir, fallback), name))
+		l[i], err = file, errors.Join(err, failed)
+	}
+	return l, err
+}
+
+func (l logs) close() {
+	for _, file := range l {
+		_ = file.Close()
+	}
+}
+
+// tail is the end of each log, for an error message.
+func (l logs) tail() string {
+	var text strings.Builder
+	for _, f := range l {
+		fmt.Fprintf(&text, "\nend of %s:\n%s", filepath.Base(f.Name()), machine.TailOf(f.Name(), 10))
+	}
+	return text.String()
+}
+
+// Objects calls each for all objects of any kind that is listed, except Events: API servers write those about a Service
+// that goes.
+func (c *ControlPlane) Objects(ctx context.Context, each func(kind string, object *metav1.PartialObjectMetadata)) error {
+	asked, err := discovery.NewDiscoveryClientForConfig(c.Config)
+	if err != nil {
+		return err
+	}
+	groups, err := asked.ServerPreferredResources()
+	if err != nil {
+		return err
+	}
+	kinds := 0
+	for _, group := range groups {
+		for _, resource := range group.APIResources {
+			if !slices.Contains(resource.Verbs, "list") || resource.Kind == "Event" {
+				continue
+			}
+			kinds++
+			list := &metav1.PartialObjectMetadataList{}
+			list.SetGroupVersionKind(schema.FromAPIVersionAndKind(group.GroupVersion, resource.Kind+"List"))
+			if err := client.IgnoreNotFound(c.Client.List(ctx, list)); err != nil { // A definition may go.
+				return err
+			}
+			for i := range list.Items {
+				each(resource.Kind, &list.Items[i])
+			}
+		}
+	}
+	if kinds < 20 {
+		return fmt.Errorf("only %d kinds were read", kinds)
+	}
+	return nil
 }

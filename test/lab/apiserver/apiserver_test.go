@@ -11,18 +11,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-)
 
-// eventually polls until done is true, for minutes.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(startTimeout); !done(); <-time.After(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", startTimeout, what)
-		}
-	}
-}
+	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
+)
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)
@@ -108,6 +101,38 @@ func TestNothingOutlivesTheOwner(t *testing.T) {
 	if _, err := fmt.Sscan(line, &dir, &pids[0], &pids[1]); err != nil {
 		t.Fatalf("child said %q: %v", line, err)
 	}
-	eventually(t, "its processes have ended", func() bool { return !running(pids[0]) && !running(pids[1]) })
-	eventually(t, "its directory is removed", func() bool { return !exists(dir) })
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if err := machine.Poll(ctx, func() bool { return !running(pids[0]) && !running(pids[1]) && !exists(dir) }); err != nil {
+		t.Errorf("processes %v and directory %s are left: %v", pids, dir, err)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if dieWithoutStop() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestAssetsGiven(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(AssetsEnv, dir)
+	executable(t, filepath.Join(dir, "etcd"), "")
+	_, err := Assets(t.Context(), AssetsOptions{})
+	if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "file kube-apiserver") {
+		t.Errorf("got %v, want an error that names the directory and kube-apiserver", err)
+	}
+	executable(t, filepath.Join(dir, "kube-apiserver"), "")
+	got, err := Assets(t.Context(), AssetsOptions{})
+	if err != nil || got != dir {
+		t.Errorf("got %q, %v, want %q", got, err, dir)
+	}
+}
+
+func executable(t *testing.T, path, script string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
 }

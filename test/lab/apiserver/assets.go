@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
 )
 
 // AssetsEnv names an environment variable with a directory. If set, Assets uses that directory and
@@ -53,7 +52,7 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	// A repository may be mounted into a container, which has another platform.
 	dir := filepath.Join(repository, "bin", "controlplane",
 		fmt.Sprintf("kubernetes-%s_etcd-%s_%s-%s", wanted[1].Version, wanted[0].Version, runtime.GOOS, runtime.GOARCH))
-	build := program.Builder{Dir: dir, Progress: opts.Progress, Takes: "five minutes"}
+	build := machine.Builder{Dir: dir, Progress: opts.Progress, Takes: "five minutes"}
 	if err := build.Ensure(ctx, wanted...); err != nil {
 		return "", fmt.Errorf("control plane binaries in %s: %w (or set %s to a directory that has them)", dir, err,
 			AssetsEnv)
@@ -67,7 +66,7 @@ func givenAssets(dir string, wanted []string) (string, error) {
 		return "", fmt.Errorf("%s: %w", AssetsEnv, err)
 	}
 	for _, name := range wanted {
-		if !program.Executable(filepath.Join(dir, name)) {
+		if !machine.Executable(filepath.Join(dir, name)) {
 			return "", fmt.Errorf("%s is %s, which has no executable file %s: correct it, or unset it to have the "+
 				"binaries built", AssetsEnv, dir, name)
 		}
@@ -76,14 +75,14 @@ func givenAssets(dir string, wanted []string) (string, error) {
 }
 
 // programs returns the programs of a control plane, which module files in a folder require.
-func programs(folder string, names []string) (all []program.Program, err error) {
+func programs(folder string, names []string) (all []machine.Program, err error) {
 	for _, name := range names {
 		file, module, path := "kubernetes.mod", "k8s.io/kubernetes", "/cmd/"+name
 		if name == "etcd" {
 			file, module, path = "etcd.mod", "go.etcd.io/etcd/server/v3", ""
 		}
-		p := program.Program{Name: name, Mod: filepath.Join(folder, file), Package: module + path, LDFlags: "-s -w"}
-		if p.Version, err = program.Required(p.Mod, module); err != nil {
+		p := machine.Program{Name: name, Mod: filepath.Join(folder, file), Package: module + path, LDFlags: "-s -w"}
+		if p.Version, err = machine.Required(p.Mod, module); err != nil {
 			return nil, err
 		}
 		if name != "etcd" {

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -9,11 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 //go:embed guard/run.sh
@@ -93,13 +96,10 @@ func (g *guard) shut() {
 
 // pids lists the registered processes, also those that have ended.
 func (g *guard) pids() []int {
-	content, err := os.ReadFile(g.path("pids"))
-	if err != nil {
-		return nil // nothing has registered
-	}
+	content, _ := os.ReadFile(g.path("pids")) // None has registered.
 	var pids []int
-	for line := range strings.Lines(string(content)) {
-		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 1 {
+	for field := range strings.FieldsSeq(string(content)) {
+		if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
 			pids = append(pids, pid)
 		}
 	}
@@ -110,7 +110,7 @@ func (g *guard) pids() []int {
 // directory.
 func (g *guard) close() error {
 	g.shut()
-	err := awaitExit(g.pids(), exitLimit)
+	err := awaitExit(g.pids())
 	if g.watchdog != nil {
 		_ = g.pipe.Close()
 		_ = g.watchdog.Wait()
@@ -122,17 +122,11 @@ func (g *guard) close() error {
 }
 
 // awaitExit polls, because it is envtest that waits for its processes.
-func awaitExit(pids []int, limit time.Duration) error {
-	deadline := time.Now().Add(limit)
-	for _, pid := range pids {
-		for running(pid) {
-			if time.Now().After(deadline) {
-				return fmt.Errorf("process %d still runs %s after it was killed", pid, limit)
-			}
-			<-time.After(10 * time.Millisecond)
-		}
-	}
-	return nil
+func awaitExit(pids []int) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), exitLimit,
+		fmt.Errorf("one of the processes %v still runs %s after it was killed", pids, exitLimit))
+	defer cancel()
+	return machine.Poll(ctx, func() bool { return !slices.ContainsFunc(pids, running) })
 }
 
 func running(pid int) bool {

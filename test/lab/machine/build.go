@@ -2,12 +2,14 @@ package machine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -78,6 +80,20 @@ func Go(ctx context.Context, folder string, env []string, args ...string) (strin
 	return strings.TrimSpace(string(out)), nil
 }
 
+// Module downloads a module, and returns its folder. Without a version in its name, flags or the module
+// of the folder name one.
+func Module(ctx context.Context, folder, module string, flags ...string) (dir string, err error) {
+	args := slices.Concat([]string{"mod", "download", "-json"}, flags, []string{module})
+	out, err := Go(ctx, folder, nil, args...)
+	var found struct {
+		Dir string `json:"Dir"`
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &found)
+	}
+	return found.Dir, err
+}
+
 // Tail returns the last lines of a text.
 func Tail(text string, lines int) string {
 	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
@@ -93,10 +109,10 @@ func TailOf(path string, lines int) string {
 	return Tail(string(text), lines)
 }
 
-// Poll waits until a condition holds. It asks less often as time goes by: after 5 % of the time so far, between 20 and
+// Poll waits until a condition holds. It asks less often as time goes by: after 5 % of the time so far, between 10 and
 // 200 ms.
 func Poll(ctx context.Context, condition func() bool) error {
-	const least, most = 20 * time.Millisecond, 200 * time.Millisecond
+	const least, most = 10 * time.Millisecond, 200 * time.Millisecond
 	for began := time.Now(); !condition(); {
 		select {
 		case <-time.After(max(least, min(time.Since(began)/20, most))):
@@ -105,4 +121,33 @@ func Poll(ctx context.Context, condition func() bool) error {
 		}
 	}
 	return nil
+}
+
+// Lock takes the exclusive lock on the file at path, which it creates, and calls waiting once if it
+// has to wait. The system frees the lock when the process ends, so nothing has to be cleaned up by
+// hand. The error is that of ctx when it ends first.
+func Lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for reported := false; ; reported = true {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			_ = f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if !reported {
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, fmt.Errorf("wait for the lock on %s: %w", path, context.Cause(ctx))
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }

@@ -3,8 +3,6 @@
 package manifests
 
 import (
-	"encoding/json"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/config/crd"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // Watchers returns the custom resource definition of Watchers, which the caller may change.
@@ -35,10 +34,10 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 	case watcher.NoRouting:
 		return nil
 	case watcher.VirtualService:
-		return []string{filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
+		return []string{filepath.Join(moduleDir(t, ".", "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
 	case watcher.HTTPRoute:
 	}
-	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
+	standard := filepath.Join(moduleDir(t, ".", "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
 	return []string{
 		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
 		filepath.Join(standard, "gateway.networking.k8s.io_httproutes.yaml"),
@@ -49,32 +48,20 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 // dependency: it needs 200 modules, and other versions of Kubernetes.
 func Gardener(t testing.TB) []string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/gardener/cert-management@v0.16.0")
-	cmd.Dir = t.TempDir() // Outside of the workspace.
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("download cert-management: %v\n%s", err, out)
-	}
-	var module struct {
-		Dir string `json:"Dir"`
-	}
-	if err := json.Unmarshal(out, &module); err != nil {
-		t.Fatal(err)
-	}
-	folder := filepath.Join(module.Dir, "pkg", "apis", "cert", "crds")
+	folder := filepath.Join(moduleDir(t, t.TempDir(), "github.com/gardener/cert-management@v0.16.0"), "pkg", "apis", "cert", "crds")
 	return []string{
 		filepath.Join(folder, "cert.gardener.cloud_certificates.yaml"),
 		filepath.Join(folder, "cert.gardener.cloud_issuers.yaml"),
 	}
 }
 
-func moduleDir(t testing.TB, module string) string {
+func moduleDir(t testing.TB, folder, module string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	dir, err := machine.Module(t.Context(), folder, module)
 	if err != nil {
-		t.Fatalf("where is module %s: %v", module, err)
+		t.Fatalf("module %s: %v", module, err)
 	}
-	return strings.TrimSpace(string(out))
+	return dir
 }
 
 // Object reads one object in YAML.

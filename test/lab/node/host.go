@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,7 +18,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
@@ -32,25 +32,17 @@ type HostOptions struct {
 	Note func(line string)
 }
 
-// NewHost returns a node for a program that is no test and has no rights. Its containers are
-// processes of the same user in the network of this machine. A variable <NAME>_PORT with the number
-// of a container port has a free port instead. Images are found by the beginning of their name.
-// Pods with others count as available. Leases go with their namespace.
-func NewHost(opts Options) (*Node, error) {
+// NewHost returns a node for a demo without rights. Its containers are processes of the same user in
+// the network of this machine. A variable <NAME>_PORT with the number of a container port has a free
+// port instead. Images are found by the beginning of their name. Pods with others count as available.
+// Leases go with their namespace. Errors are notes, and fail nothing.
+func NewHost(t testing.TB, opts Options) *Node {
+	t.Helper()
 	note := func(format string, args ...any) { opts.Host.Note(fmt.Sprintf(format, args...)) }
-	n := &Node{opts: opts, logf: note, errorf: note}
-	err := n.settle()
-	return n, err
+	n := &Node{t: t, host: true, opts: opts, logf: note, errorf: note}
+	n.settle()
+	return n
 }
-
-// Run is like [Node.Start], for [NewHost]. The caller calls stop before it stops the API server.
-func (n *Node) Run(plane *apiserver.ControlPlane) (stop func(), err error) {
-	err = n.start(plane)
-	return n.end, err
-}
-
-// Remove removes the files of a node that has stopped, or was never started.
-func (n *Node) Remove() error { return os.RemoveAll(n.dir) }
 
 // Break ends the pods of all images with a prefix and starts no others, until the next call. ""
 // breaks none.
@@ -68,7 +60,7 @@ func (n *Node) isBroken(deployment *appsv1.Deployment) bool {
 
 // program returns the path of the program of an image, "" for one that counts as available.
 func (n *Node) program(image string) string {
-	if n.t != nil {
+	if !n.host {
 		return n.imagePath(image)
 	}
 	for prefix, path := range n.opts.Images {
@@ -81,7 +73,7 @@ func (n *Node) program(image string) string {
 
 // deleteLeases deletes those of a namespace that ends: the Lease of a manager belongs to no module.
 func (n *Node) deleteLeases(ctx context.Context, namespace string) error {
-	if n.t != nil {
+	if !n.host {
 		return nil
 	}
 	return n.plane.Client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(namespace))
@@ -89,14 +81,14 @@ func (n *Node) deleteLeases(ctx context.Context, namespace string) error {
 
 // openNetwork gives the pod a network of its own, or free ports of this machine.
 func (p *pod) openNetwork() (err error) {
-	if p.node.t != nil {
+	if !p.node.host {
 		p.net, err = newNetwork(p.ip)
 		return err
 	}
 	p.ports = make(map[uint16]string)
 	for _, port := range p.container().Ports {
-		address, portErr := machine.FreeAddress(context.Background())
-		p.ports[uint16(port.ContainerPort)], err = address, errors.Join(err, portErr)
+		_, free, portErr := machine.ReservePort()
+		p.ports[uint16(port.ContainerPort)], err = rig.Address(free), errors.Join(err, portErr)
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -28,10 +29,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // interval is the time between two looks at the cluster, and of a pod at its volumes and its
@@ -52,12 +53,13 @@ type Options struct {
 
 // Node is the stand-in for one runtime. Its methods may be called concurrently.
 type Node struct {
-	t     testing.TB // nil with NewHost
+	t     testing.TB
+	host  bool // of NewHost
 	opts  Options
 	dir   string
 	plane *apiserver.ControlPlane
 	stop  context.CancelFunc
-	ended <-chan struct{}
+	ctx   context.Context //nolint:containedctx // It ends with the node.
 	work  sync.WaitGroup
 	made  int // pods so far
 
@@ -80,28 +82,25 @@ func New(t testing.TB, opts Options) *Node {
 	}
 	trial.close()
 	n := &Node{t: t, opts: opts, logf: t.Logf, errorf: t.Errorf}
-	if err := n.settle(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(n.dir) })
-	if err := errors.Join(os.Chmod(n.dir, 0o755), n.pull()); err != nil {
-		t.Fatal(err)
-	}
+	n.settle()
+	rig.NoError(t, errors.Join(os.Chmod(n.dir, 0o755), n.pull()))
 	return n
 }
 
 // settle makes the folder of the node. The path of a socket must be short.
-func (n *Node) settle() (err error) {
-	if n.dir, err = os.MkdirTemp("", "node-"); err != nil {
-		return err
-	}
+func (n *Node) settle() {
+	n.t.Helper()
+	var err error
+	n.dir, err = os.MkdirTemp("", "node-")
+	rig.NoError(n.t, err)
+	n.t.Cleanup(func() { _ = os.RemoveAll(n.dir) })
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
 		"egressSelections": []any{map[string]any{"name": "cluster", "connection": map[string]any{
 			"proxyProtocol": "HTTPConnect", "transport": map[string]any{"uds": map[string]any{"udsName": n.socket()}},
 		}}},
 	})
-	return errors.Join(err, os.WriteFile(n.egress(), text, 0o600))
+	rig.NoError(n.t, errors.Join(err, os.WriteFile(n.egress(), text, 0o600)))
 }
 
 // pull copies the programs once. Containers have hard links to the copies: a program that is open
@@ -136,26 +135,24 @@ func (n *Node) APIServerArgs() map[string][]string {
 // the API server.
 func (n *Node) Start(plane *apiserver.ControlPlane) {
 	n.t.Helper()
+	n.plane = plane
+	n.ctx, n.stop = context.WithCancel(context.Background())
 	n.t.Cleanup(n.end)
-	if err := n.start(plane); err != nil {
-		n.t.Fatal(err)
+	egress, err := new(net.ListenConfig).Listen(n.ctx, "unix", n.socket())
+	rig.NoError(n.t, err)
+	server := &http.Server{
+		Handler: http.HandlerFunc(n.connect), ReadHeaderTimeout: time.Minute,
+		BaseContext: func(net.Listener) context.Context { return n.ctx },
 	}
-}
-
-func (n *Node) start(plane *apiserver.ControlPlane) error {
-	ctx, stop := context.WithCancel(context.Background())
-	n.plane, n.stop, n.ended = plane, stop, ctx.Done()
-	egress, err := new(net.ListenConfig).Listen(ctx, "unix", n.socket())
-	if err != nil {
-		return err
-	}
-	server := machine.Tunnel(ctx, n.connect)
 	n.work.Go(func() { _ = server.Serve(egress) })
 	n.work.Go(func() {
-		n.loop(ctx)
+		wait.UntilWithContext(n.ctx, func(ctx context.Context) {
+			if err := n.sync(ctx); err != nil && ctx.Err() == nil {
+				n.logf("node: %v", err)
+			}
+		}, interval)
 		_ = server.Close()
 	})
-	return nil
 }
 
 // end kills all containers.
@@ -164,23 +161,9 @@ func (n *Node) end() {
 	n.work.Wait()
 	for _, p := range n.pods {
 		<-p.done
-		if n.t != nil && n.t.Failed() {
+		if !n.host && n.t.Failed() {
 			text, _ := os.ReadFile(p.logPath()) // A container that did not start has none.
 			n.t.Logf("log of pod %s:\n%s", p.state.Name, text[max(0, len(text)-600):])
-		}
-	}
-}
-
-func (n *Node) loop(ctx context.Context) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		if err := n.sync(ctx); err != nil && ctx.Err() == nil {
-			n.logf("node: %v", err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
 		}
 	}
 }

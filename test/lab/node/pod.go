@@ -1,21 +1,26 @@
 package node
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
@@ -33,32 +38,29 @@ type Pod struct {
 	Restarts int
 	// Pid is that of the process, 0 if there is none.
 	Pid int
-	// Root is the folder with the files of its container.
-	Root string
 }
 
 // pod is one replica: a network and a root of its own, and one process in them.
 type pod struct {
-	node     *Node
-	hash     string // of the template
-	owner    types.NamespacedName
-	labels   map[string]string
-	spec     corev1.PodSpec
-	ip       netip.Addr
-	dir      string
-	net      *network          // nil with NewHost
-	ports    map[uint16]string // addresses on this machine, with NewHost
-	account  bool              // has the files of its service account
-	volumes  []*volume
-	env      []string
-	args     []string
-	ways     []net.Listener       // out of the network
-	secrets  [][]byte             // all that was ever mounted
-	forwards []*machine.Forwarder // of ways
+	node    *Node
+	hash    string // of the template
+	owner   types.NamespacedName
+	labels  map[string]string
+	spec    corev1.PodSpec
+	ip      netip.Addr
+	dir     string
+	net     *network          // nil with NewHost
+	ports   map[uint16]string // addresses on this machine, with NewHost
+	account bool              // has the files of its service account
+	volumes []*volume
+	env     []string
+	args    []string
+	ways    []*rig.Relay // out of the network
+	secrets [][]byte     // all that was ever mounted
 
-	deleted chan struct{}
-	once    sync.Once
-	done    chan struct{}
+	ctx  context.Context //nolint:containedctx // It ends when the pod is deleted.
+	end  func()          // deletes the pod, and does not wait
+	done chan struct{}
 
 	mu    sync.Mutex
 	state Pod
@@ -73,12 +75,12 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	p := &pod{
 		node: n, hash: hash, owner: owner, labels: maps.Clone(template.Labels), spec: *template.Spec.DeepCopy(),
 		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: dir,
-		deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name, Root: dir},
+		done: make(chan struct{}), state: Pod{Name: name},
 	}
-	err := p.openNetwork()
-	if err != nil {
+	if err := p.openNetwork(); err != nil {
 		return nil, err
 	}
+	p.ctx, p.end = context.WithCancel(n.ctx)
 	if err := p.prepare(); err != nil {
 		p.close()
 		return nil, fmt.Errorf("pod %s: %w", name, err)
@@ -93,32 +95,22 @@ func (p *pod) run() {
 	var (
 		current *process
 		next    time.Time
-		wait    = minRestart
-		tick    = time.NewTicker(interval)
+		pause   = minRestart
 	)
-	defer tick.Stop()
-	for {
+	wait.UntilWithContext(p.ctx, func(context.Context) {
 		complete := p.refresh()
 		switch {
 		case current == nil && complete && !time.Now().Before(next):
 			current = p.start()
 		case current != nil && !current.Running():
 			p.node.logf("pod %s: its container has ended: %s", p.state.Name, current.State())
-			current, next, wait = nil, time.Now().Add(wait), min(2*wait, maxRestart)
+			current, next, pause = nil, time.Now().Add(pause), min(2*pause, maxRestart)
 			p.set(func(s *Pod) { s.Ready, s.Pid, s.Restarts = false, 0, s.Restarts+1 })
 		case current != nil:
 			current.probe()
 		}
-		select {
-		case <-p.node.ended:
-			current.stop(0)
-			return
-		case <-p.deleted:
-			current.stop(p.grace())
-			return
-		case <-tick.C:
-		}
-	}
+	}, interval)
+	current.stop(p.grace())
 }
 
 // refresh brings the volumes up to date, and reports whether the process has all Secrets and
@@ -149,27 +141,17 @@ func (p *pod) grace() time.Duration {
 
 // close frees the resources of the pod. Its log must not have the content of a mounted Secret.
 func (p *pod) close() {
+	p.end()
 	for _, way := range p.ways {
-		_ = way.Close()
+		way.Close()
 	}
 	if p.net != nil {
 		p.net.close()
 	}
-	for _, connections := range p.forwards {
-		connections.Wait()
-	}
-	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 && p.node.t != nil {
+	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 && !p.node.host {
 		rig.KeepsSecrets(p.node.t, string(said), p.secrets...)
 	}
 	close(p.done)
-}
-
-// end deletes the pod. It does not wait.
-func (p *pod) end() {
-	p.once.Do(func() {
-		p.set(func(s *Pod) { s.Ending = true })
-		close(p.deleted)
-	})
 }
 
 // gone reports whether the pod has ended.
@@ -186,7 +168,9 @@ func (p *pod) gone() bool {
 func (p *pod) now() Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state
+	state := p.state
+	state.Ending = p.ctx.Err() != nil
+	return state
 }
 
 func (p *pod) set(change func(*Pod)) {
@@ -270,22 +254,96 @@ func (r *process) probe() {
 	}
 }
 
-// stop asks the process to end, and kills it after the grace period. Nil is none.
+// stop asks the process to end, and kills it after the grace period, or with the node. Nil is none.
 func (r *process) stop(grace time.Duration) {
 	if r == nil {
 		return
 	}
 	r.pod.set(func(s *Pod) { s.Ready = false })
-	if grace > 0 {
-		_ = r.Signal(syscall.SIGTERM) // It may have ended.
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		select {
-		case <-r.Exited():
-		case <-timer.C:
-			r.pod.node.logf("pod %s: killed, as it did not end within %s", r.pod.state.Name, grace)
-		case <-r.pod.node.ended:
-		}
+	_ = r.Signal(syscall.SIGTERM) // It may have ended.
+	select {
+	case <-r.Exited():
+	case <-time.After(grace):
+		r.pod.node.logf("pod %s: killed, as it did not end within %s", r.pod.state.Name, grace)
+	case <-r.pod.node.ctx.Done():
 	}
 	r.Kill()
+}
+
+// check is a probe of a container with its schedule.
+type check struct {
+	spec     *corev1.Probe // nil: always passes
+	next     time.Time
+	failures int32
+	passes   bool
+}
+
+func newCheck(spec *corev1.Probe, passes bool) check {
+	return check{spec: spec, passes: passes || spec == nil}
+}
+
+// run probes the container if it is time for that. A container that does not pass is probed at
+// every call. A kubelet would wait for the period there, too, and the test with it.
+func (c *check) run(p *pod) {
+	if c.spec == nil || time.Now().Before(c.next) {
+		return
+	}
+	c.failures++
+	if err := p.probe(c.spec); err == nil {
+		c.failures, c.passes = 0, true
+	}
+	c.passes = c.passes && c.failures < c.spec.FailureThreshold
+	if c.passes {
+		c.next = time.Now().Add(time.Duration(c.spec.PeriodSeconds) * time.Second)
+	}
+}
+
+// probe makes one HTTP request to the container, at the address of its pod.
+func (p *pod) probe(spec *corev1.Probe) error {
+	number, err := p.port(spec.HTTPGet.Port.String())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(spec.TimeoutSeconds)*time.Second)
+	defer cancel()
+	url := strings.ToLower(string(spec.HTTPGet.Scheme)) + "://" + netip.AddrPortFrom(p.ip, number).String() + spec.HTTPGet.Path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	answer, err := p.transport(number).RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode < 200 || answer.StatusCode >= 400 { // As kubelets judge.
+		return fmt.Errorf("GET %s: %s", spec.HTTPGet.Path, answer.Status)
+	}
+	return nil
+}
+
+// transport leads to a port of the pod, each request on a connection of its own.
+func (p *pod) transport(port uint16) *http.Transport {
+	return &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, port) },
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true,
+	}
+}
+
+// Get returns the answer of a pod of a Deployment to an HTTP request, as Prometheus would see it.
+// The port is a name or a number.
+func (n *Node) Get(ctx context.Context, deployment types.NamespacedName, port, path string) ([]byte, error) {
+	for _, p := range n.running() {
+		if p.owner != deployment || p.now().Ending || p.now().Pid == 0 {
+			continue
+		}
+		number, err := p.port(port)
+		if err != nil {
+			return nil, err
+		}
+		address := netip.AddrPortFrom(p.ip, number)
+		return rig.GetWith(ctx, &http.Client{Transport: p.transport(number)}, "http://"+address.String()+path)
+	}
+	return nil, fmt.Errorf("no pod of Deployment %s", deployment)
 }

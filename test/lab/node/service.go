@@ -3,13 +3,13 @@ package node
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const sliceOwner = "node-stand-in"
@@ -104,16 +104,38 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 }
 
 // connect connects the API server to the network of the pods, as konnectivity does. The API server
-// requests the ClusterIP of a Service, and gets one of the ready pods at random, as by kube-proxy.
-func (n *Node) connect(ctx context.Context, service string) (net.Conn, error) {
+// sends CONNECT with the ClusterIP of a Service, and gets one of the ready pods at random, as by
+// kube-proxy.
+func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 	n.mu.Lock()
-	targets := n.routes[service]
+	targets := n.routes[r.Host]
 	n.mu.Unlock()
 	if len(targets) == 0 {
-		return nil, fmt.Errorf("no ready pod for %s", service)
+		http.Error(w, "no ready pod for "+r.Host, http.StatusBadGateway)
+		return
 	}
 	chosen := targets[rand.IntN(len(targets))]
-	return chosen.pod.dial(ctx, chosen.port)
+	inside, err := chosen.pod.dial(r.Context(), chosen.port)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer inside.Close()
+	outside, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer outside.Close()
+	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end at once.
+	ctx, stop := context.WithCancel(r.Context())
+	defer stop()
+	for to, from := range map[net.Conn]net.Conn{inside: outside, outside: inside} {
+		go func() {
+			defer stop()
+			_, _ = io.Copy(to, from) // Any end is one.
+		}()
+	}
+	<-ctx.Done()
 }
 
 // openWays lets the pod reach Options.Hosts and the API server. It returns the addresses of the
@@ -138,15 +160,9 @@ func (p *pod) openWays() (map[string]netip.Addr, error) {
 }
 
 func (p *pod) openWay(inside, outside string) error {
-	way, err := p.net.listen(inside)
-	if err != nil {
-		return err
+	way, err := rig.NewRelayFrom(p.net.listen, inside, func() string { return outside })
+	if err == nil {
+		p.ways = append(p.ways, way)
 	}
-	p.ways = append(p.ways, way)
-	forwards := &machine.Forwarder{Dial: func(ctx context.Context) (net.Conn, error) {
-		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", outside)
-	}}
-	forwards.Start(context.Background(), way) // The end of the container closes its connections.
-	p.forwards = append(p.forwards, forwards)
-	return nil
+	return err
 }

@@ -4,8 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"net"
-	"strconv"
+	"net/netip"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -54,19 +53,13 @@ func (o *operator) lead() error {
 	if o.Replica == nil {
 		return nil
 	}
-	ports := map[string]int32{PortEvents: port(o.Listen)}
+	ports := map[string]int32{PortEvents: int32(netip.MustParseAddrPort(o.Listen).Port())}
 	leader, err := controllerruntime.NewLeaderEndpoint(o.mgr.GetClient(), o.service(),
 		fmt.Sprint("192.0.2.", o.Replica.Number), ports, controllerruntime.LeaderEndpointOptions{Logger: o.log})
 	if err != nil {
 		return err
 	}
 	return o.mgr.Add(leader)
-}
-
-func port(address string) int32 {
-	_, text, _ := net.SplitHostPort(address) // It listens there.
-	n, _ := strconv.Atoi(text)
-	return int32(n)
 }
 
 // consume receives events from NATS servers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -138,9 +140,7 @@ func clientCert(c *x509.Certificate) string {
 
 // follow reads the objects of the control plane again and again.
 func (i *Ingress) follow(ctx context.Context) {
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for ctx.Err() == nil {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		config, configErr := i.readConfig(ctx)
 		routes, routesErr := i.readRoutes(ctx)
 		allowed, allowedErr := i.readAllowed(ctx)
@@ -149,18 +149,42 @@ func (i *Ingress) follow(ctx context.Context) {
 			i.config, i.routes, i.allowed = config, routes, allowed
 			i.mu.Unlock()
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+	}, 200*time.Millisecond)
+}
+
+// istioSpec has what the ingress knows of a Gateway, a VirtualService or an AuthorizationPolicy.
+type istioSpec struct {
+	Servers []struct {
+		TLS struct{ Mode, CredentialName string }
+	}
+	HTTP []struct {
+		Match []struct {
+			URI struct{ Prefix string }
+		}
+		Route []struct {
+			Destination struct {
+				Host string
+				Port struct{ Number int }
+			}
+		}
+	}
+	Rules []struct {
+		To []struct {
+			Operation struct{ Paths []string }
 		}
 	}
 }
 
-func (i *Ingress) list(ctx context.Context, group, kind string) ([]unstructured.Unstructured, error) {
+func (i *Ingress) list(ctx context.Context, group, kind string) ([]istioSpec, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1beta1", Kind: kind + "List"})
 	err := i.plane.List(ctx, list)
-	return list.Items, err
+	specs := make([]istioSpec, len(list.Items))
+	for n, item := range list.Items {
+		text, _ := json.Marshal(item.Object["spec"])
+		err = errors.Join(err, json.Unmarshal(text, &specs[n])) //nolint:musttag // Cases of names do not matter.
+	}
+	return specs, err
 }
 
 // readConfig uses the Secret that the first server for mutual TLS names, in the namespace of the
@@ -170,8 +194,15 @@ func (i *Ingress) readConfig(ctx context.Context) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	key := types.NamespacedName{Namespace: GatewayNamespace}
+	for _, gateway := range gateways {
+		for _, server := range gateway.Servers {
+			if server.TLS.Mode == "MUTUAL" && key.Name == "" {
+				key.Name = server.TLS.CredentialName
+			}
+		}
+	}
 	var secret corev1.Secret
-	key := types.NamespacedName{Namespace: GatewayNamespace, Name: credentialOf(gateways)}
 	if err := i.plane.Get(ctx, key, &secret); err != nil {
 		return nil, err
 	}
@@ -184,61 +215,26 @@ func (i *Ingress) readConfig(ctx context.Context) (*tls.Config, error) {
 	}, err
 }
 
-func credentialOf(gateways []unstructured.Unstructured) string {
-	for _, gateway := range gateways {
-		servers, _, _ := unstructured.NestedSlice(gateway.Object, "spec", "servers")
-		for _, server := range servers {
-			fields, _ := server.(map[string]any)
-			if mode, _, _ := unstructured.NestedString(fields, "tls", "mode"); mode == "MUTUAL" {
-				name, _, _ := unstructured.NestedString(fields, "tls", "credentialName")
-				return name
-			}
-		}
-	}
-	return ""
-}
-
 func (i *Ingress) readRoutes(ctx context.Context) (routes []ingressRoute, err error) {
 	services, err := i.list(ctx, "networking.istio.io", "VirtualService")
 	for _, service := range services {
-		rules, _, _ := unstructured.NestedSlice(service.Object, "spec", "http")
-		for _, rule := range rules {
-			routes = append(routes, routesOf(rule)...)
+		for _, rule := range service.HTTP {
+			for _, match := range rule.Match {
+				to := rule.Route[0].Destination // A rule of the tests has one.
+				routes = append(routes, ingressRoute{match.URI.Prefix, fmt.Sprintf("%s:%d", to.Host, to.Port.Number)})
+			}
 		}
 	}
 	return routes, err
-}
-
-func routesOf(rule any) (routes []ingressRoute) {
-	fields, _ := rule.(map[string]any)
-	matches, _, _ := unstructured.NestedSlice(fields, "match")
-	destinations, _, _ := unstructured.NestedSlice(fields, "route")
-	if len(destinations) == 0 {
-		return nil
-	}
-	first, _ := destinations[0].(map[string]any)
-	host, _, _ := unstructured.NestedString(first, "destination", "host")
-	port, _, _ := unstructured.NestedInt64(first, "destination", "port", "number")
-	for _, match := range matches {
-		uri, _ := match.(map[string]any)
-		prefix, _, _ := unstructured.NestedString(uri, "uri", "prefix")
-		routes = append(routes, ingressRoute{prefix, fmt.Sprintf("%s:%d", host, port)})
-	}
-	return routes
 }
 
 // readAllowed returns the paths of all policies that allow, nil without any.
 func (i *Ingress) readAllowed(ctx context.Context) (allowed []string, err error) {
 	policies, err := i.list(ctx, "security.istio.io", "AuthorizationPolicy")
 	for _, policy := range policies {
-		rules, _, _ := unstructured.NestedSlice(policy.Object, "spec", "rules")
-		for _, rule := range rules {
-			fields, _ := rule.(map[string]any)
-			to, _, _ := unstructured.NestedSlice(fields, "to")
-			for _, target := range to {
-				operation, _ := target.(map[string]any)
-				paths, _, _ := unstructured.NestedStringSlice(operation, "operation", "paths")
-				allowed = append(allowed, paths...)
+		for _, rule := range policy.Rules {
+			for _, to := range rule.To {
+				allowed = append(allowed, to.Operation.Paths...)
 			}
 		}
 	}

@@ -1,14 +1,62 @@
+// Package today has the objects of today's fleet in the shape that they have in clusters of
+// kyma-project/lifecycle-manager: names, namespaces, labels, finalizers, keys and stored versions.
+// They are written for the tests of this repository. Its agent and its operator act as those of
+// today, as far as a migration depends on it.
 package today
 
 import (
 	"embed"
 	"encoding/base64"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
+	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
+
+const (
+	// Namespace has the agent and the watched objects of a runtime.
+	Namespace = "kyma-system"
+	// PlaneNamespace has the operator and its Watchers.
+	PlaneNamespace = "kcp-system"
+	// GatewayNamespace has the PKI and the Secret that the ingress gateway reads.
+	GatewayNamespace = "istio-system"
+	// Host is the name of the gateway.
+	Host = "listener.kyma.example.com"
+	// Manager is the manager of the only Watcher.
+	Manager = "lifecycle-manager"
+	// Name is that of most objects in a runtime.
+	Name = "skr-webhook"
+	// RuntimeIDLabel has the runtime ID, on a Kyma.
+	RuntimeIDLabel = "kyma-project.io/runtime-id"
+	// KymaNameLabel has the name of a Kyma, on the Secret with the kubeconfig of its runtime.
+	KymaNameLabel = "operator.kyma-project.io/kyma-name"
+	// Finalizer is on each Watcher.
+	Finalizer = "operator.kyma-project.io/watcher"
+)
+
+// CA is the Secret of the CA, which is the server certificate, too.
+func CA() types.NamespacedName {
+	return types.NamespacedName{Namespace: GatewayNamespace, Name: "klm-watcher"}
+}
+
+// GatewaySecret is the Secret that the gateway serves with, and verifies runtimes with.
+func GatewaySecret() types.NamespacedName {
+	return types.NamespacedName{Namespace: GatewayNamespace, Name: "klm-istio-gateway"}
+}
+
+// RuntimeSecret is the Secret of a runtime in the control plane.
+func RuntimeSecret(kyma string) types.NamespacedName {
+	return types.NamespacedName{Namespace: GatewayNamespace, Name: kyma + "-webhook-tls"}
+}
 
 // Rights returns the objects that a runtime from before 2025-06-03 has beside those of [Agent].
 func Rights(namespace string) []*unstructured.Unstructured {
@@ -101,4 +149,25 @@ func encoded(data map[string][]byte) map[string]any {
 		all[key] = base64.StdEncoding.EncodeToString(value)
 	}
 	return all
+}
+
+// ImageEnv returns the variables of the image that takes the place of today's.
+func ImageEnv(t testing.TB) (env []string) {
+	t.Helper()
+	text, err := os.ReadFile(test.Root() + "/deploy/dropin/agent.env")
+	rig.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			env = append(env, line)
+		}
+	}
+	return env
+}
+
+// Serve serves a handler in plain HTTP, and returns its address. The test ends it.
+func Serve(t testing.TB, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
 }

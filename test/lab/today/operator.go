@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
@@ -65,17 +66,13 @@ func (o *Operator) Set(change func(d *Duties)) {
 // Run works until ctx ends. A round comes every 2 s, and 200 ms after Set at the latest. report gets the errors of a
 // round, which is repeated.
 func (o *Operator) Run(ctx context.Context, report func(error)) {
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for n := 0; ctx.Err() == nil; n++ {
+	n := 0
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := o.work(ctx, n%10 == 0); err != nil && ctx.Err() == nil {
 			report(err)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-		}
-	}
+		n++
+	}, 200*time.Millisecond)
 }
 
 // work does a round if its time has come, after Set, or after one that failed.

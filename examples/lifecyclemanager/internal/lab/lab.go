@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing" //nolint:depguard // A demo uses the laboratory of tests.
 	"time"
@@ -33,7 +34,6 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"         //nolint:depguard // None of these is released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"   //nolint:depguard // See above.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager" //nolint:depguard // See above.
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"     //nolint:depguard // See above.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"        //nolint:depguard // See above.
 )
 
@@ -79,8 +79,8 @@ type Lab struct {
 // Runtime is one runtime with its machines.
 type Runtime struct {
 	client.Client
-	// Link is the way of the operator to the API server.
-	*machine.Link
+	// Relay is the way of the operator to the API server.
+	*rig.Relay
 
 	plane *apiserver.ControlPlane
 	node  *node.Node
@@ -183,18 +183,17 @@ func (l *Lab) StartAPIServers() {
 	planes := apiserver.StartAllT(l.TB, all...)
 	l.plane, l.Plane = planes[0], planes[0].Client
 	for i, plane := range planes {
-		stop, err := nodes[i].Run(plane)
-		l.Cleanup(stop)
+		nodes[i].Start(plane)
+		_, server, _ := strings.Cut(strings.TrimSuffix(plane.Config.Host, "/"), "//")
+		way, err := rig.NewRelay(rig.Address(rig.FreePort(l.TB)), 0, server)
 		rig.NoError(l.TB, err)
-		way, err := machine.NewLink(plane.Config.Host)
-		rig.NoError(l.TB, err)
-		l.Cleanup(way.Cut)
-		l.Runtimes[ids[i]] = &Runtime{Client: plane.Client, plane: plane, node: nodes[i], Link: way}
+		l.Cleanup(way.Close)
+		l.Runtimes[ids[i]] = &Runtime{Client: plane.Client, plane: plane, node: nodes[i], Relay: way}
 	}
 }
 
 func (l *Lab) newNode(id string) *node.Node {
-	made, err := node.NewHost(node.Options{
+	return node.NewHost(l.TB, node.Options{
 		Images: l.images,
 		Host: node.HostOptions{
 			Env:  []string{"STOP_DELAY=0s", "SHUTDOWN_TIMEOUT=1s"}, // The demo ends soon.
@@ -202,9 +201,6 @@ func (l *Lab) newNode(id string) *node.Node {
 			Note: func(line string) { l.Logf("node of %s: %s", id, line) },
 		},
 	})
-	rig.NoError(l.TB, err)
-	l.Cleanup(func() { rig.NoError(l.TB, made.Remove()) })
-	return made
 }
 
 // StartCertManager starts the controllers of cert-manager.
@@ -217,13 +213,13 @@ func (l *Lab) StartCertManager() {
 }
 
 // Register creates the Kyma of a runtime, and the Secret with its kubeconfig, unless they exist.
-// The kubeconfig goes by the link.
+// The kubeconfig goes by the relay.
 func (l *Lab) Register(id string, labels map[string]string) {
 	l.Helper()
 	there := l.Runtimes[id]
 	kubeconfig, err := clientcmd.Write(*l.kubeconfig(there.plane, func(config *clientcmdapi.Config) {
 		for _, cluster := range config.Clusters {
-			cluster.Server = "https://" + there.Address
+			cluster.Server = "https://" + there.Addr()
 		}
 	}))
 	rig.NoError(l.TB, err)

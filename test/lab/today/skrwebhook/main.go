@@ -14,30 +14,11 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 )
-
-type metadata struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-}
-
-type object struct {
-	APIVersion string   `json:"apiVersion"`
-	Kind       string   `json:"kind"`
-	Metadata   metadata `json:"metadata"`
-	Spec       any      `json:"spec"`
-}
-
-type review struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Request    struct {
-		UID       string `json:"uid"`
-		Operation string `json:"operation"`
-		Object    object `json:"object"`
-		OldObject object `json:"oldObject"`
-	} `json:"request"`
-}
 
 func main() {
 	mux := http.NewServeMux()
@@ -48,35 +29,34 @@ func main() {
 }
 
 func validate(w http.ResponseWriter, r *http.Request) {
-	var asked review
-	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+	var review admissionv1.AdmissionReview
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 		return
 	}
-	subject := asked.Request.Object
-	if asked.Request.Operation == "DELETE" {
-		subject = asked.Request.OldObject
-	}
-	if asked.Request.Operation != "UPDATE" ||
-		!reflect.DeepEqual(asked.Request.Object.Spec, asked.Request.OldObject.Spec) {
+	subject, before := decode(review.Request.Object), decode(review.Request.OldObject)
+	if review.Request.Operation != admissionv1.Update || !reflect.DeepEqual(subject.Object["spec"], before.Object["spec"]) {
+		if review.Request.Operation == admissionv1.Delete {
+			subject = before
+		}
 		if err := send(strings.TrimPrefix(r.URL.Path, "/validate/"), subject); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{
-		"apiVersion": asked.APIVersion, "kind": asked.Kind,
-		"response": map[string]any{"uid": asked.Request.UID, "allowed": true},
-	})
+	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+	_ = json.NewEncoder(w).Encode(review)
+}
+
+func decode(raw runtime.RawExtension) (object unstructured.Unstructured) {
+	_ = json.Unmarshal(raw.Raw, &object.Object) // There may be none.
+	return object
 }
 
 // send tries three times, with files that are read anew each time.
-func send(manager string, watched object) (err error) {
-	group, version, found := strings.Cut(watched.APIVersion, "/")
-	if !found {
-		group, version = "", watched.APIVersion
-	}
+func send(manager string, watched unstructured.Unstructured) (err error) {
+	kind := watched.GroupVersionKind()
 	body, err := json.Marshal(map[string]any{
-		"watched":    map[string]string{"Namespace": watched.Metadata.Namespace, "Name": watched.Metadata.Name},
-		"watchedGvk": map[string]string{"group": group, "version": version, "kind": watched.Kind},
+		"watched":    map[string]string{"Namespace": watched.GetNamespace(), "Name": watched.GetName()},
+		"watchedGvk": map[string]string{"group": kind.Group, "version": kind.Version, "kind": kind.Kind},
 	})
 	for range 3 {
 		if err = post(manager, body); err == nil {

@@ -2,7 +2,16 @@
 
 package machine
 
-import "net"
+import (
+	"net"
+	"syscall"
+)
+
+// OwnGroup keeps Ctrl-C from a child process, which ends gracefully later.
+func OwnGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+// OwnGroupEnding is OwnGroup: here no signal ends the child with this process.
+func OwnGroupEnding(syscall.Signal) *syscall.SysProcAttr { return OwnGroup() }
 
 // ReservePort returns a port on which nothing listens. Here it has no holder, so another process may
 // get it.

@@ -1,11 +1,10 @@
-package nats
+package paths_test
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,11 +60,15 @@ func TestNeighbours(t *testing.T) {
 				noises.Store(0)
 				var alone, elsewhere, beside phases
 				used := func() time.Duration {
-					return kit.ProcessorTime() + broker(server).Processor + broker(noisyServer).Processor
+					return processorTime() + broker(server).Processor + broker(noisyServer).Processor
 				}
 				for range rounds {
 					alone.measure(t, quiet, used)
-					stop := start(kind.count, func(ctx context.Context, n int) { noise(ctx, n, batch(n, kind.events, kind.claim)) })
+					stop := start(kind.count, func(ctx context.Context, n int) {
+						batch := newBatch(kind.events)
+						batch.Source = cmp.Or(kind.claim, runtimeID(n)) // That of another runtime is refused.
+						noise(ctx, n, batch)
+					})
 					elsewhere.measure(t, quiet, used)
 					beside.measure(t, noisy, used)
 					stop()
@@ -87,42 +90,28 @@ func ends(t *testing.T, transport string) (over []core.Forwarder, noise neighbou
 	const all = quietRuntimes + hostileRuntimes
 	if transport != "nats" {
 		protocol, gateway := strings.CutPrefix(transport, "gateway/")
-		over = kit.Listen(t, manager, &kit.Counter{}, lab.Pinning(), all, gateway, protocol, listener.Options{})
-		connect(t, over)
+		over = listen(t, &counter{}, lab.Pinning(), all, gateway, protocol, listener.Options{})
+		sendFirst(t, over)
 		return over, forwarding(over), 0
 	}
-	b := lab.StartBroker(t, lab.BrokerOptions{}, users(all)...)
-	consume(t, b.Operator(manager), &kit.Counter{})
-	for n := range all {
-		over = append(over, b.Forwarder(runtimeNumber(n), natsjetstream.ForwarderOptions{AnswerWait: time.Minute, Timeout: time.Minute}))
-	}
-	connect(t, over)
+	b := startBroker(t, lab.BrokerOptions{}, &counter{}, all)
+	over = connect(t, b, all, natsjetstream.ForwarderOptions{AnswerWait: time.Minute, Timeout: time.Minute})
 	return over, publishing(b), b.Nodes[0].Pid()
-}
-
-func connect(t *testing.T, over []core.Forwarder) {
-	t.Helper()
-	for n, f := range over {
-		lab.Eventually(t, time.Minute, "the first batch is sent", func() bool {
-			return f.Forward(t.Context(), manager, batchOf(runtimeNumber(n), "object")) == nil
-		})
-	}
 }
 
 // phases have the latencies of calls of the quiet runtimes, and the processor time of all.
 type phases struct {
-	took []time.Duration
+	took kit.Samples
 	used time.Duration
 }
 
 func (p *phases) String() string {
-	sorted := kit.Sorted(p.took)
-	return fmt.Sprintf("p50 %v, p99 %v of %d calls, %v processor time", sorted.At(50), sorted.At(99), len(p.took), p.used)
+	sorted := p.took.Take()
+	return fmt.Sprintf("p50 %v, p99 %v of %d calls, %v processor time", sorted.At(50), sorted.At(99), len(sorted), p.used)
 }
 
 func (p *phases) measure(t *testing.T, over []core.Forwarder, used func() time.Duration) {
 	t.Helper()
-	took := make([][]time.Duration, quietRuntimes)
 	ctx, cancel := context.WithTimeout(t.Context(), phase)
 	defer cancel()
 	before := used()
@@ -131,15 +120,15 @@ func (p *phases) measure(t *testing.T, over []core.Forwarder, used func() time.D
 		all.Go(func() {
 			periodic.Call(ctx, quietInterval, func() {
 				started := time.Now()
-				if err := over[n].Forward(t.Context(), manager, batchOf(runtimeNumber(n), "object")); err != nil {
+				if err := over[n].Forward(t.Context(), manager, newBatch(1)); err != nil {
 					t.Error(err)
 				}
-				took[n] = append(took[n], time.Since(started))
+				p.took.Add(time.Since(started))
 			})
 		})
 	}
 	all.Wait()
-	p.used, p.took = p.used+used()-before, append(p.took, slices.Concat(took...)...)
+	p.used += used() - before
 }
 
 func start(count int, noise func(ctx context.Context, n int)) (stop func()) {
@@ -149,11 +138,6 @@ func start(count int, noise func(ctx context.Context, n int)) (stop func()) {
 		all.Go(func() { noise(ctx, quietRuntimes+n) })
 	}
 	return func() { cancel(); all.Wait() }
-}
-
-// batch returns the batch of a neighbour. A claim of another runtime is refused.
-func batch(n, events int, claim core.RuntimeID) core.Batch {
-	return batchOf(cmp.Or(claim, runtimeNumber(n)), objectNames(events)...)
 }
 
 func forwarding(over []core.Forwarder) neighbour {
@@ -170,7 +154,7 @@ func forwarding(over []core.Forwarder) neighbour {
 // publishing stores batches in the stream. The neighbour gets all refusals, and confirms none.
 func publishing(b *lab.Broker) neighbour {
 	return func(ctx context.Context, n int, batch core.Batch) {
-		id := runtimeNumber(n)
+		id := runtimeID(n)
 		conn := lab.Must(b.Dial(b.Certificate(id), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(id))))
 		defer conn.Close()
 		stream := lab.Must(jetstream.New(conn))

@@ -1,4 +1,4 @@
-package nats
+package paths_test
 
 import (
 	"context"
@@ -31,9 +31,7 @@ func TestReturn(t *testing.T) {
 	b := lab.StartBroker(t, lab.BrokerOptions{}, lab.OperatorUser(manager),
 		natsjetstream.User{Name: "all.example.com", Publish: []string{"watch.>"}, Subscribe: []string{"_INBOX.>"}})
 	operator, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
-	if err := natsjetstream.EnsureStream(t.Context(), operator, config); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, natsjetstream.EnsureStream(t.Context(), operator, config))
 	store(t, b)
 	stream := lab.Must(lab.Must(jetstream.New(operator)).Stream(t.Context(), config.Name))
 	state := lab.Must(stream.Info(t.Context())).State
@@ -69,7 +67,9 @@ func store(t *testing.T, b *lab.Broker) {
 				}})
 			}
 			if i < *batches {
-				put(publish, n, batchOf("", fmt.Sprintf("object-%d", i)))
+				batch := newBatch(1)
+				batch.Events[0].Watched.Name = fmt.Sprintf("object-%d", i)
+				put(publish, n, batch)
 			}
 		}
 	}
@@ -77,8 +77,8 @@ func store(t *testing.T, b *lab.Broker) {
 }
 
 func put(publish jetstream.JetStream, n int, batch core.Batch) {
-	id := runtimeNumber(n)
-	batch.Source, batch.Epoch = id, "epoch" // The events of batchOf have IDs.
+	id := runtimeID(n)
+	batch.Source, batch.Epoch = id, "epoch"
 	msg := nats.NewMsg(natsjetstream.Subject(manager, id))
 	msg.Data = lab.Must(contract.V3.Encode(&batch)).Body
 	msg.Header.Set("Watch-Answer", natsjetstream.InboxPrefix(id)+".gone")

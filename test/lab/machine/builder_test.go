@@ -1,4 +1,4 @@
-package program_test
+package machine_test
 
 import (
 	"bytes"
@@ -14,13 +14,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/program"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newBuilder returns a builder, and a program with a source.
-func newBuilder(t *testing.T, source string) (program.Builder, program.Program, *bytes.Buffer) {
+func newBuilder(t *testing.T, source string) (machine.Builder, machine.Program, *bytes.Buffer) {
 	t.Helper()
 	folder, progress := t.TempDir(), new(bytes.Buffer)
 	for name, text := range map[string]string{"go.mod": "module a\n\ngo 1.26.0\n", "go.sum": "", "main.go": source} {
@@ -28,7 +27,7 @@ func newBuilder(t *testing.T, source string) (program.Builder, program.Program, 
 			t.Fatal(err)
 		}
 	}
-	return program.Builder{Dir: filepath.Join(t.TempDir(), "v1"), Progress: progress, Takes: "five minutes"}, program.Program{
+	return machine.Builder{Dir: filepath.Join(t.TempDir(), "v1"), Progress: progress, Takes: "five minutes"}, machine.Program{
 		Name: "a", Version: "v3.6.0", Mod: filepath.Join(folder, "go.mod"), Package: filepath.Join(folder, "main.go"),
 	}, progress
 }
@@ -39,7 +38,7 @@ func TestABuildIsMadeOnceAndNeverHalf(t *testing.T) {
 		!strings.Contains(err.Error(), "broken") {
 		t.Errorf("got %v, want the name of the program, and the compiler's output", err)
 	}
-	if program.Executable(filepath.Join(b.Dir, p.Name)) {
+	if machine.Executable(filepath.Join(b.Dir, p.Name)) {
 		t.Error("a build that failed is there")
 	}
 	good := []byte("package main\nfunc main() {}")

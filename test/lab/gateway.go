@@ -2,10 +2,13 @@ package lab
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	_ "embed"
+	"encoding/pem"
 	"fmt"
-	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,18 +57,7 @@ type Nginx struct {
 	log string
 }
 
-// RequireNginx returns where nginx and its modules are. Where they are missing it skips the test, and
-// fails it under CI=true, so that CI cannot skip it.
-func RequireNginx(t testing.TB) (binary, modules string) {
-	t.Helper()
-	binary, modules, err := findNginx(t.Context())
-	if err == nil {
-		return binary, modules
-	}
-	Missing(t, "needs nginx with its njs module (Debian: nginx-light and libnginx-mod-http-js): %v", err)
-	return "", ""
-}
-
+// findNginx returns where nginx and its modules are.
 func findNginx(ctx context.Context) (binary, modules string, err error) {
 	if binary, err = exec.LookPath("nginx"); err != nil {
 		// The PATH of a user need not have the directories of administrators.
@@ -88,42 +80,40 @@ func findNginx(ctx context.Context) (binary, modules string, err error) {
 	return binary, modules, nil
 }
 
-// StartGateway runs nginx until the test ends, and returns when it accepts connections.
+// StartGateway runs nginx until the test ends, and returns when it accepts connections. Without nginx it
+// calls [Missing].
 func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 	t.Helper()
-	binary, modules := RequireNginx(t)
+	binary, modules, err := findNginx(t.Context())
+	if err != nil {
+		Missing(t, "needs nginx with its njs module (Debian: nginx-light and libnginx-mod-http-js): %v", err)
+	}
 	prefix := t.TempDir()
 	if opts.Addr == "" {
 		opts.Addr = Address(FreePort(t))
 	}
 	n := &Nginx{Addr: opts.Addr, t: t, log: filepath.Join(prefix, "error.log")}
-	NoError(t, configureNginx(prefix, nginxSettings{GatewayOptions: opts, Modules: modules, Root: os.Getuid() == 0}))
+	config := filepath.Join(prefix, "nginx.conf")
+	var text strings.Builder
+	NoError(t, nginxConfiguration.Execute(&text, nginxSettings{GatewayOptions: opts, Modules: modules, Root: os.Getuid() == 0}))
+	NoError(t, os.WriteFile(config, []byte(text.String()), 0o600))
+	NoError(t, os.WriteFile(filepath.Join(prefix, "hash.js"), hashScript, 0o600))
 	out, err := os.Create(n.log)
 	NoError(t, err)
 	defer out.Close() // The child has its own descriptor.
-	cmd := exec.Command(binary, "-p", prefix, "-c", filepath.Join(prefix, "nginx.conf"), "-e", "stderr")
+	cmd := exec.Command(binary, "-p", prefix, "-c", config, "-e", "stderr")
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = machine.OwnGroupEnding(syscall.SIGTERM) // Its workers would outlive a kill.
 	n.Process, err = machine.Follow(cmd)
 	NoError(t, err)
 	t.Cleanup(n.end)
-	n.awaitAccepting()
-	return n
-}
-
-func (n *Nginx) awaitAccepting() {
-	n.t.Helper()
-	Eventually(n.t, patience, "nginx accepts connections", func() bool {
+	Eventually(t, patience, "nginx accepts connections", func() bool {
 		if !n.Running() {
-			n.t.Fatalf("nginx ended: %s\n%s", n.State(), machine.TailOf(n.log, 200))
+			t.Fatalf("nginx ended: %s\n%s", n.State(), machine.TailOf(n.log, 200))
 		}
-		conn, err := new(net.Dialer).DialContext(n.t.Context(), "tcp", n.Addr)
-		if err != nil {
-			return false
-		}
-		_ = conn.Close() // It was only asked for.
-		return true
+		return Accepts(n.Addr)
 	})
+	return n
 }
 
 // Reload makes nginx read its files again: new workers take new connections, and those that exist
@@ -138,18 +128,13 @@ func (n *Nginx) Reload() {
 // AwaitCertificate waits until new connections to an address are shown a leaf.
 func AwaitCertificate(t testing.TB, addr string, leaf *testpki.Leaf) {
 	t.Helper()
-	Eventually(t, patience, addr+" shows its new certificate", func() (shown bool) {
-		dialer := &tls.Dialer{Config: &tls.Config{
-			InsecureSkipVerify: true, // It is only looked at.
-			VerifyConnection: func(state tls.ConnectionState) error {
-				shown = state.PeerCertificates[0].Equal(leaf.TLS.Leaf)
-				return nil
-			},
-		}}
-		if conn, err := dialer.DialContext(t.Context(), "tcp", addr); err == nil {
-			_ = conn.Close() // It was only looked at.
+	Eventually(t, patience, addr+" shows its new certificate", func() bool {
+		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true}) // It is only looked at.
+		if err != nil {
+			return false
 		}
-		return shown
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].Equal(leaf.TLS.Leaf)
 	})
 }
 
@@ -171,23 +156,23 @@ type nginxSettings struct {
 }
 
 //go:embed nginx.conf.tmpl
-var nginxConfiguration string
+var nginxTemplate string
+
+var nginxConfiguration = template.Must(template.New("nginx.conf").Parse(nginxTemplate))
 
 //go:embed hash.js
 var hashScript []byte
 
-func configureNginx(prefix string, s nginxSettings) error {
-	tmpl, err := template.New("nginx.conf").Parse(nginxConfiguration)
-	if err != nil {
-		return err
-	}
-	file, err := os.Create(filepath.Join(prefix, "nginx.conf"))
-	if err != nil {
-		return err
-	}
-	defer file.Close() // nginx fails to read a file after an error.
-	if err := tmpl.Execute(file, s); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(prefix, "hash.js"), hashScript, 0o600)
+// ByGateway returns the header X-Forwarded-Client-Cert in which Envoy describes a runtime, its client.
+func ByGateway(runtime *x509.Certificate) string {
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: runtime.Raw})
+	escaped := strings.ReplaceAll(url.QueryEscape(string(cert)), "+", "%20")
+	return fmt.Sprintf(`Hash=%x;Cert=%q;Subject=%q;URI=`, sha256.Sum256(runtime.Raw), escaped, runtime.Subject)
+}
+
+// BySidecar appends the element in which the Envoy of a sidecar describes the gateway, its client. A
+// sidecar forwards no Cert.
+func BySidecar(header, gateway string) string {
+	return fmt.Sprintf(`%s,By=spiffe://cluster.local/ns/kcp-system/sa/operator;Hash=%x;Subject="";URI=%s`,
+		header, sha256.Sum256([]byte(gateway)), gateway)
 }

@@ -1,9 +1,11 @@
 package apiserver
 
 import (
+	"context"
 	"testing"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
@@ -30,4 +32,30 @@ func StartAllT(t testing.TB, all ...Options) []*ControlPlane {
 		t.Fatal(err)
 	}
 	return planes
+}
+
+// atOnce is the number of control planes that start at the same time.
+const atOnce = 3
+
+// StartAll starts control planes concurrently, and returns them in the order of their options. The
+// caller must call stop, also after an error.
+func StartAll(ctx context.Context, all []Options) (planes []*ControlPlane, stop func() error, err error) {
+	planes = make([]*ControlPlane, len(all))
+	var starts errgroup.Group
+	starts.SetLimit(atOnce)
+	for i := range all {
+		starts.Go(func() (err error) {
+			planes[i], err = Start(ctx, all[i])
+			return err
+		})
+	}
+	return planes, func() error {
+		var stops errgroup.Group
+		for _, plane := range planes {
+			if plane != nil {
+				stops.Go(plane.Stop)
+			}
+		}
+		return stops.Wait()
+	}, starts.Wait()
 }

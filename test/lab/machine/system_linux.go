@@ -5,6 +5,15 @@ import (
 	"syscall"
 )
 
+// OwnGroup keeps Ctrl-C from a child process, which ends gracefully later. The kernel kills the
+// child when this process is killed.
+func OwnGroup() *syscall.SysProcAttr { return OwnGroupEnding(syscall.SIGKILL) }
+
+// OwnGroupEnding is OwnGroup with another signal of the kernel.
+func OwnGroupEnding(signal syscall.Signal) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: signal}
+}
+
 // ReservePort binds a socket that never listens, to all addresses, and returns its file descriptor.
 // Others can listen on its port, but do not get it by chance, until the descriptor is closed.
 func ReservePort() (holder, port int, err error) {

@@ -1,5 +1,4 @@
-// Package program builds programs of other modules from their sources, once for this machine.
-package program
+package machine
 
 import (
 	"context"
@@ -12,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // Program is a main package of another module.
@@ -50,7 +47,7 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return err
 	}
-	unlock, err := machine.Lock(ctx, filepath.Join(b.Dir, ".lock"), func() {
+	unlock, err := Lock(ctx, filepath.Join(b.Dir, ".lock"), func() {
 		b.printf("waiting for another process that is building the same")
 	})
 	if err != nil {
@@ -103,7 +100,7 @@ func (b Builder) build(ctx context.Context, p Program) error {
 // caller's flags, and another target than this machine.
 func (p Program) compile(ctx context.Context, out string) error {
 	env := []string{"CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS=" + runtime.GOOS, "GOARCH=" + runtime.GOARCH}
-	_, err := machine.Go(ctx, filepath.Dir(p.Mod), env, "build", "-modfile="+p.Mod, "-trimpath", "-buildvcs=false",
+	_, err := Go(ctx, filepath.Dir(p.Mod), env, "build", "-modfile="+p.Mod, "-trimpath", "-buildvcs=false",
 		"-ldflags="+p.LDFlags, "-o", out, p.Package)
 	return err
 }
