@@ -233,6 +233,28 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 	})
 }
 
+func TestSwitchedConnectionHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	answered := make(chan net.Conn, 1)
+	_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		conn, out, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, _ = out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: none\r\n\r\n")
+			_ = out.Flush()
+			answered <- conn
+		}
+	}, httpmtls.Options{Protocol: http1})
+	result := make(chan error, 1)
+	go func() { result <- forward(t, forwarder, event("object")) }()
+	conn := receive(t, answered)
+	defer conn.Close()
+	failure := failureOf(t, receive(t, result))
+	if failure.Status != http.StatusSwitchingProtocols || core.IsPermanent(failure) {
+		t.Errorf("%v, want status 101, retryable", failure)
+	}
+}
+
 // hole is a network that can drop all packets of its connections, like a firewall that has lost its
 // state.
 type hole struct {
