@@ -382,6 +382,45 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	})
 }
 
+// A gateway that has moved answers for the control plane as long as a connection is open.
+func TestRefusingGatewayIsLeft(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol string) {
+		t.Helper()
+		ends := newPKI(t)
+		var fails atomic.Bool
+		former := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if fails.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})
+		present := newFarEnd(t, ends.server, accept)
+		var address atomic.Value
+		address.Store(former.address())
+		opts := unhurried(protocol)
+		opts.Retries = -1
+		opts.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			name, _ := address.Load().(string)
+			return new(net.Dialer).DialContext(ctx, network, name)
+		}
+		forwarder := newForwarder(t, ends.client, former.address(), httpmtls.LeaveAfter(opts, 200*time.Millisecond))
+		if err := forward(t, forwarder, event("before")); err != nil {
+			t.Fatal(err)
+		}
+		fails.Store(true)
+		address.Store(present.address())
+		for deadline := time.Now().Add(patience); forward(t, forwarder, event("moved")) != nil; {
+			if time.Now().After(deadline) {
+				t.Fatal("the former gateway is still in use")
+			}
+		}
+		if n := former.connections.Load(); n != 1 {
+			t.Errorf("%d connections to the former gateway, want 1", n)
+		}
+	})
+}
+
 // The server closes an idle connection at the moment of the next request.
 func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	t.Parallel()
