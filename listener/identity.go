@@ -37,28 +37,29 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	return core.RuntimeID(id.String()), nil
 }
 
-// identify calls identity, and refuses names that are blank or would forge a line of a log.
+// identify calls identity, and refuses the names that checkIdentity refuses.
 func identify(
 	cert *x509.Certificate, identity func(*x509.Certificate) (core.RuntimeID, error),
 ) (core.RuntimeID, error) {
 	id, err := identity(cert)
-	if err == nil {
-		err = checkIdentity(string(id))
-	}
 	if err != nil {
 		return "", Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
 	}
-	return id, nil
+	return id, checkIdentity(id)
 }
 
-func checkIdentity(id string) error {
+// checkIdentity refuses names that are blank, would forge a line of a log, or would make a scrape of
+// metrics fail.
+func checkIdentity(id core.RuntimeID) error {
+	name := string(id)
 	switch {
-	case strings.TrimSpace(id) == "":
-		return errors.New("the name is empty")
-	case len(id) > maxIdentity:
-		return fmt.Errorf("the name has %d bytes, want at most %d", len(id), maxIdentity)
-	case !utf8.ValidString(id) || strings.ContainsFunc(id, notPrintable):
-		return errors.New("the name has characters that cannot be printed")
+	case strings.TrimSpace(name) == "":
+		return Unauthenticated(reasons.NoIdentity, "the name of the runtime is empty")
+	case len(name) > maxIdentity:
+		return Unauthenticated(reasons.NoIdentity, "the name of the runtime has %d bytes, want at most %d",
+			len(name), maxIdentity)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, notPrintable):
+		return Unauthenticated(reasons.NoIdentity, "the name of the runtime has characters that cannot be printed")
 	default:
 		return nil
 	}

@@ -36,9 +36,22 @@ type Peers struct {
 //
 // It returns a peer with an ID, or an error. One that wraps [core.ErrUnauthenticated] is answered
 // 401. Any other means that the sender is not known yet, and is answered 503. Its text goes to the
-// log, never to the sender. It is called concurrently and must not block.
+// log, never to the sender. It is called concurrently and must not block. An ID is refused as a
+// name of [PeerOptions].Identity is.
 func PeersFunc(identify func(r *http.Request) (core.Peer, error)) Peers {
-	return Peers{identify: identify}
+	if identify == nil {
+		return Peers{}
+	}
+	return Peers{identify: func(r *http.Request) (core.Peer, error) {
+		peer, err := identify(r)
+		if err == nil {
+			err = checkIdentity(peer.ID)
+		}
+		if err != nil {
+			return core.Peer{}, err
+		}
+		return peer, nil
+	}}
 }
 
 // Peer returns the sender of a request.

@@ -214,13 +214,22 @@ func TestIdentity(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			source := listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{Identity: test.identity})
-			peer, err := source.Peer(requestOf(ca, test.cert))
-			if peer.ID != test.want || (err == nil) != (test.want != "") {
-				t.Errorf("runtime %q, error %v, want %q", peer.ID, err, test.want)
+			sources := []listener.Peers{
+				listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{Identity: test.identity}),
 			}
-			if err != nil && core.Reason(err) != reasons.NoIdentity {
-				t.Errorf("reason %q, want %q", core.Reason(err), reasons.NoIdentity)
+			if test.identity == nil {
+				sources = append(sources, listener.PeersFunc(func(r *http.Request) (core.Peer, error) {
+					return core.Peer{ID: core.RuntimeID(r.TLS.PeerCertificates[0].Subject.CommonName)}, nil
+				}))
+			}
+			for _, source := range sources {
+				peer, err := source.Peer(requestOf(ca, test.cert))
+				if peer.ID != test.want || (err == nil) != (test.want != "") {
+					t.Errorf("runtime %q, error %v, want %q", peer.ID, err, test.want)
+				}
+				if err != nil && core.Reason(err) != reasons.NoIdentity {
+					t.Errorf("reason %q, want %q", core.Reason(err), reasons.NoIdentity)
+				}
 			}
 		})
 	}

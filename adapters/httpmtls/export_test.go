@@ -16,3 +16,9 @@ func RetryWait(opts Options, wait time.Duration) Options {
 	opts.retryWait = wait
 	return opts
 }
+
+// LeaveAfter returns the options with another time of refusals before new connections.
+func LeaveAfter(opts Options, refused time.Duration) Options {
+	opts.leaveAfter = refused
+	return opts
+}

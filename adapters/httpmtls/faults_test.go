@@ -233,6 +233,28 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 	})
 }
 
+func TestSwitchedConnectionHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	answered := make(chan net.Conn, 1)
+	_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		conn, out, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, _ = out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: none\r\n\r\n")
+			_ = out.Flush()
+			answered <- conn
+		}
+	}, httpmtls.Options{Protocol: http1})
+	result := make(chan error, 1)
+	go func() { result <- forward(t, forwarder, event("object")) }()
+	conn := receive(t, answered)
+	defer conn.Close()
+	failure := failureOf(t, receive(t, result))
+	if failure.Status != http.StatusSwitchingProtocols || core.IsPermanent(failure) {
+		t.Errorf("%v, want status 101, retryable", failure)
+	}
+}
+
 // hole is a network that can drop all packets of its connections, like a firewall that has lost its
 // state.
 type hole struct {
@@ -356,6 +378,45 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 		}
 		if n := end.connections.Load() - before; n >= more/2 {
 			t.Errorf("%d events took %d connections, want one that is kept", more, n)
+		}
+	})
+}
+
+// A gateway that has moved answers for the control plane as long as a connection is open.
+func TestRefusingGatewayIsLeft(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol string) {
+		t.Helper()
+		ends := newPKI(t)
+		var fails atomic.Bool
+		former := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if fails.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})
+		present := newFarEnd(t, ends.server, accept)
+		var address atomic.Value
+		address.Store(former.address())
+		opts := unhurried(protocol)
+		opts.Retries = -1
+		opts.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			name, _ := address.Load().(string)
+			return new(net.Dialer).DialContext(ctx, network, name)
+		}
+		forwarder := newForwarder(t, ends.client, former.address(), httpmtls.LeaveAfter(opts, 200*time.Millisecond))
+		if err := forward(t, forwarder, event("before")); err != nil {
+			t.Fatal(err)
+		}
+		fails.Store(true)
+		address.Store(present.address())
+		for deadline := time.Now().Add(patience); forward(t, forwarder, event("moved")) != nil; {
+			if time.Now().After(deadline) {
+				t.Fatal("the former gateway is still in use")
+			}
+		}
+		if n := former.connections.Load(); n != 1 {
+			t.Errorf("%d connections to the former gateway, want 1", n)
 		}
 	})
 }

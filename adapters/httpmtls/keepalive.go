@@ -23,6 +23,10 @@ func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if answer.StatusCode == http.StatusSwitchingProtocols {
+		_ = answer.Body.Close() // It is the connection, and no deadline ends its reads.
+		answer.Body = http.NoBody
+	}
 	if answer.ContentLength != 0 {
 		answer.Body = drainedBody{answer.Body}
 	}

@@ -81,6 +81,9 @@ type Options struct {
 	// retryWait is the wait before the first short retry. Each further wait is longer by this time,
 	// and up to half of retryWait is subtracted at random. It is 50 ms, unless a test sets it.
 	retryWait time.Duration
+	// leaveAfter is the time of refusals after which a request gets new connections. It is 5 min,
+	// unless a test sets it.
+	leaveAfter time.Duration
 }
 
 // Hooks are optional callbacks of a [Forwarder]. They are called concurrently and must return at
@@ -102,6 +105,7 @@ type Hooks struct {
 func (o Options) withDefaults(host string) Options {
 	o.pingAfter = cmp.Or(o.pingAfter, 15*time.Second)
 	o.retryWait = cmp.Or(o.retryWait, 50*time.Millisecond)
+	o.leaveAfter = cmp.Or(o.leaveAfter, 5*time.Minute)
 	o = option.WithDefaults(o, Options{
 		ServerName:        host,
 		Protocol:          http2,

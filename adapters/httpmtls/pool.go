@@ -3,12 +3,15 @@ package httpmtls
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
 
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -29,6 +32,8 @@ type pool struct {
 	disconnected func()
 
 	mu sync.Mutex
+	// refused is when the refusals since the last success began, zero without one.
+	refused time.Time
 	// conns has all open connections.
 	conns map[*trackedConn]struct{}
 	// users counts the requests in flight.
@@ -172,6 +177,20 @@ func (p *pool) release() {
 	if last {
 		p.closeAll()
 	}
+}
+
+// isRefused notes the result of a request, and reports whether all are refused for longer than a
+// time.
+func (p *pool) isRefused(err error, longer time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch failed, ok := errors.AsType[*requestError](err); {
+	case !ok || failed.permanent || failed.reason == reasons.TooFast:
+		p.refused = time.Time{}
+	case p.refused.IsZero():
+		p.refused = time.Now()
+	}
+	return !p.refused.IsZero() && time.Since(p.refused) > longer
 }
 
 // retire closes the connections when no request is in flight. If it closed them earlier, net/http

@@ -93,7 +93,12 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*
 		return pool.material, failure(target, reasonOf(err), reasons.Plain(withoutURL(err)))
 	}
 	defer answer.Body.Close()
-	return pool.material, f.read(target, answer, m)
+	err = f.read(target, answer, m)
+	// The name may lead to another gateway by now, and an open connection does not follow it.
+	if pool.isRefused(err, f.opts.leaveAfter) {
+		f.leave(pool)
+	}
+	return pool.material, err
 }
 
 // request returns the request, to which the transport adds the header.

@@ -14,6 +14,7 @@ import (
 )
 
 func main() {
+	signal.Ignore(syscall.SIGPIPE) // A reader of the log that is gone costs lines, and not the agent.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	ctx, stop := context.WithCancel(context.Background())

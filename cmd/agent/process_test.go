@@ -5,6 +5,7 @@ import (
 	"context"
 	"debug/elf"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -67,6 +68,23 @@ func TestProcess(t *testing.T) {
 		agent := startProcess(patient(t), t, path,
 			"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
 			"KCP_ADDR="+kcp.address())
+		serves(t, p, kcp, agent)
+	})
+	t.Run("outlives the reader of its log", func(t *testing.T) {
+		p := newPKI(t)
+		kcp := newControlPlane(t, p, http.StatusOK)
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent := process{exec.CommandContext(patient(t), path), newLogBook()}
+		agent.Env, agent.Stderr = env(p, kcp, "LOG_LEVEL=debug"), writer
+		if err := errors.Join(agent.Start(), writer.Close()); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.Copy(agent.log, reader) }()
+		agent.log.addresses(t)
+		_ = reader.Close() // Each line of the log fails from now on.
 		serves(t, p, kcp, agent)
 	})
 	t.Run("answers while others learn that it stops, and a second signal ends it at once", func(t *testing.T) {

@@ -7,7 +7,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -326,6 +328,62 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 			!strings.Contains(err.Error(), step.want) {
 			t.Errorf("error %v, want %q", err, step.want)
 		}
+	}
+}
+
+// The connection of a server that froze in the handshake is given up, so that a later write succeeds.
+func TestStalledHandshakeEnds(t *testing.T) {
+	t.Parallel()
+	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
+	frozen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frozen.Close()
+	target := strings.TrimPrefix(opts.Server, "https://")
+	var relay, connections sync.WaitGroup
+	defer connections.Wait()
+	relay.Go(func() { serveAllButTheFirst(frozen, target, &connections) })
+	defer relay.Wait()
+	defer frozen.Close()
+	opts.Server = "https://" + frozen.Addr().String()
+	lease := newLease(t, opts)
+	write := func(within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		_, err := lease.Write(ctx, "00ff")
+		return err
+	}
+	if err := write(time.Second); err == nil {
+		t.Fatal("the server answered, want it frozen")
+	}
+	if err := write(time.Minute); err != nil {
+		t.Errorf("after the freeze: %v", err)
+	}
+	lease.Close()
+}
+
+// serveAllButTheFirst relays connections to a target, except the first one, which hangs.
+func serveAllButTheFirst(from net.Listener, target string, connections *sync.WaitGroup) {
+	for n := 0; ; n++ {
+		conn, err := from.Accept()
+		if err != nil {
+			return
+		}
+		connections.Go(func() {
+			defer conn.Close()
+			if n == 0 {
+				_, _ = io.Copy(io.Discard, conn)
+				return
+			}
+			to, err := net.Dial("tcp", target)
+			if err != nil {
+				return
+			}
+			defer to.Close()
+			go func() { _, _ = io.Copy(to, conn); _ = to.Close() }()
+			_, _ = io.Copy(conn, to)
+		})
 	}
 }
 

@@ -115,6 +115,9 @@ func newClient(roots *x509.CertPool) *http.Client {
 		ForceAttemptHTTP2: true,
 		MaxConnsPerHost:   1,
 		IdleConnTimeout:   idleTimeout,
+		// A write that gives up leaves its dial behind, for which the next ones wait.
+		DialContext:         (&net.Dialer{Timeout: defaultTimeout}).DialContext,
+		TLSHandshakeTimeout: defaultTimeout,
 		// Pings find a dead connection. Without them, each write would fail until the kernel closes
 		// it.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
