@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+	"weak"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -16,8 +17,9 @@ import (
 // Only changes of manager are followed, and only while the controller runs on this replica. Follow
 // does not block, and may be called before the controller starts.
 func (s *Source[request]) Follow(watched *fleet.Fleet, manager core.Manager) {
+	follows := weak.Make(s) // A fleet may outlive the controller manager of a source.
 	watched.OnChange(func(change fleet.Transition) {
-		if change.From == fleet.Fresh && change.To.Manager == manager {
+		if s := follows.Value(); s != nil && change.From == fleet.Fresh && change.To.Manager == manager {
 			s.poll(change.To.Runtime, manager, watched.RequeueAfter(change.To.Runtime))
 		}
 	})

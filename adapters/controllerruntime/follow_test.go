@@ -3,9 +3,11 @@ package controllerruntime_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -15,12 +17,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-func beating(fleetOf *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, leaving bool) {
+func beating(fleetOf *fleet.Fleet, id core.RuntimeID, manager core.Manager, leaving bool) {
 	beat := &core.Heartbeat{Number: 1, Interval: time.Second, Canary: core.CanaryAlive, Leaving: leaving}
 	if leaving {
 		beat.Number = 2
 	}
-	fleetOf.Observe(core.Peer{ID: runtime}, manager, core.Batch{Epoch: "e", Heartbeat: beat}, nil)
+	fleetOf.Observe(core.Peer{ID: id}, manager, core.Batch{Epoch: "e", Heartbeat: beat}, nil)
 }
 
 // A runtime that is not fresh any more is reconciled within the short interval, although its last
@@ -77,4 +79,19 @@ func byRuntime(_ context.Context, d core.Delivery) ([]core.RuntimeID, error) {
 		return nil, errBad
 	}
 	return []core.RuntimeID{d.Runtime}, nil
+}
+
+// A controller manager may start again in the same process, with the same fleet.
+func TestAFleetKeepsNoSource(t *testing.T) {
+	watched := must(fleet.New(fleet.Options{}))
+	kept := func() weak.Pointer[controllerruntime.Source[core.RuntimeID]] {
+		source := controllerruntime.NewSource(byRuntime, controllerruntime.SourceOptions{})
+		source.Follow(watched, "my-operator")
+		return weak.Make(source)
+	}()
+	runtime.GC()
+	if kept.Value() != nil {
+		t.Error("the fleet keeps a source that nobody else has")
+	}
+	runtime.KeepAlive(watched)
 }
