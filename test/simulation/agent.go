@@ -1,12 +1,16 @@
 package simulation
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -299,4 +303,68 @@ func (a *agent) scrape() {
 	for manager, account := range readAccounts(answer.Body) {
 		a.history.Balance(manager, account)
 	}
+}
+
+var fate = regexp.MustCompile(`^runtime_watcher_agent_events_(\w+)\{manager="([^"]*)".*\} (\S+)$`)
+
+// readAccounts reads the fates of events from the text of metrics.
+func readAccounts(text io.Reader) map[core.Manager]oracle.Account {
+	accounts := make(map[core.Manager]oracle.Account)
+	for lines := bufio.NewScanner(text); lines.Scan(); {
+		found := fate.FindSubmatch(lines.Bytes())
+		if found == nil {
+			continue
+		}
+		value, _ := strconv.ParseFloat(string(found[3]), 64) // It is a number.
+		manager := core.Manager(found[2])
+		account := accounts[manager]
+		account.Add(string(found[1]), int64(value))
+		accounts[manager] = account
+	}
+	return accounts
+}
+
+// webhookTimeout is the timeout of the webhook.
+const webhookTimeout = 2 * time.Second
+
+// pauseAgent pauses a process until the fault ends: its clock stands still, its requests and answers wait, and so do
+// those to it. Its timers run on.
+func (c *cluster) pauseAgent(f Fault) (resume func()) {
+	c.mu.Lock()
+	a := c.agents[f.Index]
+	c.mu.Unlock()
+	if a == nil || !a.paused.CompareAndSwap(nil, &pause{over: make(chan struct{})}) {
+		return nil
+	}
+	mend := func() {}
+	if c.plan.Agents == 1 {
+		mend = c.world.history.Break(c.plan.Name, string(AgentPaused))
+	}
+	c.world.network.hold(a.epoch, c.world.began.Add(f.At+f.For))
+	return func() {
+		a.resumed.Store(time.Now().UnixNano())
+		close(a.paused.Swap(nil).over)
+		mend()
+	}
+}
+
+// pause is a time in which a process does not run.
+type pause struct{ over chan struct{} }
+
+// awaitResume blocks while the process is paused.
+func (a *agent) awaitResume() {
+	if held := a.paused.Load(); held != nil {
+		<-held.over
+	}
+}
+
+// now is the clock of the process.
+func (a *agent) now() time.Time {
+	a.awaitResume()
+	return time.Now()
+}
+
+// ranSince reports whether the process was not paused since a time.
+func (a *agent) ranSince(t time.Time) bool {
+	return a.paused.Load() == nil && a.resumed.Load() < t.UnixNano()
 }

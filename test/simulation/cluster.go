@@ -2,19 +2,29 @@ package simulation
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // cluster is a runtime: a model of its API server with its etcd, and its agents.
@@ -372,4 +382,183 @@ func (l lease) write(ctx context.Context, nonce string) ([]string, error) {
 	}
 	err = json.Unmarshal([]byte(text), &answer)
 	return answer.Response.Warnings, err
+}
+
+// teamLabel selects objects. Its value is a manager, or everybody for both.
+const (
+	teamLabel              = "example.com/team"
+	everybody core.Manager = "everybody"
+)
+
+// teamOf returns the first team of an object. Of two managers, each also watches objects alone.
+func teamOf(object int) core.Manager { return []core.Manager{everybody, "alpha", "beta"}[object%3] }
+
+// nextTeam returns the team after a change of the label.
+func nextTeam(team core.Manager) core.Manager {
+	return map[core.Manager]core.Manager{everybody: "alpha", "alpha": "beta", "beta": everybody}[team]
+}
+
+// selects reports whether watches select objects by their team.
+func (p *Plan) selects() bool { return p.Selective || len(p.Managers) > 1 }
+
+// isWatched reports whether a manager watches the objects of a team.
+func (p *Plan) isWatched(team, manager core.Manager) bool {
+	return !p.selects() || team == everybody || team == manager
+}
+
+// watching returns the managers that must learn of a change.
+func (p *Plan) watching(before, after object) (all []core.Manager) {
+	for _, manager := range p.Managers {
+		part := before.version != after.version
+		if manager == p.Status || before.status != after.status {
+			part = manager == p.Status && before.status != after.status
+		}
+		if part && (before.exists && p.isWatched(before.team, manager) || after.exists && p.isWatched(after.team, manager)) {
+			all = append(all, manager)
+		}
+	}
+	return all
+}
+
+// watches returns those of the managers.
+func (p *Plan) watches() (all []watch.Watch) {
+	for _, manager := range p.Managers {
+		w := watchOf(manager)
+		if p.selects() {
+			w.Selector.Requirements = []watch.Requirement{{Key: teamLabel, Operator: "In", Values: []string{string(everybody), string(manager)}}}
+		}
+		if manager == p.Status {
+			w.Field = core.FieldStatus
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// watchOf returns a watch of all widgets.
+func watchOf(manager core.Manager) watch.Watch {
+	return watch.Watch{
+		Name: types.NamespacedName{Namespace: ownerNamespace, Name: string(manager)}, Manager: manager,
+		Resource: schema.GroupVersionResource{Group: widgets().Group, Version: widgets().Version, Resource: "widgets"},
+	}
+}
+
+// webhook is one of a configuration. Its conditions are not evaluated, so that the filter of the agent decides.
+type webhook struct {
+	manager  core.Manager
+	resource string
+	selector labels.Selector
+}
+
+// webhooks returns those for widgets in the configuration of an agent.
+func (w *world) webhooks(watches []watch.Watch) (all []webhook) {
+	endpoint := admission.Endpoint{URL: "https://agent", CABundle: w.pki.older.PEM}
+	made, err := admission.WebhookConfiguration("agent", endpoint, watches, admission.ConfigurationOptions{})
+	w.must(err)
+	for i := range made.Webhooks {
+		hook := &made.Webhooks[i]
+		manager, _ := admission.ManagerOf(strings.TrimPrefix(*hook.ClientConfig.URL, endpoint.URL))
+		selector, err := metav1.LabelSelectorAsSelector(hook.ObjectSelector)
+		w.must(err)
+		all = append(all, webhook{manager, hook.Rules[0].Resources[0], selector})
+	}
+	return all
+}
+
+// matches reports whether an API server calls the webhook for a write.
+func (w *webhook) matches(before, after object) bool {
+	resource := strings.TrimSuffix("widgets/"+subresource(before, after), "/")
+	return resource == w.resource && slices.ContainsFunc([]object{before, after}, func(o object) bool {
+		return o.exists && w.selector.Matches(labels.Set{teamLabel: string(o.team)})
+	})
+}
+
+// subresource returns that of a write.
+func subresource(before, after object) string {
+	if before.status != after.status {
+		return "status"
+	}
+	return ""
+}
+
+// strangers is the number of clients with unfinished reviews. Together they announce as much as the agent has memory
+// for reviews.
+const strangers = 10
+
+// openReviews makes strangers announce large reviews and send a part of each, until the end.
+func (c *cluster) openReviews(part int) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	if a := c.endpoint(); a != nil {
+		for i := range strangers {
+			c.world.tasks.Go(func() { a.bother(ctx, i, part) })
+		}
+	}
+	return cancel
+}
+
+// bother sends the first part of a review again whenever the agent closes the connection.
+func (a *agent) bother(ctx context.Context, stranger, part int) {
+	for ctx.Err() == nil && !a.killed.Load() {
+		conn, err := a.own(a.cluster.world.network.connect(fmt.Sprintf("stranger %d", stranger), a.webhook, conditions{}))
+		if err != nil {
+			return
+		}
+		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+		secured := tls.Client(conn, a.cluster.world.pki.apiServer())
+		length := announced(stranger)
+		_, _ = fmt.Fprintf(secured, "POST /validate/%s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\n"+
+			"Content-Length: %d\r\n\r\n%s", a.cluster.world.plan.Managers[0], length, make([]byte, min(part, length-1)))
+		_, _ = io.Copy(io.Discard, secured)
+		stop()
+		_ = conn.Close()
+		sleep(time.Second)
+	}
+}
+
+// announced returns the length of a stranger's review.
+func announced(stranger int) int {
+	lengths := []int{8 << 20, 1 << 20, 500 << 10, 20 << 10}
+	return lengths[min(stranger, len(lengths)-1)]
+}
+
+// askWrongPaths requests unknown paths with the certificate of a runtime, on two connections, as fast as the
+// answers arrive.
+func (w *world) askWrongPaths(f Fault) {
+	const connections = 2
+	var (
+		asking sync.WaitGroup
+		served atomic.Int64
+	)
+	began := time.Now()
+	for range connections {
+		asking.Go(func() { w.ask(f, &served) })
+	}
+	asking.Wait()
+	w.history.Served(w.plan.Runtimes[f.Runtime].Name, int(served.Load()), time.Since(began))
+}
+
+// ask counts the answers except 429.
+func (w *world) ask(f Fault, served *atomic.Int64) {
+	name := w.plan.Runtimes[f.Runtime].Name
+	config, err := keys.ClientTLSConfig(&w.clusters[f.Runtime].keys, serverName)
+	w.must(err)
+	transport := &http.Transport{TLSClientConfig: config, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return w.network.dial(ctx, name, serverName)
+	}}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(context.Background(), f.For)
+	defer cancel()
+	for ctx.Err() == nil {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName+"/no/such/page", http.NoBody)
+		w.must(err)
+		answer, err := transport.RoundTrip(request)
+		if err != nil {
+			sleep(10 * time.Millisecond)
+			continue
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusTooManyRequests {
+			served.Add(1)
+		}
+	}
 }

@@ -2,12 +2,16 @@ package simulation
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
@@ -57,10 +61,10 @@ func (o *operator) domains() listener.Domains {
 type twoOwners struct{ next listener.Domains }
 
 // Domain implements [listener.Domains].
-func (t twoOwners) Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
+func (t twoOwners) Domain(ctx context.Context, id core.RuntimeID, event *core.WatchEvent) (string, error) {
 	about := *event
 	about.Owner.Name = strings.TrimSuffix(event.Owner.Name, otherOwner)
-	return t.next.Domain(ctx, runtime, &about)
+	return t.next.Domain(ctx, id, &about)
 }
 
 // registered maps a delivery to whole runtimes by the objects in the control plane.
@@ -68,9 +72,9 @@ func (c *controller) registered(ctx context.Context, d core.Delivery) (requests 
 	enqueue := controllerruntime.EnqueueOwner(controllerruntime.EnqueueByRuntime(c.operator.runtimes))
 	named, err := enqueue(ctx, d)
 	for _, one := range named {
-		runtime := c.operator.world.plan.runtimeOf(one.NamespacedName)
-		c.operator.world.history.Delivered(string(d.Runtime), runtime, d.Manager, d.Event)
-		requests = append(requests, request{runtime: runtime})
+		of := c.operator.world.plan.runtimeOf(one.NamespacedName)
+		c.operator.world.history.Delivered(string(d.Runtime), of, d.Manager, d.Event)
+		requests = append(requests, request{runtime: of})
 	}
 	return requests, err
 }
@@ -107,4 +111,54 @@ func (w *world) register(deleted *RuntimePlan, change func(*operator)) {
 			change(o)
 		}
 	}
+}
+
+func widgets() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}
+}
+
+// readThere reads one object of a runtime, or all.
+func readThere(there client.Reader, name string) {
+	if name == "" {
+		_ = there.List(context.Background(), new(metav1.PartialObjectMetadataList))
+		return
+	}
+	key := client.ObjectKey{Namespace: "default", Name: name}
+	_ = there.Get(context.Background(), key, new(metav1.PartialObjectMetadata)) // It may be absent.
+}
+
+// reader reads the objects of a cluster.
+type reader struct {
+	client.Client
+
+	cluster *cluster
+}
+
+// GroupVersionKindFor implements [client.Client].
+func (reader) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) {
+	return widgets(), nil
+}
+
+// Get implements [client.Reader].
+func (r reader) Get(_ context.Context, name client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	object, known := r.cluster.read()[name.Name]
+	if !known || !object.exists {
+		return apierrors.NewNotFound(schema.GroupResource{Group: widgets().Group, Resource: "widgets"}, name.Name)
+	}
+	into.SetUID(types.UID(object.uid))
+	into.SetResourceVersion(strconv.Itoa(object.version))
+	return nil
+}
+
+// List implements [client.Reader].
+func (r reader) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	list, _ := into.(*metav1.PartialObjectMetadataList)
+	for _, object := range r.cluster.read() {
+		if object.exists {
+			list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				UID: types.UID(object.uid), ResourceVersion: strconv.Itoa(object.version),
+			}})
+		}
+	}
+	return nil
 }
