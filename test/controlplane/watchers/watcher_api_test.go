@@ -20,6 +20,7 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 // apply makes the request of `kubectl apply --server-side --validate=strict`.
@@ -282,33 +283,20 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	rig.Fails(t, "an update that takes the selector away", plane.Client.Update(t.Context(), stored), "spec.gateway.selector")
 }
 
-// upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server
-// uses it.
-func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	changeDefinition(t, plane, false, func(current *apiextensionsv1.CustomResourceDefinition) {
-		current.Spec = manifests.Watchers(t).Spec
+// define replaces the definition of Watcher, and returns when the API server uses it: it takes or refuses an object with
+// this field.
+func (r *routes) define(definition client.Object, field string, value any, takes bool) {
+	r.t.Helper()
+	stored := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: definition.GetName()}}
+	rig.Change(r.t, r.plane.Client, stored, func(stored *apiextensionsv1.CustomResourceDefinition) error {
+		definition.SetResourceVersion(stored.ResourceVersion)
+		return r.plane.Client.Update(r.t.Context(), definition)
 	})
-	rig.Eventually(t, rig.Patience, "the new definition is in force", func() bool {
-		wrong := manifests.Object(t, goodWatcher)
-		wrong.SetName("probe")
-		setField(t, wrong, "field", "data")
-		return plane.Client.Create(t.Context(), wrong, client.DryRunAll) != nil
-	})
-}
-
-// changeDefinition changes the definition of Watcher, or its status. The API server writes the status, too.
-func changeDefinition(
-	t *testing.T, plane *apiserver.ControlPlane, status bool, change func(*apiextensionsv1.CustomResourceDefinition),
-) {
-	t.Helper()
-	current := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: manifests.Watchers(t).Name}}
-	rig.Change(t, plane.Client, current, func(current *apiextensionsv1.CustomResourceDefinition) error {
-		change(current)
-		if status {
-			return plane.Client.Status().Update(t.Context(), current)
-		}
-		return plane.Client.Update(t.Context(), current)
+	rig.Eventually(r.t, rig.Patience, "the definition is in force", func() bool {
+		probe := manifests.Object(r.t, goodWatcher)
+		probe.SetName("probe")
+		setField(r.t, probe, field, value)
+		return (r.plane.Client.Create(r.t.Context(), probe, client.DryRunAll) == nil) == takes
 	})
 }
 
@@ -333,7 +321,9 @@ func definitionOfTodayIsUpgraded(r *routes) {
 	}
 	createNamespace(t, r.plane, "istio-system")
 	r.applyYAML(istioGateway("good", "a.example.com"))
-	r.downgradeDefinition()
+	for _, newer := range []bool{false, true} {
+		r.define(today.Watchers(newer), "serviceInfo.port", int64(0), true)
+	}
 	for name, port := range map[string]int64{"huge": 1 << 40, "zero": 0} {
 		w := manifests.Object(t, goodWatcher)
 		w.SetName(name)
@@ -347,7 +337,7 @@ func definitionOfTodayIsUpgraded(r *routes) {
 	setField(t, wrong, "serviceInfo.port", int64(0))
 	setField(t, wrong, "manager", "Lifecycle_Manager")
 	r.must(r.plane.Client.Create(t.Context(), wrong))
-	upgradeDefinition(t, r.plane)
+	r.define(manifests.Watchers(t), "field", "data", false)
 	canBeMended(t, r.plane, get(t, r.plane, wrong))
 	r.start()
 	r.newWatcher("good", nil)
@@ -369,26 +359,4 @@ func canBeMended(t *testing.T, plane *apiserver.ControlPlane, wrong *unstructure
 	rig.Fails(t, "another wrong port", plane.Client.Update(t.Context(), wrong), "spec.serviceInfo.port")
 	setField(t, wrong, "serviceInfo.port", int64(8082))
 	rig.NoError(t, plane.Client.Update(t.Context(), wrong)) // One of two former mistakes is corrected.
-}
-
-// downgradeDefinition installs a definition as it was before there were rules, with v1beta1 among
-// the stored versions.
-func (r *routes) downgradeDefinition() {
-	r.t.Helper()
-	changeDefinition(r.t, r.plane, false, func(current *apiextensionsv1.CustomResourceDefinition) {
-		loose := *current.Spec.Versions[len(current.Spec.Versions)-1].DeepCopy()
-		loose.Name, loose.Storage, loose.Served = "v1beta2", true, true
-		loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
-		former := *loose.DeepCopy()
-		former.Name, former.Storage = "v1beta1", false
-		current.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{former, loose}
-	})
-	changeDefinition(r.t, r.plane, true, func(current *apiextensionsv1.CustomResourceDefinition) {
-		current.Status.StoredVersions = []string{"v1beta1", "v1beta2"}
-	})
-	rig.Eventually(r.t, rig.Patience, "the loose definition is in force", func() bool {
-		probe := manifests.Object(r.t, goodWatcher)
-		setField(r.t, probe, "serviceInfo.port", int64(0))
-		return r.plane.Client.Create(r.t.Context(), probe, client.DryRunAll) == nil
-	})
 }
