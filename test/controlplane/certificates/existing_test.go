@@ -37,7 +37,7 @@ func newExisting(t *testing.T) *existing {
 	} {
 		*key = types.NamespacedName{Namespace: istio, Name: name}
 	}
-	e.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: istio}})
+	rig.NoError(t, e.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: istio}}))
 	e.newIssuer(t, istio, "klm-watcher-root", certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}})
 	files := e.issuedCA(e.todaysCA)
 	e.ca = certificatesOf(t, files["tls.crt"])[0]
@@ -52,16 +52,11 @@ func (e *existing) issuedCA(key types.NamespacedName) map[string][]byte {
 	return e.newCA(e.t, key.Namespace, key.Name, "klm-watcher-root")
 }
 
-func (e *existing) create(object client.Object) {
-	e.t.Helper()
-	rig.NoError(e.t, e.Create(e.t.Context(), object))
-}
-
 func (e *existing) createSecret(key types.NamespacedName, kind corev1.SecretType, data map[string][]byte) {
 	e.t.Helper()
-	e.create(&corev1.Secret{
+	rig.NoError(e.t, e.Create(e.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: kind, Data: data,
-	})
+	}))
 }
 
 func (e *existing) set(opts certificates.Options) *certificates.Certificates {
@@ -118,12 +113,14 @@ func TestExistingCAIsImported(t *testing.T) {
 func TestForeignSecretIsLeftAlone(t *testing.T) {
 	e := newExisting(t)
 	e.issuedCA(e.anotherCA)
+	other := rig.NewPKI(t).CA
+	e.createSecret(e.leaf, corev1.SecretTypeTLS, testpki.Files(rig.Must(other.Client("a", testpki.Options{})), other))
 	before := e.gateway().ResourceVersion
 	for name, opts := range map[string]certificates.Options{
 		"no import":  {ListenerSecret: e.todaysGateway},
 		"another CA": {ListenerSecret: e.todaysGateway, ImportCA: e.anotherCA},
 		"no Secret":  {ListenerSecret: e.todaysGateway, ImportCA: types.NamespacedName{Namespace: "default", Name: "none"}},
-		"no CA":      {ListenerSecret: e.todaysGateway, ImportCA: e.newLeaf()},
+		"no CA":      {ListenerSecret: e.todaysGateway, ImportCA: e.leaf},
 	} {
 		_, err := e.set(opts).Reconcile(t.Context())
 		rig.Fails(t, name, err)
@@ -133,13 +130,4 @@ func TestForeignSecretIsLeftAlone(t *testing.T) {
 	var made certv1.CertificateList
 	rig.NoError(t, e.List(t.Context(), &made, client.InNamespace(e.namespace)))
 	rig.Same(t, "Certificates that were made", 0, len(made.Items))
-}
-
-// newLeaf makes a Secret with a certificate that is no CA.
-func (e *existing) newLeaf() types.NamespacedName {
-	e.t.Helper()
-	ca := rig.Must(testpki.NewCA("other", testpki.Options{}))
-	leaf := rig.Must(ca.Client("a", testpki.Options{}))
-	e.createSecret(e.leaf, corev1.SecretTypeTLS, testpki.Files(leaf, ca))
-	return e.leaf
 }

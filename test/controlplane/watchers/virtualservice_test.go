@@ -53,23 +53,15 @@ const events = "events.kcp-system.svc.cluster.local"
 func TestVirtualServices(t *testing.T) {
 	r := newRoutes(t, watcher.VirtualService)
 	createNamespace(t, r.plane, "istio-system")
-	for _, tt := range []struct {
-		name string
-		test func(*routes)
-	}{
-		{"the gateway appears", gatewayAppears},
-		{"hosts change", hostsChange},
-		{"edited by hand", editedByHand},
-		{"applied by another owner", appliedByAnotherOwner},
-		{"the Watcher changes", watcherChanges},
-		{"two Watchers, one manager", sharedManager},
-		{"a route that is not ours", foreignRoute},
-		{"no manager", noManager},
-		{"restarted", restarted},
+	for name, test := range map[string]func(*routes){
+		"the gateway appears": gatewayAppears, "hosts change": hostsChange, "edited by hand": editedByHand,
+		"applied by another owner": appliedByAnotherOwner, "the Watcher changes": watcherChanges,
+		"two Watchers, one manager": sharedManager, "a route that is not ours": foreignRoute, "no manager": noManager,
+		"restarted": restarted,
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			r.t = t
-			tt.test(r)
+			test(r)
 		})
 	}
 	r.t = t
