@@ -1,8 +1,8 @@
 package lab
 
 // IndexVariables replaces each list of variables of a container by a map, because their order has no meaning: none
-// refers to another.
-func IndexVariables(value any) {
+// refers to another. It calls each for every variable.
+func IndexVariables(value any, each func(variable map[string]any)) {
 	switch value := value.(type) {
 	case map[string]any:
 		if list, ok := value["env"].([]any); ok {
@@ -11,15 +11,16 @@ func IndexVariables(value any) {
 				variable, _ := one.(map[string]any)
 				name, _ := variable["name"].(string)
 				byName[name] = variable
+				each(variable)
 			}
 			value["env"] = byName
 		}
 		for _, inner := range value {
-			IndexVariables(inner)
+			IndexVariables(inner, each)
 		}
 	case []any:
 		for _, inner := range value {
-			IndexVariables(inner)
+			IndexVariables(inner, each)
 		}
 	}
 }
