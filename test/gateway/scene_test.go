@@ -137,13 +137,13 @@ func newNetwork(t *testing.T) *network {
 	proved := listener.ProxyCertificate(func() *x509.CertPool { return gateways.CA.Pool() }, gatewayName)
 	near := listener.ProxyAddresses(netip.MustParsePrefix(gatewayAddress + "/32"))
 	var options lab.GatewayOptions
-	options.ClientCA, options.Certificate, options.Key =
-		n.runtimes.Volume(lab.Must(n.servers.CA.Server("gateway", testpki.Options{}))).Paths()
+	front := n.runtimes.Volume(lab.Must(n.servers.CA.Server("gateway", testpki.Options{})))
+	options.ClientCA, options.Certificate, options.Key = front.Paths()
 	nearby := options
 	nearby.Upstream, nearby.Bind = n.listen(t, listener.FromXFCC(near, roots, listener.PeerOptions{}), nil), gatewayAddress
 	options.Upstream = n.listen(t, listener.FromXFCC(proved, roots, listener.PeerOptions{}), asked)
-	options.UpstreamCA, options.UpstreamCertificate, options.UpstreamKey =
-		n.servers.Volume(lab.Must(gateways.CA.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}}))).Paths()
+	back := n.servers.Volume(lab.Must(gateways.CA.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}})))
+	options.UpstreamCA, options.UpstreamCertificate, options.UpstreamKey = back.Paths()
 	open := options
 	open.Lax = true
 	n.fronts = map[way]string{

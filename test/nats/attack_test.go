@@ -203,6 +203,7 @@ func TestHostileMessages(t *testing.T) {
 // text for a request: the stream itself must deny to be purged.
 func TestAcknowledgementsElsewhere(t *testing.T) {
 	onEach(t, func(t *testing.T, name, program string) {
+		t.Helper()
 		testAcknowledgementsElsewhere(t, newSite(t, lab.BrokerOptions{Program: program, Lenient: name == "embedded"}))
 	})
 }

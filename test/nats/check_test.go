@@ -15,6 +15,7 @@ import (
 func TestCheck(t *testing.T) {
 	const absent = "absent"
 	onEach(t, func(t *testing.T, _, p string) {
+		t.Helper()
 		pki := lab.NewPKI(t)
 		b := lab.StartBroker(t, lab.BrokerOptions{Program: p, CA: pki.CA},
 			lab.OperatorUser(manager), lab.RuntimeUser(attacker, manager, absent))

@@ -49,6 +49,7 @@ func startLeaf(b *lab.Broker, p string, runtime core.RuntimeID) *lab.Broker {
 // the leaf node as it checks a runtime.
 func TestLeafNode(t *testing.T) {
 	onEach(t, func(t *testing.T, _, p string) {
+		t.Helper()
 		b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager), lab.OperatorUser(manager))
 		var arrivals lab.Arrivals
 		var handedBack atomic.Int64

@@ -23,8 +23,9 @@ import (
 // A release changes the limits of a stream in use, and its replicas in a cluster. No message is lost.
 func TestReleaseChangesTheStream(t *testing.T) {
 	onEach(t, func(t *testing.T, _, program string) {
+		t.Helper()
 		for nodes := 1; nodes <= 3; nodes += 2 {
-			t.Run(fmt.Sprint(nodes), func(t *testing.T) {
+			t.Run(strconv.Itoa(nodes), func(t *testing.T) {
 				t.Parallel()
 				testReleaseChangesTheStream(t, lab.StartBroker(t, lab.BrokerOptions{Program: program, Nodes: nodes}, users()...))
 			})
@@ -84,6 +85,7 @@ func mustForward(t testing.TB, f core.Forwarder, batch core.Batch) {
 // leaves a server that stands still.
 func TestHeartbeatsInACluster(t *testing.T) {
 	onEach(t, func(t *testing.T, name, p string) {
+		t.Helper()
 		b := lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users()...)
 		// A client leaves a server that does not answer two pings.
 		soon := nats.PingInterval(2 * time.Second)
@@ -164,6 +166,7 @@ func TestAuthorizationRefusesNames(t *testing.T) {
 // unknown to the forwarder.
 func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, _, p string) {
+		t.Helper()
 		b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, users()...)
 		stream := createStream(t, b, manager)
 		f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1})

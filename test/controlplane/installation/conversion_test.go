@@ -35,7 +35,8 @@ func TestABrokenConversionStopsNoWrite(t *testing.T) {
 	plane := rig.SharedAPIServer(t, apiserver.Options{})
 	rig.NoError(t, plane.Client.Create(t.Context(), manifests.Object(t, brokenConversion)))
 	write := func() error {
-		thing := manifests.Object(t, "{apiVersion: conversion.example.com/v1, kind: Thing, metadata: {namespace: default, generateName: thing-}}")
+		thing := manifests.Object(t, "{apiVersion: conversion.example.com/v1, kind: Thing, metadata: {generateName: thing-}}")
+		thing.SetNamespace("default")
 		return plane.Client.Create(t.Context(), thing)
 	}
 	rig.Eventually(t, rig.Patience, "things are served", func() bool { return write() == nil })

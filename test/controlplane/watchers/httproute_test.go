@@ -15,13 +15,13 @@ import (
 )
 
 // httpGateway is a gateway with a listener.
-func httpGateway(name, watcher, listener string) string {
+func httpGateway(name, watched, listener string) string {
 	return fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: %s, namespace: istio-system, labels: {for: %s}}
 spec: {gatewayClassName: istio, listeners: [%s]}
-`, name, watcher, listener)
+`, name, watched, listener)
 }
 
 const (

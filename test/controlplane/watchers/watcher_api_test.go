@@ -266,7 +266,7 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	good := manifests.Object(t, goodWatcher)
 	setField(t, good, "field", nil)
 	rig.NoError(t, apply(t, plane, good.DeepCopy()))
-	rig.Same(t, "default field", "spec", string(specOf(t, get(t, plane, good)).Field))
+	rig.Same(t, "default field", "spec", specOf(t, get(t, plane, good)).Field)
 	for path, value := range map[string]any{
 		"serviceInfo.port": int64(1), "manager": "other", "field": "status", "resourceToWatch.version": "v1",
 		"labelsToWatch": map[string]any{}, "gateway.selector": map[string]any{"matchLabels": map[string]any{"a": ""}},
