@@ -1,4 +1,3 @@
-// Package gateway attacks listeners behind a real nginx. The rotations through one are in test/loss.
 package gateway_test
 
 import (
@@ -10,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -40,10 +40,9 @@ type want map[contract.Version]string
 // attack is one attack, with an event that names the victim. All are tried natively and through each
 // nginx, with every contract and version of HTTP.
 type attack struct {
+	message
+
 	name string
-	// leaf is the certificate of the attacker. The attacker sends header and trailer along.
-	leaf            *tls.Certificate
-	header, trailer http.Header
 	// http1 leaves HTTP/2 out.
 	http1 bool
 	want  want
@@ -59,7 +58,7 @@ func TestAttacks(t *testing.T) {
 		t.Run(a.name, func(t *testing.T) { n.run(t, a) })
 	}
 	// One event of its own would have triggered the victim at any time.
-	if slices.Contains(n.at.queue.since(0), owner(victim).String()) {
+	if slices.Contains(n.triggered.since(0), owner(victim).String()) {
 		t.Error("the victim was triggered")
 	}
 	for _, w := range ways {
@@ -75,10 +74,9 @@ func (n *network) run(t *testing.T, a attack) {
 				if http2 && a.http1 {
 					continue
 				}
-				m := message{a.leaf, a.header, a.trailer, version, http2, victim}
-				if got, want := n.try(t, w, m), a.want[version]; got != want {
-					t.Errorf("%s, %s, HTTP/2 %t: %s, want %s", w, version, http2, got, want)
-				}
+				m := a.message
+				m.version, m.http2, m.claims = version, http2, victim
+				lab.Same(t, fmt.Sprintf("%s, %s, HTTP/2 %t", w, version, http2), a.want[version], n.try(t, w, m))
 			}
 		}
 		n.passes(t, w, n.self, self)
@@ -88,22 +86,17 @@ func (n *network) run(t *testing.T, a attack) {
 // passes sends a legitimate event, which must trigger the runtime that sends it.
 func (n *network) passes(t *testing.T, w way, leaf *tls.Certificate, name string) {
 	t.Helper()
-	before := n.at.queue.len()
-	if got := n.try(t, w, message{leaf: leaf, version: contract.V3, http2: true, claims: name}); got != passed {
-		t.Errorf("%s: an event of %s is answered %s", w, name, got)
-	}
-	if added := n.at.queue.since(before); !slices.Equal(added, []string{owner(name).String()}) {
-		t.Errorf("%s: an event of %s triggers %q", w, name, added)
-	}
+	before := n.triggered.len()
+	lab.Same(t, string(w)+": event of "+name, passed, n.try(t, w, message{leaf: leaf, version: contract.V3, http2: true, claims: name}))
+	lab.Same(t, string(w)+": triggered by "+name, []string{owner(name).String()}, n.triggered.since(before))
 }
 
 // try makes one attempt and returns its outcome. A refused request must enqueue nothing.
 func (n *network) try(t *testing.T, w way, m message) string {
 	t.Helper()
-	queued, counted := n.at.queue.len(), n.listeners[w].len()
-	outcome := n.outcome(t, w, n.send(t, w, m), counted)
-	added := n.at.queue.since(queued)
-	if outcome != passed && len(added) > 0 || outcome == passed && len(added) != 1 {
+	queued, counted := n.triggered.len(), n.counted.len()
+	outcome := n.outcome(t, n.send(t, w, m), counted)
+	if added := n.triggered.since(queued); outcome != passed && len(added) > 0 || outcome == passed && len(added) != 1 {
 		t.Errorf("%s: %s, and it triggers %q", w, outcome, added)
 	}
 	return outcome
@@ -111,7 +104,7 @@ func (n *network) try(t *testing.T, w way, m message) string {
 
 // outcome compares an answer with the one that the listener counted. The listener counts after it
 // has answered.
-func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
+func (n *network) outcome(t *testing.T, got answer, counted int) string {
 	t.Helper()
 	switch {
 	case got.err != nil:
@@ -119,15 +112,14 @@ func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
 	case got.page:
 		return strconv.Itoa(got.status) + " by nginx"
 	}
-	lab.Eventually(t, patience, "the listener has counted the answer", func() bool { return n.listeners[w].len() > counted })
-	last := n.listeners[w].since(counted)[0]
-	if last.status != got.status {
-		t.Errorf("%s: answered %d and counted %d", w, got.status, last.status)
-	}
-	if last.reason == "" && got.status/100 == 2 {
+	lab.Eventually(t, lab.Patience, "the listener has counted the answer", func() bool { return n.counted.len() > counted })
+	last := n.counted.since(counted)[0]
+	if reason, same := strings.CutPrefix(last, strconv.Itoa(got.status)+" "); !same {
+		t.Errorf("answered %d and counted %s", got.status, last)
+	} else if reason == "" && got.status/100 == 2 {
 		return passed
 	}
-	return fmt.Sprintf("%d %s", last.status, last.reason)
+	return last
 }
 
 // body is an event that claims, where its contract can, to come from a runtime.
@@ -136,10 +128,8 @@ func body(v contract.Version, runtime string) []byte {
 		Watched:    types.NamespacedName{Namespace: "default", Name: "object"},
 		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
 	}
-	switch v {
-	case contract.V1:
+	if v == contract.V1 {
 		event.Owner = owner(runtime)
-	default:
 	}
 	return lab.Must(v.Encode(&core.Batch{
 		Source: core.RuntimeID(runtime), Events: []core.Numbered{{WatchEvent: event, ID: "1"}},
@@ -174,12 +164,12 @@ func (n *network) claims() []attack {
 		}}
 	}}
 	return []attack{
-		{name: "the victim as owner and source", leaf: n.self, want: ignored()},
-		{name: "name of the victim, SAN of self", leaf: n.runtime(victim, selfDomain), want: mismatch},
-		{name: "name of the victim, wildcard SAN", leaf: n.runtime(victim, "*.example.com"), want: mismatch},
-		{name: "names of self and of the victim", leaf: n.with("", twoNames), want: mismatch},
-		{name: "domain of the victim as name", leaf: n.runtime(victimDomain, selfDomain), want: unknown},
-		{name: "SAN of the victim, name in capitals", leaf: n.runtime("Runtime-B", victimDomain), want: unknown},
+		{name: "the victim as owner and source", message: message{leaf: n.self}, want: ignored()},
+		{name: "name of the victim, SAN of self", message: message{leaf: n.runtime(victim, selfDomain)}, want: mismatch},
+		{name: "name of the victim, wildcard SAN", message: message{leaf: n.runtime(victim, "*.example.com")}, want: mismatch},
+		{name: "names of self and of the victim", message: message{leaf: n.with("", twoNames)}, want: mismatch},
+		{name: "domain of the victim as name", message: message{leaf: n.runtime(victimDomain, selfDomain)}, want: unknown},
+		{name: "SAN of the victim, name in capitals", message: message{leaf: n.runtime("Runtime-B", victimDomain)}, want: unknown},
 	}
 }
 
@@ -188,22 +178,19 @@ func (n *network) claims() []attack {
 func (n *network) headers() []attack {
 	good := headerOf(n.victim)
 	with := func(name string, header http.Header) attack {
-		return attack{name: name, leaf: n.self, header: header, want: ignored()}
+		return attack{name: name, message: message{leaf: n.self, header: header}, want: ignored()}
 	}
 	// A certificate of the trusted CA. Its subject tries to leave the quotes of the header.
 	subject := func(name, text string) attack {
 		leaf := n.with(self, testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
 			c.Subject.Locality = []string{text}
 		}})
-		return attack{name: name, leaf: leaf, want: ignored()}
+		return attack{name: name, message: message{leaf: leaf}, want: ignored()}
 	}
-	hop := with("header named as hop by hop", http.Header{
-		"Connection": {headerXFCC},
-		headerXFCC:   {good},
-	})
+	hop := with("header named as hop by hop", http.Header{"Connection": {headerXFCC}, headerXFCC: {good}})
 	hop.http1 = true
 	// nginx ends an HTTP/2 connection that has trailers.
-	trailer := attack{name: "header as a trailer", leaf: n.self, trailer: xfcc(good), http1: true, want: ignored()}
+	trailer := attack{name: "header as a trailer", message: message{leaf: n.self, trailer: xfcc(good)}, http1: true, want: ignored()}
 	return []attack{
 		with("header of the victim", xfcc(good)),
 		with("header in two lines", xfcc(good, headerOf(n.self))),

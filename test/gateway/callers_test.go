@@ -57,18 +57,16 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	for _, bundle := range [][]*testpki.CA{{old, next}, {next}} {
 		before := reloads()
 		trust(bundle...)
-		lab.Eventually(t, patience, "the agent trusts the new bundle", func() bool { return reloads() > before })
+		lab.Eventually(t, lab.Patience, "the agent trusts the new bundle", func() bool { return reloads() > before })
 		show(next)
 	}
 	reconnect(t, plane)
-	lab.Eventually(t, patience, "a review over a connection with the new certificate", func() bool {
+	lab.Eventually(t, lab.Patience, "a review over a connection with the new certificate", func() bool {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Namespace: metav1.NamespaceDefault, GenerateName: "shown-",
 		}}
 		before := reviewed()
-		if err := plane.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, plane.Client.Create(t.Context(), object))
 		return reviewed() > before
 	})
 }
@@ -77,13 +75,9 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 // of connections for each.
 func reconnect(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	if err := plane.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher"}, configuration); err != nil {
-		t.Fatal(err)
-	}
+	configuration := lab.Stored(t, plane.Client, client.ObjectKey{Name: "runtime-watcher"},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{})
 	config := &configuration.Webhooks[0].ClientConfig
 	config.CABundle = append(config.CABundle, '\n')
-	if err := plane.Client.Update(t.Context(), configuration); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, plane.Client.Update(t.Context(), configuration))
 }

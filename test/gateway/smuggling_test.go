@@ -25,9 +25,7 @@ type smuggled struct{ name, text string }
 const head = "POST /v2/" + component + "/event HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 // beside returns a valid body of self.
-func beside() string {
-	return string(body(contract.V2, self))
-}
+func beside() string { return string(body(contract.V2, self)) }
 
 func sized(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body) }
 
@@ -45,16 +43,9 @@ func smuggledRequests(header, hidden string) []smuggled {
 		{"a chunk whose size overflows", head + "Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\n" + hidden},
 		{"a chunk extension with a line feed", head + "Transfer-Encoding: chunked\r\n\r\n2;\nxx\r\n" + end + hidden},
 		{"pipelined, in the body", head + sized(beside()+hidden)},
-		{
-			"an upgrade to HTTP/2",
-			head + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: " +
-				"AAMAAABkAARAAAAAAAIAAAAA\r\n" + sized(beside()) + hidden,
-		},
-		{
-			"a tunnel",
-			"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n" +
-				hidden,
-		},
+		{"an upgrade to HTTP/2", head + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" +
+			"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n" + sized(beside()) + hidden},
+		{"a tunnel", "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n" + hidden},
 		{"an absolute address", strings.Replace(head, "/v2/", "https://localhost/v2/", 1) + forged + sized(beside())},
 		{"the header with a blank before its colon", head + strings.Replace(forged, ":", " :", 1) + sized(beside())},
 		{"the header as a folded line", head + "X-Other: a\r\n " + forged + sized(beside())},
@@ -62,11 +53,8 @@ func smuggledRequests(header, hidden string) []smuggled {
 		{"the header behind a bare carriage return", head + "X-Other: a\r" + forged + sized(beside())},
 		{"the header behind a NUL", head + "X-Other: a\x00" + forged + sized(beside())},
 		{"the header twice, in two spellings", head + forged + strings.ToUpper(headerXFCC) + ": " + header + "\r\n" + sized(beside())},
-		{
-			"the header in the path",
-			strings.Replace(head, "/event", "/event?a=%0d%0a"+strings.ReplaceAll(strings.TrimSpace(forged), " ",
-				"%20"), 1) + sized(beside()),
-		},
+		{"the header in the path", strings.Replace(head, "/event", "/event?a=%0d%0a"+
+			strings.ReplaceAll(strings.TrimSpace(forged), " ", "%20"), 1) + sized(beside())},
 	}
 }
 
@@ -79,12 +67,12 @@ func TestSmuggling(t *testing.T) {
 	for _, s := range smuggledRequests(headerOf(n.victim), hidden) {
 		t.Run(s.name, func(t *testing.T) {
 			for _, w := range []way{byCertificate, lax} {
-				before := n.at.queue.len()
+				before := n.triggered.len()
 				answers := n.write(t, w, s.text)
 				// A hidden request would come before this one, on connections that nginx keeps to
 				// the listener.
 				n.arrives(t, w, n.self, self)
-				added := n.at.queue.since(before)
+				added := n.triggered.since(before)
 				if slices.Contains(added, owner(victim).String()) {
 					t.Errorf("%s: the victim was triggered: %q", w, added)
 				}
@@ -98,9 +86,9 @@ func TestSmuggling(t *testing.T) {
 // arrives sends a legitimate event beside requests that may not be over.
 func (n *network) arrives(t *testing.T, w way, leaf *tls.Certificate, name string) {
 	t.Helper()
-	before := n.at.queue.len()
+	before := n.triggered.len()
 	got := n.send(t, w, message{leaf: leaf, version: contract.V3, http2: true, claims: name})
-	if added := n.at.queue.since(before); got.status/100 != 2 || !slices.Contains(added, owner(name).String()) {
+	if added := n.triggered.since(before); got.status/100 != 2 || !slices.Contains(added, owner(name).String()) {
 		t.Errorf("%s: an event of %s is answered %d (%v), and triggers %q", w, name, got.status, got.err, added)
 	}
 }
@@ -109,10 +97,9 @@ func (n *network) arrives(t *testing.T, w way, leaf *tls.Certificate, name strin
 // of the connection.
 func (n *network) write(t *testing.T, w way, text string) string {
 	t.Helper()
-	dialer := &tls.Dialer{Config: &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: n.ca.servers.Pool(), ServerName: "localhost",
-		Certificates: []tls.Certificate{*n.self}, NextProtos: []string{"http/1.1"},
-	}}
+	config := n.client(n.self)
+	config.NextProtos = []string{"http/1.1"}
+	dialer := &tls.Dialer{Config: config}
 	conn := lab.Must(dialer.DialContext(t.Context(), "tcp", n.fronts[w]))
 	defer conn.Close() // Nothing more is expected.
 	// A server that waits for more text has parsed no request.

@@ -19,7 +19,6 @@ import (
 type speaker struct {
 	*http2.Framer
 
-	conn   net.Conn
 	out    *bufio.Writer
 	block  bytes.Buffer
 	hpack  *hpack.Encoder
@@ -27,11 +26,21 @@ type speaker struct {
 	frames *atomic.Int64
 }
 
-// speaking attacks as a known runtime, by HTTP/2. It reads the answers of the listener if reads is
-// true.
-func (s *siege) speaking(reads bool, settings []http2.Setting, do func(ctx context.Context, s *speaker) error,
-) func(context.Context) error {
-	return func(ctx context.Context) error {
+// flood is an attack by frames over one connection: begin, and the step so many times, until the listener closes it.
+type flood struct {
+	settings    []http2.Setting
+	begin, step func(*speaker) error
+	times       int
+	// deaf means that it does not read the answers, and stays that it leaves the connection open afterwards.
+	deaf, stays bool
+	// ends means that the listener has to end the connection.
+	ends bool
+}
+
+// frames attacks as a known runtime, by HTTP/2.
+func (s *siege) frames(name string, workers int, f flood) attack {
+	const pause = 200 * time.Millisecond
+	return attack{name, s.share(workers), pause, func(ctx context.Context) error {
 		conn, err := tlsFrom(ctx, attackers, s.addr, s.client(s.loud, "h2"))
 		if err != nil {
 			return err
@@ -39,10 +48,10 @@ func (s *siege) speaking(reads bool, settings []http2.Setting, do func(ctx conte
 		defer conn.Close()
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		defer stop()
-		if tcp, ok := conn.NetConn().(*net.TCPConn); ok && !reads {
+		if tcp, ok := conn.NetConn().(*net.TCPConn); ok && f.deaf {
 			_ = tcp.SetReadBuffer(4 << 10) // Else the system buffers megabytes.
 		}
-		if reads {
+		if !f.deaf {
 			heard := make(chan struct{})
 			defer func() {
 				conn.Close()
@@ -55,23 +64,28 @@ func (s *siege) speaking(reads bool, settings []http2.Setting, do func(ctx conte
 			}()
 		}
 		out := bufio.NewWriterSize(conn, 64<<10)
-		speaker := &speaker{Framer: http2.NewFramer(out, nil), conn: conn, out: out, stream: 1, frames: &s.frames}
+		speaker := &speaker{Framer: http2.NewFramer(out, nil), out: out, stream: 1, frames: &s.written}
 		speaker.hpack = hpack.NewEncoder(&speaker.block)
 		if _, err := out.WriteString(http2.ClientPreface); err != nil {
 			return err
 		}
-		if err := errors.Join(speaker.WriteSettings(settings...), speaker.WriteSettingsAck(), out.Flush()); err != nil {
+		if err := errors.Join(speaker.WriteSettings(f.settings...), speaker.WriteSettingsAck(), out.Flush()); err != nil {
 			return err
 		}
-		return do(ctx, speaker)
-	}
+		return speaker.flood(ctx, f)
+	}, !f.ends}
 }
 
-// again repeats a step until the listener closes the connection, up to a limit.
-func (s *speaker) again(ctx context.Context, times int, do func() error) error {
+// flood writes the frames.
+func (s *speaker) flood(ctx context.Context, f flood) error {
 	const batch = 50
-	for i := range times {
-		if err := do(); err != nil {
+	if f.begin != nil {
+		if err := f.begin(s); err != nil {
+			return err
+		}
+	}
+	for i := 0; i < f.times && ctx.Err() == nil; i++ {
+		if err := f.step(s); err != nil {
 			return err
 		}
 		if i%batch == 0 {
@@ -80,9 +94,9 @@ func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 			}
 			s.frames.Add(batch)
 		}
-		if ctx.Err() != nil {
-			break
-		}
+	}
+	if f.stays {
+		<-ctx.Done()
 	}
 	return s.out.Flush()
 }
@@ -110,88 +124,51 @@ func (s *speaker) fields(method, path string, more ...hpack.HeaderField) []byte 
 	return s.block.Bytes()
 }
 
-// stay waits until the listener closes the connection, which also ends the reader.
-func (s *speaker) stay(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
-// pauseOfFrames is the pause before an attack by frames is repeated.
-const pauseOfFrames = 200 * time.Millisecond
-
 const eventPath = "/v2/" + manager + "/event"
 
 // frameAttacks are attacks by HTTP/2, of a runtime with a good certificate.
 func (s *siege) frameAttacks() []attack {
+	event := []byte(eventV2("loud"))
+	begun := func(s *speaker) error { // A request that does not end.
+		_, err := s.request("POST", eventPath, false)
+		return err
+	}
 	return []attack{
-		{"more events than its share", s.share(8), pauseOfFrames, s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
-			event := []byte(eventV2("loud"))
-			return s.again(ctx, 3000, func() error {
-				id, err := s.request("POST", eventPath, false)
-				return errors.Join(err, s.WriteData(id, true, event))
+		s.frames("more events than its share", 8, flood{times: 3000, step: func(s *speaker) error {
+			id, err := s.request("POST", eventPath, false)
+			return errors.Join(err, s.WriteData(id, true, event))
+		}}),
+		s.frames("thousands of streams that do not end", 8, flood{times: 3000, step: begun}),
+		s.frames("rapid reset", 8, flood{times: 5000, step: func(s *speaker) error {
+			id, err := s.request("POST", eventPath, false)
+			return errors.Join(err, s.WriteRSTStream(id, http2.ErrCodeCancel))
+		}}),
+		s.frames("header lists of one byte for four thousand", 4, flood{times: 100, begin: func(s *speaker) error {
+			_, err := s.request("GET", "/", true, hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 3900)})
+			return err
+		}, step: func(s *speaker) error {
+			s.stream += 2
+			return s.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: s.stream, EndHeaders: true, EndStream: true,
+				BlockFragment: bytes.Repeat([]byte{0xbe}, 16<<10-1), // Index 62 is the youngest entry of the table.
 			})
-		}), true},
-		{
-			"thousands of streams that do not end", s.share(8), pauseOfFrames,
-			s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
-				return s.again(ctx, 3000, func() error {
-					_, err := s.request("POST", eventPath, false)
-					return err
-				})
-			}), true,
-		},
-		{"rapid reset", s.share(8), pauseOfFrames, s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
-			return s.again(ctx, 5000, func() error {
-				id, err := s.request("POST", eventPath, false)
-				return errors.Join(err, s.WriteRSTStream(id, http2.ErrCodeCancel))
-			})
-		}), true},
-		{
-			"header lists of one byte for four thousand", s.share(4), pauseOfFrames,
-			s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
-				if _, err := s.request("GET", "/", true, hpack.HeaderField{
-					Name:  "x",
-					Value: strings.Repeat("a", 3900),
-				}); err != nil {
-					return err
-				}
-				// Index 62 is the youngest entry of the table.
-				bomb := bytes.Repeat([]byte{0xbe}, 16<<10-1)
-				return s.again(ctx, 100, func() error {
-					s.stream += 2
-					return s.WriteHeaders(http2.HeadersFrameParam{
-						StreamID: s.stream, EndHeaders: true, EndStream: true,
-						BlockFragment: bomb,
-					})
-				})
-			}), true,
-		},
-		{"continuations without end", s.share(4), pauseOfFrames, s.speaking(true, nil, func(ctx context.Context, s *speaker) error {
-			id := s.stream
-			block := s.fields("GET", "/")
-			if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block}); err != nil {
-				return err
-			}
+		}}),
+		s.frames("continuations without end", 4, flood{times: 5000, ends: true, begin: func(s *speaker) error {
+			err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: s.stream, BlockFragment: s.fields("GET", "/")})
 			s.block.Reset()
 			_ = s.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000), Sensitive: true})
-			filler := bytes.Clone(s.block.Bytes())
-			return s.again(ctx, 5000, func() error { return s.WriteContinuation(id, false, filler) })
-		}), false},
-		{"pings, the answers not read", s.share(4), pauseOfFrames, s.speaking(false, nil, func(ctx context.Context, s *speaker) error {
-			if err := s.again(ctx, 1_000_000, func() error { return s.WritePing(false, [8]byte{}) }); err != nil {
+			return err
+		}, step: func(s *speaker) error { return s.WriteContinuation(s.stream, false, s.block.Bytes()) }}),
+		// It ends when the buffers of both systems are full, which can be never.
+		s.frames("pings, the answers not read", 4, flood{times: 1_000_000, deaf: true, stays: true, step: func(s *speaker) error {
+			return s.WritePing(false, [8]byte{})
+		}}),
+		s.frames("a window of zero", 8, flood{
+			times: 250, stays: true, settings: []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}},
+			step: func(s *speaker) error {
+				_, err := s.request("GET", "/", true)
 				return err
-			}
-			return s.stay(ctx)
-		}), true}, // It ends when the buffers of both systems are full, which can be never.
-		{"a window of zero", s.share(8), pauseOfFrames, s.speaking(true, []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}},
-			func(ctx context.Context, s *speaker) error {
-				if err := s.again(ctx, 250, func() error {
-					_, err := s.request("GET", "/", true)
-					return err
-				}); err != nil {
-					return err
-				}
-				return s.stay(ctx)
-			}), true},
+			},
+		}),
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -27,9 +26,6 @@ const (
 	// servers do.
 	attackers = "127.0.0.66"
 	friends   = "127.0.0.2"
-
-	// patience is the limit for steps that take milliseconds on a machine without an attack.
-	patience = 2 * time.Minute
 )
 
 // scene is an agent with its control plane. The test is its API server.
@@ -104,9 +100,7 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	t.Parallel() // It waits for an agent that reads its files again.
 	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"
 	tokenFile := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, os.WriteFile(tokenFile, []byte(token), 0o600))
 	pki := lab.NewPKI(t)
 	ca, _, _ := pki.RuntimeVolume(runtimeName, domain).Paths()
 	s := newScene(t, map[string]string{
@@ -116,17 +110,12 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	})
 	logged := func(what string, times int) {
 		t.Helper()
-		lab.Eventually(t, patience, what+" is in the log",
+		lab.Eventually(t, lab.Patience, what+" is in the log",
 			func() bool { return strings.Count(s.agent.FullLog(), what) >= times })
 	}
 	good := lab.Secrets(s.agent.Volume)
 	write := func(files ...[]byte) {
-		if err := s.agent.Volume.Write(map[string][]byte{
-			"ca.crt": files[0], "tls.crt": files[1],
-			"tls.key": files[2],
-		}); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, s.agent.Volume.Write(map[string][]byte{"ca.crt": files[0], "tls.crt": files[1], "tls.key": files[2]}))
 	}
 	stranger := lab.Secrets(pki.RuntimeVolume(runtimeName, domain)) // Of a CA that the control plane does not know.
 	write(good[0], good[1], good[2][:len(good[2])/2])

@@ -42,7 +42,7 @@ type siege struct {
 	loud      tls.Certificate // of a runtime that attacks
 	quiet     tls.Certificate
 	hello     []byte
-	frames    atomic.Int64 // that attackers could write
+	written   atomic.Int64 // frames of attackers
 }
 
 func newSiege(t *testing.T) *siege {
@@ -55,7 +55,7 @@ func newSiege(t *testing.T) *siege {
 	s.loud = lab.Must(s.pki.CA.Client("loud", testpki.Options{})).TLS
 	s.quiet = lab.Must(s.pki.CA.Client(runtimeName, testpki.Options{})).TLS
 	s.hello = helloOf(t, s.client(s.loud))
-	lab.Eventually(t, patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
+	lab.Eventually(t, lab.Patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
 	return s
 }
 
@@ -73,7 +73,7 @@ func (s *siege) friend() *http.Client {
 		ForceAttemptHTTP2: true, TLSClientConfig: s.client(s.quiet), DialContext: dialAsFriend,
 	}
 	s.t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: patience}
+	return &http.Client{Transport: transport, Timeout: lab.Patience}
 }
 
 func (s *siege) fullLog() string { return string(lab.Must(os.ReadFile(s.log))) }
@@ -116,22 +116,26 @@ func helloOf(t *testing.T, config *tls.Config) []byte {
 
 // strangers are attacks without a certificate.
 func (s *siege) strangers() []attack {
-	return []attack{
-		{"connections that say nothing", s.share(2000), time.Second, plain(s.addr,
-			func(ctx context.Context, conn net.Conn) error {
-				_ = cutOff(ctx, conn) // However it ends.
-				return io.EOF
-			}), false},
-		{"hellos that cost their sender nothing", s.share(200), 20 * time.Millisecond, plain(s.addr,
-			func(ctx context.Context, conn net.Conn) error {
-				stop := context.AfterFunc(ctx, func() { conn.Close() })
-				defer stop()
-				if _, err := conn.Write(s.hello); err != nil {
-					return err
-				}
-				_, err := conn.Read(make([]byte, 1))
+	// says connects, writes a text, and waits for an answer or the end of the connection.
+	says := func(text []byte) func(context.Context) error {
+		return func(ctx context.Context) error {
+			conn, err := dialFrom(ctx, attackers, s.addr)
+			if err != nil {
 				return err
-			}), true},
+			}
+			defer conn.Close()
+			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			defer stop()
+			if _, err := conn.Write(text); err != nil {
+				return err
+			}
+			_, err = conn.Read(make([]byte, 1))
+			return err
+		}
+	}
+	return []attack{
+		{"connections that say nothing", s.share(2000), time.Second, says(nil), false},
+		{"hellos that cost their sender nothing", s.share(200), 20 * time.Millisecond, says(s.hello), true},
 	}
 }
 
@@ -146,27 +150,23 @@ func TestListenerUnderFlood(t *testing.T) {
 	// The listener has files of its own, and goroutines of requests: HTTP/2 has up to 256 requests on
 	// each of the eight connections of an attacker. The race detector takes four times the memory.
 	const otherFiles = 40
-	most := limits{maxBesieged, maxBesieged + otherFiles, 3*(maxBesieged+otherFiles) + 8*256, 256 << 10}
+	most := limits{holding{maxBesieged + otherFiles, 256 << 10, 3*(maxBesieged+otherFiles) + 8*256}, maxBesieged}
 	s := newSiege(t)
 	patient := s.friend()
-	if err := s.send(patient, "before"); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, s.send(patient, "before"))
 	before := s.holds()
 	for _, attack := range append(s.strangers(), s.frameAttacks()...) {
 		t.Run(attack.name, func(t *testing.T) {
-			written := s.frames.Load()
+			written := s.written.Load()
 			s.withstands(t, attack, patient, before, most)
-			t.Logf("%d frames; %+v", s.frames.Load()-written, s.report())
+			t.Logf("%d frames; %+v", s.written.Load()-written, s.report())
 		})
 	}
 	if s.report().TooFast == 0 {
 		t.Error("no event of the loud runtime was refused as too fast")
 	}
-	if err := s.send(s.friend(), "after"); err != nil {
-		t.Fatal(err)
-	}
-	lab.Eventually(t, patience, "the event is delivered",
+	lab.NoError(t, s.send(s.friend(), "after"))
+	lab.Eventually(t, lab.Patience, "the event is delivered",
 		func() bool { return strings.Contains(s.fullLog(), `{"runtime":"`+runtimeName+`","name":"after"}`) })
 }
 
@@ -182,19 +182,17 @@ func TestListenerTellsNothing(t *testing.T) {
 	tellNothing(t, s.addr, map[string]*tls.Config{
 		"no certificate": s.client(tls.Certificate{}), "foreign certificate": anyway, "TLS 1.2": old,
 	})
+	const ends = "Host: a\r\nConnection: close\r\n"
 	for name, text := range map[string]string{
-		"no such path":   "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-		"no such method": "BREW /v2/widgets/event HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-		"no such type": "POST /v2/widgets/event HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: " +
-			"close\r\n\r\n{}",
-		"broken JSON": "POST /v2/widgets/event HTTP/1.1\r\nHost: a\r\nContent-Type: " +
-			"application/json\r\nContent-Length: 1\r\nConnection: close\r\n\r\n{",
+		"no such path":   "GET / HTTP/1.1\r\n" + ends + "\r\n",
+		"no such method": "BREW " + eventPath + " HTTP/1.1\r\n" + ends + "\r\n",
+		"no such type":   "POST " + eventPath + " HTTP/1.1\r\nContent-Length: 2\r\n" + ends + "\r\n{}",
+		"broken JSON": "POST " + eventPath + " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1\r\n" +
+			ends + "\r\n{",
 		"no HTTP": "\x00\x01\x02\r\n\r\n",
 	} {
 		conn := lab.Must(tlsFrom(t.Context(), attackers, s.addr, s.client(s.quiet)))
-		if _, err := io.WriteString(conn, text); err != nil {
-			t.Fatal(err)
-		}
+		lab.Must(io.WriteString(conn, text))
 		answer, _ := io.ReadAll(conn)
 		conn.Close()
 		if !strings.HasPrefix(string(answer), "HTTP/1.1 4") || inside.Match(answer) {
@@ -218,8 +216,8 @@ type settings struct {
 
 // besieged is the report of the listener about itself. It is zero until the listener listens.
 type besieged struct {
-	Goroutines                   int
-	Dropped, Handshakes, TooFast int64 // handshakes that failed
+	Goroutines int
+	TooFast    int64
 }
 
 // runBesieged serves natively, with a log at debug level and short deadlines. The log also has a
@@ -233,15 +231,13 @@ func runBesieged(ctx context.Context) error {
 		_, err := fmt.Fprintf(out, "{\"runtime\":%q,\"name\":%q}\n", d.Runtime, d.Event.Watched.Name)
 		return err
 	})
-	var dropped, handshakes, tooFast atomic.Int64
+	var tooFast atomic.Int64
 	server := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
 		listener.InsecureAllowAll(), map[core.Manager]core.Handler{manager: handler}, listener.Options{
 			Addr: s.Addr, TLS: keys.ServerTLSConfig(material), Logger: log,
 			MaxConnections: maxBesieged,
 			ReadTimeout:    2 * time.Second, HandleTimeout: time.Second, IdleTimeout: 10 * time.Second,
 			Hooks: listener.Hooks{
-				ConnectionDropped: func(string) { dropped.Add(1) },
-				HandshakeFailed:   func(string) { handshakes.Add(1) },
 				Answered: func(_ string, _ core.Manager, _ int, reason string, _ time.Duration) {
 					if reason == reasons.TooFast {
 						tooFast.Add(1)
@@ -254,7 +250,7 @@ func runBesieged(ctx context.Context) error {
 			if server.Addr() == nil {
 				return besieged{}
 			}
-			return besieged{runtime.NumGoroutine(), dropped.Load(), handshakes.Load(), tooFast.Load()}
+			return besieged{runtime.NumGoroutine(), tooFast.Load()}
 		})
 	}()
 	return server.Start(ctx)

@@ -48,45 +48,36 @@ func startLeaf(b *lab.Broker, p string, runtime core.RuntimeID) *lab.Broker {
 // TestLeafNode publishes through a server in the runtime. The server of the control plane checks
 // the leaf node as it checks a runtime.
 func TestLeafNode(t *testing.T) {
-	t.Parallel()
-	for name, p := range lab.NATSServers(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager), lab.OperatorUser(manager))
-			var arrivals lab.Arrivals
-			var handedBack atomic.Int64
-			consume(t, b.Operator(manager), &arrivals, natsjetstream.Options{Hooks: natsjetstream.Hooks{
-				Concluded: func(_ core.Manager, fate, _ string, _ time.Duration) {
-					if fate == "handed_back" {
-						handedBack.Add(1)
-					}
-				},
-			}})
-			leaf := startLeaf(b, p, attacker)
-			f := leaf.Forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience / 4})
-			lab.Eventually(t, patience, "the leaf node carries a batch", func() bool {
-				return f.Forward(t.Context(), manager, batchOf(attacker, "object")) == nil
-			})
-			if arrivals.Count(of(attacker, "object")) == 0 {
-				t.Error("the event did not arrive")
-			}
-			err := f.Forward(t.Context(), manager, batchOf(victim, "forged")) // Its claim is refused.
-			if !errors.Is(err, core.ErrForbidden) {
-				t.Errorf("Forward with a foreign claim = %v, want the refusal of the operator", err)
-			}
-			lab.Eventually(t, patience, "the confirmation of the refusal arrives", func() bool { return handedBack.Load() > 0 })
-			confirmsItsOwnOnly(t, b, leaf)
-			foreign := leaf.Forwarder(victim, natsjetstream.ForwarderOptions{})
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			defer cancel()
-			if err := foreign.Forward(ctx, manager, batchOf(victim, "object")); err == nil {
-				t.Error("a client of the leaf node publishes as another runtime")
-			}
-			if arrivals.Count(of(victim, "object"))+arrivals.Count(of(victim, "forged")) != 0 {
-				t.Error("an event of another runtime arrived")
-			}
+	onEach(t, func(t *testing.T, _, p string) {
+		t.Helper()
+		b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, lab.RuntimeUser(attacker, manager), lab.RuntimeUser(victim, manager), lab.OperatorUser(manager))
+		var arrivals lab.Arrivals
+		var handedBack atomic.Int64
+		consume(t, b.Operator(manager), &arrivals, natsjetstream.Options{Hooks: natsjetstream.Hooks{
+			Concluded: func(_ core.Manager, fate, _ string, _ time.Duration) {
+				if fate == "handed_back" {
+					handedBack.Add(1)
+				}
+			},
+		}})
+		leaf := startLeaf(b, p, attacker)
+		f := leaf.Forwarder(attacker, natsjetstream.ForwarderOptions{AnswerWait: lab.Patience, Timeout: lab.Patience / 4})
+		lab.Eventually(t, lab.Patience, "the leaf node carries a batch", func() bool {
+			return f.Forward(t.Context(), manager, batchOf(attacker, "object")) == nil
 		})
-	}
+		lab.Same(t, "the event arrives", true, arrivals.Count(of(attacker, "object")) > 0)
+		err := f.Forward(t.Context(), manager, batchOf(victim, "forged")) // Its claim is refused.
+		if !errors.Is(err, core.ErrForbidden) {
+			t.Errorf("Forward with a foreign claim = %v, want the refusal of the operator", err)
+		}
+		lab.Eventually(t, lab.Patience, "the confirmation of the refusal arrives", func() bool { return handedBack.Load() > 0 })
+		confirmsItsOwnOnly(t, b, leaf)
+		foreign := leaf.Forwarder(victim, natsjetstream.ForwarderOptions{})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		lab.Fails(t, "publishing as another runtime", foreign.Forward(ctx, manager, batchOf(victim, "object")))
+		lab.Same(t, "events of another runtime", 0, arrivals.Count(of(victim, "object"))+arrivals.Count(of(victim, "forged")))
+	})
 }
 
 // confirmsItsOwnOnly tries to confirm refusals of the victim through the leaf node of the attacker.
@@ -101,7 +92,7 @@ func confirmsItsOwnOnly(t *testing.T, b, leaf *lab.Broker) {
 	lab.Must(op.ChanSubscribe(confirmation(attacker), confirmed))
 	conn := lab.Must(leaf.Dial(leaf.Certificate(attacker)))
 	defer conn.Close()
-	lab.Eventually(t, patience, "a confirmation passes the leaf node", func() bool {
+	lab.Eventually(t, lab.Patience, "a confirmation passes the leaf node", func() bool {
 		lab.NoError(t, errors.Join(conn.Publish(confirmation(victim), nil), conn.Publish(confirmation(attacker), nil)))
 		select {
 		case msg := <-confirmed:

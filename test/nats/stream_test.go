@@ -3,6 +3,7 @@ package nats_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -16,27 +17,26 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // A release changes the limits of a stream in use, and its replicas in a cluster. No message is lost.
 func TestReleaseChangesTheStream(t *testing.T) {
-	t.Parallel()
-	for name, p := range lab.NATSServers(t) {
+	onEach(t, func(t *testing.T, _, program string) {
+		t.Helper()
 		for nodes := 1; nodes <= 3; nodes += 2 {
-			t.Run(fmt.Sprintf("%s/%d", name, nodes), func(t *testing.T) {
+			t.Run(strconv.Itoa(nodes), func(t *testing.T) {
 				t.Parallel()
-				testReleaseChangesTheStream(t, lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: nodes}, users()...))
+				testReleaseChangesTheStream(t, lab.StartBroker(t, lab.BrokerOptions{Program: program, Nodes: nodes}, users()...))
 			})
 		}
-	}
+	})
 }
 
 func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	t.Helper()
 	conn, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
-	lab.Eventually(t, patience, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
+	lab.Eventually(t, lab.Patience, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
 	f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1})
 	const stored = 20
 	for n := range stored {
@@ -45,9 +45,9 @@ func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	changed := config
 	const less = 64 << 20
 	changed.Replicas, changed.MaxMsgsPerSubject, changed.MaxBytes = len(b.Nodes), 2*config.MaxMsgsPerSubject, less
-	lab.Eventually(t, patience, "the stream is changed", func() bool { return ensure(t, conn, changed) == nil })
+	lab.Eventually(t, lab.Patience, "the stream is changed", func() bool { return ensure(t, conn, changed) == nil })
 	var info *jetstream.StreamInfo
-	lab.Eventually(t, patience, "the stream has a leader", func() bool {
+	lab.Eventually(t, lab.Patience, "the stream has a leader", func() bool {
 		stream, err := lab.Must(jetstream.New(conn)).Stream(t.Context(), config.Name) // With a new state.
 		if err == nil {
 			info = stream.CachedInfo()
@@ -55,19 +55,16 @@ func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 		return err == nil
 	})
 	got := info.Config
-	if got.Replicas != len(b.Nodes) || got.MaxBytes != less || got.MaxMsgsPerSubject != 2*config.MaxMsgsPerSubject {
-		t.Errorf("the stream has %d replicas, %d messages of a runtime and %d bytes", got.Replicas, got.MaxMsgsPerSubject, got.MaxBytes)
-	}
+	lab.Same(t, "replicas, messages of a runtime, and bytes", []int64{int64(len(b.Nodes)), 2 * config.MaxMsgsPerSubject, less},
+		[]int64{int64(got.Replicas), got.MaxMsgsPerSubject, got.MaxBytes})
 	aged, fewer, smaller := changed, changed, changed
 	aged.MaxAge, fewer.MaxMsgsPerSubject, smaller.MaxBytes = 1, stored/2, int64(info.State.Bytes/2)
 	for _, config := range []jetstream.StreamConfig{aged, fewer, smaller} {
-		if ensure(t, conn, config) == nil {
-			t.Error("EnsureStream sets a limit with which a server removes messages")
-		}
+		lab.Fails(t, "a limit with which a server removes messages", ensure(t, conn, config))
 	}
 	var arrivals lab.Arrivals
 	consume(t, conn, &arrivals, natsjetstream.Options{})
-	lab.Eventually(t, patience, "all stored events arrive", func() bool { return arrivals.Total() >= stored })
+	lab.Eventually(t, lab.Patience, "all stored events arrive", func() bool { return arrivals.Total() >= stored })
 }
 
 func ensure(t *testing.T, conn *nats.Conn, config jetstream.StreamConfig) error {
@@ -80,51 +77,46 @@ func ensure(t *testing.T, conn *nats.Conn, config jetstream.StreamConfig) error 
 // mustForward retries while a cluster elects leaders.
 func mustForward(t testing.TB, f core.Forwarder, batch core.Batch) {
 	t.Helper()
-	lab.Eventually(t, patience, "the batch is stored", func() bool { return f.Forward(t.Context(), manager, batch) == nil })
+	lab.Eventually(t, lab.Patience, "the batch is stored", func() bool { return f.Forward(t.Context(), manager, batch) == nil })
 }
 
 // Replicated streams have an answer of their own for a heartbeat that finds another message. The
 // consumer warns about a server that takes an acknowledgement for a request to change their leader. It
 // leaves a server that stands still.
 func TestHeartbeatsInACluster(t *testing.T) {
-	t.Parallel()
-	for name, p := range lab.NATSServers(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users()...)
-			// A client leaves a server that does not answer two pings.
-			soon := nats.PingInterval(2 * time.Second)
-			conn, config := b.Operator(manager, soon), natsjetstream.StreamConfig(manager)
-			config.Replicas = len(b.Nodes)
-			lab.Eventually(t, patience, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
-			f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1}, soon)
-			for n := range 10 {
-				mustForward(t, f, core.Batch{Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: strconv.Itoa(n), Number: uint64(n + 1)}})
-			}
-			stream := lab.Must(lab.Must(jetstream.New(conn)).Stream(t.Context(), config.Name))
-			awaitMessages(t, stream, 1)
-			var (
-				log      bytes.Buffer
-				arrivals lab.Arrivals
-			)
-			logger := slog.New(slog.NewTextHandler(&log, nil))
-			stop := consume(t, conn, &arrivals, natsjetstream.Options{Logger: logger})
-			awaitMessages(t, stream, 0)
-			frozen := b.Nodes[slices.IndexFunc(b.Nodes, func(n *lab.BrokerNode) bool {
-				return strings.HasSuffix(conn.ConnectedUrl(), n.Addr)
-			})]
-			frozen.Freeze()
-			lab.Eventually(t, 3*time.Minute, "an event arrives past the frozen server", func() bool {
-				_ = f.Forward(t.Context(), manager, batchOf(sender, "object"))
-				return arrivals.Count(of(sender, "object")) > 0
-			})
-			frozen.Thaw()
-			stop()
-			if warned := strings.Contains(log.String(), "strict JSON"); warned != (name != "embedded") {
-				t.Errorf("the consumer warns about the server: %t", warned)
-			}
+	onEach(t, func(t *testing.T, name, p string) {
+		t.Helper()
+		b := lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users()...)
+		// A client leaves a server that does not answer two pings.
+		soon := nats.PingInterval(2 * time.Second)
+		conn, config := b.Operator(manager, soon), natsjetstream.StreamConfig(manager)
+		config.Replicas = len(b.Nodes)
+		lab.Eventually(t, lab.Patience, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
+		f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1}, soon)
+		for n := range 10 {
+			mustForward(t, f, core.Batch{Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: strconv.Itoa(n), Number: uint64(n + 1)}})
+		}
+		stream := lab.Must(lab.Must(jetstream.New(conn)).Stream(t.Context(), config.Name))
+		awaitMessages(t, stream, 1)
+		var (
+			log      bytes.Buffer
+			arrivals lab.Arrivals
+		)
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		stop := consume(t, conn, &arrivals, natsjetstream.Options{Logger: logger})
+		awaitMessages(t, stream, 0)
+		frozen := b.Nodes[slices.IndexFunc(b.Nodes, func(n *lab.BrokerNode) bool {
+			return strings.HasSuffix(conn.ConnectedUrl(), n.Addr)
+		})]
+		frozen.Freeze()
+		lab.Eventually(t, 3*time.Minute, "an event arrives past the frozen server", func() bool {
+			_ = f.Forward(t.Context(), manager, batchOf(sender, "object"))
+			return arrivals.Count(of(sender, "object")) > 0
 		})
-	}
+		frozen.Thaw()
+		stop()
+		lab.Same(t, "the consumer warns about the server", name != "embedded", strings.Contains(log.String(), "strict JSON"))
+	})
 }
 
 // A runtime that is named as the operators would get their batches and answers.
@@ -133,9 +125,8 @@ func TestReservedName(t *testing.T) {
 	for _, user := range []natsjetstream.User{
 		lab.RuntimeUser("operator", manager), {Name: lab.RuntimeDomain("operator"), Subscribe: []string{"_INBOX.operator.>"}},
 	} {
-		if text, err := natsjetstream.Authorization(user); err == nil {
-			t.Errorf("a configuration is made with a runtime named operator:\n%s", text)
-		}
+		_, err := natsjetstream.Authorization(user)
+		lab.Fails(t, "a runtime named operator", err)
 	}
 	b := lab.StartBroker(t, lab.BrokerOptions{}, lab.OperatorUser(manager), natsjetstream.User{
 		Name: lab.RuntimeDomain("operator"), Publish: []string{">"}, Subscribe: []string{"_INBOX.>"},
@@ -144,20 +135,16 @@ func TestReservedName(t *testing.T) {
 	consume(t, b.Operator(manager), &arrivals, natsjetstream.Options{})
 	conn := lab.Must(b.Dial(b.Certificate("operator"), nats.CustomInboxPrefix(natsjetstream.InboxPrefix("operator"))))
 	defer conn.Close()
-	if _, err := natsjetstream.NewForwarder(conn, "operator", natsjetstream.ForwarderOptions{}); err == nil {
-		t.Error("NewForwarder accepts a runtime named operator")
-	}
+	_, err := natsjetstream.NewForwarder(conn, "operator", natsjetstream.ForwarderOptions{})
+	lab.Fails(t, "a forwarder named operator", err)
 	streams := lab.Must(jetstream.New(conn))
-	body := lab.Must(contract.V3.Encode(ptr(batchOf("operator", "object")))).Body
-	lab.Eventually(t, patience, "the message is stored", func() bool {
-		_, err := streams.Publish(t.Context(), natsjetstream.Subject(manager, "operator"), body)
+	lab.Eventually(t, lab.Patience, "the message is stored", func() bool {
+		_, err := streams.Publish(t.Context(), natsjetstream.Subject(manager, "operator"), encoded("operator", "object"))
 		return err == nil
 	})
 	stream := lab.Must(lab.Must(jetstream.New(b.Operator(manager))).Stream(t.Context(), "watch-"+string(manager)))
 	awaitMessages(t, stream, 0)
-	if arrivals.Total() > 0 {
-		t.Error("an event of a runtime named operator is delivered")
-	}
+	lab.Same(t, "delivered events", 0, arrivals.Total())
 }
 
 // Each name is that of one client, and can be written.
@@ -167,14 +154,43 @@ func TestAuthorizationRefusesNames(t *testing.T) {
 	for _, name := range []string{"", `a"b`, "a b", "ä.example.com", good.Name} {
 		bad := lab.RuntimeUser(victim, manager)
 		bad.Name = name
-		if _, err := natsjetstream.Authorization(good, bad); err == nil {
-			t.Errorf("a user named %q is accepted", name)
-		}
+		_, err := natsjetstream.Authorization(good, bad)
+		lab.Fails(t, "a user named "+name, err)
 	}
-	if _, err := natsjetstream.Authorization(good, lab.RuntimeUser("", manager)); err == nil || !strings.Contains(err.Error(), "with Runtime only") {
-		t.Errorf("a user with managers and without a runtime: %v", err)
-	}
-	if _, err := natsjetstream.Authorization(good, lab.RuntimeUser(victim, manager)); err != nil {
-		t.Error(err)
-	}
+	_, err := natsjetstream.Authorization(good, lab.RuntimeUser("", manager))
+	lab.Fails(t, "a user with managers and without a runtime", err, "with Runtime only")
+	lab.Must(natsjetstream.Authorization(good, lab.RuntimeUser(victim, manager)))
+}
+
+// TestRepeatedAttemptIsStoredOnce stops the server after it has a message, so that the result is
+// unknown to the forwarder.
+func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, _, p string) {
+		t.Helper()
+		b := lab.StartBroker(t, lab.BrokerOptions{Program: p}, users()...)
+		stream := createStream(t, b, manager)
+		f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1})
+		batch := batchOf(sender, "object")
+		b.Nodes[0].Freeze()
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		lab.Fails(t, "Forward to a server that stands still", f.Forward(ctx, manager, batch))
+		b.Nodes[0].Thaw()
+		mustForward(t, f, batch)
+		awaitMessages(t, stream, 1)
+	})
+}
+
+// A consumer is not ready while its only server stands still, and ready again afterwards.
+func TestFrozenServerIsNotReady(t *testing.T) {
+	t.Parallel()
+	b := lab.StartBroker(t, lab.BrokerOptions{}, users()...)
+	c := lab.Must(natsjetstream.NewConsumer(b.Operator(manager, nats.PingInterval(time.Second)), lab.Pinning(),
+		map[core.Manager]core.Handler{manager: taking(new(lab.Arrivals))}, natsjetstream.Options{Peer: lab.MappedPeer}))
+	lab.Run(t, "consumer", c.Start)
+	lab.Eventually(t, lab.Patience, "the consumer is ready", func() bool { return c.Ready() == nil })
+	b.Nodes[0].Freeze()
+	lab.Eventually(t, lab.Patience, "the consumer is not ready", func() bool { return errors.Is(c.Ready(), core.ErrNotReady) })
+	b.Nodes[0].Thaw()
+	lab.Eventually(t, lab.Patience, "the consumer is ready again", func() bool { return c.Ready() == nil })
 }

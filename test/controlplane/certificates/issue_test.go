@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -59,19 +58,11 @@ func assertIssued(
 ) {
 	t.Helper()
 	pair := rig.Must(tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]))
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(data["ca.crt"])
-	if _, err := pair.Leaf.Verify(x509.VerifyOptions{
-		Roots: roots, DNSName: names[0], KeyUsages: []x509.ExtKeyUsage{usage},
-	}); err != nil || len(pair.Leaf.ExtKeyUsage) != 1 {
+	if err := verified(data, pair.Leaf, names[0], usage); err != nil || len(pair.Leaf.ExtKeyUsage) != 1 {
 		t.Errorf("%s: usages %v, want %v: %v", id, pair.Leaf.ExtKeyUsage, usage, err)
 	}
-	if have := pair.Leaf.Subject.CommonName; have != string(id) {
-		t.Errorf("Common Name %q, want %q", have, id)
-	}
-	if diff := cmp.Diff(names, pair.Leaf.DNSNames); diff != "" {
-		t.Errorf("%s: DNS names (-want +have):\n%s", id, diff)
-	}
+	rig.Same(t, "Common Name", string(id), pair.Leaf.Subject.CommonName)
+	rig.Same(t, "DNS names", names, pair.Leaf.DNSNames)
 	ec, _ := pair.Leaf.PublicKey.(*ecdsa.PublicKey)
 	if pair.Leaf.PublicKeyAlgorithm != algorithm || ec != nil && ec.Curve != elliptic.P256() || pair.Leaf.IsCA {
 		t.Errorf("%s: key %T, CA %t: want %v (P-256), and no CA", id, pair.Leaf.PublicKey, pair.Leaf.IsCA, algorithm)
@@ -83,11 +74,10 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	c := startPlane(t)
 	set := c.newSet(t, everybodyConfirms, certificates.Options{})
 	bootstrapped(t, set)
-	var published corev1.Secret
-	rig.NoError(t, c.Get(t.Context(), set.ListenerSecret(), &published))
+	published := rig.Stored(t, c, set.ListenerSecret(), &corev1.Secret{})
 	assertIssued(t, published.Data, serverName, []string{serverName}, x509.ExtKeyUsageServerAuth, x509.ECDSA)
 	before := published.Data
-	rig.NoError(t, c.Delete(t.Context(), &published))
+	rig.NoError(t, c.Delete(t.Context(), published))
 	reconciled(t, set, "the listener's Secret is there again, as before", func(certificates.Status) bool {
 		var after corev1.Secret
 		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before)
@@ -109,17 +99,12 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	}
 	assertOwned(t, c, owner)
 	rig.NoError(t, set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}))
-	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
-		ID:     "listener",
-		Domain: serverName,
-	}); !core.IsPermanent(err) || core.Reason(err) != "invalid_runtime" {
-		t.Errorf("the name of the listener as domain: %v, want the reason invalid_runtime", err)
-	}
-	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
-		ID:     long + "x",
-		Domain: "a.example",
-	}); !core.IsPermanent(err) || core.Reason(err) != "invalid_runtime" {
-		t.Errorf("too long an ID: %v, want the reason invalid_runtime", err)
+	for name, wrong := range map[string]certificates.Runtime{
+		"the name of the listener": {ID: "listener", Domain: serverName}, "too long an ID": {ID: long + "x", Domain: "a.example"},
+	} {
+		_, err := set.EnsureRuntime(t.Context(), wrong)
+		rig.Same(t, name+" is permanent", true, core.IsPermanent(err))
+		rig.Same(t, name, "invalid_runtime", core.Reason(err))
 	}
 }
 
@@ -128,9 +113,7 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 func assertOwned(t *testing.T, c place, owner client.Object) {
 	t.Helper()
 	name := client.ObjectKey{Namespace: c.namespace, Name: "runtime-a-watcher-tls"}
-	var certificate certv1.Certificate
-	var secret corev1.Secret
-	rig.NoError(t, errors.Join(c.Get(t.Context(), name, &certificate), c.Get(t.Context(), name, &secret)))
+	certificate, secret := rig.Stored(t, c, name, &certv1.Certificate{}), rig.Stored(t, c, name, &corev1.Secret{})
 	if o := certificate.OwnerReferences; len(o) != 1 || o[0].UID != owner.GetUID() {
 		t.Errorf("owners of the certificate: %v, want %s", o, owner.GetName())
 	}
@@ -140,28 +123,40 @@ func assertOwned(t *testing.T, c place, owner client.Object) {
 	}
 }
 
+func (at place) newIssuer(t *testing.T, namespace, name string, config certv1.IssuerConfig) {
+	t.Helper()
+	rig.NoError(t, at.Create(t.Context(), &certv1.Issuer{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: certv1.IssuerSpec{IssuerConfig: config},
+	}))
+}
+
+// newCA returns the Secret of a CA that is also a server certificate, as in today's fleet.
+func (at place) newCA(t *testing.T, namespace, name, issuer string) map[string][]byte {
+	t.Helper()
+	rig.NoError(t, at.Create(t.Context(), &certv1.Certificate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-serving"},
+		Spec: certv1.CertificateSpec{
+			IsCA: true, CommonName: name, DNSNames: []string{serverName}, SecretName: name,
+			PrivateKey: &certv1.CertificatePrivateKey{Algorithm: certv1.ECDSAKeyAlgorithm, RotationPolicy: certv1.RotationPolicyAlways},
+			IssuerRef:  cmmeta.IssuerReference{Name: issuer},
+		},
+	}))
+	secret := &corev1.Secret{}
+	rig.Eventually(t, rig.Patience, "the CA is issued", func() bool {
+		return at.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, secret) == nil && len(secret.Data["tls.crt"]) > 0
+	})
+	return secret.Data
+}
+
 // The CA may come from a PKI that is there already: then it is an intermediate one, and nothing
 // else of that PKI is trusted. Keys are RSA as in today's fleet, and names and life are set.
 func TestOwnPKI(t *testing.T) {
 	t.Parallel()
 	c := startPlane(t)
-	rootName := "corporate-root"
-	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: c.namespace, Name: name} }
-	for _, object := range []client.Object{
-		&certv1.Issuer{
-			ObjectMeta: meta("root-signer"),
-			Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
-		},
-		&certv1.Certificate{ObjectMeta: meta(rootName), Spec: certv1.CertificateSpec{
-			SecretName: rootName, CommonName: rootName, IsCA: true, IssuerRef: cmmeta.IssuerReference{Name: "root-signer"},
-		}},
-		&certv1.Issuer{
-			ObjectMeta: meta("corporate"),
-			Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}},
-		},
-	} {
-		rig.NoError(t, c.Create(t.Context(), object))
-	}
+	const rootName = "corporate-root"
+	c.newIssuer(t, c.namespace, "root-signer", certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}})
+	c.newCA(t, c.namespace, rootName, "root-signer")
+	c.newIssuer(t, c.namespace, "corporate", certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}})
 	set := c.newSet(t, everybodyConfirms, certificates.Options{
 		Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
 			Name: "corporate", Kind: certv1.IssuerKind,
@@ -182,9 +177,8 @@ func TestOwnPKI(t *testing.T) {
 		t.Error("the rotation has not re-issued the certificate")
 	}
 	for _, name := range []string{"tls.crt", "webhook.crt"} {
-		if leaf := certificatesOf(t, after.Secret[name])[0]; leaf.NotAfter.Sub(leaf.NotBefore) != 48*time.Hour {
-			t.Errorf("%s is valid from %v to %v, want 48 hours", name, leaf.NotBefore, leaf.NotAfter)
-		}
+		leaf := certificatesOf(t, after.Secret[name])[0]
+		rig.Same(t, "life of "+name, 48*time.Hour, leaf.NotAfter.Sub(leaf.NotBefore))
 	}
 	for _, ca := range certificatesOf(t, after.Secret["ca.crt"]) {
 		if ca.Subject.CommonName == rootName || ca.Issuer.CommonName != rootName {

@@ -1,7 +1,6 @@
 package certificates_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,8 +9,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"math/big"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -59,97 +59,87 @@ func ofGardener(kind string) *unstructured.Unstructured {
 // ensureRenewedAfter.
 type certManagement struct{ client.Client }
 
+// requested is what cert-management reads of a Certificate.
+type requested struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
+		CommonName         string                      `json:"commonName"`
+		DNSNames           []string                    `json:"dnsNames"`
+		EnsureRenewedAfter *metav1.Time                `json:"ensureRenewedAfter"`
+		IssuerRef          corev1.LocalObjectReference `json:"issuerRef"`
+		SecretName         string                      `json:"secretName"`
+		SecretLabels       map[string]string           `json:"secretLabels"`
+	} `json:"spec"`
+}
+
 func (m *certManagement) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	certificate := ofGardener("Certificate")
-	if err := m.Get(ctx, request.NamespacedName, certificate); err != nil {
+	object, wanted := ofGardener("Certificate"), &requested{}
+	if err := m.Get(ctx, request.NamespacedName, object); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	ca, err := m.authority(ctx, certificate)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, wanted); err != nil {
+		return reconcile.Result{}, err
+	}
+	ca, err := m.authority(ctx, wanted)
 	if err != nil {
-		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, m.report(ctx, certificate, "Error", err.Error())
+		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, m.report(ctx, object, "Error", err.Error())
 	}
 	secret := &corev1.Secret{}
-	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "secretName")
-	err = m.Get(ctx, client.ObjectKey{Namespace: request.Namespace, Name: name}, secret)
+	err = m.Get(ctx, client.ObjectKey{Namespace: request.Namespace, Name: wanted.Spec.SecretName}, secret)
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
-	if wantsNew(certificate, secret) {
-		if err := m.report(ctx, certificate, "Pending", "requested"); err != nil {
-			return reconcile.Result{}, err
-		}
-		return reconcile.Result{RequeueAfter: time.Millisecond}, m.issue(ctx, certificate, name, ca)
+	if !wanted.differs(secret) {
+		return reconcile.Result{}, m.report(ctx, object, "Ready", "issued")
 	}
-	return reconcile.Result{}, m.report(ctx, certificate, "Ready", "issued")
+	if err := m.report(ctx, object, "Pending", "requested"); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: time.Millisecond}, m.issue(ctx, wanted, ca)
 }
 
-func (m *certManagement) authority(ctx context.Context, certificate *unstructured.Unstructured) (*tls.Certificate, error) {
+func (m *certManagement) authority(ctx context.Context, wanted *requested) (*tls.Certificate, error) {
 	issuer := ofGardener("Issuer")
-	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "issuerRef", "name")
-	if err := m.Get(ctx, client.ObjectKey{Namespace: certificate.GetNamespace(), Name: name}, issuer); err != nil {
+	if err := m.Get(ctx, client.ObjectKey{Namespace: wanted.Metadata.Namespace, Name: wanted.Spec.IssuerRef.Name}, issuer); err != nil {
 		return nil, err
 	}
-	name, _, _ = unstructured.NestedString(issuer.Object, "spec", "ca", "privateKeySecretRef", "name")
-	of, _, _ := unstructured.NestedString(issuer.Object, "spec", "ca", "privateKeySecretRef", "namespace")
+	key, _, _ := unstructured.NestedStringMap(issuer.Object, "spec", "ca", "privateKeySecretRef")
 	secret := &corev1.Secret{}
-	if err := m.Get(ctx, client.ObjectKey{Namespace: of, Name: name}, secret); err != nil {
+	if err := m.Get(ctx, client.ObjectKey{Namespace: key["namespace"], Name: key["name"]}, secret); err != nil {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	return &pair, err
 }
 
-// wantsNew reports whether the issued certificate differs from the requested one.
-func wantsNew(certificate *unstructured.Unstructured, secret *corev1.Secret) bool {
-	block, _ := pem.Decode(secret.Data[corev1.TLSCertKey])
-	if block == nil {
-		return true
-	}
-	issued, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return true
-	}
-	after, _, _ := unstructured.NestedString(certificate.Object, "spec", "ensureRenewedAfter")
-	if since, err := time.Parse(time.RFC3339, after); err == nil && issued.NotBefore.Before(since) {
-		return true
-	}
-	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "commonName")
-	names, _, _ := unstructured.NestedStringSlice(certificate.Object, "spec", "dnsNames")
-	return issued.Subject.CommonName != name || fmt.Sprint(issued.DNSNames) != fmt.Sprint(names)
+// differs reports whether the issued certificate is not the requested one.
+func (wanted *requested) differs(secret *corev1.Secret) bool {
+	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	after := wanted.Spec.EnsureRenewedAfter
+	return err != nil || after != nil && pair.Leaf.NotBefore.Before(after.Time) ||
+		pair.Leaf.Subject.CommonName != wanted.Spec.CommonName || !slices.Equal(pair.Leaf.DNSNames, wanted.Spec.DNSNames)
 }
 
-func (m *certManagement) issue(
-	ctx context.Context, certificate *unstructured.Unstructured, secretName string, ca *tls.Certificate,
-) error {
-	name, _, _ := unstructured.NestedString(certificate.Object, "spec", "commonName")
-	names, _, _ := unstructured.NestedStringSlice(certificate.Object, "spec", "dnsNames")
-	labels, _, _ := unstructured.NestedStringMap(certificate.Object, "spec", "secretLabels")
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
+func (m *certManagement) issue(ctx context.Context, wanted *requested, ca *tls.Certificate) error {
+	key := rig.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: names,
-		NotBefore: time.Now(), NotAfter: time.Now().Add(90 * 24 * time.Hour), BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: wanted.Spec.CommonName},
+		DNSNames: wanted.Spec.DNSNames, NotBefore: time.Now(), NotAfter: time.Now().Add(90 * 24 * time.Hour),
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: rig.BothUsages(),
 	}, ca.Leaf, key.Public(), ca.PrivateKey)
 	if err != nil {
 		return err
 	}
-	text, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return err
-	}
-	var issuing bytes.Buffer
-	_ = pem.Encode(&issuing, &pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate[0]}) // To memory.
+	text := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: certificate.GetNamespace(), Name: secretName, Labels: labels},
-		Type:       corev1.SecretTypeTLS,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: wanted.Metadata.Namespace, Name: wanted.Spec.SecretName, Labels: wanted.Spec.SecretLabels,
+		},
+		Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
-			"ca.crt":                issuing.Bytes(),
-			corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-			corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}),
+			"ca.crt":                text("CERTIFICATE", ca.Certificate[0]),
+			corev1.TLSCertKey:       text("CERTIFICATE", der),
+			corev1.TLSPrivateKeyKey: text("EC PRIVATE KEY", rig.Must(x509.MarshalECPrivateKey(key))),
 		},
 	}
 	if err := m.Create(ctx, secret); !apierrors.IsAlreadyExists(err) {

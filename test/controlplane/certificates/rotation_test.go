@@ -48,42 +48,28 @@ func rotation(t *testing.T, at place) {
 	p.until(set, "the first rotation has its CA", func(s certificates.Status) bool { return s.Generation == 2 })
 	p.annotate(t, rotateCA, "second")
 	p.until(set, "both rotations are over", stable(3))
-	// One runtime gets its Secret late: the server waits for it.
-	p.frozen = three[2]
-	p.annotate(t, rotateCA, "third")
-	p.until(set, "the third rotation waits for runtime-c", func(s certificates.Status) bool {
-		return s.Confirming && slices.Equal(s.Waiting, three[2:])
-	})
-	p.frozen = ""
-	p.until(set, "the third rotation is over", stable(4))
 	after := p.published(set)
 	if bytes.Equal(before[corev1.TLSCertKey], after[corev1.TLSCertKey]) {
 		t.Error("the server certificate is the same")
 	}
-	if have := len(certificatesOf(t, after["ca.crt"])); have != 4 {
-		t.Errorf("the bundle has %d CAs, want all 4 until they expire", have)
-	}
+	rig.Same(t, "CAs in the bundle until they expire", 3, len(certificatesOf(t, after["ca.crt"])))
 	p.assertOneKey(t)
 	for id, secret := range p.loaded {
-		p.assertNamed(id, secret[corev1.TLSCertKey])
-		p.assertNamed(id, secret["webhook.crt"])
-	}
-}
-
-// assertNamed wants a certificate with which a runtime could connect to be of that runtime. With
-// cert-management of Gardener, this is also the serving certificate.
-func (p *peers) assertNamed(id core.RuntimeID, text []byte) {
-	p.t.Helper()
-	leaf := certificatesOf(p.t, text)[0]
-	if slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) && leaf.Subject.CommonName != string(id) {
-		p.t.Errorf("%s: Common Name %q of a certificate for clients", id, leaf.Subject.CommonName)
+		for _, name := range []string{corev1.TLSCertKey, "webhook.crt"} {
+			// A certificate with which a runtime could connect is of that runtime. With cert-management of Gardener, this is
+			// also the serving certificate.
+			leaf := certificatesOf(t, secret[name])[0]
+			if slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) {
+				rig.Same(t, "Common Name of a certificate for clients", string(id), leaf.Subject.CommonName)
+			}
+		}
 	}
 }
 
 // assertOneKey requires that the keys of retired CAs are gone.
 func (at place) assertOneKey(t *testing.T) {
 	t.Helper()
-	rig.Eventually(t, patience, "only the CA that signs has a key", func() bool {
+	rig.Eventually(t, rig.Patience, "only the CA that signs has a key", func() bool {
 		var secrets corev1.SecretList
 		rig.NoError(t, at.List(t.Context(), &secrets, client.InNamespace(at.namespace),
 			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}))
@@ -100,7 +86,7 @@ func TestLostCA(t *testing.T) {
 	set := p.set()
 	lost := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: setName + "-ca-1"}}
 	rig.NoError(t, p.Delete(t.Context(), lost))
-	rig.Eventually(t, patience, "cert-manager has issued another CA", func() bool {
+	rig.Eventually(t, rig.Patience, "cert-manager has issued another CA", func() bool {
 		return p.Get(t.Context(), client.ObjectKeyFromObject(lost), lost) == nil &&
 			len(lost.Data[corev1.TLSCertKey]) > 0
 	})
@@ -115,20 +101,17 @@ func TestLostCA(t *testing.T) {
 // issueAgain makes cert-manager issue a certificate, as it does before the certificate expires.
 func (at place) issueAgain(t *testing.T, name string) {
 	t.Helper()
-	var before corev1.Secret
 	key := client.ObjectKey{Namespace: at.namespace, Name: name}
-	rig.NoError(t, at.Get(t.Context(), key, &before))
-	rig.Eventually(t, patience, name+" is to be issued", func() bool {
-		var certificate certv1.Certificate
-		rig.NoError(t, at.Get(t.Context(), key, &certificate))
+	before := rig.Stored(t, at, key, &corev1.Secret{})
+	certificate := &certv1.Certificate{ObjectMeta: metav1.ObjectMeta{Namespace: at.namespace, Name: name}}
+	rig.Change(t, at, certificate, func(certificate *certv1.Certificate) error {
 		certificate.Status.Conditions = append(certificate.Status.Conditions, certv1.CertificateCondition{
 			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
 		})
-		return at.Status().Update(t.Context(), &certificate) == nil
+		return at.Status().Update(t.Context(), certificate)
 	})
-	rig.Eventually(t, patience, name+" is issued", func() bool {
-		var after corev1.Secret
-		rig.NoError(t, at.Get(t.Context(), key, &after))
+	rig.Eventually(t, rig.Patience, name+" is issued", func() bool {
+		after := rig.Stored(t, at, key, &corev1.Secret{})
 		return !bytes.Equal(before.Data[corev1.TLSCertKey], after.Data[corev1.TLSCertKey])
 	})
 }
@@ -147,11 +130,8 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 		return s.Confirming && slices.Equal(s.Waiting, three[1:2])
 	})
 	t.Log(status.Message)
-	var issuer certv1.Issuer
-	rig.NoError(t, p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: clientsIssuer}, &issuer))
-	if reported := issuer.Annotations["operator.kyma-project.io/rotation"]; reported != status.Message {
-		t.Errorf("the Issuer reports %q, want %q", reported, status.Message)
-	}
+	issuer := rig.Stored(t, p, client.ObjectKey{Namespace: p.namespace, Name: clientsIssuer}, &certv1.Issuer{})
+	rig.Same(t, "report of the Issuer", status.Message, issuer.Annotations["operator.kyma-project.io/rotation"])
 	p.assertEvent(set, recorder, "RotationWaits", "confirm that: runtime-b")
 	p.staysUntilConfirmed(set, three[1:2])
 	if !bytes.Equal(first, server()) {
@@ -163,9 +143,8 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	if bytes.Equal(first, server()) {
 		t.Error("the server has its first certificate after the switch")
 	}
-	if p.trusts(p.loaded[p.frozen], p.servers[0], x509.ExtKeyUsageServerAuth) == nil {
-		t.Error("runtime-b trusts the second CA without its bundle: the check of the peers cannot fail")
-	}
+	// Else the check of the peers cannot fail.
+	rig.Fails(t, "runtime-b without its bundle", p.trusts(p.loaded[p.frozen], p.servers[0], x509.ExtKeyUsageServerAuth))
 	// It is a peer again when it has the new bundle.
 	p.frozen = ""
 	p.until(set, "runtime-b has its Secret", stable(2))
@@ -249,7 +228,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		if done(t, err) && stable(2)(status) && kills >= most {
 			break
 		}
-		if time.Since(begun) > patience {
+		if time.Since(begun) > rig.Patience {
 			t.Fatalf("no end: %+v", status)
 		}
 	}

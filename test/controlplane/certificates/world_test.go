@@ -34,7 +34,6 @@ import (
 const (
 	setName    = "watcher"
 	serverName = "listener.example"
-	patience   = 5 * time.Minute
 	// propagation is enough for a volume that lags, also if a reconcile takes two seconds on a slow
 	// machine.
 	propagation = 3 * time.Second
@@ -45,12 +44,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := rig.RunTests(m)
 	if shared != nil {
 		shared.Stop()
-	}
-	if err := rig.StopSharedAPIServer(); err != nil {
-		code = 1
 	}
 	os.Exit(code)
 }
@@ -127,7 +123,7 @@ func reconciled(
 	t testing.TB, set *certificates.Certificates, what string, wanted func(certificates.Status) bool,
 ) {
 	t.Helper()
-	rig.Eventually(t, patience, what, func() bool {
+	rig.Eventually(t, rig.Patience, what, func() bool {
 		<-time.After(pace)
 		status, err := set.Reconcile(t.Context())
 		return done(t, err) && wanted(status)
@@ -144,7 +140,7 @@ func bootstrapped(t testing.TB, set *certificates.Certificates) {
 func ensured(t *testing.T, set *certificates.Certificates, r certificates.Runtime) certificates.RuntimeStatus {
 	t.Helper()
 	var status certificates.RuntimeStatus
-	rig.Eventually(t, patience, fmt.Sprintf("runtime %s has a certificate", r.ID), func() bool {
+	rig.Eventually(t, rig.Patience, fmt.Sprintf("runtime %s has a certificate", r.ID), func() bool {
 		var err error
 		status, err = set.EnsureRuntime(t.Context(), r)
 		return done(t, err) && status.Ready
@@ -200,9 +196,7 @@ func (p *peers) confirmations(fingerprint string, ids []core.RuntimeID) (waiting
 // published is the Secret of the listeners.
 func (p *peers) published(set *certificates.Certificates) map[string][]byte {
 	p.t.Helper()
-	var secret corev1.Secret
-	rig.NoError(p.t, p.Get(p.t.Context(), set.ListenerSecret(), &secret))
-	return secret.Data
+	return rig.Stored(p.t, p, set.ListenerSecret(), &corev1.Secret{}).Data
 }
 
 // step reconciles once, and lets the peers load what is new. Any two of them can verify each other
@@ -249,11 +243,14 @@ func (p *peers) check() {
 // trusts verifies the certificate of another end.
 func (p *peers) trusts(own, other map[string][]byte, usage x509.ExtKeyUsage) error {
 	p.t.Helper()
+	return verified(own, certificatesOf(p.t, other[corev1.TLSCertKey])[0], "", usage)
+}
+
+// verified verifies a certificate with the bundle in a Secret.
+func verified(trusting map[string][]byte, leaf *x509.Certificate, name string, usage x509.ExtKeyUsage) error {
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(own["ca.crt"])
-	_, err := certificatesOf(p.t, other[corev1.TLSCertKey])[0].Verify(x509.VerifyOptions{
-		Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage},
-	})
+	roots.AppendCertsFromPEM(trusting["ca.crt"])
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: name, KeyUsages: []x509.ExtKeyUsage{usage}})
 	return err
 }
 
@@ -280,7 +277,7 @@ func (p *peers) until(
 ) certificates.Status {
 	p.t.Helper()
 	var status certificates.Status
-	rig.Eventually(p.t, patience, what, func() bool {
+	rig.Eventually(p.t, rig.Patience, what, func() bool {
 		var err error
 		status, err = p.step(set)
 		return done(p.t, err) && wanted(status)

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,15 +60,15 @@ func newWatcher() *v1beta2.Watcher {
 // over HTTP.
 func TestChainOverNATS(t *testing.T) {
 	w := newWorld(t, map[string]string{"TRANSPORT": "nats", "HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms", "CANARY_INTERVAL": "1s"})
-	w.podsAreConfined()
+	confined(t, w.settled()[0])
 	w.reaches("first")
 	w.readsNoCertificate()
 	w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: installation.Name},
-	}, patience)
-	w.repaired(&appsv1.Deployment{ObjectMeta: meta("")}, patience)
+	}, rig.Patience)
+	w.repaired(&appsv1.Deployment{ObjectMeta: meta("")}, rig.Patience)
 	// A reconcile that reads three objects finds nothing.
-	w.repaired(&rbacv1.Role{ObjectMeta: meta("-canary")}, patience)
+	w.repaired(&rbacv1.Role{ObjectMeta: meta("-canary")}, rig.Patience)
 	w.setKubeconfig([]byte("none"))
 	w.waitFor(installation.Failed, "InvalidKubeconfig")
 	w.setKubeconfig(rig.Must(os.ReadFile(w.runtime.Kubeconfig)))
@@ -80,12 +82,11 @@ func TestChainOverNATS(t *testing.T) {
 	before := flow.Count()
 	w.restart()
 	w.reaches("second")
-	flow.Settle(patience, rig.Window{To: before})
+	flow.Settle(rig.Patience, rig.Window{To: before})
 	w.installChart()
 	w.reaches("by-chart")
-	if _, err := w.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: "runtime-2", Domain: operatorDomain}); err == nil {
-		t.Error("a runtime gets a certificate with the name of the operator")
-	}
+	_, err := w.set.EnsureRuntime(t.Context(), certificates.Runtime{ID: "runtime-2", Domain: operatorDomain})
+	rig.Fails(t, "a certificate of a runtime with the name of the operator", err)
 }
 
 // TestRepairTime measures the time from the removal of a webhook configuration to the new one, with
@@ -143,7 +144,7 @@ func (w *world) repaired(object client.Object, within time.Duration) time.Durati
 	fresh := func() bool { return w.fleet.Get(stays, steady).State == fleet.Fresh }
 	w.eventually("the runtime is fresh", fresh)
 	in, key := w.runtime.Client, client.ObjectKeyFromObject(object)
-	w.must(in.Get(w.t.Context(), key, object))
+	rig.Stored(w.t, in, key, object)
 	former, begun := object.GetUID(), time.Now()
 	w.must(in.Delete(w.t.Context(), object))
 	rig.Eventually(w.t, within, "there is another "+key.Name, func() bool {
@@ -159,14 +160,11 @@ func (w *world) readsNoCertificate() {
 	w.t.Helper()
 	w.eventually("a reconcile reads no certificate", func() bool {
 		gets := w.gets.Load()
-		_, before := w.last()
+		before := w.state.Load()
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: string(stays)}}
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"at":%q}}}`, time.Now())
 		w.must(w.plane.Client.Patch(w.t.Context(), object, client.RawPatch(types.MergePatchType, patch)))
-		w.eventually("the object is reconciled", func() bool {
-			_, after := w.last()
-			return after > before
-		})
+		w.eventually("the object is reconciled", func() bool { return w.state.Load() != before })
 		return w.gets.Load() == gets
 	})
 }
@@ -176,8 +174,8 @@ func (w *world) certificateIsDelivered() {
 	w.t.Helper()
 	key := client.ObjectKey{Namespace: rig.Namespace, Name: string(stays) + "-watcher-tls"}
 	there := client.ObjectKey{Namespace: installation.Name, Name: "runtime-watcher-tls"}
-	var former, issued, installed corev1.Secret
-	w.must(w.plane.Client.Get(w.t.Context(), key, &former))
+	var issued, installed corev1.Secret
+	former := rig.Stored(w.t, w.plane.Client, key, &corev1.Secret{})
 	w.must(w.plane.Client.Delete(w.t.Context(), former.DeepCopy()))
 	w.eventually("a new certificate is in the runtime", func() bool {
 		if w.plane.Client.Get(w.t.Context(), key, &issued) != nil || w.runtime.Client.Get(w.t.Context(), there, &installed) != nil {
@@ -191,11 +189,9 @@ func (w *world) certificateIsDelivered() {
 // watcherChanges gives the Watcher another label to watch.
 func (w *world) watcherChanges(watchedBy v1beta2.LabelValue) {
 	w.t.Helper()
-	w.eventually("the Watcher can be changed", func() bool {
-		stored := newWatcher()
-		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(stored), stored))
+	rig.Change(w.t, w.plane.Client, newWatcher(), func(stored *v1beta2.Watcher) error {
 		stored.Spec.LabelsToWatch = map[string]v1beta2.LabelValue{"watched-by": watchedBy}
-		return w.plane.Client.Update(w.t.Context(), stored) == nil
+		return w.plane.Client.Update(w.t.Context(), stored)
 	})
 	w.reaches(string(watchedBy))
 }
@@ -207,16 +203,10 @@ func (w *world) rotation() {
 	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "watcher-clients"}}
 	patch := []byte(`{"metadata":{"annotations":{"operator.kyma-project.io/rotate-ca":"now"}}}`)
 	w.must(w.plane.Client.Patch(w.t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)))
-	var message string
-	defer func() {
-		if w.t.Failed() {
-			w.t.Logf("rotation: %s", message)
-		}
-	}()
-	w.eventually("the second CA signs everything", func() bool {
-		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(issuer), issuer))
-		message = issuer.Annotations["operator.kyma-project.io/rotation"]
-		return message == "CA 2 signs everything"
+	const done = "CA 2 signs everything"
+	w.eventually("the Issuer says: "+done, func() bool {
+		rig.Stored(w.t, w.plane.Client, client.ObjectKeyFromObject(issuer), issuer)
+		return issuer.Annotations["operator.kyma-project.io/rotation"] == done
 	})
 	w.reaches("second")
 	if after := w.node.Pods(deployment()); !slices.EqualFunc(before, after, sameProcess) {
@@ -227,4 +217,26 @@ func (w *world) rotation() {
 // sameProcess ignores readiness, because a probe may be late on a busy machine.
 func sameProcess(a, b node.Pod) bool {
 	return a.Name == b.Name && a.Pid == b.Pid && a.Restarts == b.Restarts
+}
+
+// confined checks the user, the capabilities and the network of a process.
+func confined(t *testing.T, pod node.Pod) {
+	t.Helper()
+	proc := fmt.Sprintf("/proc/%d/", pod.Pid)
+	status, err := os.ReadFile(proc + "status")
+	for _, want := range []string{
+		"\nUid:\t65532\t65532", "\nGid:\t65532\t65532", "\nGroups:\t65532",
+		"\nCapEff:\t0000000000000000",
+	} {
+		if !bytes.Contains(status, []byte(want)) {
+			t.Errorf("the process has not%s: %v\n%s", want, err, status)
+		}
+	}
+	// The user of the pod reads it. Another one needs CAP_SYS_PTRACE, which containers have not.
+	cmd := exec.CommandContext(t.Context(), "readlink", "-n", proc+"ns/net")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+	own, _ := os.Readlink("/proc/thread-self/ns/net")
+	if theirs, err := cmd.Output(); err != nil || string(theirs) == own {
+		t.Errorf("the process is in the network %s, as this one: %v", theirs, err)
+	}
 }

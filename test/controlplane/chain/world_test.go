@@ -40,10 +40,8 @@ import (
 )
 
 const (
-	// patience is the limit for each wait, also on a busy machine.
-	patience = 5 * time.Minute
-	image    = "agent.example/agent:test"
-	host     = "listener.example"
+	image = "agent.example/agent:test"
+	host  = "listener.example"
 	// propagation is enough for a volume that is updated every 100 ms and for watched files, also
 	// on a slow machine.
 	propagation = 4 * time.Second
@@ -66,9 +64,8 @@ type world struct {
 	ctx     context.Context //nolint:containedctx // That of its life.
 	work    sync.WaitGroup
 
-	mu       sync.Mutex
-	state    installation.Status
-	reported int
+	mu    sync.Mutex                          // of the files of the NATS server
+	state atomic.Pointer[installation.Status] // the last one that was reported
 }
 
 func deployment() types.NamespacedName {
@@ -117,7 +114,7 @@ func (w *world) must(err error) {
 
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
-	rig.Eventually(w.t, patience, what, condition)
+	rig.Eventually(w.t, rig.Patience, what, condition)
 }
 
 // operate runs the parts of an operator: the Watcher controller, the reconciler of runtimes, and a
@@ -191,10 +188,7 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 		Kubeconfigs: runtimes.KubeconfigSecrets{Namespace: rig.Namespace, Label: "runtime"},
 		Report: func(_ context.Context, object client.Object, status installation.Status) error {
 			if object.GetName() == string(stays) {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				w.state = status
-				w.reported++
+				w.state.Store(&status)
 			}
 			return nil
 		},
@@ -212,23 +206,17 @@ func (w *world) setKubeconfig(content []byte) {
 	}
 }
 
-func (w *world) last() (status installation.Status, reported int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.state, w.reported
-}
-
 // waitFor waits for the state of the installation, and for its reason, if there is one.
 func (w *world) waitFor(state installation.State, reason string) {
 	w.t.Helper()
 	defer func() {
-		if last, _ := w.last(); w.t.Failed() {
-			w.t.Logf("last status: %+v", last)
+		if w.t.Failed() {
+			w.t.Logf("last status: %+v", w.state.Load())
 		}
 	}()
 	w.eventually("the installation is "+string(state)+" "+reason, func() bool {
-		last, _ := w.last()
-		return last.State == state && (reason == "" || last.Reason == reason)
+		last := w.state.Load()
+		return last != nil && last.State == state && (reason == "" || last.Reason == reason)
 	})
 }
 

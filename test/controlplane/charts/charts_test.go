@@ -3,6 +3,7 @@ package charts
 
 import (
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
@@ -73,7 +73,7 @@ func informerValues(t *testing.T) []string {
 }
 
 // objects returns the objects of a text in YAML, by kind and name. The variables of containers are in the order of their
-// names, because kustomize and the charts order them differently.
+// names, because kustomize and the charts order them differently. The text of WATCHERS is a list.
 func objects(t *testing.T, text string) map[string]any {
 	t.Helper()
 	all := map[string]any{}
@@ -88,82 +88,41 @@ func objects(t *testing.T, text string) map[string]any {
 		metadata, _ := object["metadata"].(map[string]any)
 		kind, _ := object["kind"].(string)
 		name, _ := metadata["name"].(string)
-		indexVariables(object)
+		rig.IndexVariables(object, func(variable map[string]any) {
+			if variable["name"] != "WATCHERS" {
+				return
+			}
+			var watchers map[string]any
+			rig.NoError(t, yaml.Unmarshal([]byte(variable["value"].(string)), &watchers))
+			if watchers["kind"] == "Watcher" {
+				watchers = map[string]any{"kind": "WatcherList", "items": []any{watchers}}
+			}
+			variable["value"] = watchers
+		})
 		all[kind+" "+name] = object
 	}
 	return all
 }
 
-// indexVariables replaces each list of variables by a map.
-func indexVariables(value any) {
-	switch value := value.(type) {
-	case map[string]any:
-		if list, ok := value["env"].([]any); ok {
-			byName := map[string]any{}
-			for _, one := range list {
-				variable, _ := one.(map[string]any)
-				name, _ := variable["name"].(string)
-				byName[name] = variable
-			}
-			value["env"] = byName
+// TestChartsAreThatOfKustomize compares the objects of the charts with those of kustomize.
+func TestChartsAreThatOfKustomize(t *testing.T) {
+	for _, row := range []struct {
+		folder, chart string
+		least         int // objects to compare
+	}{
+		{"deploy/example", render(t, agent, exampleValues()...), 9},
+		{"deploy/example-informer", render(t, agent, informerValues(t)...), 8},
+		{"deploy/controlplane", render(t, controlPlane, "crd.keep=false", "rules.install=true"), 2},
+	} {
+		base, have := objects(t, rig.Kubectl(t, "kustomize", row.folder)), objects(t, row.chart)
+		if row.folder == "deploy/controlplane" {
+			maps.Copy(base, objects(t, copies(t)[controlPlane+"/files/rules.yaml"]))
 		}
-		for _, inner := range value {
-			indexVariables(inner)
+		delete(base, "Namespace "+namespace) // A release is stored in its namespace, so that a chart cannot create it.
+		rig.Same(t, "objects of "+row.folder, base, have)
+		if len(base) < row.least {
+			t.Errorf("only %d objects of %s to compare", len(base), row.folder)
 		}
-	case []any:
-		for _, inner := range value {
-			indexVariables(inner)
-		}
-	}
-}
-
-func TestAgentIsThatOfKustomize(t *testing.T) {
-	chart := objects(t, render(t, agent, exampleValues()...))
-	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/example"))
-	delete(base, "Namespace "+namespace) // A release is stored in its namespace, so that a chart cannot create it.
-	if diff := cmp.Diff(base, chart); diff != "" {
-		t.Errorf("objects (-kustomize +chart):\n%s", diff)
-	}
-	if len(base) < 9 {
-		t.Errorf("only %d objects to compare", len(base))
-	}
-}
-
-func TestInformerIsThatOfKustomize(t *testing.T) {
-	chart := objects(t, render(t, agent, informerValues(t)...))
-	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/example-informer"))
-	delete(base, "Namespace "+namespace)
-	for _, all := range []map[string]any{chart, base} {
-		parseWatchers(t, all)
-	}
-	if diff := cmp.Diff(base, chart); diff != "" {
-		t.Errorf("objects (-kustomize +chart):\n%s", diff)
-	}
-	if len(base) < 8 {
-		t.Errorf("only %d objects to compare", len(base))
-	}
-}
-
-// parseWatchers replaces each text of WATCHERS by its list.
-func parseWatchers(t *testing.T, value any) {
-	t.Helper()
-	inner, _ := value.(map[string]any)
-	list, _ := value.([]any)
-	for _, one := range list {
-		parseWatchers(t, one)
-	}
-	for key, one := range inner {
-		parseWatchers(t, one)
-		variable, _ := one.(map[string]any)
-		if key != "WATCHERS" || variable == nil {
-			continue
-		}
-		var watchers map[string]any
-		rig.NoError(t, yaml.Unmarshal([]byte(variable["value"].(string)), &watchers))
-		if watchers["kind"] == "Watcher" {
-			watchers = map[string]any{"kind": "WatcherList", "items": []any{watchers}}
-		}
-		inner[key] = watchers
 	}
 }
 
@@ -185,21 +144,13 @@ func copies(t *testing.T) map[string]string {
 	}
 }
 
-func TestControlPlaneIsThatOfKustomize(t *testing.T) {
-	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/controlplane"))
+func TestFilesAreCopies(t *testing.T) {
 	for path, text := range copies(t) {
 		if *update {
 			rig.NoError(t, os.WriteFile(filepath.Join(test.Root(), path), []byte(text), 0o644))
 		} else if string(test.Read(t, path)) != text {
 			t.Errorf("%s is out of date: go test ./test/controlplane/charts -update copies it", path)
 		}
-		if path == controlPlane+"/files/rules.yaml" {
-			maps.Copy(base, objects(t, text))
-		}
-	}
-	chart := objects(t, render(t, controlPlane, "crd.keep=false", "rules.install=true"))
-	if diff := cmp.Diff(base, chart); diff != "" {
-		t.Errorf("objects (-kustomize +chart):\n%s", diff)
 	}
 }
 
@@ -210,17 +161,14 @@ func TestMonitoringOfTheAgent(t *testing.T) {
 	all := objects(t, chart)
 	monitored := objects(t, string(test.Read(t, "deploy/observability/podmonitor.yaml")))["PodMonitor "+namespace].(map[string]any)
 	monitor, _ := all["PodMonitor "+namespace].(map[string]any)
-	if diff := cmp.Diff(monitored["spec"], monitor["spec"]); diff != "" {
-		t.Errorf("PodMonitor (-deploy/observability +chart):\n%s", diff)
-	}
+	rig.Same(t, "PodMonitor", monitored["spec"], monitor["spec"])
 	service := objects(t, render(t, agent, append(exampleValues(), "serviceMonitor.install=true", "serviceMonitor.labels.release=mine")...))
 	monitor, _ = service["ServiceMonitor "+namespace].(map[string]any)
 	want, _ := monitored["spec"].(map[string]any)
 	want["endpoints"] = want["podMetricsEndpoints"]
 	delete(want, "podMetricsEndpoints")
-	if diff := cmp.Diff(want, monitor["spec"]); diff != "" || service["PodMonitor "+namespace] != nil {
-		t.Errorf("ServiceMonitor (-deploy/observability +chart):\n%s", diff)
-	}
+	rig.Same(t, "ServiceMonitor", want, monitor["spec"])
+	rig.Same(t, "PodMonitor beside it", nil, service["PodMonitor "+namespace])
 	alerts := strings.Count(string(test.Read(t, agent+"/files/rules.yaml")), "alert: RuntimeWatcher")
 	if named := strings.Count(chart, "runtime: runtime-1"); named != alerts || alerts < 15 {
 		t.Errorf("%d of %d alerts have the label of the runtime", named, alerts)
@@ -239,9 +187,7 @@ func shows(t *testing.T, others []string, effects map[string]string) (out string
 	t.Helper()
 	out = render(t, agent, slices.Concat(others, slices.Collect(maps.Keys(effects)))...)
 	for value, want := range effects {
-		if !strings.Contains(out, want) {
-			t.Errorf("%s: no %q in\n%s", value, want, out)
-		}
+		rig.Says(t, value, out, want)
 	}
 	return out
 }
@@ -280,43 +226,36 @@ func TestValues(t *testing.T) {
 		"informer.watchers[0].spec.namespaceSelector.matchLabels.c=b$(c)": "b$$(c)",
 	})
 	shows(t, informerValues(t), map[string]string{"informer.watchers[0].spec.resourceToWatch.resource=pods/scale": "rules: []"})
-	if strings.Contains(without, "canary") {
-		t.Errorf("the canary is off, and here:\n%s", without)
-	}
+	rig.Same(t, "the canary is off, and here", false, strings.Contains(without, "canary"))
 	labelled := objects(t, render(t, controlPlane, "rules.install=true", "rules.labels.release=mine"))
 	rule, _ := labelled["PrometheusRule runtime-watcher"].(map[string]any)
 	metadata, _ := rule["metadata"].(map[string]any)
-	if labels, _ := metadata["labels"].(map[string]any); labels["release"] != "mine" || labels["app.kubernetes.io/name"] == nil {
-		t.Errorf("labels %v of the rules, want those of the chart and of the values", labels)
-	}
+	labels, _ := metadata["labels"].(map[string]any)
+	rig.Same(t, "labels of the values and of the chart", []any{"mine", true}, []any{labels["release"], labels["app.kubernetes.io/name"] != nil})
 	bound := objects(t, render(t, controlPlane, "serviceAccount.name=operator", "crd.install=false"))
-	if bound["ClusterRoleBinding runtime-watcher-controlplane"] == nil || len(bound) != 2 {
-		t.Errorf("objects %v, want role and binding", bound)
-	}
+	rig.Same(t, "there is a binding", true, bound["ClusterRoleBinding runtime-watcher-controlplane"] != nil)
+	rig.Same(t, "role and binding", 2, len(bound))
 }
 
 // A mistake ends with a message instead of an agent that does not start.
 func TestSchemaRefusesMistakes(t *testing.T) {
-	for _, mistake := range []string{
+	refused := func(values []string, mistakes ...string) {
+		for _, mistake := range mistakes {
+			if out, err := template(t, agent, append(slices.Clone(values), mistake)...); err == nil {
+				t.Errorf("%s: rendered\n%.300s", mistake, out)
+			}
+		}
+	}
+	refused(exampleValues(),
 		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "source=informer", "managers={Not-A-Label}",
 		"image.digest=latest", "replicas=0", "canary=true", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.KCP_CONTRACT=v2",
-		"env.TRANSPORT=nats,env.CONTRACT_FALLBACK=v2",
-	} {
-		if out, err := template(t, agent, append(exampleValues(), mistake)...); err == nil {
-			t.Errorf("%s: rendered\n%.300s", mistake, out)
-		}
-	}
-	for _, mistake := range []string{
+		"env.TRANSPORT=nats,env.CONTRACT_FALLBACK=v2")
+	refused(informerValues(t),
 		"source=webhook", "informer.watchers[0].kind=Deployment", "informer.replicas=0",
-		"informer.watchers[0].spec.resourceToWatch.version=null", "informer.watchers[0].spec.matchConditions={a}",
-	} {
-		if out, err := template(t, agent, append(informerValues(t), mistake)...); err == nil {
-			t.Errorf("%s: rendered\n%.300s", mistake, out)
-		}
-	}
-	if out, err := template(t, agent); err == nil || !strings.Contains(out, "address") {
-		t.Errorf("without values: %v %s, want a message about controlPlane.address", err, out)
-	}
+		"informer.watchers[0].spec.resourceToWatch.version=null", "informer.watchers[0].spec.matchConditions={a}")
+	out, err := template(t, agent)
+	rig.Fails(t, "without values", err)
+	rig.Says(t, "without values", out, "address")
 }
 
 // A variable of the chart would be there twice, and the API server keeps the last one.
@@ -330,10 +269,9 @@ func TestVariablesOfTheChartAreRefused(t *testing.T) {
 			values = append(values, "env."+name[1]+"=x")
 		}
 		out, err := template(t, agent, values...)
+		rig.Fails(t, "variables of the chart", err)
 		for _, name := range names {
-			if err == nil || !strings.Contains(out, "invalid propertyName '"+name[1]+"'") {
-				t.Errorf("env.%s: %v, want a message with the name:\n%.3000s", name[1], err, out)
-			}
+			rig.Says(t, "message", out, "invalid propertyName '"+name[1]+"'")
 		}
 	}
 }
@@ -346,16 +284,29 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestServerAccepts applies both charts with strict validation to a real API server.
+// TestServerAccepts applies both charts with strict validation to a real API server, also in a namespace of another name.
 func TestServerAccepts(t *testing.T) {
-	chart := render(t, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")...)
-	watches := render(t, agent, informerValues(t)...)
-	definition := render(t, controlPlane, "serviceAccount.name=operator")
 	plane := rig.SharedAPIServer(t, apiserver.Options{})
-	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
-	nats := render(t, agent, append(exampleValues(), "env.TRANSPORT=nats", "canary.enabled=false")...)
-	for name, text := range map[string]string{"agent": chart, "control plane": definition, "informer": watches, "NATS": nats} {
-		apply(t, plane.Kubeconfig, name, text)
+	account := []string{"serviceAccount.name=operator"}
+	for _, row := range []struct {
+		namespace, chart string
+		values           []string
+	}{
+		{namespace, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")},
+		{namespace, agent, append(exampleValues(), "env.TRANSPORT=nats", "canary.enabled=false")},
+		{namespace, agent, informerValues(t)},
+		{namespace, controlPlane, account},
+		{"another", agent, informerValues(t)},
+		{"another", controlPlane, account},
+	} {
+		namespaced := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", row.namespace)
+		apply(t, plane.Kubeconfig, row.namespace, namespaced)
+		text, err := templateIn(t, row.namespace, row.chart, row.values...)
+		if err != nil || row.namespace != namespace && strings.Contains(text, "namespace: "+namespace+"\n") {
+			t.Errorf("%s: %v, want objects in the namespace %s alone:\n%s", row.chart, err, row.namespace, text)
+		}
+		rig.Says(t, row.chart, text, "namespace: "+row.namespace+"\n")
+		apply(t, plane.Kubeconfig, row.chart, text, "--force-conflicts")
 	}
 }
 
@@ -365,22 +316,7 @@ func apply(t *testing.T, kubeconfig, name, text string, flags ...string) {
 	rig.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	args := []string{"--kubeconfig", kubeconfig, "apply", "--server-side", "--validate=strict", "-f", file}
 	out := rig.Kubectl(t, append(args, flags...)...)
-	if n := strings.Count(out, "serverside-applied"); n != len(objects(t, text)) {
-		t.Errorf("%s: %d objects applied, want %d: %s", name, n, len(objects(t, text)), out)
-	}
-}
-
-// TestServerAcceptsElsewhere applies the other charts to a namespace of another name, as a dry run.
-func TestServerAcceptsElsewhere(t *testing.T) {
-	plane := rig.SharedAPIServer(t, apiserver.Options{})
-	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", "another")
-	for name, values := range map[string][]string{controlPlane: {"serviceAccount.name=operator"}, agent: informerValues(t)} {
-		text, err := templateIn(t, "another", name, values...)
-		if err != nil || !strings.Contains(text, "namespace: another\n") || strings.Contains(text, "namespace: "+namespace+"\n") {
-			t.Errorf("%s: %v, want objects in the namespace alone:\n%s", name, err, text)
-		}
-		apply(t, plane.Kubeconfig, name, text, "--dry-run=server")
-	}
+	rig.Same(t, name+": objects applied", len(objects(t, text)), strings.Count(out, "serverside-applied"))
 }
 
 // TestInstallElsewhere installs the agent in a namespace of another name. The notes must name the
@@ -401,15 +337,11 @@ func TestInstallElsewhere(t *testing.T) {
 	install := []string{"install", "agent", agent, "--namespace", "elsewhere", "--create-namespace", "--set", strings.Join(values, ",")}
 	run(append(install, "--dry-run=server")...)
 	out := run(install...)
-	if !strings.Contains(out, "--service elsewhere/runtime-watcher --canary elsewhere/runtime-watcher-canary |") {
-		t.Errorf("the notes name another Service:\n%s", out)
-	}
+	rig.Says(t, "notes", out, "--service elsewhere/runtime-watcher --canary elsewhere/runtime-watcher-canary |")
 	found := func() string {
 		return rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "get", "deployments,services,leases", "-n", "elsewhere", "-o", "name")
 	}
-	if strings.Count(found(), "runtime-watcher") != 3 {
-		t.Errorf("objects %q, want Deployment, Service and Lease", found())
-	}
+	rig.Same(t, "Deployment, Service and Lease", 3, strings.Count(found(), "runtime-watcher"))
 	_, page, _ := strings.Cut(string(test.Read(t, "docs/reference/helm.md")), "### Upgrade, rollback, removal\n")
 	commands := regexp.MustCompile(`(?m)^(helm|kubectl) (.+)$`).FindAllStringSubmatch(page, 4)
 	for _, command := range commands {

@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -48,10 +48,8 @@ func TestDeploy(t *testing.T) {
 	runtime := rig.SharedAPIServer(t, apiserver.Options{})
 	example, informer := copyManifests(t), copyManifests(t, "SOURCE=informer")
 	accepted(t, runtime, "deploy/agent", "deploy/example", example, "deploy/example-informer", informer)
-	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.Name,
-		"-o", "name"); objects != "" {
-		t.Fatalf("a dry run has created %s", objects)
-	}
+	rig.Same(t, "objects after a dry run", "", kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.Name,
+		"-o", "name"))
 	podsAreRestricted(t, runtime, example)
 	webhookConfigurationIsPrinted(t, runtime)
 	installAppliesTheSame(t, runtime, example, false, watchFor("my-operator"))
@@ -97,9 +95,7 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane
 	rig.NoError(t, err)
 	rig.NoError(t, os.WriteFile(file, text, 0o600))
 	out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-f", file)
-	if want := "validatingwebhookconfiguration.admissionregistration.k8s.io/runtime-watcher serverside-applied\n"; out != want {
-		t.Errorf("kubectl printed %q, want %q", out, want)
-	}
+	rig.Same(t, "answer", "validatingwebhookconfiguration.admissionregistration.k8s.io/runtime-watcher serverside-applied\n", out)
 	kubectl(t, runtime, "delete", "-f", file)
 }
 
@@ -108,19 +104,15 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane
 func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", example)
-	var deployment appsv1.Deployment
-	rig.NoError(t, runtime.Client.Get(t.Context(), key(installation.Name), &deployment))
+	deployment := rig.Stored(t, runtime.Client, key(installation.Name), &appsv1.Deployment{})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: installation.Name, Name: "judged"},
 		Spec:       deployment.Spec.Template.Spec,
 	}
-	if err := runtime.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
-		t.Errorf("a pod of the agent is refused: %v", err)
-	}
+	rig.NoError(t, runtime.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll))
 	pod.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = new(true)
-	if err := runtime.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
-		t.Error("a pod that may escalate its privileges is accepted: the standard is not enforced, so the test above cannot fail")
-	}
+	// Else the standard is not enforced, and the check above cannot fail.
+	rig.Fails(t, "a pod that may escalate its privileges", runtime.Client.Create(t.Context(), pod, client.DryRunAll))
 }
 
 // installAppliesTheSame compares the objects from the manifests with those that Install makes from
@@ -132,25 +124,19 @@ func installAppliesTheSame(
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
 		"-k", example)
 	byHand := objects(t, runtime)
-	installer, err := installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
-		installation.Options{Informer: informer})
-	rig.NoError(t, err)
-	if _, err := installer.Install(t.Context(), installation.Runtime{
+	installer := rig.Must(installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
+		installation.Options{Informer: informer}))
+	_, err := installer.Install(t.Context(), installation.Runtime{
 		ID: "runtime-1", Client: runtime.Client, Watches: []watch.Watch{watched},
 		Secret: newSecretOfOnePair(t, "runtime-1", installation.Name),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	rig.NoError(t, err)
 	installed := objects(t, runtime)
-	// The API server enforces these rights.
-	want := []rbacv1.PolicyRule{{
-		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
-		ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
-	}}
-	if role := (&rbacv1.Role{}); !informer {
-		if err := runtime.Client.Get(t.Context(), key("runtime-watcher-canary"), role); err != nil || !cmp.Equal(want, role.Rules) {
-			t.Errorf("the canary has the rights %v (%v), want to patch its Lease", role.Rules, err)
-		}
+	if !informer { // The API server enforces these rights.
+		rig.Same(t, "rights of the canary", []rbacv1.PolicyRule{{
+			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+			ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
+		}}, rig.Stored(t, runtime.Client, key("runtime-watcher-canary"), &rbacv1.Role{}).Rules)
 	}
 	delete(installed, "Secret/"+secretName)
 	delete(installed, "ConfigMap/runtime-watcher-managers")
@@ -161,9 +147,7 @@ func installAppliesTheSame(
 			withoutManagers(all["Deployment/"+installation.Name])
 		}
 	}
-	if diff := cmp.Diff(byHand, installed); diff != "" {
-		t.Errorf("%s and Install differ (-kubectl +Install):\n%s", example, diff)
-	}
+	rig.Same(t, example+" (want) and Install (have)", byHand, installed)
 }
 
 // objects are those of the namespace, without the fields that an API server sets.
@@ -183,7 +167,7 @@ func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[strin
 		if len(item.GetAnnotations()) == 0 {
 			unstructured.RemoveNestedField(item.Object, "metadata", "annotations")
 		}
-		sortEnv(item.Object)
+		rig.IndexVariables(item.Object, func(map[string]any) {})
 		found[item.GetKind()+"/"+item.GetName()] = item.Object
 	}
 	var role rbacv1.ClusterRole
@@ -200,23 +184,9 @@ func withoutManagers(deployment map[string]any, others ...string) {
 	container := pod["containers"].([]any)[0].(map[string]any)
 	pod["volumes"] = pod["volumes"].([]any)[:1]
 	container["volumeMounts"] = container["volumeMounts"].([]any)[:1]
-	container["env"] = slices.DeleteFunc(container["env"].([]any), func(variable any) bool {
-		name := variable.(map[string]any)["name"].(string)
+	maps.DeleteFunc(container["env"].(map[string]any), func(name string, _ any) bool {
 		return strings.HasPrefix(name, "MANAGERS") || slices.Contains(others, name)
 	})
-}
-
-// sortEnv removes the order, which has no meaning because no variable refers to another.
-func sortEnv(object map[string]any) {
-	containers, _, _ := unstructured.NestedSlice(object, "spec", "template", "spec", "containers")
-	if len(containers) == 0 {
-		return
-	}
-	env := containers[0].(map[string]any)["env"].([]any)
-	slices.SortFunc(env, func(a, b any) int {
-		return strings.Compare(a.(map[string]any)["name"].(string), b.(map[string]any)["name"].(string))
-	})
-	_ = unstructured.SetNestedSlice(object, containers, "spec", "template", "spec", "containers") // It was there.
 }
 
 func kinds() [][2]string {

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -18,132 +17,109 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // theSourceChanges goes from the webhook to the informer and back. At each moment only one of them is
 // there.
-func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "source")
+func theSourceChanges(w *world) {
 	w.opts.NoCanary = false
 	w.installed()
 	withWebhook := names(w.versions())
 	w.opts.Informer = true
 	w.runtime.Watches = informerWatches()
-	w.runtime.Secret = withoutServing(t, w.namespace)
-	status := w.install()
-	if w.webhooks() != nil || status.State != installation.Progressing {
-		t.Errorf("%+v with webhooks %v, want that they are gone first", status, w.webhooks())
-	}
-	if !slices.Equal(status.Former, []core.Manager{"first"}) {
-		t.Errorf("former managers %v, want the first", status.Former)
-	}
+	w.runtime.Secret = newSecretFor(w.t, w.namespace, "other", w.namespace)
+	// No API server would trust its serving certificate.
+	delete(w.runtime.Secret, "webhook.crt")
+	delete(w.runtime.Secret, "webhook.key")
+	status := w.is(w.install(), installation.Progressing)
+	rig.Same(w.t, "webhooks", []string(nil), w.webhooks())
+	rig.Same(w.t, "former managers", []core.Manager{"first"}, status.Former)
 	w.answer(1)
-	if status := w.install(); status.State != installation.Ready || len(status.Former) > 0 || status.Replicas != 1 {
-		t.Errorf("%+v, want it ready with one replica", status)
-	}
+	status = w.is(w.install(), installation.Ready)
+	rig.Same(w.t, "replicas", 1, int(status.Replicas))
+	rig.Same(w.t, "former managers", []core.Manager(nil), status.Former)
 	if left := names(w.versions()); slices.ContainsFunc(left, func(name string) bool { return strings.Contains(name, "canary") }) {
-		t.Errorf("the canary is still there: %v", left)
+		w.t.Errorf("the canary is still there: %v", left)
 	}
-	w.hasLeastRights()
+	verbs := []string{"list", "watch"}
+	rig.Same(w.t, "rules", []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs},
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: verbs},
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: verbs},
+	}, w.role().Rules)
 	tenant := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: w.namespace + "-tenant", Labels: map[string]string{"tenant": "yes"},
 	}}
-	w.watchesWithItsSettings(plane, tenant, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+	w.watchesWithItsSettings(tenant, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: tenant.Name, Name: "watched", Labels: map[string]string{"informer": "yes"},
 	}})
 	before := w.versions()
 	w.install()
-	same(t, "a second time changes something", before, w.versions())
+	rig.Same(w.t, "a second time changes something", before, w.versions())
 	w.opts.Informer = false
 	w.runtime.Watches = []watch.Watch{watchFor("first")}
-	w.runtime.Secret = newSecret(t, w.namespace, w.namespace)
+	w.runtime.Secret = w.newSecret(w.namespace)
 	w.opts.Replicas = 2
 	w.install()
 	w.rollout(stalled())
-	if status := w.install(); status.State != installation.Failed || w.webhooks() != nil {
-		t.Errorf("%+v with webhooks %v, want none while only the informer answers", status, w.webhooks())
-	}
+	w.is(w.install(), installation.Failed)
+	rig.Same(w.t, "webhooks while only the informer answers", []string(nil), w.webhooks())
 	w.installed()
-	same(t, "after the return to the webhook", withWebhook, names(w.versions()))
-	if w.role() != nil {
-		t.Error("the rights of the informer are still there")
-	}
+	rig.Same(w.t, "after the return to the webhook", withWebhook, names(w.versions()))
+	w.hasRights(false)
 	w.opts.Informer = true
 	w.install()
-	if w.role() == nil {
-		t.Fatal("the informer has no rights")
-	}
+	w.hasRights(true)
 	w.uninstall()
-	if w.role() != nil || w.webhooks() != nil {
-		t.Error("rights or webhooks are left behind")
-	}
+	w.hasRights(false)
+	rig.Same(w.t, "webhooks", []string(nil), w.webhooks())
 }
 
-func asInformer(o *installation.Options) { o.Informer = true }
+// hasRights wants the role of the informer to be there, or not.
+func (w *world) hasRights(want bool) {
+	w.t.Helper()
+	rig.Same(w.t, "there are rights of the informer", want, w.role() != nil)
+}
 
 // anInformerThatIsUnchangedCostsTwoReads. A change that ends watching is corrected at once.
-func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	k := newKept(t, plane, "quiet", asInformer)
-	if status := k.look(); status.State != installation.Ready || status.Available != 1 {
-		t.Errorf("got %+v, want it ready", status)
-	}
-	if writes := k.since(); writes != nil {
-		t.Errorf("writes without a change: %v", writes)
-	}
-	same(t, "reads", []string{"ClusterRole", "Deployment"}, k.readSince())
-	role := k.role()
+func anInformerThatIsUnchangedCostsTwoReads(w *world) {
+	w.opts.Informer = true
+	w.keep()
+	rig.Same(w.t, "available", 1, int(w.is(w.install(), installation.Ready).Available))
+	rig.Same(w.t, "writes without a change", []string(nil), w.since())
+	rig.Same(w.t, "reads", []string{"ClusterRole", "Deployment"}, w.readSince())
+	role := w.role()
 	want := slices.Clone(role.Rules)
 	role.Rules[0].Verbs = []string{"list"}
-	rig.NoError(t, k.client.Update(t.Context(), role))
-	k.look()
-	same(t, "rules", want, k.role().Rules)
-	rig.NoError(t, k.client.Delete(t.Context(), k.role()))
-	k.look()
-	if k.role() == nil {
-		t.Error("the informer has no rights")
-	}
-	k.look()
-	k.since()
-	k.look()
-	if writes := k.since(); writes != nil {
-		t.Errorf("all is corrected, and written is %v", writes)
-	}
-	generation := k.deployment().Generation
-	k.runtime.Watches = []watch.Watch{watchFor("second")}
-	if status := k.look(); !slices.Equal(status.Former, []core.Manager{"first"}) {
-		t.Errorf("former managers %v, want the first", status.Former)
-	}
-	if k.deployment().Generation == generation || k.managers() != "second\n" {
-		t.Errorf("the agents do not watch for the second manager, and have %q", k.managers())
+	w.drifts(role)
+	rig.Same(w.t, "rules", want, w.role().Rules)
+	rig.NoError(w.t, w.client.Delete(w.t.Context(), w.role()))
+	w.install()
+	w.hasRights(true)
+	w.install()
+	w.since()
+	w.install()
+	rig.Same(w.t, "writes when all is corrected", []string(nil), w.since())
+	generation := w.deployment().Generation
+	w.runtime.Watches = []watch.Watch{watchFor("second")}
+	w.formerly("first")
+	if w.deployment().Generation == generation || w.managers() != "second\n" {
+		w.t.Errorf("the agents do not watch for the second manager, and have %q", w.managers())
 	}
 }
 
-func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	k := newKept(t, plane, "informer-names", func(o *installation.Options) {
-		asInformer(o)
-		o.Name, o.Owner = "seen", "seen.example.com"
-	})
-	var policy networkingv1.NetworkPolicy
-	k.get("seen-informer", &policy)
-	if app := policy.Spec.PodSelector.MatchLabels["app.kubernetes.io/name"]; app != "seen" {
-		t.Errorf("the policy is for pods of %q", app)
-	}
-	role, binding := k.role(), &rbacv1.ClusterRoleBinding{}
-	rig.NoError(t, k.client.Get(t.Context(), client.ObjectKeyFromObject(role), binding))
-	want := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: k.namespace, Name: "seen"}}
-	same(t, "subjects", want, binding.Subjects)
-	if role.Labels["app.kubernetes.io/name"] != "seen" ||
-		role.Annotations["operator.kyma-project.io/installed-by"] != "seen.example.com" {
-		t.Errorf("got %+v, want the names of the options", role.ObjectMeta)
-	}
-	k.uninstall()
-	if k.role() != nil {
-		t.Error("the role is left behind")
-	}
+func anInformerHasTheNamesOfTheOptions(w *world) {
+	w.opts.Informer, w.opts.Name, w.opts.Owner = true, "seen", "seen.example.com"
+	w.keep()
+	policy := get(w, "seen-informer", &networkingv1.NetworkPolicy{})
+	rig.Same(w.t, "pods of the policy", "seen", policy.Spec.PodSelector.MatchLabels["app.kubernetes.io/name"])
+	role := w.role()
+	binding := rig.Stored(w.t, w.client, client.ObjectKeyFromObject(role), &rbacv1.ClusterRoleBinding{})
+	rig.Same(w.t, "subjects", []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: "seen"}}, binding.Subjects)
+	rig.Same(w.t, "label", "seen", role.Labels["app.kubernetes.io/name"])
+	rig.Same(w.t, "owner", "seen.example.com", role.Annotations[ownerLabel])
+	w.uninstall()
+	w.hasRights(false)
 }
 
 // informerWatches need rights for three resources. A subresource cannot be watched.
@@ -158,15 +134,6 @@ func informerWatches() []watch.Watch {
 	return []watch.Watch{status, selecting}
 }
 
-// withoutServing returns a Secret with a certificate that no API server would trust.
-func withoutServing(t *testing.T, runtime string) map[string][]byte {
-	t.Helper()
-	secret := newSecret(t, runtime, "other")
-	delete(secret, "webhook.crt")
-	delete(secret, "webhook.key")
-	return secret
-}
-
 func (w *world) role() *rbacv1.ClusterRole {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
@@ -176,18 +143,6 @@ func (w *world) role() *rbacv1.ClusterRole {
 	}
 	rig.NoError(w.t, err)
 	return role
-}
-
-// hasLeastRights compares the rules, which the API server enforces.
-func (w *world) hasLeastRights() {
-	w.t.Helper()
-	verbs := []string{"list", "watch"}
-	want := []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs},
-		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: verbs},
-		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: verbs},
-	}
-	same(w.t, "rules", want, w.role().Rules)
 }
 
 // checks runs "agent check" with a watch of another resource than ConfigMaps.
@@ -202,16 +157,16 @@ func (w *world) checks(env map[string]string, want, resource string) {
 
 // watchesWithItsSettings runs an agent with the settings of the Deployment and the token of its
 // account. A change of the last object reconciles.
-func (w *world) watchesWithItsSettings(plane *apiserver.ControlPlane, objects ...client.Object) {
+func (w *world) watchesWithItsSettings(objects ...client.Object) {
 	w.t.Helper()
-	pod := w.deployment().Spec.Template.Spec
+	pod, container := w.pod()
 	if !*pod.AutomountServiceAccountToken {
 		w.t.Error("the agent has no token")
 	}
 	managers := strings.Fields(w.managers())
 	env := map[string]string{"KCP_SERVER_NAME": "localhost", "MANAGERS": strings.Join(managers, ",")}
-	rig.UseAccount(w.t, plane, client.ObjectKey{Namespace: w.namespace, Name: pod.ServiceAccountName}, "INFORMER", env)
-	for _, variable := range pod.Containers[0].Env {
+	rig.UseAccount(w.t, w.plane, client.ObjectKey{Namespace: w.namespace, Name: pod.ServiceAccountName}, "INFORMER", env)
+	for _, variable := range container.Env {
 		if slices.Contains([]string{"SOURCE", "WATCHERS", "EXCLUDED_NAMESPACES"}, variable.Name) {
 			env[variable.Name] = strings.ReplaceAll(variable.Value, "$$", "$")
 		}
@@ -226,10 +181,10 @@ func (w *world) watchesWithItsSettings(plane *apiserver.ControlPlane, objects ..
 	w.checks(env, "all watches can be established", "configmaps")
 	w.checks(env, "cannot list resource", "secrets")
 	for _, object := range objects {
-		rig.NoError(w.t, plane.Client.Create(w.t.Context(), object))
+		rig.NoError(w.t, w.plane.Client.Create(w.t.Context(), object))
 	}
 	watched := client.ObjectKeyFromObject(objects[len(objects)-1])
-	rig.Eventually(w.t, patience, "a reconcile", func() bool {
+	rig.Eventually(w.t, rig.Patience, "a reconcile", func() bool {
 		return len(control.Started(rig.Look{Runtime: "runtime-1", Object: watched})) > 0
 	})
 }

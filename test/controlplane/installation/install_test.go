@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -32,27 +34,25 @@ const secretName = "runtime-watcher-tls"
 // configuration of its own. They run one after the other, because it calls the webhooks of all.
 func TestInstallation(t *testing.T) {
 	plane := rig.SharedAPIServer(t, apiserver.Options{})
-	for name, test := range map[string]func(*testing.T, *apiserver.ControlPlane){
+	for name, test := range map[string]func(*world){
 		"unchanged": whatIsUnchangedCostsThreeReads, "managers": aNewManagerRestartsNothing,
 		"removed":        aRemovedManagerRestarts,
-		"two installers": theSecondInstallerIsRefused, "options": allNamesAreSet,
+		"two-installers": theSecondInstallerIsRefused, "names": allNamesAreSet,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
-		"by hand": webhooksByHandStay, "room": aStalledRolloutServesNewWatches,
+		"by-hand": webhooksByHandStay, "room": aStalledRolloutServesNewWatches,
 		"drift": driftIsCorrected, "exclusion": fieldsThatExcludeOursAreRemoved,
-		"two runtimes": aClusterHasOneRuntime, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
-		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys,
+		"two-runtimes": aClusterHasOneRuntime, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"kyma-system": todaysNamespaceIsWatched, "one-pair": oneSecretWithTheKnownKeys,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 		"source":         theSourceChanges,
 		"informer":       anInformerThatIsUnchangedCostsTwoReads,
-		"informer names": anInformerHasTheNamesOfTheOptions, "race": oneOfTwoInstallersWins,
+		"informer-names": anInformerHasTheNamesOfTheOptions, "race": oneOfTwoInstallersWins,
 	} {
-		t.Run(name, func(t *testing.T) { test(t, plane) })
+		t.Run(name, func(t *testing.T) { test(newWorld(t, plane, name)) })
 	}
 }
 
-func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "in-order")
+func inOrder(w *world) {
 	w.opts.NoCanary = false
 	want := []string{
 		"create Namespace ", "create ConfigMap -managers",
@@ -67,120 +67,84 @@ func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 		slices.Sort(writes[2:11])
 		slices.Sort(writes[11:])
 	}
-	same(t, "writes", want, writes)
-	same(t, "without a replica", installation.Status{State: installation.Progressing, Replicas: 2}, status,
+	rig.Same(w.t, "writes", want, writes)
+	rig.Same(w.t, "without a replica", installation.Status{State: installation.Progressing, Replicas: 2}, status,
 		cmpopts.IgnoreFields(installation.Status{}, "Reason", "Message"))
 	w.available(1)
-	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Message, "Service") {
-		t.Errorf("got %+v, want it to wait for the Service", status)
-	}
-	if hooks := w.webhooks(); hooks != nil {
-		t.Fatalf("the API server calls %v, before the agent answers", hooks)
-	}
+	w.is(w.install(), installation.Progressing, "Service")
+	rig.Same(w.t, "webhooks before the agent answers", []string(nil), w.webhooks())
 	w.endpoint()
-	if status := w.install(); status.State != installation.Ready || status.Available != 1 {
-		t.Errorf("got %+v, want it ready", status)
-	}
-	if writes := w.since(); writes[len(writes)-1] != "apply ValidatingWebhookConfiguration " {
-		t.Errorf("the webhook configuration is not the last: %v", writes)
-	}
-	same(t, "webhooks", []string{"canary", "default.first"}, w.webhooks())
+	rig.Same(w.t, "available", 1, int(w.is(w.install(), installation.Ready).Available))
+	writes = w.since()
+	rig.Same(w.t, "last write", "apply ValidatingWebhookConfiguration ", writes[len(writes)-1])
+	rig.Same(w.t, "webhooks", []string{"canary", "default.first"}, w.webhooks())
 	before := w.versions()
 	w.install()
-	same(t, "a second time changes something", before, w.versions())
-	var policy networkingv1.NetworkPolicy
-	w.get(installation.Name, &policy)
-	if port := policy.Spec.Egress[1].Ports[0].Port.IntValue(); port != 8443 {
-		t.Errorf("the agent may reach port %d of the control plane, want that of its address", port)
-	}
+	rig.Same(w.t, "a second time changes something", before, w.versions())
+	egress := get(w, installation.Name, &networkingv1.NetworkPolicy{}).Spec.Egress
+	rig.Same(w.t, "port of the control plane", 8443, egress[1].Ports[0].Port.IntValue())
 }
 
 // The new bundle comes first: an API server that trusts too much loses nothing.
-func aNewSecretRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "secret")
+func aNewSecretRestartsNothing(w *world) {
 	w.installed()
 	before := w.deployment().Generation
-	w.runtime.Secret = newSecret(t, "secret", "secret")
+	w.runtime.Secret = w.newSecret("secret")
 	w.install()
 	writes := w.since()
-	configuration, secret := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes,
-		"apply Secret -tls")
-	if configuration < 0 || configuration > secret {
-		t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
+	configuration := slices.Index(writes, "apply ValidatingWebhookConfiguration ")
+	if secret := slices.Index(writes, "apply Secret -tls"); configuration < 0 || configuration > secret {
+		w.t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
 	}
-	same(t, "bundle", w.runtime.Secret["ca.crt"], w.configuration().Webhooks[0].ClientConfig.CABundle)
-	var stored corev1.Secret
-	w.get(secretName, &stored)
-	same(t, "Secret", w.runtime.Secret, stored.Data)
-	if after := w.deployment().Generation; after != before {
-		t.Errorf("the Deployment was changed: generation %d became %d", before, after)
-	}
+	rig.Same(w.t, "bundle", w.runtime.Secret["ca.crt"], w.configuration().Webhooks[0].ClientConfig.CABundle)
+	rig.Same(w.t, "Secret", w.runtime.Secret, get(w, secretName, &corev1.Secret{}).Data)
+	rig.Same(w.t, "generation of the Deployment", before, w.deployment().Generation)
 }
 
-// environment returns the settings of the agent.
-func (w *world) environment() map[string]string {
-	env := map[string]string{}
-	for _, variable := range w.deployment().Spec.Template.Spec.Containers[0].Env {
-		env[variable.Name] = variable.Value
-	}
-	return env
-}
-
-func newSettingsRestart(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "settings")
+func newSettingsRestart(w *world) {
 	w.installed()
 	before := w.deployment().Spec.Template
 	w.opts.Settings = map[string]string{"MANAGERS": "by-hand", "SETTLE": "2s", "LOG_LEVEL": "$(POD_NAME)"}
 	w.install()
 	after, env := w.deployment().Spec.Template, w.environment()
 	if _, set := env["MANAGERS"]; set {
-		t.Error("managers are in the environment, so that a new one restarts the agents")
+		w.t.Error("managers are in the environment, so that a new one restarts the agents")
 	}
 	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || w.managers() != "by-hand\nfirst\n" ||
 		env["LOG_LEVEL"] != "$$(POD_NAME)" {
-		t.Errorf("the pods have the environment %v", env)
+		w.t.Errorf("the pods have the environment %v", env)
 	}
 }
 
 // Existing webhooks are updated, and none is added, while no agent answers.
-func newWatchesWait(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "watches")
+func newWatchesWait(w *world) {
 	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.installed()
 	w.available(0)
 	w.runtime.Watches = []watch.Watch{watchFor("second"), watchFor("third")}
-	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
-		t.Errorf("former managers: %v, want the first", former)
-	}
-	same(t, "webhooks while no agent answers", []string{"default.second"}, w.webhooks())
+	w.formerly("first")
+	rig.Same(w.t, "webhooks while no agent answers", []string{"default.second"}, w.webhooks())
 	w.available(2)
-	if former := w.install().Former; len(former) > 0 {
-		t.Errorf("former managers: %v, want them reported once", former)
-	}
-	same(t, "webhooks", []string{"default.second", "default.third"}, w.webhooks())
+	w.formerly() // They are reported once.
+	rig.Same(w.t, "webhooks", []string{"default.second", "default.third"}, w.webhooks())
 }
 
 // Where one pod fits, no pod with new settings ever starts. The former replica serves a new watch, also
 // when the webhook configuration was deleted meanwhile.
-func aStalledRolloutServesNewWatches(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "room")
+func aStalledRolloutServesNewWatches(w *world) {
 	w.installed()
 	w.opts.Settings = map[string]string{"SETTLE": "2s"}
 	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.install()
 	w.rollout(stalled())
-	if status := w.install(); status.Reason != "RolloutStalled" || status.State != installation.Failed || status.Available != 1 {
-		t.Errorf("got %+v, want a stalled rollout and one replica that answers", status)
-	}
+	status := w.is(w.install(), installation.Failed)
+	rig.Same(w.t, "reason", "RolloutStalled", status.Reason)
+	rig.Same(w.t, "replicas that answer", 1, int(status.Available))
 	want := []string{"default.first", "default.second"}
-	same(t, "webhooks", want, w.webhooks())
-	rig.NoError(t, w.client.Delete(t.Context(), w.configuration()))
+	rig.Same(w.t, "webhooks", want, w.webhooks())
+	rig.NoError(w.t, w.client.Delete(w.t.Context(), w.configuration()))
 	w.install()
-	same(t, "webhooks after their removal", want, w.webhooks())
+	rig.Same(w.t, "webhooks after their removal", want, w.webhooks())
 }
 
 // stalled is the status of a Deployment with a pod that does not start, beside a former one.
@@ -194,9 +158,7 @@ func stalled() appsv1.DeploymentStatus {
 }
 
 // A webhook that was added by hand stays.
-func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "by-hand")
+func webhooksByHandStay(w *world) {
 	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
 	w.installed()
 	configuration := w.configuration()
@@ -204,196 +166,277 @@ func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io",
 		new("/validate/by-hand")
 	configuration.Webhooks = append(configuration.Webhooks, added)
-	rig.NoError(t, w.client.Update(t.Context(), configuration))
+	rig.NoError(w.t, w.client.Update(w.t.Context(), configuration))
 	w.runtime.Watches = []watch.Watch{watchFor("second")}
-	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
-		t.Errorf("former managers: %v, want the first", former)
-	}
-	same(t, "webhooks", []string{"default.by-hand", "default.second"}, slices.Sorted(slices.Values(w.webhooks())))
+	w.formerly("first")
+	rig.Same(w.t, "webhooks", []string{"default.by-hand", "default.second"}, slices.Sorted(slices.Values(w.webhooks())))
 }
 
 // driftIsCorrected: at once if it ends watching, and otherwise within an hour.
-func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	k := newKept(t, plane, "drift", func(*installation.Options) {})
-	configuration := k.configuration()
+func driftIsCorrected(w *world) {
+	w.keep()
+	configuration := w.configuration()
 	want := configuration.DeepCopy().Webhooks
 	configuration.Webhooks[1].FailurePolicy = new(admissionregistrationv1.Fail)
 	configuration.Webhooks[1].ClientConfig.CABundle = nil
 	configuration.Webhooks[1].TimeoutSeconds = new(int32(30))
-	k.drifts(k.client.Update(t.Context(), configuration))
-	same(t, "webhooks", want, k.configuration().Webhooks)
-	deployment := k.deployment()
+	w.drifts(configuration)
+	rig.Same(w.t, "webhooks", want, w.configuration().Webhooks)
+	deployment := w.deployment()
 	deployment.Spec.Replicas = new(int32(0))
 	deployment.Spec.Template.Spec.Containers[0].Image = "another/image"
-	k.drifts(k.client.Update(t.Context(), deployment))
-	spec := k.deployment().Spec
-	if *spec.Replicas != 2 || spec.Template.Spec.Containers[0].Image != "agent.example.com/agent:v1" {
-		t.Errorf("still drifted: %+v", spec)
-	}
-	k.answer(1)
-	k.look()
-	policy, secret := &networkingv1.NetworkPolicy{}, &corev1.Secret{}
-	k.get(installation.Name, policy)
+	w.drifts(deployment)
+	rig.Same(w.t, "replicas", 2, int(*w.deployment().Spec.Replicas))
+	_, container := w.pod()
+	rig.Same(w.t, "image", "agent.example.com/agent:v1", container.Image)
+	w.answer(1)
+	w.install()
+	policy, secret := get(w, installation.Name, &networkingv1.NetworkPolicy{}), get(w, secretName, &corev1.Secret{})
 	policy.Spec.Ingress = nil
-	k.get(secretName, secret)
-	k.now = k.now.Add(time.Hour)
-	k.drifts(errors.Join(k.client.Update(t.Context(), policy), k.client.Delete(t.Context(), secret),
+	w.now = w.now.Add(time.Hour)
+	rig.NoError(w.t, errors.Join(w.client.Delete(w.t.Context(), secret),
 		// It can neither be changed nor become one of another type.
-		k.client.Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: secretName}, Immutable: new(true),
+		w.client.Create(w.t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}, Immutable: new(true),
 		}),
-		k.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Namespace: k.namespace, Name: installation.Name,
-		}})))
-	k.get(installation.Name, &corev1.Service{})
-	k.get(installation.Name, policy)
-	k.get(secretName, secret)
-	if diff := cmp.Diff(k.runtime.Secret, secret.Data); diff != "" || len(policy.Spec.Ingress) != 2 {
-		t.Errorf("rules %+v, Secret (-want +got):\n%s", policy.Spec.Ingress, diff)
-	}
+		w.client.Delete(w.t.Context(), get(w, installation.Name, &corev1.Service{}))))
+	w.drifts(policy)
+	get(w, installation.Name, &corev1.Service{})
+	rig.Same(w.t, "rules", 2, len(get(w, installation.Name, &networkingv1.NetworkPolicy{}).Spec.Ingress))
+	rig.Same(w.t, "Secret", w.runtime.Secret, get(w, secretName, &corev1.Secret{}).Data)
 }
 
 // fieldsThatExcludeOursAreRemoved sets a field beside ours. An object may have only one of the two.
-func fieldsThatExcludeOursAreRemoved(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	k := newKept(t, plane, "exclusion", func(*installation.Options) {})
-	configuration := k.configuration()
+func fieldsThatExcludeOursAreRemoved(w *world) {
+	w.keep()
+	configuration := w.configuration()
 	want := configuration.DeepCopy().Webhooks
 	configuration.Webhooks[0].ClientConfig.Service = nil
 	configuration.Webhooks[0].ClientConfig.URL = new("https://192.0.2.1/validate/first")
-	k.drifts(k.client.Update(t.Context(), configuration))
-	same(t, "webhooks", want, k.configuration().Webhooks)
-	deployment := k.deployment()
+	w.drifts(configuration)
+	rig.Same(w.t, "webhooks", want, w.configuration().Webhooks)
+	deployment := w.deployment()
 	variables := deployment.Spec.Template.Spec.Containers[0].Env
 	wanted := variables[0]
 	variables[0].Value, variables[0].ValueFrom = "", &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
 	}
-	k.drifts(k.client.Update(t.Context(), deployment))
-	same(t, "variable", wanted, k.deployment().Spec.Template.Spec.Containers[0].Env[0])
+	w.drifts(deployment)
+	_, container := w.pod()
+	rig.Same(w.t, "variable", wanted, container.Env[0])
 }
 
 // aClusterHasOneRuntime: another one has the same kubeconfig, as after a mistake with a Secret.
-func aClusterHasOneRuntime(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "one-runtime")
+func aClusterHasOneRuntime(w *world) {
 	w.installed()
-	w.runtime.ID, w.runtime.Secret = "another", newSecret(t, "another", "one-runtime")
-	if _, err := w.installer().Install(t.Context(), w.runtime); core.Reason(err) != "owned" {
-		t.Errorf("got %v, want the reason owned", err)
-	}
-	if status := w.uninstall(); status.State != installation.Removed {
-		t.Errorf("its end: %+v", status)
-	}
-	if writes := w.since(); len(writes) > 0 {
-		t.Errorf("its keys are for another cluster, and nothing here is of it: %v", writes)
-	}
+	w.runtime.ID, w.runtime.Secret = "another", w.newSecret("another")
+	refused(w.t, "another runtime", w.installer(), w.runtime, "owned")
+	w.is(w.uninstall(), installation.Removed)
+	// Its keys are for another cluster, and nothing here is of it.
+	rig.Same(w.t, "writes", []string(nil), w.since())
 }
 
-// drifts installs after a change by hand, which must have succeeded.
-func (k *kept) drifts(err error) {
-	k.t.Helper()
-	rig.NoError(k.t, err)
-	k.look()
+// drifts installs after a change by hand.
+func (w *world) drifts(changed client.Object) {
+	w.t.Helper()
+	rig.NoError(w.t, w.client.Update(w.t.Context(), changed))
+	w.install()
 }
 
-func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "canary")
+func theCanaryComesAndGoes(w *world) {
 	w.installed()
 	without := names(w.versions())
-	if pod := w.deployment().Spec.Template.Spec; *pod.AutomountServiceAccountToken {
-		t.Error("the agent has a token that it does not need")
-	}
+	pod, _ := w.pod()
+	rig.Same(w.t, "the agent has a token that it does not need", false, *pod.AutomountServiceAccountToken)
 	w.opts.NoCanary = false
-	w.install()
-	w.available(1)
-	w.install()
-	if with := names(w.versions()); len(with) != len(without)+4 {
-		t.Errorf("with the canary there are %v, without %v", with, without)
-	}
+	w.installed()
+	rig.Same(w.t, "objects of the canary", 4, len(w.versions())-len(without))
 	w.opts.NoCanary = true
+	w.installed()
+	rig.Same(w.t, "objects after the canary is turned off", without, names(w.versions()))
+	rig.Same(w.t, "webhooks", []string{"default.first"}, w.webhooks())
+}
+
+func whatIsUnchangedCostsThreeReads(w *world) {
+	w.keep()
+	rig.Same(w.t, "available", 1, int(w.is(w.install(), installation.Ready).Available))
+	rig.Same(w.t, "writes without a change", []string(nil), w.since())
+	want := []string{"Deployment", "EndpointSliceList", "ValidatingWebhookConfiguration"}
+	rig.Same(w.t, "reads", want, w.readSince())
+	without := w.runtime
+	without.Secret = nil
+	status, unchanged, err := w.kept.Unchanged(w.t.Context(), without)
+	rig.NoError(w.t, err)
+	rig.Same(w.t, "unchanged without the Secret", true, unchanged)
+	rig.Same(w.t, "available without the Secret", 1, int(status.Available))
+	rig.Same(w.t, "reads without the Secret", want, w.readSince())
+	without.Watches = append(without.Watches, watchFor("second"))
+	_, unchanged, err = w.kept.Unchanged(w.t.Context(), without)
+	rig.NoError(w.t, err)
+	rig.Same(w.t, "unchanged with another watch", false, unchanged)
+}
+
+func aNewManagerRestartsNothing(w *world) {
+	w.keep()
+	before := w.deployment()
+	w.runtime.Watches = append(w.runtime.Watches, watchFor("second"))
+	w.is(w.install(), installation.Ready)
+	rig.Same(w.t, "Deployment", before.Spec, w.deployment().Spec)
+	rig.Same(w.t, "managers", "first\nsecond\n", w.managers())
+	rig.Same(w.t, "webhooks", []string{"canary", "default.first", "default.second"}, slices.Sorted(slices.Values(w.webhooks())))
+	pod, container := w.pod()
+	rig.Same(w.t, "file of the managers", container.VolumeMounts[1].MountPath+"/managers", w.environment()["MANAGERS_FILE"])
+	rig.Same(w.t, "ConfigMap", "runtime-watcher-managers", pod.Volumes[1].ConfigMap.Name)
+}
+
+// A running agent would send heartbeats for a manager that is gone.
+func aRemovedManagerRestarts(w *world) {
+	w.keep()
+	first := w.deployment().Generation
+	w.runtime.Watches = []watch.Watch{watchFor("second")}
 	w.install()
-	w.available(1)
+	second := w.deployment()
+	if second.Generation == first || w.managers() != "second\n" {
+		w.t.Errorf("the agents go on with a manager that is gone, and have %q", w.managers())
+	}
+	w.answer(1)
+	for range 3 {
+		w.install()
+		w.now = w.now.Add(time.Hour)
+	}
+	w.kept = w.installer() // Another process, without memory.
 	w.install()
-	same(t, "objects after the canary is turned off", without, names(w.versions()))
-	same(t, "webhooks", []string{"default.first"}, w.webhooks())
+	rig.Same(w.t, "they are restarted again", second.Spec, w.deployment().Spec)
+	w.runtime.Watches = []watch.Watch{watchFor("third")}
+	w.install()
+	if again := w.deployment(); again.Generation == second.Generation {
+		w.t.Error("they are not restarted a second time")
+	}
+}
+
+// allNamesAreSet installs twice into one namespace, with all names and settings of a pod.
+func allNamesAreSet(w *world) {
+	w.keep()
+	opts := w.opts
+	opts.Name, opts.ConfigurationName = "my-agent", "my-webhooks"
+	opts.Owner, opts.PriorityClassName = "me", "system-cluster-critical"
+	opts.ImagePullSecrets = []string{"pull"}
+	opts.Resources = &corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
+	}
+	installer := rig.Must(installation.New("agent.example.com/agent:v1", "", opts))
+	r := w.runtime
+	r.Secret, r.ControlPlane = newSecretFor(w.t, "names", "my-agent", "names"), "gateway.example.com:9443"
+	// copied installs with a pull secret, and returns its copy, nil for none.
+	copied := func(text []byte) map[string][]byte {
+		r.PullSecret = text
+		_, err := installer.Install(w.t.Context(), r)
+		rig.NoError(w.t, err)
+		return w.pullSecret()
+	}
+	for _, text := range []string{`{"auths":{}}`, `{"auths":{"registry.example.com":{}}}`} {
+		rig.Same(w.t, "pull secret", map[string][]byte{".dockerconfigjson": []byte(text)}, copied([]byte(text)))
+	}
+	for _, wrong := range []string{"no JSON", `"` + strings.Repeat("x", 64<<10) + `"`} {
+		broken := r
+		broken.PullSecret = []byte(wrong)
+		refused(w.t, "a wrong pull secret", installer, broken, "invalid_runtime")
+	}
+	get(w, "my-agent-tls", &corev1.Secret{})
+	get(w, "my-agent-managers", &corev1.ConfigMap{})
+	pod := get(w, "my-agent", &appsv1.Deployment{}).Spec.Template
+	rig.Same(w.t, "pod", corev1.PodSpec{
+		PriorityClassName: "system-cluster-critical", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}, {Name: "my-agent-pull"}},
+		ServiceAccountName: "my-agent",
+	}, corev1.PodSpec{
+		PriorityClassName: pod.Spec.PriorityClassName, ImagePullSecrets: pod.Spec.ImagePullSecrets,
+		ServiceAccountName: pod.Spec.ServiceAccountName,
+	})
+	rig.Same(w.t, "memory limit", "128Mi", pod.Spec.Containers[0].Resources.Limits.Memory().String())
+	selector := get(w, "my-agent", &corev1.Service{}).Spec.Selector
+	for _, labels := range []map[string]string{selector, pod.Labels} {
+		rig.Same(w.t, "name of the pods", "my-agent", labels["app.kubernetes.io/name"])
+	}
+	address := slices.IndexFunc(pod.Spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "KCP_ADDR" })
+	rig.Same(w.t, "address", "gateway.example.com:9443", pod.Spec.Containers[0].Env[address].Value)
+	if copied(nil) != nil || copied([]byte("{}")) == nil {
+		w.t.Error("the copy of a pull secret does not come and go with it")
+	}
+	if status := rig.Must(installer.Uninstall(w.t.Context(), r)); status.State != installation.Progressing {
+		w.is(status, installation.Removed)
+	}
+	rig.Same(w.t, "pull secret", map[string][]byte(nil), w.pullSecret())
+	w.deployment() // The other installation of the namespace stays.
+}
+
+// pullSecret returns the content of the copy of a pull secret, nil for none.
+func (w *world) pullSecret() map[string][]byte {
+	w.t.Helper()
+	var stored corev1.Secret
+	err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "my-agent-pull"}, &stored)
+	rig.NoError(w.t, client.IgnoreNotFound(err))
+	return stored.Data
 }
 
 func names(versions map[string]string) []string { return slices.Sorted(maps.Keys(versions)) }
 
 // killedAnywhere ends the installer at each of its writes. It then removes the objects, or
 // continues the installation.
-func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "killed")
+func killedAnywhere(w *world) {
 	w.opts.NoCanary = false
 	w.createNamespace()
-	var complete int
-	for n := 1; ; n++ {
-		w.fail = n
-		_, err := w.installer().Install(t.Context(), w.runtime)
-		w.fail = 0
-		w.since()
+	n := 1
+	for ; ; n++ {
+		err := w.dies(n, (*installation.Installer).Install)
 		if err == nil {
-			complete = n - 1
 			break
 		}
 		if !errors.Is(err, errKilled) || w.webhooks() != nil {
-			t.Fatalf("killed at write %d: %v, webhooks %v", n, err, w.webhooks())
+			w.t.Fatalf("killed at write %d: %v, webhooks %v", n, err, w.webhooks())
 		}
 		w.gone()
 		if n%4 == 0 {
-			_, _ = w.installer().Install(t.Context(), w.runtime)
+			_, _ = w.installer().Install(w.t.Context(), w.runtime)
 			w.installed()
 			w.gone()
 		}
 	}
-	if complete < 10 {
-		t.Errorf("installed with %d writes: those of the objects are more", complete)
+	if n <= 10 {
+		w.t.Errorf("killed at %d writes: those of the objects are more", n)
 	}
 	w.installed()
-	for n := 1; ; n++ {
-		w.fail = n
-		_, err := w.installer().Uninstall(t.Context(), w.runtime)
-		w.fail = 0
-		w.since()
-		if err == nil {
-			break
-		}
+	for n := 1; w.dies(n, (*installation.Installer).Uninstall) != nil; n++ {
 		if n > 1 && w.webhooks() != nil {
-			t.Errorf("killed at write %d: there are webhooks yet: %v", n, w.webhooks())
+			w.t.Errorf("killed at write %d: there are webhooks yet: %v", n, w.webhooks())
 		}
 	}
 	w.gone()
 }
 
-// gone uninstalls.
+// dies ends a call of an installer at one of its writes, and returns the error.
+func (w *world) dies(
+	at int, call func(*installation.Installer, context.Context, installation.Runtime) (installation.Status, error),
+) error {
+	w.fail = at
+	_, err := call(w.installer(), w.t.Context(), w.runtime)
+	w.fail = 0
+	w.since()
+	return err
+}
+
+// gone uninstalls, and wants nothing to be left but a namespace that ends.
 func (w *world) gone() {
 	w.t.Helper()
-	if status := w.uninstall(); status.State != installation.Removed {
-		w.t.Errorf("got %+v, want it removed", status)
-	}
-	if left := w.versions(); len(left) > 0 {
-		w.t.Errorf("left behind: %v", left)
-	}
+	w.is(w.uninstall(), installation.Removed)
+	rig.Same(w.t, "left behind", map[string]string{}, w.versions())
 	w.since()
 }
 
-func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "uninstall")
-	if status := w.uninstall(); status.State != installation.Removed {
-		t.Errorf("without an installation: got %+v", status)
-	}
+func nothingIsLeft(w *world) {
+	w.is(w.uninstall(), installation.Removed)
 	w.installed()
 	// No controller finalises namespaces here.
-	if status := w.uninstall(); status.State != installation.Progressing ||
-		!strings.Contains(status.Message, "Namespace") {
-		t.Errorf("got %+v, want it to wait for the namespace", status)
-	}
-	writes := w.since()
+	w.is(w.uninstall(), installation.Progressing, "Namespace")
 	order := []string{
 		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ",
 		"delete Service ",
@@ -401,70 +444,52 @@ func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 		"delete NetworkPolicy ",
 		"delete ServiceAccount ", "delete ConfigMap -managers", "delete Namespace ",
 	}
-	same(t, "removed objects", order, writes)
-	if left := w.versions(); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-	if status := w.install(); !strings.Contains(status.Message, "Namespace") {
-		t.Errorf("into a namespace that ends: got %+v", status)
-	}
+	rig.Same(w.t, "removed objects", order, w.since())
+	rig.Same(w.t, "left behind", map[string]string{}, w.versions())
+	rig.Says(w.t, "into a namespace that ends", w.install().Message, "Namespace")
 	w.finalise()
-	if status := w.uninstall(); status.State != installation.Removed {
-		t.Errorf("got %+v, want it removed", status)
-	}
-	w.runtime.Client = nil
-	if status := w.uninstall(); status.State != installation.Removed {
-		t.Errorf("a runtime that is gone: got %+v", status)
-	}
+	w.is(w.uninstall(), installation.Removed)
+	w.runtime.Client = nil // It is gone.
+	w.is(w.uninstall(), installation.Removed)
 }
 
 // finalise ends the namespace, as the controller of namespaces does.
 func (w *world) finalise() {
 	w.t.Helper()
-	namespace := &corev1.Namespace{}
-	rig.NoError(w.t, w.client.Get(w.t.Context(), client.ObjectKey{Name: w.namespace}, namespace))
+	namespace := rig.Stored(w.t, w.client, client.ObjectKey{Name: w.namespace}, &corev1.Namespace{})
 	namespace.Spec.Finalizers = nil
 	ended := w.client.SubResource("finalize") //nolint:misspell // Its name.
 	rig.NoError(w.t, ended.Update(w.t.Context(), namespace))
 }
 
 // As long as the API server may call it, the agent stays.
-func theWebhookGoesFirst(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "held")
+func theWebhookGoesFirst(w *world) {
 	w.createNamespace()
 	w.installed()
 	configuration := w.configuration()
 	configuration.Finalizers = []string{"example.com/hold"}
-	rig.NoError(t, w.client.Update(t.Context(), configuration))
-	if status := w.uninstall(); status.State != installation.Progressing ||
-		!strings.Contains(status.Message, "ValidatingWebhookConfiguration") {
-		t.Errorf("got %+v, want it to wait for the webhook configuration", status)
-	}
+	rig.NoError(w.t, w.client.Update(w.t.Context(), configuration))
+	w.is(w.uninstall(), installation.Progressing, "ValidatingWebhookConfiguration")
 	w.deployment()
 	configuration = w.configuration()
 	configuration.Finalizers = nil
-	rig.NoError(t, w.client.Update(t.Context(), configuration))
+	rig.NoError(w.t, w.client.Update(w.t.Context(), configuration))
 	w.gone()
-	if err := w.client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &corev1.Namespace{}); err != nil {
-		t.Errorf("namespace of others: %v", err)
-	}
+	rig.Stored(w.t, w.client, client.ObjectKey{Name: w.namespace}, &corev1.Namespace{}) // It is of others.
 }
 
-func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "invalid")
+func wrongRuntimesAreRefused(w *world) {
 	for name, change := range map[string]func(r *installation.Runtime){
-		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another", "invalid") },
+		"another's certificate": func(r *installation.Runtime) { r.Secret = w.newSecret("another") },
 		"another's key": func(r *installation.Runtime) {
-			r.Secret["tls.key"] = newSecret(t, "invalid", "invalid")["tls.key"]
+			r.Secret["tls.key"] = w.newSecret("invalid")["tls.key"]
 		},
-		"another Service": func(r *installation.Runtime) { r.Secret = newSecret(t, "invalid", "runtime-watcher") },
+		"another Service": func(r *installation.Runtime) { r.Secret = newSecretFor(w.t, "invalid", installation.Name, "other") },
 		"one pair, another Service": func(r *installation.Runtime) {
-			r.Secret = newSecretOfOnePair(t, "invalid", "runtime-watcher")
+			r.Secret = newSecretOfOnePair(w.t, "invalid", "other")
 		},
 		"a CA that did not sign it": func(r *installation.Runtime) {
-			other := newSecret(t, "invalid", "invalid")
+			other := w.newSecret("invalid")
 			r.Secret["webhook.crt"], r.Secret["webhook.key"] = other["webhook.crt"], other["webhook.key"]
 		},
 		"a client certificate that is served": func(r *installation.Runtime) {
@@ -476,40 +501,33 @@ func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		"no client":             func(r *installation.Runtime) { r.Client = nil },
 		"a watch of everything": func(r *installation.Runtime) { r.Watches[0].Resource.Resource = "*" },
 	} {
-		t.Run(name, func(t *testing.T) {
+		w.t.Run(name, func(t *testing.T) {
 			r := w.runtime
-			r.Secret, r.Watches = newSecret(t, "invalid", "invalid"), []watch.Watch{watchFor("first")}
+			r.Secret, r.Watches = w.newSecret("invalid"), []watch.Watch{watchFor("first")}
 			change(&r)
 			_, err := w.installer().Install(t.Context(), r)
 			reason := core.Reason(err)
 			if !core.IsPermanent(err) || reason != "invalid_runtime" && reason != "invalid_configuration" {
 				t.Errorf("got %v", err)
 			}
-			if writes := w.since(); writes != nil {
-				t.Errorf("written nevertheless: %v", writes)
-			}
+			rig.Same(t, "writes", []string(nil), w.since())
 		})
 	}
 	w.opts.Settings = map[string]string{"TRANSPORT": "nats"}
 	for id, want := range map[core.RuntimeID]string{"invalid": "no DNS name", "operator": "another ID"} {
 		r := w.runtime
-		r.ID, r.Secret = id, newSecret(t, string(id), "invalid")
-		if _, err := w.installer().Install(t.Context(), r); core.Reason(err) != "invalid_runtime" ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("NATS: got %v, want %s", err, want)
-		}
+		r.ID, r.Secret = id, w.newSecret(string(id))
+		refused(w.t, "NATS", w.installer(), r, "invalid_runtime", want)
 	}
 }
 
 // todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet
 // live. The namespace is older than the agent, or made by it and not marked as its own.
-func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "kyma-system")
+func todaysNamespaceIsWatched(w *world) {
 	w.opts.ConfigurationName = "skr-webhook"
 	w.createNamespace()
 	w.installed()
-	own, early := newWorld(t, plane, "own-namespace"), newWorld(t, plane, "early")
+	own, early := newWorld(w.t, w.plane, "own-namespace"), newWorld(w.t, w.plane, "early")
 	own.installed()
 	early.opts.Adjust = func(object *unstructured.Unstructured) {
 		if object.GetKind() == "Namespace" {
@@ -530,39 +548,28 @@ func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 		{own, "kyma-system", true},
 		{own, "kube-system", false},
 	} {
-		if have := test.installed.watches(test.namespace); have != test.want {
-			t.Errorf("installed in %s: objects of %s are watched: %t, want %t", test.installed.namespace, test.namespace, have,
-				test.want)
-		}
+		rig.Same(w.t, "installed in "+test.installed.namespace+": objects of "+test.namespace+" are watched", test.want,
+			test.installed.watches(test.namespace))
 	}
-	if status := early.uninstall(); status.State != installation.Removed {
-		t.Errorf("the namespace of others is not left: %+v", status)
-	}
+	early.is(early.uninstall(), installation.Removed) // The namespace is of others.
 }
 
 // watches reports whether the API server calls a webhook of the installation for objects of a
 // namespace.
 func (w *world) watches(namespace string) bool {
 	w.t.Helper()
-	var stored corev1.Namespace
-	rig.NoError(w.t, w.client.Get(w.t.Context(), client.ObjectKey{Name: namespace}, &stored))
+	stored := rig.Stored(w.t, w.client, client.ObjectKey{Name: namespace}, &corev1.Namespace{})
 	selector := rig.Must(metav1.LabelSelectorAsSelector(w.configuration().Webhooks[0].NamespaceSelector))
 	return selector.Matches(labels.Set(stored.Labels))
 }
 
-func oneSecretWithTheKnownKeys(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	w := newWorld(t, plane, "one-pair")
+func oneSecretWithTheKnownKeys(w *world) {
 	w.installed()
-	if certificate := w.environment()["WEBHOOK_TLS_CERT"]; certificate != "/etc/runtime-watcher/tls/webhook.crt" {
-		t.Errorf("the webhook serves %q, want the serving certificate", certificate)
-	}
-	w.runtime.Secret = newSecretOfOnePair(t, "one-pair", "one-pair")
+	rig.Same(w.t, "served", "/etc/runtime-watcher/tls/webhook.crt", w.environment()["WEBHOOK_TLS_CERT"])
+	w.runtime.Secret = newSecretOfOnePair(w.t, "one-pair", "one-pair")
 	w.install()
 	if certificate, set := w.environment()["WEBHOOK_TLS_CERT"]; set {
-		t.Errorf("the webhook serves %q, which the Secret does not have", certificate)
+		w.t.Errorf("the webhook serves %q, which the Secret does not have", certificate)
 	}
-	var stored corev1.Secret
-	w.get(secretName, &stored)
-	same(t, "Secret", w.runtime.Secret, stored.Data)
+	rig.Same(w.t, "Secret", w.runtime.Secret, get(w, secretName, &corev1.Secret{}).Data)
 }

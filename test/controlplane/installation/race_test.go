@@ -1,22 +1,18 @@
 package installation
 
 import (
+	"cmp"
 	"flag"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 var rounds = flag.Int("rounds", 3, "how often two installers race")
@@ -32,16 +28,22 @@ type race struct {
 
 // oneOfTwoInstallersWins lets two installers begin at the same time, over objects that both may
 // take. Each object is then of the same installer.
-func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
+func oneOfTwoInstallersWins(w *world) {
 	for name, prepare := range map[string]func(*race){
 		"unowned":           func(r *race) { r.setOwner("") },
-		"without ConfigMap": func(r *race) { r.setOwner(""); r.removeManagers() },
-		"of a former owner": func(r *race) { r.setOwner("former") },
-		"nothing":           func(r *race) { r.removeAll() },
+		"without-configmap": func(r *race) { r.setOwner(""); r.remove("ConfigMap") },
+		"of-a-former-owner": func(r *race) { r.setOwner("former") },
+		"nothing":           func(r *race) { r.remove("") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRace(t, plane, "race-"+strings.ToLower(strings.ReplaceAll(name, " ", "-")))
+		w.t.Run(name, func(t *testing.T) {
+			r := &race{world: newWorld(t, w.plane, "race-"+name), installers: map[string]*installation.Installer{}}
+			r.createNamespace()
+			r.installed()
+			for _, owner := range []string{"first", "second"} {
+				opts := r.opts
+				opts.Owner, opts.FormerOwners = owner, []string{"former"}
+				r.installers[owner] = rig.Must(installation.New("agent.example.com/agent:"+owner, owner+".example.com:443", opts))
+			}
 			wins := map[string]int{}
 			for range *rounds {
 				prepare(r)
@@ -54,20 +56,6 @@ func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
 			t.Log("wins:", wins)
 		})
 	}
-}
-
-func newRace(t *testing.T, plane *apiserver.ControlPlane, name string) *race {
-	t.Helper()
-	r := &race{world: newWorld(t, plane, name), installers: map[string]*installation.Installer{}}
-	r.createNamespace()
-	r.installed()
-	for _, owner := range []string{"first", "second"} {
-		opts := r.opts
-		opts.Owner, opts.FormerOwners = owner, []string{"former"}
-		installer := rig.Must(installation.New("agent.example.com/agent:"+owner, owner+".example.com:443", opts))
-		r.installers[owner] = installer
-	}
-	return r
 }
 
 // begin calls both installers at the same time. One of them must be refused.
@@ -89,9 +77,7 @@ func (r *race) begin() {
 		})
 	}
 	running.Wait()
-	if n := refused.Load(); n != 1 {
-		r.t.Errorf("%d of two installers are refused, want 1", n)
-	}
+	rig.Same(r.t, "refused installers", 1, int(refused.Load()))
 }
 
 // winner wants one installer to be ready and the other one to be refused, and returns the former.
@@ -111,24 +97,11 @@ func (r *race) winner() (winner string) {
 		r.t.Fatal("both installers are refused")
 	}
 	r.answer(1)
-	if status, err := r.installers[winner].Install(r.t.Context(), r.runtime); err != nil ||
-		status.State != installation.Ready {
-		r.t.Errorf("%s: got %+v, %v, want it ready", winner, status, err)
-	}
+	r.is(rig.Must(r.installers[winner].Install(r.t.Context(), r.runtime)), installation.Ready)
 	for _, object := range r.objects() {
-		if owner := object.GetAnnotations()[ownerLabel]; owner != winner {
-			r.t.Errorf("%s %s is of %q, want %q", object.GetKind(), object.GetName(), owner, winner)
-		}
+		rig.Same(r.t, "owner of "+object.GetKind()+" "+object.GetName(), winner, object.GetAnnotations()[ownerLabel])
 	}
 	return winner
-}
-
-// objects returns all objects of the installation, with the webhook configuration.
-func (r *race) objects() []unstructured.Unstructured {
-	r.t.Helper()
-	return slices.DeleteFunc(listed(r.t, r.client), func(o unstructured.Unstructured) bool {
-		return o.GetNamespace() != r.namespace && o.GetName() != r.opts.ConfigurationName
-	})
 }
 
 // setOwner gives all objects an owner, or none.
@@ -146,18 +119,52 @@ func (r *race) setOwner(owner string) {
 	}
 }
 
-func (r *race) removeManagers() {
-	r.t.Helper()
-	managers := &corev1.ConfigMap{}
-	r.get(installation.Name+"-managers", managers)
-	rig.NoError(r.t, r.client.Delete(r.t.Context(), managers))
-}
-
-func (r *race) removeAll() {
+// remove removes the objects of a kind, or all of them.
+func (r *race) remove(kind string) {
 	r.t.Helper()
 	for _, object := range r.objects() {
-		if err := r.client.Delete(r.t.Context(), &object); err != nil && !apierrors.IsNotFound(err) {
-			r.t.Fatal(err)
+		if kind == "" || object.GetKind() == kind {
+			rig.NoError(r.t, client.IgnoreNotFound(r.client.Delete(r.t.Context(), &object)))
 		}
+	}
+}
+
+// theSecondInstallerIsRefused, also in another namespace: webhook configuration and role have one
+// name in a runtime. So is a webhook beside an informer.
+func theSecondInstallerIsRefused(w *world) {
+	for name, test := range map[string]struct {
+		first, second bool // whether they install informers
+		namespace     string
+	}{
+		"same-names":              {false, false, "same-names"},
+		"same-configuration":      {false, false, "default"},
+		"two-informers":           {true, true, "default"},
+		"webhook-beside-informer": {true, false, "default"},
+	} {
+		w.t.Run(name, func(t *testing.T) {
+			first := newWorld(t, w.plane, name)
+			first.opts.Informer = test.first
+			first.keep()
+			before, role := first.versions(), first.role()
+			opts := first.opts
+			opts.Owner, opts.Informer, opts.Namespace = "second", test.second, test.namespace
+			if opts.Namespace != name {
+				opts.Name = "second"
+			}
+			second := rig.Must(installation.New("agent.example.com/agent:v2", "other.example.com:443", opts))
+			r := first.runtime
+			r.Secret = newSecretFor(t, name, cmp.Or(opts.Name, installation.Name), opts.Namespace)
+			r.Watches = []watch.Watch{watchFor("other")}
+			for range 2 {
+				if _, err := second.Install(t.Context(), r); core.Reason(err) != "owned" || core.IsPermanent(err) {
+					t.Errorf("got %v, want it refused", err)
+				}
+				first.is(first.install(), installation.Ready)
+			}
+			// Nothing is left to remove.
+			first.is(rig.Must(second.Uninstall(t.Context(), r)), installation.Removed)
+			rig.Same(t, "the second one has changed", before, first.versions())
+			rig.Same(t, "there are rights", role != nil, first.role() != nil)
+		})
 	}
 }

@@ -1,20 +1,21 @@
+// Package installation proves controlplane/installation and deploy/ against real API
+// servers.
 package installation
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -25,18 +26,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
+
+func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
 
 // world is a runtime, or a namespace of one, into which the agent is installed. The test is its
 // kubelet.
 type world struct {
 	t         *testing.T
+	plane     *apiserver.ControlPlane
 	namespace string
 	opts      installation.Options
 	runtime   installation.Runtime
 	client    client.Client
+	// kept is one installer for several calls, as an operator has it, with now as its clock. Without it, each call is
+	// that of a new process, with the present options.
+	kept *installation.Installer
+	now  time.Time
 
 	mu     sync.Mutex
 	writes []string
@@ -45,22 +55,12 @@ type world struct {
 	fail int
 }
 
-// patience is the limit for each wait, also on a busy machine.
-const patience = 5 * time.Minute
-
-// same wants two values to be equal.
-func same(t *testing.T, what string, want, have any, opts ...gocmp.Option) {
-	t.Helper()
-	if diff := gocmp.Diff(want, have, opts...); diff != "" {
-		t.Errorf("%s (-want +have):\n%s", what, diff)
-	}
-}
-
 var errKilled = errors.New("killed")
 
+// newWorld has the name for its namespace, its webhook configuration and its runtime.
 func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 	t.Helper()
-	w := &world{t: t, namespace: name, opts: installation.Options{
+	w := &world{t: t, plane: plane, namespace: name, now: time.Now(), opts: installation.Options{
 		Namespace: name, ConfigurationName: name,
 		NoCanary: true,
 	}}
@@ -74,10 +74,7 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 				GetKind() string
 				GetName() string
 			})
-			if err := w.write("apply", applied.GetKind(), applied.GetName()); err != nil {
-				return err
-			}
-			return c.Apply(ctx, object, opts...)
+			return w.write("apply", applied.GetKind(), applied.GetName(), func() error { return c.Apply(ctx, object, opts...) })
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object,
 			opts ...client.GetOption,
@@ -90,40 +87,71 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 			return c.List(ctx, list, opts...)
 		},
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
-			if err := w.write("create", object.GetObjectKind().GroupVersionKind().Kind, object.GetName()); err != nil {
-				return err
-			}
-			return c.Create(ctx, object, opts...)
+			return w.write("create", kindOf(object), object.GetName(), func() error { return c.Create(ctx, object, opts...) })
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
-			if err := w.write("delete", object.GetObjectKind().GroupVersionKind().Kind, object.GetName()); err != nil {
-				return err
-			}
-			return c.Delete(ctx, object, opts...)
+			return w.write("delete", kindOf(object), object.GetName(), func() error { return c.Delete(ctx, object, opts...) })
 		},
 	}), "Strict")
 	w.runtime = installation.Runtime{
-		ID: core.RuntimeID(name), Client: w.client, Secret: newSecret(t, name,
-			name), Watches: []watch.Watch{watchFor("first")},
+		ID: core.RuntimeID(name), Client: w.client, Secret: w.newSecret(name), Watches: []watch.Watch{watchFor("first")},
 	}
 	return w
 }
 
-func (w *world) write(verb, kind, name string) error {
+// keep installs with one installer from now on, with the canary unless it is an informer, and is ready.
+func (w *world) keep() {
+	w.t.Helper()
+	w.opts.NoCanary = false
+	w.opts.Now = func() time.Time { return w.now }
+	w.kept = w.installer()
+	w.installed()
+	w.readSince()
+}
+
+// newSecret returns the Secret of a runtime, with a CA of its own, a client certificate and a
+// serving certificate for the Service in the namespace.
+func (w *world) newSecret(runtime string) map[string][]byte {
+	return newSecretFor(w.t, runtime, installation.Name, w.namespace)
+}
+
+// newSecretFor is for another Service.
+func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][]byte {
+	t.Helper()
+	ca := rig.NewPKI(t).CA
+	secret := testpki.Files(rig.Must(ca.Client(runtime, testpki.Options{})), ca)
+	pair := testpki.Files(rig.Must(ca.Server("", testpki.Options{DNSNames: []string{service + "." + namespace + ".svc"}})), ca)
+	secret["webhook.crt"], secret["webhook.key"] = pair["tls.crt"], pair["tls.key"]
+	return secret
+}
+
+// newSecretOfOnePair returns a Secret with the keys of today's fleet: one certificate for both
+// uses.
+func newSecretOfOnePair(t *testing.T, runtime, namespace string) map[string][]byte {
+	t.Helper()
+	ca, host := rig.NewPKI(t).CA, installation.Name+"."+namespace+".svc"
+	return testpki.Files(rig.Must(ca.Client(runtime, testpki.Options{DNSNames: []string{host}, Usages: rig.BothUsages()})), ca)
+}
+
+func kindOf(object apiruntime.Object) string { return object.GetObjectKind().GroupVersionKind().Kind }
+
+// write notes a write, and does it unless it is the one that fails.
+func (w *world) write(verb, kind, name string, do func() error) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.writes = append(w.writes, verb+" "+kind+" "+strings.TrimPrefix(strings.TrimPrefix(name, w.namespace),
 		installation.Name))
-	if len(w.writes) == w.fail {
+	fails := len(w.writes) == w.fail
+	w.mu.Unlock()
+	if fails {
 		return errKilled
 	}
-	return nil
+	return do()
 }
 
 func (w *world) read(object apiruntime.Object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.reads = append(w.reads, object.GetObjectKind().GroupVersionKind().Kind)
+	w.reads = append(w.reads, kindOf(object))
 }
 
 // readSince returns the kinds that were read since its last call, in order of their names.
@@ -139,9 +167,7 @@ func (w *world) readSince() []string {
 // managers returns the content of the file that the agents read.
 func (w *world) managers() string {
 	w.t.Helper()
-	stored := &corev1.ConfigMap{}
-	w.get(cmp.Or(w.opts.Name, installation.Name)+"-managers", stored)
-	return stored.Data["managers"]
+	return get(w, cmp.Or(w.opts.Name, installation.Name)+"-managers", &corev1.ConfigMap{}).Data["managers"]
 }
 
 // since returns the writes since its last call.
@@ -160,8 +186,22 @@ func (w *world) installer() *installation.Installer {
 
 func (w *world) install() installation.Status {
 	w.t.Helper()
-	status, err := w.installer().Install(w.t.Context(), w.runtime)
+	installer := w.kept
+	if installer == nil {
+		installer = w.installer()
+	}
+	status, err := installer.Install(w.t.Context(), w.runtime)
 	rig.NoError(w.t, err)
+	return status
+}
+
+// is wants a state with a message that has these parts.
+func (w *world) is(status installation.Status, state installation.State, says ...string) installation.Status {
+	w.t.Helper()
+	if status.State != state {
+		w.t.Errorf("got %+v, want it %s", status, state)
+	}
+	rig.Says(w.t, "message", status.Message, says...)
 	return status
 }
 
@@ -169,10 +209,14 @@ func (w *world) installed() {
 	w.t.Helper()
 	w.install()
 	w.answer(1)
-	if status := w.install(); status.State != installation.Ready {
-		w.t.Fatalf("got %+v, want it ready", status)
-	}
+	w.is(w.install(), installation.Ready)
 	w.since()
+}
+
+// formerly installs, and wants the managers that are gone to be reported.
+func (w *world) formerly(want ...core.Manager) {
+	w.t.Helper()
+	rig.Same(w.t, "former managers", want, w.install().Former)
 }
 
 func (w *world) uninstall() installation.Status {
@@ -182,11 +226,19 @@ func (w *world) uninstall() installation.Status {
 	return status
 }
 
-// answer reports that many replicas, as controllers and kubelets do.
+// refused wants an installation to fail with a reason.
+func refused(t *testing.T, what string, installer *installation.Installer, r installation.Runtime, reason string, says ...string) {
+	t.Helper()
+	_, err := installer.Install(t.Context(), r)
+	rig.Same(t, what, reason, core.Reason(err))
+	rig.Fails(t, what, err, says...)
+}
+
+// answer reports that many replicas, as controllers and kubelets do. Nothing calls an informer.
 func (w *world) answer(replicas int32) {
 	w.t.Helper()
 	w.available(replicas)
-	if replicas > 0 {
+	if !w.opts.Informer {
 		w.endpoint()
 	}
 }
@@ -210,33 +262,41 @@ func (w *world) rollout(status appsv1.DeploymentStatus) {
 
 func (w *world) endpoint() {
 	w.t.Helper()
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.namespace, Name: "agent", Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{
-			Addresses:  []string{"192.0.2.1"},
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
-		}},
-	}
+	slice := manifests.Object(w.t, `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+		metadata: {name: agent, labels: {kubernetes.io/service-name: runtime-watcher}},
+		endpoints: [{addresses: [192.0.2.1], conditions: {ready: true}}]}`)
+	slice.SetNamespace(w.namespace)
 	// Not through w.client: it is not the installer's.
-	if err := w.client.Create(w.t.Context(), slice); err != nil && !apierrors.IsAlreadyExists(err) {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, client.IgnoreAlreadyExists(w.client.Create(w.t.Context(), slice)))
 	w.since()
 }
 
 func (w *world) deployment() *appsv1.Deployment {
 	w.t.Helper()
-	deployment := &appsv1.Deployment{}
-	w.get(cmp.Or(w.opts.Name, installation.Name), deployment)
-	return deployment
+	return get(w, cmp.Or(w.opts.Name, installation.Name), &appsv1.Deployment{})
 }
 
-func (w *world) get(name string, object client.Object) {
+// pod returns the pod of the Deployment, and its container.
+func (w *world) pod() (corev1.PodSpec, corev1.Container) {
 	w.t.Helper()
-	rig.NoError(w.t, w.client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object))
+	pod := w.deployment().Spec.Template.Spec
+	return pod, pod.Containers[0]
+}
+
+// environment returns the settings of the agent.
+func (w *world) environment() map[string]string {
+	w.t.Helper()
+	env := map[string]string{}
+	_, container := w.pod()
+	for _, variable := range container.Env {
+		env[variable.Name] = variable.Value
+	}
+	return env
+}
+
+func get[T client.Object](w *world, name string, object T) T {
+	w.t.Helper()
+	return rig.Stored(w.t, w.client, client.ObjectKey{Namespace: w.namespace, Name: name}, object)
 }
 
 // configuration returns nil when there is none.
@@ -266,26 +326,22 @@ func (w *world) webhooks() (names []string) {
 	return names
 }
 
-// versions are those of everything that was installed.
+// versions are those of everything that was installed: in the namespace, and the webhook configuration.
 func (w *world) versions() map[string]string {
 	w.t.Helper()
-	found := w.left()
-	if configuration := w.configuration(); configuration != nil {
-		found["configuration"] = configuration.ResourceVersion
+	found := map[string]string{}
+	for _, item := range w.objects() {
+		found[item.GetKind()+" "+item.GetName()] = item.GetResourceVersion()
 	}
 	return found
 }
 
-// left returns the versions of the objects in the namespace.
-func (w *world) left() map[string]string {
+// objects returns all objects of the installation.
+func (w *world) objects() []unstructured.Unstructured {
 	w.t.Helper()
-	found := map[string]string{}
-	for _, item := range listed(w.t, w.client) {
-		if item.GetNamespace() == w.namespace {
-			found[item.GetKind()+" "+item.GetName()] = item.GetResourceVersion()
-		}
-	}
-	return found
+	return slices.DeleteFunc(listed(w.t, w.client), func(o unstructured.Unstructured) bool {
+		return o.GetNamespace() != w.namespace && o.GetName() != w.opts.ConfigurationName
+	})
 }
 
 // listed returns the objects of all agents in a runtime. A label selects them, as each namespace also has objects of

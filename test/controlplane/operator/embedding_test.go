@@ -10,6 +10,7 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -18,14 +19,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 // kymas is the reconciler of the guide.
@@ -89,41 +93,48 @@ func metricsServer(addr, folder string, watched *fleet.Fleet) metricsserver.Opti
 	}
 }
 
-// testEmbedding runs the code in the guide.
+// testEmbedding runs the code in the guide: the object of a runtime is reconciled at the start, and again after an event.
 func (l *lab) testEmbedding(t *testing.T) {
-	l.kyma(t, "skr-1", "skr-1.example.com")
+	rig.NoError(t, l.Client.Create(t.Context(), today.RuntimeKyma("skr-1", "skr-1")))
 	var secret keys.Paths
 	secret.CA, secret.Certificate, secret.Key = l.Volume(rig.Must(l.CA.Server("operator", testpki.Options{}))).Paths()
-	watched, registry, page := rig.Must(fleet.New(fleet.Options{})), prom.NewRegistry(), rig.Address(rig.FreePort(t))
-	opts := managerOptions()
-	opts.Metrics = metricsServer(page, filepath.Dir(secret.Certificate), watched)
-	o := l.newOperator(t, opts)
+	watched, registry := rig.Must(fleet.New(fleet.Options{})), prom.NewRegistry()
+	addr, page := rig.Address(rig.FreePort(t)), rig.Address(rig.FreePort(t))
+	mgr, reconciled := l.newManager(metricsServer(page, filepath.Dir(secret.Certificate), watched)), make(chan string)
 	k := &kymas{
 		watched: watched, clusters: func(core.RuntimeID) client.Client { return l.Client },
 		correct: func(ctx context.Context, _ client.Client, request reconcile.Request) error {
-			_, err := o.reconcile(ctx, request)
-			return err
+			select {
+			case reconciled <- request.String():
+			case <-ctx.Done():
+			}
+			return nil
 		},
 	}
-	rig.NoError(t, k.setUp(t.Context(), o.mgr, o.addr, secret, registry))
-	rig.Run(t, "manager", o.mgr.Start)
-	o.next(t)
-	o.accepted(t, l.runtime(t, "skr-1", "skr-1.example.com"), "kcp-system/skr-1")
+	rig.NoError(t, k.setUp(t.Context(), mgr, addr, secret, registry))
+	rig.Run(t, "manager", mgr.Start)
+	rig.Same(t, "reconciled at the start", "kcp-system/skr-1", <-reconciled)
+	leaf := rig.Must(l.CA.Client("skr-1", testpki.Options{DNSNames: []string{"skr-1.kyma.example.com"}}))
+	forwarder := rig.Must(httpmtls.NewForwarder(rig.Must(keys.NewMaterial(l.CA.PEM, leaf.CertPEM, leaf.KeyPEM)), addr, contract.V2,
+		httpmtls.Options{Timeout: rig.Patience}))
+	defer func() { _ = forwarder.Close() }() // It is idle.
+	rig.Eventually(t, rig.Patience, "an event is accepted", func() bool {
+		return forwarder.Forward(t.Context(), "my-operator", core.NewBatch(core.WatchEvent{
+			Watched: types.NamespacedName{Namespace: "default", Name: "watched"}, WatchedGVK: kymaKind(),
+		})) == nil
+	})
+	rig.Same(t, "reconciled after the event", "kcp-system/skr-1", <-reconciled)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: l.CA.Pool()}}
 	defer transport.CloseIdleConnections()
 	request := rig.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+page+"/fleet", http.NoBody))
 	answer := rig.Must((&http.Client{Transport: transport}).Do(request))
 	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusUnauthorized {
-		t.Errorf("the page answers %d without a token, want 401", answer.StatusCode)
-	}
+	rig.Same(t, "answer of the page without a token", http.StatusUnauthorized, answer.StatusCode)
 	series := make(map[string]bool)
 	for _, family := range rig.Must(registry.Gather()) {
 		series[family.GetName()] = len(family.GetMetric()) > 0
 	}
 	for _, name := range []string{"listener_requests_total", "listener_certificate_expiry_timestamp_seconds"} {
-		if !series["runtime_watcher_"+name] {
-			t.Errorf("there is no series of %s in %v", name, series)
-		}
+		rig.Same(t, "there are series of "+name, true, series["runtime_watcher_"+name])
 	}
 }

@@ -2,11 +2,9 @@ package operator_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -39,23 +38,24 @@ func leaderRole() *rbacv1.Role {
 	}
 }
 
-// configFor returns the configuration of a user with the role. Without a role, the user has no
-// rights.
-func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
-	t.Helper()
+// configFor returns the configuration of a user.
+func (l *lab) configFor(user string) *rest.Config {
 	config := rest.CopyConfig(l.Config)
-	config.Impersonate.UserName = leaderUser
-	if role == nil {
-		config.Impersonate.UserName = "nobody"
-		return config
-	}
-	l.create(t, role)
-	l.create(t, &rbacv1.RoleBinding{
+	config.Impersonate.UserName = user
+	return config
+}
+
+// grant gives leaderUser its role.
+func (l *lab) grant(t *testing.T) {
+	t.Helper()
+	role := leaderRole()
+	rig.NoError(t, l.Client.Create(t.Context(), role))
+	rig.NoError(t, l.Client.Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: role.Namespace, Name: role.Name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: leaderUser}},
-	})
-	rig.Eventually(t, patience, "the role is in force", func() bool {
+	}))
+	rig.Eventually(t, rig.Patience, "the role is in force", func() bool {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: leaderUser, ResourceAttributes: &authorizationv1.ResourceAttributes{
 				Verb: "patch", Group: discoveryv1.GroupName, Resource: "endpointslices", Namespace: role.Namespace,
@@ -64,16 +64,21 @@ func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 		}}
 		return l.Client.Create(t.Context(), review) == nil && review.Status.Allowed
 	})
-	return config
+}
+
+// newEndpoint returns a leader endpoint of a user.
+func (l *lab) newEndpoint(
+	user, address string, ports map[string]int32, opts controllerruntime.LeaderEndpointOptions,
+) manager.Runnable {
+	writer := rig.Must(client.New(l.configFor(user), client.Options{}))
+	return rig.Must(controllerruntime.NewLeaderEndpoint(writer, leaderService, address, ports, opts))
 }
 
 // leads runs a leader endpoint until stop, or until the end of the test.
-func leads(t *testing.T, config *rest.Config, address, pod string) (stop func()) {
+func (l *lab) leads(t *testing.T, address, pod string) (stop func()) {
 	t.Helper()
-	endpoint := rig.Must(controllerruntime.NewLeaderEndpoint(rig.Must(client.New(config, client.Options{})), leaderService,
-		address, map[string]int32{"events": 8082, "metrics": 8083},
-		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}))
-	return rig.Run(t, "leader endpoint", endpoint.Start)
+	return rig.Run(t, "leader endpoint", l.newEndpoint(leaderUser, address, map[string]int32{"events": 8082, "metrics": 8083},
+		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}).Start)
 }
 
 // leaderAddress is the endpoint of the Service, or "".
@@ -90,66 +95,58 @@ func (l *lab) leaderAddress(t *testing.T) string {
 
 // testLeaderEndpoint has a Service that leads to one leader after the other.
 func (l *lab) testLeaderEndpoint(t *testing.T) {
-	config := l.configFor(t, leaderRole())
+	l.grant(t)
 	is := func(want string) {
 		t.Helper()
-		rig.Eventually(t, patience, "the leader is "+want, func() bool { return l.leaderAddress(t) == want })
+		rig.Eventually(t, rig.Patience, "the leader is "+want, func() bool { return l.leaderAddress(t) == want })
 	}
 	is("")
-	first := leads(t, config, "192.0.2.1", "first")
+	first := l.leads(t, "192.0.2.1", "first")
 	is("192.0.2.1:8082")
-	var slice discoveryv1.EndpointSlice
 	key := client.ObjectKey{Namespace: leaderService.Namespace, Name: leaderService.Name + "-leader"}
-	rig.NoError(t, l.Client.Get(t.Context(), key, &slice))
+	slice := rig.Stored(t, l.Client, key, &discoveryv1.EndpointSlice{})
 	yes, no := true, false
 	want := []discoveryv1.Endpoint{{
 		Addresses:  []string{"192.0.2.1"},
 		Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
 		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "kcp-system", Name: "first"},
 	}}
-	if diff := cmp.Diff(want, slice.Endpoints); diff != "" {
-		t.Errorf("endpoints (-want +have):\n%s", diff)
-	}
+	rig.Same(t, "endpoints", want, slice.Endpoints)
 	if name := slice.Labels["kubernetes.io/service-name"]; name != leaderService.Name || len(slice.Ports) != 2 {
 		t.Errorf("the slice is for Service %q with ports %v", name, slice.Ports)
 	}
-	rig.NoError(t, l.Client.Delete(t.Context(), &slice))
-	rig.Eventually(t, patience, "the slice is there again", func() bool {
+	rig.NoError(t, l.Client.Delete(t.Context(), slice))
+	rig.Eventually(t, rig.Patience, "the slice is there again", func() bool {
 		uid := slice.UID
-		return l.Client.Get(t.Context(), key, &slice) == nil && slice.UID != uid
+		return l.Client.Get(t.Context(), key, slice) == nil && slice.UID != uid
 	})
 	first()
 	is("")
 	// A leader that was replaced must not remove its successor.
-	old := rig.Must(controllerruntime.NewLeaderEndpoint(rig.Must(client.New(config, client.Options{})), leaderService,
-		"192.0.2.2", map[string]int32{"events": 1}, controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour}))
+	old := l.newEndpoint(leaderUser, "192.0.2.2", map[string]int32{"events": 1},
+		controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour})
 	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
 	is("192.0.2.2:1")
-	last := leads(t, config, "192.0.2.3", "")
+	last := l.leads(t, "192.0.2.3", "")
 	is("192.0.2.3:8082")
 	stopOld()
-	if err := l.Client.Get(t.Context(), key, &slice); err != nil || len(slice.Endpoints) != 1 {
-		t.Errorf("after the end of the old leader: endpoints %v, error %v", slice.Endpoints, err)
-	}
+	rig.Same(t, "endpoints after the end of the old leader", 1, len(rig.Stored(t, l.Client, key, slice).Endpoints))
 	last()
 	is("")
 }
 
 // testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.
 func (l *lab) testLeaderWithoutRights(t *testing.T) {
-	endpoint := rig.Must(controllerruntime.NewLeaderEndpoint(rig.Must(client.New(l.configFor(t, nil), client.Options{})), leaderService,
-		"192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{}))
-	if err := endpoint.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "forbidden") {
-		t.Errorf("Start returns %v, want forbidden", err)
-	}
+	endpoint := l.newEndpoint("nobody", "192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{})
+	rig.Fails(t, "Start", endpoint.Start(t.Context()), "forbidden")
 }
 
 // testReplicas runs the code in the guide.
 func (l *lab) testReplicas(t *testing.T) {
-	mgr := rig.Must(manager.New(l.Config, managerOptions()))
+	mgr := l.newManager(metricsserver.Options{BindAddress: "0"})
 	rig.NoError(t, setUpReplicas(mgr, "192.0.2.9", "my-operator-0"))
 	stop := rig.Run(t, "manager", mgr.Start)
-	rig.Eventually(t, patience, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.9:8082" })
+	rig.Eventually(t, rig.Patience, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.9:8082" })
 	stop()
 }
 
@@ -168,9 +165,8 @@ func TestLeaderEndpointArguments(t *testing.T) {
 		"address": {writer, leaderService, "pod", ports},
 		"ports":   {writer, leaderService, "192.0.2.1", nil},
 	} {
-		if _, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service, arguments.address, arguments.ports,
-			controllerruntime.LeaderEndpointOptions{}); err == nil {
-			t.Errorf("without %s: no error", name)
-		}
+		_, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service, arguments.address, arguments.ports,
+			controllerruntime.LeaderEndpointOptions{})
+		rig.Fails(t, "without "+name, err)
 	}
 }

@@ -1,111 +1,59 @@
+// Package operator_test runs operators with a listener on a real API server.
 package operator_test
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-// patience bounds the time of an API server, a cache or an election on a busy machine.
-const patience = 5 * time.Minute
+func TestMain(m *testing.M) {
+	// client-go leaks this goroutine if a watch of metadata ends while an event arrives: it sends to a
+	// channel without a reader. Neither this module nor the controller manager can end it.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
+}
 
+// TestManager runs controller managers on a real API server, with events over mTLS connections. The
+// package of the adapter has tests of each part with a cache of its own.
+func TestManager(t *testing.T) {
+	t.Parallel()
+	rig.SkipShort(t)
+	crd := rig.Definition(kymaKind().Group, "kymas", kymaKind().Kind)
+	crd.Spec.Versions[0].Name = kymaKind().Version
+	l := &lab{apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}), rig.NewPKI(t)}
+	rig.NoError(t, l.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}}))
+	t.Run("leader endpoint", l.testLeaderEndpoint)
+	t.Run("leader endpoint without rights", l.testLeaderWithoutRights)
+	t.Run("replicas of the guide", l.testReplicas)
+	t.Run("set-up of the guide", l.testEmbedding)
+}
+
+// lab is a control plane with certificates.
+type lab struct {
+	*apiserver.ControlPlane
+	*rig.PKI
+}
+
+// kymaKind represents runtimes. There is no Go type for it.
 func kymaKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-// kymaCRD defines the kind that represents runtimes. There is no Go type for it.
-func kymaCRD() *apiextensionsv1.CustomResourceDefinition {
-	crd := rig.Definition(kymaKind().Group, "kymas", kymaKind().Kind)
-	crd.Spec.Versions[0].Name = kymaKind().Version
-	return crd
-}
-
-// runtime is a remote cluster with a certificate for its name and domain.
-type runtime struct {
-	t        testing.TB
-	material *keys.Material
-}
-
-func (l *lab) runtime(t testing.TB, name, domain string) *runtime {
-	t.Helper()
-	leaf := rig.Must(l.CA.Client(name, testpki.Options{DNSNames: []string{domain}}))
-	return &runtime{t, rig.Must(keys.NewMaterial(l.CA.PEM, leaf.CertPEM, leaf.KeyPEM))}
-}
-
-// send sends one event.
-func (r *runtime) send(addr string) error {
-	r.t.Helper()
-	forwarder := rig.Must(httpmtls.NewForwarder(r.material, addr, contract.V2, httpmtls.Options{Timeout: patience}))
-	defer func() { _ = forwarder.Close() }() // It is idle.
-	return forwarder.Forward(r.t.Context(), "my-operator", core.NewBatch(core.WatchEvent{
-		Watched: types.NamespacedName{Namespace: "default", Name: "watched"}, WatchedGVK: kymaKind(),
-	}))
-}
-
-// operator is a controller manager. Its controller sends each request to the test and does nothing
-// else.
-type operator struct {
-	mgr        manager.Manager
-	addr       string
-	reconciled chan string
-}
-
-func managerOptions() manager.Options {
+func (l *lab) newManager(metrics metricsserver.Options) manager.Manager {
 	skip := true
-	return manager.Options{
-		Metrics:                metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress: "0",
-		Logger:                 logr.Discard(),
-		Controller:             ctrlconfig.Controller{SkipNameValidation: &skip},
-	}
-}
-
-func (l *lab) newOperator(t *testing.T, opts manager.Options) *operator {
-	t.Helper()
-	return &operator{rig.Must(manager.New(l.Config, opts)), rig.Address(rig.FreePort(t)), make(chan string)}
-}
-
-func (o *operator) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	select {
-	case o.reconciled <- request.String():
-	case <-ctx.Done():
-	}
-	return reconcile.Result{}, nil
-}
-
-// next returns the next request.
-func (o *operator) next(t *testing.T) string {
-	t.Helper()
-	select {
-	case request := <-o.reconciled:
-		return request
-	case <-time.After(patience):
-		t.Fatal("nothing is reconciled")
-		return ""
-	}
-}
-
-// accepted sends an event of a runtime until it is accepted, and waits for its reconcile.
-func (o *operator) accepted(t *testing.T, from *runtime, want string) {
-	t.Helper()
-	rig.Eventually(t, patience, "an event is accepted", func() bool { return from.send(o.addr) == nil })
-	if got := o.next(t); got != want {
-		t.Errorf("reconciled %s, want %s", got, want)
-	}
+	return rig.Must(manager.New(l.Config, manager.Options{
+		Metrics: metrics, HealthProbeBindAddress: "0", Logger: logr.Discard(),
+		Controller: ctrlconfig.Controller{SkipNameValidation: &skip},
+	}))
 }

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -14,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // TestOverlays applies deploy/istio and deploy/gateway-api to an API server that refuses unknown
@@ -44,9 +44,7 @@ func TestOverlays(t *testing.T) {
 			r.newWatcher("led", selectsDefault)
 			r.newWatcher("lost", nil)
 			r.leads("led", namespaces[0]+"/runtime-watcher")
-			if message := r.await("lost", "Error", "GatewayNotFound"); !strings.Contains(message, "in "+namespaces[0]) {
-				t.Errorf("message %q does not name the namespace", message)
-			}
+			r.await("lost", "Error", "GatewayNotFound", "in "+namespaces[0])
 		})
 	}
 }
@@ -62,8 +60,7 @@ func (r *routes) become(path string) {
 		}
 		subjects := []any{map[string]any{"apiGroup": rbacv1.GroupName, "kind": "User", "name": "controller"}}
 		r.must(unstructured.SetNestedSlice(object.Object, subjects, "subjects"))
-		stored := object.DeepCopy()
-		r.must(r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(object), stored))
+		stored := rig.Stored(r.t, r.plane.Client, client.ObjectKeyFromObject(object), object.DeepCopy())
 		object.SetResourceVersion(stored.GetResourceVersion())
 		r.must(r.plane.Client.Update(r.t.Context(), object))
 	}
@@ -76,14 +73,10 @@ func (r *routes) publishesOneSecret(namespace string) {
 	user, err := client.New(r.user, client.Options{Scheme: r.scheme})
 	r.must(err)
 	secret := func(name string) *unstructured.Unstructured {
-		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-		object.SetNamespace(namespace)
-		object.SetName(name)
-		return object
+		return manifests.Object(r.t, "{apiVersion: v1, kind: Secret, metadata: {namespace: "+namespace+", name: "+name+"}}")
 	}
 	published := client.ApplyConfigurationFromUnstructured(secret("runtime-watcher-listener"))
-	rig.Eventually(r.t, patience, "the Secret can be published", func() bool { // Rights take effect after a moment.
+	rig.Eventually(r.t, rig.Patience, "the Secret can be published", func() bool { // Rights take effect after a moment.
 		return user.Apply(r.t.Context(), published, client.FieldOwner("certificates")) == nil
 	})
 	if err := user.Create(r.t.Context(), secret("another")); !apierrors.IsForbidden(err) {
@@ -100,7 +93,7 @@ func selectsDefault(w *v1beta2.Watcher) {
 // leads wants the route of a Watcher to be bound to one gateway.
 func (r *routes) leads(name, gateway string) {
 	r.t.Helper()
-	rig.Eventually(r.t, patience, "there is a route for "+name, func() bool { return r.route(name) != nil })
+	rig.Eventually(r.t, rig.Patience, "there is a route for "+name, func() bool { return r.route(name) != nil })
 	spec := r.route(name).Object["spec"]
 	text, err := yaml.Marshal(spec)
 	r.must(err)
@@ -114,28 +107,10 @@ func (r *routes) leads(name, gateway string) {
 
 // elsewhere is a gateway that two Watchers select, in a namespace that does not count.
 func elsewhere(kind watcher.Routing) string {
+	text := istioGateway("lost", "elsewhere.example.com")
 	if kind == watcher.HTTPRoute {
-		return `
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata:
-  name: elsewhere
-  namespace: default
-  labels: {operator.kyma-project.io/watcher-gateway: default, for: lost}
-spec:
-  gatewayClassName: istio
-  listeners: [{name: http, port: 80, protocol: HTTP}]
-`
+		text = httpGateway("gateway-lost", "lost", httpsListener)
 	}
-	return `
-apiVersion: networking.istio.io/v1beta1
-kind: Gateway
-metadata:
-  name: elsewhere
-  namespace: default
-  labels: {operator.kyma-project.io/watcher-gateway: default, for: lost}
-spec:
-  selector: {istio: ingressgateway}
-  servers: [{hosts: [elsewhere.example.com], port: {name: http, number: 80, protocol: HTTP}}]
-`
+	return strings.NewReplacer("gateway-lost", "elsewhere", "istio-system", "default",
+		"for: lost", "for: lost, operator.kyma-project.io/watcher-gateway: default").Replace(text)
 }

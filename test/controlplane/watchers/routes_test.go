@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/google/go-cmp/cmp"
@@ -22,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,9 +33,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
-
-// patience is the limit for each wait, also on a busy machine.
-const patience = 5 * time.Minute
 
 // routes is a control plane with the controller, run by a user that has no more rights than
 // deploy/controlplane gives.
@@ -59,7 +54,7 @@ func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
 func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	rig.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), watcher.AddToScheme(scheme)))
+	rig.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), watcher.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)))
 	r := &routes{t: t, life: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
 	definitions := slices.Concat(manifests.Routes(t, watcher.VirtualService), manifests.Routes(t, watcher.HTTPRoute))
 	grants := filepath.Join(filepath.Dir(definitions[1]), "gateway.networking.k8s.io_referencegrants.yaml")
@@ -153,31 +148,32 @@ func aWatcher(name string, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
 
 func (r *routes) changeWatcher(name string, change func(*v1beta2.Watcher)) {
 	r.t.Helper()
-	rig.Eventually(r.t, patience, "the Watcher can be changed", func() bool {
-		w := r.watcher(name)
+	rig.Change(r.t, r.plane.Client, named(name, &v1beta2.Watcher{}), func(w *v1beta2.Watcher) error {
 		change(w)
-		return r.plane.Client.Update(r.t.Context(), w) == nil
+		return r.plane.Client.Update(r.t.Context(), w)
 	})
+}
+
+// named gives an object its name, in the namespace of all Watchers and routes.
+func named[T client.Object](name string, object T) T {
+	object.SetNamespace("default")
+	object.SetName(name)
+	return object
 }
 
 func (r *routes) deleteWatcher(name string) {
 	r.t.Helper()
-	r.must(r.plane.Client.Delete(r.t.Context(), &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{
-		Name:      name,
-		Namespace: "default",
-	}}))
+	r.must(r.plane.Client.Delete(r.t.Context(), named(name, &v1beta2.Watcher{})))
 }
 
 func (r *routes) watcher(name string) *v1beta2.Watcher {
 	r.t.Helper()
-	w := &v1beta2.Watcher{}
-	r.must(r.plane.Client.Get(r.t.Context(), types.NamespacedName{Namespace: "default", Name: name}, w))
-	return w
+	return rig.Stored(r.t, r.plane.Client, client.ObjectKey{Namespace: "default", Name: name}, &v1beta2.Watcher{})
 }
 
 // await waits until the status of a Watcher, of its newest generation, has the state and the
-// reason. It returns the message.
-func (r *routes) await(name, state, reason string) (message string) {
+// reason. Its message has these parts.
+func (r *routes) await(name, state, reason string, says ...string) {
 	r.t.Helper()
 	var last v1beta2.WatcherStatus
 	defer func() {
@@ -185,23 +181,23 @@ func (r *routes) await(name, state, reason string) (message string) {
 			r.t.Logf("status of %s: %+v", name, last)
 		}
 	}()
-	rig.Eventually(r.t, patience, name+" is "+state+" because "+reason, func() bool {
+	var message string
+	rig.Eventually(r.t, rig.Patience, name+" is "+state+" because "+reason, func() bool {
 		w := r.watcher(name)
 		last = w.Status
 		c := meta.FindStatusCondition(last.Conditions, "RouteReady")
 		ready := meta.FindStatusCondition(last.Conditions, "Ready")
-		if ready == nil || ready.ObservedGeneration != w.Generation {
+		if c == nil || ready == nil || last.State != state || c.Reason != reason {
 			return false
 		}
-		if c == nil || last.State != state || c.Reason != reason || last.ObservedGeneration != w.Generation ||
-			c.ObservedGeneration != w.Generation {
+		if min(last.ObservedGeneration, c.ObservedGeneration, ready.ObservedGeneration) != w.Generation {
 			return false
 		}
 		message = c.Message
 		r.agrees(w, ready)
 		return true
 	})
-	return message
+	rig.Says(r.t, "message of "+name, message, says...)
 }
 
 // agrees checks that Flux, Argo CD and others see the condition Ready, as kstatus computes it.
@@ -221,7 +217,7 @@ func (r *routes) agrees(w *v1beta2.Watcher, ready *metav1.Condition) {
 // awaitEvent waits for an Event about a Watcher with a reason and a text.
 func (r *routes) awaitEvent(name, reason, want string) {
 	r.t.Helper()
-	rig.Eventually(r.t, patience, "an Event "+reason+" about "+name+" says "+want, func() bool {
+	rig.Eventually(r.t, rig.Patience, "an Event "+reason+" about "+name+" says "+want, func() bool {
 		events := &eventsv1.EventList{}
 		r.must(r.plane.Client.List(r.t.Context(), events))
 		for i := range events.Items {
@@ -255,9 +251,7 @@ func (r *routes) empty(name string) *unstructured.Unstructured {
 		"HTTPRoute":      "gateway.networking.k8s.io/v1",
 	}[r.kind])
 	route.SetKind(r.kind)
-	route.SetName(name)
-	route.SetNamespace("default")
-	return route
+	return named(name, route)
 }
 
 // awaitSpec waits until the route of a Watcher is as wanted, in YAML, and belongs to it.
@@ -271,7 +265,7 @@ func (r *routes) awaitSpec(name, want string) {
 			r.t.Logf("route of %s (-want +got):\n%s", name, diff)
 		}
 	}()
-	rig.Eventually(r.t, patience, "the route of "+name+" is as it should be", func() bool {
+	rig.Eventually(r.t, rig.Patience, "the route of "+name+" is as it should be", func() bool {
 		diff = "no route"
 		route := r.route(name)
 		if route == nil {
@@ -299,7 +293,7 @@ func asJSON(t *testing.T, value any) (plain any) {
 
 func (r *routes) awaitNoRoute(name string) {
 	r.t.Helper()
-	rig.Eventually(r.t, patience, "the route of "+name+" is gone", func() bool { return r.route(name) == nil })
+	rig.Eventually(r.t, rig.Patience, "the route of "+name+" is gone", func() bool { return r.route(name) == nil })
 }
 
 // applyYAML creates or replaces an object.
@@ -311,13 +305,9 @@ func (r *routes) applyYAML(text string) {
 // edit changes the route of a Watcher as an update by hand does.
 func (r *routes) edit(name string, change func(*unstructured.Unstructured)) {
 	r.t.Helper()
-	rig.Eventually(r.t, patience, "the route can be edited", func() bool {
-		route := r.route(name)
-		if route == nil {
-			return false
-		}
+	rig.Change(r.t, r.plane.Client, r.empty(name), func(route *unstructured.Unstructured) error {
 		change(route)
-		return r.plane.Client.Update(r.t.Context(), route, client.FieldOwner("kubectl-edit")) == nil
+		return r.plane.Client.Update(r.t.Context(), route, client.FieldOwner("kubectl-edit"))
 	})
 }
 

@@ -2,7 +2,6 @@ package watchers
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,33 +53,33 @@ const events = "events.kcp-system.svc.cluster.local"
 func TestVirtualServices(t *testing.T) {
 	r := newRoutes(t, watcher.VirtualService)
 	createNamespace(t, r.plane, "istio-system")
-	for _, tt := range []struct {
-		name string
-		test func(*routes)
-	}{
-		{"the gateway appears", gatewayAppears},
-		{"hosts change", hostsChange},
-		{"edited by hand", editedByHand},
-		{"applied by another owner", appliedByAnotherOwner},
-		{"the Watcher changes", watcherChanges},
-		{"two Watchers, one manager", sharedManager},
-		{"a route that is not ours", foreignRoute},
-		{"no manager", noManager},
-		{"restarted", restarted},
+	for name, test := range map[string]func(*routes){
+		"the gateway appears": gatewayAppears, "hosts change": hostsChange, "edited by hand": editedByHand,
+		"applied by another owner": appliedByAnotherOwner, "the Watcher changes": watcherChanges,
+		"two Watchers, one manager": sharedManager, "a route that is not ours": foreignRoute, "no manager": noManager,
+		"restarted": restarted,
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			r.t = t
-			tt.test(r)
+			test(r)
 		})
 	}
 	r.t = t
 }
 
+// routed makes a Watcher and its gateway, and returns when it has its route.
+func (r *routes) routed(name string) (route string) {
+	r.t.Helper()
+	route = virtualService(name, "manager-"+name, "a.example.com", events)
+	r.applyYAML(istioGateway(name, "a.example.com"))
+	r.newWatcher(name, nil)
+	r.awaitSpec(name, route)
+	return route
+}
+
 func gatewayAppears(r *routes) {
 	r.newWatcher("appears", nil)
-	if message := r.await("appears", "Error", "GatewayNotFound"); !strings.Contains(message, "for=appears") {
-		r.t.Errorf("message %q does not name the selector", message)
-	}
+	r.await("appears", "Error", "GatewayNotFound", "for=appears")
 	r.awaitEvent("appears", "GatewayNotFound", "for=appears")
 	r.applyYAML(istioGateway("appears", "listener.example.com"))
 	r.await("appears", "Ready", "RouteApplied")
@@ -93,10 +92,7 @@ func gatewayAppears(r *routes) {
 func hostsChange(r *routes) {
 	r.applyYAML(istioGateway("hosts", ""))
 	r.newWatcher("hosts", nil)
-	if message := r.await("hosts", "Error", "GatewayWithoutHosts"); !strings.Contains(message,
-		"istio-system/gateway-hosts") {
-		r.t.Errorf("message %q does not name the gateway", message)
-	}
+	r.await("hosts", "Error", "GatewayWithoutHosts", "istio-system/gateway-hosts")
 	r.awaitEvent("hosts", "GatewayWithoutHosts", "for=hosts")
 	r.applyYAML(istioGateway("hosts", "./b.example.com, a.example.com, '*/a.example.com'"))
 	r.await("hosts", "Ready", "RouteApplied")
@@ -110,28 +106,20 @@ func hostsChange(r *routes) {
 }
 
 func editedByHand(r *routes) {
-	want := virtualService("edited", "manager-edited", "a.example.com", events)
-	r.applyYAML(istioGateway("edited", "a.example.com"))
-	r.newWatcher("edited", nil)
-	r.awaitSpec("edited", want)
+	want := r.routed("edited")
 	r.edit("edited", func(route *unstructured.Unstructured) {
 		addLabel(route, "added", "by-hand")
 		_ = unstructured.SetNestedStringSlice(route.Object, []string{"evil.example.com"}, "spec", "hosts")
 		unstructured.RemoveNestedField(route.Object, "spec", "http")
 	})
 	r.awaitSpec("edited", want)
-	if r.route("edited").GetLabels()["added"] != "by-hand" {
-		r.t.Error("the label of another owner is gone")
-	}
+	rig.Same(r.t, "label of another owner", "by-hand", r.route("edited").GetLabels()["added"])
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("edited")))
 	r.awaitSpec("edited", want)
 }
 
 func appliedByAnotherOwner(r *routes) {
-	want := virtualService("foreign", "manager-foreign", "a.example.com", events)
-	r.applyYAML(istioGateway("foreign", "a.example.com"))
-	r.newWatcher("foreign", nil)
-	r.awaitSpec("foreign", want)
+	want := r.routed("foreign")
 	theirs := r.empty("foreign")
 	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"theirs.example.com"}, "spec", "hosts"))
 	r.must(r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs.DeepCopy()),
@@ -140,15 +128,11 @@ func appliedByAnotherOwner(r *routes) {
 	// From now on the other owner gets a conflict.
 	err := r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs),
 		client.FieldOwner("theirs"))
-	if err == nil || !strings.Contains(err.Error(), "runtime-watcher") {
-		r.t.Errorf("another owner gets %v, want a conflict that names us", err)
-	}
+	rig.Fails(r.t, "another owner", err, "runtime-watcher")
 }
 
 func watcherChanges(r *routes) {
-	r.applyYAML(istioGateway("changes", "a.example.com"))
-	r.newWatcher("changes", nil)
-	r.awaitSpec("changes", virtualService("changes", "manager-changes", "a.example.com", events))
+	r.routed("changes")
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.Manager = "other" })
 	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", events))
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "more" })
@@ -157,10 +141,7 @@ func watcherChanges(r *routes) {
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) {
 		w.Spec.MatchConditions = []v1beta2.MatchCondition{{Name: "large", Expression: "object.spec.size > limit"}}
 	})
-	message := r.await("changes", "Warning", "ConditionInvalid")
-	if !strings.Contains(message, `spec.matchConditions[large].expression: invalid expression: line 1, column 20`) {
-		r.t.Errorf("message %q does not name the place of the mistake", message)
-	}
+	r.await("changes", "Warning", "ConditionInvalid", `spec.matchConditions[large].expression: invalid expression: line 1, column 20`)
 	r.awaitEvent("changes", "ConditionInvalid", "column 20")
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.MatchConditions[0].Expression = "object.spec.size > 1" })
 	r.await("changes", "Ready", "RouteApplied")
@@ -177,9 +158,7 @@ func sharedManager(r *routes) {
 		r.awaitSpec(name, virtualService(name, "shared", "a.example.com", events))
 	}
 	r.changeWatcher("two", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "elsewhere" })
-	if message := r.await("two", "Error", "ManagerShared"); !strings.Contains(message, "default/one") {
-		r.t.Errorf("message %q does not name the older Watcher", message)
-	}
+	r.await("two", "Error", "ManagerShared", "default/one")
 	r.awaitNoRoute("two")
 	r.await("one", "Ready", "RouteApplied")
 	r.awaitSpec("one", virtualService("one", "shared", "a.example.com", events))
@@ -195,13 +174,9 @@ func foreignRoute(r *routes) {
 	r.must(r.plane.Client.Create(r.t.Context(), theirs))
 	r.applyYAML(istioGateway("taken", "a.example.com"))
 	r.newWatcher("taken", nil)
-	if message := r.await("taken", "Error", "RouteConflict"); !strings.Contains(message, "default/taken") {
-		r.t.Errorf("message %q does not name the route", message)
-	}
+	r.await("taken", "Error", "RouteConflict", "default/taken")
 	hosts, _, _ := unstructured.NestedStringSlice(r.route("taken").Object, "spec", "hosts")
-	if strings.Join(hosts, ",") != "theirs.example.com" {
-		r.t.Errorf("the route of another owner has hosts %v", hosts)
-	}
+	rig.Same(r.t, "hosts of the route of another owner", []string{"theirs.example.com"}, hosts)
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("taken")))
 	r.await("taken", "Ready", "RouteApplied")
 }
@@ -209,10 +184,7 @@ func foreignRoute(r *routes) {
 func noManager(r *routes) {
 	r.applyYAML(istioGateway("no-manager", "a.example.com"))
 	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
-	if message := r.await("no-manager", "Error", "ManagerMissing"); !strings.Contains(message,
-		v1beta2.ManagedByLabel) {
-		r.t.Errorf("message %q does not name the label", message)
-	}
+	r.await("no-manager", "Error", "ManagerMissing", v1beta2.ManagedByLabel)
 	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
 	r.await("no-manager", "Error", "ManagerInvalid")
 	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
@@ -221,29 +193,23 @@ func noManager(r *routes) {
 }
 
 func restarted(r *routes) {
-	want := virtualService("stays", "manager-stays", "a.example.com", events)
-	r.applyYAML(istioGateway("stays", "a.example.com"))
+	want := r.routed("stays")
 	r.applyYAML(istioGateway("goes", "a.example.com"))
-	r.newWatcher("stays", nil)
 	r.newWatcher("goes", ofToday)
-	r.await("stays", "Ready", "RouteApplied")
 	r.await("goes", "Ready", "RouteApplied")
-	if held := r.watcher("goes").Finalizers; len(held) > 0 {
-		r.t.Errorf("the finalizers %v stay", held)
-	}
+	rig.Same(r.t, "finalizers", []string(nil), r.watcher("goes").Finalizers)
 	r.end()
 	r.deleteWatcher("goes")
 	r.newWatcher("held", ofToday)
 	r.deleteWatcher("held")
 	r.edit("stays", func(route *unstructured.Unstructured) {
-		unstructured.RemoveNestedField(route.Object, "spec",
-			"http")
+		unstructured.RemoveNestedField(route.Object, "spec", "http")
 	})
 	r.start()
 	r.awaitSpec("stays", want)
 	r.awaitNoRoute("goes")
-	rig.Eventually(r.t, patience, "the Watcher that was held is gone", func() bool {
-		return apierrors.IsNotFound(r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(aWatcher("held", nil)), &v1beta2.Watcher{}))
+	rig.Eventually(r.t, rig.Patience, "the Watcher that was held is gone", func() bool {
+		return apierrors.IsNotFound(r.plane.Client.Get(r.t.Context(), client.ObjectKey{Namespace: "default", Name: "held"}, &v1beta2.Watcher{}))
 	})
 }
 

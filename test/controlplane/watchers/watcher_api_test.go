@@ -1,22 +1,17 @@
 package watchers
 
 import (
-	"encoding/json"
-	"errors"
-	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -25,6 +20,7 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 // apply makes the request of `kubectl apply --server-side --validate=strict`.
@@ -177,18 +173,11 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			wrong := manifests.Object(t, goodWatcher)
 			setField(t, wrong, tt.path, tt.value)
 			err := apply(t, plane, wrong)
-			if err == nil {
-				t.Fatal("it was accepted")
-			}
 			field := tt.field
 			if field == "" || field[0] == '.' || field[0] == '[' {
 				field = "spec." + tt.path + field
 			}
-			for _, want := range []string{field, tt.says} {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("the message does not say %q:\n%v", want, err)
-				}
-			}
+			rig.Fails(t, "apply", err, field, tt.says)
 			t.Log(err)
 		})
 	}
@@ -241,9 +230,7 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) 
 				if specOf(t, want).Field == "" {
 					setField(t, want, "field", "spec")
 				}
-				if diff := cmp.Diff(specOf(t, want), specOf(t, get(t, plane, want))); diff != "" {
-					t.Errorf("the stored object differs in meaning (-written +stored):\n%s", diff)
-				}
+				rig.Same(t, "meaning of the stored object", specOf(t, want), specOf(t, get(t, plane, want)))
 			})
 		}
 	}
@@ -252,9 +239,7 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) 
 func createNamespace(t *testing.T, plane *apiserver.ControlPlane, name string) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := plane.Client.Create(t.Context(), namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
+	rig.NoError(t, client.IgnoreAlreadyExists(plane.Client.Create(t.Context(), namespace)))
 }
 
 func get(t *testing.T, plane *apiserver.ControlPlane, like *unstructured.Unstructured) *unstructured.Unstructured {
@@ -281,93 +266,48 @@ func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	good := manifests.Object(t, goodWatcher)
 	setField(t, good, "field", nil)
 	rig.NoError(t, apply(t, plane, good.DeepCopy()))
-	if field := specOf(t, get(t, plane, good)).Field; field != "spec" {
-		t.Errorf("field is %q by default, want spec", field)
-	}
+	rig.Same(t, "default field", "spec", specOf(t, get(t, plane, good)).Field)
 	for path, value := range map[string]any{
 		"serviceInfo.port": int64(1), "manager": "other", "field": "status", "resourceToWatch.version": "v1",
 		"labelsToWatch": map[string]any{}, "gateway.selector": map[string]any{"matchLabels": map[string]any{"a": ""}},
 	} {
 		setField(t, good, path, value)
-		if err := apply(t, plane, good.DeepCopy()); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
+		rig.NoError(t, apply(t, plane, good.DeepCopy()))
 	}
 	precise := manifests.Object(t, preciseWatcher)
-	if err := apply(t, plane, precise.DeepCopy()); err != nil {
-		t.Errorf("a precise Watcher: %v", err)
-	}
+	rig.NoError(t, apply(t, plane, precise.DeepCopy()))
 	setField(t, precise, "field", "status")
-	if err := apply(t, plane, precise); err == nil || !strings.Contains(err.Error(), "spec.field") {
-		t.Errorf("status of a subresource: %v, want a refusal that names the field", err)
-	}
+	rig.Fails(t, "status of a subresource", apply(t, plane, precise), "spec.field")
 	stored := get(t, plane, good)
 	setField(t, stored, "gateway.selector", map[string]any{})
-	if err := plane.Client.Update(t.Context(), stored); err == nil ||
-		!strings.Contains(err.Error(), "spec.gateway.selector") {
-		t.Errorf("an update that takes the selector away: %v, want a refusal that names it", err)
-	}
+	rig.Fails(t, "an update that takes the selector away", plane.Client.Update(t.Context(), stored), "spec.gateway.selector")
 }
 
-// upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server
-// uses it.
-func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	changeDefinition(t, plane, false, func(current *apiextensionsv1.CustomResourceDefinition) {
-		current.Spec = manifests.Watchers(t).Spec
+// define replaces the definition of Watcher, and returns when the API server uses it: it takes or refuses an object with
+// this field.
+func (r *routes) define(definition client.Object, field string, value any, takes bool) {
+	r.t.Helper()
+	stored := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: definition.GetName()}}
+	rig.Change(r.t, r.plane.Client, stored, func(stored *apiextensionsv1.CustomResourceDefinition) error {
+		definition.SetResourceVersion(stored.ResourceVersion)
+		return r.plane.Client.Update(r.t.Context(), definition)
 	})
-	rig.Eventually(t, patience, "the new definition is in force", func() bool {
-		wrong := manifests.Object(t, goodWatcher)
-		wrong.SetName("probe")
-		setField(t, wrong, "field", "data")
-		return plane.Client.Create(t.Context(), wrong, client.DryRunAll) != nil
-	})
-}
-
-// changeDefinition changes the definition of Watcher, or its status. The API server writes the status, too.
-func changeDefinition(
-	t *testing.T, plane *apiserver.ControlPlane, status bool, change func(*apiextensionsv1.CustomResourceDefinition),
-) {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	crds, err := client.New(plane.Config, client.Options{Scheme: scheme})
-	if err = errors.Join(err, apiextensionsv1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
-	rig.Eventually(t, patience, "the definition can be changed", func() bool {
-		current := &apiextensionsv1.CustomResourceDefinition{}
-		err := crds.Get(t.Context(), client.ObjectKeyFromObject(manifests.Watchers(t)), current)
-		change(current)
-		if status {
-			return err == nil && crds.Status().Update(t.Context(), current) == nil
-		}
-		return err == nil && crds.Update(t.Context(), current) == nil
+	rig.Eventually(r.t, rig.Patience, "the definition is in force", func() bool {
+		probe := manifests.Object(r.t, goodWatcher)
+		probe.SetName("probe")
+		setField(r.t, probe, field, value)
+		return (r.plane.Client.Create(r.t.Context(), probe, client.DryRunAll) == nil) == takes
 	})
 }
 
 func watchersAreShownInATable(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	rig.NoError(t, apply(t, plane, manifests.Object(t, goodWatcher)))
-	requests := rig.Must(rest.HTTPClientFor(plane.Config))
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-		strings.TrimSuffix(plane.Config.Host, "/")+"/apis/operator.kyma-project.io/v1beta2/namespaces/default/watchers/kyma", http.NoBody)
-	rig.NoError(t, err)
-	request.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
-	answer := rig.Must(requests.Do(request))
-	defer answer.Body.Close()
-	var table metav1.Table
-	rig.NoError(t, json.NewDecoder(answer.Body).Decode(&table))
-	columns := map[string]any{}
-	for i, column := range table.ColumnDefinitions {
-		columns[column.Name] = table.Rows[0].Cells[i]
-	}
-	for name, want := range map[string]any{
-		"Name": "kyma", "Manager": "lifecycle-manager", "Resource": "kymas", "Field": "spec",
-		"Group": "operator.kyma-project.io", "Service": "klm-events",
-	} {
-		if columns[name] != want {
-			t.Errorf("column %s shows %v, want %v", name, columns[name], want)
-		}
+	shown := rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "get", "watchers", "kyma", "-o", "wide")
+	want := `^NAME +MANAGER +RESOURCE +FIELD +STATE +AGE +GROUP +SERVICE +MESSAGE *
+kyma +lifecycle-manager +kymas +spec +\S+ +operator\.kyma-project\.io +klm-events`
+	if !regexp.MustCompile(want).MatchString(shown) {
+		t.Errorf("kubectl shows\n%s\nwant a match of\n%s", shown, want)
 	}
 }
 
@@ -381,7 +321,9 @@ func definitionOfTodayIsUpgraded(r *routes) {
 	}
 	createNamespace(t, r.plane, "istio-system")
 	r.applyYAML(istioGateway("good", "a.example.com"))
-	r.downgradeDefinition()
+	for _, newer := range []bool{false, true} {
+		r.define(today.Watchers(newer), "serviceInfo.port", int64(0), true)
+	}
 	for name, port := range map[string]int64{"huge": 1 << 40, "zero": 0} {
 		w := manifests.Object(t, goodWatcher)
 		w.SetName(name)
@@ -395,18 +337,14 @@ func definitionOfTodayIsUpgraded(r *routes) {
 	setField(t, wrong, "serviceInfo.port", int64(0))
 	setField(t, wrong, "manager", "Lifecycle_Manager")
 	r.must(r.plane.Client.Create(t.Context(), wrong))
-	upgradeDefinition(t, r.plane)
+	r.define(manifests.Watchers(t), "field", "data", false)
 	canBeMended(t, r.plane, get(t, r.plane, wrong))
 	r.start()
 	r.newWatcher("good", nil)
 	r.await("good", "Ready", "RouteApplied")
 	for _, name := range []string{"huge", "zero"} {
-		if message := r.await(name, "Error", "WatchInvalid"); !strings.Contains(message, "spec.serviceInfo.port") {
-			t.Errorf("message %q does not name the field", message)
-		}
-		if route := r.route(name); route != nil {
-			t.Errorf("%s has the route %v", name, route.Object["spec"])
-		}
+		r.await(name, "Error", "WatchInvalid", "spec.serviceInfo.port")
+		rig.Same(t, "route of "+name, true, r.route(name) == nil)
 	}
 }
 
@@ -414,42 +352,11 @@ func definitionOfTodayIsUpgraded(r *routes) {
 func canBeMended(t *testing.T, plane *apiserver.ControlPlane, wrong *unstructured.Unstructured) {
 	t.Helper()
 	wrong.SetLabels(map[string]string{"touched": "true"})
-	if err := plane.Client.Update(t.Context(), wrong); err != nil {
-		t.Errorf("the labels of a Watcher with a former mistake cannot be changed: %v", err)
-	}
+	rig.NoError(t, plane.Client.Update(t.Context(), wrong))
 	rig.NoError(t, unstructured.SetNestedField(wrong.Object, "Error", "status", "state"))
-	if err := plane.Client.Status().Update(t.Context(), wrong); err != nil {
-		t.Errorf("the status of a Watcher with a former mistake cannot be written: %v", err)
-	}
+	rig.NoError(t, plane.Client.Status().Update(t.Context(), wrong))
 	setField(t, wrong, "serviceInfo.port", int64(70000))
-	if err := plane.Client.Update(t.Context(), wrong); err == nil ||
-		!strings.Contains(err.Error(), "spec.serviceInfo.port") {
-		t.Errorf("another wrong port: %v, want a refusal that names it", err)
-	}
+	rig.Fails(t, "another wrong port", plane.Client.Update(t.Context(), wrong), "spec.serviceInfo.port")
 	setField(t, wrong, "serviceInfo.port", int64(8082))
-	if err := plane.Client.Update(t.Context(), wrong); err != nil {
-		t.Errorf("one of two former mistakes cannot be corrected: %v", err)
-	}
-}
-
-// downgradeDefinition installs a definition as it was before there were rules, with v1beta1 among
-// the stored versions.
-func (r *routes) downgradeDefinition() {
-	r.t.Helper()
-	changeDefinition(r.t, r.plane, false, func(current *apiextensionsv1.CustomResourceDefinition) {
-		loose := *current.Spec.Versions[len(current.Spec.Versions)-1].DeepCopy()
-		loose.Name, loose.Storage, loose.Served = "v1beta2", true, true
-		loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
-		former := *loose.DeepCopy()
-		former.Name, former.Storage = "v1beta1", false
-		current.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{former, loose}
-	})
-	changeDefinition(r.t, r.plane, true, func(current *apiextensionsv1.CustomResourceDefinition) {
-		current.Status.StoredVersions = []string{"v1beta1", "v1beta2"}
-	})
-	rig.Eventually(r.t, patience, "the loose definition is in force", func() bool {
-		probe := manifests.Object(r.t, goodWatcher)
-		setField(r.t, probe, "serviceInfo.port", int64(0))
-		return r.plane.Client.Create(r.t.Context(), probe, client.DryRunAll) == nil
-	})
+	rig.NoError(t, plane.Client.Update(t.Context(), wrong)) // One of two former mistakes is corrected.
 }
