@@ -1,4 +1,4 @@
-package controllerruntime_test //nolint:testableexamples // It needs an API server. test/controlplane/operator runs setUp.
+package controllerruntime_test //nolint:testableexamples // It needs an API server. test/controlplane/operator runs the same calls.
 
 import (
 	"context"
