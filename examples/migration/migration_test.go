@@ -13,6 +13,7 @@ import (
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	"github.com/prometheus/common/expfmt"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -93,10 +95,49 @@ func (w *world) returnImage() {
 
 func (w *world) setListener() {
 	w.t.Helper()
+	w.dryRun(w.members[2])
 	w.ours.release(2)
 	w.ingress.Lead(today.Service, w.ours.addr)
 	w.everywhereArrives("listener")
 	w.refused(w.members[2])
+}
+
+// dryRun takes, counts and logs events by another gateway, and those of a runtime with a wrong
+// domain. The commands of the guide list the Kyma of that runtime alone.
+func (w *world) dryRun(m *member) {
+	w.t.Helper()
+	strict := w.ours.opts
+	w.ours.opts.DryRun, w.ours.opts.GatewayNames = true, []string{"spiffe://other.local/gateway"}
+	w.domain(m, wrongDomain)
+	w.ours.release(2)
+	w.ours.opts = strict
+	w.ingress.Lead(today.Service, w.ours.addr)
+	w.everywhereArrives("dry-run")
+	w.eventually("events that would be refused are counted, also with the name of today", func() bool {
+		text := w.metrics()
+		return rig.Sum(text, "watcher_listener_requests_total") > 0 && rig.Sum(text, "runtime_watcher_listener_requests_total",
+			`code="200"`, `contract="v2"`, `manager="lifecycle-manager"`, `reason="untrusted_proxy"`) > 0
+	})
+	w.eventually("the Kyma with the wrong domain is listed", func() bool { return w.block(0) && strings.Contains(w.last, m.kyma) })
+	for _, other := range w.members {
+		if other != m && strings.Contains(w.last, other.kyma) {
+			w.t.Errorf("%s would not be refused, and is listed:\n%s", other.kyma, w.last)
+		}
+	}
+	w.domain(m, m.domain())
+}
+
+// metrics are those of the operator.
+func (w *world) metrics() []byte {
+	w.t.Helper()
+	families, err := metrics.Registry.Gather()
+	w.must(err)
+	var text bytes.Buffer
+	for _, family := range families {
+		_, err := expfmt.MetricFamilyToText(&text, family)
+		w.must(err)
+	}
+	return text.Bytes()
 }
 
 func (w *world) returnListener() {
@@ -473,7 +514,7 @@ func (w *world) configurationsOf(m *member, names ...string) {
 // refused gives a runtime a wrong domain for a while. Its events wait, and those of others do not.
 func (w *world) refused(m *member) {
 	w.t.Helper()
-	w.domain(m, "other.kyma.example.com")
+	w.domain(m, wrongDomain)
 	var name string
 	n := 0
 	w.eventually("our listener refuses "+m.kyma, func() bool {
@@ -484,9 +525,13 @@ func (w *world) refused(m *member) {
 		text, err := m.node.Get(w.t.Context(), agentKey, "metrics-port", "/metrics")
 		return err == nil && strings.Contains(string(text), `result="forbidden"`) && w.record.Count(arrival(m.id, name)) == 0
 	})
-	w.domain(m, m.id+".kyma.example.com")
+	w.domain(m, m.domain())
 	w.eventually("the events that waited arrive", func() bool { return w.record.Count(arrival(m.id, name)) > 0 })
 }
+
+const wrongDomain = "other.kyma.example.com"
+
+func (m *member) domain() string { return m.id + ".kyma.example.com" }
 
 func (w *world) domain(m *member, domain string) {
 	w.t.Helper()
