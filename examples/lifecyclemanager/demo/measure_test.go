@@ -83,7 +83,7 @@ func newMeasurement(t *testing.T) *measurement {
 		"-agent-setting=RESEND_RESYNC=" + scaled(35*time.Second).String(),
 	}})
 	for _, stage := range []func(){
-		d.Build, d.StartAPIServers, d.StartCertManager, d.deploy, d.addModules, d.registerAll,
+		d.Build, d.StartAPIServers, d.StartCertManager, d.deploy, d.adds("keda-1.0.0", "logger-0.1.0"), d.registerAll,
 	} {
 		stage()
 	}
@@ -110,14 +110,8 @@ func (d *measurement) registerAll() {
 		d.modules(id, lm.Module{Name: "keda"})()
 	}
 	d.Eventually("all runtimes have the module", func() bool {
-		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.correct(id) || !d.is(id, fleet.Fresh, "") })
+		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.runs(id, "1.0.0")() || !d.is(id, fleet.Fresh, "") })
 	})
-}
-
-// correct reports whether the Deployment of a runtime is that of the module.
-func (d *measurement) correct(id string) bool {
-	deployment, err := d.deployment(id)
-	return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+"1.0.0"
 }
 
 // cost is the work of an operator since it has started.
@@ -251,7 +245,7 @@ func (d *measurement) change(t *testing.T) (delays []time.Duration) {
 func (d *measurement) untilCorrect(id string) time.Duration {
 	d.edits(id)()
 	began := time.Now()
-	d.Eventually("the edit is corrected", func() bool { return d.correct(id) })
+	d.Eventually("the edit is corrected", d.runs(id, "1.0.0"))
 	return time.Since(began)
 }
 

@@ -82,8 +82,8 @@ type Runtime struct {
 	// Link is the way of the operator to the API server.
 	*machine.Link
 
-	plane *apiserver.ControlPlane
-	node  *node.Node
+	Server *apiserver.ControlPlane
+	Node   *node.Node
 }
 
 const (
@@ -92,9 +92,10 @@ const (
 	// ControlPlane is the id of the control plane as its own runtime.
 	ControlPlane = "control-plane"
 	namespace    = "kcp-system"
-	// The names of images that the lab runs begin so: the agent, and ../../module. Other images of
-	// modules count as available.
-	agentImage, managerImage = "runtime-watcher-agent", "keda.example.com/keda-manager:"
+	// ManagerImage begins the name of the image of ../../module. The lab runs it and the agent.
+	// Images of other modules count as available.
+	ManagerImage = "keda.example.com/keda-manager:"
+	agentImage   = "runtime-watcher-agent"
 )
 
 // New returns a lab in which nothing runs.
@@ -123,24 +124,11 @@ func New(t testing.TB, opts Options) *Lab {
 
 // Inventory returns all objects of the runtime, except Events.
 func (r *Runtime) Inventory(ctx context.Context) (objects []string, err error) {
-	err = r.plane.Objects(ctx, func(kind string, o *metav1.PartialObjectMetadata) {
+	err = r.Server.Objects(ctx, func(kind string, o *metav1.PartialObjectMetadata) {
 		objects = append(objects, kind+" "+client.ObjectKeyFromObject(o).String())
 	})
 	return objects, err
 }
-
-// Break ends the managers of the modules, or starts them again. Meanwhile their Deployments are not
-// available.
-func (r *Runtime) Break(broken bool) {
-	image := ""
-	if broken {
-		image = managerImage
-	}
-	r.node.Break(image)
-}
-
-// Kubeconfig is the path of an administrator's kubeconfig.
-func (r *Runtime) Kubeconfig() string { return r.plane.Kubeconfig }
 
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
 
@@ -161,7 +149,7 @@ func (l *Lab) Build() {
 	}
 	l.images = map[string]string{agentImage: build("cmd/agent")}
 	l.operator = build("examples/lifecyclemanager")
-	l.images[managerImage] = build("examples/lifecyclemanager/module")
+	l.images[ManagerImage] = build("examples/lifecyclemanager/module")
 	_, err = certmanager.Assets(l.Context(), certmanager.AssetsOptions{Progress: l.Progress})
 	rig.NoError(l.TB, err)
 }
@@ -189,7 +177,7 @@ func (l *Lab) StartAPIServers() {
 		way, err := machine.NewLink(plane.Config.Host)
 		rig.NoError(l.TB, err)
 		l.Cleanup(way.Cut)
-		l.Runtimes[ids[i]] = &Runtime{Client: plane.Client, plane: plane, node: nodes[i], Link: way}
+		l.Runtimes[ids[i]] = &Runtime{Client: plane.Client, Link: way, Server: plane, Node: nodes[i]}
 	}
 }
 
@@ -221,7 +209,7 @@ func (l *Lab) StartCertManager() {
 func (l *Lab) Register(id string, labels map[string]string) {
 	l.Helper()
 	there := l.Runtimes[id]
-	kubeconfig, err := clientcmd.Write(*l.kubeconfig(there.plane, func(config *clientcmdapi.Config) {
+	kubeconfig, err := clientcmd.Write(*l.kubeconfig(there.Server, func(config *clientcmdapi.Config) {
 		for _, cluster := range config.Clusters {
 			cluster.Server = "https://" + there.Address
 		}

@@ -54,13 +54,13 @@ func newWorld(t *testing.T) *world {
 		},
 	})
 	connections := skr.NewConnections(plane.Client, scheme)
-	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{
+	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{Clusters: skr.Clusters{
 		Client: plane.Client, Direct: plane.Client,
 		Connect: func(ctx context.Context, _, kyma client.ObjectKey) (*skr.Runtime, error) {
 			return connections.Get(ctx, kyma)
 		},
 		RequeueAfter: func(core.RuntimeID) time.Duration { return time.Hour },
-	}}
+	}}}
 	kubeconfig, err := os.ReadFile(plane.Kubeconfig)
 	w.must(err)
 	w.must(w.Create(t.Context(), &corev1.Secret{
