@@ -33,9 +33,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 			parts: Parts{}.withDefaults(), log: jsonLog(&out, 0),
 			opts: Options{Managers: []core.Manager{"fixed"}, ManagersFile: path},
 		}
-		if err := b.addManagers(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, b.addManagers())
 		broken := false
 		b.managers.broken = func(now bool) { broken = now }
 		acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
@@ -103,9 +101,7 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	var out strings.Builder
 	b := &builder{parts: Parts{}.withDefaults(), log: jsonLog(&out, 0), opts: Options{ManagersFile: path}}
 	writeFile(t, path, manyManagers("older", 60))
-	if err := b.addManagers(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.addManagers())
 	acceptor := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
 	writeFile(t, path, manyManagers("newer", 60))
 	b.managers.reload(acceptor, contract.V3)

@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
@@ -33,42 +34,24 @@ const (
 	down            = reasoned("dial")
 )
 
-// end answers as a test sets it, and stores the events that it got.
+// end answers as a test sets it.
 type end struct {
-	mu     sync.Mutex
-	names  []string
-	answer func(batch core.Batch) error
-	beats  int
+	coretest.Recorder
+
+	calls int // that seen has returned
 }
 
-func (e *end) Forward(_ context.Context, _ core.Manager, batch core.Batch) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i := range batch.Events {
-		e.names = append(e.names, batch.Events[i].Watched.Name)
-	}
-	if batch.Heartbeat != nil {
-		e.beats++
-	}
-	if e.answer == nil {
-		return nil
-	}
-	return e.answer(batch)
-}
+func (e *end) set(err error) { e.Always(func(context.Context, core.Batch) error { return err }) }
 
-func (e *end) set(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.answer = func(core.Batch) error { return err }
-}
-
-// seen returns the names that arrived since the last call, sorted.
-func (e *end) seen() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	names := e.names
-	e.names = nil
-	slices.Sort(names)
+// seen returns the names of the events that arrived since the last call.
+func (e *end) seen() (names []string) {
+	calls := e.Calls()
+	for _, call := range calls[e.calls:] {
+		for i := range call.Batch.Events {
+			names = append(names, call.Batch.Events[i].Watched.Name)
+		}
+	}
+	e.calls = len(calls)
 	return names
 }
 
@@ -217,10 +200,8 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 		}
 	})
-	newest := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V3, httpmtls.Options{Identity: "a"}))
-	defer newest.Close()
-	older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
-	defer older.Close()
+	newest := newForwarderOf(t, keys.client, far.address(), contract.V3, httpmtls.Options{Identity: "a"})
+	older := newForwarder(t, keys.client, far.address(), httpmtls.Options{})
 	forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
 	beat := core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{ID: "heartbeat", Number: 1}}
 	err := forwarder.Forward(t.Context(), manager, beat)
@@ -254,8 +235,7 @@ func TestRefusedEventProvesTheOlderContract(t *testing.T) {
 			})
 			newest := &end{}
 			newest.set(unknownContract)
-			older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
-			defer older.Close()
+			older := newForwarder(t, keys.client, far.address(), httpmtls.Options{})
 			forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
 			err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a")))
 			if some, ok := errors.AsType[core.EventErrors](err); ok {

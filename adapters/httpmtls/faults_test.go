@@ -306,9 +306,7 @@ func TestPingsNoticeAHalfOpenConnection(t *testing.T) {
 	opts := unhurried(http2)
 	opts.DialContext, opts.PingTimeout = network.dial, 5*time.Second
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.PingAfter(opts, 100*time.Millisecond))
-	if err := forward(t, forwarder, event("before")); err != nil {
-		t.Fatal(err)
-	}
+	mustForward(t, forwarder, event("before"))
 	network.swallow()
 	// Pings are faster than the timeout of the request, so a retry may succeed.
 	if err := forward(t, forwarder, event("lost")); errors.Is(err, context.DeadlineExceeded) || core.IsPermanent(err) {

@@ -25,14 +25,10 @@ func TestDisconnected(t *testing.T) {
 		opts := unhurried(protocol)
 		opts.Hooks.Disconnected = func() { ended <- protocol }
 		forwarder := newForwarder(t, ends.client, end.address(), opts)
-		if err := forward(t, forwarder, event("object")); err != nil {
-			t.Fatal(err)
-		}
+		mustForward(t, forwarder, event("object"))
 		end.CloseClientConnections()
 		receive(t, ended)
-		if err := forward(t, forwarder, event("object")); err != nil {
-			t.Fatal(err)
-		}
+		mustForward(t, forwarder, event("object"))
 		_ = forwarder.Close() // It returns nil.
 		end.awaitOpen(t, 0)
 		if len(ended) > 0 {

@@ -104,9 +104,7 @@ func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	log := &stalledLog{slog.DiscardHandler, make(chan struct{}), make(chan struct{})}
 	end := newFarEnd(t, ends.server, accept)
 	forwarder := newForwarder(t, source, end.address(), httpmtls.Options{Logger: slog.New(log)})
-	if err := forward(t, forwarder, event("a")); err != nil {
-		t.Fatal(err)
-	}
+	mustForward(t, forwarder, event("a"))
 	source.set(material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca))
 	results := make(chan error, 2)
 	go func() { results <- forward(t, forwarder, event("b")) }()

@@ -279,10 +279,7 @@ func TestALargeBodyAfterTheFirstHeaderIsRead(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent)
 	}), Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}, MaxHandshakeBytes: 32 << 10})
 	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: ca.Pool(), NextProtos: []string{"http/1.1"}, DynamicRecordSizingDisabled: true}}
-	conn, err := dialer.DialContext(t.Context(), "tcp", r.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(dialer.DialContext(t.Context(), "tcp", r.Addr().String()))(t)
 	defer conn.Close()
 	request := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n"
 	if _, err := conn.Write(append([]byte(request), make([]byte, size)...)); err != nil {

@@ -52,9 +52,7 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, open := pipes(t, "a")
 				first, second, third := open(), open(), open()
-				if err := readByte(first); err != nil {
-					t.Fatal(err)
-				}
+				check(t, readByte(first))
 				read := reads(second)
 				synctest.Wait()
 				closed := reads(third)
@@ -89,12 +87,8 @@ func TestDeadlineBoundsTheWaitForASlot(t *testing.T) {
 		const patience = time.Minute
 		_, open := pipes(t, "a")
 		first, second := open(), open()
-		if err := readByte(first); err != nil {
-			t.Fatal(err)
-		}
-		if err := second.SetDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, readByte(first))
+		check(t, second.SetDeadline(time.Now().Add(patience)))
 		began := time.Now()
 		if err := readByte(second); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != patience {
 			t.Errorf("error %v after %v, want %v after %v", err, time.Since(began), os.ErrDeadlineExceeded, patience)
@@ -162,9 +156,7 @@ func TestWriteEndsWithoutADeadline(t *testing.T) {
 		defer near.Close()
 		s, _ := pipes(t, "")
 		c := s.admit(far)
-		if err := c.SetDeadline(time.Time{}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.SetDeadline(time.Time{}))
 		if _, err := c.Write([]byte("a")); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("error %v, want %v", err, os.ErrDeadlineExceeded)
 		}

@@ -22,19 +22,13 @@ type authority struct{ *testpki.CA }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	ca, err := testpki.NewCA("ca", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := must(testpki.NewCA("ca", testpki.Options{}))(t)
 	return &authority{ca}
 }
 
 func (a *authority) issue(t testing.TB) tls.Certificate {
 	t.Helper()
-	leaf, err := a.Server("127.0.0.1", testpki.Options{Usages: []x509.ExtKeyUsage{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaf := must(a.Server("127.0.0.1", testpki.Options{Usages: []x509.ExtKeyUsage{}}))(t)
 	return leaf.TLS
 }
 
@@ -67,10 +61,7 @@ func (r *running) stop() error {
 
 func (r *running) dial(t testing.TB) net.Conn {
 	t.Helper()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(new(net.Dialer).DialContext(t.Context(), "tcp", r.Addr().String()))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -82,10 +73,7 @@ func (r *running) get(t testing.TB, client *http.Client) (int, error) {
 	if r.opts.TLS != nil {
 		scheme = "https://"
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+r.Addr().String(), http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+r.Addr().String(), http.NoBody))(t)
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, err
@@ -151,3 +139,18 @@ func (n *network) Close() error {
 func (n *network) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 443} }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		check(tb, err)
+		return value
+	}
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

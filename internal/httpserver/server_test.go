@@ -27,10 +27,7 @@ func TestBindReturnsErrors(t *testing.T) {
 
 func TestCloseReleasesTheAddress(t *testing.T) {
 	t.Parallel()
-	s, err := Bind(t.Context(), "127.0.0.1:0", noContent, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(Bind(t.Context(), "127.0.0.1:0", noContent, Options{}))(t)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -47,10 +44,7 @@ func TestServeAfterTheEnd(t *testing.T) {
 	cancel()
 	for range 200 {
 		for _, opts := range []Options{{}, {TLS: config}} {
-			s, err := Bind(t.Context(), "127.0.0.1:0", noContent, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must(Bind(t.Context(), "127.0.0.1:0", noContent, opts))(t)
 			if err := s.Serve(ended); err != nil {
 				t.Error(err)
 			}

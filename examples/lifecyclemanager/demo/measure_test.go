@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 	lm "github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 var (
@@ -90,13 +89,6 @@ func newMeasurement(t *testing.T) *measurement {
 	return d
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // registerAll registers all runtimes, with the module enabled, and waits until it is there.
 func (d *measurement) registerAll() {
 	for _, id := range d.ids {
@@ -129,15 +121,9 @@ func (d *measurement) cost(ctx context.Context) (c cost, err error) {
 	if err != nil {
 		return c, err
 	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
-		count, _ := strconv.ParseFloat(value, 64) // Other lines are not of these metrics.
-		switch {
-		case strings.HasPrefix(name, "lifecycle_manager_reconciles_total{"):
-			c.reconciles += int(count)
-		case strings.HasPrefix(name, "rest_client_requests_total{") && d.isRuntime(name):
-			c.requests += int(count)
-		}
+	c.reconciles = int(rig.Sum(text, "lifecycle_manager_reconciles_total"))
+	for _, id := range d.ids {
+		c.requests += int(rig.Sum(text, "rest_client_requests_total", `host="`+d.Runtimes[id].Address+`"`))
 	}
 	leader, err := d.Leader(ctx)
 	if err != nil {
@@ -146,13 +132,6 @@ func (d *measurement) cost(ctx context.Context) (c cost, err error) {
 	used, err := kit.UsageOf(leader.Pid())
 	c.processor = used.Processor
 	return c, err
-}
-
-// isRuntime reports whether a metric names the API server of a runtime.
-func (d *measurement) isRuntime(metric string) bool {
-	return slices.ContainsFunc(d.ids, func(id string) bool {
-		return strings.Contains(metric, `host="`+d.Runtimes[id].Address+`"`)
-	})
 }
 
 // result is the cost of one way in an hour, and the delays from the edits to the corrections.
@@ -176,15 +155,15 @@ func (d *measurement) measure(t *testing.T, w way) result {
 	t.Helper()
 	ctx := t.Context()
 	if !w.events {
-		must(t, d.deleteWatchers(ctx))
+		rig.NoError(t, d.deleteWatchers(ctx))
 	}
 	d.Reconfigure(1, "-poll-fresh="+scaled(w.fresh).String(), "-poll-otherwise="+scaled(w.unfresh).String())
 	await(ctx, 20*time.Second+scaled(2*time.Minute))
 	before, err := d.cost(ctx)
-	must(t, err)
+	rig.NoError(t, err)
 	delays := d.change(t)
 	after, err := d.cost(ctx)
-	must(t, err)
+	rig.NoError(t, err)
 	slices.Sort(delays)
 	for i := range delays {
 		delays[i] = unscaled(delays[i], w)
