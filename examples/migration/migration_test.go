@@ -15,6 +15,7 @@ import (
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	"github.com/prometheus/common/expfmt"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -340,33 +341,37 @@ func (m *member) runsOurs(t *testing.T, key types.NamespacedName) bool {
 
 func (m *member) image(t *testing.T, key types.NamespacedName) string {
 	t.Helper()
-	deployment := &unstructured.Unstructured{}
-	deployment.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"})
+	deployment := &appsv1.Deployment{}
 	if m.Client.Get(t.Context(), key, deployment) != nil {
 		return ""
 	}
-	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
-	container, _ := containers[0].(map[string]any)
-	image, _ := container["image"].(string)
-	return image
+	return deployment.Spec.Template.Spec.Containers[0].Image
+}
+
+// object reads one of the control plane.
+func (w *world) object(kind schema.GroupVersionKind, name string) *unstructured.Unstructured {
+	w.t.Helper()
+	stored := &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(kind)
+	w.must(w.plane.Client.Get(w.t.Context(), types.NamespacedName{Namespace: today.PlaneNamespace, Name: name}, stored))
+	return stored
 }
 
 func (w *world) watcher() *unstructured.Unstructured {
 	w.t.Helper()
-	stored := &unstructured.Unstructured{}
-	stored.SetGroupVersionKind(today.WatcherKind())
-	w.must(w.plane.Client.Get(w.t.Context(),
-		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-watcher"}, stored))
-	return stored
+	return w.object(today.WatcherKind(), "klm-watcher")
 }
 
 func (w *world) route() string {
 	w.t.Helper()
-	stored := &unstructured.Unstructured{}
-	stored.SetGroupVersionKind(today.RouteKind())
-	w.must(w.plane.Client.Get(w.t.Context(),
-		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-watcher"}, stored))
-	return fmt.Sprint(stored.Object["spec"])
+	return fmt.Sprint(w.object(today.RouteKind(), "klm-watcher").Object["spec"])
+}
+
+func (w *world) secret(key types.NamespacedName) *corev1.Secret {
+	w.t.Helper()
+	secret := &corev1.Secret{}
+	w.must(w.plane.Client.Get(w.t.Context(), key, secret))
+	return secret
 }
 
 func conditionsOf(w *unstructured.Unstructured) (names []string) {
@@ -413,12 +418,9 @@ func (w *world) watcherIsTodays() {
 // allow sets the paths of the AuthorizationPolicy.
 func (w *world) allow(paths ...string) {
 	w.t.Helper()
-	policy := &unstructured.Unstructured{}
-	policy.SetGroupVersionKind(schema.GroupVersionKind{
+	policy := w.object(schema.GroupVersionKind{
 		Group: "security.istio.io", Version: "v1beta1", Kind: "AuthorizationPolicy",
-	})
-	key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-controller-manager"}
-	w.must(w.plane.Client.Get(w.t.Context(), key, policy))
+	}, "klm-controller-manager")
 	list := make([]any, len(paths))
 	for i, path := range paths {
 		list[i] = path
@@ -430,9 +432,7 @@ func (w *world) allow(paths ...string) {
 
 func (w *world) gatewaySecret() *corev1.Secret {
 	w.t.Helper()
-	secret := &corev1.Secret{}
-	w.must(w.plane.Client.Get(w.t.Context(), today.GatewaySecret(), secret))
-	return secret
+	return w.secret(today.GatewaySecret())
 }
 
 // serverIsLeafOf wants the gateway to serve a certificate that a CA has signed, and is not.
@@ -477,9 +477,7 @@ func (w *world) renew(name string, secret types.NamespacedName) *x509.Certificat
 
 func (w *world) certificateIn(key types.NamespacedName) *x509.Certificate {
 	w.t.Helper()
-	secret := &corev1.Secret{}
-	w.must(w.plane.Client.Get(w.t.Context(), key, secret))
-	block, _ := pem.Decode(secret.Data["tls.crt"])
+	block, _ := pem.Decode(w.secret(key).Data["tls.crt"])
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	w.must(err)
 	return certificate
@@ -488,9 +486,7 @@ func (w *world) certificateIn(key types.NamespacedName) *x509.Certificate {
 func (m *member) configurations(t *testing.T) (names []string) {
 	t.Helper()
 	var list admissionregistrationv1.ValidatingWebhookConfigurationList
-	if err := m.Client.List(t.Context(), &list); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, m.Client.List(t.Context(), &list))
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
@@ -547,9 +543,7 @@ func (w *world) domain(m *member, domain string) {
 func (w *world) hibernate(m *member) (wake func()) {
 	w.t.Helper()
 	set := func(host string) {
-		secret := &corev1.Secret{}
-		key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma}
-		w.must(w.plane.Client.Get(w.t.Context(), key, secret))
+		secret := w.secret(types.NamespacedName{Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma})
 		secret.Data["config"] = bytes.ReplaceAll(m.rights.kubeconfig(w.t), []byte(m.rights.config.Host), []byte(host))
 		w.must(w.plane.Client.Update(w.t.Context(), secret))
 	}
@@ -595,11 +589,7 @@ func (w *world) weLeft() {
 	w.configurationsAre(today.Name)
 	for _, m := range w.members {
 		w.eventually("the finalizer of "+m.kyma+" is removed", func() bool {
-			object := &metav1.PartialObjectMetadata{}
-			object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
-			key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: m.kyma}
-			w.must(w.plane.Client.Get(w.t.Context(), key, object))
-			return len(object.Finalizers) == 0
+			return len(w.object(today.WatcherKind().GroupVersion().WithKind("Kyma"), m.kyma).GetFinalizers()) == 0
 		})
 		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(leftIn(w.t, m.ControlPlane, installation.Name)) == 0 })
 	}
@@ -627,9 +617,7 @@ func (w *world) nothingOfOursIsLeft() {
 	}
 	kept := w.gatewaySecret()
 	delete(kept.Annotations, "caAddedToBundleAt")
-	root := &corev1.Secret{}
-	w.must(w.plane.Client.Get(w.t.Context(), today.CA(), root))
-	for key := range root.Annotations {
+	for key := range w.secret(today.CA()).Annotations {
 		if !strings.HasPrefix(key, "cert-manager.io/") {
 			w.t.Errorf("left at the Secret of the CA: %s", key)
 		}
