@@ -58,7 +58,7 @@ func (d *demo) story() []line {
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deletes(second), d.isClean, later},
 		{
 			"the control plane is its own runtime", "it lists the modules",
-			d.registerLocal, d.lists(local, "keda-1.0.0", "keda-2.0.0"), later,
+			func() { d.Register(local, nil) }, d.lists(local, "keda-1.0.0", "keda-2.0.0"), later,
 		},
 		{
 			"a user enables keda there", "keda is Ready there",
@@ -160,11 +160,10 @@ var keda = client.ObjectKey{Namespace: "keda", Name: "default"}
 // setLevel edits the custom resource of the module.
 func (d *demo) setLevel() {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"logLevel": "debug"}}`))
-	custom := &unstructured.Unstructured{}
-	custom.SetAPIVersion("keda.example.com/v1")
-	custom.SetKind("Keda")
-	custom.SetNamespace(keda.Namespace)
-	custom.SetName(keda.Name)
+	custom := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "keda.example.com/v1", "kind": "Keda",
+		"metadata": map[string]any{"namespace": keda.Namespace, "name": keda.Name},
+	}}
 	rig.NoError(d, d.Runtimes[second].Patch(d.Context(), custom, patch))
 }
 
@@ -245,11 +244,6 @@ func (d *demo) isDegraded() bool { return d.is(second, fleet.Degraded, "canary_l
 
 func (d *demo) isFresh() bool { return d.is(second, fleet.Fresh, "") }
 
-// repair makes the operator look at the installation at once, instead of after 10 minutes.
-func (d *demo) repair() {
-	d.patchKyma(`{"metadata": {"annotations": {"repaired": %q}}}`, time.Now().Format(time.RFC3339))
-}
-
 // patchKyma patches the Kyma of the second runtime in the control plane.
 func (d *demo) patchKyma(patch string, values ...any) {
 	raw := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, patch, values...))
@@ -295,9 +289,6 @@ func (d *demo) isClean() bool {
 	isNew := func(object string) bool { return !slices.Contains(d.before, object) }
 	return err == nil && d.hasNoKyma(second)() && !slices.ContainsFunc(now, isNew)
 }
-
-// registerLocal registers the control plane as a runtime.
-func (d *demo) registerLocal() { d.Register(lab.ControlPlane, nil) }
 
 // localIsGone reports whether module and Kyma of the control plane are gone, and the operator and
 // the Kyma of another runtime are there.

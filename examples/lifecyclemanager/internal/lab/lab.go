@@ -158,11 +158,11 @@ func (l *Lab) Build() {
 func (l *Lab) StartAPIServers() {
 	l.Helper()
 	ids := append([]string{ControlPlane}, l.Options.Runtimes...)
-	all, nodes := make([]apiserver.Options, len(ids)), make([]*node.Node, len(ids))
+	all := make([]apiserver.Options, len(ids))
 	for i, id := range ids {
-		nodes[i] = l.newNode(id)
+		l.Runtimes[id] = &Runtime{Node: l.newNode(id)}
 		all[i] = apiserver.Options{
-			Scheme: l.scheme, APIServerArgs: nodes[i].APIServerArgs(), LogDir: l.log(id),
+			Scheme: l.scheme, APIServerArgs: l.Runtimes[id].Node.APIServerArgs(), LogDir: l.log(id),
 			KubeconfigPath: filepath.Join(l.Dir, id+".kubeconfig"),
 		}
 		rig.NoError(l.TB, os.Mkdir(all[i].LogDir, 0o700))
@@ -170,14 +170,15 @@ func (l *Lab) StartAPIServers() {
 	all[0].CRDPaths = l.CRDPaths
 	planes := apiserver.StartAllT(l.TB, all...)
 	l.plane, l.Plane = planes[0], planes[0].Client
-	for i, plane := range planes {
-		stop, err := nodes[i].Run(plane)
+	for i, id := range ids {
+		r, plane := l.Runtimes[id], planes[i]
+		r.Server, r.Client = plane, plane.Client
+		stop, err := r.Node.Run(plane)
 		l.Cleanup(stop)
 		rig.NoError(l.TB, err)
-		way, err := machine.NewLink(plane.Config.Host)
+		r.Link, err = machine.NewLink(plane.Config.Host)
 		rig.NoError(l.TB, err)
-		l.Cleanup(way.Cut)
-		l.Runtimes[ids[i]] = &Runtime{Client: plane.Client, Link: way, Server: plane, Node: nodes[i]}
+		l.Cleanup(r.Cut)
 	}
 }
 
