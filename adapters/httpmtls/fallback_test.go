@@ -12,13 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -246,31 +243,4 @@ func TestRefusedEventProvesTheOlderContract(t *testing.T) {
 			}
 		})
 	}
-}
-
-// slow is an answer that asks for a long wait, as a 403 of a gateway does.
-type slow struct{ reasoned }
-
-func (slow) RetryAfter() time.Duration { return 30 * time.Second }
-
-// An idle agent has only heartbeats to send. An event that comes after a refused one must not wait for its next
-// attempt, as the older contract may take it.
-func TestRefusedHeartbeatDelaysNoEvent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		newest, older := &end{}, &end{}
-		newest.set(slow{unknownContract})
-		agent := must(outbox.New(must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{})),
-			outbox.Options{Epoch: "e", Managers: []core.Manager{manager}, Resend: []time.Duration{}}))
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { _ = agent.Start(ctx) })
-		time.Sleep(time.Minute)
-		agent.Accept(manager, event("a"))
-		time.Sleep(time.Second)
-		if diff := cmp.Diff([]string{"a"}, older.seen()); diff != "" {
-			t.Errorf("events at the older contract after a second (-want +got):\n%s", diff)
-		}
-		stop()
-		running.Wait()
-	})
 }

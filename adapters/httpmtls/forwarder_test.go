@@ -243,9 +243,7 @@ func TestClosed(t *testing.T) {
 		end, forwarder := connect(t, accept, httpmtls.Options{Protocol: protocol})
 		mustForward(t, forwarder, event("object"))
 		for range 2 {
-			if err := forwarder.Close(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, forwarder.Close())
 		}
 		end.awaitOpen(t, 0)
 		if err := forward(t, forwarder, event("object")); core.Reason(err) != "closed" || core.IsPermanent(err) {
@@ -387,9 +385,7 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 		})
 		forwarder := newForwarderOf(t, ends.client, end.address(), contract.V3, httpmtls.Options{Identity: identity})
 		sent := core.NewBatch(event("a"), event("b"), event("c"))
-		if err := forwarder.Forward(t.Context(), manager, sent); err != nil {
-			t.Fatal(err)
-		}
+		check(t, forwarder.Forward(t.Context(), manager, sent))
 		got, ids := receive(t, arrived), map[string]bool{}
 		for i := range got.Events {
 			ids[got.Events[i].ID] = true

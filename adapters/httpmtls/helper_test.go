@@ -44,6 +44,13 @@ func must[T any](value T, err error) T {
 	return value
 }
 
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // pki is a CA with material for both ends.
 type pki struct {
 	ca             *testpki.CA
@@ -176,9 +183,7 @@ func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) 
 
 func mustForward(t testing.TB, forwarder core.Forwarder, event core.WatchEvent) {
 	t.Helper()
-	if err := forward(t, forwarder, event); err != nil {
-		t.Fatal(err)
-	}
+	check(t, forward(t, forwarder, event))
 }
 
 // unhurried returns options with which a busy machine does not close connections.

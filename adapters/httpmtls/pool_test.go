@@ -82,9 +82,7 @@ func TestDialOutlastsTheForwarder(t *testing.T) {
 	if err := receive(t, result); !errors.Is(err, context.Canceled) {
 		t.Errorf("have %v, want that it was cancelled", err)
 	}
-	if err := forwarder.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, forwarder.Close())
 	close(proceed)
 	if n, err := far.Read(make([]byte, 1)); err == nil {
 		t.Errorf("%d bytes of a handshake, want a closed connection", n)

@@ -44,9 +44,7 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 		if n := end.connections.Load(); n != 2 {
 			t.Errorf("%d connections, want 2", n)
 		}
-		if err := forwarder.Close(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, forwarder.Close())
 		end.awaitOpen(t, 0)
 	})
 }
@@ -121,9 +119,7 @@ func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	}
 	close(log.release)
 	for range 2 {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
+		check(t, <-results)
 	}
 }
 
