@@ -203,7 +203,7 @@ func TestProblemOfTheSource(t *testing.T) {
 	problem := map[core.Manager]string{"widgets": "watch widgets: forbidden"}
 	problemOf := func(manager core.Manager) string { return problem[manager] }
 	beats := make(chan [2]string, 10)
-	agent, err := New(t.Context(), Parts{
+	agent := must(New(t.Context(), Parts{
 		Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
 		Transport: core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
 			if batch.Heartbeat != nil && !batch.Heartbeat.Leaving {
@@ -212,10 +212,7 @@ func TestProblemOfTheSource(t *testing.T) {
 			return nil
 		}),
 		Problem: problemOf,
-	}, Options{Managers: []core.Manager{"widgets", "gadgets"}, MetricsAddress: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, Options{Managers: []core.Manager{"widgets", "gadgets"}, MetricsAddress: "127.0.0.1:0"}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Start(ctx) }()

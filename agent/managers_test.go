@@ -78,9 +78,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 			}
 		}
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		check(t, <-ended)
 		for message, want := range map[string]int{
 			"the last good list stays in use": 1, "file with managers is sound again": 1,
 			`no longer lists managers: they stay known until the agent restarts","managers":["widgets"]`: 1,

@@ -122,9 +122,7 @@ func TestHandshakeCauses(t *testing.T) {
 			if have := <-seen; have.remote != last.LocalAddr().String() {
 				t.Errorf("unexpected failure: %+v", have)
 			}
-			if err := r.stop(); err != nil {
-				t.Error(err)
-			}
+			check(t, r.stop())
 			if len(seen) > 0 {
 				t.Errorf("unexpected failure: %+v", <-seen)
 			}
@@ -181,9 +179,7 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 	}
 	leaves("\x16")(t, r.dial(t))
 	<-seen
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
+	check(t, r.stop())
 	have := lines.lines()
 	if len(have) != 2 {
 		t.Fatalf("%d lines, want one for each of two causes:\n%s", len(have), strings.Join(have, "\n"))

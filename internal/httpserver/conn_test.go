@@ -69,9 +69,7 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 					t.Errorf("a connection that was closed while it waited returned %v, want %v", err, net.ErrClosed)
 				}
 				release(s, first)
-				if err := <-read; err != nil {
-					t.Error(err)
-				}
+				check(t, <-read)
 				second.endHandshake()
 				if err := readByte(open()); err != nil {
 					t.Errorf("the slot was lost: %v", err)
@@ -139,9 +137,7 @@ func TestPause(t *testing.T) {
 		read := reads(c)
 		synctest.Wait()
 		_ = c.Close()
-		if err := <-read; err != nil {
-			t.Error(err)
-		}
+		check(t, <-read)
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("a closed connection was paused until %v, want no longer", took)
 		}

@@ -71,9 +71,7 @@ func TestHandshakesAreFair(t *testing.T) {
 		if all := (clients + 1) / slots * work; most.Load() != slots || time.Since(began) != all {
 			t.Errorf("%d callbacks at once, and all took %v, want %d and %v", most.Load(), time.Since(began), slots, all)
 		}
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
+		check(t, r.stop())
 	})
 }
 

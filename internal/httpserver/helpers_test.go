@@ -22,14 +22,12 @@ type authority struct{ *testpki.CA }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	ca := must(testpki.NewCA("ca", testpki.Options{}))(t)
-	return &authority{ca}
+	return &authority{must(testpki.NewCA("ca", testpki.Options{}))(t)}
 }
 
 func (a *authority) issue(t testing.TB) tls.Certificate {
 	t.Helper()
-	leaf := must(a.Server("127.0.0.1", testpki.Options{Usages: []x509.ExtKeyUsage{}}))(t)
-	return leaf.TLS
+	return must(a.Server("127.0.0.1", testpki.Options{Usages: []x509.ExtKeyUsage{}}))(t).TLS
 }
 
 // running is a server that serves until the test ends, or stop is called.
@@ -42,13 +40,9 @@ type running struct {
 
 func run(t testing.TB, handler http.Handler, opts Options) *running {
 	t.Helper()
-	r := &running{ended: make(chan error, 1)}
-	var err error
-	if r.Server, err = Bind(t.Context(), "127.0.0.1:0", handler, opts); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel = cancel
+	server := must(Bind(t.Context(), "127.0.0.1:0", handler, opts))(t)
+	r := &running{Server: server, cancel: cancel, ended: make(chan error, 1)}
 	go func() { r.ended <- r.Serve(ctx); close(r.ended) }()
 	t.Cleanup(func() { _ = r.stop() })
 	return r

@@ -169,9 +169,7 @@ func TestParkedConnectionsEnd(t *testing.T) {
 			if _, err := conn.Read(make([]byte, 1)); err == nil {
 				t.Error("the server has sent a byte, want it to close the connection")
 			}
-			if err := lot.stop(); err != nil {
-				t.Error(err)
-			}
+			check(t, lot.stop())
 			if open := lot.limiter.len(); open != 0 {
 				t.Errorf("%d slots are taken, want none", open)
 			}

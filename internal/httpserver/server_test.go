@@ -28,9 +28,7 @@ func TestBindReturnsErrors(t *testing.T) {
 func TestCloseReleasesTheAddress(t *testing.T) {
 	t.Parallel()
 	s := must(Bind(t.Context(), "127.0.0.1:0", noContent, Options{}))(t)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, s.Close())
 	if err := s.Serve(t.Context()); !errors.Is(err, errEnded) {
 		t.Errorf("a closed server returned %v, want %v", err, errEnded)
 	}
@@ -45,9 +43,7 @@ func TestServeAfterTheEnd(t *testing.T) {
 	for range 200 {
 		for _, opts := range []Options{{}, {TLS: config}} {
 			s := must(Bind(t.Context(), "127.0.0.1:0", noContent, opts))(t)
-			if err := s.Serve(ended); err != nil {
-				t.Error(err)
-			}
+			check(t, s.Serve(ended))
 		}
 	}
 }
@@ -137,9 +133,7 @@ func TestEndWithADeafClient(t *testing.T) {
 		listener.accepted <- deaf{far}
 		exchangeHTTP1(t, tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}))
 		synctest.Wait() // The connection is idle.
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
+		check(t, r.stop())
 	})
 }
 
@@ -155,9 +149,7 @@ func TestPanicIsLogged(t *testing.T) {
 	if _, err := r.get(t, newClient(t, nil)); err == nil {
 		t.Error("a panic was answered")
 	}
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
+	check(t, r.stop())
 	have := lines.lines()
 	if len(have) != 1 || !strings.Contains(have[0], "level=ERROR") || !strings.Contains(have[0], "error=broken") {
 		t.Errorf("log %v, want one line of the panic", have)
