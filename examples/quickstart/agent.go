@@ -145,7 +145,7 @@ func (r *remote) readLog(log io.ReadCloser) {
 		rest = append(rest, added...)
 		end := bytes.LastIndexByte(rest, '\n') + 1
 		for _, found := range reviewed.FindAllSubmatch(rest[:end], -1) {
-			r.journal.enter(entry{where: agentDecides, what: string(found[1])})
+			r.journal.enter(entry{where: agentDecides, what: string(found[1])}, "decides: %s", found[1])
 		}
 		rest = rest[end:]
 		<-time.After(often)

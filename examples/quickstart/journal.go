@@ -12,14 +12,14 @@ import (
 // journal has an entry for each decision, delivery and reconcile. The zero value is ready to use.
 type journal struct {
 	mu sync.Mutex
-	// live gets each new entry.
-	live    func(entry)
+	// live gets each new entry, with a text about it.
+	live    func(where, text string)
 	entries []entry
 }
 
 // entry is a decision of the agent, a delivery to the listener or a reconcile of the operator.
 type entry struct {
-	where   place
+	where   string
 	runtime core.RuntimeID
 	// what is the decision, the object of the event, or the state that the reconcile has read.
 	what string
@@ -27,40 +27,22 @@ type entry struct {
 	began time.Time
 }
 
-type place string
-
-const (
-	agentDecides       place = "agent"
-	listenerAccepts    place = "listener"
-	operatorReconciles place = "operator"
-)
+const agentDecides, listenerAccepts, operatorReconciles = "agent", "listener", "operator"
 
 // aResync takes the place of an object.
 const aResync = "a resync"
 
-// String describes an entry.
-func (e entry) String() string {
-	switch e.where {
-	case listenerAccepts:
-		return fmt.Sprintf("accepts an event of %s: %s", e.runtime, e.what)
-	case operatorReconciles:
-		return fmt.Sprintf("reconciles %s, sees %s", e.runtime, e.what)
-	case agentDecides:
-	}
-	return "decides: " + e.what
-}
-
-func (j *journal) enter(e entry) {
+func (j *journal) enter(e entry, format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.entries = append(j.entries, e)
 	if j.live != nil {
-		j.live(e)
+		j.live(e.where, fmt.Sprintf(format, args...))
 	}
 }
 
 // follow makes live get each new entry.
-func (j *journal) follow(live func(entry)) {
+func (j *journal) follow(live func(where, text string)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.live = live
@@ -74,7 +56,7 @@ func (j *journal) now() int {
 }
 
 // since returns the entries of a place, without the first entries of the journal.
-func (j *journal) since(first int, where place) (found []entry) {
+func (j *journal) since(first int, where string) (found []entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(j.entries[first:]), func(e entry) bool { return e.where != where })

@@ -75,7 +75,8 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 			return reconcile.Result{}, err
 		}
 	}
-	o.journal.enter(entry{operatorReconciles, core.RuntimeID(request.Name), sees, started})
+	o.journal.enter(entry{operatorReconciles, core.RuntimeID(request.Name), sees, started},
+		"reconciles %s, sees %s", request.Name, sees)
 	return reconcile.Result{}, nil
 }
 
@@ -87,7 +88,8 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 			object = fmt.Sprintf("%s %s", d.Event.WatchedGVK.Kind, d.Event.Watched)
 		}
 		if err == nil {
-			o.journal.enter(entry{where: listenerAccepts, runtime: d.Runtime, what: object})
+			o.journal.enter(entry{where: listenerAccepts, runtime: d.Runtime, what: object},
+				"accepts an event of %s: %s", d.Runtime, object)
 		}
 	}}
 }

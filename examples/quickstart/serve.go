@@ -52,8 +52,8 @@ func (d *demo) serve() {
 	d.remotes[1].watch()
 	d.writeGround()
 	d.report.printf(byHand, d.Dir, d.pageAddr, lab.Address(d.remotes[0].agent.MetricsPort))
-	d.journal.follow(func(e entry) {
-		d.report.printf("  %s  %-9s %s\n", time.Now().Format("15:04:05.000"), e.where, e)
+	d.journal.follow(func(where, text string) {
+		d.report.printf("  %s  %-9s %s\n", time.Now().Format("15:04:05.000"), where, text)
 	})
 	<-d.Context().Done()
 }
