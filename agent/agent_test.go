@@ -25,10 +25,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		check(tb, err)
 		return value
+	}
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }
 
@@ -41,17 +46,13 @@ func newVolume(tb testing.TB, opts testpki.Options) *testpki.Volume {
 	tb.Helper()
 	ca := must(testpki.NewCA("watcher-ca", testpki.Options{}))(tb)
 	volume := testpki.NewVolume(tb.TempDir())
-	if err := volume.Write(testpki.Files(must(ca.Server("runtime-1", opts))(tb), ca)); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, volume.Write(testpki.Files(must(ca.Server("runtime-1", opts))(tb), ca)))
 	return volume
 }
 
 func writeFile(tb testing.TB, path, text string) {
 	tb.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func pathsOf(volume *testpki.Volume) keys.Paths {
@@ -65,15 +66,9 @@ func newBuilder(tb testing.TB, log *slog.Logger, opts Options) *builder {
 	opts.Logger = log
 	opts = opts.withDefaults()
 	b := &builder{ctx: tb.Context(), opts: opts, log: opts.Logger}
-	if err := b.addManagers(); err != nil {
-		tb.Fatal(err)
-	}
-	if err := b.addMetrics(); err != nil {
-		tb.Fatal(err)
-	}
-	if err := b.addKeys(); err != nil {
-		tb.Fatal(err)
-	}
+	check(tb, b.addManagers())
+	check(tb, b.addMetrics())
+	check(tb, b.addKeys())
 	return b
 }
 
@@ -121,9 +116,7 @@ func TestHeartbeat(t *testing.T) {
 	if got := p.heartbeat("gadgets").LastReview; !got.IsZero() {
 		t.Errorf("last review of another manager is %v, want none", got)
 	}
-	if err := os.Remove(volume.Path("tls.key")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Remove(volume.Path("tls.key")))
 	if err := b.keys.client.material.(*keys.Files).Reload(); err == nil {
 		t.Fatal("want an error without a key")
 	}
@@ -210,7 +203,7 @@ func TestProblemOfTheSource(t *testing.T) {
 	problem := map[core.Manager]string{"widgets": "watch widgets: forbidden"}
 	problemOf := func(manager core.Manager) string { return problem[manager] }
 	beats := make(chan [2]string, 10)
-	agent, err := New(t.Context(), Parts{
+	agent := must(New(t.Context(), Parts{
 		Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
 		Transport: core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
 			if batch.Heartbeat != nil && !batch.Heartbeat.Leaving {
@@ -219,10 +212,7 @@ func TestProblemOfTheSource(t *testing.T) {
 			return nil
 		}),
 		Problem: problemOf,
-	}, Options{Managers: []core.Manager{"widgets", "gadgets"}, MetricsAddress: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, Options{Managers: []core.Manager{"widgets", "gadgets"}, MetricsAddress: "127.0.0.1:0"}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Start(ctx) }()

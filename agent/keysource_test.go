@@ -33,14 +33,11 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			defer mu.Unlock()
 			calls = append(calls, name)
 		}
-		f, err := follow(sourceFunc(func() (*keys.Material, error) {
+		f := must(follow(sourceFunc(func() (*keys.Material, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			return material, problem
-		}), keys.FilesHooks{Reloaded: func(_, _ time.Time) { call("reloaded") }, Refused: call})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}), keys.FilesHooks{Reloaded: func(_, _ time.Time) { call("reloaded") }, Refused: call}))(t)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Start(ctx) }()
@@ -75,9 +72,7 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			}
 		}
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		check(t, <-ended)
 	})
 }
 

@@ -33,9 +33,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 			parts: Parts{}.withDefaults(), log: jsonLog(&out, 0),
 			opts: Options{Managers: []core.Manager{"fixed"}, ManagersFile: path},
 		}
-		if err := b.addManagers(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, b.addManagers())
 		broken := false
 		b.managers.broken = func(now bool) { broken = now }
 		acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
@@ -80,9 +78,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 			}
 		}
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		check(t, <-ended)
 		for message, want := range map[string]int{
 			"the last good list stays in use": 1, "file with managers is sound again": 1,
 			`no longer lists managers: they stay known until the agent restarts","managers":["widgets"]`: 1,
@@ -103,9 +99,7 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	var out strings.Builder
 	b := &builder{parts: Parts{}.withDefaults(), log: jsonLog(&out, 0), opts: Options{ManagersFile: path}}
 	writeFile(t, path, manyManagers("older", 60))
-	if err := b.addManagers(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.addManagers())
 	acceptor := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
 	writeFile(t, path, manyManagers("newer", 60))
 	b.managers.reload(acceptor, contract.V3)

@@ -79,9 +79,7 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 		}
 		c := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
 		time.Sleep(time.Hour) // It costs no time.
-		if err := c.stop(); err != nil {
-			t.Error(err)
-		}
+		check(t, c.stop())
 	})
 }
 
@@ -119,9 +117,7 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 			time.Sleep(missedPace / 60)
 		}
 		time.Sleep(time.Hour)
-		if err := c.stop(); err != nil {
-			t.Error(err)
-		}
+		check(t, c.stop())
 		want := []time.Duration{missedTick, missedTick + missedPace, missedTick + 2*missedPace}
 		if diff := cmp.Diff(want, resyncs); diff != "" {
 			t.Errorf("resyncs (-want +have):\n%s", diff)

@@ -30,7 +30,7 @@ func TestWatchdog(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				calls, hang := 0, make(chan struct{})
-				agent, err := New(t.Context(), Parts{
+				agent := must(New(t.Context(), Parts{
 					Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
 					Listen: func(context.Context, string, string) (net.Listener, error) { return make(deaf), nil },
 					Transport: core.ForwarderFunc(func(ctx context.Context, _ core.Manager, _ core.Batch) error {
@@ -42,10 +42,7 @@ func TestWatchdog(t *testing.T) {
 					}),
 				}, Options{
 					Managers: []core.Manager{"widgets"}, Outbox: outbox.Options{HeartbeatInterval: test.interval},
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				}))(t)
 				time.AfterFunc(20*time.Minute, func() { close(hang) })
 				ctx, stop := context.WithTimeout(t.Context(), 20*time.Minute)
 				defer stop()

@@ -59,10 +59,7 @@ func newFixture(t *testing.T, opts keys.FilesOptions) *fixture {
 		Refused:  func(problem string) { f.refused <- problem },
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(f.log, nil))
-	files, err := keys.NewFiles(f.paths(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(keys.NewFiles(f.paths(), opts))
 	f.Files = files
 	return f
 }

@@ -147,10 +147,7 @@ func TestSessionsAreResumed(t *testing.T) {
 // dial does the handshake, and sends nothing.
 func dial(t *testing.T, run *running, servers *authority, pair tls.Certificate) {
 	t.Helper()
-	conn, err := net.Dial("tcp", run.address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(net.Dial("tcp", run.address()))(t)
 	t.Cleanup(func() { conn.Close() })
 	client := tls.Client(conn, &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: servers.Pool(), ServerName: "127.0.0.1",

@@ -15,10 +15,7 @@ func TestReceiverConformance(t *testing.T) {
 	t.Parallel()
 	coretest.TestReceiver(t, func(t *testing.T, parts coretest.ReceiverParts) func(core.RuntimeID) core.Forwarder {
 		t.Helper()
-		l, err := listener.New(listenertest.Peers(), parts.Verifier, parts.Handlers, listener.Options{Fleet: parts.Fleet})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(listener.New(listenertest.Peers(), parts.Verifier, parts.Handlers, listener.Options{Fleet: parts.Fleet}))(t)
 		return func(runtime core.RuntimeID) core.Forwarder { return listenertest.Forwarder(l, core.Peer{ID: runtime}) }
 	}, coretest.ReceiverOptions{})
 }

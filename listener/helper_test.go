@@ -89,11 +89,7 @@ func newListener(
 	tb testing.TB, peers listener.Peers, verifier core.Verifier, handler core.Handler, opts listener.Options,
 ) *listener.Listener {
 	tb.Helper()
-	l, err := listener.New(peers, verifier, handlers(handler), opts)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return l
+	return must(listener.New(peers, verifier, handlers(handler), opts))(tb)
 }
 
 func post(target, body string) *http.Request {
@@ -158,11 +154,7 @@ func (r *running) stopped() error {
 
 func listen(tb testing.TB) net.Listener {
 	tb.Helper()
-	bound, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return bound
+	return must(net.Listen("tcp", "127.0.0.1:0"))(tb)
 }
 
 func serverConfig(tb testing.TB, ca *authority, auth tls.ClientAuthType, clients *authority) *tls.Config {
@@ -202,10 +194,7 @@ func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificat
 // send posts and returns the answer with its body read.
 func send(tb testing.TB, client *http.Client, url, body string, header http.Header) (*http.Response, string, error) {
 	tb.Helper()
-	r, err := http.NewRequestWithContext(tb.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(tb.Context(), http.MethodPost, url, strings.NewReader(body)))(tb)
 	if header != nil {
 		r.Header = header
 	}
@@ -276,9 +265,5 @@ func changes(runtime core.RuntimeID, count int) core.Batch {
 
 func newFleet(tb testing.TB, opts fleet.Options) *fleet.Fleet {
 	tb.Helper()
-	f, err := fleet.New(opts)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return f
+	return must(fleet.New(opts))(tb)
 }

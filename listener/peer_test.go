@@ -46,10 +46,7 @@ func TestPeer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for range 2 { // The second comes from the cache.
-				have, err := source.Peer(requestOf(ca, cert))
-				if err != nil {
-					t.Fatal(err)
-				}
+				have := must(source.Peer(requestOf(ca, cert)))(t)
 				if diff := cmp.Diff(want, have, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 					t.Errorf("peer (-want +have):\n%s", diff)
 				}

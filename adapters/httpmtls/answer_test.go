@@ -124,9 +124,7 @@ func TestAnswers(t *testing.T) {
 					_ = http.NewResponseController(w).Flush() // The length is unknown.
 				}
 			})
-			forwarder := must(httpmtls.NewForwarder(keys.client, end.address(), tc.version, httpmtls.Options{}))
-			defer forwarder.Close()
-			err := forward(t, forwarder, event("object"))
+			err := forward(t, newForwarderOf(t, keys.client, end.address(), tc.version, httpmtls.Options{}), event("object"))
 			if got := requests.Load(); got != tc.requests {
 				t.Errorf("%d requests, want %d", got, tc.requests)
 			}

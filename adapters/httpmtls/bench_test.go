@@ -21,9 +21,7 @@ func BenchmarkForward(b *testing.B) {
 				b.SetParallelism(inFlight)
 				if inFlight == 1 {
 					for b.Loop() {
-						if err := forward(b, forwarder, event("object")); err != nil {
-							b.Fatal(err)
-						}
+						mustForward(b, forwarder, event("object"))
 					}
 					return
 				}

@@ -24,9 +24,8 @@ func TestForwarderConformance(t *testing.T) {
 					keys := newPKI(t)
 					end := newFarEnd(t, keys.server, contractHandler(version, far))
 					// The suite expects the Retry-After of the far end only.
-					forwarder := must(httpmtls.NewForwarder(keys.client, end.address(), version,
-						httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1}))
-					t.Cleanup(func() { _ = forwarder.Close() })
+					forwarder := newForwarderOf(t, keys.client, end.address(), version,
+						httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1})
 					return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
 						_ = end.Listener.Close()
 						end.CloseClientConnections()

@@ -12,12 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -33,42 +31,24 @@ const (
 	down            = reasoned("dial")
 )
 
-// end answers as a test sets it, and stores the events that it got.
+// end answers as a test sets it.
 type end struct {
-	mu     sync.Mutex
-	names  []string
-	answer func(batch core.Batch) error
-	beats  int
+	coretest.Recorder
+
+	calls int // that seen has returned
 }
 
-func (e *end) Forward(_ context.Context, _ core.Manager, batch core.Batch) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i := range batch.Events {
-		e.names = append(e.names, batch.Events[i].Watched.Name)
-	}
-	if batch.Heartbeat != nil {
-		e.beats++
-	}
-	if e.answer == nil {
-		return nil
-	}
-	return e.answer(batch)
-}
+func (e *end) set(err error) { e.Always(func(context.Context, core.Batch) error { return err }) }
 
-func (e *end) set(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.answer = func(core.Batch) error { return err }
-}
-
-// seen returns the names that arrived since the last call, sorted.
-func (e *end) seen() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	names := e.names
-	e.names = nil
-	slices.Sort(names)
+// seen returns the names of the events that arrived since the last call.
+func (e *end) seen() (names []string) {
+	calls := e.Calls()
+	for _, call := range calls[e.calls:] {
+		for i := range call.Batch.Events {
+			names = append(names, call.Batch.Events[i].Watched.Name)
+		}
+	}
+	e.calls = len(calls)
 	return names
 }
 
@@ -217,10 +197,8 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 		}
 	})
-	newest := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V3, httpmtls.Options{Identity: "a"}))
-	defer newest.Close()
-	older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
-	defer older.Close()
+	newest := newForwarderOf(t, keys.client, far.address(), contract.V3, httpmtls.Options{Identity: "a"})
+	older := newForwarder(t, keys.client, far.address(), httpmtls.Options{})
 	forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
 	beat := core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{ID: "heartbeat", Number: 1}}
 	err := forwarder.Forward(t.Context(), manager, beat)
@@ -254,8 +232,7 @@ func TestRefusedEventProvesTheOlderContract(t *testing.T) {
 			})
 			newest := &end{}
 			newest.set(unknownContract)
-			older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
-			defer older.Close()
+			older := newForwarder(t, keys.client, far.address(), httpmtls.Options{})
 			forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
 			err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a")))
 			if some, ok := errors.AsType[core.EventErrors](err); ok {
@@ -266,31 +243,4 @@ func TestRefusedEventProvesTheOlderContract(t *testing.T) {
 			}
 		})
 	}
-}
-
-// slow is an answer that asks for a long wait, as a 403 of a gateway does.
-type slow struct{ reasoned }
-
-func (slow) RetryAfter() time.Duration { return 30 * time.Second }
-
-// An idle agent has only heartbeats to send. An event that comes after a refused one must not wait for its next
-// attempt, as the older contract may take it.
-func TestRefusedHeartbeatDelaysNoEvent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		newest, older := &end{}, &end{}
-		newest.set(slow{unknownContract})
-		agent := must(outbox.New(must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{})),
-			outbox.Options{Epoch: "e", Managers: []core.Manager{manager}, Resend: []time.Duration{}}))
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { _ = agent.Start(ctx) })
-		time.Sleep(time.Minute)
-		agent.Accept(manager, event("a"))
-		time.Sleep(time.Second)
-		if diff := cmp.Diff([]string{"a"}, older.seen()); diff != "" {
-			t.Errorf("events at the older contract after a second (-want +got):\n%s", diff)
-		}
-		stop()
-		running.Wait()
-	})
 }

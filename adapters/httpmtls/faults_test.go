@@ -207,9 +207,7 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		}, httpmtls.Options{Protocol: protocol, Timeout: 5 * time.Second})
-		if err := forward(t, forwarder, event("object")); err != nil {
-			t.Errorf("have %v, want nil: it was acknowledged", err)
-		}
+		mustForward(t, forwarder, event("object")) // It was acknowledged.
 	})
 }
 
@@ -328,9 +326,7 @@ func TestPingsNoticeAHalfOpenConnection(t *testing.T) {
 	opts := unhurried(http2)
 	opts.DialContext, opts.PingTimeout = network.dial, 5*time.Second
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.PingAfter(opts, 100*time.Millisecond))
-	if err := forward(t, forwarder, event("before")); err != nil {
-		t.Fatal(err)
-	}
+	mustForward(t, forwarder, event("before"))
 	network.swallow()
 	// Pings are faster than the timeout of the request, so a retry may succeed.
 	if err := forward(t, forwarder, event("lost")); errors.Is(err, context.DeadlineExceeded) || core.IsPermanent(err) {
@@ -432,9 +428,7 @@ func TestStaleConnectionCostsNoRetry(t *testing.T) {
 		accept(w, r)
 	}, httpmtls.Options{Protocol: http1, Retries: -1})
 	for range 2 {
-		if err := forward(t, forwarder, event("object")); err != nil {
-			t.Error(err)
-		}
+		mustForward(t, forwarder, event("object"))
 	}
 	if requests.Load() != 3 {
 		t.Errorf("%d requests, want 3: the second of them once more", requests.Load())

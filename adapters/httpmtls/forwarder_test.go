@@ -34,9 +34,7 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 			accept(w, r)
 		}, unhurried(protocol))
 		for i := range 1000 {
-			if err := forward(t, forwarder, event(fmt.Sprint("object-", i))); err != nil {
-				t.Fatal(err)
-			}
+			mustForward(t, forwarder, event(fmt.Sprint("object-", i)))
 		}
 		if n := end.connections.Load(); n > fewConnections(protocol) {
 			t.Errorf("1000 events took %d connections, want at most %d", n, fewConnections(protocol))
@@ -115,12 +113,9 @@ func TestRequest(t *testing.T) {
 					r.TLS.PeerCertificates[0].Subject.CommonName, " ",
 					batch.Events[0].Watched.Name, err)
 			})
-			forwarder := must(httpmtls.NewForwarder(ends.client, "https://"+end.address()+"/", version,
-				httpmtls.Options{UserAgent: "agent/1"}))
-			defer forwarder.Close()
-			if err := forward(t, forwarder, event("object")); err != nil {
-				t.Fatal(err)
-			}
+			forwarder := newForwarderOf(t, ends.client, "https://"+end.address()+"/", version,
+				httpmtls.Options{UserAgent: "agent/1"})
+			mustForward(t, forwarder, event("object"))
 			want := fmt.Sprintf("POST %s %s agent/1 [] true skr-1 object<nil>", version.Path(manager),
 				version.ContentType())
 			if diff := cmp.Diff(want, <-got); diff != "" {
@@ -154,40 +149,6 @@ func TestNothingIsSent(t *testing.T) {
 	}
 }
 
-// A contract that carries one event sends the first one. It returns the others as not sent, in
-// their order.
-func TestSingleEventContractSendsTheFirst(t *testing.T) {
-	t.Parallel()
-	for status, want := range map[int]map[int]string{
-		http.StatusOK:         {1: "not_sent", 2: "not_sent"},
-		http.StatusBadRequest: {0: "malformed", 1: "not_sent", 2: "not_sent"},
-		http.StatusForbidden:  {0: "forbidden", 1: "not_sent", 2: "not_sent"},
-		http.StatusNotFound:   nil, // Of the manager, so of all.
-	} {
-		t.Run(strconv.Itoa(status), func(t *testing.T) {
-			t.Parallel()
-			var requests atomic.Int64
-			ends := newPKI(t)
-			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, _ *http.Request) {
-				requests.Add(1)
-				w.WriteHeader(status)
-			})
-			err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("a"), event("b"),
-				event("c"))
-			var got map[int]string
-			if some, ok := errors.AsType[core.EventErrors](err); ok {
-				got = make(map[int]string, len(some))
-				for i, failure := range some {
-					got[i] = core.Reason(failure)
-				}
-			}
-			if diff := cmp.Diff(want, got); diff != "" || err == nil || requests.Load() != 1 {
-				t.Errorf("error %v after %d requests (-want +got):\n%s", err, requests.Load(), diff)
-			}
-		})
-	}
-}
-
 // A batch without key material is the sender's fault and not that of its events, which are kept.
 func TestBatchWithoutIdentityIsKept(t *testing.T) {
 	t.Parallel()
@@ -195,8 +156,7 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 	end := newFarEnd(t, ends.server, accept)
 	for _, version := range []contract.Version{contract.V2, contract.V3} {
 		source := newSwitch(ends.client)
-		forwarder := must(httpmtls.NewForwarder(source, end.address(), version, httpmtls.Options{}))
-		t.Cleanup(func() { _ = forwarder.Close() })
+		forwarder := newForwarderOf(t, source, end.address(), version, httpmtls.Options{})
 		source.set(nil)
 		failure := failureOf(t, forward(t, forwarder, event("a")))
 		if core.IsPermanent(failure) || core.Reason(failure) != "material" {
@@ -248,9 +208,7 @@ func TestShortRetrySucceeds(t *testing.T) {
 					Protocol: protocol,
 					Hooks:    httpmtls.Hooks{Retried: func(status int) { retried <- status }},
 				})
-				if err := forward(t, forwarder, event("object")); err != nil {
-					t.Fatal(err)
-				}
+				mustForward(t, forwarder, event("object"))
 				if status := <-retried; status != first || len(retried) != 0 {
 					t.Errorf("retried after %d and %d more, want once after %d", status, len(retried), first)
 				}
@@ -283,13 +241,9 @@ func TestClosed(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
 		end, forwarder := connect(t, accept, httpmtls.Options{Protocol: protocol})
-		if err := forward(t, forwarder, event("object")); err != nil {
-			t.Fatal(err)
-		}
+		mustForward(t, forwarder, event("object"))
 		for range 2 {
-			if err := forwarder.Close(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, forwarder.Close())
 		}
 		end.awaitOpen(t, 0)
 		if err := forward(t, forwarder, event("object")); core.Reason(err) != "closed" || core.IsPermanent(err) {
@@ -429,12 +383,9 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 			arrived <- must(contract.V3.Decode(must(io.ReadAll(r.Body))))
 			w.WriteHeader(http.StatusAccepted)
 		})
-		forwarder := must(httpmtls.NewForwarder(ends.client, end.address(), contract.V3, httpmtls.Options{Identity: identity}))
-		t.Cleanup(func() { _ = forwarder.Close() })
+		forwarder := newForwarderOf(t, ends.client, end.address(), contract.V3, httpmtls.Options{Identity: identity})
 		sent := core.NewBatch(event("a"), event("b"), event("c"))
-		if err := forwarder.Forward(t.Context(), manager, sent); err != nil {
-			t.Fatal(err)
-		}
+		check(t, forwarder.Forward(t.Context(), manager, sent))
 		got, ids := receive(t, arrived), map[string]bool{}
 		for i := range got.Events {
 			ids[got.Events[i].ID] = true

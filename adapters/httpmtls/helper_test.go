@@ -44,6 +44,13 @@ func must[T any](value T, err error) T {
 	return value
 }
 
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // pki is a CA with material for both ends.
 type pki struct {
 	ca             *testpki.CA
@@ -137,13 +144,17 @@ func (e *farEnd) awaitOpen(t *testing.T, want int) {
 
 func (e *farEnd) address() string { return e.Listener.Addr().String() }
 
-// newForwarder returns a forwarder that is closed after the test.
 func newForwarder(t testing.TB, source keys.Source, address string, opts httpmtls.Options) *httpmtls.Forwarder {
 	t.Helper()
-	forwarder, err := httpmtls.NewForwarder(source, address, contract.V2, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return newForwarderOf(t, source, address, contract.V2, opts)
+}
+
+// newForwarderOf returns a forwarder that is closed after the test.
+func newForwarderOf(
+	t testing.TB, source keys.Source, address string, version contract.Version, opts httpmtls.Options,
+) *httpmtls.Forwarder {
+	t.Helper()
+	forwarder := must(httpmtls.NewForwarder(source, address, version, opts))
 	t.Cleanup(func() { _ = forwarder.Close() })
 	return forwarder
 }
@@ -168,6 +179,11 @@ func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	return forwarder.Forward(ctx, manager, core.NewBatch(events...))
+}
+
+func mustForward(t testing.TB, forwarder core.Forwarder, event core.WatchEvent) {
+	t.Helper()
+	check(t, forward(t, forwarder, event))
 }
 
 // unhurried returns options with which a busy machine does not close connections.

@@ -25,14 +25,10 @@ func TestDisconnected(t *testing.T) {
 		opts := unhurried(protocol)
 		opts.Hooks.Disconnected = func() { ended <- protocol }
 		forwarder := newForwarder(t, ends.client, end.address(), opts)
-		if err := forward(t, forwarder, event("object")); err != nil {
-			t.Fatal(err)
-		}
+		mustForward(t, forwarder, event("object"))
 		end.CloseClientConnections()
 		receive(t, ended)
-		if err := forward(t, forwarder, event("object")); err != nil {
-			t.Fatal(err)
-		}
+		mustForward(t, forwarder, event("object"))
 		_ = forwarder.Close() // It returns nil.
 		end.awaitOpen(t, 0)
 		if len(ended) > 0 {
@@ -86,9 +82,7 @@ func TestDialOutlastsTheForwarder(t *testing.T) {
 	if err := receive(t, result); !errors.Is(err, context.Canceled) {
 		t.Errorf("have %v, want that it was cancelled", err)
 	}
-	if err := forwarder.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, forwarder.Close())
 	close(proceed)
 	if n, err := far.Read(make([]byte, 1)); err == nil {
 		t.Errorf("%d bytes of a handshake, want a closed connection", n)

@@ -44,9 +44,7 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 		if n := end.connections.Load(); n != 2 {
 			t.Errorf("%d connections, want 2", n)
 		}
-		if err := forwarder.Close(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, forwarder.Close())
 		end.awaitOpen(t, 0)
 	})
 }
@@ -104,9 +102,7 @@ func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	log := &stalledLog{slog.DiscardHandler, make(chan struct{}), make(chan struct{})}
 	end := newFarEnd(t, ends.server, accept)
 	forwarder := newForwarder(t, source, end.address(), httpmtls.Options{Logger: slog.New(log)})
-	if err := forward(t, forwarder, event("a")); err != nil {
-		t.Fatal(err)
-	}
+	mustForward(t, forwarder, event("a"))
 	source.set(material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca))
 	results := make(chan error, 2)
 	go func() { results <- forward(t, forwarder, event("b")) }()
@@ -123,9 +119,7 @@ func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	}
 	close(log.release)
 	for range 2 {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
+		check(t, <-results)
 	}
 }
 

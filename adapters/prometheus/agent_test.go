@@ -54,10 +54,7 @@ func TestForeignWordsAreBounded(t *testing.T) {
 	agent.Refused(http.StatusBadRequest, strings.Repeat("a", 65), time.Microsecond)
 	// 64 words, "other", and those that exist from the start.
 	const want = 64 + 1 + 2
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must(reg.Gather())(t)
 	for _, family := range families {
 		if n := len(family.GetMetric()); n > want {
 			t.Errorf("%s has %d series, want at most %d", family.GetName(), n, want)

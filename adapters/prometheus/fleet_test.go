@@ -17,11 +17,7 @@ import (
 
 func newFleet(t testing.TB, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
-	f, err := fleet.New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
+	return must(fleet.New(opts))(t)
 }
 
 // useFleet has runtimes in several states, and one too many.
@@ -58,9 +54,7 @@ func beat(b core.Heartbeat) *core.Heartbeat {
 func fleetRegistry(t testing.TB, f *fleet.Fleet, opts prometheus.Options) *prom.Registry {
 	t.Helper()
 	reg := prom.NewPedanticRegistry()
-	if err := prometheus.RegisterFleet(reg, f, opts); err != nil {
-		t.Fatal(err)
-	}
+	check(t, prometheus.RegisterFleet(reg, f, opts))
 	return reg
 }
 
@@ -173,9 +167,7 @@ func installations() fleet.Installations {
 func TestInstallations(t *testing.T) {
 	t.Parallel()
 	reg := prom.NewPedanticRegistry()
-	if err := prometheus.RegisterInstallations(reg, installations, prometheus.Options{PerRuntime: 1}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, prometheus.RegisterInstallations(reg, installations, prometheus.Options{PerRuntime: 1}))
 	text := scrape(t, reg)
 	want := []string{
 		`ca_phase{phase="Confirming"} 1`,

@@ -28,10 +28,7 @@ var discard = core.ForwarderFunc(func(context.Context, core.Manager, core.Batch)
 func newOutbox(t *testing.T, agent *prometheus.Agent, forwarder core.Forwarder, opts outbox.Options) *outbox.Outbox {
 	t.Helper()
 	opts.Hooks.Attempted = agent.Attempted
-	box, err := outbox.New(forwarder, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	box := must(outbox.New(forwarder, opts))(t)
 	agent.ReadOutbox(box)
 	return box
 }

@@ -40,11 +40,7 @@ func registered[T any](
 ) (T, *prom.Registry) {
 	t.Helper()
 	reg := prom.NewPedanticRegistry()
-	made, err := construct(reg, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made, reg
+	return must(construct(reg, opts))(t), reg
 }
 
 func newAgent(t *testing.T, opts prometheus.Options) (*prometheus.Agent, *prom.Registry) {
@@ -126,14 +122,9 @@ func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
 	golden := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(golden, []byte(got), 0o600))
 	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must(os.ReadFile(golden))(t)
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
 		t.Errorf("exposition differs (-want +got), run with -update to accept:\n%s", diff)
 	}
@@ -240,5 +231,20 @@ func TestRegistrationIsAllOrNothing(t *testing.T) {
 	}
 	if count, err := testutil.GatherAndCount(reg); err != nil || count != 1 {
 		t.Errorf("got %d series and %v, want the one that was there", count, err)
+	}
+}
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		check(tb, err)
+		return value
+	}
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

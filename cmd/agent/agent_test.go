@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
@@ -86,9 +85,7 @@ func TestMetricsAddUp(t *testing.T) {
 		t.Errorf("status %d of an unknown path, want 404", status)
 	}
 	const prefix = "runtime_watcher_agent_"
-	deadline := time.Now().Add(patience)
-	for {
-		scrape := s.scrape(t)
+	s.until(t, func(scrape string) string {
 		accepted := count(t, scrape, prefix+"events_accepted_total")
 		delivered := count(t, scrape, prefix+"events_delivered_total")
 		coalesced, pending := count(t, scrape, prefix+"events_coalesced_total"), count(t, scrape, prefix+"events_pending")
@@ -97,14 +94,12 @@ func TestMetricsAddUp(t *testing.T) {
 			t.Fatalf("accepted %v = delivered %v + coalesced %v + pending %v", accepted, delivered, coalesced, pending)
 		}
 		// A refusal is counted after its answer.
-		if pending == 0 && count(t, scrape, prefix+"admission_refusals_total") == 1 {
-			checkScrape(t, scrape)
-			break
+		if pending > 0 || count(t, scrape, prefix+"admission_refusals_total") != 1 {
+			return "events are pending, or no refusal is counted"
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("still pending, or no refusal is counted:\n%s", scrape)
-		}
-	}
+		checkScrape(t, scrape)
+		return ""
+	})
 	s.stop(t)
 }
 
@@ -173,19 +168,9 @@ func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 	if got := kcp.next(t).runner; got != "runtime-1" {
 		t.Errorf("event of %q, want runtime-1", got)
 	}
-	for name, certificates := range map[string][]tls.Certificate{
-		"without certificate": nil,
-		"certificate of another CA": {must(must(testpki.NewCA("other", testpki.Options{}))(t).
-			Client("api-server", testpki.Options{}))(t).TLS},
-	} {
-		stranger := cluster.apiServer(t, certificates...)
-		request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.webhook+"/validate/widgets",
-			strings.NewReader(reviewBody("demo", false))))(t)
-		if response, err := stranger.Do(request); err == nil {
-			t.Errorf("%s: status %d, want no connection", name, response.StatusCode)
-			_ = response.Body.Close() // The test has failed.
-		}
-	}
+	other := must(testpki.NewCA("other", testpki.Options{}))(t)
+	s.refuses(t, cluster.apiServer(t))
+	s.refuses(t, cluster.apiServer(t, must(other.Client("api-server", testpki.Options{}))(t).TLS))
 	type set struct {
 		Use string `json:"use"`
 	}
@@ -195,9 +180,7 @@ func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 		KeyMaterial []set `json:"keyMaterial"`
 	}
 	_, body := s.get(t, "http://"+s.metrics+"/readyz")
-	if err := json.Unmarshal([]byte(body), &h); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, json.Unmarshal([]byte(body), &h))
 	want := []set{{"client"}, {"server"}, {"webhook_ca"}}
 	if diff := cmp.Diff(want, h.KeyMaterial); diff != "" || !h.Ready || !h.Serving {
 		t.Errorf("readyz is %s (-want +got):\n%s", body, diff)
@@ -210,9 +193,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	kcp, s := startWith(t, http.StatusOK)
 	p := s.pki
 	half := map[string][]byte{"ca.crt": p.ca.PEM, "tls.crt": []byte("half"), "tls.key": nil}
-	if err := p.volume.Write(half); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.volume.Write(half))
 	s.log.wait(t, "key material on disk is broken, the last good one stays in use", 1)
 	status, body := s.get(t, "http://"+s.metrics+"/readyz")
 	if status != http.StatusOK || !strings.Contains(body, `"problem":"keys: key material `) {
@@ -336,16 +317,6 @@ func TestAFailureEndsWithItsReason(t *testing.T) {
 		if !strings.Contains(message, want) {
 			t.Errorf("error %q, want %q in it", message, want)
 		}
-	}
-}
-
-// nextResync waits until a resync arrives at the control plane.
-func (kcp *controlPlane) nextResync(tb testing.TB) {
-	tb.Helper()
-	select {
-	case <-kcp.resyncs:
-	case <-time.After(patience):
-		tb.Fatal("no resync arrived at the control plane")
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 )
 
 // The metrics of kyma-project/runtime-watcher, with all of their series from the start.
@@ -46,37 +45,25 @@ func TestMetricAliasesCountFailures(t *testing.T) {
 	t.Parallel()
 	_, s := startWith(t, http.StatusServiceUnavailable, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "SHUTDOWN_TIMEOUT=100ms")
 	s.review(t, "demo", false)
-	deadline := time.Now().Add(patience)
-	for {
-		scrape := s.scrape(t)
+	s.until(t, func(scrape string) string {
 		sent, failed := count(t, scrape, "watcher_kcp_requests_total"), count(t, scrape, "watcher_failed_kcp_total")
-		if sent > 0 && failed >= sent {
-			break
+		if sent == 0 || failed < sent {
+			return "want a failure for each request"
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%v failures of %v requests, want one for each", failed, sent)
-		}
-	}
+		return ""
+	})
 	s.stop(t)
 }
 
 // awaits polls metrics until they have these values, or more after stalls.
 func (s *started) awaits(t *testing.T, want map[string]float64) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		scrape := s.scrape(t)
-		var wrong []string
+	s.until(t, func(scrape string) (wrong string) {
 		for metric, value := range want {
 			if got := count(t, scrape, metric); got < value || got > value+2*s.stalls() { // There are two managers.
-				wrong = append(wrong, metric)
+				wrong = "wrong: " + metric
 			}
 		}
-		if wrong == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("wrong: %s in\n%s", wrong, scrape)
-		}
-	}
+		return wrong
+	})
 }

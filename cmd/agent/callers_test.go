@@ -23,12 +23,7 @@ func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms",
 		"WEBHOOK_CLIENT_CA="+bundle, "WEBHOOK_CLIENT_NAMES=kube-apiserver,front-proxy-client"))
-	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost,
-		"https://"+s.webhook+"/validate/widgets", strings.NewReader(reviewBody("demo", false))))(t)
-	if response, err := client("system:node:worker-1").Do(request); err == nil {
-		t.Errorf("status %d for a kubelet, want no connection", response.StatusCode)
-		_ = response.Body.Close() // The test has failed.
-	}
+	s.refuses(t, client("system:node:worker-1"))
 	if line := s.log.wait(t, "TLS handshake failed", 1)[0]; line["cause"] != "untrusted" {
 		t.Errorf("log %v, want the cause untrusted", line)
 	}
@@ -85,12 +80,10 @@ func TestABrokenManagersFileIsReported(t *testing.T) {
 		if got := count(t, s.scrape(t), "runtime_watcher_agent_managers_file_broken"); got != step.broken {
 			t.Errorf("%q: the metric is %v, want %v", step.text, got, step.broken)
 		}
-		for kcp.drain(); ; {
-			fault := (<-kcp.beats).ConfigError
-			if (fault == "") == (step.fault == "") && strings.Contains(fault, step.fault) {
-				break
-			}
-		}
+		kcp.drain()
+		kcp.awaitBeat(t, func(b *core.Heartbeat) bool {
+			return (b.ConfigError == "") == (step.fault == "") && strings.Contains(b.ConfigError, step.fault)
+		})
 	}
 	s.stop(t)
 }

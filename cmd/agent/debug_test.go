@@ -36,9 +36,7 @@ func TestDebug(t *testing.T) {
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for level.Level() != slog.LevelDebug {
-		if err := sendDebug([]string{"--pid=" + strconv.Itoa(os.Getpid())}, io.Discard); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, sendDebug([]string{"--pid=" + strconv.Itoa(os.Getpid())}, io.Discard))
 		select {
 		case <-lowered:
 		case <-again.C:

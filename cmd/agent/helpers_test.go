@@ -36,10 +36,15 @@ const patience = 2 * time.Minute
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		noError(tb, err)
 		return value
+	}
+}
+
+func noError(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }
 
@@ -67,9 +72,7 @@ func (p pki) leaf(tb testing.TB, name string) *testpki.Leaf {
 
 func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
 	tb.Helper()
-	if err := p.volume.Write(testpki.Files(leaf, p.ca)); err != nil {
-		tb.Fatal(err)
-	}
+	noError(tb, p.volume.Write(testpki.Files(leaf, p.ca)))
 }
 
 // received has the content of one request to a control plane, without resyncs and heartbeats.
@@ -138,15 +141,35 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// receive returns the next value that matches.
+func receive[T any](tb testing.TB, from <-chan T, match func(T) bool) (value T) {
+	tb.Helper()
+	for timeout := time.After(patience); ; {
+		select {
+		case value = <-from:
+			if match(value) {
+				return value
+			}
+		case <-timeout:
+			tb.Fatalf("no such %T arrived at the control plane", value)
+		}
+	}
+}
+
 func (kcp *controlPlane) next(tb testing.TB) received {
 	tb.Helper()
-	select {
-	case r := <-kcp.received:
-		return r
-	case <-time.After(patience):
-		tb.Fatal("nothing arrived at the control plane")
-		return received{}
-	}
+	return receive(tb, kcp.received, func(received) bool { return true })
+}
+
+func (kcp *controlPlane) nextResync(tb testing.TB) {
+	tb.Helper()
+	receive(tb, kcp.resyncs, func(string) bool { return true })
+}
+
+// awaitBeat waits for a heartbeat that matches.
+func (kcp *controlPlane) awaitBeat(tb testing.TB, match func(*core.Heartbeat) bool) {
+	tb.Helper()
+	receive(tb, kcp.beats, match)
 }
 
 // address is host:port, as today's deployments have it.
@@ -164,9 +187,7 @@ func env(p pki, kcp *controlPlane, more ...string) []string {
 // writeFile writes a file in a folder of the test, and returns its path.
 func writeFile(tb testing.TB, path, text string) string {
 	tb.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	noError(tb, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -178,6 +199,21 @@ type started struct {
 	signal           context.CancelFunc
 	ended            chan error
 	client           *http.Client
+}
+
+// until scrapes the metrics until they have no problem.
+func (s *started) until(tb testing.TB, problem func(scrape string) string) {
+	tb.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		scrape := s.scrape(tb)
+		wrong := problem(scrape)
+		if wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s in\n%s", wrong, scrape)
+		}
+	}
 }
 
 // scrape returns the metrics.
@@ -336,18 +372,21 @@ func do(tb testing.TB, client *http.Client, method, url, body string) (int, stri
 	tb.Helper()
 	request := must(http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body)))(tb)
 	request.Header.Set("Content-Type", "application/json")
-	response, err := client.Do(request)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := response.Body.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	response := must(client.Do(request))(tb)
+	answer := must(io.ReadAll(response.Body))(tb)
+	noError(tb, response.Body.Close())
 	return response.StatusCode, string(answer)
+}
+
+// refuses wants the webhook to refuse the connection of a client.
+func (s *started) refuses(tb testing.TB, client *http.Client) {
+	tb.Helper()
+	request := must(http.NewRequestWithContext(tb.Context(), http.MethodPost, "https://"+s.webhook+"/validate/widgets",
+		strings.NewReader(reviewBody("demo", false))))(tb)
+	if response, err := client.Do(request); err == nil {
+		tb.Errorf("status %d, want no connection", response.StatusCode)
+		_ = response.Body.Close() // The test has failed.
+	}
 }
 
 // review posts the creation of a ConfigMap for manager "widgets" and returns the decision in the

@@ -50,9 +50,7 @@ func startProcess(ctx context.Context, tb testing.TB, path string, env ...string
 	p := process{exec.CommandContext(ctx, path), newLogBook()}
 	p.Env = env
 	p.Stderr = p.log
-	if err := p.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	noError(tb, p.Start())
 	return p
 }
 
@@ -92,9 +90,7 @@ func TestProcess(t *testing.T) {
 		kcp := newControlPlane(t, p, http.StatusOK)
 		agent := startProcess(patient(t), t, path, env(p, kcp, "STOP_DELAY=1h")...)
 		webhook, metrics := agent.log.addresses(t)
-		if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, agent.Process.Signal(syscall.SIGTERM))
 		agent.log.wait(t, "agent stops", 1)
 		client := p.apiServer(t)
 		for path, want := range map[string]int{"/readyz": http.StatusServiceUnavailable, "/healthz": http.StatusOK} {
@@ -104,9 +100,7 @@ func TestProcess(t *testing.T) {
 		}
 		review(t, client, webhook, "demo", false)
 		kcp.next(t)
-		if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, agent.Process.Signal(syscall.SIGTERM))
 		if err := agent.Wait(); err == nil || err.Error() != "exit status 1" {
 			t.Errorf("ended with %v, want exit status 1", err)
 		}
@@ -135,10 +129,7 @@ func TestProcess(t *testing.T) {
 		if runtime.GOOS != "linux" {
 			t.Skip("linux only")
 		}
-		file, err := elf.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must(elf.Open(path))(t)
 		defer file.Close()
 		for _, program := range file.Progs {
 			if program.Type == elf.PT_INTERP || program.Type == elf.PT_DYNAMIC {
@@ -160,9 +151,7 @@ func serves(t *testing.T, p pki, kcp *controlPlane, agent process) {
 		t.Errorf("event came to %s, want /v3/widgets/events", got)
 	}
 	client.CloseIdleConnections()
-	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, agent.Process.Signal(syscall.SIGTERM))
 	if err := agent.Wait(); err != nil {
 		t.Errorf("ended with %v, want exit code 0", err)
 	}

@@ -14,21 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// awaitBeat waits for a heartbeat that matches.
-func (kcp *controlPlane) awaitBeat(tb testing.TB, match func(*core.Heartbeat) bool) {
-	tb.Helper()
-	for deadline := time.After(patience); ; {
-		select {
-		case beat := <-kcp.beats:
-			if match(beat) {
-				return
-			}
-		case <-deadline:
-			tb.Fatal("no such heartbeat arrived")
-		}
-	}
-}
-
 // A pod kept its runtime fresh by one review in 10 min, although the API server called nothing.
 func TestHeartbeatsReportFailedHandshakesAndNoReviewOfAStranger(t *testing.T) {
 	t.Parallel()

@@ -177,10 +177,7 @@ func TestSettings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env := slices.Concat([]string{"POD_NAME=pod-1", "HOSTNAME=host-1"}, minimal, test.env)
-			got, err := readSettings(test.args, lookup(env))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must(readSettings(test.args, lookup(env)))(t)
 			want := defaultConfig()
 			test.want(&want)
 			got.getenv, got.effective, got.warnings = nil, nil, nil
@@ -463,9 +460,7 @@ func TestSettingsInDocs(t *testing.T) {
 	}
 	fresh := place.ReplaceAllString(text, "${1}"+markdown()+"$2")
 	if *update {
-		if err := os.WriteFile(path, []byte(fresh), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(path, []byte(fresh), 0o600))
 	} else if diff := cmp.Diff(text, fresh); diff != "" {
 		t.Errorf("%s is stale, run go test ./cmd/agent -run TestSettingsInDocs -update (-file +code):\n%s", path, diff)
 	}

@@ -14,11 +14,7 @@ import (
 
 func body(t *testing.T, answer contract.Answer) []byte {
 	t.Helper()
-	text, err := answer.Body()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return must(answer.Body())(t)
 }
 
 func TestPartialAnswer(t *testing.T) {

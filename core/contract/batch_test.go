@@ -26,19 +26,12 @@ func oneEvent(t *testing.T, change func(event, data map[string]any)) []byte {
 		"specversion": "1.0", "id": "1", "source": "/runtimes/a", "type": "com.github.runtime-watcher.changed", "data": data,
 	}
 	change(event, data)
-	text, err := json.Marshal([]any{event})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return must(json.Marshal([]any{event}))(t)
 }
 
 func TestLeastEventIsTaken(t *testing.T) {
 	t.Parallel()
-	got, err := contract.V3.Decode(oneEvent(t, func(event, _ map[string]any) { event["myextension"] = 7 }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(contract.V3.Decode(oneEvent(t, func(event, _ map[string]any) { event["myextension"] = 7 })))(t)
 	want := core.Batch{Source: "a", Events: []core.Numbered{{ID: "1", WatchEvent: core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},
 		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
@@ -51,10 +44,7 @@ func TestLeastEventIsTaken(t *testing.T) {
 func TestDataMayComeInBase64(t *testing.T) {
 	t.Parallel()
 	body := oneEvent(t, func(event, data map[string]any) {
-		text, err := json.Marshal(data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(json.Marshal(data))(t)
 		delete(event, "data")
 		event["data_base64"] = text // encoding/json writes bytes in base64.
 	})

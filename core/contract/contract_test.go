@@ -68,3 +68,13 @@ func TestTraits(t *testing.T) {
 		t.Errorf("Versions = %v, want the oldest first", contract.Versions())
 	}
 }
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
+	}
+}

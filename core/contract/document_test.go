@@ -21,10 +21,7 @@ import (
 func document(t *testing.T) string {
 	t.Helper()
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-	text, err := os.ReadFile("../../docs/reference/contract-v3.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("../../docs/reference/contract-v3.md"))(t)
 	return string(text)
 }
 
@@ -238,11 +235,7 @@ func number(t *testing.T, match []string) int {
 	if match == nil {
 		t.Fatal("no number")
 	}
-	n, err := strconv.Atoi(match[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return must(strconv.Atoi(match[1]))(t)
 }
 
 // The document names every path, bound, type, member of a heartbeat and reason that is in the code.
@@ -282,10 +275,7 @@ func TestDocumentIsComplete(t *testing.T) {
 // members returns the names of all members of the JSON of a batch.
 func members(t *testing.T, batch core.Batch) (names []string) {
 	t.Helper()
-	request, err := contract.V3.Encode(&batch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(contract.V3.Encode(&batch))(t)
 	for _, member := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(string(request.Body), -1) {
 		names = append(names, member[1])
 	}

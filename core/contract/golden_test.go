@@ -17,11 +17,7 @@ import (
 
 func golden(tb testing.TB, file string) []byte {
 	tb.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", file))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return text
+	return must(os.ReadFile(filepath.Join("testdata", file)))(tb)
 }
 
 // checkGolden fails t unless a batch is encoded as the file says, and the file is decoded to the batch. Changed makes the
@@ -128,10 +124,7 @@ func indent(t *testing.T, text []byte) string {
 	if err := json.Unmarshal(text, &value); err != nil {
 		t.Fatalf("%v in %s", err, text)
 	}
-	lines, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lines := must(json.MarshalIndent(value, "", "  "))(t)
 	return string(lines)
 }
 

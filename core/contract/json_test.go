@@ -88,10 +88,7 @@ func checkBytes(t *testing.T, batch *core.Batch, request *contract.Request) {
 	for _, i := range request.Sent {
 		events = append(events, cloudEventOf(batch, &batch.Events[i]))
 	}
-	want, err := json.Marshal(events)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must(json.Marshal(events))(t)
 	body := request.Body
 	if request.Heartbeat {
 		want = want[:len(want)-1] // The heartbeat follows.

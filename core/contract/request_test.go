@@ -218,10 +218,7 @@ func TestHeartbeatsAreCut(t *testing.T) {
 	for n := range 100 {
 		beat.Dropped[fmt.Sprint("reason_", n)] = 1
 	}
-	got, err := contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat})))(t)
 	h := got.Heartbeat
 	if h.KeyMaterialError != long[:512] || h.Version != "1.2.3" || !h.CertificateExpiry.IsZero() ||
 		len(h.CAFingerprints) != 64 {
@@ -268,10 +265,7 @@ func TestExactLimits(t *testing.T) {
 		beat.Dropped[fmt.Sprint("reason_", n)] = 1
 	}
 	beat.Dropped[strings.Repeat("r", 512)] = 1
-	got, err := contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat})))(t)
 	if diff := cmp.Diff(beat, got.Heartbeat); diff != "" {
 		t.Errorf("the heartbeat (-sent +got):\n%s", diff)
 	}

@@ -53,10 +53,7 @@ func toDeployed(e core.WatchEvent) deployed {
 
 func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 	t.Parallel()
-	sent, err := json.Marshal(toDeployed(sample()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	sent := must(json.Marshal(toDeployed(sample())))(t)
 	lower := strings.NewReplacer("Namespace", "namespace", "Name", "name", "watchedGvk", "watchedgvk")
 	upper := strings.NewReplacer("owner", "OWNER", "watched", "WATCHED", "group", "GROUP")
 	bodies := map[string]string{

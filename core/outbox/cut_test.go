@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -78,57 +77,4 @@ func TestBatchOfWhichNothingWasSentIsAFailure(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A transport that drops duplicates by their ID must not drop the newer event. A merged event keeps
-// its number, so that the receiver sees no gap.
-func TestMergedEventHasANewID(t *testing.T) {
-	var got []string
-	inBubble(t, scene{
-		opts: outbox.Options{Epoch: "e", HeartbeatInterval: -1, Settle: -1},
-		answer: func(_ context.Context, n int, batch core.Batch) error {
-			event := batch.Events[0]
-			got = append(got, fmt.Sprint(event.Generation, " ", event.Sequence, " ", event.ID))
-			if n < 3 {
-				return errDown
-			}
-			return nil
-		},
-	}, func(w *world) {
-		for generation := range int64(3) {
-			event := named("a")
-			event.Generation = generation
-			w.Accept(kyma, event)
-			time.Sleep(75 * ms) // Attempts at 0, 100, 300 and 700 ms.
-		}
-		time.Sleep(time.Minute)
-		w.stop()
-		want := []string{"0 1 e-kyma-1", "1 1 e-kyma-1-1", "2 1 e-kyma-1-2", "2 1 e-kyma-1-2"}
-		if !slices.Equal(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-		w.wantCounts(outbox.Counts{Accepted: 3, Coalesced: 2, Delivered: 1})
-	})
-}
-
-// An event without an answer is sent again with its ID, and a transport may drop it as a
-// duplicate. When the time of its resend has passed meanwhile, it is the resend, and must not be
-// dropped.
-func TestRetryThatIsAResendHasANewID(t *testing.T) {
-	var ids []string
-	inBubble(t, scene{
-		opts: outbox.Options{Epoch: "e", HeartbeatInterval: -1, Settle: -1, Resend: []time.Duration{3 * second}},
-		answer: func(ctx context.Context, n int, batch core.Batch) error {
-			ids = append(ids, batch.Events[0].ID)
-			return until(5*second, errDown)(ctx, n, batch)
-		},
-	}, func(w *world) {
-		w.write("a")
-		time.Sleep(time.Minute)
-		w.stop()
-		if want := []string{"e-kyma-1", "e-kyma-1-1"}; !slices.Equal(slices.Compact(ids), want) {
-			t.Errorf("got IDs %q, want %q", ids, want)
-		}
-		w.wantDelivered(1)
-	})
 }

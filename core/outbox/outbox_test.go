@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
@@ -57,36 +55,6 @@ func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A manager that is down must not hold up another, nor an event that is refused for now the events
-// beside it.
-func TestFailuresStayWhereTheyAre(t *testing.T) {
-	var mu sync.Mutex
-	delivered := make(map[string]time.Duration)
-	inBubble(t, scene{opts: outbox.Options{InFlight: 1, DrainTimeout: -1}, via: func(*plane) core.Forwarder {
-		return core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
-			name := batch.Events[0].Watched.Name
-			switch {
-			case manager == "down":
-				return errDown
-			case name == "unpinned":
-				return core.EventErrors{0: verdict{reason: "forbidden", after: 30 * second}}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			delivered[name] = elapsed()
-			return nil
-		})
-	}}, func(w *world) {
-		w.Accept("down", named("x"))
-		w.write("unpinned", "a")
-		time.Sleep(time.Minute)
-		w.stop()
-		if diff := gocmp.Diff(map[string]time.Duration{"a": 100 * ms}, delivered); diff != "" {
-			t.Errorf("delivered (-want +got):\n%s", diff)
-		}
-	})
 }
 
 func TestCallsAreBounded(t *testing.T) {

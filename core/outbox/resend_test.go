@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,46 +15,6 @@ import (
 // resends are options with one resend, of events and of resyncs.
 func resends(after time.Duration) outbox.Options {
 	return outbox.Options{Resend: []time.Duration{after}, ResendResync: after}
-}
-
-func TestResendIsAnEventOfItsOwn(t *testing.T) {
-	opts := resends(3 * second)
-	opts.Epoch, opts.HeartbeatInterval = "e", -1
-	inBubble(t, scene{opts: opts}, func(w *world) {
-		w.write("a")
-		time.Sleep(second)
-		w.write("b")
-		time.Sleep(time.Minute)
-		var got []string
-		for _, event := range w.events() {
-			got = append(got, fmt.Sprint(nameOf(event.WatchEvent), " ", event.Sequence, " ", event.ID))
-		}
-		if want := "a 1 e-kyma-1, b 2 e-kyma-2, a 3 e-kyma-3, b 4 e-kyma-4"; strings.Join(got, ", ") != want {
-			t.Errorf("got %q, want %q", strings.Join(got, ", "), want)
-		}
-	})
-}
-
-// An object that never rests is still seen all the time, and seen last after its last write.
-func TestStreamOfWritesIsResentOnce(t *testing.T) {
-	inBubble(t, scene{opts: resends(second)}, func(w *world) {
-		for range 1000 {
-			w.write("a")
-			time.Sleep(10 * ms)
-		}
-		last := elapsed() - 10*ms
-		w.wantBetween(50, len(w.seen()), 115, "calls in 10 s of writes, about one per settle time")
-		time.Sleep(time.Minute)
-		var late []time.Duration
-		for _, call := range w.seen() {
-			if call.At > last+100*ms {
-				late = append(late, call.At)
-			}
-		}
-		if len(late) != 1 || late[0] != last+second {
-			t.Errorf("calls at %v after the last write at %v had settled, want one 1 s after it", late, last)
-		}
-	})
 }
 
 // A resend counts for MaxKeys, but gives way to a new key of any manager.

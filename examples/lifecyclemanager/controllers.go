@@ -18,22 +18,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/cause"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
 // addControllers adds the controllers that do the work of the operator. Beside their own objects,
 // each watches one source of events.
 func addControllers(w *watching) error {
-	kymas := &kyma.Reconciler{
-		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
-		Connect: w.connections.For(w.kymas.Source), RequeueAfter: w.fleet.RequeueAfter,
-		Events: w.mgr.GetEventRecorder(string(kymaManager)),
+	clusters := func(events *cause.Source) skr.Clusters {
+		return skr.Clusters{
+			Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
+			Connect: w.connections.For(events.Source), RequeueAfter: w.fleet.RequeueAfter,
+		}
 	}
-	manifests := &manifest.Reconciler{
-		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
-		Connect: w.connections.For(w.modules.Source), RequeueAfter: w.fleet.RequeueAfter,
-	}
+	kymas := &kyma.Reconciler{Clusters: clusters(w.kymas), Events: w.mgr.GetEventRecorder(string(kymaManager))}
+	manifests := &manifest.Reconciler{Clusters: clusters(w.modules)}
 	changed := builder.WithPredicates(
 		predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, agentChanged()))
 
@@ -69,9 +70,9 @@ func agentChanged() predicate.Predicate {
 		}
 		return metav1.Condition{}
 	}
-	never := predicate.NewPredicateFuncs(func(client.Object) bool { return false })
-	never.UpdateFunc = func(e event.UpdateEvent) bool { return agent(e.ObjectOld) != agent(e.ObjectNew) }
-	return never
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return agent(e.ObjectOld) != agent(e.ObjectNew)
+	}}
 }
 
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]

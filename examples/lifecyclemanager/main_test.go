@@ -81,11 +81,7 @@ func TestWrongFlags(t *testing.T) {
 }
 
 // world is the operator in a lab. The certificates are those of cert-manager.
-type world struct {
-	*lab.Lab
-
-	t *testing.T
-}
+type world struct{ *lab.Lab }
 
 // TestTakeover deploys config/native, and then config/istio in the same control plane, for a gateway.
 func TestTakeover(t *testing.T) {
@@ -96,44 +92,34 @@ func TestTakeover(t *testing.T) {
 			"-agent-setting=RESEND_AFTER=0s", "-agent-setting=RESEND_RESYNC=0s",
 		},
 	})
-	w.run("takeover", w.takeover)
-	w.run("gateway", w.gateway)
-}
-
-func (w *world) run(name string, test func(*testing.T)) {
-	w.t.Helper()
-	whole := w.t
-	defer func() { w.t = whole }()
-	whole.Run(name, func(t *testing.T) {
-		w.t = t
-		test(t)
-	})
+	w.takeover()
+	w.gateway()
 }
 
 // gateway posts events as a sidecar does. The demo covers runtimes that connect directly.
-func (w *world) gateway(t *testing.T) {
-	t.Helper()
-	w.must(w.Plane.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system"}}))
+func (w *world) gateway() {
+	w.Helper()
+	w.must(w.Plane.Create(w.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system"}}))
 	w.Deploy("istio")
 	// Without a kubeconfig, it only gets its certificates.
-	w.must(w.Plane.Create(t.Context(), &v1beta2.Kyma{
+	w.must(w.Plane.Create(w.Context(), &v1beta2.Kyma{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: gatewayRuntime, Annotations: map[string]string{
 			controllerruntime.DomainAnnotation: gatewayRuntime + ".example.com",
 		}},
 		Spec: v1beta2.KymaSpec{Channel: "regular"},
 	}))
-	w.eventually("the gateway has its key material", func() bool {
+	w.Eventually("the gateway has its key material", func() bool {
 		secret := &corev1.Secret{}
-		err := w.Plane.Get(t.Context(), client.ObjectKey{Namespace: "istio-system", Name: "watcher-listener"}, secret)
+		err := w.Plane.Get(w.Context(), client.ObjectKey{Namespace: "istio-system", Name: "watcher-listener"}, secret)
 		return err == nil && len(secret.Data[corev1.TLSCertKey]) > 0
 	})
-	w.eventually("both Watchers have a route", func() bool {
+	w.Eventually("both Watchers have a route", func() bool {
 		return w.exists(&networkingv1beta1.VirtualService{}, "kyma") && w.exists(&networkingv1beta1.VirtualService{}, "modules")
 	})
 	header := rig.ByGateway(w.certificate(gatewayRuntime + "-watcher-tls"))
 	stranger := rig.BySidecar(header, "spiffe://cluster.local/ns/default/sa/other")
 	for _, manager := range []core.Manager{kymaManager, moduleManager} {
-		w.eventually("an event for "+string(manager)+" is accepted", func() bool {
+		w.Eventually("an event for "+string(manager)+" is accepted", func() bool {
 			return w.post(manager, sidecar, rig.BySidecar(header, gatewayName)) == http.StatusAccepted
 		})
 		for name, status := range map[string]int{
@@ -143,12 +129,12 @@ func (w *world) gateway(t *testing.T) {
 			"by another gateway": w.post(manager, sidecar, stranger),
 		} {
 			if status != http.StatusUnauthorized {
-				t.Errorf("%s: status %d, want 401", name, status)
+				w.Errorf("%s: status %d, want 401", name, status)
 			}
 		}
 	}
-	w.eventually("the events have caused reconciles", func() bool {
-		return w.Reconciles(t.Context(), string(kymaManager), "resync") > 0
+	w.Eventually("the events have caused reconciles", func() bool {
+		return w.Reconciles(w.Context(), string(kymaManager), "resync") > 0
 	})
 }
 
@@ -158,7 +144,7 @@ func newWorld(t *testing.T, opts lab.Options) *world {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-	w := &world{t: t, Lab: lab.New(t, opts)}
+	w := &world{lab.New(t, opts)}
 	w.Build()
 	w.StartAPIServers()
 	w.StartCertManager()
@@ -166,26 +152,19 @@ func newWorld(t *testing.T, opts lab.Options) *world {
 }
 
 func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatalf("%v\nlogs are in %s", err, w.Dir)
-	}
-}
-
-func (w *world) eventually(what string, condition func() bool) {
-	w.t.Helper()
-	rig.Eventually(w.t, lab.Patience, what+"; the logs are in "+w.Dir, condition)
+	w.Helper()
+	rig.NoError(w, err)
 }
 
 func (w *world) exists(object client.Object, name string) bool {
-	return w.Plane.Get(w.t.Context(), client.ObjectKey{Namespace: "kcp-system", Name: name}, object) == nil
+	return w.Plane.Get(w.Context(), client.ObjectKey{Namespace: "kcp-system", Name: name}, object) == nil
 }
 
 // certificate returns the one that cert-manager has issued in a Secret.
 func (w *world) certificate(name string) *x509.Certificate {
-	w.t.Helper()
+	w.Helper()
 	secret := &corev1.Secret{}
-	w.eventually("there is a certificate for the runtime", func() bool {
+	w.Eventually("there is a certificate for the runtime", func() bool {
 		return w.exists(secret, name) && len(secret.Data[corev1.TLSCertKey]) > 0
 	})
 	block, _ := pem.Decode(secret.Data[corev1.TLSCertKey])
@@ -197,8 +176,8 @@ func (w *world) certificate(name string) *x509.Certificate {
 // post sends a resync of gatewayRuntime from an address, and returns the status of the answer, 0
 // without an answer.
 func (w *world) post(manager core.Manager, from, header string) int {
-	w.t.Helper()
-	leader, err := w.Leader(w.t.Context())
+	w.Helper()
+	leader, err := w.Leader(w.Context())
 	w.must(err)
 	id := strconv.FormatInt(time.Now().UnixNano(), 10)
 	batch := core.Batch{
@@ -206,7 +185,7 @@ func (w *world) post(manager core.Manager, from, header string) int {
 	}
 	body, err := contract.V3.Encode(&batch)
 	w.must(err)
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost,
+	request, err := http.NewRequestWithContext(w.Context(), http.MethodPost,
 		"http://"+leader.Events+contract.V3.Path(manager), bytes.NewReader(body.Body))
 	w.must(err)
 	request.Header.Set("Content-Type", contract.V3.ContentType())

@@ -61,10 +61,7 @@ func TestStates(t *testing.T) {
 // values returns those of gauges and counters, by name and labels.
 func values(t *testing.T, registry *prom.Registry) map[string]float64 {
 	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := rig.Must(registry.Gather())
 	have := make(map[string]float64)
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
@@ -91,10 +88,7 @@ func (reader) Get(_ context.Context, _ client.ObjectKey, object client.Object, _
 // TestCauses wants an event to cause one reconcile, also with a resync after it. Its resend causes
 // none, and the next reconcile, after an error, is not counted for the resend.
 func TestCauses(t *testing.T) {
-	watched, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watched := rig.Must(fleet.New(fleet.Options{}))
 	registry := prom.NewRegistry()
 	reconciles, err := cause.NewMetric(registry)
 	if err != nil {
@@ -131,10 +125,7 @@ func TestCauses(t *testing.T) {
 
 // TestAlerts runs the cases of the alerts, and wants each metric of the rules to be known.
 func TestAlerts(t *testing.T) {
-	rules, err := os.ReadFile("config/monitoring/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := rig.Must(os.ReadFile("config/monitoring/rules.yaml"))
 	used := regexp.MustCompile(`lifecycle_manager_\w+`).FindAllString(string(rules), -1)
 	known := kymaState.String() + moduleState.String()
 	for _, name := range used {

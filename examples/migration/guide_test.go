@@ -66,7 +66,6 @@ var elsewhere = map[string]string{
 	"cd examples && ":  "this test",
 	"openssl s_client": "serverIsLeafOf reads the same certificate",
 	"kubectl -n kyma-system logs deploy/skr-webhook": "a node of this test has no logs that kubectl can read",
-	"kubectl -n kcp-system logs deploy/":             "TestListener",
 }
 
 // section is a part of the guide with its shell blocks and the commands in its text.
@@ -183,10 +182,8 @@ func (w *world) block(n int, env ...string) bool {
 		w.t.Fatalf("section %q has %d blocks, want %d or more", w.section.title, len(w.section.blocks), n+1)
 	}
 	w.ran[w.section.title+w.section.blocks[n]] = true
-	out, err := shell(w.t, w.section.blocks[n], w.plane, "", env...)
-	if err != nil {
-		w.last = fmt.Sprintf("%s\n%v\n%s", w.section.blocks[n], err, out)
-	}
+	out, err := w.shell(w.section.blocks[n], w.plane, env...)
+	w.last = fmt.Sprintf("%s\n%v\n%s", w.section.blocks[n], err, out)
 	return err == nil
 }
 
@@ -196,16 +193,13 @@ func (w *world) mustBlock(n int, env ...string) {
 	w.eventually(fmt.Sprintf("block %d succeeds", n+1), func() bool { return w.block(n, env...) })
 }
 
-// shell runs a block. dir has programs that come first.
-func shell(t *testing.T, block string, plane *apiserver.ControlPlane, dir string, env ...string) (string, error) {
-	t.Helper()
-	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", strings.TrimPrefix(block, "sh\n"))
+func (w *world) shell(block string, plane *apiserver.ControlPlane, env ...string) (string, error) {
+	w.t.Helper()
+	assets, err := apiserver.Assets(w.t.Context(), apiserver.AssetsOptions{Kubectl: true})
+	w.must(err)
+	cmd := exec.CommandContext(w.t.Context(), "sh", "-eu", "-c", strings.TrimPrefix(block, "sh\n"))
 	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+plane.Kubeconfig, "ASSETS="+assets,
-		"PATH="+strings.Join([]string{dir, assets, os.Getenv("PATH")}, ":")), env...)
+		"PATH="+strings.Join([]string{w.dir, assets, os.Getenv("PATH")}, ":")), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -220,7 +214,7 @@ func (w *world) kubectl(plane *apiserver.ControlPlane, text string) (out string)
 	w.ran[w.section.title+text] = true
 	w.eventually(text, func() bool {
 		var err error
-		out, err = shell(w.t, "cd '"+test.Root()+"' && "+text, plane, "")
+		out, err = w.shell("cd '"+test.Root()+"' && "+text, plane)
 		w.last = fmt.Sprintf("%s: %v\n%s", text, err, out)
 		return err == nil
 	})

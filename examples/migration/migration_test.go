@@ -13,7 +13,9 @@ import (
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	"github.com/prometheus/common/expfmt"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -93,10 +96,49 @@ func (w *world) returnImage() {
 
 func (w *world) setListener() {
 	w.t.Helper()
+	w.dryRun(w.members[2])
 	w.ours.release(2)
 	w.ingress.Lead(today.Service, w.ours.addr)
 	w.everywhereArrives("listener")
 	w.refused(w.members[2])
+}
+
+// dryRun takes, counts and logs events by another gateway, and those of a runtime with a wrong
+// domain. The commands of the guide list the Kyma of that runtime alone.
+func (w *world) dryRun(m *member) {
+	w.t.Helper()
+	strict := w.ours.opts
+	w.ours.opts.DryRun, w.ours.opts.GatewayNames = true, []string{"spiffe://other.local/gateway"}
+	w.domain(m, wrongDomain)
+	w.ours.release(2)
+	w.ours.opts = strict
+	w.ingress.Lead(today.Service, w.ours.addr)
+	w.everywhereArrives("dry-run")
+	w.eventually("events that would be refused are counted, also with the name of today", func() bool {
+		text := w.metrics()
+		return rig.Sum(text, "watcher_listener_requests_total") > 0 && rig.Sum(text, "runtime_watcher_listener_requests_total",
+			`code="200"`, `contract="v2"`, `manager="lifecycle-manager"`, `reason="untrusted_proxy"`) > 0
+	})
+	w.eventually("the Kyma with the wrong domain is listed", func() bool { return w.block(0) && strings.Contains(w.last, m.kyma) })
+	for _, other := range w.members {
+		if other != m && strings.Contains(w.last, other.kyma) {
+			w.t.Errorf("%s would not be refused, and is listed:\n%s", other.kyma, w.last)
+		}
+	}
+	w.domain(m, m.domain())
+}
+
+// metrics are those of the operator.
+func (w *world) metrics() []byte {
+	w.t.Helper()
+	families, err := metrics.Registry.Gather()
+	w.must(err)
+	var text bytes.Buffer
+	for _, family := range families {
+		_, err := expfmt.MetricFamilyToText(&text, family)
+		w.must(err)
+	}
+	return text.Bytes()
 }
 
 func (w *world) returnListener() {
@@ -299,33 +341,37 @@ func (m *member) runsOurs(t *testing.T, key types.NamespacedName) bool {
 
 func (m *member) image(t *testing.T, key types.NamespacedName) string {
 	t.Helper()
-	deployment := &unstructured.Unstructured{}
-	deployment.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"})
+	deployment := &appsv1.Deployment{}
 	if m.Client.Get(t.Context(), key, deployment) != nil {
 		return ""
 	}
-	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
-	container, _ := containers[0].(map[string]any)
-	image, _ := container["image"].(string)
-	return image
+	return deployment.Spec.Template.Spec.Containers[0].Image
+}
+
+// object reads one of the control plane.
+func (w *world) object(kind schema.GroupVersionKind, name string) *unstructured.Unstructured {
+	w.t.Helper()
+	stored := &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(kind)
+	w.must(w.plane.Client.Get(w.t.Context(), types.NamespacedName{Namespace: today.PlaneNamespace, Name: name}, stored))
+	return stored
 }
 
 func (w *world) watcher() *unstructured.Unstructured {
 	w.t.Helper()
-	stored := &unstructured.Unstructured{}
-	stored.SetGroupVersionKind(today.WatcherKind())
-	w.must(w.plane.Client.Get(w.t.Context(),
-		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-watcher"}, stored))
-	return stored
+	return w.object(today.WatcherKind(), "klm-watcher")
 }
 
 func (w *world) route() string {
 	w.t.Helper()
-	stored := &unstructured.Unstructured{}
-	stored.SetGroupVersionKind(today.RouteKind())
-	w.must(w.plane.Client.Get(w.t.Context(),
-		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-watcher"}, stored))
-	return fmt.Sprint(stored.Object["spec"])
+	return fmt.Sprint(w.object(today.RouteKind(), "klm-watcher").Object["spec"])
+}
+
+func (w *world) secret(key types.NamespacedName) *corev1.Secret {
+	w.t.Helper()
+	secret := &corev1.Secret{}
+	w.must(w.plane.Client.Get(w.t.Context(), key, secret))
+	return secret
 }
 
 func conditionsOf(w *unstructured.Unstructured) (names []string) {
@@ -372,12 +418,9 @@ func (w *world) watcherIsTodays() {
 // allow sets the paths of the AuthorizationPolicy.
 func (w *world) allow(paths ...string) {
 	w.t.Helper()
-	policy := &unstructured.Unstructured{}
-	policy.SetGroupVersionKind(schema.GroupVersionKind{
+	policy := w.object(schema.GroupVersionKind{
 		Group: "security.istio.io", Version: "v1beta1", Kind: "AuthorizationPolicy",
-	})
-	key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-controller-manager"}
-	w.must(w.plane.Client.Get(w.t.Context(), key, policy))
+	}, "klm-controller-manager")
 	list := make([]any, len(paths))
 	for i, path := range paths {
 		list[i] = path
@@ -389,9 +432,7 @@ func (w *world) allow(paths ...string) {
 
 func (w *world) gatewaySecret() *corev1.Secret {
 	w.t.Helper()
-	secret := &corev1.Secret{}
-	w.must(w.plane.Client.Get(w.t.Context(), today.GatewaySecret(), secret))
-	return secret
+	return w.secret(today.GatewaySecret())
 }
 
 // serverIsLeafOf wants the gateway to serve a certificate that a CA has signed, and is not.
@@ -436,9 +477,7 @@ func (w *world) renew(name string, secret types.NamespacedName) *x509.Certificat
 
 func (w *world) certificateIn(key types.NamespacedName) *x509.Certificate {
 	w.t.Helper()
-	secret := &corev1.Secret{}
-	w.must(w.plane.Client.Get(w.t.Context(), key, secret))
-	block, _ := pem.Decode(secret.Data["tls.crt"])
+	block, _ := pem.Decode(w.secret(key).Data["tls.crt"])
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	w.must(err)
 	return certificate
@@ -447,9 +486,7 @@ func (w *world) certificateIn(key types.NamespacedName) *x509.Certificate {
 func (m *member) configurations(t *testing.T) (names []string) {
 	t.Helper()
 	var list admissionregistrationv1.ValidatingWebhookConfigurationList
-	if err := m.Client.List(t.Context(), &list); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, m.Client.List(t.Context(), &list))
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
@@ -473,7 +510,7 @@ func (w *world) configurationsOf(m *member, names ...string) {
 // refused gives a runtime a wrong domain for a while. Its events wait, and those of others do not.
 func (w *world) refused(m *member) {
 	w.t.Helper()
-	w.domain(m, "other.kyma.example.com")
+	w.domain(m, wrongDomain)
 	var name string
 	n := 0
 	w.eventually("our listener refuses "+m.kyma, func() bool {
@@ -484,9 +521,13 @@ func (w *world) refused(m *member) {
 		text, err := m.node.Get(w.t.Context(), agentKey, "metrics-port", "/metrics")
 		return err == nil && strings.Contains(string(text), `result="forbidden"`) && w.record.Count(arrival(m.id, name)) == 0
 	})
-	w.domain(m, m.id+".kyma.example.com")
+	w.domain(m, m.domain())
 	w.eventually("the events that waited arrive", func() bool { return w.record.Count(arrival(m.id, name)) > 0 })
 }
+
+const wrongDomain = "other.kyma.example.com"
+
+func (m *member) domain() string { return m.id + ".kyma.example.com" }
 
 func (w *world) domain(m *member, domain string) {
 	w.t.Helper()
@@ -502,9 +543,7 @@ func (w *world) domain(m *member, domain string) {
 func (w *world) hibernate(m *member) (wake func()) {
 	w.t.Helper()
 	set := func(host string) {
-		secret := &corev1.Secret{}
-		key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma}
-		w.must(w.plane.Client.Get(w.t.Context(), key, secret))
+		secret := w.secret(types.NamespacedName{Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma})
 		secret.Data["config"] = bytes.ReplaceAll(m.rights.kubeconfig(w.t), []byte(m.rights.config.Host), []byte(host))
 		w.must(w.plane.Client.Update(w.t.Context(), secret))
 	}
@@ -550,11 +589,7 @@ func (w *world) weLeft() {
 	w.configurationsAre(today.Name)
 	for _, m := range w.members {
 		w.eventually("the finalizer of "+m.kyma+" is removed", func() bool {
-			object := &metav1.PartialObjectMetadata{}
-			object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
-			key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: m.kyma}
-			w.must(w.plane.Client.Get(w.t.Context(), key, object))
-			return len(object.Finalizers) == 0
+			return len(w.object(today.WatcherKind().GroupVersion().WithKind("Kyma"), m.kyma).GetFinalizers()) == 0
 		})
 		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(leftIn(w.t, m.ControlPlane, installation.Name)) == 0 })
 	}
@@ -582,9 +617,7 @@ func (w *world) nothingOfOursIsLeft() {
 	}
 	kept := w.gatewaySecret()
 	delete(kept.Annotations, "caAddedToBundleAt")
-	root := &corev1.Secret{}
-	w.must(w.plane.Client.Get(w.t.Context(), today.CA(), root))
-	for key := range root.Annotations {
+	for key := range w.secret(today.CA()).Annotations {
 		if !strings.HasPrefix(key, "cert-manager.io/") {
 			w.t.Errorf("left at the Secret of the CA: %s", key)
 		}

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // The guide, the patches and the fixtures stand for a commit of lifecycle-manager.
@@ -128,12 +129,8 @@ func unpack(t *testing.T, dir string) map[string][]byte {
 func write(t *testing.T, dir, name string, text []byte) {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	rig.NoError(t, os.WriteFile(path, text, 0o600))
 }
 
 // replace edits a file.

@@ -45,9 +45,7 @@ func newLimited(t *testing.T, args map[string][]string, user, file string) *limi
 	policy := filepath.Join(dir, "policy.yaml")
 	text := fmt.Sprintf(`{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
 "rules": [{"level": "Metadata", "users": [%q]}]}`, user)
-	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, os.WriteFile(policy, []byte(text), 0o600))
 	l := &limited{user: user, file: file, audit: filepath.Join(dir, "audit.log")}
 	args["audit-policy-file"] = []string{policy}
 	args["audit-log-path"] = []string{l.audit}
@@ -61,10 +59,7 @@ func (l *limited) grant(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict",
 		"-f", filepath.Join(test.Root(), l.file))
-	config, err := plane.AddUser(l.user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := rig.Must(plane.AddUser(l.user))
 	l.config = config
 }
 
@@ -75,10 +70,7 @@ func (l *limited) kubeconfig(t *testing.T) []byte {
 	config.Clusters["it"] = &clientcmdapi.Cluster{Server: l.config.Host, CertificateAuthorityData: l.config.CAData}
 	config.AuthInfos["it"] = &clientcmdapi.AuthInfo{ClientCertificateData: l.config.CertData, ClientKeyData: l.config.KeyData}
 	config.Contexts["it"], config.CurrentContext = &clientcmdapi.Context{Cluster: "it", AuthInfo: "it"}, "it"
-	text, err := clientcmd.Write(*config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := rig.Must(clientcmd.Write(*config))
 	return text
 }
 
@@ -106,9 +98,7 @@ func (l *limited) rights(t *testing.T) (all []right) {
 	t.Helper()
 	for document := range bytes.SplitSeq(test.Read(t, l.file), []byte("\n---\n")) {
 		var role rbacv1.Role
-		if err := yaml.Unmarshal(document, &role); err != nil {
-			t.Fatal(err)
-		}
+		rig.NoError(t, yaml.Unmarshal(document, &role))
 		for _, rule := range role.Rules {
 			all = append(all, rightsOf(role.Namespace, rule)...)
 		}
@@ -160,10 +150,7 @@ func (r request) asked() []right {
 
 func (l *limited) requests(t *testing.T) (all []request) {
 	t.Helper()
-	file, err := os.Open(l.audit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := rig.Must(os.Open(l.audit))
 	defer file.Close()
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		var r request

@@ -3,7 +3,10 @@ package migration
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/go-logr/logr"
 	prom "github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -74,6 +78,7 @@ type world struct {
 	ours     *ours
 	page     []section
 	section  section         // that is read
+	dir      string          // has the log of the operator, and a kubectl that shows it
 	ran      map[string]bool // commands of the guide, after the title of their section
 	last     string          // what a test that fails was waiting for
 }
@@ -93,7 +98,7 @@ func newWorld(t *testing.T, kymas ...string) *world {
 	t.Helper()
 	rig.SkipShort(t)
 	w := &world{
-		t: t, scheme: runtime.NewScheme(), steps: rig.NewSteps(),
+		t: t, scheme: runtime.NewScheme(), steps: rig.NewSteps(), dir: t.TempDir(),
 		page: read(string(test.Read(t, guide))), ran: map[string]bool{},
 	}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
@@ -101,6 +106,9 @@ func newWorld(t *testing.T, kymas ...string) *world {
 	gateway := rig.Address(rig.FreePort(t))
 	w.startClusters(gateway, kymas)
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
+	// The log of the operator's Deployment is a file here.
+	kubectl := "#!/bin/sh\n[ \"$2 $3\" = \"kcp-system logs\" ] && exec cat " + w.log() + "\nexec \"$ASSETS/kubectl\" \"$@\"\n"
+	w.must(os.WriteFile(filepath.Join(w.dir, "kubectl"), []byte(kubectl), 0o700))
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(w.last)
@@ -162,6 +170,8 @@ func (w *world) startRuntime(m *member) {
 		w.must(m.Client.Create(w.t.Context(), object))
 	}
 }
+
+func (w *world) log() string { return filepath.Join(w.dir, "log") }
 
 // cached returns a client that reads what it watches.
 func (w *world) cached(plane *apiserver.ControlPlane) client.Client {
@@ -291,9 +301,12 @@ func (o *ours) release(step int) {
 	w.must(err)
 	o.opts.Listener.Listener.Fleet = watched
 	metrics.Registry = prom.NewRegistry() // It is another process.
+	log, err := os.Create(w.log())
+	w.must(err)
 	mgr, err := ctrl.NewManager(w.rights.config, ctrl.Options{
 		Scheme: o.scheme(), Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
+		Logger:     logr.FromSlogHandler(slog.NewJSONHandler(log, nil)),
 	})
 	w.must(err)
 	source, err := lifecyclemanager.SetUp(mgr, o.addr, o.opts)

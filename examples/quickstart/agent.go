@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -60,10 +59,10 @@ func (r *remote) startAgent() string {
 	}
 	// Earlier changes are unknown.
 	r.await("the resync at the start of the agent, and its reconcile", func() bool {
-		resyncs := slices.ContainsFunc(r.journal.deliveries, func(d core.Delivery) bool {
-			return d.Event.Resync && string(d.Runtime) == r.name
+		resyncs := slices.ContainsFunc(r.journal.since(0, listenerAccepts), func(e entry) bool {
+			return e.what == aResync && string(e.runtime) == r.name
 		})
-		return resyncs && len(r.journal.reconciles) > len(registered())
+		return resyncs && len(r.journal.since(0, operatorReconciles)) > len(registered())
 	})
 	return text + ", requests a resync"
 }
@@ -146,7 +145,7 @@ func (r *remote) readLog(log io.ReadCloser) {
 		rest = append(rest, added...)
 		end := bytes.LastIndexByte(rest, '\n') + 1
 		for _, found := range reviewed.FindAllSubmatch(rest[:end], -1) {
-			r.journal.decided(string(found[1]))
+			r.journal.enter(entry{where: agentDecides, what: string(found[1])}, "decides: %s", found[1])
 		}
 		rest = rest[end:]
 		<-time.After(often)

@@ -30,7 +30,7 @@ func (d *demo) startBroker() string {
 		lab.RuntimeUser(runtimeName, component), lab.RuntimeUser(neighbour, component), lab.OperatorUser(component))
 	d.failsWith(server.Nodes[0].Process, "the NATS server", "NATS server n0.log")
 	d.broker = &broker{server, server.Operator(component)}
-	d.poll("the operator's connection to NATS", d.broker.conn.IsConnected)
+	d.await("the operator's connection to NATS", d.broker.conn.IsConnected)
 	return fmt.Sprintf("at %s, one user for %s and one for the operator", server.URLs(), runtimeName)
 }
 

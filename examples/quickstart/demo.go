@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -159,9 +158,6 @@ func (d *demo) failsWith(process *lab.Process, name, log string) {
 	}()
 }
 
-// poll waits until done returns true. It fails after patience, and when the demo ends.
-func (d *demo) poll(what string, done func() bool) {
-	ctx, cancel := context.WithTimeoutCause(d.Context(), patience, fmt.Errorf("%s: not within %v", what, patience))
-	defer cancel()
-	lab.NoError(d, machine.Poll(ctx, done))
+func (d *demo) await(what string, condition func() bool) {
+	lab.Eventually(d, patience, what, condition)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // drill is a row of the table in docs/operations/drills.md, with its commands.
@@ -108,10 +109,7 @@ func (g ground) await(state, reason string) {
 
 func (g ground) states() string {
 	g.Helper()
-	request, err := http.NewRequestWithContext(g.Context(), http.MethodGet, g.page+"?brief=true", http.NoBody)
-	if err != nil {
-		g.Fatal(err)
-	}
+	request := lab.Must(http.NewRequestWithContext(g.Context(), http.MethodGet, g.page+"?brief=true", http.NoBody))
 	request.SetBasicAuth("any", "drill")
 	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
 	if err != nil {
@@ -121,9 +119,7 @@ func (g ground) states() string {
 	var view struct {
 		Runtimes []fleet.Status `json:"runtimes"`
 	}
-	if err := json.NewDecoder(answer.Body).Decode(&view); err != nil {
-		g.Fatal(err)
-	}
+	lab.NoError(g, json.NewDecoder(answer.Body).Decode(&view))
 	var states strings.Builder
 	for _, s := range view.Runtimes {
 		fmt.Fprintf(&states, "%s %s %s, ", s.Runtime, s.State, s.Reason)

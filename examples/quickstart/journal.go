@@ -12,48 +12,32 @@ import (
 // journal has an entry for each decision, delivery and reconcile. The zero value is ready to use.
 type journal struct {
 	mu sync.Mutex
-	// live gets each new entry.
-	live func(where, text string)
-
-	decisions  []string
-	deliveries []core.Delivery
-	reconciles []reconciled
+	// live gets each new entry, with a text about it.
+	live    func(where, text string)
+	entries []entry
 }
 
-// reconciled is one call of the reconciler.
-type reconciled struct {
-	runtime string
-	started time.Time
-	sees    string
+// entry is a decision of the agent, a delivery to the listener or a reconcile of the operator.
+type entry struct {
+	where   string
+	runtime core.RuntimeID
+	// what is the decision, the object of the event, or the state that the reconcile has read.
+	what string
+	// began is the start of a reconcile.
+	began time.Time
 }
 
-// mark is a position in the journal.
-type mark struct{ decisions, deliveries, reconciles int }
+const agentDecides, listenerAccepts, operatorReconciles = "agent", "listener", "operator"
 
-func (j *journal) decided(decision string) {
-	j.enter("agent", "decides: "+decision, func() { j.decisions = append(j.decisions, decision) })
-}
+// aResync takes the place of an object.
+const aResync = "a resync"
 
-func (j *journal) delivered(delivery core.Delivery) {
-	object := "a resync"
-	if event := delivery.Event; !event.Resync {
-		object = fmt.Sprintf("%s %s", event.WatchedGVK.Kind, event.Watched)
-	}
-	j.enter("listener", fmt.Sprintf("accepts an event of %s: %s", delivery.Runtime, object),
-		func() { j.deliveries = append(j.deliveries, delivery) })
-}
-
-func (j *journal) reconciled(r reconciled) {
-	j.enter("operator", fmt.Sprintf("reconciles %s, sees %s", r.runtime, r.sees),
-		func() { j.reconciles = append(j.reconciles, r) })
-}
-
-func (j *journal) enter(where, text string, note func()) {
+func (j *journal) enter(e entry, format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	note()
+	j.entries = append(j.entries, e)
 	if j.live != nil {
-		j.live(where, text)
+		j.live(e.where, fmt.Sprintf(format, args...))
 	}
 }
 
@@ -64,25 +48,16 @@ func (j *journal) follow(live func(where, text string)) {
 	j.live = live
 }
 
-// now returns the end of the journal.
-func (j *journal) now() mark {
+// now returns the number of entries.
+func (j *journal) now() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return mark{len(j.decisions), len(j.deliveries), len(j.reconciles)}
+	return len(j.entries)
 }
 
-// since returns copies of the entries after a mark.
-func (j *journal) since(m mark) (deliveries []core.Delivery, reconciles []reconciled) {
+// since returns the entries of a place, without the first entries of the journal.
+func (j *journal) since(first int, where string) (found []entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Clone(j.deliveries[m.deliveries:]), slices.Clone(j.reconciles[m.reconciles:])
-}
-
-// await returns when condition holds, which is called with the lock of the journal.
-func (d *demo) await(what string, condition func() bool) {
-	d.poll(what, func() bool {
-		d.journal.mu.Lock()
-		defer d.journal.mu.Unlock()
-		return condition()
-	})
+	return slices.DeleteFunc(slices.Clone(j.entries[first:]), func(e entry) bool { return e.where != where })
 }

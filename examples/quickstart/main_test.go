@@ -50,24 +50,16 @@ func start(t *testing.T, env []string, args ...string) *program {
 	}
 	// A change of the agent must not leave cached results of this test: see the Makefile.
 	_ = os.Getenv("RUNTIME_WATCHER_SOURCES")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := lab.Must(os.Executable())
 	p := &program{cmd: exec.CommandContext(t.Context(), self, args...), tmp: t.TempDir()}
 	// On a busy machine, a resend comes only where a commit was late, and not between two steps.
 	p.cmd.Env = append(os.Environ(), append(env, asProgram+"=1", "TMPDIR="+p.tmp, "KCP_CONTRACT=",
 		"RESEND_AFTER=60s", "RESEND_RESYNC=60s")...)
 	p.cmd.Stderr = &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdout := lab.Must(p.cmd.StdoutPipe())
 	p.stdout = bufio.NewScanner(stdout)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, p.cmd.Start())
 	return p
 }
 
@@ -100,9 +92,7 @@ func (p *program) end(t *testing.T) int {
 // signal signals the process group, as a terminal does.
 func (p *program) signal(t *testing.T, signal syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(-p.cmd.Process.Pid, signal); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, syscall.Kill(-p.cmd.Process.Pid, signal))
 }
 
 // children returns the other running processes of its session.
@@ -114,19 +104,7 @@ func (p *program) children(t *testing.T) []lab.Child {
 // checkNothingLeft fails if a child process still runs after grace.
 func (p *program) checkNothingLeft(t *testing.T, grace time.Duration) {
 	t.Helper()
-	deadline := time.Now().Add(grace)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		children := p.children(t)
-		if len(children) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("left behind: %v", children)
-		}
-		<-tick.C
-	}
+	lab.Eventually(t, grace, "no process is left", func() bool { return len(p.children(t)) == 0 })
 }
 
 // TestDemo runs the demo with a contract that names owners, with v3, and with NATS. For the demo, v2 is like v3 without a
@@ -221,11 +199,9 @@ func TestCtrlCDuringTheBuildEndsTheCompilers(t *testing.T) {
 	t.Parallel()
 	p := start(t, []string{"GOCACHE=" + t.TempDir()})
 	p.readUntil(t, "Runtime Watcher")
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !slices.ContainsFunc(p.children(t), func(child lab.Child) bool { return child.Name == "compile" }) {
-		<-tick.C
-	}
+	lab.Eventually(t, 5*time.Minute, "a compiler runs", func() bool {
+		return slices.ContainsFunc(p.children(t), func(child lab.Child) bool { return child.Name == "compile" })
+	})
 	p.signal(t, syscall.SIGINT)
 	p.checkEnd(t, machine.ExitInterrupted)
 }
@@ -243,9 +219,7 @@ func (p *program) kill(t *testing.T, name string) {
 	t.Helper()
 	for _, child := range p.children(t) {
 		if child.Name == name {
-			if err := syscall.Kill(child.Pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			lab.NoError(t, syscall.Kill(child.Pid, syscall.SIGKILL))
 		}
 	}
 }

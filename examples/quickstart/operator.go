@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -74,15 +75,21 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 			return reconcile.Result{}, err
 		}
 	}
-	o.journal.reconciled(reconciled{runtime: request.Name, started: started, sees: sees})
+	o.journal.enter(entry{operatorReconciles, core.RuntimeID(request.Name), sees, started},
+		"reconciles %s, sees %s", request.Name, sees)
 	return reconcile.Result{}, nil
 }
 
 // sourceOptions keep a journal of the deliveries.
 func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 	return controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, err error) {
+		object := aResync
+		if !d.Event.Resync {
+			object = fmt.Sprintf("%s %s", d.Event.WatchedGVK.Kind, d.Event.Watched)
+		}
 		if err == nil {
-			o.journal.delivered(d)
+			o.journal.enter(entry{where: listenerAccepts, runtime: d.Runtime, what: object},
+				"accepts an event of %s: %s", d.Runtime, object)
 		}
 	}}
 }
@@ -105,7 +112,7 @@ func (d *demo) startOperator() string {
 	lab.NoError(d, d.operator.embed(d.Context(), mgr, d.pki.ServerMaterial()))
 	lab.Run(d, "the operator ended", mgr.Start)
 	d.await("the first reconcile of each runtime", func() bool {
-		return len(d.journal.reconciles) >= len(registered())
+		return len(d.journal.since(0, operatorReconciles)) >= len(registered())
 	})
 	from := "listens at " + d.operator.addr
 	if d.broker != nil {

@@ -18,15 +18,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := lab.Must(os.ReadFile(path))
 	return string(text)
 }
 
@@ -87,10 +85,7 @@ func TestLicenseFiles(t *testing.T) {
 
 // TestDocumentShowsAFleet holds that the JSON of a fleet in docs/reference/fleet-api.md has the names that the handler gives it.
 func TestDocumentShowsAFleet(t *testing.T) {
-	watched, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watched := lab.Must(fleet.New(fleet.Options{}))
 	now := time.Now()
 	watched.Observe(core.Peer{ID: "runtime-1", NotAfter: now.Add(48 * time.Hour)}, "kyma", core.Batch{
 		Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{

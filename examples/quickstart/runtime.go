@@ -52,10 +52,10 @@ func (r *remote) watch() string {
 // awaitReviews makes dry-run writes until the agent gets a review: a webhook configuration takes
 // effect after about a second.
 func (r *remote) awaitReviews() {
-	before := r.journal.now().decisions
-	r.poll("a decision of the agent", func() bool {
+	before := r.journal.now()
+	r.await("a decision of the agent", func() bool {
 		lab.NoError(r, r.cluster.Client.Create(r.Context(), newDeployment(1), client.DryRunAll))
-		return r.journal.now().decisions > before
+		return len(r.journal.since(before, agentDecides)) > 0
 	})
 }
 

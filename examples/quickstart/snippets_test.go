@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 var update = flag.Bool("update", false, "write the code of the repository into the documents")
@@ -67,10 +69,7 @@ type goFile struct {
 func parseFile(t *testing.T, name string) goFile {
 	t.Helper()
 	source, set := []byte(read(t, name)), token.NewFileSet()
-	file, err := parser.ParseFile(set, name, source, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := lab.Must(parser.ParseFile(set, name, source, parser.ParseComments))
 	return goFile{source, set, file}
 }
 

@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
@@ -72,7 +71,7 @@ func (d *demo) playStep(step step) time.Duration {
 	lab.NoError(d, step.write(d.Context()))
 	committed := time.Now() // The API server answers after the commit.
 	d.await("the decision "+step.decision, func() bool {
-		return slices.Contains(d.journal.decisions[before.decisions:], step.decision)
+		return slices.Contains(d.journal.since(before, agentDecides), entry{where: agentDecides, what: step.decision})
 	})
 	var wait time.Duration
 	effect := "none, as expected"
@@ -88,31 +87,30 @@ func (d *demo) playStep(step step) time.Duration {
 }
 
 // checkNoEvent fails after any event of an object.
-func (d *demo) checkNoEvent(before mark) {
-	deliveries, _ := d.journal.since(before)
-	if slices.ContainsFunc(deliveries, func(d core.Delivery) bool { return !d.Event.Resync }) {
+func (d *demo) checkNoEvent(before int) {
+	if slices.ContainsFunc(d.journal.since(before, listenerAccepts), func(e entry) bool { return e.what != aResync }) {
 		d.Fatal("an event in the control plane, want none")
 	}
 }
 
 // awaitReconcile returns the start of the reconcile that reads the written state.
-func (d *demo) awaitReconcile(after mark, sees string) (started time.Time) {
+func (d *demo) awaitReconcile(after int, sees string) (started time.Time) {
 	d.await("a reconcile that sees "+sees, func() bool {
-		i := slices.IndexFunc(d.journal.reconciles[after.reconciles:], func(r reconciled) bool {
-			return r.runtime == runtimeName && r.sees == sees
-		})
-		if i >= 0 {
-			started = d.journal.reconciles[after.reconciles+i].started
+		for _, r := range d.journal.since(after, operatorReconciles) {
+			if r.runtime == runtimeName && r.what == sees {
+				started = r.began
+				return true
+			}
 		}
-		return i >= 0
+		return false
 	})
 	return started
 }
 
 // summary checks that no other runtime was reconciled, and that the counts of the agent balance.
-func (d *demo) summary(begin mark, writes int, waits []time.Duration) {
+func (d *demo) summary(begin, writes int, waits []time.Duration) {
 	accepted, delivered, coalesced := d.settled()
-	_, reconciles := d.journal.since(begin)
+	reconciles := d.journal.since(begin, operatorReconciles)
 	for _, r := range reconciles {
 		if r.runtime != runtimeName {
 			d.Fatalf("%s was reconciled without a change", r.runtime)
@@ -133,7 +131,7 @@ func (d *demo) summary(begin mark, writes int, waits []time.Duration) {
 func (d *demo) settled() (accepted, delivered, coalesced float64) {
 	var metrics []byte
 	count := func(fate string) float64 { return lab.Sum(metrics, "runtime_watcher_agent_events_"+fate) }
-	d.poll("no event is pending", func() bool {
+	d.await("no event is pending", func() bool {
 		metrics = d.remotes[0].agent.Scrape()
 		return count("pending") == 0
 	})

@@ -30,10 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestProgramPrintsTheShownTable(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must(os.Executable())
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), self)
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), asProgram+"=1"), &stdout, &stderr
@@ -41,10 +38,7 @@ func TestProgramPrintsTheShownTable(t *testing.T) {
 		t.Fatalf("ended with %v:\n%s\n%s", err, &stdout, &stderr)
 	}
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-	document, err := os.ReadFile("../../docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := must(os.ReadFile("../../docs/security.md"))
 	if !strings.Contains(string(document), "```\n"+stdout.String()+"```\n") {
 		t.Errorf("docs/security.md must contain:\n%s", &stdout)
 	}
@@ -110,10 +104,7 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 	pki := newPKI()
 	material := &rotating{}
 	material.Store(pki.material)
-	s, err := startScene(t.Context(), pki, material, verifier)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(startScene(t.Context(), pki, material, verifier))
 	attempt := pki.attempts()[0]
 	transport := &http.Transport{TLSClientConfig: pki.client(attempt.sender), MaxConnsPerHost: 1}
 	dials := 0

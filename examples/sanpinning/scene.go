@@ -26,21 +26,23 @@ type outcome struct {
 
 // scene is the listener and a record of its answers.
 type scene struct {
-	pki       *pki
-	port      net.Listener
-	stop      func() error
-	answered  chan outcome
-	triggered chan core.RuntimeID
+	pki      *pki
+	port     net.Listener
+	stop     func() error
+	answered chan outcome
+	// triggered is the runtime of the event that is being answered. There is one at a time.
+	triggered core.RuntimeID
 }
 
 // startScene starts a listener, which stop ends.
 func startScene(ctx context.Context, pki *pki, material keys.Source, verify verifierFor) (*scene, error) {
 	const room = 100 // More than there are answers, so that the listener never waits.
-	s := &scene{pki: pki, answered: make(chan outcome, room), triggered: make(chan core.RuntimeID, room)}
+	s := &scene{pki: pki, answered: make(chan outcome, room)}
 	// In a cluster, adapters/prometheus counts the answers.
 	hooks := listener.Hooks{
 		Answered: func(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
-			s.answered <- outcome{status: status, reason: reason}
+			s.answered <- outcome{status: status, reason: reason, triggered: s.triggered}
+			s.triggered = ""
 		},
 		HandshakeFailed: func(string) { s.answered <- outcome{reason: noHandshake} },
 	}
@@ -49,7 +51,7 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 		return nil, err
 	}
 	listening, err := newListener(ctx, material, verify, func(_ context.Context, d core.Delivery) error {
-		s.triggered <- d.Runtime
+		s.triggered = d.Runtime
 		return nil
 	}, listener.Options{Listener: s.port, Hooks: hooks})
 	if err != nil {
@@ -76,10 +78,6 @@ func (s *scene) play(ctx context.Context, a attempt) (outcome, error) {
 	case recorded = <-s.answered:
 	case <-ctx.Done():
 		return outcome{}, fmt.Errorf("no answer of the listener: %w", errors.Join(err, ctx.Err()))
-	}
-	select {
-	case recorded.triggered = <-s.triggered: // Before the answer.
-	default:
 	}
 	if recorded.status != status {
 		return recorded, fmt.Errorf("status %d is recorded, the sender got %d: %v", recorded.status, status, err)

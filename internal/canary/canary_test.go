@@ -65,10 +65,7 @@ const always = 1 << 30
 // start runs a canary, and returns it with what ends it.
 func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canary, func()) {
 	t.Helper()
-	c, err := canary.New(write, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(canary.New(write, opts))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Start(ctx) }()
@@ -82,10 +79,7 @@ func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canar
 
 func newLease(t *testing.T, opts canary.LeaseOptions) *canary.Lease {
 	t.Helper()
-	lease, err := canary.NewLease(name(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := must(canary.NewLease(name(), opts))(t)
 	t.Cleanup(lease.Close)
 	return lease
 }
@@ -230,9 +224,7 @@ func apiServer(t *testing.T, handler http.HandlerFunc) canary.LeaseOptions {
 	}
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for file, content := range map[string][]byte{opts.TokenFile: []byte("secret\n"), opts.CAFile: bundle} {
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(file, content, 0o600))
 	}
 	return opts
 }
@@ -250,10 +242,7 @@ func TestLeaseIsPatched(t *testing.T) {
 		w.Header().Add("Warning", `299 - "first"`)
 		w.Header().Add("Warning", `299 - "runtime-watcher canary 00ff"`)
 	})
-	got, err := newLease(t, opts).Write(t.Context(), "00ff")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(newLease(t, opts).Write(t.Context(), "00ff"))(t)
 	if diff := cmp.Diff([]string{"first", "runtime-watcher canary 00ff"}, got); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
@@ -307,23 +296,15 @@ func TestCheckIsADryRun(t *testing.T) {
 func TestLeaseFollowsItsCABundle(t *testing.T) {
 	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
 	lease := newLease(t, opts)
-	good, err := os.ReadFile(opts.CAFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stranger, err := testpki.NewCA("stranger", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must(os.ReadFile(opts.CAFile))(t)
+	stranger := must(testpki.NewCA("stranger", testpki.Options{}))(t)
 	for _, step := range []struct {
 		bundle []byte
 		want   string
 	}{
 		{good, ""}, {stranger.PEM, "x509"}, {[]byte("half"), "no certificate in PEM"}, {good, ""},
 	} {
-		if err := os.WriteFile(opts.CAFile, step.bundle, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(opts.CAFile, step.bundle, 0o600))
 		if _, err := lease.Write(t.Context(), "00ff"); (err == nil) != (step.want == "") || err != nil &&
 			!strings.Contains(err.Error(), step.want) {
 			t.Errorf("error %v, want %q", err, step.want)
@@ -424,4 +405,19 @@ func FuzzReview(f *testing.F) {
 			t.Errorf("status %d", w.Code)
 		}
 	})
+}
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		check(tb, err)
+		return value
+	}
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

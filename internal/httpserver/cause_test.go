@@ -122,9 +122,7 @@ func TestHandshakeCauses(t *testing.T) {
 			if have := <-seen; have.remote != last.LocalAddr().String() {
 				t.Errorf("unexpected failure: %+v", have)
 			}
-			if err := r.stop(); err != nil {
-				t.Error(err)
-			}
+			check(t, r.stop())
 			if len(seen) > 0 {
 				t.Errorf("unexpected failure: %+v", <-seen)
 			}
@@ -181,9 +179,7 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 	}
 	leaves("\x16")(t, r.dial(t))
 	<-seen
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
+	check(t, r.stop())
 	have := lines.lines()
 	if len(have) != 2 {
 		t.Fatalf("%d lines, want one for each of two causes:\n%s", len(have), strings.Join(have, "\n"))
@@ -279,10 +275,7 @@ func TestALargeBodyAfterTheFirstHeaderIsRead(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent)
 	}), Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}, MaxHandshakeBytes: 32 << 10})
 	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: ca.Pool(), NextProtos: []string{"http/1.1"}, DynamicRecordSizingDisabled: true}}
-	conn, err := dialer.DialContext(t.Context(), "tcp", r.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(dialer.DialContext(t.Context(), "tcp", r.Addr().String()))(t)
 	defer conn.Close()
 	request := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n"
 	if _, err := conn.Write(append([]byte(request), make([]byte, size)...)); err != nil {

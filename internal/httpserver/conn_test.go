@@ -52,9 +52,7 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, open := pipes(t, "a")
 				first, second, third := open(), open(), open()
-				if err := readByte(first); err != nil {
-					t.Fatal(err)
-				}
+				check(t, readByte(first))
 				read := reads(second)
 				synctest.Wait()
 				closed := reads(third)
@@ -71,9 +69,7 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 					t.Errorf("a connection that was closed while it waited returned %v, want %v", err, net.ErrClosed)
 				}
 				release(s, first)
-				if err := <-read; err != nil {
-					t.Error(err)
-				}
+				check(t, <-read)
 				second.endHandshake()
 				if err := readByte(open()); err != nil {
 					t.Errorf("the slot was lost: %v", err)
@@ -89,12 +85,8 @@ func TestDeadlineBoundsTheWaitForASlot(t *testing.T) {
 		const patience = time.Minute
 		_, open := pipes(t, "a")
 		first, second := open(), open()
-		if err := readByte(first); err != nil {
-			t.Fatal(err)
-		}
-		if err := second.SetDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, readByte(first))
+		check(t, second.SetDeadline(time.Now().Add(patience)))
 		began := time.Now()
 		if err := readByte(second); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != patience {
 			t.Errorf("error %v after %v, want %v after %v", err, time.Since(began), os.ErrDeadlineExceeded, patience)
@@ -145,9 +137,7 @@ func TestPause(t *testing.T) {
 		read := reads(c)
 		synctest.Wait()
 		_ = c.Close()
-		if err := <-read; err != nil {
-			t.Error(err)
-		}
+		check(t, <-read)
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("a closed connection was paused until %v, want no longer", took)
 		}
@@ -162,9 +152,7 @@ func TestWriteEndsWithoutADeadline(t *testing.T) {
 		defer near.Close()
 		s, _ := pipes(t, "")
 		c := s.admit(far)
-		if err := c.SetDeadline(time.Time{}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.SetDeadline(time.Time{}))
 		if _, err := c.Write([]byte("a")); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("error %v, want %v", err, os.ErrDeadlineExceeded)
 		}

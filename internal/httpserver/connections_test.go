@@ -71,9 +71,7 @@ func TestHandshakesAreFair(t *testing.T) {
 		if all := (clients + 1) / slots * work; most.Load() != slots || time.Since(began) != all {
 			t.Errorf("%d callbacks at once, and all took %v, want %d and %v", most.Load(), time.Since(began), slots, all)
 		}
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
+		check(t, r.stop())
 	})
 }
 
@@ -110,9 +108,7 @@ func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 	left := connect("left.example", 1)
 	connect("last.example", 2)
 	// It tells the server at once, where Close waits for the reader.
-	if err := left.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, left.CloseWrite())
 	close(proceed)
 	if got := <-begun; got != "last.example" {
 		t.Errorf("the server began the handshake of %s, want last.example", got)
@@ -148,10 +144,7 @@ func (e *exhausted) Accept() (net.Conn, error) {
 func TestErrorsOfAcceptingAreLogged(t *testing.T) {
 	t.Parallel()
 	var lines log
-	bound, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	r := run(t, noContent, Options{Listener: &exhausted{bound, 3}, Logger: newLogger(&lines)})
 	if status, err := r.get(t, newClient(t, nil)); err != nil || status != http.StatusNoContent {
 		t.Errorf("answer %d (%v), want 204 when the server can accept again", status, err)
@@ -180,10 +173,7 @@ func TestMaxConnections(t *testing.T) {
 	closed := make(chan string, 10)
 	inside, free := make(chan struct{}), make(chan struct{})
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-free })
-	bound, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	r := run(t, handler, Options{
 		MaxConnections: 2, ConnectionClosed: func(reason string) { closed <- reason }, Listener: &hoarder{Listener: bound},
 	})

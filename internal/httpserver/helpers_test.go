@@ -22,20 +22,12 @@ type authority struct{ *testpki.CA }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	ca, err := testpki.NewCA("ca", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{ca}
+	return &authority{must(testpki.NewCA("ca", testpki.Options{}))(t)}
 }
 
 func (a *authority) issue(t testing.TB) tls.Certificate {
 	t.Helper()
-	leaf, err := a.Server("127.0.0.1", testpki.Options{Usages: []x509.ExtKeyUsage{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return leaf.TLS
+	return must(a.Server("127.0.0.1", testpki.Options{Usages: []x509.ExtKeyUsage{}}))(t).TLS
 }
 
 // running is a server that serves until the test ends, or stop is called.
@@ -48,13 +40,9 @@ type running struct {
 
 func run(t testing.TB, handler http.Handler, opts Options) *running {
 	t.Helper()
-	r := &running{ended: make(chan error, 1)}
-	var err error
-	if r.Server, err = Bind(t.Context(), "127.0.0.1:0", handler, opts); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel = cancel
+	server := must(Bind(t.Context(), "127.0.0.1:0", handler, opts))(t)
+	r := &running{Server: server, cancel: cancel, ended: make(chan error, 1)}
 	go func() { r.ended <- r.Serve(ctx); close(r.ended) }()
 	t.Cleanup(func() { _ = r.stop() })
 	return r
@@ -67,10 +55,7 @@ func (r *running) stop() error {
 
 func (r *running) dial(t testing.TB) net.Conn {
 	t.Helper()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(new(net.Dialer).DialContext(t.Context(), "tcp", r.Addr().String()))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -82,10 +67,7 @@ func (r *running) get(t testing.TB, client *http.Client) (int, error) {
 	if r.opts.TLS != nil {
 		scheme = "https://"
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+r.Addr().String(), http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+r.Addr().String(), http.NoBody))(t)
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, err
@@ -151,3 +133,18 @@ func (n *network) Close() error {
 func (n *network) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 443} }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		check(tb, err)
+		return value
+	}
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

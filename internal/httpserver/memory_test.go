@@ -69,10 +69,7 @@ func exchangeHTTP1(t *testing.T, conn *tls.Conn) {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 	_ = answer.Body.Close() // It is empty.
 }
 

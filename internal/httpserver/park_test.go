@@ -54,10 +54,7 @@ func (p *parkingLot) connect(t *testing.T) (conn *tls.Conn, answered func(number
 	reader := bufio.NewReader(conn)
 	return conn, func(number string) {
 		t.Helper()
-		answer, err := http.ReadResponse(reader, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must(http.ReadResponse(reader, nil))(t)
 		if got := answer.Header.Get("Number"); got != number {
 			t.Fatalf("answer %q, want %q", got, number)
 		}
@@ -116,20 +113,11 @@ func TestRareRequests(t *testing.T) {
 	for _, rest := range []time.Duration{parkAfter, rare + parkAfter} {
 		t.Run(rest.String(), func(t *testing.T) {
 			t.Parallel()
-			bound, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			bound := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 			defer bound.Close()
-			other, err := net.Dial("tcp", bound.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			other := must(net.Dial("tcp", bound.Addr().String()))(t)
 			defer other.Close()
-			end, err := bound.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			end := must(bound.Accept())(t)
 			defer end.Close()
 			resumed, kept := make(chan *visit, 1), &deadlineConn{Conn: end}
 			var work sync.WaitGroup
@@ -140,9 +128,7 @@ func TestRareRequests(t *testing.T) {
 			v := <-resumed
 			for round, soon := range []bool{rest > rare, false} {
 				v.idle.Store(true)
-				if err := v.SetReadDeadline(time.Now().Add(time.Hour)); err != nil {
-					t.Fatal(err)
-				}
+				check(t, v.SetReadDeadline(time.Now().Add(time.Hour)))
 				if got := time.Until(kept.deadline) <= 0; got != soon {
 					t.Errorf("request %d: parked at once is %t, want %t", round, got, soon)
 				}
@@ -183,9 +169,7 @@ func TestParkedConnectionsEnd(t *testing.T) {
 			if _, err := conn.Read(make([]byte, 1)); err == nil {
 				t.Error("the server has sent a byte, want it to close the connection")
 			}
-			if err := lot.stop(); err != nil {
-				t.Error(err)
-			}
+			check(t, lot.stop())
 			if open := lot.limiter.len(); open != 0 {
 				t.Errorf("%d slots are taken, want none", open)
 			}

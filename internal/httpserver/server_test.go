@@ -27,13 +27,8 @@ func TestBindReturnsErrors(t *testing.T) {
 
 func TestCloseReleasesTheAddress(t *testing.T) {
 	t.Parallel()
-	s, err := Bind(t.Context(), "127.0.0.1:0", noContent, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	s := must(Bind(t.Context(), "127.0.0.1:0", noContent, Options{}))(t)
+	check(t, s.Close())
 	if err := s.Serve(t.Context()); !errors.Is(err, errEnded) {
 		t.Errorf("a closed server returned %v, want %v", err, errEnded)
 	}
@@ -47,13 +42,8 @@ func TestServeAfterTheEnd(t *testing.T) {
 	cancel()
 	for range 200 {
 		for _, opts := range []Options{{}, {TLS: config}} {
-			s, err := Bind(t.Context(), "127.0.0.1:0", noContent, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Serve(ended); err != nil {
-				t.Error(err)
-			}
+			s := must(Bind(t.Context(), "127.0.0.1:0", noContent, opts))(t)
+			check(t, s.Serve(ended))
 		}
 	}
 }
@@ -143,9 +133,7 @@ func TestEndWithADeafClient(t *testing.T) {
 		listener.accepted <- deaf{far}
 		exchangeHTTP1(t, tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}))
 		synctest.Wait() // The connection is idle.
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
+		check(t, r.stop())
 	})
 }
 
@@ -161,9 +149,7 @@ func TestPanicIsLogged(t *testing.T) {
 	if _, err := r.get(t, newClient(t, nil)); err == nil {
 		t.Error("a panic was answered")
 	}
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
+	check(t, r.stop())
 	have := lines.lines()
 	if len(have) != 1 || !strings.Contains(have[0], "level=ERROR") || !strings.Contains(have[0], "error=broken") {
 		t.Errorf("log %v, want one line of the panic", have)

@@ -32,10 +32,7 @@ func TestImageIsOneProgramWithoutRights(t *testing.T) {
 	if err := validate.Image(img); err != nil || !strings.Contains(printed, digest(t, img).String()) {
 		t.Errorf("not a valid image, or printed %q without the digest %s: %v", printed, digest(t, img), err)
 	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must(img.ConfigFile())
 	if config.OS != "linux" || config.Architecture != "arm64" {
 		t.Errorf("platform is %s/%s, want linux/arm64", config.OS, config.Architecture)
 	}
@@ -69,10 +66,7 @@ func TestImageIsOneProgramWithoutRights(t *testing.T) {
 // The image for the Deployment of kyma-project/runtime-watcher has defaults that it does not set.
 func TestImageHasVariables(t *testing.T) {
 	img, _ := makeImage(t, binary(t, "content"), "-env-file", "../../deploy/dropin/agent.env")
-	config, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must(img.ConfigFile())
 	want := []string{"MANAGERS=lifecycle-manager,*", "METRICS_ALIASES=true", "CONTRACT_FALLBACK=v2"}
 	if !slices.Equal(config.Config.Env, want) {
 		t.Errorf("variables are %q, want %q", config.Config.Env, want)
@@ -83,9 +77,7 @@ func TestSameBinarySameDigest(t *testing.T) {
 	file := binary(t, "content")
 	first, _ := makeImage(t, file)
 	later := time.Now().Add(time.Hour)
-	if err := os.Chtimes(file, later, later); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Chtimes(file, later, later))
 	second, _ := makeImage(t, file)
 	other, _ := makeImage(t, binary(t, "other content"))
 	if digest(t, first) != digest(t, second) {
@@ -125,9 +117,7 @@ func TestWrongUse(t *testing.T) {
 func binary(t *testing.T, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "agent")
-	if err := os.WriteFile(file, append(bytes.Clone(must(program())), content...), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, append(bytes.Clone(must(program())), content...), 0o700))
 	return file
 }
 
@@ -156,14 +146,9 @@ func TestSBOMHasAllModules(t *testing.T) {
 	info := must(buildinfo.ReadFile(self))
 	info.Deps = slices.DeleteFunc(info.Deps, func(m *debug.Module) bool { return m.Path == digests })
 	info.Deps = append(info.Deps, &debug.Module{Path: root + "x", Version: "v0.0.0", Replace: &debug.Module{Path: "../x"}})
-	parts, err := partsOf(t.Context(), info)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parts := must(partsOf(t.Context(), info))
 	var doc document
-	if err := json.Unmarshal(must(sbom(info, self, "sha256:abc", release{version: "v1.2.3"}, parts)), &doc); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(must(sbom(info, self, "sha256:abc", release{version: "v1.2.3"}, parts)), &doc))
 	found := map[string]string{}
 	for _, p := range doc.Packages {
 		found[p.Name] = p.Version
@@ -213,9 +198,7 @@ func TestLicenses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			for file, text := range test.files {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				check(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
 			p, err := newPart("x", "v1.0.0", dir)
 			if (err == nil) != (test.want != "") || err == nil && p.license != test.want {
@@ -251,16 +234,12 @@ func makeImage(t *testing.T, file string, more ...string) (v1.Image, string) {
 	dir := filepath.Join(t.TempDir(), "image")
 	var printed strings.Builder
 	leftover := filepath.Join(dir, "blobs", "sha256", "of-another-image")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(leftover), 0o700), os.WriteFile(leftover, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(os.MkdirAll(filepath.Dir(leftover), 0o700), os.WriteFile(leftover, nil, 0o600)))
 	args := slices.Concat(more, []string{
 		"-out", dir, "-archives", filepath.Join(dir, "..", "archives"), "-version", "v1.2.3", "-revision", "abc123",
 		"-created", "1795319521", "linux/amd64=" + file, "linux/arm64=" + file,
 	})
-	if err := run(t.Context(), args, &printed, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	check(t, run(t.Context(), args, &printed, io.Discard))
 	if _, err := os.Stat(leftover); err == nil {
 		t.Error("a blob of an earlier image is still there")
 	}
@@ -304,9 +283,7 @@ func checkSBOM(t *testing.T, attached v1.Image, image v1.Hash) {
 	content := must(must(attached.Layers())[0].Uncompressed())
 	defer content.Close()
 	var doc document
-	if err := json.NewDecoder(content).Decode(&doc); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.NewDecoder(content).Decode(&doc))
 	names := map[string]string{}
 	for _, p := range doc.Packages {
 		names[p.Name] = p.Version
@@ -324,21 +301,21 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-func digest(t *testing.T, img v1.Image) v1.Hash {
+func check(t *testing.T, err error) {
 	t.Helper()
-	hash, err := img.Digest()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hash
+}
+
+func digest(t *testing.T, img v1.Image) v1.Hash {
+	t.Helper()
+	return must(img.Digest())
 }
 
 func files(t *testing.T, img v1.Image) map[string]string {
 	t.Helper()
-	layers, err := img.Layers()
-	if err != nil {
-		t.Fatal(err)
-	}
+	layers := must(img.Layers())
 	found := map[string]string{}
 	for _, layer := range layers {
 		maps.Copy(found, filesOf(t, layer))
@@ -348,10 +325,7 @@ func files(t *testing.T, img v1.Image) map[string]string {
 
 func filesOf(t *testing.T, layer v1.Layer) map[string]string {
 	t.Helper()
-	content, err := layer.Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must(layer.Uncompressed())
 	defer content.Close()
 	found := map[string]string{}
 	r := tar.NewReader(content)
@@ -363,10 +337,7 @@ func filesOf(t *testing.T, layer v1.Layer) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := must(io.ReadAll(r))
 		found[header.Name] = string(body)
 	}
 }

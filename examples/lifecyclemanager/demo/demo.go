@@ -41,7 +41,11 @@ type demo struct {
 func (d *demo) play(run *rig.Demo) {
 	began := time.Now()
 	d.Lab = lab.New(run, lab.Options{
-		Dir: run.Dir, Runtimes: []string{first, second}, Replicas: 2, OperatorArgs: operatorArgs(), Progress: d,
+		Dir: run.Dir, Runtimes: []string{first, second}, Replicas: 2, Progress: d,
+		// All waits are short, except for those of events.
+		OperatorArgs: []string{
+			"-poll-otherwise=3s", "-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
+		},
 	})
 	d.printf("Lifecycle manager: a meta operator that runs on events, with two runtimes\n\n")
 	d.prepare()
@@ -60,13 +64,6 @@ func (d *demo) play(run *rig.Demo) {
 	}
 	if d.all || d.serve {
 		d.wait()
-	}
-}
-
-// operatorArgs shorten all waits except for those of events.
-func operatorArgs() []string {
-	return []string{
-		"-poll-otherwise=3s", "-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
 	}
 }
 
@@ -113,7 +110,7 @@ const happensFormat, effectFormat = "  %-38s ", "%-41s %6s\n"
 func (d *demo) wait() {
 	d.printf("\n")
 	for name, id := range map[string]string{"KCP": lab.ControlPlane, "SKR": first} {
-		d.printf("  export %s=%s\n", name, d.Runtimes[id].Kubeconfig())
+		d.printf("  export %s=%s\n", name, d.Runtimes[id].Server.Kubeconfig)
 	}
 	d.printf("  # Continue with examples/lifecyclemanager/GUIDE.md. Ctrl-C ends all.\n")
 	<-d.Context().Done()

@@ -48,14 +48,8 @@ func TestStory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
-	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assets := rig.Must(apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true}))
+	self := rig.Must(os.Executable())
 	dir := t.TempDir()
 	demo := exec.Command(self, "-all", busy) // The signal ends it.
 	demo.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+dir)
@@ -84,9 +78,7 @@ func TestStory(t *testing.T) {
 	if all := rig.Session(t, demo.Process.Pid); len(all) < 10 {
 		t.Errorf("processes %v, want all of the demo: this test could not fail", all)
 	}
-	if err := demo.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	rig.NoError(t, demo.Process.Signal(os.Interrupt))
 	_, _ = io.Copy(io.Discard, out) // It ends with the process.
 	if err := demo.Wait(); err != nil {
 		t.Error(err)
@@ -105,10 +97,7 @@ var limits = regexp.MustCompile(`(timeout[= ])\d+`)
 // follow runs each command of the guide.
 func follow(t *testing.T, env []string) {
 	t.Helper()
-	guide, err := os.ReadFile("../GUIDE.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	guide := rig.Must(os.ReadFile("../GUIDE.md"))
 	blocks := strings.Split(string(guide), "```sh\n")[1:]
 	for _, block := range blocks {
 		block, _, _ = strings.Cut(block, "```")
@@ -126,10 +115,7 @@ func follow(t *testing.T, env []string) {
 
 // TestReadme compares the story with the output in the README.
 func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := rig.Must(os.ReadFile("../README.md"))
 	for _, l := range new(demo).story() {
 		if text := fmt.Sprintf(happensFormat+effectFormat, l.happens, l.effect, ""); !bytes.Contains(readme, []byte(strings.TrimRight(text, " \n"))) {
 			t.Errorf("no such line in the README: %s", text)

@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 	lm "github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 var (
@@ -83,18 +82,11 @@ func newMeasurement(t *testing.T) *measurement {
 		"-agent-setting=RESEND_RESYNC=" + scaled(35*time.Second).String(),
 	}})
 	for _, stage := range []func(){
-		d.Build, d.StartAPIServers, d.StartCertManager, d.deploy, d.addModules, d.registerAll,
+		d.Build, d.StartAPIServers, d.StartCertManager, d.deploy, d.adds("keda-1.0.0", "logger-0.1.0"), d.registerAll,
 	} {
 		stage()
 	}
 	return d
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // registerAll registers all runtimes, with the module enabled, and waits until it is there.
@@ -110,14 +102,8 @@ func (d *measurement) registerAll() {
 		d.modules(id, lm.Module{Name: "keda"})()
 	}
 	d.Eventually("all runtimes have the module", func() bool {
-		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.correct(id) || !d.is(id, fleet.Fresh, "") })
+		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.runs(id, "1.0.0")() || !d.is(id, fleet.Fresh, "") })
 	})
-}
-
-// correct reports whether the Deployment of a runtime is that of the module.
-func (d *measurement) correct(id string) bool {
-	deployment, err := d.deployment(id)
-	return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+"1.0.0"
 }
 
 // cost is the work of an operator since it has started.
@@ -135,15 +121,9 @@ func (d *measurement) cost(ctx context.Context) (c cost, err error) {
 	if err != nil {
 		return c, err
 	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
-		count, _ := strconv.ParseFloat(value, 64) // Other lines are not of these metrics.
-		switch {
-		case strings.HasPrefix(name, "lifecycle_manager_reconciles_total{"):
-			c.reconciles += int(count)
-		case strings.HasPrefix(name, "rest_client_requests_total{") && d.isRuntime(name):
-			c.requests += int(count)
-		}
+	c.reconciles = int(rig.Sum(text, "lifecycle_manager_reconciles_total"))
+	for _, id := range d.ids {
+		c.requests += int(rig.Sum(text, "rest_client_requests_total", `host="`+d.Runtimes[id].Addr()+`"`))
 	}
 	leader, err := d.Leader(ctx)
 	if err != nil {
@@ -152,13 +132,6 @@ func (d *measurement) cost(ctx context.Context) (c cost, err error) {
 	used, err := kit.UsageOf(leader.Pid())
 	c.processor = used.Processor
 	return c, err
-}
-
-// isRuntime reports whether a metric names the API server of a runtime.
-func (d *measurement) isRuntime(metric string) bool {
-	return slices.ContainsFunc(d.ids, func(id string) bool {
-		return strings.Contains(metric, `host="`+d.Runtimes[id].Addr()+`"`)
-	})
 }
 
 // result is the cost of one way in an hour, and the delays from the edits to the corrections.
@@ -182,15 +155,15 @@ func (d *measurement) measure(t *testing.T, w way) result {
 	t.Helper()
 	ctx := t.Context()
 	if !w.events {
-		must(t, d.deleteWatchers(ctx))
+		rig.NoError(t, d.deleteWatchers(ctx))
 	}
 	d.Reconfigure(1, "-poll-fresh="+scaled(w.fresh).String(), "-poll-otherwise="+scaled(w.unfresh).String())
 	await(ctx, 20*time.Second+scaled(2*time.Minute))
 	before, err := d.cost(ctx)
-	must(t, err)
+	rig.NoError(t, err)
 	delays := d.change(t)
 	after, err := d.cost(ctx)
-	must(t, err)
+	rig.NoError(t, err)
 	slices.Sort(delays)
 	for i := range delays {
 		delays[i] = unscaled(delays[i], w)
@@ -251,7 +224,7 @@ func (d *measurement) change(t *testing.T) (delays []time.Duration) {
 func (d *measurement) untilCorrect(id string) time.Duration {
 	d.edits(id)()
 	began := time.Now()
-	d.Eventually("the edit is corrected", func() bool { return d.correct(id) })
+	d.Eventually("the edit is corrected", d.runs(id, "1.0.0"))
 	return time.Since(began)
 }
 

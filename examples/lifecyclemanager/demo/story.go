@@ -41,66 +41,82 @@ const (
 func (d *demo) story() []line {
 	keda, local := v1beta2.Module{Name: "keda"}, lab.ControlPlane
 	enabled, pinned := d.modules(second, keda), d.modules(second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
+	ready := d.userReads(second, v1beta2.Ready, "2.0.0", "")
+	processing := d.userReads(second, v1beta2.Processing, "2.0.0", "keda-manager")
+	broken := d.breaks(lab.ManagerImage)
+	refused := d.userReads(second, v1beta2.Error, "2.0.0", "older")
 	return slices.Concat(d.installation(), []line{
-		{"its manager cannot start", "the user reads: keda is Processing", d.breaks(true), d.readsProcessing, prompt},
-		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.breaks(false), d.userReads("2.0.0"), prompt},
-		{"a user pins keda 1.0.0", "refused, and the user reads the reason", pinned, d.isRefused, soon},
-		{"the user takes that back", "the user reads: keda 2.0.0 Ready", enabled, d.userReads("2.0.0"), soon},
+		{"its manager cannot start", "the user reads: keda is Processing", broken, processing, prompt},
+		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.breaks(""), ready, prompt},
+		{"a user pins keda 1.0.0", "refused, and the user reads the reason", pinned, refused, soon},
+		{"the user takes that back", "the user reads: keda 2.0.0 Ready", enabled, ready, soon},
 		{"a user deletes the webhook", "there again, and runtime-2 is fresh", d.deleteWebhook, d.isRepaired, later},
 		{"the same, after an opt-out of repairs", "runtime-2 is degraded (canary_lost)", d.optOut, d.isDegraded, later},
 		{"the opt-out ends", "runtime-2 is fresh", d.label("false"), d.isFresh, later},
-		{"a user edits the Deployment", "corrected", d.edits(second), d.runs("2.0.0"), soon},
+		{"a user edits the Deployment", "corrected", d.edits(second), d.runs(second, "2.0.0"), soon},
 		{"a user disables keda", "its objects are gone, the Keda first", d.modules(second), d.isGone, later},
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deletes(second), d.isClean, later},
-		{"the control plane is its own runtime", "it lists the modules", d.registerLocal, d.localHasCatalog, later},
-		{"a user enables keda there", "keda is Ready there", d.modules(local, keda), d.localIsReady, later},
+		{
+			"the control plane is its own runtime", "it lists the modules",
+			func() { d.Register(local, nil) }, d.lists(local, "keda-1.0.0", "keda-2.0.0"), later,
+		},
+		{
+			"a user enables keda there", "keda is Ready there",
+			d.modules(local, keda), d.userReads(local, v1beta2.Ready, "2.0.0", ""), later,
+		},
 		{
 			"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay",
 			d.deletes(local), d.localIsGone, later,
 		},
-		{"runtime-1 dies, its Kyma is deleted", "the Kyma names the cause", d.killFirst, d.firstNamesCause, later},
-		{"its kubeconfig is deleted", "the Kyma is gone", d.forgetFirst, d.firstIsGone, later},
+		{
+			"runtime-1 dies, its Kyma is deleted", "the Kyma names the cause",
+			d.cutAndDelete(first), d.planeReads(first, v1beta2.Deleting, "https://"), later,
+		},
+		{"its kubeconfig is deleted", "the Kyma is gone", d.forgetFirst, d.hasNoKyma(first), later},
 	})
 }
 
 // installation is the first part of the story.
 func (d *demo) installation() []line {
 	enabled := d.modules(second, v1beta2.Module{Name: "keda"})
+	added, upgraded := d.adds("keda-1.0.0", "logger-0.1.0"), d.adds("keda-2.0.0")
 	return []line{
-		{"an administrator adds two modules", "each runtime lists those it may see", d.addModules, d.hasCatalog, soon},
-		{"a user enables keda in runtime-2", "its objects are there", enabled, d.runs("1.0.0"), soon},
-		{"", "the user reads: keda 1.0.0 Ready", nothing, d.userReads("1.0.0"), later},
+		{"an administrator adds two modules", "each runtime lists those it may see", added, d.hasCatalog, soon},
+		{"a user enables keda in runtime-2", "its objects are there", enabled, d.runs(second, "1.0.0"), soon},
+		{"", "the user reads: keda 1.0.0 Ready", nothing, d.userReads(second, v1beta2.Ready, "1.0.0", ""), later},
 		{"a user sets the log level in its Keda", "its manager applies it", d.setLevel, d.hasLevel, soon},
-		{"a user edits its Deployment", "corrected", d.edits(second), d.runs("1.0.0"), soon},
-		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runs("1.0.0"), soon},
-		{"the channel gets keda 2.0.0", "rolled out, and a ConfigMap is pruned", d.upgrade, d.isUpgraded, prompt},
+		{"a user edits its Deployment", "corrected", d.edits(second), d.runs(second, "1.0.0"), soon},
+		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runs(second, "1.0.0"), soon},
+		{"the channel gets keda 2.0.0", "rolled out, and a ConfigMap is pruned", upgraded, d.isUpgraded, prompt},
 		{"", "the user's log level is kept", nothing, d.hasLevel, soon},
 	}
 }
 
 func nothing() {}
 
-func (d *demo) addModules() {
-	d.ApplyFile("samples/keda-1.0.0.yaml")
-	d.ApplyFile("samples/logger-0.1.0.yaml")
-}
-
-// hasCatalog waits for the Kyma, too. An operator that is killed may not have made it yet.
-func (d *demo) hasCatalog() bool {
-	_, err := d.userKyma(second)
-	return err == nil && slices.Equal(d.catalog(first), []string{"keda-1.0.0"}) &&
-		slices.Equal(d.catalog(second), []string{"keda-1.0.0", "logger-0.1.0"})
-}
-
-// catalog returns the names of the ModuleTemplates in a runtime.
-func (d *demo) catalog(id string) (names []string) {
-	list := &v1beta2.ModuleTemplateList{}
-	// An error counts as an empty catalog.
-	_ = d.Runtimes[id].List(d.Context(), list, client.InNamespace("kyma-system"))
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
+// adds returns a function that adds versions of modules to the catalog.
+func (d *demo) adds(versions ...string) func() {
+	return func() {
+		for _, version := range versions {
+			d.ApplyFile("samples/" + version + ".yaml")
+		}
 	}
-	return names
+}
+
+func (d *demo) hasCatalog() bool {
+	return d.lists(first, "keda-1.0.0")() && d.lists(second, "keda-1.0.0", "logger-0.1.0")()
+}
+
+// lists returns a function that reports whether a runtime has these ModuleTemplates, and the Kyma of
+// its users. An operator that is killed may not have made that Kyma yet.
+func (d *demo) lists(id string, names ...string) func() bool {
+	return func() bool {
+		list := &v1beta2.ModuleTemplateList{}
+		err := d.Runtimes[id].List(d.Context(), list, client.InNamespace("kyma-system"))
+		_, kymaErr := d.userKyma(id)
+		return err == nil && kymaErr == nil && slices.EqualFunc(list.Items, names,
+			func(template v1beta2.ModuleTemplate, name string) bool { return template.Name == name })
+	}
 }
 
 // userKyma returns the Kyma that users edit.
@@ -120,29 +136,23 @@ func (d *demo) modules(id string, modules ...v1beta2.Module) func() {
 	}
 }
 
-func (d *demo) isRefused() bool {
-	kyma, err := d.userKyma(second)
-	return err == nil && kyma.Status.State == v1beta2.Error && kyma.Status.Modules[0].Version == "2.0.0" &&
-		strings.Contains(kyma.Status.Modules[0].Message, "older")
-}
-
-// userReads returns a function that reports whether a user reads that the version is ready.
-func (d *demo) userReads(version v1beta2.Version) func() bool {
-	want := []v1beta2.ModuleStatus{{Name: "keda", Version: version, State: v1beta2.Ready}}
+// userReads returns a function that reports whether a user reads that the only module of a runtime
+// has a state and a version, with a text in the message.
+func (d *demo) userReads(id string, state v1beta2.State, version v1beta2.Version, text string) func() bool {
 	return func() bool {
-		kyma, err := d.userKyma(second)
-		return err == nil && kyma.Status.State == v1beta2.Ready && slices.Equal(kyma.Status.Modules, want)
+		kyma, err := d.userKyma(id)
+		if err != nil || kyma.Status.State != state || len(kyma.Status.Modules) != 1 {
+			return false
+		}
+		module := kyma.Status.Modules[0]
+		return module.State == state && module.Version == version && strings.Contains(module.Message, text)
 	}
 }
 
-func (d *demo) readsProcessing() bool {
-	kyma, err := d.userKyma(second)
-	return err == nil && kyma.Status.State == v1beta2.Processing &&
-		strings.Contains(kyma.Status.Modules[0].Message, "keda-manager")
-}
-
-func (d *demo) breaks(broken bool) func() {
-	return func() { d.Runtimes[second].Break(broken) }
+// breaks returns a function that ends the programs of an image in the second runtime, and starts none
+// until the next call.
+func (d *demo) breaks(image string) func() {
+	return func() { d.Runtimes[second].Node.Break(image) }
 }
 
 var keda = client.ObjectKey{Namespace: "keda", Name: "default"}
@@ -150,11 +160,10 @@ var keda = client.ObjectKey{Namespace: "keda", Name: "default"}
 // setLevel edits the custom resource of the module.
 func (d *demo) setLevel() {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"logLevel": "debug"}}`))
-	custom := &unstructured.Unstructured{}
-	custom.SetAPIVersion("keda.example.com/v1")
-	custom.SetKind("Keda")
-	custom.SetNamespace(keda.Namespace)
-	custom.SetName(keda.Name)
+	custom := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "keda.example.com/v1", "kind": "Keda",
+		"metadata": map[string]any{"namespace": keda.Namespace, "name": keda.Name},
+	}}
 	rig.NoError(d, d.Runtimes[second].Patch(d.Context(), custom, patch))
 }
 
@@ -173,13 +182,11 @@ func (d *demo) deployment(id string) (*appsv1.Deployment, error) {
 	return deployment, d.Runtimes[id].Get(d.Context(), manager, deployment)
 }
 
-const imageName = "keda.example.com/keda-manager:"
-
-// runs returns a function that reports whether the Deployment is that of a version.
-func (d *demo) runs(version string) func() bool {
+// runs returns a function that reports whether the Deployment in a runtime is that of a version.
+func (d *demo) runs(id, version string) func() bool {
 	return func() bool {
-		deployment, err := d.deployment(second)
-		return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == imageName+version
+		deployment, err := d.deployment(id)
+		return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == lab.ManagerImage+version
 	}
 }
 
@@ -200,12 +207,10 @@ func (d *demo) deleteDeployment() {
 	rig.NoError(d, d.Runtimes[second].Delete(d.Context(), deployment))
 }
 
-func (d *demo) upgrade() { d.ApplyFile("samples/keda-2.0.0.yaml") }
-
 func (d *demo) isUpgraded() bool {
 	pruned := client.ObjectKey{Namespace: "keda", Name: "keda-defaults"}
 	err := d.Runtimes[second].Get(d.Context(), pruned, &corev1.ConfigMap{})
-	return apierrors.IsNotFound(err) && d.runs("2.0.0")()
+	return apierrors.IsNotFound(err) && d.runs(second, "2.0.0")()
 }
 
 func webhook() *admissionregistrationv1.ValidatingWebhookConfiguration {
@@ -239,11 +244,6 @@ func (d *demo) isDegraded() bool { return d.is(second, fleet.Degraded, "canary_l
 
 func (d *demo) isFresh() bool { return d.is(second, fleet.Fresh, "") }
 
-// repair makes the operator look at the installation at once, instead of after 10 minutes.
-func (d *demo) repair() {
-	d.patchKyma(`{"metadata": {"annotations": {"repaired": %q}}}`, time.Now().Format(time.RFC3339))
-}
-
 // patchKyma patches the Kyma of the second runtime in the control plane.
 func (d *demo) patchKyma(patch string, values ...any) {
 	raw := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, patch, values...))
@@ -265,61 +265,46 @@ func kymaOf(id string) *v1beta2.Kyma {
 	return &v1beta2.Kyma{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: id}}
 }
 
-// planeKyma returns the Kyma of a runtime in the control plane.
-func (d *demo) planeKyma(id string) (*v1beta2.Kyma, error) {
-	kyma := kymaOf(id)
-	return kyma, d.Plane.Get(d.Context(), client.ObjectKeyFromObject(kyma), kyma)
-}
-
-// hasNoKyma reports whether the control plane has no longer a Kyma of a runtime.
-func (d *demo) hasNoKyma(id string) bool {
-	_, err := d.planeKyma(id)
-	return apierrors.IsNotFound(err)
-}
-
-func (d *demo) isClean() bool {
-	return d.hasNoKyma(second) && len(d.left()) == 0
-}
-
-// left returns the objects of the second runtime that were not there before.
-func (d *demo) left() []string {
-	now, err := d.Runtimes[second].Inventory(d.Context())
-	if err != nil {
-		return []string{err.Error()}
+// planeReads returns a function that reports whether the Kyma of a runtime in the control plane has
+// a state, with a text in the message.
+func (d *demo) planeReads(id string, state v1beta2.State, text string) func() bool {
+	return func() bool {
+		kyma := kymaOf(id)
+		err := d.Plane.Get(d.Context(), client.ObjectKeyFromObject(kyma), kyma)
+		return err == nil && kyma.Status.State == state && strings.Contains(kyma.Status.Message, text)
 	}
-	return slices.DeleteFunc(now, func(object string) bool { return slices.Contains(d.before, object) })
 }
 
-// registerLocal registers the control plane as a runtime.
-func (d *demo) registerLocal() { d.Register(lab.ControlPlane, nil) }
-
-func (d *demo) localHasCatalog() bool {
-	_, err := d.userKyma(lab.ControlPlane)
-	return err == nil && slices.Equal(d.catalog(lab.ControlPlane), []string{"keda-1.0.0", "keda-2.0.0"})
+// hasNoKyma returns a function that reports whether the control plane has no Kyma of a runtime.
+func (d *demo) hasNoKyma(id string) func() bool {
+	return func() bool {
+		kyma := kymaOf(id)
+		return apierrors.IsNotFound(d.Plane.Get(d.Context(), client.ObjectKeyFromObject(kyma), kyma))
+	}
 }
 
-func (d *demo) localIsReady() bool {
-	kyma, err := d.userKyma(lab.ControlPlane)
-	return err == nil && kyma.Status.State == v1beta2.Ready && len(kyma.Status.Modules) == 1
+// isClean reports whether the second runtime has no Kyma, and no object that was not there before.
+func (d *demo) isClean() bool {
+	now, err := d.Runtimes[second].Inventory(d.Context())
+	isNew := func(object string) bool { return !slices.Contains(d.before, object) }
+	return err == nil && d.hasNoKyma(second)() && !slices.ContainsFunc(now, isNew)
 }
 
 // localIsGone reports whether module and Kyma of the control plane are gone, and the operator and
 // the Kyma of another runtime are there.
 func (d *demo) localIsGone() bool {
 	operator := client.ObjectKey{Namespace: "kcp-system", Name: "lifecycle-manager"}
-	return d.hasNoKyma(lab.ControlPlane) && !d.hasNoKyma(first) &&
+	return d.hasNoKyma(lab.ControlPlane)() && !d.hasNoKyma(first)() &&
 		apierrors.IsNotFound(d.Plane.Get(d.Context(), manager, &appsv1.Deployment{})) &&
 		d.Plane.Get(d.Context(), operator, &appsv1.Deployment{}) == nil
 }
 
-func (d *demo) killFirst() {
-	d.Runtimes[first].Refuse()
-	d.deletes(first)()
-}
-
-func (d *demo) firstNamesCause() bool {
-	kyma, err := d.planeKyma(first)
-	return err == nil && kyma.Status.State == v1beta2.Deleting && strings.Contains(kyma.Status.Message, "https://")
+// cutAndDelete returns a function that cuts a runtime off, and then deletes its Kyma.
+func (d *demo) cutAndDelete(id string) func() {
+	return func() {
+		d.Runtimes[id].Refuse()
+		d.deletes(id)()
+	}
 }
 
 // forgetFirst is the way out of a deletion that a dead cluster holds up.
@@ -327,5 +312,3 @@ func (d *demo) forgetFirst() {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: first}}
 	rig.NoError(d, d.Plane.Delete(d.Context(), secret))
 }
-
-func (d *demo) firstIsGone() bool { return d.hasNoKyma(first) }

@@ -1,8 +1,11 @@
 package v1beta2
 
 import (
+	"context"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // KymaLabel is the label of a Manifest with the name of its Kyma.
@@ -37,6 +40,13 @@ type ManifestList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 
 	Items []Manifest `json:"items"`
+}
+
+// ManifestsOf returns the Manifests of a Kyma.
+func ManifestsOf(ctx context.Context, stored client.Reader, kyma client.ObjectKey) ([]Manifest, error) {
+	list := &ManifestList{}
+	err := stored.List(ctx, list, client.InNamespace(kyma.Namespace), client.MatchingLabels{KymaLabel: kyma.Name})
+	return list.Items, err
 }
 
 // ManifestSpec names the ModuleTemplate with the objects that a runtime shall have.

@@ -24,18 +24,12 @@ type Cause string
 
 // The causes.
 const (
-	// Event is a change in the runtime.
-	Event Cause = "event"
-	// Resync is a change that may have been missed.
-	Resync Cause = "resync"
-	// Freshness is a runtime that is not fresh any more.
-	Freshness Cause = "freshness"
-	// Poll is the end of the time between two looks.
-	Poll Cause = "poll"
-	// Local is a change in the control plane.
-	Local Cause = "local"
-	// Retry follows an error.
-	Retry Cause = "retry"
+	Event     Cause = "event"     // a change in the runtime
+	Resync    Cause = "resync"    // a change that may have been missed
+	Freshness Cause = "freshness" // a runtime that is not fresh any more
+	Poll      Cause = "poll"      // the end of the time between two reconciles
+	Local     Cause = "local"     // a change in the control plane
+	Retry     Cause = "retry"     // an error before
 )
 
 // NewMetric registers the metric of all sources.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -50,10 +51,7 @@ func (c *crash) client(t *testing.T, plane *apiserver.ControlPlane, scheme *runt
 	if c == nil {
 		return plane.Client
 	}
-	direct, err := client.NewWithWatch(plane.Config, client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	direct := lab.Must(client.NewWithWatch(plane.Config, client.Options{Scheme: scheme}))
 	return interceptor.NewClient(direct, interceptor.Funcs{
 		Create: func(ctx context.Context, to client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			return c.write(func() error { return to.Create(ctx, o, opts...) })

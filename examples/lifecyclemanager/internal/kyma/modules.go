@@ -120,14 +120,12 @@ func specOf(template *v1beta2.ModuleTemplate) v1beta2.ManifestSpec {
 func (r *Reconciler) deleteManifests(
 	ctx context.Context, kyma *v1beta2.Kyma, condition func(*v1beta2.Manifest) bool,
 ) (ending []v1beta2.ModuleStatus, err error) {
-	list := &v1beta2.ManifestList{}
-	ofKyma := client.MatchingLabels{v1beta2.KymaLabel: kyma.Name}
-	err = r.Direct.List(ctx, list, client.InNamespace(kyma.Namespace), ofKyma)
+	manifests, err := v1beta2.ManifestsOf(ctx, r.Direct, client.ObjectKeyFromObject(kyma))
 	if err != nil {
 		return nil, err
 	}
-	for i := range list.Items {
-		manifest := &list.Items[i]
+	for i := range manifests {
+		manifest := &manifests[i]
 		if !condition(manifest) {
 			continue
 		}

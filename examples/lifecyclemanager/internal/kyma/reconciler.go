@@ -1,9 +1,9 @@
+// Package kyma keeps the catalog, the modules and the status of runtimes.
 package kyma
 
 import (
 	"context"
 	"errors"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,18 +23,10 @@ const Finalizer = "operator.kyma-project.io/kyma"
 
 // Reconciler keeps the modules of runtimes as their users want them.
 type Reconciler struct {
-	// Client is that of the control plane, with a cache, and Direct reads without it.
-	Client client.Client
-	Direct client.Reader
-	// Connect returns the runtime of a Kyma.
-	Connect skr.Connect
-	// RequeueAfter returns the time until the next reconcile of a runtime in which all is well.
-	RequeueAfter func(core.RuntimeID) time.Duration
+	skr.Clusters
+
 	// Events reports edits that are undone.
 	Events events.EventRecorder
-	// GiveUp is how long after its deletion a Kyma is held by a runtime that does not answer.
-	// Default: 1 h.
-	GiveUp time.Duration
 }
 
 // Reconcile reads the state of one runtime, because an event does not carry a change. A Kyma with
@@ -119,7 +111,11 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		status.Message = "waiting for the end of the modules"
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
 	}
-	clean, err := r.clean(ctx, kyma)
+	there, err := r.connect(ctx, kyma)
+	clean := false
+	if err == nil {
+		clean, err = there.Clean(ctx)
+	}
 	// A runtime that is gone itself, or does not answer for too long, counts as clean.
 	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, r.GiveUp, err) {
 		clean, err = true, nil
@@ -128,13 +124,4 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, err
 	}
 	return ctrl.Result{}, skr.Release(ctx, r.Client, kyma, Finalizer)
-}
-
-// clean reports whether the runtime has nothing of the operator.
-func (r *Reconciler) clean(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
-	there, err := r.connect(ctx, kyma)
-	if err != nil {
-		return false, err
-	}
-	return there.Clean(ctx)
 }

@@ -144,11 +144,10 @@ func (w *world) newOperator(crash *crash) operator {
 	connections := skr.NewConnections(w.plane.Client, w.scheme)
 	connect := crash.connect(w.t, connections.For(w.source), w.skr, w.scheme)
 	w.edits = events.NewFakeRecorder(100)
-	requeueAfter := func(core.RuntimeID) time.Duration { return fresh }
-	return operator{
-		kymas:     &kyma.Reconciler{Client: local, Direct: local, Connect: connect, RequeueAfter: requeueAfter, Events: w.edits},
-		manifests: &manifest.Reconciler{Client: local, Direct: local, Connect: connect, RequeueAfter: requeueAfter},
+	clusters := skr.Clusters{
+		Client: local, Direct: local, Connect: connect, RequeueAfter: func(core.RuntimeID) time.Duration { return fresh },
 	}
+	return operator{&kyma.Reconciler{Clusters: clusters, Events: w.edits}, &manifest.Reconciler{Clusters: clusters}}
 }
 
 func (w *world) must(err error) {

@@ -82,8 +82,8 @@ type Runtime struct {
 	// Relay is the way of the operator to the API server.
 	*rig.Relay
 
-	plane *apiserver.ControlPlane
-	node  *node.Node
+	Server *apiserver.ControlPlane
+	Node   *node.Node
 }
 
 const (
@@ -92,9 +92,10 @@ const (
 	// ControlPlane is the id of the control plane as its own runtime.
 	ControlPlane = "control-plane"
 	namespace    = "kcp-system"
-	// The names of images that the lab runs begin so: the agent, and ../../module. Other images of
-	// modules count as available.
-	agentImage, managerImage = "runtime-watcher-agent", "keda.example.com/keda-manager:"
+	// ManagerImage begins the name of the image of ../../module. The lab runs it and the agent.
+	// Images of other modules count as available.
+	ManagerImage = "keda.example.com/keda-manager:"
+	agentImage   = "runtime-watcher-agent"
 )
 
 // New returns a lab in which nothing runs.
@@ -123,24 +124,11 @@ func New(t testing.TB, opts Options) *Lab {
 
 // Inventory returns all objects of the runtime, except Events.
 func (r *Runtime) Inventory(ctx context.Context) (objects []string, err error) {
-	err = r.plane.Objects(ctx, func(kind string, o *metav1.PartialObjectMetadata) {
+	err = r.Server.Objects(ctx, func(kind string, o *metav1.PartialObjectMetadata) {
 		objects = append(objects, kind+" "+client.ObjectKeyFromObject(o).String())
 	})
 	return objects, err
 }
-
-// Break ends the managers of the modules, or starts them again. Meanwhile their Deployments are not
-// available.
-func (r *Runtime) Break(broken bool) {
-	image := ""
-	if broken {
-		image = managerImage
-	}
-	r.node.Break(image)
-}
-
-// Kubeconfig is the path of an administrator's kubeconfig.
-func (r *Runtime) Kubeconfig() string { return r.plane.Kubeconfig }
 
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
 
@@ -161,7 +149,7 @@ func (l *Lab) Build() {
 	}
 	l.images = map[string]string{agentImage: build("cmd/agent")}
 	l.operator = build("examples/lifecyclemanager")
-	l.images[managerImage] = build("examples/lifecyclemanager/module")
+	l.images[ManagerImage] = build("examples/lifecyclemanager/module")
 	_, err = certmanager.Assets(l.Context(), certmanager.AssetsOptions{Progress: l.Progress})
 	rig.NoError(l.TB, err)
 }
@@ -170,11 +158,11 @@ func (l *Lab) Build() {
 func (l *Lab) StartAPIServers() {
 	l.Helper()
 	ids := append([]string{ControlPlane}, l.Options.Runtimes...)
-	all, nodes := make([]apiserver.Options, len(ids)), make([]*node.Node, len(ids))
+	all := make([]apiserver.Options, len(ids))
 	for i, id := range ids {
-		nodes[i] = l.newNode(id)
+		l.Runtimes[id] = &Runtime{Node: l.newNode(id)}
 		all[i] = apiserver.Options{
-			Scheme: l.scheme, APIServerArgs: nodes[i].APIServerArgs(), LogDir: l.log(id),
+			Scheme: l.scheme, APIServerArgs: l.Runtimes[id].Node.APIServerArgs(), LogDir: l.log(id),
 			KubeconfigPath: filepath.Join(l.Dir, id+".kubeconfig"),
 		}
 		rig.NoError(l.TB, os.Mkdir(all[i].LogDir, 0o700))
@@ -182,13 +170,15 @@ func (l *Lab) StartAPIServers() {
 	all[0].CRDPaths = l.CRDPaths
 	planes := apiserver.StartAllT(l.TB, all...)
 	l.plane, l.Plane = planes[0], planes[0].Client
-	for i, plane := range planes {
-		nodes[i].Start(plane)
+	for i, id := range ids {
+		r, plane := l.Runtimes[id], planes[i]
+		r.Server, r.Client = plane, plane.Client
+		r.Node.Start(plane)
 		_, server, _ := strings.Cut(strings.TrimSuffix(plane.Config.Host, "/"), "//")
 		way, err := rig.NewRelay(rig.Address(rig.FreePort(l.TB)), 0, server)
 		rig.NoError(l.TB, err)
 		l.Cleanup(way.Close)
-		l.Runtimes[ids[i]] = &Runtime{Client: plane.Client, plane: plane, node: nodes[i], Relay: way}
+		r.Relay = way
 	}
 }
 
@@ -217,7 +207,7 @@ func (l *Lab) StartCertManager() {
 func (l *Lab) Register(id string, labels map[string]string) {
 	l.Helper()
 	there := l.Runtimes[id]
-	kubeconfig, err := clientcmd.Write(*l.kubeconfig(there.plane, func(config *clientcmdapi.Config) {
+	kubeconfig, err := clientcmd.Write(*l.kubeconfig(there.Server, func(config *clientcmdapi.Config) {
 		for _, cluster := range config.Clusters {
 			cluster.Server = "https://" + there.Addr()
 		}

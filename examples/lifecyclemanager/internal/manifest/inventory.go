@@ -98,25 +98,18 @@ func Affected(manifests client.Reader, known *controllerruntime.Runtimes) contro
 			return nil, err
 		}
 		for _, kyma := range kymas {
-			list := &v1beta2.ManifestList{}
-			ofKyma := client.MatchingLabels{v1beta2.KymaLabel: kyma.Name}
-			if err := manifests.List(ctx, list, client.InNamespace(kyma.Namespace), ofKyma); err != nil {
+			all, err := v1beta2.ManifestsOf(ctx, manifests, kyma)
+			if err != nil {
 				return nil, err
 			}
-			requests = append(requests, requestsFor(list, &d.Event)...)
+			for i := range all {
+				if d.Event.Resync || slices.ContainsFunc(all[i].Status.Inventory, is(&d.Event)) {
+					requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&all[i])})
+				}
+			}
 		}
 		return requests, nil
 	}
-}
-
-func requestsFor(list *v1beta2.ManifestList, event *core.WatchEvent) (requests []ctrl.Request) {
-	for i := range list.Items {
-		manifest := &list.Items[i]
-		if event.Resync || slices.ContainsFunc(manifest.Status.Inventory, is(event)) {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(manifest)})
-		}
-	}
-	return requests
 }
 
 // is returns a function that reports whether an entry is the object of an event.

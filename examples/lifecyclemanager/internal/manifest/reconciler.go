@@ -1,3 +1,4 @@
+// Package manifest keeps the objects of modules in the runtimes.
 package manifest
 
 import (
@@ -25,18 +26,7 @@ const (
 )
 
 // Reconciler makes the runtimes have the objects of the Manifests.
-type Reconciler struct {
-	// Client is that of the control plane, with a cache, and Direct reads without it.
-	Client client.Client
-	Direct client.Reader
-	// Connect returns the runtime of a Kyma.
-	Connect skr.Connect
-	// RequeueAfter returns the time until the next reconcile of a runtime in which all is well.
-	RequeueAfter func(core.RuntimeID) time.Duration
-	// GiveUp is how long after its deletion a Manifest is held by a runtime that does not answer.
-	// Default: 1 h.
-	GiveUp time.Duration
-}
+type Reconciler struct{ skr.Clusters }
 
 // Reconcile applies the objects of one Manifest, or removes them.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {

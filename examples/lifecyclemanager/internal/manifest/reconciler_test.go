@@ -44,9 +44,7 @@ func newWorld(t *testing.T) *world {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1beta2.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1beta2.AddToScheme(scheme)))
 	plane := apiserver.StartT(t, apiserver.Options{
 		Scheme: scheme, CRDPaths: []string{
 			"../../config/crd/operator.kyma-project.io_kymas.yaml", "../../config/crd/operator.kyma-project.io_manifests.yaml",
@@ -54,13 +52,13 @@ func newWorld(t *testing.T) *world {
 		},
 	})
 	connections := skr.NewConnections(plane.Client, scheme)
-	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{
+	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{Clusters: skr.Clusters{
 		Client: plane.Client, Direct: plane.Client,
 		Connect: func(ctx context.Context, _, kyma client.ObjectKey) (*skr.Runtime, error) {
 			return connections.Get(ctx, kyma)
 		},
 		RequeueAfter: func(core.RuntimeID) time.Duration { return time.Hour },
-	}}
+	}}}
 	kubeconfig, err := os.ReadFile(plane.Kubeconfig)
 	w.must(err)
 	w.must(w.Create(t.Context(), &corev1.Secret{
@@ -132,10 +130,7 @@ func key(name string) types.NamespacedName {
 func resources(t *testing.T, objects ...any) (resources []v1beta2.Resource) {
 	t.Helper()
 	for _, object := range objects {
-		raw, err := json.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := lab.Must(json.Marshal(object))
 		resources = append(resources, v1beta2.Resource{RawExtension: runtime.RawExtension{Raw: raw}})
 	}
 	return resources

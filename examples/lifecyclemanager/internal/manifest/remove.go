@@ -90,14 +90,13 @@ func (r *Reconciler) removeAll(
 func (r *Reconciler) withoutShared(
 	ctx context.Context, manifest *v1beta2.Manifest, inventory []v1beta2.Object,
 ) ([]v1beta2.Object, error) {
-	list := &v1beta2.ManifestList{}
-	ofKyma := client.MatchingLabels{v1beta2.KymaLabel: manifest.Labels[v1beta2.KymaLabel]}
-	if err := r.Direct.List(ctx, list, client.InNamespace(manifest.Namespace), ofKyma); err != nil {
+	manifests, err := v1beta2.ManifestsOf(ctx, r.Direct, kymaOf(manifest))
+	if err != nil {
 		return nil, err
 	}
 	mine := inventory
-	for i := range list.Items {
-		other := &list.Items[i]
+	for i := range manifests {
+		other := &manifests[i]
 		later := !other.DeletionTimestamp.IsZero() && !manifest.DeletionTimestamp.IsZero() && other.Name > manifest.Name
 		if other.Name != manifest.Name && !later {
 			mine = without(mine, other.Status.Inventory)

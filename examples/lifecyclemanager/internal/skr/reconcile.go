@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
 
@@ -20,6 +21,20 @@ const (
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
 )
+
+// Clusters has the control plane and the runtimes, for a controller.
+type Clusters struct {
+	// Client is that of the control plane, with a cache, and Direct reads without it.
+	Client client.Client
+	Direct client.Reader
+	// Connect returns the runtime of a Kyma.
+	Connect Connect
+	// RequeueAfter returns the time until the next reconcile of a runtime in which all is well.
+	RequeueAfter func(core.RuntimeID) time.Duration
+	// GiveUp is how long after its deletion an object is held by a runtime that does not answer.
+	// Default: 1 h.
+	GiveUp time.Duration
+}
 
 // step is a step of a reconcile of an object.
 type step[T client.Object] func(ctx context.Context, object T) (ctrl.Result, error)

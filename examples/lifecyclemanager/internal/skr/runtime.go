@@ -1,3 +1,4 @@
+// Package skr connects the operator to its runtimes, and writes there.
 package skr
 
 import (

@@ -1,2 +1,0 @@
-// Package kyma keeps the catalog, the modules and the status of runtimes.
-package kyma

@@ -1,2 +1,0 @@
-// Package manifest keeps the objects of modules in the runtimes.
-package manifest

@@ -1,2 +1,0 @@
-// Package skr connects the operator to its runtimes, and writes there.
-package skr
