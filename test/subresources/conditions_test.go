@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
@@ -31,15 +29,9 @@ spec:
 		"object.spec.few.all(e, "+times("!e.matches('(a|b)*x')", " && ")+")",
 		times("object.spec.huge == oldObject.spec.huge", " && "))), admission.ConfigurationOptions{})
 	few := strings.TrimSuffix(strings.Repeat(`"`+strings.Repeat("a", 128)+`",`, 64), ",")
-	create(namespaced("example.com", "gadgets", ""), fmt.Sprintf(
-		`{"apiVersion":"example.com/v1","kind":"Gadget","metadata":{"name":"huge"},"spec":{"c":%q,"s":%q,"huge":%q,"few":[%s]}}`,
-		strings.Repeat("c", 16<<10), strings.Repeat("a", 4<<10), strings.Repeat("a", 1<<20), few))(s)
-	s.taken()
-	patch(namespaced("example.com", "gadgets", "huge"), `{"spec":{"more":1}}`)(s)
-	events, _ := s.taken()
-	if diff := cmp.Diff([]string{"UPDATE Gadget.v1.example.com default/huge"}, events[selected]); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	made(fmt.Sprintf(`"spec":{"c":%q,"s":%q,"huge":%q,"few":[%s]}`,
+		strings.Repeat("c", 16<<10), strings.Repeat("a", 4<<10), strings.Repeat("a", 1<<20), few))(s, gadgets, "huge")
+	s.check(&step{kind: gadgets, object: "huge", write: merge("", `{"spec":{"more":1}}`), events: "UPDATE"})
 	if failed := s.conditionErrors() - before; failed != 0 {
 		t.Errorf("%v evaluations failed, want none", failed)
 	}
@@ -48,8 +40,9 @@ spec:
 // TestPreciseWatchers proves selectors and conditions of Watchers.
 func TestPreciseWatchers(t *testing.T) {
 	s := newScene(t)
-	s.must("POST", "/api/v1/namespaces", plainJSON, `{"metadata":{"name":"live","labels":{"stage":"live"}}}`)
-	s.must("POST", "/api/v1/namespaces", plainJSON, `{"metadata":{"name":"test","labels":{"stage":"test"}}}`)
+	for _, stage := range []string{"live", "test"} {
+		made(`"metadata":{"labels":{"stage":"`+stage+`"}}`)(s, namespaces, stage)
+	}
 	s.register(selected, watches(t, selected, `
 metadata: {name: stage}
 spec:
@@ -69,29 +62,17 @@ spec:
   matchConditions:
   - {name: no-scale, expression: "request.subResource != 'scale'"}
   - {name: not-me, expression: "request.userInfo.username != 'me'"}`), admission.ConfigurationOptions{})
-	s.taken()
-	widget := namespaced("example.com", "widgets", "precise")
+	const low = `"metadata":{"labels":{"tier":"low"}}`
 	for _, step := range []step{
-		{"a selected namespace", create("/api/v1/namespaces/live/configmaps", `{"metadata":{"name":"a"}}`), "CREATE ConfigMap.v1. live/a", ""},
-		{"another namespace", create("/api/v1/namespaces/test/configmaps", `{"metadata":{"name":"a"}}`), "", ""},
-		{"no such label", create(ofCore("secrets", ""), `{"metadata":{"name":"none"}}`), "CREATE Secret.v1. default/none", ""},
-		{"another label", create(ofCore("secrets", ""), `{"metadata":{"name":"low","labels":{"tier":"low"}}}`), "", ""},
-		{
-			"leaves the selection", patch(ofCore("secrets", "none"), `{"metadata":{"labels":{"tier":"low"}}}`),
-			"UPDATE Secret.v1. default/none", "",
-		},
-		{
-			"without a subresource", create(namespaced("example.com", "widgets", ""),
-				`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"precise"},"spec":{"replicas":1}}`),
-			"CREATE Widget.v1.example.com default/precise", "",
-		},
-		{"scale, excluded by a condition", patch(widget+"/scale", `{"spec":{"replicas":2}}`), "", ""},
+		{"a selected namespace", configMaps.in("live"), "a", made(""), "CREATE", ""},
+		{"another namespace", configMaps.in("test"), "a", made(""), "", ""},
+		{"no such label", secrets, "none", made(""), "CREATE", ""},
+		{"another label", secrets, "low", made(low), "", ""},
+		{"leaves the selection", secrets, "none", merge("", "{"+low+"}"), "UPDATE", ""},
+		{"without a subresource", widgets, "precise", made(`"spec":{"replicas":1}`), "CREATE", ""},
+		{"scale, excluded by a condition", widgets, "precise", merge("/scale", `{"spec":{"replicas":2}}`), "", ""},
 	} {
-		step.write(s)
-		events, _ := s.taken()
-		if got := strings.Join(events[selected], ", "); got != step.events {
-			t.Errorf("%s: events %q, want %q", step.name, got, step.events)
-		}
+		s.run(step.name, func() { s.check(&step) })
 	}
 }
 

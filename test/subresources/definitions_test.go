@@ -1,8 +1,7 @@
 package subresources
 
 import (
-	"encoding/json"
-	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -11,20 +10,18 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-// define creates a definition with one object, and returns the path of the object.
-func define(s *scene, plural, kind, label string) string {
+// define creates a definition with one object, and returns the kind.
+func define(s *scene, plural, name, label string) kind {
 	s.t.Helper()
-	d := lab.Definition("example.com", plural, kind)
-	d.APIVersion, d.Kind, d.Labels = "apiextensions.k8s.io/v1", "CustomResourceDefinition", map[string]string{"of": label}
-	create(definitions, string(lab.Must(json.Marshal(d))))(s)
-	object := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":%q,"metadata":{"name":"one"}}`, kind)
+	d := lab.Definition("example.com", plural, name)
+	d.Labels = map[string]string{"of": label}
+	lab.NoError(s.t, s.plane.Client.Create(s.t.Context(), d))
+	k := kindOf("example.com", plural, name, "default")
 	lab.Eventually(s.t, 3*time.Minute, "an object of "+plural, func() bool {
-		status, _ := s.do("POST", namespaced("example.com", plural, ""), plainJSON, object)
-		return status == 201
+		status, _ := s.api.Do(s.t, http.MethodPost, k.path(""), plainJSON, k.object("one", ""))
+		return status == http.StatusCreated
 	})
-	return namespaced("example.com", plural, "one")
+	return k
 }
 
 // TestDeletedDefinitions: an API server deletes the objects of a definition without a review, so the
@@ -47,16 +44,15 @@ spec: {resourceToWatch: {group: example.com, version: v1, resource: finished/sca
 	s.register(everything, watches(t, everything, doomed), admission.ConfigurationOptions{NoMatchConditions: true})
 	s.taken()
 	for _, tt := range []struct {
-		name                 string
-		write                write
-		selected, everything int
+		name, definition, query string
+		selected, everything    int
 	}{
-		{"dry run", remove(definitions + "/doomed.example.com?dryRun=All"), 0, 0},
-		{"definition of no manager", remove(definitions + "/ignored.example.com"), 0, 0},
-		{"definition of two managers", remove(definitions + "/doomed.example.com"), 1, 1},
-		{"several definitions in one request", remove(definitions + "?labelSelector=of%3Done"), 1, 0},
+		{"dry run", "doomed.example.com", "?dryRun=All", 0, 0},
+		{"definition of no manager", "ignored.example.com", "", 0, 0},
+		{"definition of two managers", "doomed.example.com", "", 1, 1},
+		{"several definitions in one request", "", "?labelSelector=of%3Done", 1, 0},
 	} {
-		tt.write(s)
+		remove(tt.query)(s, definitions, tt.definition)
 		events, _ := s.taken()
 		want := slices.Repeat([]string{"resync"}, tt.selected)
 		if !slices.Equal(events[selected], want) || len(events[everything]) != tt.everything {
@@ -64,8 +60,8 @@ spec: {resourceToWatch: {group: example.com, version: v1, resource: finished/sca
 		}
 	}
 	lab.Eventually(t, 3*time.Minute, "the API server deletes the objects", func() bool {
-		status, _ := s.do("GET", first, plainJSON, "")
-		return status == 404
+		status, _ := s.api.Do(t, http.MethodGet, first.path("one"), plainJSON, "")
+		return status == http.StatusNotFound
 	})
 	if events, called := s.taken(); len(events) != 0 || len(called) != 0 {
 		t.Errorf("the deletion of the object: %v and calls %v, want none, or the resync is not needed", events, called)

@@ -3,9 +3,7 @@
 package subresources
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -17,11 +15,8 @@ import (
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -45,19 +40,22 @@ const (
 
 // scene is an API server that calls the handler of an agent for the watches of Watchers.
 type scene struct {
-	t     testing.TB
+	t     *testing.T
 	plane *apiserver.ControlPlane
 	api   *lab.API
 
+	refuses int // the status that [refused] wants
+
 	calls sync.RWMutex // held for reading during each call of the webhook
 
-	mu     sync.Mutex
-	called map[core.Manager]int
-	events map[core.Manager][]string
-	seen   []string // by an informer
+	mu       sync.Mutex
+	managers []core.Manager // that are registered
+	called   map[core.Manager]int
+	events   map[core.Manager][]string
+	seen     []string // by an informer
 }
 
-func newScene(t testing.TB) *scene {
+func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
 	scaling := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) {
@@ -100,11 +98,12 @@ func watches(t testing.TB, manager core.Manager, documents string) []watch.Watch
 // register makes the API server call the handler for watches, and returns when it does.
 func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admission.ConfigurationOptions) {
 	s.t.Helper()
+	s.managers = append(s.managers, manager)
 	handler := lab.Must(admission.New(core.AcceptorFunc(s.accept), admission.Options{}))
 	opts.Timeout = 30 * time.Second
 	probe := watch.Watch{
 		Name: types.NamespacedName{Namespace: "probe", Name: "probe"}, Manager: manager,
-		Resource: admissionResource("coordination.k8s.io", "leases"),
+		Resource: leases.gvr,
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.calls.RLock()
@@ -117,8 +116,7 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 		URL: server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 	}, append(watches, probe), opts)))
 	lab.Eventually(s.t, 3*time.Minute, "the API server calls for "+string(manager), func() bool {
-		s.must(http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", "application/json",
-			`{"metadata":{"generateName":"probe-"}}`)
+		request(http.MethodPost, "", plainJSON, `{"metadata":{"generateName":"probe-"}}`)(s, leases, "")
 		_, called := s.taken()
 		return called[manager] > 0
 	})
@@ -209,28 +207,11 @@ func (s *scene) taken() (events map[core.Manager][]string, called map[core.Manag
 // date. It is refused while the cache of a new definition fills.
 func (s *scene) updateCaches() {
 	s.t.Helper()
-	for _, collection := range []string{
-		ofCore("pods", ""), ofCore("serviceaccounts", ""), ofCore("configmaps", ""), namespaced("apps", "deployments", ""),
-		namespaced("example.com", "widgets", ""), namespaced("example.com", "gadgets", ""), "/apis/example.com/v1/plants",
-	} {
-		lab.Eventually(s.t, 3*time.Minute, "the cache of "+collection+" is full", func() bool {
-			status, _ := s.do(http.MethodGet, collection, plainJSON, "")
+	for _, k := range []kind{pods, accounts, configMaps, deployments, widgets, gadgets, plants} {
+		lab.Eventually(s.t, 3*time.Minute, "the cache of "+k.gvr.Resource+" is full", func() bool {
+			status, _ := s.api.Do(s.t, http.MethodGet, k.path(""), plainJSON, "")
 			return status == http.StatusOK
 		})
-	}
-}
-
-// do sends one request and returns the status and the body of the answer.
-func (s *scene) do(method, path, contentType, body string) (int, []byte) {
-	s.t.Helper()
-	return s.api.Do(s.t, method, path, contentType, body)
-}
-
-// must fails the test unless the API server answers with success.
-func (s *scene) must(method, path, contentType, body string) {
-	s.t.Helper()
-	if status, answer := s.do(method, path, contentType, body); status >= http.StatusMultipleChoices {
-		s.t.Fatalf("%s %s: status %d: %.500s", method, path, status, answer)
 	}
 }
 
@@ -242,121 +223,35 @@ func (s *scene) conditionErrors() float64 {
 
 func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
-// registerDenial adds a webhook that refuses objects with the label denied, and returns when it
-// does.
+// run runs a part of the test.
+func (s *scene) run(name string, part func()) {
+	s.t.Helper()
+	whole := s.t
+	whole.Run(name, func(t *testing.T) {
+		s.t = t
+		defer func() { s.t = whole }()
+		part()
+	})
+}
+
+// registerDenial adds a webhook that cannot be called, by which the API server refuses objects with the label denied. It
+// returns when the API server does so.
 func (s *scene) registerDenial() {
 	s.t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(deny))
-	s.t.Cleanup(server.Close)
-	s.create(&admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "denial"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "denial.example.com",
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL:      new(server.URL),
-				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-			},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
-				Rule: admissionregistrationv1.Rule{
-					APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*"},
-				},
-			}},
-			ObjectSelector:          &metav1.LabelSelector{MatchLabels: map[string]string{"denied": "true"}},
-			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-			AdmissionReviewVersions: []string{"v1"},
-		}},
-	})
+	denial := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	lab.NoError(s.t, yaml.UnmarshalStrict([]byte(`
+metadata: {name: denial}
+webhooks:
+- name: denial.example.com
+  clientConfig: {url: "https://127.0.0.1:9"}
+  rules: [{operations: ["*"], apiGroups: ["*"], apiVersions: ["*"], resources: ["*"]}]
+  objectSelector: {matchLabels: {denied: "true"}}
+  sideEffects: None
+  admissionReviewVersions: [v1]`), denial))
+	s.create(denial)
 	lab.Eventually(s.t, 3*time.Minute, "the other webhook denies", func() bool {
-		status, _ := s.do(http.MethodPost, ofCore("configmaps", "")+"?dryRun=All", plainJSON,
+		status, _ := s.api.Do(s.t, http.MethodPost, configMaps.path("")+"?dryRun=All", plainJSON,
 			`{"metadata":{"generateName":"probe-","labels":{"denied":"true"}}}`)
-		return status == http.StatusForbidden
+		return status == http.StatusInternalServerError
 	})
-}
-
-// deny refuses every review.
-func deny(w http.ResponseWriter, r *http.Request) {
-	var review admissionv1.AdmissionReview
-	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	review.Response = &admissionv1.AdmissionResponse{
-		UID: review.Request.UID, Result: &metav1.Status{Code: http.StatusForbidden, Message: "denied"},
-	}
-	review.Request = nil
-	w.Header().Set("Content-Type", plainJSON)
-	_ = json.NewEncoder(w).Encode(review) // A peer that has gone sees no answer.
-}
-
-const (
-	mergePatch = "application/merge-patch+json"
-	applyPatch = "application/apply-patch+yaml"
-	plainJSON  = "application/json"
-)
-
-func admissionResource(group, resource string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
-}
-
-// write makes one or more requests.
-type write func(s *scene)
-
-// The writes below are to paths below /api or /apis.
-func create(path, body string) write { return request(http.MethodPost, path, plainJSON, body) }
-
-func patch(path, body string) write { return request(http.MethodPatch, path, mergePatch, body) }
-
-func remove(path string) write { return request(http.MethodDelete, path, plainJSON, "") }
-
-func request(method, path, contentType, body string) write {
-	return func(s *scene) { s.t.Helper(); s.must(method, path, contentType, body) }
-}
-
-// refused is a write that the API server must refuse with a status.
-func refused(method, path, contentType, body string, want int) write {
-	return func(s *scene) {
-		s.t.Helper()
-		if status, answer := s.do(method, path, contentType, body); status != want {
-			s.t.Errorf("%s %s: status %d, want %d: %.500s", method, path, status, want, answer)
-		}
-	}
-}
-
-// all makes writes one after the other.
-func all(writes ...write) write {
-	return func(s *scene) {
-		s.t.Helper()
-		for _, write := range writes {
-			write(s)
-		}
-	}
-}
-
-// replace reads an object, replaces a text in it, and writes it back.
-func replace(path, before, after string) write {
-	return func(s *scene) {
-		s.t.Helper()
-		_, object := s.do(http.MethodGet, path, plainJSON, "")
-		if !bytes.Contains(object, []byte(before)) {
-			s.t.Fatalf("%s has no %s: %s", path, before, object)
-		}
-		s.must(http.MethodPut, path, plainJSON, strings.Replace(string(object), before, after, 1))
-	}
-}
-
-// kubectl runs kubectl against the API server.
-func kubectl(args ...string) write {
-	return func(s *scene) {
-		s.t.Helper()
-		lab.Kubectl(s.t, append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
-	}
-}
-
-func namespaced(group, resource, name string) string {
-	return strings.TrimSuffix(fmt.Sprintf("/apis/%s/v1/namespaces/default/%s/%s", group, resource, name), "/")
-}
-
-func ofCore(resource, name string) string {
-	return strings.TrimSuffix(fmt.Sprintf("/api/v1/namespaces/default/%s/%s", resource, name), "/")
 }
