@@ -3,10 +3,9 @@
 package observability
 
 import (
+	"bytes"
 	"cmp"
-	"context"
-	"errors"
-	"net/http"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,33 +13,36 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // metric is one metric of this project.
 type metric struct {
 	name, kind, help string
-	process          string
 	labels           []string
 }
 
-// The processes that have metrics.
-const (
-	inAgent    = "agent"
-	inOperator = "operator"
-)
-
-// catalog returns all metrics of this project, in the order of their names.
+// catalog returns all metrics of this project, in the order of their names. Those of the agent and of the listener are
+// in the golden files of adapters/prometheus, which touch each of them.
 func catalog(t testing.TB) []metric {
 	t.Helper()
-	all := slices.Concat(ofProgram(), gather(t, inAgent, useAgent), gather(t, inOperator, useListener),
-		gather(t, inOperator, useConsumer), gather(t, inOperator, useFleet), gather(t, inOperator, useInstallations))
+	all := ofProgram()
+	for _, golden := range []string{"agent.prom", "listener.prom"} {
+		all = append(all, metricsIn(parse(t, test.Read(t, "adapters/prometheus/testdata/"+golden)))...)
+	}
+	registry := prom.NewPedanticRegistry()
+	for _, use := range []func(*prom.Registry) error{useInformer, useConsumer, useFleet, useInstallations} {
+		lab.NoError(t, use(registry))
+	}
+	all = append(all, metricsIn(lab.Must(registry.Gather()))...)
 	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	return all
 }
@@ -50,26 +52,25 @@ func catalog(t testing.TB) []metric {
 func ofProgram() []metric {
 	return []metric{
 		{
-			agents + "build_info", "gauge", "Build and configuration of this agent, always 1.", inAgent,
+			agents + "build_info", "gauge", "Build and configuration of this agent, always 1.",
 			[]string{"config", "contract", "fips140", "goversion", "version"},
 		},
-		{
-			agents + "log_lines_dropped_total", "counter", "Log lines that were dropped because the log sink was stalled.",
-			inAgent, nil,
-		},
+		{agents + "log_lines_dropped_total", "counter", "Log lines that were dropped because the log sink was stalled.", nil},
 	}
 }
 
-// gather returns the metrics that use registers and touches.
-func gather(t testing.TB, process string, use func(testing.TB, *prom.Registry)) (all []metric) {
+func parse(t testing.TB, text []byte) []*dto.MetricFamily {
 	t.Helper()
-	registry := prom.NewPedanticRegistry()
-	use(t, registry)
-	families := lab.Must(registry.Gather())
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return slices.Collect(maps.Values(lab.Must(parser.TextToMetricFamilies(bytes.NewReader(text)))))
+}
+
+// metricsIn returns our metrics among those of a process.
+func metricsIn(families []*dto.MetricFamily) (all []metric) {
 	for _, family := range families {
-		all = append(all, metric{
-			family.GetName(), strings.ToLower(family.GetType().String()), family.GetHelp(), process, labelsOf(family),
-		})
+		if name := family.GetName(); strings.HasPrefix(name, "runtime_watcher_") {
+			all = append(all, metric{name, strings.ToLower(family.GetType().String()), family.GetHelp(), labelsOf(family)})
+		}
 	}
 	return all
 }
@@ -81,84 +82,42 @@ func labelsOf(family *dto.MetricFamily) (names []string) {
 	return names
 }
 
-// useAgent touches every metric of an agent.
-func useAgent(t testing.TB, registry *prom.Registry) {
-	t.Helper()
-	measured := lab.Must(prometheus.NewAgent(registry, prometheus.Options{}))
-	nowhere := core.ForwarderFunc(func(_ context.Context, _ core.Manager, _ core.Batch) error { return errNowhere })
-	box := lab.Must(outbox.New(nowhere, outbox.Options{}))
+// useInformer touches every metric of the informer of an agent.
+func useInformer(registry *prom.Registry) error {
 	watched := lab.Must(prometheus.NewInformer(prometheus.Options{}))
-	if err := registry.Register(watched); err != nil {
-		t.Fatal(err)
-	}
 	watched.Observed("kyma", "accepted")
 	watched.Failed("kyma", "forbidden")
 	watched.Proved("kyma")
-	box.Accept("kyma", core.WatchEvent{Resync: true})
-	measured.ReadOutbox(box)
-	measured.Reviewed("kyma", "accepted", 0)
-	measured.Refused(http.StatusNotFound, "manager", 0)
-	measured.Attempted("kyma", 1, 0, nil)
-	measured.OwnerProblem("kyma", "missing")
-	measured.Panicked("filter")
-	measured.Connected(nil)
-	measured.Retried(0)
-	measured.HandshakeFailed("timeout")
-	measured.ConnectionDropped("webhook", "displaced")
-	measured.ContractUnknown("kyma")
-	measured.ContractInUse("kyma", "v3")
-	measured.CanaryProbed(core.CanaryAlive, 0)
-	measured.KeyMaterial("client").Reloaded(time.Now(), time.Now())
-	measured.KeyMaterial("client").Refused("expired")
-}
-
-var errNowhere = errors.New("nowhere")
-
-// useListener touches every metric of a listener.
-func useListener(t testing.TB, registry *prom.Registry) {
-	t.Helper()
-	measured := lab.Must(prometheus.NewListener(registry, prometheus.Options{}))
-	measured.Hooks.InFlight(1)
-	measured.Hooks.Answered("v3", "kyma", http.StatusAccepted, "", 0)
-	measured.Hooks.HandshakeFailed("untrusted")
-	measured.Hooks.ConnectionDropped("no_slot")
-	measured.KeyMaterial("server").Reloaded(time.Now(), time.Now())
-	measured.KeyMaterial("server").Refused("expired")
+	return registry.Register(watched)
 }
 
 // useConsumer touches every metric of a consumer.
-func useConsumer(t testing.TB, registry *prom.Registry) {
-	t.Helper()
+func useConsumer(registry *prom.Registry) error {
 	measured := lab.Must(prometheus.NewConsumer(registry, prometheus.Options{}))
 	hooks := natsjetstream.Hooks(measured)
 	hooks.Concluded("kyma", "terminated", "malformed", 0)
 	hooks.Backlog("kyma", 0, 0, 0)
 	hooks.Redelivered("kyma")
+	return nil
 }
 
 // useFleet touches every metric of a fleet.
-func useFleet(t testing.TB, registry *prom.Registry) {
-	t.Helper()
+func useFleet(registry *prom.Registry) error {
 	watched := lab.Must(fleet.New(fleet.Options{}))
-	if err := prometheus.RegisterFleet(registry, watched, prometheus.Options{PerRuntime: 1}); err != nil {
-		t.Fatal(err)
-	}
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
 	watched.Observe(peer, "kyma", core.Batch{
 		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1},
 	}, nil)
+	return prometheus.RegisterFleet(registry, watched, prometheus.Options{PerRuntime: 1})
 }
 
 // useInstallations touches every metric of installations.
-func useInstallations(t testing.TB, registry *prom.Registry) {
-	t.Helper()
+func useInstallations(registry *prom.Registry) error {
 	read := func() fleet.Installations {
 		return fleet.Installations{
 			Runtimes:   map[fleet.InstallationState]int{{State: "Failed", Reason: "Unreachable"}: 1},
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-1"}}, Phase: "Confirming",
 		}
 	}
-	if err := prometheus.RegisterInstallations(registry, read, prometheus.Options{PerRuntime: 1}); err != nil {
-		t.Fatal(err)
-	}
+	return prometheus.RegisterInstallations(registry, read, prometheus.Options{PerRuntime: 1})
 }

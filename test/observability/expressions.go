@@ -126,7 +126,7 @@ func (k known) checkSelector(t testing.TB, place string, selector []*labels.Matc
 // checkValues checks the values of a label with a fixed list. A pattern is a list of alternatives.
 func (k known) checkValues(t testing.TB, place, name string, matcher *labels.Matcher) {
 	t.Helper()
-	values, _ := k.words.of(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), matcher.Name)
+	values := k.words.of(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), matcher.Name)
 	for value := range strings.SplitSeq(matcher.Value, "|") {
 		if values != nil && !slices.Contains(values, value) && !strings.HasPrefix(value, "$") {
 			t.Errorf("%s: label %s of %s never has the value %q", place, matcher.Name, name, value)

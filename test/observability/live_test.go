@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,8 +15,6 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -100,34 +99,30 @@ func (s *scene) watch(t *testing.T, pki *lab.PKI, canary *lab.Canary) {
 	})
 }
 
-// families returns those of the agent and those of the operator.
-func (s *scene) families(t *testing.T) []*dto.MetricFamily {
-	t.Helper()
-	families := lab.Must(s.registry.Gather())
-	return append(parse(t, s.agent.Scrape()), families...)
-}
-
-func parse(t *testing.T, text []byte) []*dto.MetricFamily {
-	t.Helper()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families := lab.Must(parser.TextToMetricFamilies(bytes.NewReader(text)))
-	return slices.Collect(maps.Values(families))
-}
-
 // TestLive compares the reference with a real agent and a real operator: names, types, help texts,
 // labels and their values.
 func TestLive(t *testing.T) {
 	s := newScene(t)
-	families := s.families(t)
+	families := append(parse(t, s.agent.Scrape()), lab.Must(s.registry.Gather())...)
 	described := map[string]metric{}
 	for _, m := range catalog(t) {
 		described[m.name] = m
 	}
 	live, words := map[string]bool{}, newVocabulary(t)
+	for _, m := range metricsIn(families) {
+		live[m.name] = true
+		if want := described[m.name]; !reflect.DeepEqual(m, want) {
+			t.Errorf("a process has %+v, the reference has %+v", m, want)
+		}
+	}
 	for _, family := range families {
-		live[family.GetName()] = true
-		if strings.HasPrefix(family.GetName(), "runtime_watcher_") {
-			compareFamily(t, family, described[family.GetName()], words)
+		for _, series := range family.GetMetric() {
+			for _, pair := range series.GetLabel() {
+				values := words.of(family.GetName(), pair.GetName())
+				if live[family.GetName()] && values != nil && !slices.Contains(values, pair.GetValue()) {
+					t.Errorf("%s has %s=%q, which the reference does not list", family.GetName(), pair.GetName(), pair.GetValue())
+				}
+			}
 		}
 	}
 	for _, m := range ofProgram() {
@@ -137,24 +132,6 @@ func TestLive(t *testing.T) {
 	}
 	s.findForeign(t, families)
 	healthyIsSilent(t, families)
-}
-
-func compareFamily(t *testing.T, family *dto.MetricFamily, want metric, words vocabulary) {
-	t.Helper()
-	name := family.GetName()
-	if kind := strings.ToLower(family.GetType().String()); want.kind != kind || want.help != family.GetHelp() {
-		t.Errorf("%s is a %s %q, the reference has %s %q", name, kind, family.GetHelp(), want.kind, want.help)
-	}
-	if !slices.Equal(want.labels, labelsOf(family)) {
-		t.Errorf("%s has the labels %v, the reference has %v", name, labelsOf(family), want.labels)
-	}
-	for _, series := range family.GetMetric() {
-		for _, pair := range series.GetLabel() {
-			if values, _ := words.of(name, pair.GetName()); values != nil && !slices.Contains(values, pair.GetValue()) {
-				t.Errorf("%s has %s=%q, which the reference does not list", name, pair.GetName(), pair.GetValue())
-			}
-		}
-	}
 }
 
 // findForeign fails when a metric of others that a rule or panel names does not exist.
@@ -229,7 +206,7 @@ func healthyIsSilent(t *testing.T, families []*dto.MetricFamily) {
 			t.Fatal(err)
 		}
 	}
-	promtool(t, dir, "test", "rules", "healthy.test.yaml")
+	testRules(t, dir, "healthy.test.yaml")
 }
 
 func selector(series *dto.Metric) string {

@@ -87,9 +87,9 @@ func valueLists(all []metric, words vocabulary) string {
 	seen := map[string]bool{}
 	for _, m := range all {
 		for _, name := range m.labels {
-			values, _ := words.of(m.name, name)
+			values := words.of(m.name, name)
 			of := "`" + m.name + "`"
-			if _, own := words.values[label{m.name, name}]; !own {
+			if words[label{m.name, name}] == nil {
 				of = "each metric with it"
 			}
 			if len(values) >= longList && !seen[of+name] {
@@ -106,7 +106,7 @@ func labelCell(t testing.TB, m metric, words vocabulary) string {
 	t.Helper()
 	var out strings.Builder
 	for _, name := range m.labels {
-		values, note := words.of(m.name, name)
+		values, note := words.of(m.name, name), notes[name]
 		if values == nil && note == "" {
 			t.Errorf("label %s of %s: its values are not known, want them in vocabulary.go", name, m.name)
 		}

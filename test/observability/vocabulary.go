@@ -19,22 +19,26 @@ import (
 // label is a label of one metric, or of all metrics with that name if metric is empty.
 type label struct{ metric, name string }
 
-// vocabulary has the values of each label, as the code has them. A label with free values has a
-// note in their place.
-type vocabulary struct {
-	values map[label][]string
-	notes  map[string]string
+// vocabulary has the values of each label, as the code has them.
+type vocabulary map[label][]string
+
+// of returns the values of a label, nil if they are free: see [notes].
+func (v vocabulary) of(metric, name string) []string {
+	if values, ok := v[label{metric, name}]; ok {
+		return values
+	}
+	return v[label{"", name}]
 }
 
-// of returns the values of a label, and the note about them.
-func (v vocabulary) of(metric, name string) (values []string, note string) {
-	if values, ok := v.values[label{metric, name}]; ok {
-		return values, ""
-	}
-	if values, ok := v.values[label{"", name}]; ok {
-		return values, ""
-	}
-	return nil, v.notes[name]
+// notes are about the labels with free values.
+var notes = map[string]string{
+	"manager":   "a manager, or `_other`",
+	"runtime":   "id of a runtime",
+	"code":      "HTTP status, empty without an answer",
+	"version":   "version of the agent",
+	"goversion": "version of Go",
+	"fips140":   "version of Go's FIPS 140-3 module, `off` without one",
+	"config":    "hash of the settings",
 }
 
 const (
@@ -48,129 +52,73 @@ const (
 
 func newVocabulary(t testing.TB) vocabulary {
 	t.Helper()
-	v := vocabulary{values: map[label][]string{}, notes: notes()}
-	for _, add := range []func(testing.TB){
-		v.addShared, v.addForwarding, v.addAdmission, v.addInformer, v.addListener, v.addConsumer, v.addFleet, v.addInstallations,
-	} {
-		add(t)
-	}
-	for key, values := range v.values {
-		slices.Sort(values)
-		v.values[key] = slices.Compact(values)
-	}
-	return v
-}
-
-func notes() map[string]string {
-	return map[string]string{
-		"manager":   "a manager, or `_other`",
-		"runtime":   "id of a runtime",
-		"code":      "HTTP status, empty without an answer",
-		"version":   "version of the agent",
-		"goversion": "version of Go",
-		"fips140":   "version of Go's FIPS 140-3 module, `off` without one",
-		"config":    "hash of the settings",
-	}
-}
-
-func (v vocabulary) set(metric, name string, values ...[]string) {
-	v.values[label{metric, name}] = slices.Concat(values...)
-}
-
-func (v vocabulary) addShared(t testing.TB) {
-	t.Helper()
-	versions := []string{""} // A request that names none.
+	const shared, nats, installation = "internal/reasons/reasons.go", "adapters/natsjetstream/", "controlplane/installation/status.go"
+	of := func(file, pattern string) []string { return constants(t, file, pattern) }
+	var contracts, states, conditions []string
 	for _, version := range contract.Versions() {
-		versions = append(versions, string(version))
+		contracts = append(contracts, string(version))
 	}
-	v.set("", "contract", versions)
-	v.set("", "cause", constants(t, "internal/httpserver/cause.go", "^cause"))
-	v.set("", "use", constants(t, "agent/material.go", "^use"))
-	v.set("", "problem", constants(t, "keys/material.go", "^[Pp]roblem"))
-	v.set("", "server", []string{"webhook", "metrics"})
-	for _, process := range []string{agents, listeners} {
-		v.set(process+"connections_dropped_total", "reason", constants(t, "internal/httpserver/connections.go", "^reason"))
-	}
-}
-
-func (v vocabulary) addForwarding(t testing.TB) {
-	t.Helper()
-	reasons := slices.Concat(constants(t, "adapters/httpmtls/errors.go", "^reason"),
-		constants(t, "core/contract/meaning.go", "^reason"), constants(t, "internal/reasons/reasons.go", "."),
-		[]string{other})
-	v.set("", "result", reasons, []string{"ok", "partial"})
-	v.set(agents+"events_dropped_total", "reason", constants(t, "core/outbox/counts.go", "^[Rr]eason"), reasons)
-	states := constants(t, "core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
-	v.set(agents+"canary_state", "state", states)
-	v.set(agents+"canary_duration_seconds", "state", states)
-}
-
-func (v vocabulary) addAdmission(t testing.TB) {
-	t.Helper()
-	v.set("", "decision", constants(t, "core/ports.go", "^(Accepted|Coalesced|Dropped)$"),
-		constants(t, "adapters/admission/decision.go", "."), constants(t, "adapters/prometheus/agentwebhook.go", "^decision"))
-	v.set(agents+"admission_owner_problems_total", "problem", constants(t, "adapters/admission/hooks.go", "^owner"))
-	v.set(agents+"admission_refusals_total", "reason", constants(t, "adapters/admission/refusal.go", "^refused"))
-	v.set("", "place", constants(t, "adapters/admission/hooks.go", "^panicIn"))
-}
-
-func (v vocabulary) addInformer(t testing.TB) {
-	t.Helper()
-	v.set(agents+"informer_changes_total", "decision", constants(t, "core/ports.go", "^(Accepted|Coalesced|Dropped)$"),
-		constants(t, "adapters/informer/store.go", "^decision"))
-	v.set(agents+"informer_failures_total", "reason", constants(t, "adapters/informer/health.go", "^failed"))
-}
-
-func (v vocabulary) addListener(t testing.TB) {
-	t.Helper()
-	reasons := slices.Concat([]string{"", other}, constants(t, "core/contract/meaning.go", "^reason"),
-		constants(t, "internal/reasons/reasons.go", "."), constants(t, "internal/reasons/pinning.go", "."))
-	for _, file := range []string{
-		"listener/refusal.go",
-		"adapters/controllerruntime/domain.go", "adapters/controllerruntime/mapfunc.go",
-	} {
-		reasons = append(reasons, constants(t, file, "^[Rr]eason")...)
-	}
-	v.set(listeners+"requests_total", "reason", reasons)
-}
-
-func (v vocabulary) addConsumer(t testing.TB) {
-	t.Helper()
-	const folder = "adapters/natsjetstream/"
-	v.set("", "fate", constants(t, folder+"conclude.go", "^fate"))
-	v.set(consumers+"messages_total", "reason",
-		[]string{"", other, "canceled", "timeout"}, // The last two are those of core.Reason.
-		constants(t, folder+"errors.go", "^reasonConnection$"),
-		constants(t, "internal/reasons/reasons.go", "^(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
-		constants(t, "internal/reasons/pinning.go", "^(Owner|Domain|SAN)"),
-		constants(t, "adapters/controllerruntime/domain.go", "^[Rr]eason"),
-		constants(t, "adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
-}
-
-func (v vocabulary) addFleet(testing.TB) {
-	var states, reasons []string
 	for _, condition := range fleet.Conditions() {
-		states, reasons = append(states, string(condition.State)), append(reasons, condition.Reason)
+		states, conditions = append(states, string(condition.State)), append(conditions, condition.Reason)
 	}
-	for _, metric := range []string{fleets + "runtimes", fleets + "runtime_state"} {
-		v.set(metric, "state", states)
-		v.set(metric, "reason", reasons)
-	}
-	v.set(fleets+"resyncs_total", "cause", fleet.Causes())
-}
-
-func (v vocabulary) addInstallations(t testing.TB) {
-	t.Helper()
-	const folder = "controlplane/"
-	issuing := constants(t, folder+"certificates/runtime.go", "^reason")
+	issuing := of("controlplane/certificates/runtime.go", "^reason")
 	for i := range issuing {
 		issuing[i] = "Certificate" + issuing[i]
 	}
-	v.set(installs+"runtimes", "state", constants(t, folder+"installation/status.go", "^(Progressing|Ready|Failed|Removed)$"))
-	v.set(installs+"runtimes", "reason", []string{""}, issuing, constants(t, folder+"runtimes/failure.go", "^reason"),
-		constants(t, folder+"installation/status.go", "^reason"))
-	v.set(installs+"ca_phase", "phase", constants(t, folder+"certificates/plan.go", "^[pP]hase"))
-	v.set(installs+"runtime_problem", "problem", constants(t, "adapters/prometheus/installations.go", "^problem"))
+	none := []string{""}
+	anything, ended := []string{other}, []string{"canceled", "timeout"} // The last two are those of core.Reason.
+	accepted := of("core/ports.go", "^(Accepted|Coalesced|Dropped)$")
+	canary := of("core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
+	dropped := of("internal/httpserver/connections.go", "^reason")
+	meaning := of("core/contract/meaning.go", "^reason")
+	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), meaning, of(shared, "."), anything)
+	source := slices.Concat(
+		of("adapters/controllerruntime/domain.go", "^[Rr]eason"), of("adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
+	v := vocabulary{}
+	for key, values := range map[label][][]string{
+		{"", "contract"}: {none, contracts}, // A request that names none.
+		{"", "cause"}:    {of("internal/httpserver/cause.go", "^cause")},
+		{"", "use"}:      {of("agent/material.go", "^use")},
+		{"", "problem"}:  {of("keys/material.go", "^[Pp]roblem")},
+		{"", "server"}:   {{"webhook", "metrics"}},
+		{agents + "connections_dropped_total", "reason"}:    {dropped},
+		{listeners + "connections_dropped_total", "reason"}: {dropped},
+		{"", "result"}: {refused, {"ok", "partial"}},
+		{agents + "events_dropped_total", "reason"}:   {of("core/outbox/counts.go", "^[Rr]eason"), refused},
+		{agents + "canary_state", "state"}:            {canary},
+		{agents + "canary_duration_seconds", "state"}: {canary},
+		{"", "decision"}: {accepted, of("adapters/admission/decision.go", "."), of("adapters/prometheus/agentwebhook.go", "^decision")},
+		{agents + "admission_owner_problems_total", "problem"}: {of("adapters/admission/hooks.go", "^owner")},
+		{agents + "admission_refusals_total", "reason"}:        {of("adapters/admission/refusal.go", "^refused")},
+		{"", "place"}: {of("adapters/admission/hooks.go", "^panicIn")},
+		{agents + "informer_changes_total", "decision"}: {accepted, of("adapters/informer/store.go", "^decision")},
+		{agents + "informer_failures_total", "reason"}:  {of("adapters/informer/health.go", "^failed")},
+		{listeners + "requests_total", "reason"}: {
+			none, anything, meaning, of(shared, "."), of("internal/reasons/pinning.go", "."), of("listener/refusal.go", "^[Rr]eason"), source,
+		},
+		{"", "fate"}: {of(nats+"conclude.go", "^fate")},
+		{consumers + "messages_total", "reason"}: {
+			none, anything, ended,
+			of(nats+"errors.go", "^reasonConnection$"), of("internal/reasons/pinning.go", "^(Owner|Domain|SAN)"), source,
+			of(shared, "^(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
+		},
+		{fleets + "runtimes", "state"}:       {states},
+		{fleets + "runtime_state", "state"}:  {states},
+		{fleets + "runtimes", "reason"}:      {conditions},
+		{fleets + "runtime_state", "reason"}: {conditions},
+		{fleets + "resyncs_total", "cause"}:  {fleet.Causes()},
+		{installs + "runtimes", "state"}:     {of(installation, "^(Progressing|Ready|Failed|Removed)$")},
+		{installs + "runtimes", "reason"}: {
+			none, issuing, of("controlplane/runtimes/failure.go", "^reason"), of(installation, "^reason"),
+		},
+		{installs + "ca_phase", "phase"}:          {of("controlplane/certificates/plan.go", "^[pP]hase")},
+		{installs + "runtime_problem", "problem"}: {of("adapters/prometheus/installations.go", "^problem")},
+	} {
+		all := slices.Concat(values...)
+		slices.Sort(all)
+		v[key] = slices.Compact(all)
+	}
+	return v
 }
 
 // quote returns the values as Markdown.
