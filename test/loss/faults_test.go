@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
@@ -61,14 +62,14 @@ func (s *scene) begin(f Fault) {
 		s.killLeader()
 	case WebhookRemoved:
 		s.unregister()
-	case WatchLost, VersionExpired:
-		s.gate.Break(f)
+	case WatchLost:
+		s.loseWatch(f)
 	case BrokerKilled:
 		s.brokers[f.Strength%len(s.brokers)].Kill()
 	case OperatorCut:
 		s.cable.Refuse()
 	default:
-		s.must(s.path.Break(f))
+		lab.NoError(s.t, s.path.Break(f))
 	}
 }
 
@@ -96,20 +97,14 @@ func (s *scene) end(f Fault) {
 		s.operators[0].Launch()
 	case WebhookRemoved:
 		s.register()
-	case WatchLost, VersionExpired:
-		s.must(s.gate.Mend())
+	case WatchLost: // Frozen and held connections stay so, until the agents give them up.
+		s.gate.Hold(false)
+		lab.NoError(s.t, s.gate.Open())
 	case BrokerKilled:
 		s.brokers[f.Strength%len(s.brokers)].Launch()
 	case OperatorCut:
-		s.must(s.cable.Open())
+		lab.NoError(s.t, s.cable.Open())
 	default:
-		s.must(s.path.Mend())
-	}
-}
-
-func (s *scene) must(err error) {
-	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
+		lab.NoError(s.t, s.path.Mend())
 	}
 }

@@ -60,7 +60,7 @@ type scene struct {
 	cas           []*testpki.CA // that follow one another
 	secrets       []*secret
 	path          *Path
-	gate          *Gate             // nil: admission
+	gate          *lab.Relay        // from agents that watch to the API server; nil: admission
 	brokers       []*lab.BrokerNode // none: HTTP
 	cable         *lab.Relay        // from the operator to the first broker
 	operators     []*replica
@@ -84,7 +84,7 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 	s := &scene{t: t, plane: plane, pki: pki, with: with, name: fmt.Sprintf("%s-%d", with.name, schedule.Seed)}
 	s.cas = []*testpki.CA{pki.CA}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
-	s.must(plane.Client.Create(t.Context(), namespace))
+	lab.NoError(s.t, plane.Client.Create(t.Context(), namespace))
 	lab.AddRuntime(t, plane, s.name, s.domain())
 	env := s.newSource()
 	s.startOperators()
@@ -165,13 +165,13 @@ func (s *scene) labels() map[string]string { return map[string]string{label: s.n
 func (s *scene) register() {
 	s.t.Helper()
 	s.configuration = s.newConfiguration()
-	s.must(s.plane.Client.Create(s.t.Context(), s.configuration))
+	lab.NoError(s.t, s.plane.Client.Create(s.t.Context(), s.configuration))
 }
 
 // unregister removes the configuration of the webhook.
 func (s *scene) unregister() {
 	s.t.Helper()
-	s.must(s.plane.Client.Delete(s.t.Context(), s.configuration))
+	lab.NoError(s.t, s.plane.Client.Delete(s.t.Context(), s.configuration))
 }
 
 // awaitEvents creates objects until the operator gets an event of one.
@@ -182,7 +182,7 @@ func (s *scene) awaitEvents() {
 		n++
 		if n%5 == 1 {
 			probe := lab.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)
-			s.must(s.plane.Client.Create(s.t.Context(), probe))
+			lab.NoError(s.t, s.plane.Client.Create(s.t.Context(), probe))
 		}
 		s.read()
 		return slices.ContainsFunc(s.looks, func(l record.Look) bool { return l.Object != "" })

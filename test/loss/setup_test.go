@@ -24,11 +24,8 @@ var (
 	// The default is that of a busy machine, where a write may be committed seconds after its
 	// admission, and less than the silence after which an agent is taken for gone; make chaos takes
 	// the default of the agent.
-	resend = flag.Duration("resend", 3*time.Second, "when the agents send each event once more, 0 for never")
-	source = flag.String("source", sourceAdmission, "source of the agents: admission or informer")
-	// With it, an object that is created and deleted within one outage counts as a miss: no list
-	// shows it.
-	expired   = flag.Bool("expired", false, "with -source informer: versions expire when a watch is lost")
+	resend    = flag.Duration("resend", 3*time.Second, "when the agents send each event once more, 0 for never")
+	source    = flag.String("source", sourceAdmission, "source of the agents: admission or informer")
 	transport = flag.String("transport", transportHTTP, "transport of the agents: http or nats")
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 	// More at once make an API server give up on its webhooks where the machine is slow.
@@ -95,9 +92,6 @@ func (w setup) faults() map[Kind]Kind {
 	kinds := make(map[Kind]Kind)
 	if w.source == sourceInformer {
 		kinds[WebhookRemoved] = WatchLost
-	}
-	if w.source == sourceInformer && *expired {
-		kinds[WebhookRemoved] = VersionExpired
 	}
 	if w.transport == transportNATS {
 		kinds[lab.Unavailable], kinds[lab.TooFast] = BrokerKilled, OperatorCut

@@ -2,7 +2,6 @@ package loss
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -96,17 +95,26 @@ func (w *writer) live(ctx context.Context, name string) {
 		if !w.pause(ctx) {
 			return
 		}
+		w.count++
 		switch w.random.IntN(10) {
-		case 0:
-			w.annotate(name)
+		case 0: // It matters to no operator.
+			w.try(name, func(ctx context.Context) error {
+				_, err := w.patch(ctx, name, `{"metadata":{"annotations":{"note":"%d"}}}`)
+				return err
+			})
 		case 1:
-			w.dryRun(name)
+			w.try(name, func(ctx context.Context) error {
+				_, err := w.patch(ctx, name, `{"spec":{"n":-%d}}`, client.DryRunAll)
+				return err
+			})
 		default:
-			w.change(name)
+			w.commit(name, func(ctx context.Context) (uint64, error) { return w.patch(ctx, name, `{"spec":{"n":%d}}`) })
 		}
 	}
 	if w.random.IntN(5) == 0 && w.pause(ctx) {
-		w.remove(name)
+		w.commit(name, func(ctx context.Context) (uint64, error) {
+			return 0, client.IgnoreNotFound(w.client.Delete(ctx, lab.Widget(w.scene, name, nil, 0)))
+		})
 	}
 }
 
@@ -121,46 +129,10 @@ func (w *writer) create(name string) {
 	})
 }
 
-func (w *writer) change(name string) {
-	w.count++
-	w.commit(name, func(ctx context.Context) (uint64, error) {
-		return w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": w.count}})
-	})
-}
-
-func (w *writer) remove(name string) {
-	w.commit(name, func(ctx context.Context) (uint64, error) {
-		return 0, client.IgnoreNotFound(w.client.Delete(ctx, lab.Widget(w.scene, name, nil, 0)))
-	})
-}
-
-// annotate makes a write that matters to no operator.
-func (w *writer) annotate(name string) {
-	w.count++
-	w.try(name, func(ctx context.Context) error {
-		note := map[string]any{"annotations": map[string]any{"note": strconv.FormatInt(w.count, 10)}}
-		_, err := w.patch(ctx, name, map[string]any{"metadata": note})
-		return err
-	})
-}
-
-// dryRun makes a dry-run write, which changes nothing.
-func (w *writer) dryRun(name string) {
-	w.try(name, func(ctx context.Context) error {
-		_, err := w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": -1}}, client.DryRunAll)
-		return err
-	})
-}
-
-func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64,
-	error,
-) {
-	text, err := json.Marshal(change)
-	if err != nil {
-		return 0, err
-	}
+// patch merges a text with the number of the write.
+func (w *writer) patch(ctx context.Context, name, text string, opts ...client.PatchOption) (uint64, error) {
 	object := lab.Widget(w.scene, name, nil, 0)
-	err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, text), opts...)
+	err := w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, text, w.count)), opts...)
 	return version(object), err
 }
 
