@@ -26,44 +26,36 @@ import (
 
 // senderFault is one fault in our own sender, and the rules that find it.
 type senderFault struct {
-	seed  func(core.Forwarder) core.Forwarder
-	found []string
+	forward func(ctx context.Context, next core.Forwarder, manager core.Manager, batch core.Batch) error
+	found   []string
 }
 
 func senderFaults() map[string]senderFault {
+	var last atomic.Uint64
 	return map[string]senderFault{
-		"forgets refused events": {func(next core.Forwarder) core.Forwarder {
-			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-				err := next.Forward(ctx, manager, batch)
-				if _, partial := errors.AsType[core.EventErrors](err); partial {
-					return nil
-				}
-				return err
-			})
-		}, []string{"partial"}},
-		"hides Retry-After": {func(next core.Forwarder) core.Forwarder {
-			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-				if err := next.Forward(ctx, manager, batch); err != nil {
-					return errors.New(err.Error())
-				}
+		"forgets refused events": {func(ctx context.Context, next core.Forwarder, manager core.Manager, batch core.Batch) error {
+			err := next.Forward(ctx, manager, batch)
+			if _, partial := errors.AsType[core.EventErrors](err); partial {
 				return nil
-			})
+			}
+			return err
+		}, []string{"partial"}},
+		"hides Retry-After": {func(ctx context.Context, next core.Forwarder, manager core.Manager, batch core.Batch) error {
+			if err := next.Forward(ctx, manager, batch); err != nil {
+				return errors.New(err.Error())
+			}
+			return nil
 		}, []string{"retry-after", "refused-sender", "dropped", "single"}},
-		"numbers retries anew": {func(next core.Forwarder) core.Forwarder {
-			var last atomic.Uint64
-			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-				batch.Events = slices.Clone(batch.Events)
-				for i := range batch.Events {
-					batch.Events[i].Sequence = last.Add(1)
-				}
-				return next.Forward(ctx, manager, batch)
-			})
+		"numbers retries anew": {func(ctx context.Context, next core.Forwarder, manager core.Manager, batch core.Batch) error {
+			batch.Events = slices.Clone(batch.Events)
+			for i := range batch.Events {
+				batch.Events[i].Sequence = last.Add(1)
+			}
+			return next.Forward(ctx, manager, batch)
 		}, []string{"retry", "kept"}},
-		"sends no heartbeats": {func(next core.Forwarder) core.Forwarder {
-			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-				batch.Heartbeat = nil
-				return next.Forward(ctx, manager, batch)
-			})
+		"sends no heartbeats": {func(ctx context.Context, next core.Forwarder, manager core.Manager, batch core.Batch) error {
+			batch.Heartbeat = nil
+			return next.Forward(ctx, manager, batch)
 		}, []string{"heartbeat", "last"}},
 	}
 }
@@ -96,7 +88,9 @@ func send(ctx context.Context, fault string) error {
 	}
 	var to core.Forwarder = forwarder
 	if seeded, ok := senderFaults()[fault]; ok {
-		to = seeded.seed(to)
+		to = core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+			return seeded.forward(ctx, forwarder, manager, batch)
+		})
 	}
 	manager := core.Manager(os.Getenv("RW_MANAGER"))
 	o, err := outbox.New(to, outbox.Options{

@@ -37,7 +37,6 @@ func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 const (
 	manager = "kyma"
 	runtime = "runtime-1"
-	domain  = "runtime-1.example.com"
 )
 
 // scene is an operator and an agent, with their metrics.
@@ -48,55 +47,40 @@ type scene struct {
 	agent    *lab.Agent
 }
 
+// newScene makes one write that the agent reviews, and one that passes without an answer.
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{plane: lab.SharedAPIServer(t, apiserver.Options{}), registry: prom.NewPedanticRegistry()}
-	var err error
-	if s.fleet, err = fleet.New(fleet.Options{}); err != nil {
-		t.Fatal(err)
+	s := &scene{
+		plane: lab.SharedAPIServer(t, apiserver.Options{}), registry: prom.NewPedanticRegistry(), fleet: lab.Must(fleet.New(fleet.Options{})),
 	}
-	opts := prometheus.Options{Managers: []core.Manager{manager}}
+	opts := prometheus.Options{Managers: []core.Manager{manager}, PerRuntime: 10}
 	measured := lab.Must(prometheus.NewListener(s.registry, opts))
-	opts.PerRuntime = 10
-	if err := prometheus.RegisterFleet(s.registry, s.fleet, opts); err != nil {
-		t.Fatal(err)
-	}
-	pki := lab.NewPKI(t)
+	lab.NoError(t, prometheus.RegisterFleet(s.registry, s.fleet, opts))
+	pki, canary := lab.NewPKI(t), lab.NewCanary(t, s.plane, "live")
 	operator := lab.StartPlane(t, pki, lab.PlaneOptions{Listener: listener.Options{Fleet: s.fleet, Hooks: measured.Hooks}}, manager)
-	canary := lab.NewCanary(t, s.plane, "live")
 	maps.Copy(canary.Env, map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s"})
-	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), operator.Addr, lab.AgentOptions{Env: canary.Env})
-	s.watch(t, pki, canary)
-	return s
-}
-
-// watch makes one write that the agent reviews, and one that passes without an answer.
-func (s *scene) watch(t *testing.T, pki *lab.PKI, canary *lab.Canary) {
-	t.Helper()
+	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, lab.RuntimeDomain(runtime)), operator.Addr, lab.AgentOptions{Env: canary.Env})
 	watched := watch.Watch{
 		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Selector: watch.Selector{Labels: map[string]string{"watched": "true"}},
 	}
-	lab.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM,
-		admission.ConfigurationOptions{Canary: canary.Lease}, watched)
+	lab.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM, admission.ConfigurationOptions{Canary: canary.Lease}, watched)
 	lab.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
 	watched.Selector.Labels = map[string]string{"nowhere": "true"}
 	lab.Register(t, s.plane, "nowhere", lab.FreePort(t), pki.CA.PEM, admission.ConfigurationOptions{}, watched)
 	const patience = 5 * time.Minute
 	lab.Eventually(t, patience, "a write passes without an answer", func() bool {
-		err := s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		lab.NoError(t, s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			GenerateName: "open-", Namespace: lab.Namespace, Labels: watched.Selector.Labels,
-		}}, client.DryRunAll)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}, client.DryRunAll))
 		return bytes.Contains(lab.ScrapeAPIServer(t, s.plane), []byte("apiserver_admission_webhook_fail_open_count{"))
 	})
 	lab.Eventually(t, patience, "the runtime is fresh", func() bool {
 		return s.fleet.Get(runtime, manager).State == fleet.Fresh
 	})
+	return s
 }
 
 // TestLive compares the reference with a real agent and a real operator: names, types, help texts,
@@ -202,9 +186,7 @@ func healthyIsSilent(t *testing.T, families []*dto.MetricFamily) {
 	out.WriteString("    promql_expr_test:\n      - expr: 'ALERTS{alertstate=\"firing\"}'\n        eval_time: 2h\n        exp_samples: []\n")
 	dir := t.TempDir()
 	for file, text := range map[string]string{"rules.yaml": read(t, folder+"/rules.yaml"), "healthy.test.yaml": out.String()} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
 	testRules(t, dir, "healthy.test.yaml")
 }

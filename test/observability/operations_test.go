@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // section returns the part of a document with that heading.
@@ -133,10 +134,7 @@ func messages(t testing.TB) (all []string) {
 	t.Helper()
 	for _, module := range []string{"core", "adapters", "listener", "cmd/agent", "keys", "agent", "internal", "controlplane"} {
 		for _, file := range sources(t, filepath.Join(test.Root(), module)) {
-			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			parsed := lab.Must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))
 			ast.Inspect(parsed, func(node ast.Node) bool {
 				if call, ok := node.(*ast.CallExpr); ok && isWarning(call) {
 					all = append(all, messageOf(call)...)
@@ -154,16 +152,13 @@ func messages(t testing.TB) (all []string) {
 
 func sources(t testing.TB, root string) (files []string) {
 	t.Helper()
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+	lab.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		tests := strings.Contains(path, "coretest") || strings.Contains(path, "internal/check/")
 		if !tests && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
 			files = append(files, path)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return files
 }
 

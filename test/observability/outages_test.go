@@ -31,9 +31,7 @@ func readInhibitions(t *testing.T) []inhibition {
 	var file struct {
 		Rules []inhibition `json:"inhibit_rules"`
 	}
-	if err := yaml.UnmarshalStrict(test.Read(t, folder+"/inhibit.yaml"), &file); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, yaml.UnmarshalStrict(test.Read(t, folder+"/inhibit.yaml"), &file))
 	return file.Rules
 }
 

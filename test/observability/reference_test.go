@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 var update = flag.Bool("update", false, "write the generated files anew")
@@ -24,9 +25,7 @@ func TestReference(t *testing.T) {
 func compare(t *testing.T, file, text string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(filepath.Join(test.Root(), file), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, os.WriteFile(filepath.Join(test.Root(), file), []byte(text), 0o644))
 	}
 	if diff := cmp.Diff(read(t, file), text); diff != "" {
 		t.Errorf("%s is stale, write it by go test ./test/observability -update (-file +generated):\n%s", file, diff)

@@ -163,9 +163,7 @@ func read(t testing.TB, file string) string {
 
 func readYAML[T any](t testing.TB, file string) (value T) {
 	t.Helper()
-	if err := yaml.Unmarshal(test.Read(t, file), &value); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, yaml.Unmarshal(test.Read(t, file), &value))
 	return value
 }
 

@@ -218,9 +218,7 @@ func (w *world) shoot(t *testing.T, name string) {
 	}
 	var smaller bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestCompression}
-	if err := encoder.Encode(&smaller, lab.Must(png.Decode(bytes.NewReader(w.tab.of(t).screenshot())))); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, encoder.Encode(&smaller, lab.Must(png.Decode(bytes.NewReader(w.tab.of(t).screenshot())))))
 	if smaller.Len() > 200_000 {
 		t.Errorf("the picture has %d bytes, want at most 200,000", smaller.Len())
 	}

@@ -86,9 +86,7 @@ func watches(t testing.TB, manager core.Manager, documents string) []watch.Watch
 	var watchers []v1beta2.Watcher
 	for document := range strings.SplitSeq(documents, "\n---\n") {
 		var w v1beta2.Watcher
-		if err := yaml.UnmarshalStrict([]byte(document), &w); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, yaml.UnmarshalStrict([]byte(document), &w))
 		w.Namespace, w.Spec.Manager = "kcp-system", string(manager)
 		watchers = append(watchers, w)
 	}
@@ -124,9 +122,7 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 
 func (s *scene) create(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	s.t.Helper()
-	if err := s.plane.Client.Create(s.t.Context(), configuration); err != nil {
-		s.t.Fatal(err)
-	}
+	lab.NoError(s.t, s.plane.Client.Create(s.t.Context(), configuration))
 	s.t.Cleanup(func() {
 		err := s.plane.Client.Delete(context.WithoutCancel(s.t.Context()), configuration)
 		if client.IgnoreNotFound(err) != nil {
