@@ -74,18 +74,9 @@ func TestSender(t *testing.T) {
 
 // send is our own sender: an outbox and the forwarder over HTTP.
 func send(ctx context.Context, fault string) error {
-	files, err := keys.NewFiles(paths(), keys.FilesOptions{Poll: 100 * time.Millisecond})
-	if err != nil {
-		return err
-	}
-	version, err := contract.ParseVersion(os.Getenv("RW_CONTRACT"))
-	if err != nil {
-		return err
-	}
-	forwarder, err := httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), version, httpmtls.Options{})
-	if err != nil {
-		return err
-	}
+	files := lab.Must(keys.NewFiles(paths(), keys.FilesOptions{Poll: 100 * time.Millisecond}))
+	version := lab.Must(contract.ParseVersion(os.Getenv("RW_CONTRACT")))
+	forwarder := lab.Must(httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), version, httpmtls.Options{}))
 	var to core.Forwarder = forwarder
 	if seeded, ok := senderFaults()[fault]; ok {
 		to = core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
@@ -93,13 +84,10 @@ func send(ctx context.Context, fault string) error {
 		})
 	}
 	manager := core.Manager(os.Getenv("RW_MANAGER"))
-	o, err := outbox.New(to, outbox.Options{
+	o := lab.Must(outbox.New(to, outbox.Options{
 		Settle: -1, Resend: []time.Duration{}, ResendResync: -1, ResyncFirst: true, Epoch: rand.Text(), MaxBatch: version.MaxEvents(),
 		Managers: []core.Manager{manager}, HeartbeatInterval: time.Second,
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() { _ = files.Start(ctx) }()

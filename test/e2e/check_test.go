@@ -166,27 +166,24 @@ func TestCheckBesideAnAgent(t *testing.T) {
 			after.State == fleet.Fresh && after.Since.Equal(before.Since) && s.deliveries.Load() == deliveries
 	})
 	env["METRICS_PORT"] = strconv.Itoa(agent.MetricsPort)
-	s.checkFindsFault(env, "the caBundle of another", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
+	s.checkFindsFault(env, func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 		for n := range stored.Webhooks {
 			stored.Webhooks[n].ClientConfig.CABundle = lab.NewPKI(t).CA.PEM
 		}
 		return s.runtime.Client.Update(t.Context(), stored)
 	}, `FAIL  webhook +the API server rejects the certificate of the agent; want a caBundle`)
-	s.checkFindsFault(env, "no configuration", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
+	s.checkFindsFault(env, func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 		return s.runtime.Client.Delete(t.Context(), stored)
 	}, `FAIL  webhook +the API server calls no agent, and one runs here; want a call; apply the webhook configuration`)
 }
 
 // checkFindsFault breaks the webhook configuration. A check beside an agent must fail with the cause.
-func (s *scene) checkFindsFault(
-	env map[string]string, name string,
-	inject func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error, line string,
-) {
+func (s *scene) checkFindsFault(env env, inject func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error, line string) {
 	s.t.Helper()
 	var stored admissionregistrationv1.ValidatingWebhookConfiguration
 	err := s.runtime.Client.Get(s.t.Context(), client.ObjectKey{Name: "check"}, &stored)
 	lab.NoError(s.t, errors.Join(err, inject(&stored)))
-	lab.Eventually(s.t, patience, name+": the check fails with the cause", func() bool {
+	lab.Eventually(s.t, patience, "the check fails with "+line, func() bool {
 		out, code := lab.Check(s.t, env)
 		return code == 1 && regexp.MustCompile(`^`+line).MatchString(lab.Telling(out, code))
 	})

@@ -36,18 +36,16 @@ func TestKilledLeader(t *testing.T) {
 	t.Parallel()
 	plane, pki := newWorld(t)
 	with := setup{name: "leader", source: sourceAdmission, transport: transportHTTP, way: route}
-	r := run(t, plane, pki, leaderKills(*kills, *lease), with)
-	t.Logf("%d writes, %d kills, lease %v: the last reconcile came %v after the faults", r.writes, *kills, *lease,
-		r.slowest().Round(time.Millisecond))
+	r := run(t, plane, pki, kills(LeaderKilled, *leaderKills, *lease, 0), with)
+	t.Logf("%d writes, lease %v: the last reconcile came %v after the faults", r.writes, *lease, r.slowest().Round(time.Millisecond))
 }
 
 // TestActiveReplicas has three replicas without leader election, each with a fleet, and kills one.
 func TestActiveReplicas(t *testing.T) {
 	t.Parallel()
 	plane, pki := newWorld(t)
-	kill := Fault{Kind: OperatorKilled, Start: slot, Duration: time.Second}
-	run(t, plane, pki, Schedule{Duration: 2 * slot, Replicas: 1, Faults: []Fault{kill}},
-		setup{name: "active", source: sourceAdmission, transport: transportHTTP, way: active})
+	with := setup{name: "active", source: sourceAdmission, transport: transportHTTP, way: active}
+	run(t, plane, pki, kills(OperatorKilled, 1, slot, time.Second), with)
 }
 
 // TestTheSuiteCanFail plays the same schedules with a forwarder of the kind that is deployed today.

@@ -5,11 +5,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,7 +19,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
@@ -202,4 +203,55 @@ func (s *scene) read() {
 			}
 		}
 	}
+}
+
+// loseWatch breaks the way from agents that watch to the API server of the runtime.
+func (s *scene) loseWatch(f Fault) {
+	switch f.Strength % 3 {
+	case 0:
+		s.gate.Refuse()
+	case 1:
+		s.gate.Hold(true)
+		s.gate.Cut()
+	default:
+		s.gate.Freeze()
+	}
+}
+
+// newSource prepares the runtime for its agents, and returns their settings.
+func (s *scene) newSource() map[string]string {
+	s.t.Helper()
+	if s.with.source == sourceInformer {
+		return s.newInformer()
+	}
+	s.canary = lab.NewCanary(s.t, s.plane, s.name)
+	env := maps.Clone(s.canary.Env)
+	env["CANARY_INTERVAL"] = canaryInterval.String()
+	return env
+}
+
+// newInformer opens the way to the API server of the runtime, and grants the right to watch.
+func (s *scene) newInformer() map[string]string {
+	s.t.Helper()
+	s.gate = lab.Must(lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, strings.Trim(strings.TrimPrefix(s.plane.Config.Host, "https:"), "/")))
+	s.t.Cleanup(s.gate.Close)
+	env := map[string]string{"WATCHERS": s.watcher()}
+	lab.GrantWatch(s.t, s.plane, s.name, env, rbacv1.PolicyRule{
+		APIGroups: []string{lab.Widgets().Group}, Resources: []string{lab.Widgets().Resource}, Verbs: []string{"list", "watch"},
+	})
+	env["INFORMER_API_SERVER"] = "https://" + s.gate.Addr()
+	return env
+}
+
+// watcher returns the Watcher of the agents, in YAML.
+func (s *scene) watcher() string {
+	widgets := lab.Widgets()
+	return fmt.Sprintf(`
+kind: Watcher
+metadata: {name: %s}
+spec:
+  manager: %s
+  labelsToWatch: {%s: %s}
+  resourceToWatch: {group: %s, version: %s, resource: %s}
+`, s.name, manager, label, s.name, widgets.Group, widgets.Version, widgets.Resource)
 }

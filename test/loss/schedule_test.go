@@ -113,22 +113,11 @@ func (s Schedule) outages() (n int) {
 	return n
 }
 
-// leaderKills returns a schedule that kills the leader so often, and does not depend on a seed.
-func leaderKills(n int, lease time.Duration) Schedule {
-	s := Schedule{Duration: time.Duration(n+1) * lease, Replicas: 1}
+// kills returns a schedule of n kills, each so long after the one before, and does not depend on a seed.
+func kills(kind Kind, n int, every, duration time.Duration) Schedule {
+	s := Schedule{Duration: time.Duration(n+1) * every, Replicas: 1}
 	for i := range n {
-		s.Faults = append(s.Faults, Fault{Kind: LeaderKilled, Start: time.Duration(i)*lease + lease/2})
-	}
-	return s
-}
-
-// brokerKills returns a schedule that kills each of n NATS servers.
-func brokerKills(n int) Schedule {
-	s := Schedule{Duration: time.Duration(n) * slot, Replicas: 1}
-	for i := range n {
-		s.Faults = append(s.Faults, Fault{
-			Kind: BrokerKilled, Start: time.Duration(i)*slot + slot/4, Duration: slot / 2, Strength: i,
-		})
+		s.Faults = append(s.Faults, Fault{Kind: kind, Start: time.Duration(i)*every + every/2, Duration: duration, Strength: i})
 	}
 	return s
 }

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,10 +29,8 @@ const (
 
 // writers change objects until they are stopped.
 type writers struct {
-	t      *testing.T
-	client client.Client
-	scene  string
-	labels map[string]string
+	*scene
+
 	ledger *lab.Ledger
 	stop   context.CancelFunc
 	work   sync.WaitGroup
@@ -41,10 +38,7 @@ type writers struct {
 
 func startWriters(s *scene, seed uint64) *writers {
 	ctx, stop := context.WithCancel(s.t.Context())
-	w := &writers{
-		t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: lab.NewLedger(),
-		stop: stop,
-	}
+	w := &writers{scene: s, ledger: lab.NewLedger(), stop: stop}
 	for i := range objects {
 		w.work.Go(func() {
 			one := &writer{writers: w, random: rand.New(rand.NewPCG(seed, uint64(i)+1)), slot: i}
@@ -113,17 +107,17 @@ func (w *writer) live(ctx context.Context, name string) {
 	}
 	if w.random.IntN(5) == 0 && w.pause(ctx) {
 		w.commit(name, func(ctx context.Context) (uint64, error) {
-			return 0, client.IgnoreNotFound(w.client.Delete(ctx, lab.Widget(w.scene, name, nil, 0)))
+			return 0, client.IgnoreNotFound(w.plane.Client.Delete(ctx, lab.Widget(w.name, name, nil, 0)))
 		})
 	}
 }
 
 func (w *writer) create(name string) {
 	w.commit(name, func(ctx context.Context) (uint64, error) {
-		object := lab.Widget(w.scene, name, w.labels, 0)
-		err := w.client.Create(ctx, object)
+		object := lab.Widget(w.name, name, w.labels(), 0)
+		err := w.plane.Client.Create(ctx, object)
 		if apierrors.IsAlreadyExists(err) { // The answer to an earlier try was lost.
-			err = w.client.Get(ctx, client.ObjectKeyFromObject(object), object)
+			err = w.plane.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 		}
 		return version(object), err
 	})
@@ -131,8 +125,8 @@ func (w *writer) create(name string) {
 
 // patch merges a text with the number of the write.
 func (w *writer) patch(ctx context.Context, name, text string, opts ...client.PatchOption) (uint64, error) {
-	object := lab.Widget(w.scene, name, nil, 0)
-	err := w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, text, w.count)), opts...)
+	object := lab.Widget(w.name, name, nil, 0)
+	err := w.plane.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, text, w.count)), opts...)
 	return version(object), err
 }
 

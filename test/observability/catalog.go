@@ -5,8 +5,14 @@ package observability
 import (
 	"bytes"
 	"cmp"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"maps"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -61,8 +68,8 @@ func ofProgram() []metric {
 
 func parse(t testing.TB, text []byte) []*dto.MetricFamily {
 	t.Helper()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	return slices.Collect(maps.Values(lab.Must(parser.TextToMetricFamilies(bytes.NewReader(text)))))
+	reader := expfmt.NewTextParser(model.UTF8Validation)
+	return slices.Collect(maps.Values(lab.Must(reader.TextToMetricFamilies(bytes.NewReader(text)))))
 }
 
 // metricsIn returns our metrics among those of a process.
@@ -120,4 +127,151 @@ func useInstallations(registry *prom.Registry) error {
 		}
 	}
 	return prometheus.RegisterInstallations(registry, read, prometheus.Options{PerRuntime: 1})
+}
+
+// label is a label of one metric, or of all metrics with that name if metric is empty.
+type label struct{ metric, name string }
+
+// vocabulary has the values of each label, as the code has them.
+type vocabulary map[label][]string
+
+// of returns the values of a label, nil if they are free: see [notes].
+func (v vocabulary) of(metric, name string) []string {
+	if values, ok := v[label{metric, name}]; ok {
+		return values
+	}
+	return v[label{"", name}]
+}
+
+// notes are about the labels with free values.
+var notes = map[string]string{
+	"manager":   "a manager, or `_other`",
+	"runtime":   "id of a runtime",
+	"code":      "HTTP status, empty without an answer",
+	"version":   "version of the agent",
+	"goversion": "version of Go",
+	"fips140":   "version of Go's FIPS 140-3 module, `off` without one",
+	"config":    "hash of the settings",
+}
+
+const (
+	agents    = "runtime_watcher_agent_"
+	listeners = "runtime_watcher_listener_"
+	consumers = "runtime_watcher_consumer_"
+	fleets    = "runtime_watcher_fleet_"
+	installs  = "runtime_watcher_installation_"
+	other     = "other"
+)
+
+func newVocabulary(t testing.TB) vocabulary {
+	t.Helper()
+	const shared, nats, installation = "internal/reasons/reasons.go", "adapters/natsjetstream/", "controlplane/installation/status.go"
+	of := func(file, pattern string) []string { return constants(t, file, pattern) }
+	var contracts, states, conditions []string
+	for _, version := range contract.Versions() {
+		contracts = append(contracts, string(version))
+	}
+	for _, condition := range fleet.Conditions() {
+		states, conditions = append(states, string(condition.State)), append(conditions, condition.Reason)
+	}
+	issuing := of("controlplane/certificates/runtime.go", "^reason")
+	for i := range issuing {
+		issuing[i] = "Certificate" + issuing[i]
+	}
+	none := []string{""}
+	anything, ended := []string{other}, []string{"canceled", "timeout"} // The last two are those of core.Reason.
+	accepted := of("core/ports.go", "^(Accepted|Coalesced|Dropped)$")
+	canary := of("core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
+	dropped := of("internal/httpserver/connections.go", "^reason")
+	meaning := of("core/contract/meaning.go", "^reason")
+	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), meaning, of(shared, "."), anything)
+	source := slices.Concat(
+		of("adapters/controllerruntime/domain.go", "^[Rr]eason"), of("adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
+	v := vocabulary{}
+	for key, values := range map[label][][]string{
+		{"", "contract"}: {none, contracts}, // A request that names none.
+		{"", "cause"}:    {of("internal/httpserver/cause.go", "^cause")},
+		{"", "use"}:      {of("agent/material.go", "^use")},
+		{"", "problem"}:  {of("keys/material.go", "^[Pp]roblem")},
+		{"", "server"}:   {{"webhook", "metrics"}},
+		{agents + "connections_dropped_total", "reason"}:    {dropped},
+		{listeners + "connections_dropped_total", "reason"}: {dropped},
+		{"", "result"}: {refused, {"ok", "partial"}},
+		{agents + "events_dropped_total", "reason"}:   {of("core/outbox/counts.go", "^[Rr]eason"), refused},
+		{agents + "canary_state", "state"}:            {canary},
+		{agents + "canary_duration_seconds", "state"}: {canary},
+		{"", "decision"}: {accepted, of("adapters/admission/decision.go", "."), of("adapters/prometheus/agentwebhook.go", "^decision")},
+		{agents + "admission_owner_problems_total", "problem"}: {of("adapters/admission/hooks.go", "^owner")},
+		{agents + "admission_refusals_total", "reason"}:        {of("adapters/admission/refusal.go", "^refused")},
+		{"", "place"}: {of("adapters/admission/hooks.go", "^panicIn")},
+		{agents + "informer_changes_total", "decision"}: {accepted, of("adapters/informer/store.go", "^decision")},
+		{agents + "informer_failures_total", "reason"}:  {of("adapters/informer/health.go", "^failed")},
+		{listeners + "requests_total", "reason"}: {
+			none, anything, meaning, of(shared, "."), of("internal/reasons/pinning.go", "."), of("listener/refusal.go", "^[Rr]eason"), source,
+		},
+		{"", "fate"}: {of(nats+"conclude.go", "^fate")},
+		{consumers + "messages_total", "reason"}: {
+			none, anything, ended,
+			of(nats+"errors.go", "^reasonConnection$"), of("internal/reasons/pinning.go", "^(Owner|Domain|SAN)"), source,
+			of(shared, "^(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
+		},
+		{fleets + "runtimes", "state"}:       {states},
+		{fleets + "runtime_state", "state"}:  {states},
+		{fleets + "runtimes", "reason"}:      {conditions},
+		{fleets + "runtime_state", "reason"}: {conditions},
+		{fleets + "resyncs_total", "cause"}:  {fleet.Causes()},
+		{installs + "runtimes", "state"}:     {of(installation, "^(Progressing|Ready|Failed|Removed)$")},
+		{installs + "runtimes", "reason"}: {
+			none, issuing, of("controlplane/runtimes/failure.go", "^reason"), of(installation, "^reason"),
+		},
+		{installs + "ca_phase", "phase"}:          {of("controlplane/certificates/plan.go", "^[pP]hase")},
+		{installs + "runtime_problem", "problem"}: {of("adapters/prometheus/installations.go", "^problem")},
+	} {
+		all := slices.Concat(values...)
+		slices.Sort(all)
+		v[key] = slices.Compact(all)
+	}
+	return v
+}
+
+// quote returns the values as Markdown.
+func quote(values []string) (quoted []string) {
+	for _, value := range values {
+		if value == "" {
+			quoted = append(quoted, "empty")
+		} else {
+			quoted = append(quoted, "`"+value+"`")
+		}
+	}
+	return quoted
+}
+
+// constants returns the values of the string constants of a file with names that match pattern. It
+// fails if there is none.
+func constants(t testing.TB, file, pattern string) (values []string) {
+	t.Helper()
+	parsed := lab.Must(parser.ParseFile(token.NewFileSet(), filepath.Join(test.Root(), file), nil, parser.SkipObjectResolution))
+	names := regexp.MustCompile(pattern)
+	ast.Inspect(parsed, func(node ast.Node) bool {
+		if spec, ok := node.(*ast.ValueSpec); ok && names.MatchString(spec.Names[0].Name) {
+			values = append(values, literals(spec)...)
+		}
+		return true
+	})
+	if len(values) == 0 {
+		t.Fatalf("%s has no string constant that matches %s", file, pattern)
+	}
+	return values
+}
+
+// literals returns the strings of a constant. One that is made of others has none.
+func literals(spec *ast.ValueSpec) (values []string) {
+	for _, value := range spec.Values {
+		if literal, ok := value.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			if text, err := strconv.Unquote(literal.Value); err == nil {
+				values = append(values, text)
+			}
+		}
+	}
+	return values
 }

@@ -58,7 +58,7 @@ const (
 
 func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 	s := newScene(t)
-	failures := s.conditionErrors()
+	defer s.end()
 	defer removeAll(s, configMaps, "") // Other tests count the deletions of whole collections.
 	s.register(everything, watchesOf(everything), admission.ConfigurationOptions{NoMatchConditions: true})
 	s.register(selected, watchesOf(selected), admission.ConfigurationOptions{})
@@ -114,10 +114,7 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 		{"deleted, held", samples, held, remove(""), 1},
 		{"held twice, one gone", samples, heldTwice, merge("", `{"metadata":{"finalizers":["a.example.com/b"]}}`), 0},
 		{"the last finalizer gone", samples, held, merge("", `{"metadata":{"finalizers":null}}`), 1},
-		{
-			"deleted, then the last finalizer gone", samples, held,
-			all(remove(""), merge("", `{"metadata":{"finalizers":[]}}`)), 2,
-		},
+		{"deleted, then the last finalizer gone", samples, held, all(remove(""), merge("", `{"metadata":{"finalizers":[]}}`)), 2},
 		{"deleted twice while held", things, held, all(slices.Repeat([]write{remove("")}, 2)...), 2},
 		{"status changed", samples, `"spec":1`, merge("/status", `{"status":{"a":1}}`), 1},
 		{"status as before", samples, `"spec":1`, all(merge("/status", `{"status":{"a":1}}`),
@@ -129,10 +126,7 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 		{"status without a subresource and without spec", things, `"data":1`, merge("", `{"status":{"a":1}}`), 1},
 		{"a ConfigMap", configMaps, `"data":{"a":"b"}`, merge("", `{"data":{"a":"c"}}`), 1},
 		{"a ConfigMap as before", configMaps, `"data":{"a":"b"}`, merge("", `{"data":{"a":"b"}}`), 0},
-		{
-			"annotation of a ConfigMap", configMaps, `"data":{"a":"b"}`,
-			merge("", `{"metadata":{"annotations":{"a":"c"}}}`), 1,
-		},
+		{"annotation of a ConfigMap", configMaps, `"data":{"a":"b"}`, merge("", `{"metadata":{"annotations":{"a":"c"}}}`), 1},
 		{"data of a ConfigMap for none", configMaps, `"immutable":false`, merge("", `{"data":{"a":"c"}}`), 1},
 		{"a ConfigMap as before, applied", configMaps, `"data":{"a":"b"}`, apply("?fieldManager=test&force=true", `"data":{"a":"b"}`), 0},
 		{"a large ConfigMap", configMaps, large, merge("", `{"data":{"b":"c"}}`), 1},
@@ -141,10 +135,7 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 		{"a large list changed at its end", samples, `"spec":` + zeros, put("", "spec", one), 1},
 		{"a large list as before", samples, `"spec":` + zeros, merge("", note), 0},
 		{"a large list instead of spec", things, `"data":` + zeros, put("", "data", one), 1},
-		{
-			"many in spec, one of them changed", samples, `"spec":{` + members(2000) + `}`,
-			merge("", `{"spec":{"m1999":"x"}}`), 1,
-		},
+		{"many in spec, one of them changed", samples, `"spec":{` + members(2000) + `}`, merge("", `{"spec":{"m1999":"x"}}`), 1},
 		{"many in spec as before", samples, `"spec":{` + members(2000) + `}`, merge("", note), 0},
 		{"many fields beside spec", things, `"spec":1,` + members(200), merge("", `{"data":2}`), 0},
 		{"a deep spec", samples, `"spec":` + deep(500, "1"), put("", "spec", deep(500, "2")), 1},
@@ -173,9 +164,6 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 				s.t.Error("the write was not seen")
 			}
 		})
-	}
-	if n := s.conditionErrors() - failures; n != 0 {
-		t.Errorf("%v conditions could not be evaluated, want none: such a write would be lost", n)
 	}
 	s.checkKnownLimit()
 }

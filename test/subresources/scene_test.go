@@ -44,7 +44,8 @@ type scene struct {
 	plane *apiserver.ControlPlane
 	api   *lab.API
 
-	refuses int // the status that [refused] wants
+	failures float64 // of conditions, before the test
+	refuses  int     // the status that [refused] wants
 
 	calls sync.RWMutex // held for reading during each call of the webhook
 
@@ -69,7 +70,7 @@ func newScene(t *testing.T) *scene {
 		definition("widgets", "Widget", scaling), definition("gadgets", "Gadget", scaling), definition("plants", "Plant", ofCluster),
 		definition("things", "Thing", plain), lab.Definition("example.com", "samples", "Sample"),
 	}})
-	s.api = lab.NewAPI(t, s.plane)
+	s.api, s.failures = lab.NewAPI(t, s.plane), s.conditionErrors()
 	return s
 }
 
@@ -80,15 +81,13 @@ func definition(plural, kind string, alter func(*apiextensionsv1.CustomResourceD
 	return d
 }
 
-// watches returns the watches of Watchers in YAML, for one manager.
-func watches(t testing.TB, manager core.Manager, documents string) []watch.Watch {
+// watches returns the watches of a list of Watchers in YAML, for one manager.
+func watches(t testing.TB, manager core.Manager, list string) []watch.Watch {
 	t.Helper()
 	var watchers []v1beta2.Watcher
-	for document := range strings.SplitSeq(documents, "\n---\n") {
-		var w v1beta2.Watcher
-		lab.NoError(t, yaml.UnmarshalStrict([]byte(document), &w))
-		w.Namespace, w.Spec.Manager = "kcp-system", string(manager)
-		watchers = append(watchers, w)
+	lab.NoError(t, yaml.UnmarshalStrict([]byte(list), &watchers))
+	for i := range watchers {
+		watchers[i].Namespace, watchers[i].Spec.Manager = "kcp-system", string(manager)
 	}
 	return lab.Must(watcher.Watches(watchers))
 }
@@ -215,6 +214,14 @@ func (s *scene) updateCaches() {
 func (s *scene) conditionErrors() float64 {
 	s.t.Helper()
 	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_match_condition_evaluation_errors_total")
+}
+
+// end fails the test if a condition could not be evaluated: such a write would be lost.
+func (s *scene) end() {
+	s.t.Helper()
+	if n := s.conditionErrors() - s.failures; n != 0 {
+		s.t.Errorf("%v conditions could not be evaluated, want none", n)
+	}
 }
 
 func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
