@@ -87,23 +87,6 @@ func (m mutant) try(t *testing.T, file string) (found bool, text string) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	return simulate(t, folder, binary)
-}
-
-// hang and each bound the time of a run: with a fault, a schedule may never end.
-const (
-	hang = 5 * time.Minute
-	each = 500 * time.Millisecond // of a schedule on a busy machine
-)
-
-var (
-	schedules = regexp.MustCompile(`(\d+) schedules in`)
-	rule      = regexp.MustCompile(`(?m)^\s+[a-z]+: `)
-	crash     = regexp.MustCompile(`(?m)^.*(panic:|fatal error:).*$`)
-)
-
-func simulate(t *testing.T, folder, binary string) (found bool, text string) {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang+time.Duration(*seeds)*each)
 	defer cancel()
 	command := exec.CommandContext(ctx, binary, "-test.run=^TestSimulation$", "-test.v", "-shrink=false", "-workers=1",
@@ -122,3 +105,15 @@ func simulate(t *testing.T, folder, binary string) (found bool, text string) {
 		return true, fmt.Sprintf("found after %s schedules: %s", schedules.FindSubmatch(out)[1], bytes.TrimSpace(rule.Find(out)))
 	}
 }
+
+// hang and each bound the time of a run: with a fault, a schedule may never end.
+const (
+	hang = 5 * time.Minute
+	each = 500 * time.Millisecond // of a schedule on a busy machine
+)
+
+var (
+	schedules = regexp.MustCompile(`(\d+) schedules in`)
+	rule      = regexp.MustCompile(`(?m)^\s+[a-z]+: `)
+	crash     = regexp.MustCompile(`(?m)^.*(panic:|fatal error:).*$`)
+)

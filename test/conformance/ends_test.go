@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,8 +21,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -112,4 +116,67 @@ func acceptLines(o *outbox.Outbox, manager core.Manager) {
 			Watched: object, WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
 		})
 	}
+}
+
+// receiverFault is one fault in our own receiver, and the rules that find it.
+type receiverFault struct {
+	seed  func(*coretest.ReceiverParts, *listener.Options)
+	found []string
+}
+
+func receiverFaults() map[string]receiverFault {
+	type (
+		parts   = coretest.ReceiverParts
+		options = listener.Options
+	)
+	return map[string]receiverFault{
+		"sees no gaps": {
+			func(_ *parts, o *options) { o.Fleet = nil }, []string{"gap", "new-epoch"},
+		},
+		"limits nobody": {
+			func(_ *parts, o *options) { o.RuntimeRate, o.RuntimeBurst = 1e6, 1e6 }, []string{"too-fast", "share"},
+		},
+		"verifies nothing": {
+			func(p *parts, _ *options) { p.Verifier = listener.InsecureAllowAll() }, []string{"forbidden-sender", "not-ready"},
+		},
+		"acknowledges failures": {
+			func(p *parts, _ *options) { p.Handlers["my-operator"] = forgiving{p.Handlers["my-operator"]} }, []string{"partial"},
+		},
+	}
+}
+
+// forgiving returns nil for events that it loses.
+type forgiving struct{ core.Handler }
+
+func (f forgiving) Handle(ctx context.Context, d core.Delivery) error {
+	_ = f.Handler.Handle(ctx, d)
+	return nil
+}
+
+// receive is our own receiver: a listener with the script of the suite.
+func receive(ctx context.Context, fault string) error {
+	parts, files := lab.Must(coretest.ScriptedParts(printer())), lab.Must(keys.NewFiles(paths(), keys.FilesOptions{}))
+	opts := listener.Options{Addr: os.Getenv("RW_ADDRESS"), TLS: keys.ServerTLSConfig(files), Fleet: parts.Fleet}
+	if seeded, ok := receiverFaults()[fault]; ok {
+		seeded.seed(&parts, &opts)
+	}
+	peers := listener.FromTLSWithRoots(keys.Roots(files), listener.PeerOptions{})
+	return lab.Must(listener.New(peers, parts.Verifier, parts.Handlers, opts)).Start(ctx)
+}
+
+func paths() keys.Paths {
+	return keys.Paths{CA: os.Getenv("RW_CA"), Certificate: os.Getenv("RW_CERT"), Key: os.Getenv("RW_KEY")}
+}
+
+// printer prints deliveries as examples/minimal does.
+func printer() core.Handler {
+	var mu sync.Mutex
+	return core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return json.NewEncoder(os.Stdout).Encode(map[string]any{
+			"runtime": d.Runtime, "manager": d.Manager, "event": d.Event.KindWord(),
+			"namespace": d.Event.Watched.Namespace, "name": d.Event.Watched.Name,
+		})
+	})
 }
