@@ -147,11 +147,6 @@ func (p *tab) want(expression string, want any) {
 	}
 }
 
-func (p *tab) number(expression string) float64 {
-	p.t.Helper()
-	return evaluate[float64](p, expression)
-}
-
 // await polls from outside of the page. Inside, the policy of the page would refuse to make a
 // function of a text.
 func (p *tab) await(what, condition string) {
@@ -184,11 +179,6 @@ func (p *tab) width(pixels int64) {
 	call(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
 		Width: pixels, Height: 760, DeviceScaleFactor: 1,
 	})
-}
-
-func (p *tab) screenshot() []byte {
-	p.t.Helper()
-	return lab.Must(chromedp.Run(p.ctx, chromedp.CaptureScreenshot()))
 }
 
 func (p *tab) wantNoProblems() {

@@ -59,26 +59,24 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
-	scaling := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) {
-		spec.Versions[0].Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
-			SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
+	var crds []*apiextensionsv1.CustomResourceDefinition
+	for _, k := range []kind{widgets, gadgets, samples, things, plants} {
+		d := lab.Definition(k.gvr.Group, k.gvr.Resource, k.name)
+		switch version := &d.Spec.Versions[0]; k {
+		case widgets, gadgets:
+			version.Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
+				SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
+			}
+		case things:
+			version.Subresources = nil
+		case plants:
+			d.Spec.Scope = apiextensionsv1.ClusterScoped
 		}
+		crds = append(crds, d)
 	}
-	ofCluster := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) { spec.Scope = apiextensionsv1.ClusterScoped }
-	plain := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) { spec.Versions[0].Subresources = nil }
-	s.plane = lab.SharedAPIServer(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
-		definition("widgets", "Widget", scaling), definition("gadgets", "Gadget", scaling), definition("plants", "Plant", ofCluster),
-		definition("things", "Thing", plain), lab.Definition("example.com", "samples", "Sample"),
-	}})
+	s.plane = lab.SharedAPIServer(t, apiserver.Options{CRDs: crds})
 	s.api, s.failures = lab.NewAPI(t, s.plane), s.conditionErrors()
 	return s
-}
-
-// definition returns a definition with an alteration.
-func definition(plural, kind string, alter func(*apiextensionsv1.CustomResourceDefinitionSpec)) *apiextensionsv1.CustomResourceDefinition {
-	d := lab.Definition("example.com", plural, kind)
-	alter(&d.Spec)
-	return d
 }
 
 // watches returns the watches of a list of Watchers in YAML, for one manager.
