@@ -26,9 +26,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// mistake is one change to a correct set-up, and the line that must name it.
+// env are settings of an agent.
+type env = map[string]string
+
+// mistake is a change of the settings of a correct set-up, and the line that must name it.
 type mistake struct {
-	change func(t *testing.T, s *scene, env map[string]string)
+	change env
 	code   int
 	line   string // a pattern
 }
@@ -41,10 +44,10 @@ func TestCheck(t *testing.T) {
 	maps.Copy(sound, lab.VolumeEnv(s.pki.RuntimeVolume(runtime, domain)))
 	sound["KCP_ADDR"], sound["MANAGERS"] = s.plane.Addr, manager
 	awaitOperator(t, sound)
-	for name, m := range mistakes() {
+	for name, m := range s.mistakes() {
 		t.Run(name, func(t *testing.T) {
 			env := maps.Clone(sound)
-			m.change(t, s, env)
+			maps.Copy(env, m.change)
 			out, code := lab.Check(t, env)
 			if code != m.code {
 				t.Errorf("exit code %d, want %d", code, m.code)
@@ -57,125 +60,63 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func mistakes() map[string]mistake {
+func (s *scene) mistakes() map[string]mistake {
+	s.t.Helper()
+	otherKey := env{"TLS_KEY": lab.VolumeEnv(s.pki.RuntimeVolume(runtime, domain))["TLS_KEY"]}
+	otherClient := lab.VolumeEnv(lab.NewPKI(s.t).RuntimeVolume(runtime, domain))
+	otherCA := env{"CA_CERT": otherClient["CA_CERT"]}
+	delete(otherClient, "CA_CERT")
+	closed := lab.Address(lab.FreePort(s.t))
+	plain := httptest.NewServer(http.NotFoundHandler())
+	s.t.Cleanup(plain.Close)
+	silent := lab.Must(net.Listen("tcp", "127.0.0.1:0")) // It accepts connections, and sends nothing.
+	s.t.Cleanup(func() { _ = silent.Close() })
+	old := httptest.NewUnstartedServer(http.NotFoundHandler()) // It knows contract v2 only, as the deployed ones do.
+	old.TLS, old.EnableHTTP2 = keys.ServerTLSConfig(s.pki.ServerMaterial()), true
+	old.StartTLS()
+	s.t.Cleanup(old.Close)
+	names, both := []string{domain}, lab.BothUsages()
+	expired := testpki.Options{DNSNames: names, Usages: both, NotBefore: time.Now().AddDate(0, 0, -9), NotAfter: time.Now().AddDate(0, 0, -1)}
+	server := testpki.Options{DNSNames: names, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	stranger := testpki.Options{DNSNames: []string{"runtime-9.example.com"}, Usages: both}
 	return map[string]mistake{
-		"none":             {func(*testing.T, *scene, map[string]string) {}, 0, `ok    heartbeat .*manager kyma`},
-		"missing file":     {set("TLS_CERT", "/nowhere/tls.crt"), 2, `FAIL  settings +TLS_CERT: .*no such file.*correct it`},
-		"unknown setting":  {set("KCP_CONTRACT", "v9"), 2, `FAIL  settings +KCP_CONTRACT: .*want one of .v1 v2 v3.`},
+		"none":             {nil, 0, `ok    heartbeat .*manager kyma`},
+		"missing file":     {env{"TLS_CERT": "/nowhere/tls.crt"}, 2, `FAIL  settings +TLS_CERT: .*no such file.*correct it`},
+		"unknown setting":  {env{"KCP_CONTRACT": "v9"}, 2, `FAIL  settings +KCP_CONTRACT: .*want one of .v1 v2 v3.`},
 		"key of another":   {otherKey, 1, `FAIL  TLS_CERT +keys: key material \S+tls.key .mismatch.: .*take certificate and key of one Secret`},
-		"expired":          {leaf(expired), 1, `FAIL  TLS_CERT +.*tls.crt .expired.: .*check cert-manager`},
-		"server usage":     {leaf(serverOnly), 1, `FAIL  TLS_CERT usage +.*without clientAuth; want clientAuth`},
-		"no name":          {leaf(nameless), 1, `FAIL  TLS_CERT as server +no DNS name .*<service>.<namespace>.svc`},
-		"managers file":    {managersFile, 1, `FAIL  MANAGERS_FILE +.*Not/A/Name.*correct the ConfigMap`},
-		"closed port":      {closedPort, 1, `FAIL  connection +.*refused; want an open port; check KCP_ADDR`},
-		"no TLS":           {plainPort, 1, `FAIL  TLS .*another protocol`},
-		"silent port":      {silentPort, 1, `FAIL  TLS +no answer in time; want a TLS handshake within 10s`},
+		"expired":          {s.leaf(expired), 1, `FAIL  TLS_CERT +.*tls.crt .expired.: .*check cert-manager`},
+		"server usage":     {s.leaf(server), 1, `FAIL  TLS_CERT usage +.*without clientAuth; want clientAuth`},
+		"no name":          {s.leaf(testpki.Options{Usages: both}), 1, `FAIL  TLS_CERT as server +no DNS name .*<service>.<namespace>.svc`},
+		"managers file":    {env{"MANAGERS_FILE": s.file("Not/A/Name")}, 1, `FAIL  MANAGERS_FILE +.*Not/A/Name.*correct the ConfigMap`},
+		"closed port":      {at(closed), 1, `FAIL  connection +.*refused; want an open port; check KCP_ADDR`},
+		"no TLS":           {at(plain.Listener.Addr().String()), 1, `FAIL  TLS .*another protocol`},
+		"silent port":      {at(silent.Addr().String()), 1, `FAIL  TLS +no answer in time; want a TLS handshake within 10s`},
 		"wrong CA":         {otherCA, 1, `FAIL  TLS .*unknown authority.*want a certificate that CA_CERT issued`},
-		"wrong name":       {set("KCP_SERVER_NAME", "other.example.com"), 1, `FAIL  TLS .*set KCP_SERVER_NAME`},
+		"wrong name":       {env{"KCP_SERVER_NAME": "other.example.com"}, 1, `FAIL  TLS .*set KCP_SERVER_NAME`},
 		"untrusted client": {otherClient, 1, `FAIL  TLS .*want a control plane that accepts TLS_CERT; check the CA bundle`},
-		"unknown manager":  {set("MANAGERS", "nobody"), 1, `FAIL  heartbeat +manager nobody: unknown_manager: .*correct MANAGERS`},
-		"other domain":     {leaf(otherDomain), 1, `FAIL  heartbeat +manager kyma: forbidden: .*: "san_mismatch"; want .*skr-domain equal`},
-		"old listener":     {oldListener, 1, `FAIL  heartbeat +manager kyma: unknown_contract: .*set CONTRACT_FALLBACK`},
-		"no Lease":         {set("CANARY_LEASE", "default/none"), 1, `FAIL  canary .*403.*Role`},
-		"no token":         {emptyToken, 1, `FAIL  canary .*401 .*CANARY_TOKEN_FILE`},
-		"no API server":    {closedAPIServer, 1, `FAIL  canary .*refused; want an answer of the API server`},
+		"unknown manager":  {env{"MANAGERS": "nobody"}, 1, `FAIL  heartbeat +manager nobody: unknown_manager: .*correct MANAGERS`},
+		"other domain":     {s.leaf(stranger), 1, `FAIL  heartbeat +manager kyma: forbidden: .*: "san_mismatch"; want .*skr-domain equal`},
+		"old listener":     {at(old.Listener.Addr().String()), 1, `FAIL  heartbeat +manager kyma: unknown_contract: .*set CONTRACT_FALLBACK`},
+		"no Lease":         {env{"CANARY_LEASE": "default/none"}, 1, `FAIL  canary .*403.*Role`},
+		"no token":         {env{"CANARY_TOKEN_FILE": s.file("none")}, 1, `FAIL  canary .*401 .*CANARY_TOKEN_FILE`},
+		"no API server":    {env{"CANARY_API_SERVER": "https://" + closed}, 1, `FAIL  canary .*refused; want an answer of the API server`},
 	}
 }
 
-func set(name, value string) func(*testing.T, *scene, map[string]string) {
-	return func(_ *testing.T, _ *scene, env map[string]string) { env[name] = value }
+// at has the settings of an agent with the control plane at that address.
+func at(address string) env { return env{"KCP_ADDR": address} }
+
+// leaf has the settings of an agent with such a certificate.
+func (s *scene) leaf(opts testpki.Options) env {
+	s.t.Helper()
+	return lab.VolumeEnv(s.pki.Volume(lab.Must(s.pki.CA.Client(runtime, opts))))
 }
 
-func leaf(change func(*testpki.Options)) func(*testing.T, *scene, map[string]string) {
-	return func(t *testing.T, s *scene, env map[string]string) {
-		t.Helper()
-		maps.Copy(env, lab.VolumeEnv(s.pki.Volume(newLeaf(t, s.pki.CA, change))))
-	}
-}
-
-func newLeaf(t *testing.T, ca *testpki.CA, change func(*testpki.Options)) *testpki.Leaf {
-	t.Helper()
-	opts := testpki.Options{DNSNames: []string{domain}, Usages: lab.BothUsages()}
-	change(&opts)
-	l := lab.Must(ca.Client(runtime, opts))
-	return l
-}
-
-func expired(o *testpki.Options)     { o.NotBefore, o.NotAfter = daysAgo(9), daysAgo(1) }
-func daysAgo(days int) time.Time     { return time.Now().AddDate(0, 0, -days) }
-func otherDomain(o *testpki.Options) { o.DNSNames = []string{"runtime-9.example.com"} }
-
-func serverOnly(o *testpki.Options) { o.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }
-func nameless(o *testpki.Options)   { o.DNSNames = nil }
-
-func otherKey(t *testing.T, s *scene, env map[string]string) {
-	t.Helper()
-	_, _, key := s.pki.RuntimeVolume(runtime, domain).Paths()
-	env["TLS_KEY"] = key
-}
-
-func otherCA(t *testing.T, _ *scene, env map[string]string) {
-	t.Helper()
-	env["CA_CERT"], _, _ = lab.NewPKI(t).RuntimeVolume(runtime, domain).Paths()
-}
-
-func otherClient(t *testing.T, _ *scene, env map[string]string) {
-	t.Helper()
-	ca := env["CA_CERT"]
-	maps.Copy(env, lab.VolumeEnv(lab.NewPKI(t).RuntimeVolume(runtime, domain)))
-	env["CA_CERT"] = ca
-}
-
-func managersFile(t *testing.T, _ *scene, env map[string]string) {
-	t.Helper()
-	env["MANAGERS_FILE"] = written(t, "Not/A/Name\n")
-}
-
-func written(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "file")
-	lab.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+func (s *scene) file(line string) string {
+	s.t.Helper()
+	path := filepath.Join(s.t.TempDir(), "file")
+	lab.NoError(s.t, os.WriteFile(path, []byte(line+"\n"), 0o600))
 	return path
-}
-
-func emptyToken(t *testing.T, _ *scene, env map[string]string) {
-	t.Helper()
-	env["CANARY_TOKEN_FILE"] = written(t, "none\n")
-}
-
-func closedPort(t *testing.T, _ *scene, env map[string]string) {
-	t.Helper()
-	env["KCP_ADDR"] = lab.Address(lab.FreePort(t))
-}
-
-func closedAPIServer(t *testing.T, _ *scene, env map[string]string) {
-	t.Helper()
-	env["CANARY_API_SERVER"] = "https://" + lab.Address(lab.FreePort(t))
-}
-
-func plainPort(t *testing.T, _ *scene, env map[string]string) {
-	t.Helper()
-	server := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(server.Close)
-	env["KCP_ADDR"] = server.Listener.Addr().String()
-}
-
-// silentPort accepts connections, and sends nothing.
-func silentPort(t *testing.T, _ *scene, env map[string]string) {
-	t.Helper()
-	silent := lab.Must(net.Listen("tcp", "127.0.0.1:0"))
-	t.Cleanup(func() { _ = silent.Close() })
-	env["KCP_ADDR"] = silent.Addr().String()
-}
-
-// oldListener knows contract v2 only, as the deployed ones do.
-func oldListener(t *testing.T, s *scene, env map[string]string) {
-	t.Helper()
-	server := httptest.NewUnstartedServer(http.NotFoundHandler())
-	server.TLS, server.EnableHTTP2 = keys.ServerTLSConfig(s.pki.ServerMaterial()), true
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	env["KCP_ADDR"] = server.Listener.Addr().String()
 }
 
 // awaitOperator waits until the operator takes the heartbeat of a check, which is a while after it
@@ -225,27 +166,24 @@ func TestCheckBesideAnAgent(t *testing.T) {
 			after.State == fleet.Fresh && after.Since.Equal(before.Since) && s.deliveries.Load() == deliveries
 	})
 	env["METRICS_PORT"] = strconv.Itoa(agent.MetricsPort)
-	s.checkFindsFault(env, "the caBundle of another", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
+	s.checkFindsFault(env, func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 		for n := range stored.Webhooks {
 			stored.Webhooks[n].ClientConfig.CABundle = lab.NewPKI(t).CA.PEM
 		}
 		return s.runtime.Client.Update(t.Context(), stored)
 	}, `FAIL  webhook +the API server rejects the certificate of the agent; want a caBundle`)
-	s.checkFindsFault(env, "no configuration", func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
+	s.checkFindsFault(env, func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 		return s.runtime.Client.Delete(t.Context(), stored)
 	}, `FAIL  webhook +the API server calls no agent, and one runs here; want a call; apply the webhook configuration`)
 }
 
 // checkFindsFault breaks the webhook configuration. A check beside an agent must fail with the cause.
-func (s *scene) checkFindsFault(
-	env map[string]string, name string,
-	inject func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error, line string,
-) {
+func (s *scene) checkFindsFault(env env, inject func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error, line string) {
 	s.t.Helper()
 	var stored admissionregistrationv1.ValidatingWebhookConfiguration
 	err := s.runtime.Client.Get(s.t.Context(), client.ObjectKey{Name: "check"}, &stored)
 	lab.NoError(s.t, errors.Join(err, inject(&stored)))
-	lab.Eventually(s.t, patience, name+": the check fails with the cause", func() bool {
+	lab.Eventually(s.t, patience, "the check fails with "+line, func() bool {
 		out, code := lab.Check(s.t, env)
 		return code == 1 && regexp.MustCompile(`^`+line).MatchString(lab.Telling(out, code))
 	})

@@ -62,42 +62,31 @@ func TestOfficialSDKReadsOurBatches(t *testing.T) {
 	}
 }
 
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
 // throughSDK returns our events as the SDK reads them from a request.
 func throughSDK(t *testing.T) []event.Event {
 	t.Helper()
 	sent := batch()
-	body, err := contract.V3.Encode(&sent)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost", bytes.NewReader(body.Body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must(contract.V3.Encode(&sent))
+	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost", bytes.NewReader(body.Body)))
 	request.Header.Set("Content-Type", contract.V3.ContentType())
-	read, err := cehttp.NewEventsFromHTTPRequest(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	read := must(cehttp.NewEventsFromHTTPRequest(request))
 	return read
 }
 
 func TestWeReadBatchesOfTheOfficialSDK(t *testing.T) {
-	request, err := cehttp.NewHTTPRequestFromEvents(t.Context(), "http://localhost", throughSDK(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(cehttp.NewHTTPRequestFromEvents(t.Context(), "http://localhost", throughSDK(t)))
 	if got := request.Header.Get("Content-Type"); got != contract.V3.ContentType() {
 		t.Errorf("content type %s, want %s", got, contract.V3.ContentType())
 	}
-	body, err := io.ReadAll(request.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := contract.V3.Decode(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must(io.ReadAll(request.Body))
+	got := must(contract.V3.Decode(body))
 	if diff := cmp.Diff(batch(), got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -64,12 +63,16 @@ type late struct {
 	writes  []lateWrite
 	began   time.Time // of the writes
 
-	mu    sync.Mutex
-	plane *lab.Plane
-	// states are those that reconciles of an object read, one after the other.
-	states map[string][]string
-	// deliveries counts those of an object, with and without a reconcile.
-	deliveries map[string]int
+	mu      sync.Mutex
+	plane   *lab.Plane
+	objects map[string]seen
+}
+
+// seen has the states that reconciles of an object read, one after the other, and counts its deliveries, with and
+// without a reconcile.
+type seen struct {
+	states     []string
+	deliveries int
 }
 
 // lateWrite is one write beside a slow webhook.
@@ -82,13 +85,15 @@ type lateWrite struct {
 
 func newLate(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, name string, env map[string]string) *late {
 	t.Helper()
-	l := &late{name: name, runtime: runtime, states: map[string][]string{}, deliveries: map[string]int{}}
-	plane := lab.StartPlane(t, pki, lab.PlaneOptions{Reconcile: l.reconcile, Delivered: l.delivered}, manager)
+	l := &late{name: name, runtime: runtime, objects: map[string]seen{}}
 	l.mu.Lock()
-	l.plane = plane
+	l.plane = lab.StartPlane(t, pki, lab.PlaneOptions{
+		Reconcile: l.reconcile,
+		Delivered: func(d core.Delivery) { l.note(d.Event.Watched.Name, func(o *seen) { o.deliveries++ }) },
+	}, manager)
 	l.mu.Unlock()
 	env["RESEND_AFTER"] = "" // Unset: the default.
-	kit.WatchConfigMaps(t, runtime, pki, manager, plane.Addr, l.scene(), env)
+	kit.WatchConfigMaps(t, runtime, pki, manager, l.plane.Addr, l.scene(), env)
 	return l
 }
 
@@ -100,14 +105,12 @@ func (l *late) plan(t *testing.T, delays []time.Duration) {
 	for _, delay := range delays {
 		for _, operation := range []string{"create", "change", "delete"} {
 			for i := range *lateWrites {
-				w := lateWrite{name: fmt.Sprintf("%s-%s-%s-%d", l.name, operation, delay, i), want: after, delay: delay}
+				w := lateWrite{name: strings.ToLower(fmt.Sprintf("%s-%s-%s-%d", l.name, operation, delay, i)), want: after, delay: delay}
 				if operation == "delete" {
 					w.want = absent
 				}
 				if operation != "create" {
-					if err := l.runtime.Client.Create(t.Context(), l.object(&w, before)); err != nil {
-						t.Fatal(err)
-					}
+					lab.NoError(t, l.runtime.Client.Create(t.Context(), l.object(&w, before)))
 					w.reconciles = 1
 				}
 				l.writes = append(l.writes, w)
@@ -115,14 +118,14 @@ func (l *late) plan(t *testing.T, delays []time.Duration) {
 		}
 	}
 	for _, w := range l.writes {
-		lab.Eventually(t, patience, w.name+" is reconciled", func() bool { return len(l.statesOf(w.name)) >= w.reconciles })
+		lab.Eventually(t, patience, w.name+" is reconciled", func() bool { return len(l.of(w.name).states) >= w.reconciles })
 	}
 }
 
 func (l *late) object(w *lateWrite, state string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: metav1.NamespaceDefault, Name: strings.ToLower(w.name),
+			Namespace: metav1.NamespaceDefault, Name: w.name,
 			Labels:      map[string]string{"scene": l.scene(), "delay": w.delay.String()},
 			Annotations: map[string]string{core.OwnerAnnotation: "kcp-system/late"},
 		},
@@ -155,39 +158,30 @@ func (l *late) reconcile(ctx context.Context, look lab.Look) (reconcile.Result, 
 	l.mu.Lock()
 	runtime := l.plane.Client(look, l.runtime.Client)
 	l.mu.Unlock()
-	var have corev1.ConfigMap
+	have := corev1.ConfigMap{}
 	err := runtime.Get(ctx, look.Object, &have)
-	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, err
-	}
 	state := have.Data["state"]
 	if apierrors.IsNotFound(err) {
-		state = absent
+		state, err = absent, nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.states[look.Object.Name] = append(l.states[look.Object.Name], state)
-	return reconcile.Result{}, nil
+	if err == nil {
+		l.note(look.Object.Name, func(o *seen) { o.states = append(o.states, state) })
+	}
+	return reconcile.Result{}, err
 }
 
-func (l *late) delivered(d core.Delivery) {
+func (l *late) note(name string, add func(*seen)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.deliveries[d.Event.Watched.Name]++
+	o := l.objects[name]
+	add(&o)
+	l.objects[name] = o
 }
 
-// isResent reports whether an event was delivered again, and the last resends, after 35 s, are over. A
-// delivery that takes 3 s merges two of the three.
-func (l *late) isResent(name string) bool {
+func (l *late) of(name string) seen {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.deliveries[strings.ToLower(name)] >= 2 && time.Since(l.began) > 40*time.Second
-}
-
-func (l *late) statesOf(name string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.states[strings.ToLower(name)])
+	return seen{slices.Clone(l.objects[name].states), l.objects[name].deliveries}
 }
 
 // check waits until every write was seen, and checks how often all were reconciled. A fifth more may be, as an answer
@@ -197,10 +191,10 @@ func (l *late) check(t *testing.T) {
 	all, most := 0, 0
 	for _, w := range l.writes {
 		lab.Eventually(t, patience, fmt.Sprintf("%s is reconciled as %q", w.name, w.want), func() bool {
-			states := l.statesOf(w.name)
+			states := l.of(w.name).states
 			return len(states) > w.reconciles && states[len(states)-1] == w.want
 		})
-		all, most = all+len(l.statesOf(w.name)), most+1+w.reconciles
+		all, most = all+len(l.of(w.name).states), most+1+w.reconciles
 	}
 	if l.name != sourceInformer {
 		most *= 3 // A source behind the commit needs no resend. The webhook needs two for each write.
@@ -219,8 +213,11 @@ func (l *late) checkResends(t *testing.T) {
 	t.Helper()
 	seen, all := 0, 0
 	for _, w := range l.writes {
-		lab.Eventually(t, patience, w.name+" is sent again", func() bool { return l.isResent(w.name) })
-		states := l.statesOf(w.name)
+		// The last resends come after 35 s. A delivery that takes 3 s merges two of the three.
+		lab.Eventually(t, patience, w.name+" is sent again", func() bool {
+			return l.of(w.name).deliveries >= 2 && time.Since(l.began) > 40*time.Second
+		})
+		states := l.of(w.name).states
 		first := slices.Index(states, w.want)
 		seen += len(states) - first
 		if all += len(states); w.delay == 0 {

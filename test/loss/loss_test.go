@@ -36,18 +36,16 @@ func TestKilledLeader(t *testing.T) {
 	t.Parallel()
 	plane, pki := newWorld(t)
 	with := setup{name: "leader", source: sourceAdmission, transport: transportHTTP, way: route}
-	r := run(t, plane, pki, leaderKills(*kills, *lease), with)
-	t.Logf("%d writes, %d kills, lease %v: the last reconcile came %v after the faults", r.writes, *kills, *lease,
-		r.slowest().Round(time.Millisecond))
+	r := run(t, plane, pki, kills(LeaderKilled, *leaderKills, *lease, 0), with)
+	t.Logf("%d writes, lease %v: the last reconcile came %v after the faults", r.writes, *lease, r.slowest().Round(time.Millisecond))
 }
 
 // TestActiveReplicas has three replicas without leader election, each with a fleet, and kills one.
 func TestActiveReplicas(t *testing.T) {
 	t.Parallel()
 	plane, pki := newWorld(t)
-	kill := Fault{Kind: OperatorKilled, Start: slot, Duration: time.Second}
-	run(t, plane, pki, Schedule{Duration: 2 * slot, Replicas: 1, Faults: []Fault{kill}},
-		setup{name: "active", source: sourceAdmission, transport: transportHTTP, way: active})
+	with := setup{name: "active", source: sourceAdmission, transport: transportHTTP, way: active}
+	run(t, plane, pki, kills(OperatorKilled, 1, slot, time.Second), with)
 }
 
 // TestTheSuiteCanFail plays the same schedules with a forwarder of the kind that is deployed today.
@@ -136,30 +134,28 @@ func (s *scene) judge(writers *writers, schedule Schedule, began, ended time.Dur
 // report logs the history of each object with a last write that was not seen.
 func (s *scene) report(r *result, began time.Duration) {
 	s.t.Helper()
-	since := func(at time.Duration) float64 { return (at - began).Seconds() }
+	into := func(at time.Duration) string { return fmt.Sprintf("%.3f s into the schedule", (at - began).Seconds()) }
 	for _, name := range slices.Sorted(maps.Keys(r.verdicts)) {
 		v := r.verdicts[name]
 		if v.Seen {
 			continue
 		}
+		s.t.Errorf("seed %d: the last write to %s, of version %d, from %s to %s, was never seen, in %d reconciles of it",
+			r.schedule.Seed, name, v.Last.Version, into(v.Last.Sent), into(v.Last.Returned), v.Looks)
 		from := v.Last.Sent - 2*time.Second
-		s.t.Errorf("seed %d: the last write to %s, of version %d, %.3f s to %.3f s into the schedule, was never "+
-			"seen, in %d reconciles of it", r.schedule.Seed, name, v.Last.Version, since(v.Last.Sent),
-			since(v.Last.Returned), v.Looks)
 		for _, d := range s.deliveries {
 			if d.At > from && (d.Object == name || d.Kind != "changed") {
-				s.t.Logf("%s of %q delivered %.3f s into the schedule, refused: %q", d.Kind, d.Object, since(d.At), d.Refused)
+				s.t.Logf("%s of %q delivered %s, refused: %q", d.Kind, d.Object, into(d.At), d.Refused)
 			}
 		}
 		for _, at := range s.service.Failed() {
 			if at > from && at < v.Last.Returned {
-				s.t.Logf("the API server did not reach an agent %.3f s into the schedule", since(at))
+				s.t.Logf("the API server did not reach an agent %s", into(at))
 			}
 		}
 		for i := range s.looks {
 			if look := &s.looks[i]; look.Started > from && (look.Object == name || look.Object == "") {
-				s.t.Logf("a reconcile of %q %.3f s into the schedule saw version %q", look.Object, since(look.Started),
-					look.Versions[name])
+				s.t.Logf("a reconcile of %q %s saw version %q", look.Object, into(look.Started), look.Versions[name])
 			}
 		}
 	}
@@ -190,29 +186,24 @@ func (s *scene) checkAccounts() {
 		// most has room for the connections that the API server keeps, two goroutines each.
 		most = 250
 	)
-	for i, one := range s.senders {
+	for _, one := range s.senders {
 		if !one.Running() {
 			continue
 		}
 		one.agent.AwaitReady()
-		lab.Eventually(s.t, patience, "nothing is pending",
-			func() bool { return one.agent.Metric(prefix+"pending") == 0 })
-		text, err := lab.Get(s.t.Context(), "http://"+lab.Address(one.agent.MetricsPort)+"/metrics")
-		if err != nil {
-			s.t.Fatal(err)
+		lab.Eventually(s.t, patience, "nothing is pending", func() bool { return one.agent.Metric(prefix+"pending") == 0 })
+		text, fates, sum := one.agent.Scrape(), map[string]float64{}, 0.0
+		for _, fate := range []string{"delivered_total", "coalesced_total", "dropped_total", "pending"} {
+			fates[fate] = lab.Sum(text, prefix+fate)
+			sum += fates[fate]
 		}
-		sum := func(name string) float64 { return lab.Sum(text, prefix+name) }
-		accepted, delivered, coalesced, dropped := sum("accepted_total"), sum("delivered_total"),
-			sum("coalesced_total"), sum("dropped_total")
-		goroutines := lab.Sum(text, "go_goroutines")
-		s.t.Logf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v; %v goroutines",
-			i, accepted, delivered, coalesced, dropped, goroutines)
+		accepted, goroutines := lab.Sum(text, prefix+"accepted_total"), lab.Sum(text, "go_goroutines")
+		s.t.Logf("%v events accepted, %v; %v goroutines at rest", accepted, fates, goroutines)
 		if goroutines > most {
-			s.t.Errorf("agent %d has %v goroutines at rest, want at most %d", i, goroutines, most)
+			s.t.Errorf("want at most %d goroutines", most)
 		}
-		if accepted == 0 || accepted != delivered+coalesced+dropped+sum("pending") {
-			s.t.Errorf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v, pending %v: they must add up",
-				i, accepted, delivered, coalesced, dropped, sum("pending"))
+		if accepted == 0 || accepted != sum {
+			s.t.Errorf("%v events accepted, and the sum of the fates is %v", accepted, sum)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,6 +24,97 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/operator"
 )
+
+const (
+	sourceAdmission = "admission"
+	sourceInformer  = "informer"
+	transportHTTP   = "http"
+	transportNATS   = "nats"
+)
+
+var (
+	seed     = flag.Uint64("seed", 0, "first seed of TestNothingIsLost")
+	seeds    = flag.Uint64("seeds", 2, "how many seeds, one after the other")
+	duration = flag.Duration("duration", 10*time.Second, "how long faults are made with each seed")
+	settle   = flag.Duration("settle", 100*time.Millisecond, "settle time of the agents")
+	// The default is that of a busy machine, where a write may be committed seconds after its
+	// admission, and less than the silence after which an agent is taken for gone; make chaos takes
+	// the default of the agent.
+	resend    = flag.Duration("resend", 3*time.Second, "when the agents send each event once more, 0 for never")
+	source    = flag.String("source", sourceAdmission, "source of the agents: admission or informer")
+	transport = flag.String("transport", transportHTTP, "transport of the agents: http or nats")
+	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
+	// More at once make an API server give up on its webhooks where the machine is slow.
+	lateWrites  = flag.Int("late", 1, "writes of each kind in TestLateCommitsAreSeen")
+	leaderKills = flag.Int("kills", 1, "how often TestKilledLeader kills the leader")
+	lease       = flag.Duration("lease", 4*time.Second, "time after which another replica may lead")
+)
+
+// way is how a request finds the leader among several replicas of the operator.
+type way string
+
+const (
+	// route means that a Service leads the gateway to the leader.
+	route way = "route"
+	// active means that the gateway asks the replicas in turn, and none of them leads.
+	active way = "active"
+)
+
+// setup selects the parts between a write and an operator.
+type setup struct {
+	name, source, transport string
+	// server is a NATS server: see [lab.NATSServers].
+	server string
+	// nodes is the number of NATS servers. Default: one.
+	nodes int
+	// way makes the operator three replicas behind a gateway.
+	way way
+	// naive replaces the agents.
+	naive bool
+}
+
+// rows are the setups that make test plays with a schedule of their own. The source and the
+// transport of an agent do not know each other, so each has a row. make chaos plays them together.
+func rows(t *testing.T) map[setup]Schedule {
+	t.Helper()
+	// Seed 29 cuts the watch, kills the operator, and deletes objects that no list has shown; seed 172
+	// kills the NATS server, and then cuts the operator off.
+	const watching, killing, nodes = 29, 172, 3
+	server := "debian" // An older version.
+	if lab.NATSServers(t)[server] == "" {
+		server = "embedded"
+	}
+	const webhook, direct, nats = sourceAdmission, transportHTTP, transportNATS
+	return map[setup]Schedule{
+		{name: "informer", source: sourceInformer, transport: direct}:                         NewSchedule(watching, *duration),
+		{name: "nats", source: webhook, transport: nats, server: server}:                      NewSchedule(killing, *duration),
+		{name: "cluster", source: webhook, transport: nats, server: "embedded", nodes: nodes}: kills(BrokerKilled, nodes, slot, slot/2),
+	}
+}
+
+// chosen is the setup of the flags.
+func chosen(t *testing.T) setup {
+	t.Helper()
+	if !slices.Contains([]string{sourceAdmission, sourceInformer}, *source) {
+		t.Fatalf("-source %s: want admission or informer", *source)
+	}
+	if !slices.Contains([]string{transportHTTP, transportNATS}, *transport) {
+		t.Fatalf("-transport %s: want http or nats", *transport)
+	}
+	return setup{name: "seed", source: *source, transport: *transport}
+}
+
+// faults replaces those that do not apply.
+func (w setup) faults() map[Kind]Kind {
+	kinds := make(map[Kind]Kind)
+	if w.source == sourceInformer {
+		kinds[WebhookRemoved] = WatchLost
+	}
+	if w.transport == transportNATS {
+		kinds[lab.Unavailable], kinds[lab.TooFast] = BrokerKilled, OperatorCut
+	}
+	return kinds
+}
 
 // program names the variable that lets this program be another one, so that a test can kill it.
 const program = "LOSS_PROGRAM"
@@ -66,27 +158,18 @@ const naiveTimeout = 2 * time.Second
 // that are deployed today. It shows that the suite can fail. Its settings are in the environment. The webhook and
 // the forwarder are the real ones: only the outbox between them is missing.
 func runNaive(ctx context.Context) error {
-	material, err := keys.NewFiles(keys.Paths{
+	material := lab.Must(keys.NewFiles(keys.Paths{
 		CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY"),
-	}, keys.FilesOptions{})
-	if err != nil {
-		return err
-	}
-	forwarder, err := httpmtls.NewForwarder(material, os.Getenv("KCP_ADDR"), contract.V2,
-		httpmtls.Options{Timeout: naiveTimeout, ServerName: "127.0.0.1"})
-	if err != nil {
-		return err
-	}
+	}, keys.FilesOptions{}))
+	forwarder := lab.Must(httpmtls.NewForwarder(material, os.Getenv("KCP_ADDR"), contract.V2,
+		httpmtls.Options{Timeout: naiveTimeout, ServerName: "127.0.0.1"}))
 	forward := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 		if forwarder.Forward(ctx, manager, core.NewBatch(event)) != nil {
 			return core.Dropped
 		}
 		return core.Accepted
 	})
-	handler, err := admission.New(forward, admission.Options{})
-	if err != nil {
-		return err
-	}
+	handler := lab.Must(admission.New(forward, admission.Options{}))
 	server := &http.Server{
 		Addr: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT"), Handler: handler, ReadHeaderTimeout: naiveTimeout,
 		TLSConfig: keys.WebhookTLSConfig(material, nil),

@@ -138,28 +138,20 @@ func (s *scene) leaderAddress() string {
 	return ""
 }
 
-// leader is the replica that the EndpointSlice leads to, if it runs.
-func (s *scene) leader() *replica {
-	address := s.leaderAddress()
-	for _, one := range s.operators {
-		if one.Running() && one.listen == address {
-			return one
-		}
-	}
-	return nil
-}
-
-// awaitLeader returns the replica that leads. One that lost its Lease has ended, and is started again. One that was
-// killed is not.
+// awaitLeader returns the replica that the EndpointSlice leads to and that runs. One that lost its Lease has ended, and
+// is started again. One that was killed is not.
 func (s *scene) awaitLeader(killed *replica) (leader *replica) {
 	s.t.Helper()
 	lab.Eventually(s.t, patience, "a replica leads", func() bool {
+		address := s.leaderAddress()
 		for _, one := range s.operators {
 			if one != killed {
 				one.Launch()
 			}
+			if one.Running() && one.listen == address {
+				leader = one
+			}
 		}
-		leader = s.leader()
 		return leader != nil
 	})
 	return leader

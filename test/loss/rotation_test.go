@@ -86,11 +86,11 @@ func (s *scene) announce() {
 	s.t.Helper()
 	s.cas = append(s.cas, lab.Must(testpki.NewCA(fmt.Sprint("ca-", len(s.cas)), testpki.Options{})))
 	configuration := s.newConfiguration()
-	s.must(s.plane.Client.Get(s.t.Context(), client.ObjectKeyFromObject(configuration), configuration))
+	lab.NoError(s.t, s.plane.Client.Get(s.t.Context(), client.ObjectKeyFromObject(configuration), configuration))
 	for i := range configuration.Webhooks {
 		configuration.Webhooks[i].ClientConfig.CABundle = testpki.Bundle(s.cas...)
 	}
-	s.must(s.plane.Client.Update(s.t.Context(), configuration))
+	lab.NoError(s.t, s.plane.Client.Update(s.t.Context(), configuration))
 }
 
 // write gives ends new leaves and a bundle, and returns when they are in use.

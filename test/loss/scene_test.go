@@ -5,11 +5,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,7 +19,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
@@ -60,7 +61,7 @@ type scene struct {
 	cas           []*testpki.CA // that follow one another
 	secrets       []*secret
 	path          *Path
-	gate          *Gate             // nil: admission
+	gate          *lab.Relay        // from agents that watch to the API server; nil: admission
 	brokers       []*lab.BrokerNode // none: HTTP
 	cable         *lab.Relay        // from the operator to the first broker
 	operators     []*replica
@@ -84,7 +85,7 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 	s := &scene{t: t, plane: plane, pki: pki, with: with, name: fmt.Sprintf("%s-%d", with.name, schedule.Seed)}
 	s.cas = []*testpki.CA{pki.CA}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
-	s.must(plane.Client.Create(t.Context(), namespace))
+	lab.NoError(s.t, plane.Client.Create(t.Context(), namespace))
 	lab.AddRuntime(t, plane, s.name, s.domain())
 	env := s.newSource()
 	s.startOperators()
@@ -165,13 +166,13 @@ func (s *scene) labels() map[string]string { return map[string]string{label: s.n
 func (s *scene) register() {
 	s.t.Helper()
 	s.configuration = s.newConfiguration()
-	s.must(s.plane.Client.Create(s.t.Context(), s.configuration))
+	lab.NoError(s.t, s.plane.Client.Create(s.t.Context(), s.configuration))
 }
 
 // unregister removes the configuration of the webhook.
 func (s *scene) unregister() {
 	s.t.Helper()
-	s.must(s.plane.Client.Delete(s.t.Context(), s.configuration))
+	lab.NoError(s.t, s.plane.Client.Delete(s.t.Context(), s.configuration))
 }
 
 // awaitEvents creates objects until the operator gets an event of one.
@@ -182,7 +183,7 @@ func (s *scene) awaitEvents() {
 		n++
 		if n%5 == 1 {
 			probe := lab.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)
-			s.must(s.plane.Client.Create(s.t.Context(), probe))
+			lab.NoError(s.t, s.plane.Client.Create(s.t.Context(), probe))
 		}
 		s.read()
 		return slices.ContainsFunc(s.looks, func(l record.Look) bool { return l.Object != "" })
@@ -202,4 +203,55 @@ func (s *scene) read() {
 			}
 		}
 	}
+}
+
+// loseWatch breaks the way from agents that watch to the API server of the runtime.
+func (s *scene) loseWatch(f Fault) {
+	switch f.Strength % 3 {
+	case 0:
+		s.gate.Refuse()
+	case 1:
+		s.gate.Hold(true)
+		s.gate.Cut()
+	default:
+		s.gate.Freeze()
+	}
+}
+
+// newSource prepares the runtime for its agents, and returns their settings.
+func (s *scene) newSource() map[string]string {
+	s.t.Helper()
+	if s.with.source == sourceInformer {
+		return s.newInformer()
+	}
+	s.canary = lab.NewCanary(s.t, s.plane, s.name)
+	env := maps.Clone(s.canary.Env)
+	env["CANARY_INTERVAL"] = canaryInterval.String()
+	return env
+}
+
+// newInformer opens the way to the API server of the runtime, and grants the right to watch.
+func (s *scene) newInformer() map[string]string {
+	s.t.Helper()
+	s.gate = lab.Must(lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, strings.Trim(strings.TrimPrefix(s.plane.Config.Host, "https:"), "/")))
+	s.t.Cleanup(s.gate.Close)
+	env := map[string]string{"WATCHERS": s.watcher()}
+	lab.GrantWatch(s.t, s.plane, s.name, env, rbacv1.PolicyRule{
+		APIGroups: []string{lab.Widgets().Group}, Resources: []string{lab.Widgets().Resource}, Verbs: []string{"list", "watch"},
+	})
+	env["INFORMER_API_SERVER"] = "https://" + s.gate.Addr()
+	return env
+}
+
+// watcher returns the Watcher of the agents, in YAML.
+func (s *scene) watcher() string {
+	widgets := lab.Widgets()
+	return fmt.Sprintf(`
+kind: Watcher
+metadata: {name: %s}
+spec:
+  manager: %s
+  labelsToWatch: {%s: %s}
+  resourceToWatch: {group: %s, version: %s, resource: %s}
+`, s.name, manager, label, s.name, widgets.Group, widgets.Version, widgets.Resource)
 }

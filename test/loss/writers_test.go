@@ -2,12 +2,10 @@ package loss
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,10 +29,8 @@ const (
 
 // writers change objects until they are stopped.
 type writers struct {
-	t      *testing.T
-	client client.Client
-	scene  string
-	labels map[string]string
+	*scene
+
 	ledger *lab.Ledger
 	stop   context.CancelFunc
 	work   sync.WaitGroup
@@ -42,10 +38,7 @@ type writers struct {
 
 func startWriters(s *scene, seed uint64) *writers {
 	ctx, stop := context.WithCancel(s.t.Context())
-	w := &writers{
-		t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: lab.NewLedger(),
-		stop: stop,
-	}
+	w := &writers{scene: s, ledger: lab.NewLedger(), stop: stop}
 	for i := range objects {
 		w.work.Go(func() {
 			one := &writer{writers: w, random: rand.New(rand.NewPCG(seed, uint64(i)+1)), slot: i}
@@ -96,71 +89,44 @@ func (w *writer) live(ctx context.Context, name string) {
 		if !w.pause(ctx) {
 			return
 		}
+		w.count++
 		switch w.random.IntN(10) {
-		case 0:
-			w.annotate(name)
+		case 0: // It matters to no operator.
+			w.try(name, func(ctx context.Context) error {
+				_, err := w.patch(ctx, name, `{"metadata":{"annotations":{"note":"%d"}}}`)
+				return err
+			})
 		case 1:
-			w.dryRun(name)
+			w.try(name, func(ctx context.Context) error {
+				_, err := w.patch(ctx, name, `{"spec":{"n":-%d}}`, client.DryRunAll)
+				return err
+			})
 		default:
-			w.change(name)
+			w.commit(name, func(ctx context.Context) (uint64, error) { return w.patch(ctx, name, `{"spec":{"n":%d}}`) })
 		}
 	}
 	if w.random.IntN(5) == 0 && w.pause(ctx) {
-		w.remove(name)
+		w.commit(name, func(ctx context.Context) (uint64, error) {
+			return 0, client.IgnoreNotFound(w.plane.Client.Delete(ctx, lab.Widget(w.name, name, nil, 0)))
+		})
 	}
 }
 
 func (w *writer) create(name string) {
 	w.commit(name, func(ctx context.Context) (uint64, error) {
-		object := lab.Widget(w.scene, name, w.labels, 0)
-		err := w.client.Create(ctx, object)
+		object := lab.Widget(w.name, name, w.labels(), 0)
+		err := w.plane.Client.Create(ctx, object)
 		if apierrors.IsAlreadyExists(err) { // The answer to an earlier try was lost.
-			err = w.client.Get(ctx, client.ObjectKeyFromObject(object), object)
+			err = w.plane.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 		}
 		return version(object), err
 	})
 }
 
-func (w *writer) change(name string) {
-	w.count++
-	w.commit(name, func(ctx context.Context) (uint64, error) {
-		return w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": w.count}})
-	})
-}
-
-func (w *writer) remove(name string) {
-	w.commit(name, func(ctx context.Context) (uint64, error) {
-		return 0, client.IgnoreNotFound(w.client.Delete(ctx, lab.Widget(w.scene, name, nil, 0)))
-	})
-}
-
-// annotate makes a write that matters to no operator.
-func (w *writer) annotate(name string) {
-	w.count++
-	w.try(name, func(ctx context.Context) error {
-		note := map[string]any{"annotations": map[string]any{"note": strconv.FormatInt(w.count, 10)}}
-		_, err := w.patch(ctx, name, map[string]any{"metadata": note})
-		return err
-	})
-}
-
-// dryRun makes a dry-run write, which changes nothing.
-func (w *writer) dryRun(name string) {
-	w.try(name, func(ctx context.Context) error {
-		_, err := w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": -1}}, client.DryRunAll)
-		return err
-	})
-}
-
-func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64,
-	error,
-) {
-	text, err := json.Marshal(change)
-	if err != nil {
-		return 0, err
-	}
-	object := lab.Widget(w.scene, name, nil, 0)
-	err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, text), opts...)
+// patch merges a text with the number of the write.
+func (w *writer) patch(ctx context.Context, name, text string, opts ...client.PatchOption) (uint64, error) {
+	object := lab.Widget(w.name, name, nil, 0)
+	err := w.plane.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, text, w.count)), opts...)
 	return version(object), err
 }
 

@@ -2,6 +2,7 @@ package observability
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -68,10 +69,7 @@ func dashboards(t testing.TB) map[string]*dashboard {
 	for _, file := range files {
 		d := &dashboard{}
 		text, err := os.ReadFile(file)
-		if err == nil {
-			err = json.Unmarshal(text, d)
-		}
-		if err != nil {
+		if err := errors.Join(err, json.Unmarshal(text, d)); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 		all[filepath.Base(file)] = d
@@ -79,24 +77,46 @@ func dashboards(t testing.TB) map[string]*dashboard {
 	return all
 }
 
-// TestDashboards fails when a panel, a variable or an annotation names a metric, a label or a value
-// that no process has, or when a panel lacks a part of its form.
+// TestDashboards fails when a panel lacks a part of its form.
 func TestDashboards(t *testing.T) {
-	exists, runbooks, checked := newKnown(t), runbooksOf(t), 0
+	runbooks := runbooksOf(t)
 	for file, d := range dashboards(t) {
-		for _, expression := range d.expressions(t) {
-			checked++
-			exists.check(t, file, expression)
-		}
 		for i := range d.Panels {
 			for _, fault := range faults(t, runbooks, &d.Panels[i]) {
 				t.Errorf("%s: %s: %s", file, d.Panels[i].Title, fault)
 			}
 		}
 	}
+}
+
+// TestExpressions fails when an alert, a panel, a variable or an annotation names a metric, a label or a value that no
+// process has, or when a metric is neither on a dashboard nor in an alert.
+func TestExpressions(t *testing.T) {
+	exists, used, all := newKnown(t), map[string]bool{}, map[string][]string{} // By their place.
+	for _, rule := range alerts(t) {
+		all[rule.Alert] = []string{rule.Expr}
+	}
 	const least = 80
+	checked := -len(all)
+	for file, d := range dashboards(t) {
+		all[file] = d.expressions(t)
+	}
+	for place, expressions := range all {
+		checked += len(expressions)
+		for _, expression := range expressions {
+			exists.check(t, place, expression)
+			for _, name := range metricsOf(t, expression) {
+				used[name] = true
+			}
+		}
+	}
 	if checked < least {
-		t.Errorf("%d expressions, want at least %d", checked, least)
+		t.Errorf("%d expressions of dashboards, want at least %d", checked, least)
+	}
+	for _, m := range catalog(t) {
+		if !slices.ContainsFunc(suffixes(m.kind), func(suffix string) bool { return used[m.name+suffix] }) {
+			t.Errorf("%s is neither on a dashboard nor in an alert", m.name)
+		}
 	}
 }
 
@@ -181,25 +201,27 @@ func faults(t testing.TB, runbooks map[string][]string, p *panel) (all []string)
 }
 
 func TestFaultsAreFound(t *testing.T) {
+	const sentence, gauge, foreign = "A sentence.", "runtime_watcher_listener_requests_in_flight", "sum(workqueue_depth)"
 	runbooks := runbooksOf(t)
-	for text, want := range map[string]int{
-		`{"description": "A sentence.", "targets": [{"expr": "runtime_watcher_agent_build_info"}]}`:                                              2,
-		`{"targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:                                                                 1,
-		`{"description": "A sentence.", "targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:                                   0,
-		`{"type": "stat", "description": "A sentence.", "targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:                   1,
-		`{"type": "state-timeline", "description": "A sentence.", "targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}]}`:         1,
-		`{"description": "A sentence.", "targets": [{"expr": "sum(workqueue_depth)"}]}`:                                                          1,
-		`{"description": "A sentence.", "targets": [{"expr": "workqueue_depth and on (job) runtime_watcher_listener_requests_in_flight"}]}`:      0,
-		`{"description": "A sentence.", "targets": [{"expr": "ALERTS{alertname=~\"RuntimeWatcher.+\"}"}]}`:                                       0,
-		`{"description": "A sentence.", "targets": [{"expr": "runtime_watcher_listener_requests_in_flight"}, {"expr": "sum(workqueue_depth)"}]}`: 1,
+	for _, row := range []struct {
+		faults            int
+		kind, description string
+		expressions       []target
+	}{
+		{2, "", sentence, []target{{"runtime_watcher_agent_build_info"}}},
+		{1, "", "", []target{{gauge}}},
+		{0, "", sentence, []target{{gauge}}},
+		{1, "stat", sentence, []target{{gauge}}},
+		{1, "state-timeline", sentence, []target{{gauge}}},
+		{1, "", sentence, []target{{foreign}}},
+		{0, "", sentence, []target{{"workqueue_depth and on (job) " + gauge}}},
+		{0, "", sentence, []target{{`ALERTS{alertname=~"RuntimeWatcher.+"}`}}},
+		{1, "", sentence, []target{{gauge}, {foreign}}},
 	} {
-		p := &panel{Title: "a"}
+		p := &panel{Title: "a", Type: row.kind, Description: row.description, Targets: row.expressions}
 		p.FieldConfig.Defaults.Unit = "s"
-		if err := json.Unmarshal([]byte(text), p); err != nil {
-			t.Fatal(err)
-		}
-		if found := faults(t, runbooks, p); len(found) != want {
-			t.Errorf("%s: faults %q, want %d", text, found, want)
+		if found := faults(t, runbooks, p); len(found) != row.faults {
+			t.Errorf("%+v: faults %q, want %d", row, found, row.faults)
 		}
 	}
 }
@@ -216,27 +238,5 @@ func TestFirstScreen(t *testing.T) {
 	}
 	if kinds["stat"] != 6 || kinds["table"] != 1 || kinds["state-timeline"] != 1 {
 		t.Errorf("kinds %v of the first %d rows, want six counts, a table and a timeline", kinds, rows)
-	}
-}
-
-// TestEachMetricIsUsed fails when a metric is neither on a dashboard nor in an alert.
-func TestEachMetricIsUsed(t *testing.T) {
-	var all []string
-	for _, rule := range alerts(t) {
-		all = append(all, rule.Expr)
-	}
-	for _, d := range dashboards(t) {
-		all = append(all, d.expressions(t)...)
-	}
-	used := map[string]bool{}
-	for _, expression := range all {
-		for _, name := range metricsOf(t, expression) {
-			used[name] = true
-		}
-	}
-	for _, m := range catalog(t) {
-		if !slices.ContainsFunc(suffixes(m.kind), func(suffix string) bool { return used[m.name+suffix] }) {
-			t.Errorf("%s is neither on a dashboard nor in an alert", m.name)
-		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,8 +15,6 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -38,7 +37,6 @@ func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 const (
 	manager = "kyma"
 	runtime = "runtime-1"
-	domain  = "runtime-1.example.com"
 )
 
 // scene is an operator and an agent, with their metrics.
@@ -49,85 +47,66 @@ type scene struct {
 	agent    *lab.Agent
 }
 
+// newScene makes one write that the agent reviews, and one that passes without an answer.
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{plane: lab.SharedAPIServer(t, apiserver.Options{}), registry: prom.NewPedanticRegistry()}
-	var err error
-	if s.fleet, err = fleet.New(fleet.Options{}); err != nil {
-		t.Fatal(err)
+	s := &scene{
+		plane: lab.SharedAPIServer(t, apiserver.Options{}), registry: prom.NewPedanticRegistry(), fleet: lab.Must(fleet.New(fleet.Options{})),
 	}
-	opts := prometheus.Options{Managers: []core.Manager{manager}}
+	opts := prometheus.Options{Managers: []core.Manager{manager}, PerRuntime: 10}
 	measured := lab.Must(prometheus.NewListener(s.registry, opts))
-	opts.PerRuntime = 10
-	if err := prometheus.RegisterFleet(s.registry, s.fleet, opts); err != nil {
-		t.Fatal(err)
-	}
-	pki := lab.NewPKI(t)
+	lab.NoError(t, prometheus.RegisterFleet(s.registry, s.fleet, opts))
+	pki, canary := lab.NewPKI(t), lab.NewCanary(t, s.plane, "live")
 	operator := lab.StartPlane(t, pki, lab.PlaneOptions{Listener: listener.Options{Fleet: s.fleet, Hooks: measured.Hooks}}, manager)
-	canary := lab.NewCanary(t, s.plane, "live")
 	maps.Copy(canary.Env, map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s"})
-	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), operator.Addr, lab.AgentOptions{Env: canary.Env})
-	s.watch(t, pki, canary)
-	return s
-}
-
-// watch makes one write that the agent reviews, and one that passes without an answer.
-func (s *scene) watch(t *testing.T, pki *lab.PKI, canary *lab.Canary) {
-	t.Helper()
+	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, lab.RuntimeDomain(runtime)), operator.Addr, lab.AgentOptions{Env: canary.Env})
 	watched := watch.Watch{
 		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Selector: watch.Selector{Labels: map[string]string{"watched": "true"}},
 	}
-	lab.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM,
-		admission.ConfigurationOptions{Canary: canary.Lease}, watched)
+	lab.Register(t, s.plane, "live", s.agent.WebhookPort, pki.CA.PEM, admission.ConfigurationOptions{Canary: canary.Lease}, watched)
 	lab.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
 	watched.Selector.Labels = map[string]string{"nowhere": "true"}
 	lab.Register(t, s.plane, "nowhere", lab.FreePort(t), pki.CA.PEM, admission.ConfigurationOptions{}, watched)
 	const patience = 5 * time.Minute
 	lab.Eventually(t, patience, "a write passes without an answer", func() bool {
-		err := s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		lab.NoError(t, s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			GenerateName: "open-", Namespace: lab.Namespace, Labels: watched.Selector.Labels,
-		}}, client.DryRunAll)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}, client.DryRunAll))
 		return bytes.Contains(lab.ScrapeAPIServer(t, s.plane), []byte("apiserver_admission_webhook_fail_open_count{"))
 	})
 	lab.Eventually(t, patience, "the runtime is fresh", func() bool {
 		return s.fleet.Get(runtime, manager).State == fleet.Fresh
 	})
-}
-
-// families returns those of the agent and those of the operator.
-func (s *scene) families(t *testing.T) []*dto.MetricFamily {
-	t.Helper()
-	families := lab.Must(s.registry.Gather())
-	return append(parse(t, s.agent.Scrape()), families...)
-}
-
-func parse(t *testing.T, text []byte) []*dto.MetricFamily {
-	t.Helper()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families := lab.Must(parser.TextToMetricFamilies(bytes.NewReader(text)))
-	return slices.Collect(maps.Values(families))
+	return s
 }
 
 // TestLive compares the reference with a real agent and a real operator: names, types, help texts,
 // labels and their values.
 func TestLive(t *testing.T) {
 	s := newScene(t)
-	families := s.families(t)
+	families := append(parse(t, s.agent.Scrape()), lab.Must(s.registry.Gather())...)
 	described := map[string]metric{}
 	for _, m := range catalog(t) {
 		described[m.name] = m
 	}
 	live, words := map[string]bool{}, newVocabulary(t)
+	for _, m := range metricsIn(families) {
+		live[m.name] = true
+		if want := described[m.name]; !reflect.DeepEqual(m, want) {
+			t.Errorf("a process has %+v, the reference has %+v", m, want)
+		}
+	}
 	for _, family := range families {
-		live[family.GetName()] = true
-		if strings.HasPrefix(family.GetName(), "runtime_watcher_") {
-			compareFamily(t, family, described[family.GetName()], words)
+		for _, series := range family.GetMetric() {
+			for _, pair := range series.GetLabel() {
+				values := words.of(family.GetName(), pair.GetName())
+				if live[family.GetName()] && values != nil && !slices.Contains(values, pair.GetValue()) {
+					t.Errorf("%s has %s=%q, which the reference does not list", family.GetName(), pair.GetName(), pair.GetValue())
+				}
+			}
 		}
 	}
 	for _, m := range ofProgram() {
@@ -137,24 +116,6 @@ func TestLive(t *testing.T) {
 	}
 	s.findForeign(t, families)
 	healthyIsSilent(t, families)
-}
-
-func compareFamily(t *testing.T, family *dto.MetricFamily, want metric, words vocabulary) {
-	t.Helper()
-	name := family.GetName()
-	if kind := strings.ToLower(family.GetType().String()); want.kind != kind || want.help != family.GetHelp() {
-		t.Errorf("%s is a %s %q, the reference has %s %q", name, kind, family.GetHelp(), want.kind, want.help)
-	}
-	if !slices.Equal(want.labels, labelsOf(family)) {
-		t.Errorf("%s has the labels %v, the reference has %v", name, labelsOf(family), want.labels)
-	}
-	for _, series := range family.GetMetric() {
-		for _, pair := range series.GetLabel() {
-			if values, _ := words.of(name, pair.GetName()); values != nil && !slices.Contains(values, pair.GetValue()) {
-				t.Errorf("%s has %s=%q, which the reference does not list", name, pair.GetName(), pair.GetValue())
-			}
-		}
-	}
 }
 
 // findForeign fails when a metric of others that a rule or panel names does not exist.
@@ -225,11 +186,9 @@ func healthyIsSilent(t *testing.T, families []*dto.MetricFamily) {
 	out.WriteString("    promql_expr_test:\n      - expr: 'ALERTS{alertstate=\"firing\"}'\n        eval_time: 2h\n        exp_samples: []\n")
 	dir := t.TempDir()
 	for file, text := range map[string]string{"rules.yaml": read(t, folder+"/rules.yaml"), "healthy.test.yaml": out.String()} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		lab.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
-	promtool(t, dir, "test", "rules", "healthy.test.yaml")
+	testRules(t, dir, "healthy.test.yaml")
 }
 
 func selector(series *dto.Metric) string {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // section returns the part of a document with that heading.
@@ -129,42 +130,29 @@ func TestRunbookCommands(t *testing.T) {
 }
 
 // messages returns the log messages of level warn and error in the released modules.
-func messages(t testing.TB) (all []string) {
+func messages(t testing.TB) []string {
 	t.Helper()
+	// These messages are no arguments of a logger.
+	all := []string{
+		"event refused and given up", "freshness of a runtime changed", "log lines were dropped: the sink was stalled",
+	}
 	for _, module := range []string{"core", "adapters", "listener", "cmd/agent", "keys", "agent", "internal", "controlplane"} {
-		for _, file := range sources(t, filepath.Join(test.Root(), module)) {
-			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
+		lab.NoError(t, filepath.WalkDir(filepath.Join(test.Root(), module), func(path string, _ fs.DirEntry, err error) error {
+			tests := strings.Contains(path, "coretest") || strings.Contains(path, "internal/check/") || strings.HasSuffix(path, "_test.go")
+			if err != nil || tests || !strings.HasSuffix(path, ".go") {
+				return err
 			}
-			ast.Inspect(parsed, func(node ast.Node) bool {
+			ast.Inspect(lab.Must(parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)), func(node ast.Node) bool {
 				if call, ok := node.(*ast.CallExpr); ok && isWarning(call) {
 					all = append(all, messageOf(call)...)
 				}
 				return true
 			})
-		}
+			return nil
+		}))
 	}
-	// These messages are no arguments of a logger.
-	all = append(all, "event refused and given up", "freshness of a runtime changed",
-		"log lines were dropped: the sink was stalled")
 	slices.Sort(all)
 	return slices.Compact(all)
-}
-
-func sources(t testing.TB, root string) (files []string) {
-	t.Helper()
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		tests := strings.Contains(path, "coretest") || strings.Contains(path, "internal/check/")
-		if !tests && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
-			files = append(files, path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
 }
 
 // isWarning reports whether a call writes a log line of level warn or error.

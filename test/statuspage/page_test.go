@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -175,7 +176,7 @@ func (w *world) testLive(t *testing.T) {
 		points = 8 // The picture has a curve.
 	}
 	for i := range points {
-		before := tab.number(`rates.length`)
+		before := evaluate[float64](tab, `rates.length`)
 		w.send("00-breaks-now", 400+150*(i%3))
 		tab.await("the next point of the chart", fmt.Sprintf(`rates.length > %v`, before))
 	}
@@ -218,9 +219,8 @@ func (w *world) shoot(t *testing.T, name string) {
 	}
 	var smaller bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestCompression}
-	if err := encoder.Encode(&smaller, lab.Must(png.Decode(bytes.NewReader(w.tab.of(t).screenshot())))); err != nil {
-		t.Fatal(err)
-	}
+	picture := lab.Must(chromedp.Run(w.tab.ctx, chromedp.CaptureScreenshot()))
+	lab.NoError(t, encoder.Encode(&smaller, lab.Must(png.Decode(bytes.NewReader(picture)))))
 	if smaller.Len() > 200_000 {
 		t.Errorf("the picture has %d bytes, want at most 200,000", smaller.Len())
 	}

@@ -3,12 +3,11 @@ package statuspage
 import (
 	"context"
 	"encoding/base64"
-	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,27 +27,10 @@ const patience = 5 * time.Minute
 
 // tab is a page in a headless browser.
 type tab struct {
-	t        *testing.T
-	ctx      context.Context //nolint:containedctx // chromedp keeps the browser in it.
-	problems *problems
-}
-
-// problems are the errors and refusals that the browser reports.
-type problems struct {
-	mu    sync.Mutex
-	texts []string
-}
-
-func (p *problems) add(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.texts = append(p.texts, fmt.Sprintf(format, args...))
-}
-
-func (p *problems) all() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(p.texts, "\n")
+	t   *testing.T
+	ctx context.Context //nolint:containedctx // chromedp keeps the browser in it.
+	// problems are the errors and refusals that the browser reports.
+	problems chan string
 }
 
 // browser returns the path of Chromium.
@@ -92,9 +74,7 @@ func startBrowser(t *testing.T) context.Context {
 	ctx, cancel := chromedp.NewContext(allocated)
 	started.stop = func() { cancel(); end() }
 	started.ctx = ctx //nolint:fatcontext // It is set once.
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, chromedp.Do(ctx))
 	return ctx
 }
 
@@ -103,8 +83,10 @@ func openTab(t *testing.T, url, password string) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(startBrowser(t))
 	t.Cleanup(cancel)
-	opened := &tab{t: t, ctx: ctx, problems: &problems{}}
-	opened.listen()
+	opened := &tab{t: t, ctx: ctx, problems: make(chan string, 1000)}
+	thrown, added := chromedp.Events(ctx, runtime.ExceptionThrown), chromedp.Events(ctx, cdplog.EntryAdded)
+	go listen(opened, thrown, func(e runtime.EventExceptionThrown) string { return e.ExceptionDetails.Text })
+	go listen(opened, added, func(e cdplog.EventEntryAdded) string { return e.Entry.Text })
 	login := "Basic " + base64.StdEncoding.EncodeToString([]byte("anyone:"+password))
 	call(opened, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": login}})
 	opened.run(chromedp.Navigate(url))
@@ -112,24 +94,13 @@ func openTab(t *testing.T, url, password string) *tab {
 }
 
 // listen collects problems until the tab closes.
-func (p *tab) listen() {
-	exceptions, entries := chromedp.Events(p.ctx, runtime.ExceptionThrown), chromedp.Events(p.ctx, cdplog.EntryAdded)
-	go func() {
-		for e, err := range exceptions {
-			if err != nil {
-				return
-			}
-			p.problems.add("exception: %s", e.ExceptionDetails.Text)
+func listen[E any](p *tab, events iter.Seq2[E, error], text func(E) string) {
+	for e, err := range events {
+		if err != nil {
+			return
 		}
-	}()
-	go func() {
-		for e, err := range entries {
-			if err != nil {
-				return
-			}
-			p.problems.add("%s: %s", e.Entry.Level, e.Entry.Text)
-		}
-	}()
+		p.problems <- text(e)
+	}
 }
 
 func call[P, R any](p *tab, command cdp.Command[P, R], params P) {
@@ -149,9 +120,7 @@ func (p *tab) run(actions ...chromedp.Action[chromedp.Void]) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		p.t.Fatal(err)
-	}
+	lab.NoError(p.t, chromedp.Do(ctx, actions...))
 }
 
 func evaluate[T any](p *tab, expression string) T {
@@ -176,11 +145,6 @@ func (p *tab) want(expression string, want any) {
 	if have := evaluate[any](p, expression); !reflect.DeepEqual(have, want) {
 		p.t.Errorf("%s is %#v, want %#v", expression, have, want)
 	}
-}
-
-func (p *tab) number(expression string) float64 {
-	p.t.Helper()
-	return evaluate[float64](p, expression)
 }
 
 // await polls from outside of the page. Inside, the policy of the page would refuse to make a
@@ -217,21 +181,16 @@ func (p *tab) width(pixels int64) {
 	})
 }
 
-func (p *tab) screenshot() []byte {
-	p.t.Helper()
-	return lab.Must(chromedp.Run(p.ctx, chromedp.CaptureScreenshot()))
-}
-
 func (p *tab) wantNoProblems() {
 	p.t.Helper()
-	if found := p.problems.all(); found != "" {
-		p.t.Errorf("the browser reports:\n%s", found)
+	for len(p.problems) > 0 {
+		p.t.Errorf("the browser reports: %s", <-p.problems)
 	}
 }
 
 func (p *tab) awaitProblem(part string) {
 	p.t.Helper()
 	lab.Eventually(p.t, patience, "a report of the browser: "+part, func() bool {
-		return strings.Contains(p.problems.all(), part)
+		return len(p.problems) > 0 && strings.Contains(<-p.problems, part)
 	})
 }

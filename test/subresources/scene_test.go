@@ -3,9 +3,7 @@
 package subresources
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -17,11 +15,8 @@ import (
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -45,54 +40,52 @@ const (
 
 // scene is an API server that calls the handler of an agent for the watches of Watchers.
 type scene struct {
-	t     testing.TB
+	t     *testing.T
 	plane *apiserver.ControlPlane
 	api   *lab.API
 
+	failures float64 // of conditions, before the test
+	refuses  int     // the status that [refused] wants
+
 	calls sync.RWMutex // held for reading during each call of the webhook
 
-	mu     sync.Mutex
-	called map[core.Manager]int
-	events map[core.Manager][]string
-	seen   []string // by an informer
+	mu       sync.Mutex
+	managers []core.Manager // that are registered
+	called   map[core.Manager]int
+	events   map[core.Manager][]string
+	seen     []string // by an informer
 }
 
-func newScene(t testing.TB) *scene {
+func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
-	scaling := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) {
-		spec.Versions[0].Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
-			SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
+	var crds []*apiextensionsv1.CustomResourceDefinition
+	for _, k := range []kind{widgets, gadgets, samples, things, plants} {
+		d := lab.Definition(k.gvr.Group, k.gvr.Resource, k.name)
+		switch version := &d.Spec.Versions[0]; k {
+		case widgets, gadgets:
+			version.Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
+				SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
+			}
+		case things:
+			version.Subresources = nil
+		case plants:
+			d.Spec.Scope = apiextensionsv1.ClusterScoped
 		}
+		crds = append(crds, d)
 	}
-	ofCluster := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) { spec.Scope = apiextensionsv1.ClusterScoped }
-	plain := func(spec *apiextensionsv1.CustomResourceDefinitionSpec) { spec.Versions[0].Subresources = nil }
-	s.plane = lab.SharedAPIServer(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
-		definition("widgets", "Widget", scaling), definition("gadgets", "Gadget", scaling), definition("plants", "Plant", ofCluster),
-		definition("things", "Thing", plain), lab.Definition("example.com", "samples", "Sample"),
-	}})
-	s.api = lab.NewAPI(t, s.plane)
+	s.plane = lab.SharedAPIServer(t, apiserver.Options{CRDs: crds})
+	s.api, s.failures = lab.NewAPI(t, s.plane), s.conditionErrors()
 	return s
 }
 
-// definition returns a definition with an alteration.
-func definition(plural, kind string, alter func(*apiextensionsv1.CustomResourceDefinitionSpec)) *apiextensionsv1.CustomResourceDefinition {
-	d := lab.Definition("example.com", plural, kind)
-	alter(&d.Spec)
-	return d
-}
-
-// watches returns the watches of Watchers in YAML, for one manager.
-func watches(t testing.TB, manager core.Manager, documents string) []watch.Watch {
+// watches returns the watches of a list of Watchers in YAML, for one manager.
+func watches(t testing.TB, manager core.Manager, list string) []watch.Watch {
 	t.Helper()
 	var watchers []v1beta2.Watcher
-	for document := range strings.SplitSeq(documents, "\n---\n") {
-		var w v1beta2.Watcher
-		if err := yaml.UnmarshalStrict([]byte(document), &w); err != nil {
-			t.Fatal(err)
-		}
-		w.Namespace, w.Spec.Manager = "kcp-system", string(manager)
-		watchers = append(watchers, w)
+	lab.NoError(t, yaml.UnmarshalStrict([]byte(list), &watchers))
+	for i := range watchers {
+		watchers[i].Namespace, watchers[i].Spec.Manager = "kcp-system", string(manager)
 	}
 	return lab.Must(watcher.Watches(watchers))
 }
@@ -100,11 +93,12 @@ func watches(t testing.TB, manager core.Manager, documents string) []watch.Watch
 // register makes the API server call the handler for watches, and returns when it does.
 func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admission.ConfigurationOptions) {
 	s.t.Helper()
+	s.managers = append(s.managers, manager)
 	handler := lab.Must(admission.New(core.AcceptorFunc(s.accept), admission.Options{}))
 	opts.Timeout = 30 * time.Second
 	probe := watch.Watch{
 		Name: types.NamespacedName{Namespace: "probe", Name: "probe"}, Manager: manager,
-		Resource: admissionResource("coordination.k8s.io", "leases"),
+		Resource: leases.gvr,
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.calls.RLock()
@@ -117,8 +111,7 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 		URL: server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 	}, append(watches, probe), opts)))
 	lab.Eventually(s.t, 3*time.Minute, "the API server calls for "+string(manager), func() bool {
-		s.must(http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", "application/json",
-			`{"metadata":{"generateName":"probe-"}}`)
+		request(http.MethodPost, "", plainJSON, `{"metadata":{"generateName":"probe-"}}`)(s, leases, "")
 		_, called := s.taken()
 		return called[manager] > 0
 	})
@@ -126,9 +119,7 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 
 func (s *scene) create(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	s.t.Helper()
-	if err := s.plane.Client.Create(s.t.Context(), configuration); err != nil {
-		s.t.Fatal(err)
-	}
+	lab.NoError(s.t, s.plane.Client.Create(s.t.Context(), configuration))
 	s.t.Cleanup(func() {
 		err := s.plane.Client.Delete(context.WithoutCancel(s.t.Context()), configuration)
 		if client.IgnoreNotFound(err) != nil {
@@ -209,28 +200,11 @@ func (s *scene) taken() (events map[core.Manager][]string, called map[core.Manag
 // date. It is refused while the cache of a new definition fills.
 func (s *scene) updateCaches() {
 	s.t.Helper()
-	for _, collection := range []string{
-		ofCore("pods", ""), ofCore("serviceaccounts", ""), ofCore("configmaps", ""), namespaced("apps", "deployments", ""),
-		namespaced("example.com", "widgets", ""), namespaced("example.com", "gadgets", ""), "/apis/example.com/v1/plants",
-	} {
-		lab.Eventually(s.t, 3*time.Minute, "the cache of "+collection+" is full", func() bool {
-			status, _ := s.do(http.MethodGet, collection, plainJSON, "")
+	for _, k := range []kind{pods, accounts, configMaps, deployments, widgets, gadgets, plants} {
+		lab.Eventually(s.t, 3*time.Minute, "the cache of "+k.gvr.Resource+" is full", func() bool {
+			status, _ := s.api.Do(s.t, http.MethodGet, k.path(""), plainJSON, "")
 			return status == http.StatusOK
 		})
-	}
-}
-
-// do sends one request and returns the status and the body of the answer.
-func (s *scene) do(method, path, contentType, body string) (int, []byte) {
-	s.t.Helper()
-	return s.api.Do(s.t, method, path, contentType, body)
-}
-
-// must fails the test unless the API server answers with success.
-func (s *scene) must(method, path, contentType, body string) {
-	s.t.Helper()
-	if status, answer := s.do(method, path, contentType, body); status >= http.StatusMultipleChoices {
-		s.t.Fatalf("%s %s: status %d: %.500s", method, path, status, answer)
 	}
 }
 
@@ -240,123 +214,45 @@ func (s *scene) conditionErrors() float64 {
 	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_match_condition_evaluation_errors_total")
 }
 
+// end fails the test if a condition could not be evaluated: such a write would be lost.
+func (s *scene) end() {
+	s.t.Helper()
+	if n := s.conditionErrors() - s.failures; n != 0 {
+		s.t.Errorf("%v conditions could not be evaluated, want none", n)
+	}
+}
+
 func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
-// registerDenial adds a webhook that refuses objects with the label denied, and returns when it
-// does.
+// run runs a part of the test.
+func (s *scene) run(name string, part func()) {
+	s.t.Helper()
+	whole := s.t
+	whole.Run(name, func(t *testing.T) {
+		s.t = t
+		defer func() { s.t = whole }()
+		part()
+	})
+}
+
+// registerDenial adds a webhook that cannot be called, by which the API server refuses objects with the label denied. It
+// returns when the API server does so.
 func (s *scene) registerDenial() {
 	s.t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(deny))
-	s.t.Cleanup(server.Close)
-	s.create(&admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "denial"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "denial.example.com",
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL:      new(server.URL),
-				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-			},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
-				Rule: admissionregistrationv1.Rule{
-					APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*"},
-				},
-			}},
-			ObjectSelector:          &metav1.LabelSelector{MatchLabels: map[string]string{"denied": "true"}},
-			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-			AdmissionReviewVersions: []string{"v1"},
-		}},
-	})
+	denial := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	lab.NoError(s.t, yaml.UnmarshalStrict([]byte(`
+metadata: {name: denial}
+webhooks:
+- name: denial.example.com
+  clientConfig: {url: "https://127.0.0.1:9"}
+  rules: [{operations: ["*"], apiGroups: ["*"], apiVersions: ["*"], resources: ["*"]}]
+  objectSelector: {matchLabels: {denied: "true"}}
+  sideEffects: None
+  admissionReviewVersions: [v1]`), denial))
+	s.create(denial)
 	lab.Eventually(s.t, 3*time.Minute, "the other webhook denies", func() bool {
-		status, _ := s.do(http.MethodPost, ofCore("configmaps", "")+"?dryRun=All", plainJSON,
+		status, _ := s.api.Do(s.t, http.MethodPost, configMaps.path("")+"?dryRun=All", plainJSON,
 			`{"metadata":{"generateName":"probe-","labels":{"denied":"true"}}}`)
-		return status == http.StatusForbidden
+		return status == http.StatusInternalServerError
 	})
-}
-
-// deny refuses every review.
-func deny(w http.ResponseWriter, r *http.Request) {
-	var review admissionv1.AdmissionReview
-	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	review.Response = &admissionv1.AdmissionResponse{
-		UID: review.Request.UID, Result: &metav1.Status{Code: http.StatusForbidden, Message: "denied"},
-	}
-	review.Request = nil
-	w.Header().Set("Content-Type", plainJSON)
-	_ = json.NewEncoder(w).Encode(review) // A peer that has gone sees no answer.
-}
-
-const (
-	mergePatch = "application/merge-patch+json"
-	applyPatch = "application/apply-patch+yaml"
-	plainJSON  = "application/json"
-)
-
-func admissionResource(group, resource string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
-}
-
-// write makes one or more requests.
-type write func(s *scene)
-
-// The writes below are to paths below /api or /apis.
-func create(path, body string) write { return request(http.MethodPost, path, plainJSON, body) }
-
-func patch(path, body string) write { return request(http.MethodPatch, path, mergePatch, body) }
-
-func remove(path string) write { return request(http.MethodDelete, path, plainJSON, "") }
-
-func request(method, path, contentType, body string) write {
-	return func(s *scene) { s.t.Helper(); s.must(method, path, contentType, body) }
-}
-
-// refused is a write that the API server must refuse with a status.
-func refused(method, path, contentType, body string, want int) write {
-	return func(s *scene) {
-		s.t.Helper()
-		if status, answer := s.do(method, path, contentType, body); status != want {
-			s.t.Errorf("%s %s: status %d, want %d: %.500s", method, path, status, want, answer)
-		}
-	}
-}
-
-// all makes writes one after the other.
-func all(writes ...write) write {
-	return func(s *scene) {
-		s.t.Helper()
-		for _, write := range writes {
-			write(s)
-		}
-	}
-}
-
-// replace reads an object, replaces a text in it, and writes it back.
-func replace(path, before, after string) write {
-	return func(s *scene) {
-		s.t.Helper()
-		_, object := s.do(http.MethodGet, path, plainJSON, "")
-		if !bytes.Contains(object, []byte(before)) {
-			s.t.Fatalf("%s has no %s: %s", path, before, object)
-		}
-		s.must(http.MethodPut, path, plainJSON, strings.Replace(string(object), before, after, 1))
-	}
-}
-
-// kubectl runs kubectl against the API server.
-func kubectl(args ...string) write {
-	return func(s *scene) {
-		s.t.Helper()
-		lab.Kubectl(s.t, append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
-	}
-}
-
-func namespaced(group, resource, name string) string {
-	return strings.TrimSuffix(fmt.Sprintf("/apis/%s/v1/namespaces/default/%s/%s", group, resource, name), "/")
-}
-
-func ofCore(resource, name string) string {
-	return strings.TrimSuffix(fmt.Sprintf("/api/v1/namespaces/default/%s/%s", resource, name), "/")
 }

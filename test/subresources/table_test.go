@@ -7,246 +7,143 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // watched are the Watchers of the table.
 //
 //nolint:misspell // Names of Kubernetes.
-const watched = `{metadata: {name: deployments}, spec: {resourceToWatch: {group: apps, version: v1, resource: deployments}, labelsToWatch: {watched: "true"}}}
----
-{metadata: {name: widgets}, spec: {resourceToWatch: {group: example.com, version: "*", resource: widgets, kind: Widget}}}
----
-{metadata: {name: gadgets}, spec: {resourceToWatch: {group: example.com, version: v1, resource: gadgets}}}
----
-{metadata: {name: plants}, spec: {resourceToWatch: {group: example.com, version: v1, resource: plants}}}
----
-{metadata: {name: configmaps}, spec: {resourceToWatch: {group: "", version: v1, resource: configmaps}}}
----
-{metadata: {name: secrets}, spec: {resourceToWatch: {group: "", version: v1, resource: secrets}}}
----
-{metadata: {name: namespaces}, spec: {resourceToWatch: {group: "", version: v1, resource: namespaces}}}
----
-{metadata: {name: pods}, spec: {resourceToWatch: {group: "", version: v1, resource: pods}}}
----
-{metadata: {name: finalize}, spec: {resourceToWatch: {group: "", version: v1, resource: namespaces/finalize}}}
----
-{metadata: {name: eviction}, spec: {resourceToWatch: {group: "", version: v1, resource: pods/eviction}}}
----
-{metadata: {name: exec}, spec: {resourceToWatch: {group: "", version: v1, resource: pods/exec}}}
----
-{metadata: {name: binding}, spec: {resourceToWatch: {group: "", version: v1, resource: pods/binding}}}
----
-{metadata: {name: token}, spec: {resourceToWatch: {group: "", version: v1, resource: serviceaccounts/token}}}`
+const watched = `
+- {metadata: {name: deployments}, spec: {resourceToWatch: {group: apps, version: v1, resource: deployments}, labelsToWatch: {watched: "true"}}}
+- {metadata: {name: widgets}, spec: {resourceToWatch: {group: example.com, version: "*", resource: widgets, kind: Widget}}}
+- {metadata: {name: gadgets}, spec: {resourceToWatch: {group: example.com, version: v1, resource: gadgets}}}
+- {metadata: {name: plants}, spec: {resourceToWatch: {group: example.com, version: v1, resource: plants}}}
+- {metadata: {name: configmaps}, spec: {resourceToWatch: {group: "", version: v1, resource: configmaps}}}
+- {metadata: {name: secrets}, spec: {resourceToWatch: {group: "", version: v1, resource: secrets}}}
+- {metadata: {name: namespaces}, spec: {resourceToWatch: {group: "", version: v1, resource: namespaces}}}
+- {metadata: {name: pods}, spec: {resourceToWatch: {group: "", version: v1, resource: pods}}}
+- {metadata: {name: finalize}, spec: {resourceToWatch: {group: "", version: v1, resource: namespaces/finalize}}}
+- {metadata: {name: eviction}, spec: {resourceToWatch: {group: "", version: v1, resource: pods/eviction}}}
+- {metadata: {name: exec}, spec: {resourceToWatch: {group: "", version: v1, resource: pods/exec}}}
+- {metadata: {name: binding}, spec: {resourceToWatch: {group: "", version: v1, resource: pods/binding}}}
+- {metadata: {name: token}, spec: {resourceToWatch: {group: "", version: v1, resource: serviceaccounts/token}}}`
 
-const podSpec = `{"containers":[{"name":"a","image":"a"}]}`
-
-func deploymentOf(labels string) string {
-	return `"metadata":{"name":"%s","labels":{` + labels + `}},"spec":{"selector":{"matchLabels":{"a":"b"}},` +
-		`"template":{"metadata":{"labels":{"a":"b"}},"spec":` + podSpec + `}}`
-}
-
-// step is a write and the events that it must cause, with commas.
+// step is a write to an object, and the events of it: words as "CREATE, UPDATE" for the object, or texts of others.
 type step struct {
 	name   string
+	kind   kind
+	object string
 	write  write
-	events string
-	note   string
+	events string // of the webhook
+	seen   string // by an informer: it sees what was committed, with the labels, and no subresource by itself
+}
+
+const same = "as the webhook"
+
+// texts returns the texts of events, with commas.
+func (s *step) texts(events string) string {
+	texts := strings.Split(events, ", ")
+	for i, text := range texts {
+		if text != "" && !strings.Contains(text, " ") {
+			texts[i] = s.kind.event(text, s.object)
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// check makes the write of a step, and compares its events. With match conditions each call is an event.
+func (s *scene) check(step *step) {
+	s.t.Helper()
+	s.updateCaches()
+	s.taken()
+	step.write(s, step.kind, step.object)
+	events, called := s.taken()
+	for _, manager := range s.managers {
+		if got, want := strings.Join(events[manager], ", "), step.texts(step.events); got != want {
+			s.t.Errorf("events for %s: %q, want %q", manager, got, want)
+		}
+	}
+	if want := len(events[selected]); called[selected] != want {
+		s.t.Errorf("%d calls with match conditions, want %d", called[selected], want)
+	}
+	s.t.Logf("%d calls, %d without match conditions: %q", called[selected], called[everything], events[selected])
 }
 
 func TestTable(t *testing.T) {
 	s := newScene(t)
-	failures := s.conditionErrors()
+	defer s.end()
 	s.register(everything, watches(t, everything, watched), admission.ConfigurationOptions{NoMatchConditions: true})
 	s.register(selected, watches(t, selected, watched), admission.ConfigurationOptions{})
 	s.registerDenial()
 	s.inform(watches(t, informed, watched))
-	otherwise := seenOtherwise()
-	var table strings.Builder
-	fmt.Fprintf(&table, "\n%-52s %10s %10s  %s\n", "WRITE", "CALLS", "WITHOUT", "EVENTS")
 	for _, step := range steps() {
-		t.Run(step.name, func(t *testing.T) {
-			s.t = t
-			defer func() { s.t = t }()
-			s.updateCaches()
-			s.taken()
-			step.write(s)
-			events, called := s.taken()
-			for _, manager := range []core.Manager{selected, everything} {
-				if got := strings.Join(events[manager], ", "); got != step.events {
-					t.Errorf("events for %s: %q, want %q", manager, got, step.events)
-				}
+		s.run(step.name, func() {
+			s.check(&step)
+			if step.seen == same {
+				step.seen = step.events
 			}
-			seen, other := otherwise[step.name]
-			if !other {
-				seen = step.events
-			}
-			s.sees(seen)
-			if want := len(events[selected]); called[selected] != want {
-				t.Errorf("%d calls with match conditions, want %d", called[selected], want)
-			}
-			fmt.Fprintf(&table, "%-52s %10d %10d  %s%s\n", step.name, called[selected], called[everything],
-				strings.Join(events[selected], ", "), step.note)
+			s.sees(step.texts(step.seen))
 		})
-	}
-	s.t = t
-	t.Log(table.String())
-	if n := s.conditionErrors() - failures; n != 0 {
-		t.Errorf("%v conditions could not be evaluated, want none", n)
 	}
 }
 
 //nolint:misspell // Names of Kubernetes.
 func steps() []step {
-	deployment, widget, gadget := namespaced("apps", "deployments", "web"), namespaced("example.com", "widgets", "w"),
-		namespaced("example.com", "gadgets", "g")
-	other := namespaced("apps", "deployments", "other")
-	plant := "/apis/example.com/v1/plants"
-	const changed = "UPDATE Deployment.v1.apps default/web"
-	changedTo := func(replicas int) string { return fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas) }
+	const (
+		podSpec    = `{"containers":[{"name":"a","image":"a"}]}`
+		spec       = `,"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":` + podSpec + `}}`
+		labelled   = `"metadata":{"labels":{"watched":"true"}}`
+		unlabelled = `"metadata":{"labels":{}}`
+		nine       = `"spec":{"replicas":9}`
+		eviction   = `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"p"}}`
+		binding    = `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"p"},"target":{"kind":"Node","name":"node"}}`
+		finalized  = `{"metadata":{"name":"n"},"spec":{"finalizers":[]}}`
+		created    = "CREATE Gadget.v1.example.com default/g, "
+	)
+	replicas := func(n int) string { return fmt.Sprintf(`{"spec":{"replicas":%d}}`, n) }
+	denied := refused(http.StatusInternalServerError, merge("", `{"metadata":{"labels":{"denied":"true"}}}`))
+	exec := refused(http.StatusBadRequest, post("/exec?command=ls", ""))
 	return []step{
+		{"Deployment: create", deployments, "web", made(labelled + spec), "CREATE", same},
+		{"Deployment: kubectl scale", deployments, "web", kubectl("scale", "deployment", "web", "--replicas=3"), "UPDATE", same},
+		{"Deployment: patch of scale", deployments, "web", merge("/scale", replicas(4)), "UPDATE", same},
+		{"Deployment: update of scale, as autoscalers do", deployments, "web", replace("/scale", `"replicas":4`, `"replicas":5`), "UPDATE", same},
+		{"Deployment: patch of scale, the same number", deployments, "web", merge("/scale", replicas(5)), "", same},
+		{"Deployment: dry run of scale", deployments, "web", merge("/scale?dryRun=All", replicas(6)), "", same},
+		{"Deployment: apply, a conflict", deployments, "web", refused(http.StatusConflict, apply("?fieldManager=other", nine)), "", same},
+		{"Deployment: apply, forced", deployments, "web", apply("?fieldManager=other&force=true", nine), "UPDATE", same},
+		{"Deployment: rejected by another webhook, a superfluous reconcile", deployments, "web", denied, "UPDATE", ""},
+		{"Deployment: delete", deployments, "web", remove(""), "DELETE", same},
+		{"Deployment without the label: create", deployments, "other", made(unlabelled + spec), "", same},
+		{"Deployment without the label: a Scale shows no labels", deployments, "other", merge("/scale", replicas(2)), "UPDATE", ""},
+		{"Deployment: the label added", deployments, "other", merge("", "{"+labelled+"}"), "UPDATE", "CREATE"},
+		{"Deployment: the label removed", deployments, "other", merge("", `{"metadata":{"labels":null}}`), "UPDATE", "DELETE"},
+		{"custom resource: create", widgets, "w", made(`"metadata":{"finalizers":["example.com/f"]},"spec":{"replicas":1}`), "CREATE", same},
+		{"custom resource: scale", widgets, "w", merge("/scale", replicas(2)), "UPDATE", same},
+		{"custom resource: annotation", widgets, "w", merge("", note), "", same},
+		{"custom resource: owner", widgets, "w", merge("", owner), "UPDATE", same},
+		{"custom resource: status", widgets, "w", merge("/status", `{"status":{"a":1}}`), "", same},
+		{"custom resource: delete, held by a finalizer", widgets, "w", remove(""), "DELETE", "UPDATE"},
+		{"custom resource: the last finalizer", widgets, "w", merge("", `{"metadata":{"finalizers":null}}`), "UPDATE", "DELETE"},
 		{
-			"Deployment: create",
-			create(namespaced("apps", "deployments", ""), object("apps/v1", "Deployment", "web", deploymentOf(`"watched":"true"`))),
-			"CREATE Deployment.v1.apps default/web", "",
+			"custom resource, kind not in the Watcher: scale", gadgets, "g", all(made(`"spec":{"replicas":1}`), merge("/scale", replicas(2))),
+			created + "UPDATE Scale.v1.autoscaling default/g", created + "UPDATE",
 		},
-		{"Deployment: kubectl scale", kubectl("scale", "deployment", "web", "--replicas=3"), changed, ""},
-		{"Deployment: patch of scale", patch(deployment+"/scale", changedTo(4)), changed, ""},
-		{"Deployment: update of scale, as autoscalers do", replace(deployment+"/scale", `"replicas":4`, `"replicas":5`), changed, ""},
-		{"Deployment: patch of scale, the same number", patch(deployment+"/scale", changedTo(5)), "", ""},
-		{"Deployment: dry run of scale", patch(deployment+"/scale?dryRun=All", changedTo(6)), "", ""},
-		{
-			"Deployment: apply, a conflict",
-			refused(http.MethodPatch, deployment+"?fieldManager=other", applyPatch, `{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":9}}`, http.StatusConflict),
-			"", "",
-		},
-		{
-			"Deployment: apply, forced",
-			request(http.MethodPatch, deployment+"?fieldManager=other&force=true", applyPatch, `{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":9}}`),
-			changed, "",
-		},
-		{
-			"Deployment: rejected by another webhook",
-			refused(http.MethodPatch, deployment, mergePatch, `{"metadata":{"labels":{"denied":"true"}}}`, http.StatusForbidden),
-			changed, " (a superfluous look)",
-		},
-		{"Deployment: delete", remove(deployment), "DELETE Deployment.v1.apps default/web", ""},
-		{
-			"Deployment without the label: create",
-			create(namespaced("apps", "deployments", ""), object("apps/v1", "Deployment", "other", deploymentOf(""))),
-			"", "",
-		},
-		{
-			"Deployment without the label: scale", patch(other+"/scale", changedTo(2)),
-			"UPDATE Deployment.v1.apps default/other", " (a Scale shows no labels)",
-		},
-		{"Deployment: the label added", patch(other, `{"metadata":{"labels":{"watched":"true"}}}`), "UPDATE Deployment.v1.apps default/other", ""},
-		{"Deployment: the label removed", patch(other, `{"metadata":{"labels":null}}`), "UPDATE Deployment.v1.apps default/other", ""},
-		{
-			"custom resource: create",
-			create(namespaced("example.com", "widgets", ""), object("example.com/v1", "Widget", "w", `"metadata":{"name":"%s","finalizers":["example.com/f"]},"spec":{"replicas":1}`)),
-			"CREATE Widget.v1.example.com default/w", "",
-		},
-		{"custom resource: scale", patch(widget+"/scale", changedTo(2)), "UPDATE Widget.v1.example.com default/w", ""},
-		{"custom resource: annotation", patch(widget, `{"metadata":{"annotations":{"a":"b"}}}`), "", ""},
-		{"custom resource: owner", patch(widget, owner), "UPDATE Widget.v1.example.com default/w", ""},
-		{"custom resource: status", patch(widget+"/status", `{"status":{"a":1}}`), "", ""},
-		{"custom resource: delete, held by a finalizer", remove(widget), "DELETE Widget.v1.example.com default/w", ""},
-		{
-			"custom resource: the last finalizer", patch(widget, `{"metadata":{"finalizers":null}}`),
-			"UPDATE Widget.v1.example.com default/w", "",
-		},
-		{
-			"custom resource, kind not in the Watcher: scale",
-			all(create(namespaced("example.com", "gadgets", ""), object("example.com/v1", "Gadget", "g", `"metadata":{"name":"%s"},"spec":{"replicas":1}`)), patch(gadget+"/scale", changedTo(2))),
-			"CREATE Gadget.v1.example.com default/g, UPDATE Scale.v1.autoscaling default/g", "",
-		},
-		{
-			"cluster-scoped custom resource: create",
-			create(plant, object("example.com/v1", "Plant", "p", `"metadata":{"name":"%s"},"spec":{"a":1}`)),
-			"CREATE Plant.v1.example.com /p", "",
-		},
-		{"cluster-scoped custom resource: spec", patch(plant+"/p", `{"spec":{"a":2}}`), "UPDATE Plant.v1.example.com /p", ""},
-		{"cluster-scoped custom resource: status", patch(plant+"/p/status", `{"status":{"a":2}}`), "", ""},
-		{"cluster-scoped custom resource: delete", remove(plant + "/p"), "DELETE Plant.v1.example.com /p", ""},
-		{
-			"ConfigMap: create", create(ofCore("configmaps", ""), `{"metadata":{"name":"c"},"data":{"a":"b"}}`),
-			"CREATE ConfigMap.v1. default/c", "",
-		},
-		{"ConfigMap: annotation", patch(ofCore("configmaps", "c"), note), "UPDATE ConfigMap.v1. default/c", ""},
-		{
-			"ConfigMaps: delete a collection",
-			all(create(ofCore("configmaps", ""), `{"metadata":{"name":"d"}}`), request(http.MethodDelete, ofCore("configmaps", "")+"?fieldSelector=metadata.name!=kube-root-ca.crt", plainJSON, "")),
-			"CREATE ConfigMap.v1. default/d, DELETE ConfigMap.v1. default/c, DELETE ConfigMap.v1. default/d", "",
-		},
-		{
-			"Secret: create and change",
-			all(create(ofCore("secrets", ""), `{"metadata":{"name":"s"}}`), patch(ofCore("secrets", "s"), `{"stringData":{"a":"b"}}`)),
-			"CREATE Secret.v1. default/s, UPDATE Secret.v1. default/s", "",
-		},
-		{
-			"Namespace: create and label",
-			all(create("/api/v1/namespaces", `{"metadata":{"name":"n"}}`), patch("/api/v1/namespaces/n", `{"metadata":{"labels":{"a":"b"}}}`)),
-			"CREATE Namespace.v1. /n, UPDATE Namespace.v1. /n", "",
-		},
-		{"Namespace: delete", remove("/api/v1/namespaces/n"), "DELETE Namespace.v1. /n", ""},
-		{
-			"namespaces/finalize",
-			request(http.MethodPut, "/api/v1/namespaces/n/finalize", plainJSON, `{"metadata":{"name":"n"},"spec":{"finalizers":[]}}`),
-			"UPDATE Namespace.v1. /n", "",
-		},
-		{"Pod: create", create(ofCore("pods", ""), `{"metadata":{"name":"p"},"spec":`+podSpec+`}`), "CREATE Pod.v1. default/p", ""},
-		{
-			"pods/exec", refused(http.MethodPost, ofCore("pods", "p")+"/exec?command=ls", plainJSON, "", http.StatusBadRequest),
-			"CONNECT Pod.v1. default/p", "",
-		},
-		{
-			"pods/binding",
-			create(ofCore("pods", "p")+"/binding", `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"p"},"target":{"kind":"Node","name":"node"}}`),
-			"CREATE Pod.v1. default/p", "",
-		},
-		{
-			"pods/eviction, dry run",
-			create(ofCore("pods", "p")+"/eviction?dryRun=All", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"p"}}`),
-			"", "",
-		},
-		{
-			"pods/eviction",
-			create(ofCore("pods", "p")+"/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"p"}}`),
-			"CREATE Pod.v1. default/p", "",
-		},
-		{
-			"serviceaccounts/token",
-			all(create(ofCore("serviceaccounts", ""), `{"metadata":{"name":"sa"}}`), create(ofCore("serviceaccounts", "sa")+"/token", `{"spec":{}}`)),
-			"CREATE ServiceAccount.v1. default/sa", "",
-		},
+		{"cluster-scoped custom resource: create", plants, "p", made(`"spec":{"a":1}`), "CREATE", same},
+		{"cluster-scoped custom resource: spec", plants, "p", merge("", `{"spec":{"a":2}}`), "UPDATE", same},
+		{"cluster-scoped custom resource: status", plants, "p", merge("/status", `{"status":{"a":2}}`), "", same},
+		{"cluster-scoped custom resource: delete", plants, "p", remove(""), "DELETE", same},
+		{"ConfigMap: create", configMaps, "c", made(`"data":{"a":"b"}`), "CREATE", same},
+		{"ConfigMap: annotation", configMaps, "c", merge("", note), "UPDATE", same},
+		{"ConfigMaps: delete a collection", configMaps, "d", all(made(""), removeAll), "CREATE, DELETE ConfigMap.v1. default/c, DELETE", same},
+		{"Secret: create and change", secrets, "s", all(made(""), merge("", `{"stringData":{"a":"b"}}`)), "CREATE, UPDATE", same},
+		{"Namespace: create and label", namespaces, "n", all(made(""), merge("", label)), "CREATE, UPDATE", same},
+		{"Namespace: delete", namespaces, "n", remove(""), "DELETE", "UPDATE"},
+		{"namespaces/finalize", namespaces, "n", request(http.MethodPut, "/finalize", plainJSON, finalized), "UPDATE", "DELETE"},
+		{"Pod: create", pods, "p", made(`"spec":` + podSpec), "CREATE", same},
+		{"pods/exec", pods, "p", exec, "CONNECT", ""},
+		{"pods/binding", pods, "p", post("/binding", binding), "CREATE", "UPDATE"},
+		{"pods/eviction, dry run", pods, "p", post("/eviction?dryRun=All", eviction), "", same},
+		{"pods/eviction", pods, "p", post("/eviction", eviction), "CREATE", "UPDATE"},
+		{"serviceaccounts/token", accounts, "sa", all(made(""), post("/token", `{"spec":{}}`)), "CREATE", ""},
 	}
-}
-
-// seenOtherwise has the events of an informer where they are not those of the webhook: it sees what was
-// committed, with the labels, and no subresource by itself.
-//
-//nolint:misspell // Names of Kubernetes.
-func seenOtherwise() map[string]string {
-	const widget, pod = "Widget.v1.example.com default/w", "UPDATE Pod.v1. default/p"
-	return map[string]string{
-		"Deployment: rejected by another webhook":         "",
-		"Deployment without the label: scale":             "",
-		"Deployment: the label added":                     "CREATE Deployment.v1.apps default/other",
-		"Deployment: the label removed":                   "DELETE Deployment.v1.apps default/other",
-		"custom resource: delete, held by a finalizer":    "UPDATE " + widget,
-		"custom resource: the last finalizer":             "DELETE " + widget,
-		"custom resource, kind not in the Watcher: scale": "CREATE Gadget.v1.example.com default/g, UPDATE Gadget.v1.example.com default/g",
-		"Namespace: delete":                               "UPDATE Namespace.v1. /n",
-		"namespaces/finalize":                             "DELETE Namespace.v1. /n",
-		"pods/exec":                                       "",
-		"pods/binding":                                    pod,
-		"pods/eviction":                                   pod,
-		"serviceaccounts/token":                           "",
-	}
-}
-
-// object returns an object in JSON of members with a verb for the name.
-func object(apiVersion, kind, name, members string) string {
-	return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,`, apiVersion, kind) + fmt.Sprintf(members, name) + "}"
 }

@@ -4,7 +4,6 @@ package traces
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,15 +60,13 @@ func TestOneTrace(t *testing.T) {
 	})
 	<-reconciled // The resync of the start.
 	demo := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: "demo", Labels: labels}}
-	if err := plane.Client.Create(t.Context(), demo); err != nil {
-		t.Fatal(err)
-	}
+	lab.NoError(t, plane.Client.Create(t.Context(), demo))
 	t.Cleanup(func() { _ = plane.Client.Delete(context.WithoutCancel(t.Context()), demo, &client.DeleteOptions{}) })
-	var spans []span
+	var spans tracetest.SpanStubs
 	lab.Eventually(t, 3*time.Minute, "a reconcile with a trace", func() bool {
 		spans = traceOfReconcile(append(spansOf("agent", ofAgent), spansOf("control plane", ofOperator)...))
 		// The agent writes a span when it ends: those of the review and of the send may end after the reconcile.
-		return ended(spans, "review") && ended(spans, "send")
+		return named(spans, "agent review") != nil && named(spans, "agent send") != nil
 	})
 	if got := <-reconciled; got != name {
 		t.Errorf("reconciled %s, want %s", got, name)
@@ -77,86 +74,73 @@ func TestOneTrace(t *testing.T) {
 	checkTrace(t, spans)
 }
 
-func ended(spans []span, name string) bool {
-	return slices.ContainsFunc(spans, func(s span) bool { return s.Name == name })
-}
-
 // checkTrace holds that the spans are one path, below a span of the API server.
-func checkTrace(t *testing.T, spans []span) {
+func checkTrace(t *testing.T, spans tracetest.SpanStubs) {
 	t.Helper()
-	byID, path := map[string]span{}, []string{}
-	var last span
-	for _, s := range spans {
-		byID[s.ID] = s
-		if s.Name == "reconcile" {
-			last = s
-		}
-		t.Logf("%s  from %6.1f ms for %5.1f ms", &s, ms(s.Started.Sub(spans[0].Started)), ms(s.Ended.Sub(s.Started)))
+	review, last := named(spans, "agent review"), named(spans, reconciles)
+	for i := range spans {
+		t.Logf("%-25s from %v for %v", spans[i].Name, spans[i].StartTime.Sub(review.StartTime), spans[i].EndTime.Sub(spans[i].StartTime))
 	}
-	for s, found := last, true; found; s, found = byID[s.Parent] {
-		path = append([]string{s.Process + " " + s.Name}, path...)
-		if s.Name == "review" && s.Parent == strings.Repeat("0", 16) {
-			t.Error("the review is a root, want it below the span of the API server")
-		}
+	if !review.Parent.IsValid() {
+		t.Error("the review is a root, want it below the span of the API server")
+	}
+	var path []string
+	for s := last; s != nil; s = find(spans, func(parent *tracetest.SpanStub) bool {
+		return parent.SpanContext.SpanID() == s.Parent.SpanID()
+	}) {
+		path = append([]string{s.Name}, path...)
 	}
 	want := "agent review, agent accept, agent send, control plane enqueue, control plane reconcile"
 	if have := strings.Join(path, ", "); have != want {
 		t.Errorf("path %q, want %q", have, want)
 	}
-	if settle := last.Started.Sub(spans[0].Started); settle < 50*time.Millisecond {
+	if settle := last.StartTime.Sub(review.StartTime); settle < 50*time.Millisecond {
 		t.Errorf("the reconcile starts %v after the review, want the settle time between them", settle)
 	}
 }
 
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+const reconciles = "control plane reconcile"
 
-// traceOfReconcile returns the spans of the trace that has a reconcile, nil without one.
-func traceOfReconcile(all []span) (spans []span) {
-	for _, end := range all {
-		if end.Name != "reconcile" {
-			continue
+// spansOf returns the spans of a process, with its name before theirs.
+func spansOf(process string, exporter *tracetest.InMemoryExporter) tracetest.SpanStubs {
+	spans := exporter.GetSpans()
+	for i := range spans {
+		spans[i].Name = process + " " + spans[i].Name
+	}
+	return spans
+}
+
+// find returns the first span that matches, nil without one.
+func find(spans tracetest.SpanStubs, match func(*tracetest.SpanStub) bool) *tracetest.SpanStub {
+	for i := range spans {
+		if match(&spans[i]) {
+			return &spans[i]
 		}
-		for _, s := range all {
-			if s.Trace == end.Trace {
-				spans = append(spans, s)
-			}
-		}
-		return spans
 	}
 	return nil
 }
 
-// span is a span of one of the programs.
-type span struct {
-	Process, Name, Trace, ID, Parent string
-	Started, Ended                   time.Time
+func named(spans tracetest.SpanStubs, name string) *tracetest.SpanStub {
+	return find(spans, func(s *tracetest.SpanStub) bool { return s.Name == name })
 }
 
-func (s *span) String() string {
-	return fmt.Sprintf("%-13s %-9s %s below %s", s.Process, s.Name, s.ID, s.Parent)
-}
-
-func spansOf(process string, exporter *tracetest.InMemoryExporter) (spans []span) {
-	for _, s := range exporter.GetSpans().Snapshots() {
-		spans = append(spans, span{
-			process, s.Name(), s.SpanContext().TraceID().String(), s.SpanContext().SpanID().String(),
-			s.Parent().SpanID().String(), s.StartTime(), s.EndTime(),
-		})
-	}
-	return spans
+// traceOfReconcile returns the spans of the trace that has a reconcile, none without one.
+func traceOfReconcile(all tracetest.SpanStubs) tracetest.SpanStubs {
+	last := named(all, reconciles)
+	return slices.DeleteFunc(all, func(s tracetest.SpanStub) bool {
+		return last == nil || s.SpanContext.TraceID() != last.SpanContext.TraceID()
+	})
 }
 
 // tracingConfiguration makes an API server trace all requests. Nothing listens on port 9.
 func tracingConfiguration(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tracing.yaml")
-	if err := os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
+	lab.NoError(t, os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
 kind: TracingConfiguration
 endpoint: 127.0.0.1:9
 samplingRatePerMillion: 1000000
-`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+`), 0o600))
 	return file
 }
 
@@ -170,17 +154,14 @@ func startAgent(t *testing.T, volume *testpki.Volume, address string, exporter s
 		Process:     lab.NewProcess(t, "agent", "", nil), // It is not launched.
 		WebhookPort: lab.FreePort(t), MetricsPort: lab.FreePort(t), Volume: volume,
 	}
-	running, err := agent.New(t.Context(), agent.Parts{Tracing: opentelemetry.New(provider)}, agent.Options{
+	running := lab.Must(agent.New(t.Context(), agent.Parts{Tracing: opentelemetry.New(provider)}, agent.Options{
 		Managers:       []core.Manager{manager},
 		Keys:           agent.Keys{Client: keys.Paths{CA: ca, Certificate: cert, Key: key}},
 		ControlPlane:   agent.ControlPlane{Address: address},
 		Webhook:        agent.Webhook{Address: lab.Address(a.WebhookPort)},
 		MetricsAddress: lab.Address(a.MetricsPort),
 		Outbox:         outbox.Options{Resend: []time.Duration{}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	lab.Run(t, "agent", running.Start)
 	lab.Eventually(t, 3*time.Minute, "the agent is ready", func() bool {
 		_, err := lab.Get(t.Context(), "http://"+lab.Address(a.MetricsPort)+"/readyz")
@@ -189,46 +170,28 @@ func startAgent(t *testing.T, volume *testpki.Volume, address string, exporter s
 	return a
 }
 
-// startOperator runs an operator with traces in this process, and returns its address and its reconciles.
+// startOperator runs an operator with traces in this process, and returns its address and its reconciles. It is set up
+// as the README says.
 func startOperator(
 	t *testing.T, plane *apiserver.ControlPlane, material *keys.Material, exporter sdktrace.SpanExporter,
 ) (address string, reconciled <-chan types.NamespacedName) {
 	t.Helper()
-	mgr := lab.NewManager(t, plane.Config, nil)
+	mgr, requests := lab.NewManager(t, plane.Config, nil), make(chan types.NamespacedName, 100)
 	address = lab.Address(lab.FreePort(t))
-	requests := make(chan types.NamespacedName, 100)
 	tracing := opentelemetry.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
-	if err := addListener(t.Context(), mgr, address, material, tracing, requests); err != nil {
-		t.Fatal(err)
-	}
-	lab.Run(t, "operator", mgr.Start)
-	return address, requests
-}
-
-// addListener is the set-up of the README, with traces.
-func addListener(
-	ctx context.Context, mgr ctrl.Manager, address string, material *keys.Material, tracing *opentelemetry.Tracing,
-	requests chan<- types.NamespacedName,
-) error {
-	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
-	if err != nil {
-		return err
-	}
-	kymas := func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
-		requests <- r.NamespacedName
-		return reconcile.Result{}, nil
-	}
-	mapped, reconciled := opentelemetry.Queue(tracing, controllerruntime.EnqueueByRuntime(runtimes), kymas)
+	runtimes := lab.Must(controllerruntime.NewRuntimes(t.Context(), mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
+	mapped, reconciles := opentelemetry.Queue(tracing, controllerruntime.EnqueueByRuntime(runtimes),
+		func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+			requests <- r.NamespacedName
+			return reconcile.Result{}, nil
+		})
 	events, source, err := controllerruntime.RegisterListenerComponent(address, string(manager),
 		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
 		mapped, controllerruntime.ComponentOptions{Listener: listener.Options{TLS: keys.ServerTLSConfig(material)}})
-	if err != nil {
-		return err
-	}
-	if err := mgr.Add(events); err != nil {
-		return err
-	}
-	return ctrl.NewControllerManagedBy(mgr).Named("traces").WatchesRawSource(source).
-		Complete(reconcile.Func(reconciled))
+	lab.NoError(t, err)
+	lab.NoError(t, mgr.Add(events))
+	lab.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("traces").WatchesRawSource(source).Complete(reconcile.Func(reconciles)))
+	lab.Run(t, "operator", mgr.Start)
+	return address, requests
 }

@@ -3,14 +3,18 @@
 package mutants
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,9 +31,9 @@ var (
 // The table must follow the code: a mutant that does not apply proves nothing.
 func TestMutantsApply(t *testing.T) {
 	t.Parallel()
-	for _, m := range table() {
-		if _, err := m.apply(); err != nil {
-			t.Errorf("%s: %v", m.name, err)
+	for file, mutants := range table {
+		for _, m := range mutants {
+			m.apply(t, file)
 		}
 	}
 }
@@ -37,19 +41,21 @@ func TestMutantsApply(t *testing.T) {
 // TestMutants tries one mutant. make simulate-mutants tries them all.
 func TestMutants(t *testing.T) {
 	match, tried := regexp.MustCompile(*only), 0
-	for _, m := range table() {
-		if !match.MatchString(m.name) {
-			continue
-		}
-		tried++
-		t.Run(m.name, func(t *testing.T) {
-			t.Parallel()
-			found, text := m.try(t)
-			t.Log(text)
-			if !found {
-				t.Error("the oracle does not find the mutant")
+	for _, file := range slices.Sorted(maps.Keys(table)) {
+		for _, m := range table[file] {
+			if !match.MatchString(m.name) {
+				continue
 			}
-		})
+			tried++
+			t.Run(m.name, func(t *testing.T) {
+				t.Parallel()
+				found, text := m.try(t, file)
+				t.Log(text)
+				if !found {
+					t.Error("the oracle does not find the mutant")
+				}
+			})
+		}
 	}
 	if tried == 0 {
 		t.Errorf("no mutant matches %s", *only)
@@ -57,34 +63,23 @@ func TestMutants(t *testing.T) {
 }
 
 // apply returns the file with the fault in it.
-func (m mutant) apply() (string, error) {
-	source, err := os.ReadFile(filepath.Join(test.Root(), m.file))
-	if err != nil {
-		return "", err
+func (m mutant) apply(t *testing.T, file string) []byte {
+	t.Helper()
+	source := string(test.Read(t, file))
+	if n := strings.Count(source, m.old); n != 1 {
+		t.Errorf("%s: want the old text once in %s, have it %d times: bring the table up to date", m.name, file, n)
 	}
-	if n := strings.Count(string(source), m.old); n != 1 {
-		return "", fmt.Errorf("want the old text once in %s, have it %d times: bring the table up to date", m.file, n)
-	}
-	return strings.Replace(string(source), m.old, m.new, 1), nil
+	return []byte(strings.Replace(source, m.old, m.new, 1))
 }
 
 // try builds the simulation with the fault, and runs it until the oracle finds something.
-func (m mutant) try(t *testing.T) (found bool, text string) {
+func (m mutant) try(t *testing.T, file string) (found bool, text string) {
 	t.Helper()
 	folder := t.TempDir()
 	changed, overlay := filepath.Join(folder, "changed.go"), filepath.Join(folder, "overlay.json")
-	source, err := m.apply()
-	if err != nil {
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(test.Root(), file): changed}})
+	if err := errors.Join(err, os.WriteFile(changed, m.apply(t, file), 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
 		t.Fatal(err)
-	}
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(test.Root(), m.file): changed}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, text := range map[string][]byte{changed: []byte(source), overlay: replace} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 	binary := filepath.Join(folder, "simulation.test")
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, "./test/simulation")
@@ -92,22 +87,6 @@ func (m mutant) try(t *testing.T) (found bool, text string) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	return simulate(t, folder, binary)
-}
-
-// hang and each bound the time of a run: with a fault, a schedule may never end.
-const (
-	hang = 5 * time.Minute
-	each = 500 * time.Millisecond // of a schedule on a busy machine
-)
-
-var (
-	schedules = regexp.MustCompile(`(\d+) schedules in`)
-	rules     = regexp.MustCompile(`(?m)^\s+([a-z]+): `)
-)
-
-func simulate(t *testing.T, folder, binary string) (found bool, text string) {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang+time.Duration(*seeds)*each)
 	defer cancel()
 	command := exec.CommandContext(ctx, binary, "-test.run=^TestSimulation$", "-test.v", "-shrink=false", "-workers=1",
@@ -121,27 +100,20 @@ func simulate(t *testing.T, folder, binary string) (found bool, text string) {
 	case err == nil:
 		return false, fmt.Sprintf("not found in %d schedules", *seeds)
 	case !schedules.Match(out):
-		return true, "found: " + firstLine(string(out), "panic:", "fatal error:")
+		return true, fmt.Sprintf("found: %s", crash.Find(out))
 	default:
-		return true, fmt.Sprintf("found after %s schedules: %s", schedules.FindSubmatch(out)[1], firstRule(out))
+		return true, fmt.Sprintf("found after %s schedules: %s", schedules.FindSubmatch(out)[1], bytes.TrimSpace(rule.Find(out)))
 	}
 }
 
-func firstRule(out []byte) string {
-	if rule := rules.FindSubmatch(out); rule != nil {
-		return string(rule[1])
-	}
-	return "?"
-}
+// hang and each bound the time of a run: with a fault, a schedule may never end.
+const (
+	hang = 5 * time.Minute
+	each = 500 * time.Millisecond // of a schedule on a busy machine
+)
 
-// firstLine returns the first line that contains one of the words.
-func firstLine(text string, words ...string) string {
-	for line := range strings.Lines(text) {
-		for _, word := range words {
-			if strings.Contains(line, word) {
-				return strings.TrimSpace(line)
-			}
-		}
-	}
-	return "?"
-}
+var (
+	schedules = regexp.MustCompile(`(\d+) schedules in`)
+	rule      = regexp.MustCompile(`(?m)^\s+[a-z]+: `)
+	crash     = regexp.MustCompile(`(?m)^.*(panic:|fatal error:).*$`)
+)

@@ -16,7 +16,7 @@ type known struct {
 }
 
 // targetLabels are added by a scrape.
-func targetLabels() []string { return []string{"namespace", "pod", "instance", "job", "le"} }
+var targetLabels = []string{"namespace", "pod", "instance", "job", "le"}
 
 // alertsMetric is that of Prometheus itself for each alert that waits or fires.
 const alertsMetric = "ALERTS"
@@ -66,16 +66,14 @@ func (k known) check(t testing.TB, place, expression string) {
 		t.Errorf("%s: %v", place, err)
 		return
 	}
+	names := slices.Clone(targetLabels) // And those of the metrics.
 	for _, selector := range parser.ExtractSelectors(parsed) {
 		k.checkSelector(t, place, selector)
-	}
-	var names []string // Of the selectors.
-	for _, selector := range parser.ExtractSelectors(parsed) {
 		names = append(names, k.labels[metricOf(selector)]...)
 	}
 	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
 		for _, label := range grouping(node) {
-			if !slices.Contains(names, label) && !slices.Contains(targetLabels(), label) {
+			if !slices.Contains(names, label) {
 				t.Errorf("%s: groups by %q, which none of its metrics has", place, label)
 			}
 		}
@@ -114,7 +112,7 @@ func (k known) checkSelector(t testing.TB, place string, selector []*labels.Matc
 	}
 	for _, matcher := range selector {
 		switch {
-		case matcher.Name == labels.MetricName, slices.Contains(targetLabels(), matcher.Name):
+		case matcher.Name == labels.MetricName, slices.Contains(targetLabels, matcher.Name):
 		case !slices.Contains(names, matcher.Name):
 			t.Errorf("%s: metric %s has no label %q", place, name, matcher.Name)
 		default:
@@ -126,7 +124,7 @@ func (k known) checkSelector(t testing.TB, place string, selector []*labels.Matc
 // checkValues checks the values of a label with a fixed list. A pattern is a list of alternatives.
 func (k known) checkValues(t testing.TB, place, name string, matcher *labels.Matcher) {
 	t.Helper()
-	values, _ := k.words.of(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), matcher.Name)
+	values := k.words.of(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), matcher.Name)
 	for value := range strings.SplitSeq(matcher.Value, "|") {
 		if values != nil && !slices.Contains(values, value) && !strings.HasPrefix(value, "$") {
 			t.Errorf("%s: label %s of %s never has the value %q", place, matcher.Name, name, value)
