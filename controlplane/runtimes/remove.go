@@ -95,9 +95,6 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 	}
 	key := client.ObjectKeyFromObject(object)
 	r.end(ctx, key)
-	if id == "" {
-		return reconcile.Result{}, nil
-	}
 	return reconcile.Result{RequeueAfter: r.forgetter.forget(key, id)}, nil
 }
 
