@@ -60,7 +60,8 @@ func TestAStampOnEachWriteStartsNoLoop(t *testing.T) {
 			last, same := "", 0
 			rig.Eventually(t, patience, "nobody writes the route any more", func() bool {
 				stamp := r.route("kyma").GetAnnotations()["stamp"]
-				if same++; stamp != last {
+				same++
+				if stamp != last {
 					last, same = stamp, 0
 				}
 				return same == 20
