@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -172,13 +173,23 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 			return Status{}, err
 		}
 	}
-	want, err := i.wanted(r, facts{
+	have := facts{
 		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
-	})
+	}
+	want, err := i.wanted(r, have)
 	if err != nil {
 		return Status{}, err
 	}
-	if err := i.begin(ctx, in, found, want); err != nil {
+	missed, err := i.missed(in, found.configuration, want)
+	if len(missed) > 0 {
+		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
+		have.restart = restart(found.managers, slices.Concat(former, missed))
+		want, err = i.wanted(r, have)
+	}
+	if err != nil {
+		return Status{}, err
+	}
+	if err := i.begin(ctx, in, found, want, missed); err != nil {
 		return Status{}, err
 	}
 	install := i.installWebhook
@@ -193,15 +204,22 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 }
 
 // begin creates the namespace and claims the runtime. No object can be created in a namespace that
-// ends.
-func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want *wanted) error {
+// ends. The restart for the managers of missed is noted before the correction, after which nothing
+// shows that it is due.
+func (i *Installer) begin(
+	ctx context.Context, in *cluster, found existing, want *wanted, missed []core.Manager,
+) error {
 	if found.namespaceEnds() {
 		return nil
 	}
 	if err := in.ensureNamespace(ctx, i.namespace(), found.namespace); err != nil {
 		return err
 	}
-	return i.claim(ctx, in, want.managers, found.managers)
+	err := i.claim(ctx, in, want.managers, found.managers)
+	if err == nil && len(missed) > 0 {
+		_, err = in.apply(ctx, want.managers)
+	}
+	return err
 }
 
 // installWebhook installs agents that the API server calls. former are the managers that the
@@ -209,7 +227,7 @@ func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want
 func (i *Installer) installWebhook(
 	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
 ) (Status, error) {
-	renewed, err := i.renewConfiguration(ctx, in, found.configuration, want.configuration)
+	renewed, err := i.renewConfiguration(ctx, in, found.configuration, want)
 	if err != nil {
 		return Status{}, err
 	}
@@ -241,7 +259,7 @@ func (i *Installer) callAgent(
 	if renewed.complete {
 		return renewed.live, nil
 	}
-	return in.apply(ctx, i.unstructured(want.configuration))
+	return in.apply(ctx, want.whole)
 }
 
 // installAgent applies the objects of the agent.
