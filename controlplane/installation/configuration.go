@@ -3,6 +3,7 @@ package installation
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -71,9 +72,16 @@ func (i *Installer) renewConfiguration(
 	if err != nil {
 		return renewal{}, err
 	}
-	known := make(map[string]bool, len(stored))
+	known, elsewhere := make(map[string]bool, len(stored)), ""
 	for n := range stored {
 		known[stored[n].Name] = true
+		if service := stored[n].ClientConfig.Service; service != nil && service.Namespace != i.opts.Namespace {
+			elsewhere = service.Namespace
+		}
+	}
+	if elsewhere != "" {
+		in.log.WarnContext(ctx, "webhooks called a Service in another namespace, where the objects of a former agent stay",
+			slog.String("namespace", elsewhere))
 	}
 	isNew := func(webhook admissionregistrationv1.ValidatingWebhook) bool { return !known[webhook.Name] }
 	first, complete := want.whole, wasWhole(live, want) || !slices.ContainsFunc(want.configuration.Webhooks, isNew)

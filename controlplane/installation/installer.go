@@ -189,7 +189,11 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 	if err != nil {
 		return Status{}, err
 	}
-	if err := i.begin(ctx, in, found, want, missed); err != nil {
+	err = i.begin(ctx, in, found, want)
+	if err == nil && len(missed) > 0 { // After the correction, nothing else shows that the restart is due.
+		_, err = in.apply(ctx, want.managers)
+	}
+	if err != nil {
 		return Status{}, err
 	}
 	install := i.installWebhook
@@ -204,22 +208,15 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 }
 
 // begin creates the namespace and claims the runtime. No object can be created in a namespace that
-// ends. The restart for the managers of missed is noted before the correction, after which nothing
-// shows that it is due.
-func (i *Installer) begin(
-	ctx context.Context, in *cluster, found existing, want *wanted, missed []core.Manager,
-) error {
+// ends.
+func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want *wanted) error {
 	if found.namespaceEnds() {
 		return nil
 	}
 	if err := in.ensureNamespace(ctx, i.namespace(), found.namespace); err != nil {
 		return err
 	}
-	err := i.claim(ctx, in, want.managers, found.managers)
-	if err == nil && len(missed) > 0 {
-		_, err = in.apply(ctx, want.managers)
-	}
-	return err
+	return i.claim(ctx, in, want.managers, found.managers)
 }
 
 // installWebhook installs agents that the API server calls. former are the managers that the
