@@ -30,7 +30,9 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 		restarts bool
 	}{
 		"nothing": {func(*admissionregistrationv1.ValidatingWebhookConfiguration) {}, false},
-		"timeout": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) { first(c).TimeoutSeconds = new(int32(30)) }, false},
+		"timeout": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			first(c).TimeoutSeconds = new(int32(30))
+		}, false},
 		"canary": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) {
 			c.Webhooks = slices.DeleteFunc(c.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool {
 				return w.Name == "canary.operator.kyma-project.io"
@@ -41,9 +43,13 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 				return w.Name == first(c).Name
 			})
 		}, true},
-		"rules":   {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) { first(c).Rules[0].Resources[0] = "secrets" }, true},
-		"address": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) { first(c).ClientConfig.Service.Name = "other" }, true},
-		"trust":   {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) { first(c).ClientConfig.CABundle = nil }, true},
+		"rules": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			first(c).Rules[0].Resources[0] = "secrets"
+		}, true},
+		"address": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			first(c).ClientConfig.Service.Name = "other"
+		}, true},
+		"trust": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) { first(c).ClientConfig.CABundle = nil }, true},
 		"namespaces": {func(c *admissionregistrationv1.ValidatingWebhookConfiguration) {
 			first(c).NamespaceSelector.MatchLabels = map[string]string{"watched": "no"}
 		}, true},
@@ -63,7 +69,9 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 	}
 	for n, killed := 1, true; killed; n++ {
 		before := w.template()
-		w.drift(t, func(c *admissionregistrationv1.ValidatingWebhookConfiguration) { first(c).Rules[0].Resources[0] = "secrets" })
+		w.drift(t, func(c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+			first(c).Rules[0].Resources[0] = "secrets"
+		})
 		w.fail = n
 		_, err := w.installer().Install(t.Context(), w.runtime)
 		w.fail, killed = 0, err != nil
