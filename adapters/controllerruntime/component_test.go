@@ -33,6 +33,7 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 		"component too long":   {strings.Repeat("a", 64), peers, verify, byWatched, none, "DNS-1123 label"},
 		"no peers":             {"operator", listener.Peers{}, verify, byWatched, none, "operator: listener"},
 		"no verifier":          {"operator", peers, nil, byWatched, none, "operator: listener"},
+		"a nil verifier":       {"operator", peers, core.VerifierFunc(nil), byWatched, none, "operator: listener"},
 		"no map":               {"operator", peers, verify, nil, none, "map function"},
 		"two addresses": {
 			"operator", peers, verify, byWatched,

@@ -28,12 +28,6 @@
 //
 // # Rationale
 //
-// An acknowledgement means that the request is in the workqueue. So there is no channel between
-// listener and controller that could lose it. Duplicates collapse in the queue.
-//
-// The listener runs on every replica. Only a running controller has a workqueue. So a replica that
-// does not lead answers that it is not ready, and the sender tries another one.
-//
 // Nothing here starts a goroutine of its own, or waits for a cache. An event never costs a call of
 // the API server, because its sender waits meanwhile.
 //

@@ -58,8 +58,11 @@ func EnqueueOwner(otherwise MapFunc[reconcile.Request]) MapFunc[reconcile.Reques
 //
 // If several objects stand for one runtime, each is requested. If there is none, the event is
 // acknowledged without a request: a controller that watches the kind reconciles a new object
-// anyway.
+// anyway. Without runtimes there is no function, which a listener component refuses.
 func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
+	if runtimes == nil {
+		return nil
+	}
 	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
 		names, err := runtimes.Objects(ctx, d.Runtime)
 		if err != nil {

@@ -125,28 +125,15 @@ func NewRuntimes(
 // object stands any more.
 func (r *Runtimes) keepIn(known *fleet.Fleet, managers []core.Manager) toolscache.ResourceEventHandler {
 	expect := func(object any) {
-		metadata, ok := object.(metav1.Object)
-		if !ok {
-			return
-		}
-		id := r.identify(metadata)
-		if id == "" {
-			return
-		}
-		for _, manager := range managers {
-			known.Expect(id, manager)
+		if id := r.idOf(object); id != "" {
+			for _, manager := range managers {
+				known.Expect(id, manager)
+			}
 		}
 	}
-	forget := func(object any, unless core.RuntimeID) {
-		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-			object = last.Obj
-		}
-		metadata, ok := object.(metav1.Object)
-		if !ok {
-			return
-		}
-		id := r.identify(metadata)
-		if id == "" || id == unless {
+	forget := func(object any) {
+		id := r.idOf(object)
+		if id == "" {
 			return
 		}
 		// It answers from memory.
@@ -156,15 +143,25 @@ func (r *Runtimes) keepIn(known *fleet.Fleet, managers []core.Manager) toolscach
 	}
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    expect,
-		DeleteFunc: func(object any) { forget(object, "") },
+		DeleteFunc: forget,
 		UpdateFunc: func(before, after any) {
-			metadata, ok := after.(metav1.Object)
-			if former, also := before.(metav1.Object); ok && also && r.identify(former) != r.identify(metadata) {
-				forget(before, r.identify(metadata))
+			if r.idOf(before) != r.idOf(after) {
+				forget(before)
 				expect(after)
 			}
 		},
 	}
+}
+
+// idOf returns "" for an object without identity, and for anything else.
+func (r *Runtimes) idOf(object any) core.RuntimeID {
+	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = last.Obj
+	}
+	if metadata, ok := object.(metav1.Object); ok {
+		return r.identify(metadata)
+	}
+	return ""
 }
 
 // indexes returns the functions that compute the values of each index.

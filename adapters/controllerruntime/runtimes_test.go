@@ -73,6 +73,14 @@ func TestMapFuncs(t *testing.T) {
 	}
 }
 
+// A listener component refuses it. Without events, nothing else would show it.
+func TestNoRuntimesMapNothing(t *testing.T) {
+	t.Parallel()
+	if controllerruntime.EnqueueByRuntime(nil) != nil {
+		t.Error("have a map function without runtimes, which panics at each event")
+	}
+}
+
 // A cache that is not synced would block the sender, and one that has stopped is outdated.
 func TestRuntimesNotReady(t *testing.T) {
 	t.Parallel()

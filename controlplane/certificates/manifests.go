@@ -37,7 +37,6 @@ func (c *Certificates) authority(generation int, request string) *certv1.Certifi
 	certificate := c.certificate(name, roleCA)
 	certificate.Labels[labelGeneration] = strconv.Itoa(generation)
 	certificate.Annotations = map[string]string{annotationRequest: request}
-	certificate.Spec.SecretTemplate.Labels[labelGeneration] = strconv.Itoa(generation)
 	certificate.Spec.CommonName = name
 	certificate.Spec.IsCA = true
 	certificate.Spec.Duration = &metav1.Duration{Duration: c.opts.CADuration}
@@ -104,10 +103,7 @@ func (c *Certificates) certificate(name, role string) *certv1.Certificate {
 	return &certv1.Certificate{
 		ObjectMeta: meta,
 		Spec: certv1.CertificateSpec{
-			SecretName: name,
-			SecretTemplate: &certv1.CertificateSecretTemplate{
-				Labels: map[string]string{labelSet: string(c.names), labelRole: role},
-			},
+			SecretName: name, SecretTemplate: &certv1.CertificateSecretTemplate{Labels: meta.Labels},
 			Duration:    &metav1.Duration{Duration: c.opts.Duration},
 			RenewBefore: &metav1.Duration{Duration: c.opts.RenewBefore},
 			PrivateKey: &certv1.CertificatePrivateKey{

@@ -282,12 +282,14 @@ func (o *observed) serverSecret(names names) *corev1.Secret {
 	return o.listener
 }
 
-// fits reports whether the listener's Secret has the server certificate that is to be published.
+// fits reports whether the listener's Secret has the server certificate that is to be published,
+// and no other text beside the bundle.
 func (o *observed) fits(names names) bool {
 	issued := o.serverSecret(names)
 	return issued != nil && o.listener != nil &&
 		slices.Equal(issued.Data[corev1.TLSCertKey], o.listener.Data[corev1.TLSCertKey]) &&
-		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey])
+		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey]) &&
+		bytes.Equal(encode(o.bundle), o.listener.Data[cmmeta.TLSCAKey])
 }
 
 // unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was

@@ -2,6 +2,7 @@ package certificates
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -148,17 +149,17 @@ func (c *Certificates) runtimeStatus(
 	if err != nil {
 		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
 	}
-	var bundle []byte
+	var bundle []*x509.Certificate
 	if listener != nil {
-		bundle = listener.Data[cmmeta.TLSCAKey]
+		bundle = parse(listener.Data[cmmeta.TLSCAKey])
 	}
 	for _, p := range []*pair{forClient, forWebhook} {
-		if status, ready := p.status(parse(bundle), c.opts.Now()); !ready {
+		if status, ready := p.status(bundle, c.opts.Now()); !ready {
 			return status, nil
 		}
 	}
 	return RuntimeStatus{Ready: true, Message: "issued", Secret: map[string][]byte{
-		material.CA:                 bundle,
+		material.CA:                 encode(bundle),
 		material.ClientCertificate:  forClient.secret.Data[corev1.TLSCertKey],
 		material.ClientKey:          forClient.secret.Data[corev1.TLSPrivateKeyKey],
 		material.ServingCertificate: forWebhook.secret.Data[corev1.TLSCertKey],

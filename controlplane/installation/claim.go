@@ -57,11 +57,15 @@ func (i *Installer) owner() string { return cmp.Or(i.opts.Owner, i.controlPlane)
 
 // own marks an object as one of this installer.
 func (i *Installer) own(object *unstructured.Unstructured) {
+	annotate(object, annotationInstalledBy, i.owner())
+}
+
+func annotate(object *unstructured.Unstructured, name, value string) {
 	annotations := object.GetAnnotations()
 	if annotations == nil {
 		annotations = make(map[string]string)
 	}
-	annotations[annotationInstalledBy] = i.owner()
+	annotations[name] = value
 	object.SetAnnotations(annotations)
 }
 

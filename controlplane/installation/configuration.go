@@ -3,10 +3,12 @@ package installation
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,8 +63,7 @@ type renewal struct {
 // New webhooks wait until the agent answers. live is the configuration as it was read, nil if there
 // was none.
 func (i *Installer) renewConfiguration(
-	ctx context.Context, in *cluster, live *unstructured.Unstructured,
-	wanted *admissionregistrationv1.ValidatingWebhookConfiguration,
+	ctx context.Context, in *cluster, live *unstructured.Unstructured, want *wanted,
 ) (renewal, error) {
 	if live == nil {
 		return renewal{}, nil
@@ -71,23 +72,68 @@ func (i *Installer) renewConfiguration(
 	if err != nil {
 		return renewal{}, err
 	}
-	known := make(map[string]bool, len(stored))
+	known, elsewhere := make(map[string]bool, len(stored)), ""
 	for n := range stored {
 		known[stored[n].Name] = true
+		if service := stored[n].ClientConfig.Service; service != nil && service.Namespace != i.opts.Namespace {
+			elsewhere = service.Namespace
+		}
+	}
+	if elsewhere != "" {
+		in.log.WarnContext(ctx, "webhooks called a Service in another namespace, where the objects of a former agent stay",
+			slog.String("namespace", elsewhere))
 	}
 	isNew := func(webhook admissionregistrationv1.ValidatingWebhook) bool { return !known[webhook.Name] }
-	narrowed := *wanted
-	narrowed.Webhooks = slices.DeleteFunc(slices.Clone(wanted.Webhooks), isNew)
-	renewed, err := in.apply(ctx, i.unstructured(&narrowed))
+	first, complete := want.whole, wasWhole(live, want) || !slices.ContainsFunc(want.configuration.Webhooks, isNew)
+	if !complete {
+		narrowed := *want.configuration
+		narrowed.Webhooks = slices.DeleteFunc(slices.Clone(narrowed.Webhooks), isNew)
+		first = i.unstructured(&narrowed)
+	}
+	renewed, err := in.apply(ctx, first)
 	if err != nil {
 		return renewal{}, err
 	}
 	// Webhooks that others have added by hand are still there.
 	left, err := in.webhooks(renewed)
-	former := without(without(managersCalled(stored), managersCalled(wanted.Webhooks)), managersCalled(left))
-	return renewal{
-		former: former, complete: len(narrowed.Webhooks) == len(wanted.Webhooks), live: renewed,
-	}, err
+	former := without(without(managersCalled(stored), managersCalled(want.configuration.Webhooks)), managersCalled(left))
+	return renewal{former: former, complete: complete, live: renewed}, err
+}
+
+// annotationWhole is on a configuration with all webhooks, and changes with them.
+const annotationWhole = "operator.kyma-project.io/whole"
+
+func wasWhole(live *unstructured.Unstructured, want *wanted) bool {
+	return live.GetAnnotations()[annotationWhole] == want.whole.GetAnnotations()[annotationWhole]
+}
+
+// missed returns the managers of webhooks that others have removed or changed, so that the API
+// server may not have called the agent. live is the configuration as it was read, nil if there was
+// none. Without any, the canary notices it.
+func (i *Installer) missed(in *cluster, live *unstructured.Unstructured, want *wanted) ([]core.Manager, error) {
+	if live == nil || want.whole == nil || !wasWhole(live, want) {
+		return nil, nil
+	}
+	stored, err := in.webhooks(live)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := in.webhooks(want.whole)
+	return managersCalled(slices.DeleteFunc(wanted, func(webhook admissionregistrationv1.ValidatingWebhook) bool {
+		return slices.ContainsFunc(stored, func(s admissionregistrationv1.ValidatingWebhook) bool { return callsAs(&s, &webhook) })
+	})), err
+}
+
+// callsAs reports whether an API server calls a stored webhook as often as wanted. It may have set
+// defaults. An apply cannot remove the conditions that others have added.
+func callsAs(stored, wanted *admissionregistrationv1.ValidatingWebhook) bool {
+	same, covers := equality.Semantic.DeepEqual, equality.Semantic.DeepDerivative
+	return stored.Name == wanted.Name && covers(wanted.ClientConfig, stored.ClientConfig) &&
+		covers(wanted.Rules, stored.Rules) && covers(wanted.MatchPolicy, stored.MatchPolicy) &&
+		same(wanted.NamespaceSelector, stored.NamespaceSelector) && same(wanted.ObjectSelector, stored.ObjectSelector) &&
+		!slices.ContainsFunc(wanted.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool {
+			return !slices.Contains(stored.MatchConditions, c)
+		})
 }
 
 // webhooks returns the webhooks of a configuration.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -172,13 +173,27 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 			return Status{}, err
 		}
 	}
-	want, err := i.wanted(r, facts{
+	have := facts{
 		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
-	})
+	}
+	want, err := i.wanted(r, have)
 	if err != nil {
 		return Status{}, err
 	}
-	if err := i.begin(ctx, in, found, want); err != nil {
+	missed, err := i.missed(in, found.configuration, want)
+	if len(missed) > 0 {
+		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
+		have.restart = restart(found.managers, slices.Concat(former, missed))
+		want, err = i.wanted(r, have)
+	}
+	if err != nil {
+		return Status{}, err
+	}
+	err = i.begin(ctx, in, found, want)
+	if err == nil && len(missed) > 0 { // After the correction, nothing else shows that the restart is due.
+		_, err = in.apply(ctx, want.managers)
+	}
+	if err != nil {
 		return Status{}, err
 	}
 	install := i.installWebhook
@@ -209,7 +224,7 @@ func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want
 func (i *Installer) installWebhook(
 	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
 ) (Status, error) {
-	renewed, err := i.renewConfiguration(ctx, in, found.configuration, want.configuration)
+	renewed, err := i.renewConfiguration(ctx, in, found.configuration, want)
 	if err != nil {
 		return Status{}, err
 	}
@@ -241,7 +256,7 @@ func (i *Installer) callAgent(
 	if renewed.complete {
 		return renewed.live, nil
 	}
-	return in.apply(ctx, i.unstructured(want.configuration))
+	return in.apply(ctx, want.whole)
 }
 
 // installAgent applies the objects of the agent.

@@ -30,6 +30,7 @@ type wanted struct {
 	digest digest
 
 	configuration *admissionregistrationv1.ValidatingWebhookConfiguration // nil with an informer
+	whole         *unstructured.Unstructured                              // the same, with annotationWhole
 }
 
 // digest changes with the objects to apply. Of the keys in the Secret it has the sum only.
@@ -52,7 +53,6 @@ func (d digest) public() map[string][]byte {
 
 func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
 	w := &wanted{facts: have}
-	var configuration *unstructured.Unstructured
 	if i.watches() {
 		// Without conditions, which need an API server, the watches report more than they should.
 		if err := watch.Validate(r.Watches); err != nil {
@@ -63,13 +63,14 @@ func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
 		if w.configuration, err = i.configuration(r, have.ownNamespace); err != nil {
 			return nil, err
 		}
-		configuration = i.unstructured(w.configuration)
+		w.whole = i.unstructured(w.configuration)
+		annotate(w.whole, annotationWhole, shortSum(sumOf(w.whole)))
 	}
 	w.objects = i.objects(r, have)
 	secret := maps.Clone(w.secret.Object)
 	delete(secret, "data")
 	w.digest = digest{
-		sum:    sumOf(i.namespace(), configuration, w.early, secret, w.late, w.deployment),
+		sum:    sumOf(i.namespace(), w.whole, w.early, secret, w.late, w.deployment),
 		secret: sumOf(w.secret.Object["data"]),
 		bundle: unique.Make(string(r.Secret[material.CA])), serving: r.hasServingPair(),
 	}

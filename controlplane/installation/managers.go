@@ -77,27 +77,30 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	return i.finished(&unstructured.Unstructured{Object: content(config)})
 }
 
-// annotationRestart has a value that changes when a manager is removed. It is on the ConfigMap and
-// on the pods, which are replaced then. A running agent would still send heartbeats for a manager
-// that its file no longer lists.
+// annotationRestart has a value that changes when a manager is removed, or its webhook is
+// corrected. It is on the ConfigMap and on the pods, which are replaced then. A running agent would
+// still send heartbeats for a manager that its file no longer lists. New agents send the resync
+// that stands in for the writes that a webhook has missed.
 const annotationRestart = "operator.kyma-project.io/managers-removed"
 
 // restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if
-// there is none. former are its managers to remove.
-func restart(live *unstructured.Unstructured, former []core.Manager) string {
-	if live == nil {
-		return ""
+// there is none. The agents restart for the managers.
+func restart(live *unstructured.Unstructured, managers []core.Manager) (last string) {
+	if live != nil {
+		last = remote.Token(live.GetAnnotations()[annotationRestart])
 	}
-	last := remote.Token(live.GetAnnotations()[annotationRestart])
-	if len(former) == 0 {
+	if len(managers) == 0 {
 		return last
 	}
 	text := []byte(last)
-	for _, manager := range former {
+	for _, manager := range managers {
 		text = append(text, " "+string(manager)...)
 	}
+	return shortSum(sha256.Sum256(text))
+}
+
+func shortSum(sum [sha256.Size]byte) string {
 	const digits = 10
-	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])[:digits]
 }
 

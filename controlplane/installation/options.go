@@ -46,7 +46,7 @@ const (
 type Options struct {
 	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
 	// removed, and objects in it are watched. The serving certificate must be valid for the Service
-	// there. Default: [Name].
+	// there. After a change, the objects in the former namespace stay. Default: [Name].
 	Namespace string
 	// Name is the name of Deployment, Service and ServiceAccount, and begins all other names in the
 	// namespace. The serving certificate must be valid for the Service. After a change, the objects
@@ -104,7 +104,8 @@ type Options struct {
 	Adjust func(object *unstructured.Unstructured)
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets a line when an object had to be replaced. Default: discarded.
+	// Logger gets a line when an object had to be replaced, when agents restart as others have
+	// changed webhooks, and when objects stay in a former namespace. Default: discarded.
 	Logger *slog.Logger
 }
 

@@ -2,6 +2,7 @@ package runtimes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -105,14 +107,11 @@ func (w *conditions) write(ctx context.Context, live *unstructured.Unstructured,
 	if !meta.SetStatusCondition(&stored.Status.Conditions, wanted) {
 		return nil
 	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&stored)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]string{"resourceVersion": live.GetResourceVersion()}, "status": stored.Status,
+	})
 	if err != nil {
 		return err
 	}
-	before := live.DeepCopy()
-	list, _, _ := unstructured.NestedSlice(content, "status", "conditions")
-	if err := unstructured.SetNestedSlice(live.Object, list, "status", "conditions"); err != nil {
-		return err
-	}
-	return w.client.Status().Patch(ctx, live, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	return w.client.Status().Patch(ctx, live, client.RawPatch(types.MergePatchType, patch))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,6 +47,25 @@ func TestConditionThatAnotherWriterRemovedComesBack(t *testing.T) {
 		time.Sleep(writeAgainAfter)
 		wantConditions(1)
 	})
+}
+
+// Another writer adds a condition after the list was read.
+func TestConditionOfAnotherWriterIsNotOverwritten(t *testing.T) {
+	t.Parallel()
+	object := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "represents"}}
+	plane := planeWith(t, object, func() {})
+	c := interceptor.NewClient(plane, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+			other := &v1beta2.Watcher{}
+			err := errors.Join(c.Get(ctx, key, into, opts...), c.Get(ctx, key, other))
+			other.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Of"}}
+			return errors.Join(err, c.Status().Update(ctx, other))
+		},
+	})
+	err := ReportCondition(c, "AgentInstalled")(t.Context(), object, installation.Status{State: installation.Ready})
+	if !apierrors.IsConflict(err) {
+		t.Errorf("have %v, want a conflict", err)
+	}
 }
 
 // A Watcher stands for an object with conditions of its own. An unchanged condition is not read again.
@@ -105,7 +125,7 @@ func TestConditionIsKeptBesideOthers(t *testing.T) {
 }
 
 // planeWith returns a control plane with one Watcher. It calls read at each Get.
-func planeWith(t *testing.T, object client.Object, read func()) client.Client {
+func planeWith(t *testing.T, object client.Object, read func()) client.WithWatch {
 	t.Helper()
 	known := runtime.NewScheme()
 	if err := v1beta2.AddToScheme(known); err != nil {

@@ -136,11 +136,14 @@ func (f *forgetter) end(object client.ObjectKey) {
 	delete(f.former, object)
 }
 
-// forget removes a runtime, and returns the time to the next reconcile of its object.
+// forget removes a runtime, if there is one, and returns the time to the next reconcile of its
+// object.
 func (f *forgetter) forget(object client.ObjectKey, id core.RuntimeID) time.Duration {
-	f.mu.Lock()
-	f.removed[object] = removal{id, time.Now()}
-	f.mu.Unlock()
+	if id != "" {
+		f.mu.Lock()
+		f.removed[object] = removal{id, time.Now()}
+		f.mu.Unlock()
+	}
 	return f.forgetAgain(object)
 }
 

@@ -2,6 +2,7 @@ package runtimes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -231,6 +232,35 @@ func TestARemovedRuntimeStaysForgotten(t *testing.T) {
 			t.Errorf("got %+v, %v", result, err)
 		}
 		f.wantKnown("a")
+	})
+}
+
+// Its finalizer was removed by hand. Another object may have the runtime.
+func TestARuntimeIsForgottenWithItsLastObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t)
+		first, second := newObject("first"), newObject("second")
+		c := newPlane(t, first, second)
+		r := newReconciler(t, c, outOfReach)
+		r.forgetter = newForgetter(f)
+		r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod, Domain: "a"}, nil }
+		f.beat("e", "a")
+		for _, object := range []client.Object{first, second} {
+			_ = reconcileOnce(t, r, object)
+		}
+		for n, object := range []client.Object{first, second} {
+			if n == 1 {
+				f.wantKnown("a")
+			}
+			if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+				t.Fatal(err)
+			}
+			object.SetFinalizers(nil)
+			if err := errors.Join(c.Update(t.Context(), object), c.Delete(t.Context(), object), reconcileOnce(t, r, object)); err != nil {
+				t.Error(err)
+			}
+		}
+		f.wantKnown()
 	})
 }
 

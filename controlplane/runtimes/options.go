@@ -60,7 +60,8 @@ type Options struct {
 	// Overview gets the states of all runtimes, for metrics. Default: none.
 	Overview *Overview
 	// Report gets the status of a runtime after each reconcile, as [ReportCondition] does. It may
-	// be called concurrently. An error is retried. Default: none.
+	// be called concurrently. An error is retried, but does not hold a deleted object. Default:
+	// none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
 }
 

@@ -134,12 +134,17 @@ func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installa
 	o.runtimes[key] = now
 }
 
-// forget returns the runtime of the object, if it is known.
+// forget returns the runtime of the object, if it is known, and no other object has it.
 func (o *Overview) forget(key client.ObjectKey) core.RuntimeID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	id := o.runtimes[key].id
 	delete(o.runtimes, key)
+	for _, other := range o.runtimes {
+		if other.id == id {
+			return ""
+		}
+	}
 	return id
 }
 

@@ -73,8 +73,8 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 	object, _ := r.prototype.DeepCopyObject().(client.Object) // It is one.
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
-		r.end(ctx, request.NamespacedName)
-		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
+		id := r.end(ctx, request.NamespacedName)
+		return reconcile.Result{RequeueAfter: r.forgetter.forget(request.NamespacedName, id)}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, err
@@ -85,14 +85,17 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 	return r.keep(ctx, object)
 }
 
-// end forgets an object that is gone or released.
-func (r *reconciler) end(ctx context.Context, object client.ObjectKey) {
+// end forgets an object that is gone or released. It returns the runtime that has no object now,
+// if one is known.
+func (r *reconciler) end(ctx context.Context, object client.ObjectKey) core.RuntimeID {
 	r.failures.end(object)
 	r.repairs.forget(object)
 	r.forgetter.end(object)
-	if id := r.opts.Overview.forget(object); id != "" {
+	id := r.opts.Overview.forget(object)
+	if id != "" {
 		_, _ = r.installer.Uninstall(ctx, installation.Runtime{ID: id}) // Without client, nothing can fail.
 	}
+	return id
 }
 
 // keep installs the agent and reports the result.

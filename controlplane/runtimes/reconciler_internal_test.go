@@ -174,6 +174,24 @@ func TestAnOperatorThatRestartsGivesUp(t *testing.T) {
 	})
 }
 
+// A runtime that keeps its object still needs the report, as of a condition.
+func TestADeletionDoesNotWaitForAReport(t *testing.T) {
+	t.Parallel()
+	for name, held := range map[string]*corev1.ConfigMap{"deleted": deleted(0), "left": newObject(string(prod))} {
+		held.Finalizers = []string{finalizer}
+		c := newPlane(t, held)
+		r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
+		r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod, Remove: true}, nil }
+		r.opts.Report = func(context.Context, client.Object, installation.Status) error { return errors.New("denied") }
+		if err := reconcileOnce(t, r, held); (err == nil) != (name == "deleted") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name == "deleted" {
+			wantGone(t, c, held)
+		}
+	}
+}
+
 // owned has issued certificates that belong to the object.
 type owned struct{ ready }
 

@@ -42,7 +42,10 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 		return r.fail(ctx, object, runtime.ID, err)
 	}
 	if err := r.report(ctx, object, runtime.ID, status, contents{}); err != nil {
-		return reconcile.Result{}, err
+		if status.State != installation.Removed || object.GetDeletionTimestamp() == nil {
+			return reconcile.Result{}, err
+		}
+		ctrl.LoggerFrom(ctx).Error(err, "deleted object is let go without its last report")
 	}
 	if status.State != installation.Removed {
 		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
@@ -92,9 +95,6 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 	}
 	key := client.ObjectKeyFromObject(object)
 	r.end(ctx, key)
-	if id == "" {
-		return reconcile.Result{}, nil
-	}
 	return reconcile.Result{RequeueAfter: r.forgetter.forget(key, id)}, nil
 }
 

@@ -5,11 +5,13 @@ import (
 	"fmt"
 
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -66,7 +68,7 @@ func SetUp(mgr ctrl.Manager, opts Options) error {
 		WatchesRawSource(watches(&v1beta2.Watcher{}, &handler.EnqueueRequestForObject{}, changed))
 	if r.routing != nil {
 		controller = controller.
-			WatchesRawSource(watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake))).
+			WatchesRawSource(watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake), corrigible())).
 			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), changed)).
 			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
@@ -113,6 +115,21 @@ func (o Options) routing() routing {
 	default:
 		return virtualServices{clusterDomain: o.ClusterDomain, where: o.where()}
 	}
+}
+
+// corrigible drops changes of fields that belong to others. Another program may change one of them
+// at each write, and each apply would lead to the next one.
+func corrigible() predicate.Predicate {
+	own := func(route client.Object) []any {
+		fields := []any{route.GetGeneration(), route.GetLabels()[v1beta2.ManagedByLabel], route.GetOwnerReferences()}
+		if accepted, ok := route.(*gatewayv1.HTTPRoute); ok {
+			fields = append(fields, accepted.Status)
+		}
+		return fields
+	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !equality.Semantic.DeepEqual(own(e.ObjectOld), own(e.ObjectNew))
+	}}
 }
 
 // namesake goes by the name of the route. Its owner may be another object or missing.

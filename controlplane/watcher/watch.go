@@ -10,9 +10,9 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/condition"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
 const watcherKind = "Watcher"
@@ -109,7 +109,7 @@ func Watches(watchers []v1beta2.Watcher) ([]watch.Watch, error) {
 	}
 	if beyond := beyondMost(first); len(beyond) > 0 {
 		problems = append(problems,
-			fmt.Errorf("managers %v are left out: an agent knows at most %d", beyond, remote.MaxManagers))
+			fmt.Errorf("managers %v are left out: an agent knows at most %d", beyond, defaults.MaxManagers))
 		watches = slices.DeleteFunc(watches, func(w watch.Watch) bool { return slices.Contains(beyond, w.Manager) })
 	}
 	return watches, errors.Join(problems...)
@@ -124,5 +124,5 @@ func beyondMost(first map[core.Manager]*v1beta2.Watcher) []core.Manager {
 		}
 		return 1
 	})
-	return byAge[min(len(byAge), remote.MaxManagers):]
+	return byAge[min(len(byAge), defaults.MaxManagers):]
 }

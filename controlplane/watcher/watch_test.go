@@ -16,8 +16,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/condition"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
 
@@ -38,14 +38,14 @@ func TestWatchesAreOfNoMoreManagersThanAnAgentKnows(t *testing.T) {
 	t.Parallel()
 	begun := time.Unix(1e9, 0)
 	var watchers []v1beta2.Watcher
-	for n := range remote.MaxManagers + 1 {
+	for n := range defaults.MaxManagers + 1 {
 		w := someWatcher("watcher-" + strconv.Itoa(n))
 		w.Spec.Manager = "manager-" + strconv.Itoa(n)
 		w.CreationTimestamp = metav1.NewTime(begun.Add(-time.Duration(n) * time.Hour)) // The first is the youngest.
 		watchers = append(watchers, w)
 	}
 	got, err := Watches(watchers)
-	if len(got) != remote.MaxManagers || err == nil || !strings.Contains(err.Error(), "[manager-0]") {
+	if len(got) != defaults.MaxManagers || err == nil || !strings.Contains(err.Error(), "[manager-0]") {
 		t.Fatalf("%d watches, %v, want all but that of manager-0", len(got), err)
 	}
 	for _, w := range got {

@@ -14,6 +14,8 @@ const (
 	RetryNewest = 5 * time.Minute
 	// CanaryInterval is the time between two writes of the canary.
 	CanaryInterval = 30 * time.Second
+	// MaxManagers bounds the managers that an agent knows.
+	MaxManagers = 100
 	// BytesPerToken is the number of bytes of a message that cost one token of the share of its
 	// runtime. Each event costs one more.
 	BytesPerToken = 16 << 10

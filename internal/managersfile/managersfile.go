@@ -11,13 +11,14 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
 // maxBytes bounds the size of the file in bytes.
 const maxBytes = 64 << 10
 
 // Most is the limit of all managers that an agent knows.
-const Most = 100
+const Most = defaults.MaxManagers
 
 // Others returns the managers of the file that are not in known. It fails if known and the file
 // have more than [Most] managers in all.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
 const (
@@ -13,8 +14,6 @@ const (
 	maxText = 4000
 	// MaxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
 	MaxNote = 1000
-	// MaxManagers is the most that an agent accepts, as managersfile.Most.
-	MaxManagers = 100
 	// maxToken bounds a word that is kept, in bytes.
 	maxToken = 64
 )
@@ -54,7 +53,7 @@ func Managers(names iter.Seq[string]) (managers []core.Manager) {
 		if err != nil || known[manager] {
 			continue
 		}
-		if len(managers) == MaxManagers {
+		if len(managers) == defaults.MaxManagers {
 			break
 		}
 		known[manager] = true
