@@ -112,6 +112,19 @@ func TestExpectedRuntimes(t *testing.T) {
 			time.Sleep(time.Hour)
 			r.wantState(fleet.Unknown, "")
 		},
+		"one that died before the restart, with an event that a stream delivers now": func(r *rig) {
+			r.fleet.Expect(prod, kyma)
+			time.Sleep(interval)
+			for range 3 {
+				r.wantState(fleet.Unknown, "")
+				r.observe(kept(changed("e", 7)))
+				time.Sleep(interval)
+			}
+			r.wantState(fleet.Stale, "")
+			r.observe(message{}) // An agent with contract v2 takes over.
+			time.Sleep(time.Hour)
+			r.wantState(fleet.Unknown, "")
+		},
 		"one that is refused": func(r *rig) {
 			r.fleet.Expect(prod, kyma)
 			time.Sleep(2*interval + 2*time.Second)
