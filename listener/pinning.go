@@ -3,10 +3,10 @@ package listener
 import (
 	"context"
 	"errors"
-	"reflect"
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -42,7 +42,7 @@ var errDomainsMissing = errors.New("domains for SAN pinning are nil")
 type sanPinning struct{ domains Domains }
 
 func (p *sanPinning) validate() error {
-	if v := reflect.ValueOf(p.domains); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if option.IsNil(p.domains) {
 		return errDomainsMissing
 	}
 	return nil

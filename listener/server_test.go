@@ -73,7 +73,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			[]string{"CA bundle is nil", "CacheSize"},
 		},
 		{
-			"verifiers inside", good, listener.AllOf(nil, listener.AnyOf(nil, listener.SANPinning(nil))), handlers(handler),
+			"verifiers inside", good, listener.AllOf(core.VerifierFunc(nil), listener.AnyOf(listener.SANPinning(listener.DomainsFunc(nil)))), handlers(handler),
 			listener.Options{},
 			[]string{"verifier is nil", "domains for SAN pinning"},
 		},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 var (
@@ -83,7 +84,7 @@ func isRefusal(err error) bool {
 func validateAll(verifiers []core.Verifier) error {
 	var invalid []error
 	for _, verifier := range verifiers {
-		if verifier == nil {
+		if option.IsNil(verifier) {
 			invalid = append(invalid, errVerifierMissing)
 		}
 		invalid = append(invalid, validateVerifier(verifier))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -199,6 +200,21 @@ func TestHandlerKeepsReady(t *testing.T) {
 	handler, ok := tracing.Handler(ready{plain}).(interface{ Ready() error })
 	if !ok || !errors.Is(handler.Ready(), errBroken) {
 		t.Error("a handler with Ready has lost it")
+	}
+}
+
+// A port that is nil stays so, for the error of the constructor that gets it.
+func TestNilPortsStayNil(t *testing.T) {
+	tracing, _ := newTracing()
+	for name, port := range map[string]any{
+		"acceptor":  tracing.Acceptor(core.AcceptorFunc(nil)),
+		"forwarder": tracing.Forwarder(core.ForwarderFunc(nil)),
+		"verifier":  tracing.Verifier(core.VerifierFunc(nil)),
+		"handler":   tracing.Handler(nil),
+	} {
+		if !option.IsNil(port) {
+			t.Errorf("%s: a nil port is wrapped", name)
+		}
 	}
 }
 

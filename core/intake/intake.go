@@ -38,7 +38,7 @@ var (
 // batch, one after the other (see [ForRequest]).
 func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Intake, error) {
 	err := errors.Join(validateHandlers(handlers), option.NoneNegative(opts))
-	if verifier == nil {
+	if option.IsNil(verifier) {
 		err = errors.Join(errNoVerifier, err)
 	}
 	if err != nil {
@@ -64,7 +64,7 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 		if _, err := core.ParseManager(string(manager)); err != nil {
 			invalid = append(invalid, err)
 		}
-		if handlers[manager] == nil {
+		if option.IsNil(handlers[manager]) {
 			invalid = append(invalid, fmt.Errorf("%w: that of manager %q", errNoHandler, manager))
 		}
 	}

@@ -29,6 +29,12 @@ func fill(options, defaults reflect.Value) {
 	}
 }
 
+// IsNil reports whether a port is missing: nil, or a nil function or pointer with its methods.
+func IsNil(port any) bool {
+	v := reflect.ValueOf(port)
+	return !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil()
+}
+
 // Unless returns an error of that text, and nil if ok.
 func Unless(ok bool, format string, args ...any) error {
 	if ok {
