@@ -41,7 +41,8 @@ var errDomainsMissing = errors.New("domains for SAN pinning are nil")
 
 type sanPinning struct{ domains Domains }
 
-func (p *sanPinning) validate() error {
+// Validate refuses domains that are nil.
+func (p *sanPinning) Validate() error {
 	if option.IsNil(p.domains) {
 		return errDomainsMissing
 	}

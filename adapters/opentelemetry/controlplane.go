@@ -30,6 +30,9 @@ func (v *verifier) ForRequest() core.Verifier {
 	return v
 }
 
+// Validate refuses a verifier that is not usable, as SANPinning without domains.
+func (v *verifier) Validate() error { return option.Verifier(v.next) }
+
 // Verify implements [core.Verifier].
 func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	if event.TraceParent == "" {

@@ -35,6 +35,19 @@ func IsNil(port any) bool {
 	return !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil()
 }
 
+var errNoVerifier = errors.New("verifier is nil: want SAN pinning, or another verifier")
+
+// Verifier refuses a verifier that is nil, and one whose method Validate does.
+func Verifier(verifier any) error {
+	if IsNil(verifier) {
+		return errNoVerifier
+	}
+	if v, ok := verifier.(interface{ Validate() error }); ok {
+		return v.Validate()
+	}
+	return nil
+}
+
 // Unless returns an error of that text, and nil if ok.
 func Unless(ok bool, format string, args ...any) error {
 	if ok {
