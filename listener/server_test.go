@@ -127,9 +127,10 @@ func TestRefusalsAreLogged(t *testing.T) {
 		}
 		now = now.Add(6 * time.Minute)
 	}
-	serve(l, post("/v2/misspelt/event", bodyV2))
-	if !strings.Contains(log.String(), "misspelt") {
-		t.Errorf("no name that nobody serves:\n%s", &log)
+	misspelt := strings.Repeat("misspelt", 8) // It is longer than a name, and cut.
+	serve(l, post("/v2/"+misspelt+"/event", bodyV2))
+	if want := core.ErrUnknownManager.Error() + `: \"` + misspelt[:63] + `\"`; !strings.Contains(log.String(), want) {
+		t.Errorf("no %s in:\n%s", want, &log)
 	}
 }
 
