@@ -67,7 +67,7 @@ func networkCause(err error) string {
 	}
 
 	switch {
-	case op.Op == "remote error" && isRefusal(op.Err):
+	case op.Op == opRemote && isRefusal(op.Err):
 		return causeBadCertificate
 	case op.Op == "read", op.Op == "write":
 		return causeClosed
@@ -75,6 +75,22 @@ func networkCause(err error) string {
 		return causeProtocol
 	}
 }
+
+// plainRefusal returns the error of crypto/tls for a record that is the refusal of a certificate,
+// nil for others. OpenSSL does not encrypt it with TLS 1.3, and crypto/tls then finds a bad record.
+func plainRefusal(record []byte) error {
+	const recordAlert, size = 21, 7 // RFC 8446, sections 5.1 and 6.
+	if len(record) != size || record[0] != recordAlert {
+		return nil
+	}
+	if alert := tls.AlertError(record[size-1]); slices.Contains(refusals, alert) {
+		return &net.OpError{Op: opRemote, Err: alert}
+	}
+	return nil
+}
+
+// opRemote is that of crypto/tls for an alert of the client.
+const opRemote = "remote error"
 
 // isRefusal compares texts, because crypto/tls does not export the type of alerts that it receives.
 func isRefusal(alert error) bool {
