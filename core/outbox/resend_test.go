@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,25 @@ func TestResendIsAnEventOfItsOwn(t *testing.T) {
 		}
 		if want := "a 1 e-kyma-1, b 2 e-kyma-2, a 3 e-kyma-3, b 4 e-kyma-4"; strings.Join(got, ", ") != want {
 			t.Errorf("got %q, want %q", strings.Join(got, ", "), want)
+		}
+	})
+}
+
+// Events of two owners of an object do not merge: the former owner may not have read it yet. The last resend is for
+// the last owner that a review has named.
+func TestLastResendIsForTheLastOwner(t *testing.T) {
+	inBubble(t, scene{opts: resends(3 * second)}, func(w *world) {
+		for _, owner := range []string{"former", "last"} {
+			w.Accept(kyma, ownedBy(owner, "a"))
+			time.Sleep(second)
+		}
+		time.Sleep(time.Minute)
+		var got []string
+		for _, event := range w.events() {
+			got = append(got, event.Owner.Name)
+		}
+		if want := []string{"former", "last", "former", "last"}; !slices.Equal(got, want) {
+			t.Errorf("got events for the owners %q, want %q", got, want)
 		}
 	})
 }
