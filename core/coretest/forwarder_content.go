@@ -56,23 +56,16 @@ func (s *forwarderSuite) testResync() {
 }
 
 func (s *forwarderSuite) testOwner() {
-	if s.opts.WithoutOwner {
-		s.t.Skip("the transport carries no owner")
-	}
-	sent := sampleEvent(0)
-	if got := s.one(sent); got.Owner != sent.Owner {
-		s.t.Errorf("lost the owner of an event: %q arrived as %q", sent.Owner, got.Owner)
-	}
-	resync := core.WatchEvent{Resync: true, Owner: sent.Owner}
-	if got := s.one(resync); got.Owner != sent.Owner {
-		s.t.Errorf("lost the owner of a resync: %q arrived as %q", sent.Owner, got.Owner)
+	s.skipWithout(s.opts.WithoutOwner, "owner")
+	for _, sent := range []core.WatchEvent{sampleEvent(0), {Resync: true, Owner: sampleEvent(0).Owner}} {
+		if got := s.one(sent); got.Owner != sent.Owner {
+			s.t.Errorf("lost the owner of %s: it arrived as %q", describe(&sent), got.Owner)
+		}
 	}
 }
 
 func (s *forwarderSuite) testDetails() {
-	if s.opts.WithoutDetails {
-		s.t.Skip("the transport carries no details")
-	}
+	s.skipWithout(s.opts.WithoutDetails, "details")
 	for n := range 4 {
 		sent := sampleEvent(n)
 		if s.opts.WithoutOwner {
@@ -84,15 +77,15 @@ func (s *forwarderSuite) testDetails() {
 	}
 }
 
-func (s *forwarderSuite) skipWithoutNumbers() {
+func (s *forwarderSuite) skipWithout(without bool, what string) {
 	s.t.Helper()
-	if s.opts.WithoutNumbers {
-		s.t.Skip("the transport carries no numbers")
+	if without {
+		s.t.Skip("the transport carries no " + what)
 	}
 }
 
 func (s *forwarderSuite) testClaim() {
-	s.skipWithoutNumbers()
+	s.skipWithout(s.opts.WithoutNumbers, "numbers")
 	sent := s.batch(sampleEvents(0, 2)...)
 	for _, got := range s.roundTrip(sent) {
 		if got.Source != sent.Source {
@@ -105,7 +98,7 @@ func (s *forwarderSuite) testClaim() {
 }
 
 func (s *forwarderSuite) testNumbers() {
-	s.skipWithoutNumbers()
+	s.skipWithout(s.opts.WithoutNumbers, "numbers")
 
 	sent := s.batch(sampleEvents(0, 3)...)
 	sent.Events[2].Sequence = 1 << 60 // A gap is for the receiver to see.

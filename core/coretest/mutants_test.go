@@ -114,7 +114,7 @@ func losingMutants() map[string]mutant {
 	return map[string]mutant{
 		"loses resyncs":       {"lost the resync of owner", keepsEvents(func(e *core.Numbered) bool { return !e.Resync })},
 		"turns resyncs":       {"lost the resync: it arrived as", eachEvent(func(e *core.Numbered) { e.Resync = false })},
-		"loses owners":        {"lost the owner of an event", eachEvent(func(e *core.Numbered) { e.Owner.Name = "" })},
+		"loses owners":        {"lost the owner of the event", eachEvent(func(e *core.Numbered) { e.Owner.Name = "" })},
 		"loses the trace":     {"TraceParent", eachEvent(func(e *core.Numbered) { e.TraceParent = "" })},
 		"loses the operation": {"Operation", eachEvent(func(e *core.Numbered) { e.Operation = "" })},
 		"loses the UID":       {"UID", eachEvent(func(e *core.Numbered) { e.UID = "" })},
@@ -160,7 +160,7 @@ func answeringMutants() map[string]mutant {
 		"loses the reason":   {"lost the reason", mapsErrors(relabel(func(r *coretest.Refusal) { r.Label = "other" }))},
 		"forgets beats":      {"refused a batch of 0 events", forgetsHeartbeats},
 		"waits itself":       {"Forward took more than", waitsItself},
-		"condemns the path":  {"is permanent, but the far end may come back", mapsErrors(condemnsUnreachable)},
+		"condemns the path":  {"lost the kind of a refusal", mapsErrors(condemnsUnreachable)},
 		"blames the manager": {"lost the cause", mapsErrors(blamesTheManager)},
 	}
 }

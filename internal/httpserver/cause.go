@@ -67,7 +67,7 @@ func networkCause(err error) string {
 	}
 
 	switch {
-	case op.Op == opRemote && isRefusal(op.Err):
+	case op.Op == "remote error" && isRefusal(op.Err):
 		return causeBadCertificate
 	case op.Op == "read", op.Op == "write":
 		return causeClosed
@@ -84,13 +84,10 @@ func plainRefusal(record []byte) error {
 		return nil
 	}
 	if alert := tls.AlertError(record[size-1]); slices.Contains(refusals, alert) {
-		return &net.OpError{Op: opRemote, Err: alert}
+		return &net.OpError{Op: "remote error", Err: alert}
 	}
 	return nil
 }
-
-// opRemote is that of crypto/tls for an alert of the client.
-const opRemote = "remote error"
 
 // isRefusal compares texts, because crypto/tls does not export the type of alerts that it receives.
 func isRefusal(alert error) bool {
