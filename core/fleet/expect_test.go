@@ -125,6 +125,12 @@ func TestExpectedRuntimes(t *testing.T) {
 			time.Sleep(time.Hour)
 			r.wantState(fleet.Unknown, "")
 		},
+		"one with rare heartbeats": func(r *rig) {
+			r.fleet.Expect(prod, kyma)
+			r.observe(with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Interval = time.Hour }))
+			time.Sleep(10 * interval)
+			r.wantState(fleet.Fresh, "")
+		},
 		"one that is refused": func(r *rig) {
 			r.fleet.Expect(prod, kyma)
 			time.Sleep(2*interval + 2*time.Second)
