@@ -96,9 +96,8 @@ func (x *exchange) route(peer *core.Peer) answer {
 	case x.request.Method != http.MethodPost:
 		return refuse(http.StatusMethodNotAllowed, reasons.Method)
 	case !x.intake.Serves(manager):
-		unknown := refuse(http.StatusNotFound, reasons.UnknownManager)
-		unknown.err = fmt.Errorf("no operator here has the name %.63q", manager)
-		return unknown
+		verdict := x.intake.Receive(x.request.Context(), &intake.Request{Peer: *peer, Manager: manager})
+		return x.answerVerdict(&verdict)
 	}
 	a := x.receive(peer, manager)
 	a.manager = manager

@@ -8,6 +8,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
@@ -28,7 +29,8 @@ type observer struct {
 	log      observedLog
 }
 
-func (o *observer) validate() error { return validateAll([]core.Verifier{o.verifier}) }
+// Validate refuses a verifier that is nil.
+func (o *observer) Validate() error { return option.Verifier(o.verifier) }
 
 // ForRequest returns the verifier for one request (see [New]).
 func (o *observer) ForRequest() core.Verifier {

@@ -3,10 +3,10 @@ package listener
 import (
 	"context"
 	"errors"
-	"reflect"
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -41,8 +41,9 @@ var errDomainsMissing = errors.New("domains for SAN pinning are nil")
 
 type sanPinning struct{ domains Domains }
 
-func (p *sanPinning) validate() error {
-	if v := reflect.ValueOf(p.domains); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+// Validate refuses domains that are nil.
+func (p *sanPinning) Validate() error {
+	if option.IsNil(p.domains) {
 		return errDomainsMissing
 	}
 	return nil

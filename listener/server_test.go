@@ -73,7 +73,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			[]string{"CA bundle is nil", "CacheSize"},
 		},
 		{
-			"verifiers inside", good, listener.AllOf(nil, listener.AnyOf(nil, listener.SANPinning(nil))), handlers(handler),
+			"verifiers inside", good, listener.AllOf(core.VerifierFunc(nil), listener.AnyOf(listener.SANPinning(listener.DomainsFunc(nil)))), handlers(handler),
 			listener.Options{},
 			[]string{"verifier is nil", "domains for SAN pinning"},
 		},
@@ -127,9 +127,10 @@ func TestRefusalsAreLogged(t *testing.T) {
 		}
 		now = now.Add(6 * time.Minute)
 	}
-	serve(l, post("/v2/misspelt/event", bodyV2))
-	if !strings.Contains(log.String(), "misspelt") {
-		t.Errorf("no name that nobody serves:\n%s", &log)
+	misspelt := strings.Repeat("misspelt", 8) // It is longer than a name, and cut.
+	serve(l, post("/v2/"+misspelt+"/event", bodyV2))
+	if want := core.ErrUnknownManager.Error() + `: \"` + misspelt[:63] + `\"`; !strings.Contains(log.String(), want) {
+		t.Errorf("no %s in:\n%s", want, &log)
 	}
 }
 

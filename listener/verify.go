@@ -8,12 +8,10 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-var (
-	errNoVerifier      = Forbidden("no_verifier", "want at least one verifier")
-	errVerifierMissing = errors.New("verifier is nil: want SANPinning, another verifier, or InsecureAllowAll")
-)
+var errNoVerifier = Forbidden("no_verifier", "want at least one verifier")
 
 // AllOf lets an event pass if every verifier does, and otherwise returns the first error. Without
 // verifiers it refuses every event.
@@ -34,7 +32,8 @@ func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	return nil
 }
 
-func (all allOf) validate() error { return validateAll(all) }
+// Validate refuses verifiers that are nil.
+func (all allOf) Validate() error { return validateAll(all) }
 
 // ForRequest returns the verifier for one request (see [New]).
 func (all allOf) ForRequest() core.Verifier { return allOf(allForRequest(all)) }
@@ -63,7 +62,8 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	return cmp.Or(unknown, refused, errNoVerifier)
 }
 
-func (one anyOf) validate() error { return validateAll(one) }
+// Validate refuses verifiers that are nil.
+func (one anyOf) Validate() error { return validateAll(one) }
 
 // ForRequest returns the verifier for one request (see [New]).
 func (one anyOf) ForRequest() core.Verifier { return anyOf(allForRequest(one)) }
@@ -83,20 +83,9 @@ func isRefusal(err error) bool {
 func validateAll(verifiers []core.Verifier) error {
 	var invalid []error
 	for _, verifier := range verifiers {
-		if verifier == nil {
-			invalid = append(invalid, errVerifierMissing)
-		}
-		invalid = append(invalid, validateVerifier(verifier))
+		invalid = append(invalid, option.Verifier(verifier))
 	}
 	return errors.Join(invalid...)
-}
-
-// validateVerifier validates a verifier of this package. The intake refuses nil.
-func validateVerifier(verifier core.Verifier) error {
-	if v, ok := verifier.(interface{ validate() error }); ok {
-		return v.validate()
-	}
-	return nil
 }
 
 // InsecureAllowAll lets every event of every identified peer pass: each runtime can trigger all

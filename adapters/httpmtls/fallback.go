@@ -69,8 +69,8 @@ type course struct {
 // [FallbackOptions.Unknown] is called. It fails if newest is nil or an option is negative.
 func NewFallback(newest, older core.Forwarder, opts FallbackOptions) (core.Forwarder, error) {
 	opts = opts.withDefaults()
-	if newest == nil {
-		return nil, errors.New("httpmtls: fallback: newest is nil, want a forwarder")
+	if option.IsNil(newest) || older != nil && option.IsNil(older) {
+		return nil, errors.New("httpmtls: fallback: newest or older is a nil forwarder")
 	}
 	if opts.RetryNewest < 0 || opts.InFlight < 0 {
 		return nil, errors.New("httpmtls: fallback: RetryNewest and InFlight: want more than 0")

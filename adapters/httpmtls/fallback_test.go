@@ -116,6 +116,11 @@ func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
 		core.IsPermanent(err) {
 		t.Errorf("error %v, want that of the newest contract, and that it may be tried again", err)
 	}
+	for _, forwarders := range [][2]core.Forwarder{{}, {core.ForwarderFunc(nil)}, {newest, core.ForwarderFunc(nil)}} {
+		if _, err := httpmtls.NewFallback(forwarders[0], forwarders[1], httpmtls.FallbackOptions{}); err == nil {
+			t.Errorf("no error for the forwarders %v", forwarders)
+		}
+	}
 	if unknown != 1 {
 		t.Errorf("Unknown was called %d times, want once", unknown)
 	}

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Webhook makes a span of each request. The span belongs to the trace of the API server, if its
@@ -35,7 +36,7 @@ func (t *Tracing) Webhook(next http.Handler) http.Handler {
 
 // Acceptor makes a span of each event with a trace, for the time until it is in the outbox.
 func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
-	if t == nil {
+	if t == nil || option.IsNil(next) {
 		return next
 	}
 	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
@@ -56,7 +57,7 @@ func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
 // Forwarder makes a span of each event with a trace in each batch, for the time until the batch is
 // answered. The batch that next gets is a copy if one of its events has a trace.
 func (t *Tracing) Forwarder(next core.Forwarder) core.Forwarder {
-	if t == nil {
+	if t == nil || option.IsNil(next) {
 		return next
 	}
 	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {

@@ -6,11 +6,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Verifier makes a span of each event with a trace that is verified.
 func (t *Tracing) Verifier(next core.Verifier) core.Verifier {
-	if t == nil {
+	if t == nil || option.IsNil(next) {
 		return next
 	}
 	return &verifier{tracing: t, next: next}
@@ -29,6 +30,9 @@ func (v *verifier) ForRequest() core.Verifier {
 	return v
 }
 
+// Validate refuses a verifier that is not usable, as SANPinning without domains.
+func (v *verifier) Validate() error { return option.Verifier(v.next) }
+
 // Verify implements [core.Verifier].
 func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	if event.TraceParent == "" {
@@ -44,7 +48,7 @@ func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.Watch
 // Handler makes a span of each delivery with a trace, which next gets as trace parent. The result
 // has the method Ready if next has.
 func (t *Tracing) Handler(next core.Handler) core.Handler {
-	if t == nil {
+	if t == nil || option.IsNil(next) {
 		return next
 	}
 	traced := core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {

@@ -15,6 +15,9 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 const (
@@ -202,6 +205,21 @@ func TestHandlerKeepsReady(t *testing.T) {
 	}
 }
 
+// A port that is nil stays so, for the error of the constructor that gets it.
+func TestNilPortsStayNil(t *testing.T) {
+	tracing, _ := newTracing()
+	for name, port := range map[string]any{
+		"acceptor":  tracing.Acceptor(core.AcceptorFunc(nil)),
+		"forwarder": tracing.Forwarder(core.ForwarderFunc(nil)),
+		"verifier":  tracing.Verifier(core.VerifierFunc(nil)),
+		"handler":   tracing.Handler(nil),
+	} {
+		if !option.IsNil(port) {
+			t.Errorf("%s: a nil port is wrapped", name)
+		}
+	}
+}
+
 // perRequest has a verifier of its own for each request.
 type perRequest struct{ core.Verifier }
 
@@ -222,6 +240,18 @@ func TestVerifierKeepsForRequest(t *testing.T) {
 		}
 		if err := v.ForRequest().Verify(t.Context(), core.Peer{}, &core.WatchEvent{}); !errors.Is(err, test.want) {
 			t.Errorf("%s: error %v, want %v", name, err, test.want)
+		}
+	}
+}
+
+// A verifier inside that can let nothing pass is found at set-up, whatever the transport.
+func TestVerifierKeepsValidate(t *testing.T) {
+	tracing, _ := newTracing()
+	handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+	for _, verifier := range []core.Verifier{listener.SANPinning(nil), listener.AllOf(listener.InsecureAllowAll(), nil)} {
+		_, err := intake.New(tracing.Verifier(verifier), map[core.Manager]core.Handler{manager: handler}, intake.Options{})
+		if err == nil || !strings.Contains(err.Error(), "nil") {
+			t.Errorf("error %v, want one about nil", err)
 		}
 	}
 }

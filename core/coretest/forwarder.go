@@ -105,6 +105,7 @@ func forwarderChecks() []forwarderCheck {
 		{"heartbeat", (*suite).testHeartbeat},
 		{"order", (*suite).testMany},
 		{"concurrent", (*suite).testConcurrent},
+		{"concurrent", (*suite).testSlowManager},
 		{"batch", (*suite).testUnchanged},
 		{"batch", (*suite).testNotKept},
 

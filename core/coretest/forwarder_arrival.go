@@ -51,6 +51,15 @@ func (s *forwarderSuite) delivered(manager core.Manager, sent ...core.WatchEvent
 	}
 }
 
+// sentOnce fails the test if so many batches of one element reached the far end twice or more. One of
+// them may: an answer can be lost.
+func (s *forwarderSuite) sentOnce(batches int, fault string) {
+	s.t.Helper()
+	if calls := len(s.farEnd.Calls()); calls >= 2*batches {
+		s.t.Errorf("%s: %d batches of one element reached the far end %d times", fault, batches, calls)
+	}
+}
+
 func (s *forwarderSuite) testEmpty() {
 	for _, none := range []core.Batch{{}, {Events: []core.Numbered{}}, {Source: s.opts.Source, Epoch: epoch}} {
 		if err := s.forward(managerA, none); err != nil {
@@ -71,6 +80,7 @@ func (s *forwarderSuite) testEvents() {
 		s.mustSend(managerA, s.batch(sampleEvent(n)))
 		s.arrived(managerA, sampleEvents(0, n+1)...)
 	}
+	s.sentOnce(4, "Forward sends a batch again after a success")
 }
 
 func (s *forwarderSuite) testMany() {
@@ -113,6 +123,18 @@ func (s *forwarderSuite) testConcurrent() {
 	group.Wait()
 	s.arrived(managerA, sent[managerA]...)
 	s.arrived(managerB, sent[managerB]...)
+}
+
+// testSlowManager sends to a manager while a call to another one hangs.
+func (s *forwarderSuite) testSlowManager() {
+	s.farEnd.Next(s.hang())
+	var slow sync.WaitGroup
+	defer slow.Wait()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	defer cancel()
+	slow.Go(func() { _ = s.call(ctx, managerA, s.batch(sampleEvent(0))) })
+	s.awaitCall()
+	s.mustSend(managerB, s.batch(sampleEvent(1)))
 }
 
 // sendConcurrently does as send, beside others: it must not end the test.

@@ -1,8 +1,6 @@
 package coretest
 
 import (
-	"slices"
-
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -58,23 +56,16 @@ func (s *forwarderSuite) testResync() {
 }
 
 func (s *forwarderSuite) testOwner() {
-	if s.opts.WithoutOwner {
-		s.t.Skip("the transport carries no owner")
-	}
-	sent := sampleEvent(0)
-	if got := s.one(sent); got.Owner != sent.Owner {
-		s.t.Errorf("lost the owner of an event: %q arrived as %q", sent.Owner, got.Owner)
-	}
-	resync := core.WatchEvent{Resync: true, Owner: sent.Owner}
-	if got := s.one(resync); got.Owner != sent.Owner {
-		s.t.Errorf("lost the owner of a resync: %q arrived as %q", sent.Owner, got.Owner)
+	s.skipWithout(s.opts.WithoutOwner, "owner")
+	for _, sent := range []core.WatchEvent{sampleEvent(0), {Resync: true, Owner: sampleEvent(0).Owner}} {
+		if got := s.one(sent); got.Owner != sent.Owner {
+			s.t.Errorf("lost the owner of %s: it arrived as %q", describe(&sent), got.Owner)
+		}
 	}
 }
 
 func (s *forwarderSuite) testDetails() {
-	if s.opts.WithoutDetails {
-		s.t.Skip("the transport carries no details")
-	}
+	s.skipWithout(s.opts.WithoutDetails, "details")
 	for n := range 4 {
 		sent := sampleEvent(n)
 		if s.opts.WithoutOwner {
@@ -86,15 +77,15 @@ func (s *forwarderSuite) testDetails() {
 	}
 }
 
-func (s *forwarderSuite) skipWithoutNumbers() {
+func (s *forwarderSuite) skipWithout(without bool, what string) {
 	s.t.Helper()
-	if s.opts.WithoutNumbers {
-		s.t.Skip("the transport carries no numbers")
+	if without {
+		s.t.Skip("the transport carries no " + what)
 	}
 }
 
 func (s *forwarderSuite) testClaim() {
-	s.skipWithoutNumbers()
+	s.skipWithout(s.opts.WithoutNumbers, "numbers")
 	sent := s.batch(sampleEvents(0, 2)...)
 	for _, got := range s.roundTrip(sent) {
 		if got.Source != sent.Source {
@@ -107,28 +98,20 @@ func (s *forwarderSuite) testClaim() {
 }
 
 func (s *forwarderSuite) testNumbers() {
-	s.skipWithoutNumbers()
+	s.skipWithout(s.opts.WithoutNumbers, "numbers")
 
 	sent := s.batch(sampleEvents(0, 3)...)
 	sent.Events[2].Sequence = 1 << 60 // A gap is for the receiver to see.
 
-	got := eventsOf(s.roundTrip(sent))
-
-	for i, want := range sent.Events {
-		place := slices.IndexFunc(got, func(e core.Numbered) bool {
-			return s.key(&e.WatchEvent) == s.key(&want.WatchEvent)
-		})
-		if place < 0 {
-			s.t.Fatalf("lost %s: Forward reports it as delivered", describe(&want.WatchEvent))
+	numbers := func(events []core.Numbered) map[string]uint64 { // Some may arrive twice.
+		all := make(map[string]uint64)
+		for _, e := range events {
+			all[e.ID+" of "+e.Watched.String()] = e.Sequence
 		}
-
-		if got[place].Sequence != want.Sequence {
-			s.t.Errorf("lost the sequence of event %d: %d arrived as %d", i, want.Sequence, got[place].Sequence)
-		}
-
-		if got[place].ID != want.ID {
-			s.t.Errorf("lost the ID of event %d: %q arrived as %q", i, want.ID, got[place].ID)
-		}
+		return all
+	}
+	if diff := cmp.Diff(numbers(sent.Events), numbers(eventsOf(s.roundTrip(sent)))); diff != "" {
+		s.t.Errorf("lost the sequence or the ID of an event (-sent +arrived):\n%s", diff)
 	}
 }
 

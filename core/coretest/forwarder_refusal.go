@@ -17,11 +17,18 @@ const advice = 60 * time.Second
 func (s *forwarderSuite) refused(want Refusal) {
 	s.t.Helper()
 	s.farEnd.Always(refuse(want.Err()))
-	err := eventError(s.forward(managerA, s.batch(sampleEvent(0))), 0)
-	if err == nil {
-		s.t.Fatalf("Forward reports success, though the far end refused: %v", want.Err())
+	alone := []core.Batch{s.batch(sampleEvent(0))}
+	if !s.opts.WithoutNumbers {
+		alone = append(alone, core.Batch{Source: s.opts.Source, Epoch: epoch, Heartbeat: sampleHeartbeat()})
 	}
-	s.classified(err, want)
+	for i, batch := range alone {
+		err := eventError(s.forward(managerA, batch), 0)
+		if err == nil {
+			s.t.Fatalf("Forward reports success, though the far end refused a batch of %d events: %v", 1-i, want.Err())
+		}
+		s.classified(err, want)
+	}
+	s.sentOnce(len(alone), "Forward retries, but the caller does")
 	s.arrived(managerA)
 }
 
@@ -30,15 +37,20 @@ func (s *forwarderSuite) refused(want Refusal) {
 func (s *forwarderSuite) refusedAll(want Refusal) {
 	s.t.Helper()
 	s.refused(want)
-	err := s.forward(managerA, s.batch(sampleEvents(0, 3)...))
+	s.classified(s.failsWhole(s.batch(sampleEvents(0, 3)...), "the far end refused the whole batch"), want)
+}
+
+// failsWhole returns the error of a batch, which must not name events.
+func (s *forwarderSuite) failsWhole(batch core.Batch, because string) error {
+	s.t.Helper()
+	err := s.forward(managerA, batch)
 	if err == nil {
-		s.t.Fatalf("Forward reports success, though the far end refused the whole batch: %v", want.Err())
+		s.t.Fatalf("Forward reports success, though %s", because)
 	}
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
-		s.t.Errorf("Forward = %v names %d events, though the far end refused the whole batch: %v",
-			err, len(some), want.Err())
+		s.t.Errorf("Forward = %v names %d events, though %s", err, len(some), because)
 	}
-	s.classified(eventError(err, 0), want)
+	return eventError(err, 0)
 }
 
 func (s *forwarderSuite) classified(err error, want Refusal) {
@@ -69,23 +81,8 @@ func (s *forwarderSuite) testUnreachable() {
 	s.mustSend(managerA, s.batch(sampleEvent(0)))
 	s.Disconnect()
 
-	err := s.forward(managerA, s.batch(sampleEvent(1)))
-	if err == nil {
-		s.t.Fatal("Forward reports success, though the far end is unreachable")
-	}
-
-	if _, ok := errors.AsType[core.EventErrors](err); ok {
-		s.t.Errorf("Forward = %v names an event, though the far end is unreachable", err)
-	}
-
-	if core.IsPermanent(eventError(err, 0)) {
-		s.t.Errorf("Forward = %v is permanent, but the far end may come back", err)
-	}
-
-	if !hasReason(eventError(err, 0)) {
-		s.t.Errorf("lost the reason of a failure: Reason(%v) = %q", err, core.Reason(err))
-	}
-
+	err := s.failsWhole(s.batch(sampleEvent(1)), "the far end is unreachable")
+	s.classified(err, Refusal{After: core.RetryAfter(err)}) // The far end may come back at any time.
 	s.arrived(managerA, sampleEvent(0))
 }
 

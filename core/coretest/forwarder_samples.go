@@ -30,7 +30,7 @@ func sampleEvent(n int) core.WatchEvent {
 		Generation:  int64(n + 1),
 		UID:         types.UID(fmt.Sprintf("uid-%d", n)),
 		Base:        int64(n + 1),
-		Time:        time.Unix(1_700_000_000, 0).UTC(),
+		Time:        time.Unix(1_700_000_000, 123_456_789).UTC(),
 		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
 
@@ -67,7 +67,7 @@ func (s *forwarderSuite) batch(events ...core.WatchEvent) core.Batch {
 }
 
 func sampleHeartbeat() *core.Heartbeat {
-	at := time.Unix(1_700_000_000, 0).UTC()
+	at := time.Unix(1_700_000_000, 123_456_789).UTC()
 	return &core.Heartbeat{
 		ID:                     epoch + "-heartbeat-3",
 		Time:                   at,

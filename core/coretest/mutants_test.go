@@ -100,6 +100,9 @@ func forwarderMutants() map[string]mutant {
 		"acknowledges at once":    {"lost the event for", acknowledgesAtOnce},
 		"never sends the rest":    {"Forward sends nothing", neverSendsTheRest},
 		"breaks for ever":         {"the far end accepts again", breaksForEver},
+		"retries":                 {"Forward retries", again(func(err error) bool { return err != nil && !core.IsPermanent(err) })},
+		"sends twice":             {"Forward sends a batch again", again(func(err error) bool { return err == nil })},
+		"serialises":              {"Forward took more than", serialises},
 	}
 	maps.Copy(all, losingMutants())
 	maps.Copy(all, answeringMutants())
@@ -111,15 +114,16 @@ func losingMutants() map[string]mutant {
 	return map[string]mutant{
 		"loses resyncs":       {"lost the resync of owner", keepsEvents(func(e *core.Numbered) bool { return !e.Resync })},
 		"turns resyncs":       {"lost the resync: it arrived as", eachEvent(func(e *core.Numbered) { e.Resync = false })},
-		"loses owners":        {"lost the owner of an event", eachEvent(func(e *core.Numbered) { e.Owner.Name = "" })},
+		"loses owners":        {"lost the owner of the event", eachEvent(func(e *core.Numbered) { e.Owner.Name = "" })},
 		"loses the trace":     {"TraceParent", eachEvent(func(e *core.Numbered) { e.TraceParent = "" })},
 		"loses the operation": {"Operation", eachEvent(func(e *core.Numbered) { e.Operation = "" })},
 		"loses the UID":       {"UID", eachEvent(func(e *core.Numbered) { e.UID = "" })},
 		"loses the base":      {"Base", eachEvent(func(e *core.Numbered) { e.Base = 0 })},
+		"rounds times":        {"Time", eachEvent(func(e *core.Numbered) { e.Time = e.Time.Truncate(time.Second) })},
 		"loses times":         {"Time", eachEvent(func(e *core.Numbered) { e.Time = time.Time{} })},
-		"loses sequences":     {"lost the sequence of event", eachEvent(func(e *core.Numbered) { e.Sequence = 0 })},
-		"counts itself":       {"lost the sequence of event 2", countsItself},
-		"loses IDs":           {"lost the ID of event", eachEvent(func(e *core.Numbered) { e.ID = "" })},
+		"loses sequences":     {"lost the sequence", eachEvent(func(e *core.Numbered) { e.Sequence = 0 })},
+		"counts itself":       {"lost the sequence", countsItself},
+		"loses IDs":           {"lost the sequence or the ID", eachEvent(func(e *core.Numbered) { e.ID = "" })},
 		"loses the source":    {"lost the source", eachBatch(func(b *core.Batch) { b.Source = "" })},
 		"loses the epoch":     {"lost the epoch", eachBatch(func(b *core.Batch) { b.Epoch = "" })},
 		"loses heartbeats":    {"lost the heartbeat", eachBatch(func(b *core.Batch) { b.Heartbeat = nil })},
@@ -154,8 +158,9 @@ func answeringMutants() map[string]mutant {
 		},
 		"loses the cause":    {"lost the cause", mapsErrors(relabel(func(r *coretest.Refusal) { r.Cause = nil }))},
 		"loses the reason":   {"lost the reason", mapsErrors(relabel(func(r *coretest.Refusal) { r.Label = "other" }))},
+		"forgets beats":      {"refused a batch of 0 events", forgetsHeartbeats},
 		"waits itself":       {"Forward took more than", waitsItself},
-		"condemns the path":  {"is permanent, but the far end may come back", mapsErrors(condemnsUnreachable)},
+		"condemns the path":  {"lost the kind of a refusal", mapsErrors(condemnsUnreachable)},
 		"blames the manager": {"lost the cause", mapsErrors(blamesTheManager)},
 	}
 }
@@ -223,6 +228,43 @@ func losesOneOfMany(batch *core.Batch) {
 	}
 }
 
+// again sends a batch once more after some results.
+func again(after func(err error) bool) middle {
+	return func(next forward) forward {
+		return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+			err := next(ctx, manager, batch)
+			if after(err) {
+				err = next(ctx, manager, batch)
+			}
+			return err
+		}
+	}
+}
+
+func serialises(next forward) forward {
+	slot := make(chan struct{}, 1)
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		select {
+		case slot <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		defer func() { <-slot }()
+		return next(ctx, manager, batch)
+	}
+}
+
+// forgetsHeartbeats takes no answer to a heartbeat that is alone.
+func forgetsHeartbeats(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		err := next(ctx, manager, batch)
+		if len(batch.Events) == 0 {
+			return nil
+		}
+		return err
+	}
+}
+
 func callsForNothing(next forward) forward {
 	return eachBatch(func(batch *core.Batch) {
 		if batch.IsEmpty() {
@@ -251,10 +293,10 @@ func keepsTheBatch(next forward) forward {
 	)
 	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		mu.Lock()
-		defer mu.Unlock()
 		events := batch.Events
 		batch.Events = append(slices.Clone(events), last...)
 		last = events
+		mu.Unlock()
 		return next(ctx, manager, batch)
 	}
 }
@@ -397,7 +439,7 @@ func namesEach(batch core.Batch, err error) error {
 		return err
 	}
 	failed := core.EventErrors{}
-	for i := range batch.Events {
+	for i := range max(len(batch.Events), 1) {
 		failed[i] = err
 	}
 	return failed

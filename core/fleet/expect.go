@@ -9,8 +9,9 @@ import (
 
 // Expect makes a runtime known for a manager before its first request. While Start has a handler
 // for the manager that is ready, the runtime is unknown for two intervals of
-// 30 s, and then stale. It stays known until Forget or ForgetManager. An agent without heartbeats
-// makes it unknown. Call it at each start for all runtimes that have an agent.
+// 30 s, and then stale. It stays known until Forget or ForgetManager. An agent without epoch makes
+// it unknown. With an epoch it must send a heartbeat, because a stream may deliver the events of a
+// dead agent. Call it at each start for all runtimes that have an agent.
 func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -29,9 +30,11 @@ func (r *record) expect(now time.Time) {
 	}
 }
 
-// isMissing reports whether the runtime is expected and has sent nothing for too long.
+// isMissing reports whether the runtime is expected, and silent for too long before its first
+// heartbeat. A sender without epoch has no heartbeats.
 func (r *record) isMissing(now time.Time) bool {
-	return !r.expected.IsZero() && r.lastSeen.IsZero() && now.Sub(r.expected) > patience(nil)
+	return !r.expected.IsZero() && !r.heartbeats && (r.lastSeen.IsZero() || r.hasReplica()) &&
+		now.Sub(latest(r.expected, r.lastSeen)) > patience(nil)
 }
 
 // addExpected makes records of the expected runtimes, where this process serves their manager.

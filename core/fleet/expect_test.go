@@ -112,6 +112,25 @@ func TestExpectedRuntimes(t *testing.T) {
 			time.Sleep(time.Hour)
 			r.wantState(fleet.Unknown, "")
 		},
+		"one that died before the restart, with an event that a stream delivers now": func(r *rig) {
+			r.fleet.Expect(prod, kyma)
+			time.Sleep(interval)
+			for range 3 {
+				r.wantState(fleet.Unknown, "")
+				r.observe(kept(changed("e", 7)))
+				time.Sleep(interval)
+			}
+			r.wantState(fleet.Stale, "")
+			r.observe(message{}) // An agent with contract v2 takes over.
+			time.Sleep(time.Hour)
+			r.wantState(fleet.Unknown, "")
+		},
+		"one with rare heartbeats": func(r *rig) {
+			r.fleet.Expect(prod, kyma)
+			r.observe(with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Interval = time.Hour }))
+			time.Sleep(10 * interval)
+			r.wantState(fleet.Fresh, "")
+		},
 		"one that is refused": func(r *rig) {
 			r.fleet.Expect(prod, kyma)
 			time.Sleep(2*interval + 2*time.Second)

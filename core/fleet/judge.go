@@ -41,7 +41,7 @@ func (r *record) silence(now time.Time) string {
 	switch {
 	case r.refusal(now) != "":
 		return reasons.Refused
-	case r.heartbeats && !slices.ContainsFunc(r.replicas, func(p *replica) bool { return !p.gone }):
+	case r.heartbeats && !r.hasReplica():
 		return reasons.Stopped
 	default:
 		return ""

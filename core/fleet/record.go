@@ -238,6 +238,11 @@ func (r *record) isSpeaking(now time.Time) bool {
 	return !r.heartbeats && now.Sub(r.lastSeen) <= patience(nil)
 }
 
+// hasReplica reports whether requests of some process are expected still.
+func (r *record) hasReplica() bool {
+	return slices.ContainsFunc(r.replicas, func(p *replica) bool { return !p.gone })
+}
+
 func (r *record) status() Status {
 	s := Status{Runtime: r.runtime, Manager: r.manager, State: r.state, Reason: r.reason, Since: r.since, LastSeen: r.lastSeen}
 	for _, p := range r.replicas {

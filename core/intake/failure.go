@@ -103,7 +103,7 @@ func mismatch(claimed core.RuntimeID) *Failure {
 func unknownManager(manager core.Manager) *Failure {
 	return &Failure{
 		Fault: faultOfIntake, class: core.ErrUnknownManager, reason: reasons.UnknownManager,
-		cause: fmt.Errorf("%w: %q", core.ErrUnknownManager, manager),
+		cause: fmt.Errorf("%w: %.63q", core.ErrUnknownManager, manager),
 	}
 }
 

@@ -26,7 +26,6 @@ type Intake struct {
 }
 
 var (
-	errNoVerifier = errors.New("verifier is nil: want SAN pinning, or another verifier")
 	errNoHandlers = errors.New("there is no handler: want one for each manager")
 	errNoHandler  = errors.New("handler is nil")
 )
@@ -35,12 +34,10 @@ var (
 // invalid or negative.
 //
 // If the verifier has a method "ForRequest() core.Verifier", its result verifies the events of one
-// batch, one after the other (see [ForRequest]).
+// batch, one after the other (see [ForRequest]). If it has a method "Validate() error", New returns
+// that error.
 func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Intake, error) {
-	err := errors.Join(validateHandlers(handlers), option.NoneNegative(opts))
-	if verifier == nil {
-		err = errors.Join(errNoVerifier, err)
-	}
+	err := errors.Join(option.Verifier(verifier), validateHandlers(handlers), option.NoneNegative(opts))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +61,7 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 		if _, err := core.ParseManager(string(manager)); err != nil {
 			invalid = append(invalid, err)
 		}
-		if handlers[manager] == nil {
+		if option.IsNil(handlers[manager]) {
 			invalid = append(invalid, fmt.Errorf("%w: that of manager %q", errNoHandler, manager))
 		}
 	}

@@ -261,8 +261,8 @@ func TestSharesForgetNoDebt(t *testing.T) {
 
 func TestNewNamesAllThatIsMissing(t *testing.T) {
 	t.Parallel()
-	handlers := map[core.Manager]core.Handler{"Not a label": fails(takes, nil), manager: nil}
-	_, err := New(nil, handlers, Options{MaxInFlight: -1, HandleTimeout: -1})
+	handlers := map[core.Manager]core.Handler{"Not a label": fails(takes, nil), manager: core.HandlerFunc(nil)}
+	_, err := New(core.VerifierFunc(nil), handlers, Options{MaxInFlight: -1, HandleTimeout: -1})
 	for _, want := range []string{"verifier is nil", "Not a label", "handler is nil", "MaxInFlight", "HandleTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one about %q", err, want)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // errStarted means that an outbox was started a second time.
@@ -40,7 +41,7 @@ var _ core.Acceptor = (*Outbox)(nil)
 // New returns an outbox that sends through forwarder once it is started. It fails on invalid
 // options and names them.
 func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
-	if forwarder == nil {
+	if option.IsNil(forwarder) {
 		return nil, errors.New("outbox: forwarder is nil, want one")
 	}
 	opts = opts.withDefaults()

@@ -107,7 +107,7 @@ func TestNewNamesWrongOptions(t *testing.T) {
 			t.Errorf("%s: error %v, want one that names it", want, err)
 		}
 	}
-	if _, err := outbox.New(nil, outbox.Options{}); err == nil {
+	if _, err := outbox.New(core.ForwarderFunc(nil), outbox.Options{}); err == nil {
 		t.Error("no error for a nil forwarder")
 	}
 }

@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,25 @@ import (
 // resends are options with one resend, of events and of resyncs.
 func resends(after time.Duration) outbox.Options {
 	return outbox.Options{Resend: []time.Duration{after}, ResendResync: after}
+}
+
+// Events of two owners of an object do not merge: the former owner may not have read it yet. The last resend is for
+// the last owner that a review has named.
+func TestLastResendIsForTheLastOwner(t *testing.T) {
+	inBubble(t, scene{opts: resends(3 * second)}, func(w *world) {
+		for _, owner := range []string{"former", "last"} {
+			w.Accept(kyma, ownedBy(owner, "a"))
+			time.Sleep(second)
+		}
+		time.Sleep(time.Minute)
+		var got []string
+		for _, event := range w.events() {
+			got = append(got, event.Owner.Name)
+		}
+		if want := []string{"former", "last", "former", "last"}; !slices.Equal(got, want) {
+			t.Errorf("got events for the owners %q, want %q", got, want)
+		}
+	})
 }
 
 // A resend counts for MaxKeys, but gives way to a new key of any manager.

@@ -76,6 +76,19 @@ func networkCause(err error) string {
 	}
 }
 
+// plainRefusal returns the error of crypto/tls for a record that is the refusal of a certificate,
+// nil for others. OpenSSL does not encrypt it with TLS 1.3, and crypto/tls then finds a bad record.
+func plainRefusal(record []byte) error {
+	const recordAlert, size = 21, 7 // RFC 8446, sections 5.1 and 6.
+	if len(record) != size || record[0] != recordAlert {
+		return nil
+	}
+	if alert := tls.AlertError(record[size-1]); slices.Contains(refusals, alert) {
+		return &net.OpError{Op: "remote error", Err: alert}
+	}
+	return nil
+}
+
 // isRefusal compares texts, because crypto/tls does not export the type of alerts that it receives.
 func isRefusal(alert error) bool {
 	return slices.ContainsFunc(refusals, func(a tls.AlertError) bool { return a.Error() == alert.Error() })

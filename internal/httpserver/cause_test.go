@@ -82,6 +82,7 @@ func TestHandshakeCauses(t *testing.T) {
 		},
 		{"server of another CA", server(unchanged), client(&good, otherCA), causeBadCertificate},
 		{"server of another name", server(unchanged), client(&good, otherName), causeBadCertificate},
+		{"server of another CA, refused by OpenSSL", server(unchanged), openSSL(client(&good, otherCA)), causeBadCertificate},
 		{"no common version", server(unchanged), client(&good, version12), causeProtocol},
 		{"plain HTTP", server(unchanged), sends("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), causeProtocol},
 		{"noise", server(unchanged), sends("\x16\x03\x01\x00\x05hello"), causeProtocol},
@@ -139,6 +140,30 @@ func connects(ca *authority, cert tls.Certificate) func(*testing.T, net.Conn) {
 			t.Error(err)
 		}
 	}
+}
+
+// openSSL returns a client that refuses a certificate with an alert that is not encrypted, as OpenSSL 3.0 does.
+func openSSL(client func(*testing.T, net.Conn)) func(*testing.T, net.Conn) {
+	return func(t *testing.T, conn net.Conn) {
+		t.Helper()
+		client(t, &plainAlert{Conn: conn})
+	}
+}
+
+// plainAlert replaces all that follows the first message.
+type plainAlert struct {
+	net.Conn
+
+	greeted bool
+}
+
+func (c *plainAlert) Write(b []byte) (int, error) {
+	if !c.greeted {
+		c.greeted = true
+		return c.Conn.Write(b)
+	}
+	_, err := c.Conn.Write([]byte{21, 3, 3, 0, 2, 2, 48})
+	return len(b), err
 }
 
 // sends returns a client that sends text and waits until the server closes the connection.

@@ -36,6 +36,9 @@ func (h *handshake) read(from net.Conn, b []byte) (int, error) {
 	}
 	n, err := from.Read(b[:min(len(b), h.rest, maxRead)])
 	h.rest -= n
+	if alert := plainRefusal(b[:n]); alert != nil {
+		return 0, alert
+	}
 	return n, err
 }
 

@@ -29,6 +29,25 @@ func fill(options, defaults reflect.Value) {
 	}
 }
 
+// IsNil reports whether a port is missing: nil, or a nil function or pointer with its methods.
+func IsNil(port any) bool {
+	v := reflect.ValueOf(port)
+	return !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil()
+}
+
+var errNoVerifier = errors.New("verifier is nil: want SAN pinning, or another verifier")
+
+// Verifier refuses a verifier that is nil, and one whose method Validate does.
+func Verifier(verifier any) error {
+	if IsNil(verifier) {
+		return errNoVerifier
+	}
+	if v, ok := verifier.(interface{ Validate() error }); ok {
+		return v.Validate()
+	}
+	return nil
+}
+
 // Unless returns an error of that text, and nil if ok.
 func Unless(ok bool, format string, args ...any) error {
 	if ok {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // FleetHandler returns a handler that answers GET with the freshness of the runtimes: a page for
@@ -19,7 +20,10 @@ import (
 // a part of the runtime's id. expires=4h selects those with a client certificate that ends by then.
 // Offset and limit select a part of the answer, then total is the number without them. brief=true
 // leaves out replicas. order=attention sorts the worst first.
+//
+// As [http.ServeMux.Handle] does, the constructors of this package panic if an argument is nil.
 func FleetHandler(f *fleet.Fleet) http.Handler {
+	refuseNil("fleet", f)
 	page := newFleetPage()
 	return authenticatedOnly(func(w http.ResponseWriter, r *http.Request) {
 		if wantsPage(r) {
@@ -42,6 +46,13 @@ func authenticatedOnly(get http.HandlerFunc) http.Handler {
 		get(w, r)
 	})
 	return mux
+}
+
+// refuseNil refuses a missing argument before the first request.
+func refuseNil(name string, argument any) {
+	if option.IsNil(argument) {
+		panic("statuspage: " + name + " is nil")
+	}
 }
 
 // protect keeps answers out of caches, and out of the pages of other origins.

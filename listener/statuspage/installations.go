@@ -22,6 +22,7 @@ import (
 // Manager, reason and runtime select by value, search by a part of the runtime's id. Offset and
 // limit select a part, by default the first 100. Total is the number without them.
 func InstallationsHandler(read func() fleet.Installations) http.Handler {
+	refuseNil("read", read)
 	return authenticatedOnly(func(w http.ResponseWriter, r *http.Request) {
 		selected, err := newProblemSelection(r)
 		if err != nil {

@@ -14,6 +14,7 @@ type authenticated struct{}
 // Authenticated marks each request as authenticated, for [FleetHandler] and [InstallationsHandler].
 // It must be behind a filter that refuses other requests.
 func Authenticated(next http.Handler) http.Handler {
+	refuseNil("next", next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pass(r)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), authenticated{}, true)))
@@ -29,6 +30,7 @@ func isAuthenticated(r *http.Request) bool {
 // [Authenticated]. A browser asks for a password, which is the token. Token is called for each
 // request, so that it may change. An empty token refuses all requests. Serve it with TLS.
 func RequireToken(token func() string, next http.Handler) http.Handler {
+	refuseNil("token", token)
 	marked := Authenticated(next)
 	return BrowserLogin(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !hasToken(r, token()) {
@@ -53,6 +55,7 @@ func hasToken(r *http.Request, token string) bool {
 // The filter of controller-runtime answers 500 to a wrong token: with [Authenticated] behind such a
 // filter, the browser gets 401.
 func BrowserLogin(filter http.Handler) http.Handler {
+	refuseNil("filter", filter)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &challenger{ResponseWriter: w}
 		_, password, ok := r.BasicAuth()

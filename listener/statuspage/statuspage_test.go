@@ -82,6 +82,26 @@ func installations() fleet.Installations {
 	}
 }
 
+func TestConstructorsRefuseNil(t *testing.T) {
+	t.Parallel()
+	for want, construct := range map[string]func(){
+		"fleet": func() { statuspage.FleetHandler(nil) },
+		"read":  func() { statuspage.InstallationsHandler(nil) },
+		"token": func() { statuspage.RequireToken(nil, http.NotFoundHandler()) },
+		"next":  func() { statuspage.RequireToken(func() string { return "" }, http.HandlerFunc(nil)) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			defer func() {
+				if got, _ := recover().(string); !strings.Contains(got, want+" is nil") {
+					t.Errorf("panic %q, want one about a nil %s", got, want)
+				}
+			}()
+			construct()
+		})
+	}
+}
+
 // TestRefusals: without authentication both handlers are closed.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
