@@ -81,7 +81,7 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 	}
 	before := w.template()
 	w.runtime.Watches = append(w.runtime.Watches, watchFor("third"))
-	w.runtime.Secret = newSecret(t, w.namespace, w.namespace)
+	w.runtime.Secret = w.newSecret(w.namespace)
 	if w.corrects(t, before) {
 		t.Error("a new watch and a new bundle restart the agents")
 	}
@@ -115,13 +115,13 @@ func (w *world) corrects(t *testing.T, before string) bool {
 		if configuration < 0 || configuration > agents {
 			t.Errorf("agents restart before the correction, so their resync comes too early: %v", writes)
 		}
-		same(t, "webhooks at the restart", want, slices.Sorted(slices.Values(w.webhooks())))
+		rig.Same(t, "webhooks at the restart", want, slices.Sorted(slices.Values(w.webhooks())))
 	}
 	for range 2 {
 		w.available(1)
 		w.install()
 	}
-	same(t, "webhooks", want, slices.Sorted(slices.Values(w.webhooks())))
+	rig.Same(t, "webhooks", want, slices.Sorted(slices.Values(w.webhooks())))
 	if again := w.template(); again != restarted {
 		t.Errorf("restarted again: %q after %q", again, restarted)
 	}

@@ -47,10 +47,10 @@ func TestAStampOnEachWriteStartsNoLoop(t *testing.T) {
 				t.Cleanup(func() { rig.NoError(t, r.plane.Client.Delete(context.Background(), manifests.Object(t, document))) })
 			}
 			r.applyYAML(map[watcher.Routing]string{
-				watcher.VirtualService: istioGateway("kyma", "a.example.com"), watcher.HTTPRoute: httpsGateway,
+				watcher.VirtualService: istioGateway("kyma", "a.example.com"), watcher.HTTPRoute: httpGateway("gateway", "kyma", httpsListener),
 			}[kind])
 			r.newWatcher("kyma", nil)
-			rig.Eventually(t, patience, "the route is stamped", func() bool {
+			rig.Eventually(t, rig.Patience, "the route is stamped", func() bool {
 				route := r.route("kyma")
 				if route != nil && route.GetAnnotations()["stamp"] == "" {
 					r.edit("kyma", func(route *unstructured.Unstructured) { addLabel(route, "policy", "waits") })
@@ -58,7 +58,7 @@ func TestAStampOnEachWriteStartsNoLoop(t *testing.T) {
 				return route != nil && route.GetAnnotations()["stamp"] != ""
 			})
 			last, same := "", 0
-			rig.Eventually(t, patience, "nobody writes the route any more", func() bool {
+			rig.Eventually(t, rig.Patience, "nobody writes the route any more", func() bool {
 				stamp := r.route("kyma").GetAnnotations()["stamp"]
 				same++
 				if stamp != last {
