@@ -9,7 +9,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126054340-cb5eb5209c14
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126085210-848a258edd18
 )
 
 require (
