@@ -48,8 +48,8 @@ func identify(
 	return id, checkIdentity(id)
 }
 
-// checkIdentity refuses names that are blank, would forge a line of a log, or would make a scrape of
-// metrics fail.
+// checkIdentity refuses names that are blank, would forge a line of a log, or would make a scrape
+// of metrics fail.
 func checkIdentity(id core.RuntimeID) error {
 	name := string(id)
 	switch {

@@ -56,8 +56,8 @@ func newTarget[request comparable](
 	}
 }
 
-// addChange enqueues a request for a change. Those of a loud runtime are as requests of a list if
-// the queue has priorities, as they may be of many objects, and those of others would wait for all.
+// addChange enqueues a request for a change. If the queue has priorities, those of a loud runtime
+// wait as requests of a list do. They may be of many objects, and those of others come first.
 func (t *target[request]) addChange(runtime core.RuntimeID, r request) {
 	if t.ranked != nil && t.isLoud(runtime) {
 		t.addListed(runtime, r)

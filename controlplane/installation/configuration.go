@@ -124,8 +124,8 @@ func (i *Installer) missed(in *cluster, live *unstructured.Unstructured, want *w
 	})), err
 }
 
-// callsAs reports whether an API server calls a stored webhook as often as wanted. It may have set
-// defaults. An apply cannot remove the conditions that others have added.
+// callsAs reports whether an API server calls a stored webhook as often as another one. It may have
+// set defaults. An apply cannot remove the conditions that others have added.
 func callsAs(stored, wanted *admissionregistrationv1.ValidatingWebhook) bool {
 	same, covers := equality.Semantic.DeepEqual, equality.Semantic.DeepDerivative
 	return stored.Name == wanted.Name && covers(wanted.ClientConfig, stored.ClientConfig) &&

@@ -51,8 +51,8 @@ func (s *forwarderSuite) delivered(manager core.Manager, sent ...core.WatchEvent
 	}
 }
 
-// sentOnce fails the test if so many batches of one element reached the far end twice or more. One of
-// them may: an answer can be lost.
+// sentOnce fails the test if so many batches of one element reached the far end twice or more. One
+// of them may: an answer can be lost.
 func (s *forwarderSuite) sentOnce(batches int, fault string) {
 	s.t.Helper()
 	if calls := len(s.farEnd.Calls()); calls >= 2*batches {

@@ -60,7 +60,7 @@ func (r *remote) startAgent() string {
 	// Earlier changes are unknown.
 	r.await("the resync at the start of the agent, and its reconcile", func() bool {
 		resyncs := slices.ContainsFunc(r.journal.since(0, listenerAccepts), func(e entry) bool {
-			return e.what == aResync && string(e.runtime) == r.name
+			return e.about == aResync && string(e.runtime) == r.name
 		})
 		return resyncs && len(r.journal.since(0, operatorReconciles)) > len(registered())
 	})
@@ -145,7 +145,7 @@ func (r *remote) readLog(log io.ReadCloser) {
 		rest = append(rest, added...)
 		end := bytes.LastIndexByte(rest, '\n') + 1
 		for _, found := range reviewed.FindAllSubmatch(rest[:end], -1) {
-			r.journal.enter(entry{where: agentDecides, what: string(found[1])}, "decides: %s", found[1])
+			r.journal.enter(entry{where: agentDecides, about: string(found[1])}, "decides: %s", found[1])
 		}
 		rest = rest[end:]
 		<-time.After(often)

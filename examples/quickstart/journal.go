@@ -21,8 +21,8 @@ type journal struct {
 type entry struct {
 	where   string
 	runtime core.RuntimeID
-	// what is the decision, the object of the event, or the state that the reconcile has read.
-	what string
+	// about is the decision, the object of the event, or the state that the reconcile has read.
+	about string
 	// began is the start of a reconcile.
 	began time.Time
 }

@@ -88,7 +88,7 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 			object = fmt.Sprintf("%s %s", d.Event.WatchedGVK.Kind, d.Event.Watched)
 		}
 		if err == nil {
-			o.journal.enter(entry{where: listenerAccepts, runtime: d.Runtime, what: object},
+			o.journal.enter(entry{where: listenerAccepts, runtime: d.Runtime, about: object},
 				"accepts an event of %s: %s", d.Runtime, object)
 		}
 	}}

@@ -71,7 +71,7 @@ func (d *demo) playStep(step step) time.Duration {
 	lab.NoError(d, step.write(d.Context()))
 	committed := time.Now() // The API server answers after the commit.
 	d.await("the decision "+step.decision, func() bool {
-		return slices.Contains(d.journal.since(before, agentDecides), entry{where: agentDecides, what: step.decision})
+		return slices.Contains(d.journal.since(before, agentDecides), entry{where: agentDecides, about: step.decision})
 	})
 	var wait time.Duration
 	effect := "none, as expected"
@@ -88,7 +88,7 @@ func (d *demo) playStep(step step) time.Duration {
 
 // checkNoEvent fails after any event of an object.
 func (d *demo) checkNoEvent(before int) {
-	if slices.ContainsFunc(d.journal.since(before, listenerAccepts), func(e entry) bool { return e.what != aResync }) {
+	if slices.ContainsFunc(d.journal.since(before, listenerAccepts), func(e entry) bool { return e.about != aResync }) {
 		d.Fatal("an event in the control plane, want none")
 	}
 }
@@ -97,7 +97,7 @@ func (d *demo) checkNoEvent(before int) {
 func (d *demo) awaitReconcile(after int, sees string) (started time.Time) {
 	d.await("a reconcile that sees "+sees, func() bool {
 		for _, r := range d.journal.since(after, operatorReconciles) {
-			if r.runtime == runtimeName && r.what == sees {
+			if r.runtime == runtimeName && r.about == sees {
 				started = r.began
 				return true
 			}

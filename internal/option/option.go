@@ -37,7 +37,7 @@ func IsNil(port any) bool {
 
 var errNoVerifier = errors.New("verifier is nil: want SAN pinning, or another verifier")
 
-// Verifier refuses a verifier that is nil, and one whose method Validate does.
+// Verifier refuses a verifier that is nil, and one with a method Validate that fails.
 func Verifier(verifier any) error {
 	if IsNil(verifier) {
 		return errNoVerifier

@@ -107,8 +107,8 @@ func (d *demo) hasCatalog() bool {
 	return d.lists(first, "keda-1.0.0")() && d.lists(second, "keda-1.0.0", "logger-0.1.0")()
 }
 
-// lists returns a function that reports whether a runtime has these ModuleTemplates, and the Kyma of
-// its users. An operator that is killed may not have made that Kyma yet.
+// lists returns a function that reports whether a runtime has these ModuleTemplates, and the Kyma
+// of its users. An operator that is killed may not have made that Kyma yet.
 func (d *demo) lists(id string, names ...string) func() bool {
 	return func() bool {
 		list := &v1beta2.ModuleTemplateList{}
@@ -149,8 +149,8 @@ func (d *demo) userReads(id string, state v1beta2.State, version v1beta2.Version
 	}
 }
 
-// breaks returns a function that ends the programs of an image in the second runtime, and starts none
-// until the next call.
+// breaks returns a function that ends the programs of an image in the second runtime, and starts
+// none until the next call.
 func (d *demo) breaks(image string) func() {
 	return func() { d.Runtimes[second].Node.Break(image) }
 }

@@ -22,14 +22,16 @@ import (
 // Cause is why a reconcile starts. Of several causes, an event counts, or else the last one.
 type Cause string
 
-// The causes.
+// The causes. Event is a change in the runtime, and Resync is one that may have been missed.
+// Freshness is a runtime that is not fresh any more. Poll is the end of the time between two
+// reconciles. Local is a change in the control plane. Retry follows an error.
 const (
-	Event     Cause = "event"     // a change in the runtime
-	Resync    Cause = "resync"    // a change that may have been missed
-	Freshness Cause = "freshness" // a runtime that is not fresh any more
-	Poll      Cause = "poll"      // the end of the time between two reconciles
-	Local     Cause = "local"     // a change in the control plane
-	Retry     Cause = "retry"     // an error before
+	Event     Cause = "event"
+	Resync    Cause = "resync"
+	Freshness Cause = "freshness"
+	Poll      Cause = "poll"
+	Local     Cause = "local"
+	Retry     Cause = "retry"
 )
 
 // NewMetric registers the metric of all sources.
