@@ -9,7 +9,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126085210-848a258edd18
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126085934-931f6f51ead6
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
