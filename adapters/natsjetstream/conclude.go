@@ -31,6 +31,9 @@ const (
 const (
 	// answerTimeout bounds the wait for the confirmation of a refusal.
 	answerTimeout = time.Second
+	// unawaited is the age of a message for which no forwarder waits any more, unless its AnswerWait
+	// is longer than by default.
+	unawaited = 3 * time.Second
 	// minDelay and maxDelay bound the wait of a message that stays with the stream.
 	minDelay = time.Second
 	maxDelay = 30 * time.Second
@@ -125,6 +128,10 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 	subject, ok := answerSubject(runtime, j.msg)
 	whole, _ := errors.AsType[*intake.Failure](refusal)
 	if !ok || ctx.Err() != nil || whole != nil && whole.Fault == intake.FaultOfReplica {
+		return false
+	}
+	if j.age > unawaited { // The refusal shows the forwarder that the operator is back.
+		_ = c.conn.PublishMsg(answerTo(subject, refusal))
 		return false
 	}
 	return c.returns.offer(runtime, func() error { return c.offer(ctx, runtime, answerTo(subject, refusal)) })

@@ -2,6 +2,7 @@ package natsjetstream_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -74,16 +75,28 @@ func TestHeartbeatBesideAnEventThatWaits(t *testing.T) {
 }
 
 // An operator that is back refuses an event that waits in the stream. The event stays there until it
-// is given up. The late answer shows that the operator is back, so heartbeats are stored again.
+// is given up. The late answer shows that the operator is back, so heartbeats are stored again. It keeps no later
+// refusal from its sender.
 func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
-	must(must(jetstream.New(b.connect())).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
-	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 30 * time.Millisecond})
+	s := &scene{broker: newBroker(t), fates: &fates{}}
+	stream := must(must(jetstream.New(s.connect())).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
+	runtime := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 30 * time.Millisecond})
 	mustForward(t, runtime, numbered(1, "good"))
 	mustForward(t, runtime, numbered(2, "bad"))
+	const late = 4 * time.Second
+	eventually(t, "no forwarder waits for an answer", func() bool {
+		return time.Since(must(stream.Info(t.Context())).State.LastTime) > late
+	})
 	watched := must(fleet.New(fleet.Options{}))
-	b.consume(refuse("bad", core.ErrForbidden), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched})
+	s.consume(refuse("bad", core.ErrForbidden), &coretest.Recorder{}, natsjetstream.Options{
+		Fleet: watched, Hooks: natsjetstream.Hooks{Concluded: s.fates.add},
+	})
+	s.awaitFate("delayed forbidden", 1)
+	err := forward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 10 * time.Second}), numbered(3, "bad"))
+	if _, refused := errors.AsType[core.EventErrors](err); !refused {
+		t.Errorf("a refusal beside an event that waits in the stream: %v, want the event back", err)
+	}
 	number := uint64(0)
 	eventually(t, "the operator knows the runtime", func() bool {
 		number++
