@@ -368,6 +368,9 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 	}
 	switch cause {
 	case "new_epoch":
+		if h.promise.RequestsRepeat { // After the end of a process, a repeated request shows it again.
+			lives *= 2
+		}
 		return 2 * (lives + h.promise.Deletions)
 	case "replica_lost":
 		if h.promise.CleanStops {
