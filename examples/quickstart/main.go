@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"         //nolint:depguard // Not released.
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine" //nolint:depguard // Not released.
 )
@@ -47,4 +49,62 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		fmt.Fprintf(stderr, "\nquickstart: %v\n", err)
 	}
 	return err
+}
+
+// settings are the values of the flags.
+type settings struct {
+	// serve keeps all programs running after the steps.
+	serve bool
+	// port is that of the page with --serve, and then of the metrics of each agent. 0: free ones.
+	port int
+	// contract is the contract between agent and control plane.
+	contract contract.Version
+	// nats makes the events travel through a NATS server.
+	nats bool
+}
+
+const usage = `Runs Runtime Watcher on this machine, makes five writes, and checks the effect of each.
+
+usage: make demo [ARGS='--flag ...']   or   go run ./examples/quickstart [--flag ...]
+
+`
+
+// parse returns the settings of flags and environment. Its error is flag.ErrHelp, after it has
+// printed the help, or wraps [machine.ErrUsage].
+func parse(args []string, getenv func(string) string, stdout io.Writer) (s settings, err error) {
+	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.BoolVar(&s.serve, "serve", false,
+		"continue to run afterwards, for kubectl and drills, with a page; Ctrl-C ends it")
+	flags.IntVar(&s.port, "port", 7400,
+		"with -serve: `port` of the page, the next two of the agents' metrics; 0: free ones")
+	name := flags.String("contract", cmp.Or(getenv("KCP_CONTRACT"), string(contract.V3)),
+		fmt.Sprintf("`name` of the wire contract to the control plane, also as KCP_CONTRACT: %v", contract.Versions()))
+	flags.Func("transport", "`name`: http (default), or nats: through a NATS server, with contract v3",
+		func(name string) error {
+			if s.nats = name == "nats"; !s.nats && name != "http" {
+				return fmt.Errorf("%q: want http or nats", name)
+			}
+			return nil
+		})
+	err = flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, usage)
+		flags.SetOutput(stdout)
+		flags.PrintDefaults()
+		return s, flag.ErrHelp
+	}
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("argument %q: want flags only", flags.Arg(0))
+	}
+	if err == nil {
+		s.contract, err = contract.ParseVersion(*name)
+	}
+	if err == nil && s.nats && s.contract != contract.V3 {
+		err = fmt.Errorf("transport nats with contract %s: want %s", s.contract, contract.V3)
+	}
+	if err != nil {
+		return s, fmt.Errorf("%w: %w", machine.ErrUsage, err)
+	}
+	return s, nil
 }
