@@ -42,7 +42,10 @@ func (r *record) observe(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
 ) (cause string) {
 	r.refused = refusal{}
-	if r.hasObserved(batch, refused) {
+	if p := r.observed(batch, refused); p != nil {
+		if p.keep(batch, refused) {
+			return causeGap
+		}
 		return ""
 	}
 
@@ -72,10 +75,11 @@ func (r *record) observe(
 	return cause
 }
 
-// hasObserved reports whether a batch was observed before, and the transport keeps it, or has kept
-// an event of it. So it is no sign of life: the process that sent it may have ended long ago.
-func (r *record) hasObserved(batch *core.Batch, refused core.EventErrors) bool {
-	return batch.Heartbeat == nil && slices.ContainsFunc(r.replicas, func(p *replica) bool {
+// observed returns the replica of a batch that was observed before, if the transport keeps it, or
+// has kept an event of it. So it is no sign of life: the process that sent it may have ended long
+// ago. It returns nil for any other batch.
+func (r *record) observed(batch *core.Batch, refused core.EventErrors) *replica {
+	at := slices.IndexFunc(r.replicas, func(p *replica) bool {
 		if p.epoch != batch.Epoch {
 			return false
 		}
@@ -85,10 +89,14 @@ func (r *record) hasObserved(batch *core.Batch, refused core.EventErrors) bool {
 			if sequence > p.sequence {
 				return false
 			}
-			kept = kept || sequence <= p.kept || isKept(refused[i])
+			kept = kept || p.hasKept(sequence) || isKept(refused[i])
 		}
 		return kept
 	})
+	if batch.Heartbeat != nil || at < 0 {
+		return nil
+	}
+	return r.replicas[at]
 }
 
 // disprove ends all proofs. After a silence, events may come before the heartbeat that reports a

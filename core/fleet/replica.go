@@ -25,8 +25,8 @@ const (
 type replica struct {
 	epoch    string
 	sequence uint64
-	// kept is the highest number of the events that the transport has kept.
-	kept  uint64
+	// kept has the highest numbers of the events that the transport has kept, in rising order.
+	kept  []uint64
 	first time.Time // request
 	// begins means that the first request has the first event or heartbeat of the epoch.
 	begins   bool
@@ -75,14 +75,11 @@ func (p *replica) observe(
 	}
 	p.lastSeen = now
 	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
-	before, keeps := p.sequence, false
+	before := p.sequence
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
 		if sequence > p.sequence && sequence-p.sequence > 1 {
 			cause = causeGap
-		}
-		if isKept(refused[i]) {
-			keeps, p.kept = keeps || sequence > p.sequence, max(p.kept, sequence)
 		}
 		p.sequence = max(p.sequence, sequence)
 	}
@@ -93,10 +90,33 @@ func (p *replica) observe(
 	if p.sequence > before || p.sharing.on && batch.Heartbeat != nil {
 		cause = p.sharing.observe(cause)
 	}
-	if keeps {
+	if p.keep(batch, refused) {
 		return cmp.Or(cause, causeGap)
 	}
 	return cause
+}
+
+// maxKept bounds the kept events that a replica remembers. A forgotten one leads to another resync.
+const maxKept = 256
+
+// keep notes the events that the transport keeps, and reports whether it kept one of them for the
+// first time. Nothing else stands in for that one: the agent may have sent it before, and got it
+// back then.
+func (p *replica) keep(batch *core.Batch, refused core.EventErrors) (first bool) {
+	for i := range batch.Events {
+		at, known := slices.BinarySearch(p.kept, batch.Events[i].Sequence)
+		if known || !isKept(refused[i]) {
+			continue
+		}
+		first, p.kept = true, slices.Insert(p.kept, at, batch.Events[i].Sequence)
+		p.kept = p.kept[max(len(p.kept)-maxKept, 0):]
+	}
+	return first
+}
+
+// hasKept reports whether the transport has kept an event with that number, or a higher one.
+func (p *replica) hasKept(sequence uint64) bool {
+	return len(p.kept) > 0 && sequence <= p.kept[len(p.kept)-1]
 }
 
 // isKept reports whether the transport keeps a refused event. It may lose or terminate the event.

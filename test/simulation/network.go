@@ -176,6 +176,7 @@ type link struct {
 	process   string // the client's, if it is one that can be killed
 	near, far *end
 	began     time.Time // bytes take no time in that moment
+	unheard   bool      // an end closed, and the other one did not learn of it
 
 	mu      sync.Mutex
 	left    int64 // bytes until it breaks
@@ -215,11 +216,14 @@ func (l *link) spend(b []byte) (passing []byte, cut bool) {
 
 // hangUp closes the direction of an end. The other end does not learn of it in silence.
 func (l *link) hangUp(from *end) {
-	if w := l.network.now(l.client); !w.silent && (!w.noAnswers || from.client) {
+	w := l.network.now(l.client)
+	heard := !w.silent && (!w.noAnswers || from.client)
+	if heard {
 		from.out.end()
 	}
 	l.network.mu.Lock()
 	defer l.network.mu.Unlock()
+	l.unheard = l.unheard || !heard
 	if from.client {
 		delete(l.network.links, l)
 	}
@@ -430,6 +434,13 @@ func (e *end) SetKeepAliveConfig(c net.KeepAliveConfig) error {
 	return nil
 }
 
+// isRefused reports whether a probe is answered that there is no such connection any more.
+func (l *link) isRefused() bool {
+	l.network.mu.Lock()
+	defer l.network.mu.Unlock()
+	return l.unheard && !l.network.of(l.client).silent
+}
+
 // probe fails after that many probes without an answer in a row.
 func (e *end) probe(every time.Duration, left int) {
 	most := left
@@ -440,7 +451,7 @@ func (e *end) probe(every time.Duration, left int) {
 		}
 		switch {
 		case e.in.isBroken():
-		case left == 0:
+		case left == 0, e.link.isRefused():
 			e.in.reset()
 		default:
 			time.AfterFunc(every, again)

@@ -233,8 +233,22 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 		return
 	}
 	l.path.hear(a.history.silence(a.runtime))
-	a.history.path(a.runtime, manager).hear(a.history.silence(a.runtime))
+	ofRuntime := a.history.path(a.runtime, manager)
+	ofRuntime.hear(a.history.silence(a.runtime))
+	if batch.Heartbeat != nil && batch.Heartbeat.Leaving { // Only the other processes count from now on.
+		ofRuntime.heard = a.history.heardOfOthers(a, manager)
+	}
 	l.take(&batch, some)
+}
+
+// heardOfOthers returns when another process of the runtime was heard last, the zero time if none was.
+func (h *History) heardOfOthers(but *Agent, manager core.Manager) (last time.Time) {
+	for _, a := range h.agents {
+		if l := a.managers[manager]; a != but && a.runtime == but.runtime && l != nil {
+			last = latest(last, l.path.heard)
+		}
+	}
+	return last
 }
 
 // take counts the elements that the receiver took.
