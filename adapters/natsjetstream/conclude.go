@@ -31,8 +31,8 @@ const (
 const (
 	// answerTimeout bounds the wait for the confirmation of a refusal.
 	answerTimeout = time.Second
-	// unawaited is the age of a message for which no forwarder waits any more, unless its AnswerWait
-	// is longer than by default.
+	// unawaited is the age of a message for which no forwarder waits any more, unless its
+	// AnswerWait is longer than by default.
 	unawaited = 3 * time.Second
 	// minDelay and maxDelay bound the wait of a message that stays with the stream.
 	minDelay = time.Second
