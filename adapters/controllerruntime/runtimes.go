@@ -50,8 +50,9 @@ type RuntimesOptions struct {
 	// DomainAnnotation is the annotation with the domain of a runtime. Default: [DomainAnnotation].
 	DomainAnnotation string
 	// Fleet forgets a runtime when the last object of this kind that stands for it is deleted, or
-	// gets another identity. Otherwise the runtime is stale there until [fleet.Options].ForgetAfter.
-	// Objects of another kind do not count: use one Runtimes for each fleet. Default: none.
+	// gets another identity. Otherwise the runtime is stale there until
+	// [fleet.Options].ForgetAfter. Objects of another kind do not count: use one Runtimes for each
+	// fleet. Default: none.
 	Fleet *fleet.Fleet
 	// Managers are those that each runtime has an agent for. Fleet expects their heartbeats, as
 	// [fleet.Fleet.Expect] does, so that a runtime that is dead is stale after a restart of the
