@@ -151,8 +151,8 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	if !a.numbered {
 		return
 	}
-	if !slices.Contains(a.history.promise.Managers, manager) {
-		return // The outbox may evict a manager without an operator. Its numbers then start again.
+	if !slices.Contains(a.history.promise.Managers, manager) || a.history.promise.Runtimes[a.runtime].Invented {
+		return // The outbox may evict a manager that is not configured. Its numbers then start again.
 	}
 	l := a.lane(manager)
 	a.checkTime(manager, &l.failed)

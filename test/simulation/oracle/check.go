@@ -371,7 +371,7 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 		if h.promise.RequestsRepeat { // After the end of a process, a repeated request shows it again.
 			lives *= 2
 		}
-		return 2 * (lives + h.promise.Deletions)
+		return 2 * lives * (1 + h.promise.Deletions) // A deletion makes each of them new again.
 	case "replica_lost":
 		if h.promise.CleanStops {
 			return 0
