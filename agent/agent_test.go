@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
@@ -163,12 +163,12 @@ func TestProofIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &proof{last: map[core.Manager]time.Time{}}
 	now := time.Now()
-	for i := range 10 * managersfile.Most {
+	for i := range 10 * defaults.MaxManagers {
 		p.proved(core.Manager("guess-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)), now.Add(time.Duration(i)))
 	}
 	p.proved("widgets", now.Add(time.Hour))
-	if n := len(p.last); n != managersfile.Most || p.of("widgets").IsZero() {
-		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.of("widgets"), managersfile.Most)
+	if n := len(p.last); n != defaults.MaxManagers || p.of("widgets").IsZero() {
+		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.of("widgets"), defaults.MaxManagers)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
 // Inbox takes the events of a [Source]. Its methods return at once and may be called concurrently.
@@ -42,13 +42,13 @@ type proof struct {
 	failures atomic.Int64
 
 	mu   sync.Mutex
-	last map[core.Manager]time.Time // at most managersfile.Most
+	last map[core.Manager]time.Time // at most defaults.MaxManagers
 }
 
 func (p *proof) proved(manager core.Manager, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, known := p.last[manager]; !known && len(p.last) >= managersfile.Most {
+	if _, known := p.last[manager]; !known && len(p.last) >= defaults.MaxManagers {
 		p.evict()
 	}
 	p.last[manager] = now

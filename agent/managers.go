@@ -10,6 +10,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
@@ -107,7 +108,7 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	}
 	added := without(managers, m.all())
 	// Managers that the file no longer lists keep their places of the outbox.
-	free := min(len(added), max(managersfile.Most-len(m.all()), 0))
+	free := min(len(added), max(defaults.MaxManagers-len(m.all()), 0))
 	m.noteRest(added[free:])
 	m.noteRemoved(managers)
 	m.add(added[:free], acceptor, version)
@@ -119,7 +120,7 @@ func (m *managerList) noteRest(rest []core.Manager) {
 	problem := ""
 	if len(rest) > 0 {
 		problem = fmt.Sprintf("%s: no place for %v: at most %d are known, with those that it no longer lists",
-			m.path, rest, managersfile.Most)
+			m.path, rest, defaults.MaxManagers)
 	}
 	switch changed := m.judge(problem); {
 	case !changed:
@@ -127,7 +128,7 @@ func (m *managerList) noteRest(rest []core.Manager) {
 		m.log.Info("file with managers is sound again", slog.String("path", m.path))
 	default:
 		m.log.Error("managers of the file have no place, their changes are not seen: restart the agent",
-			slog.Any("managers", rest), slog.Int("most", managersfile.Most))
+			slog.Any("managers", rest), slog.Int("most", defaults.MaxManagers))
 	}
 }
 

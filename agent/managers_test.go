@@ -14,7 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
 // A ConfigMap volume adds managers without a restart. A manager that the file does not list any more
@@ -104,8 +104,8 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	writeFile(t, path, manyManagers("newer", 60))
 	b.managers.reload(acceptor, contract.V3)
 	b.managers.reload(acceptor, contract.V3)
-	if n := len(b.managers.all()); n != managersfile.Most || !b.managers.serves("newer-39") || b.managers.serves("newer-40") {
-		t.Errorf("%d managers are known, want %d, with 40 of the new ones", n, managersfile.Most)
+	if n := len(b.managers.all()); n != defaults.MaxManagers || !b.managers.serves("newer-39") || b.managers.serves("newer-40") {
+		t.Errorf("%d managers are known, want %d, with 40 of the new ones", n, defaults.MaxManagers)
 	}
 	if got := b.managers.problem(); !strings.Contains(got, "newer-40") || strings.Contains(got, "newer-39") {
 		t.Errorf("problem %q, want the managers without a place", got)
@@ -126,9 +126,9 @@ func TestWithoutAListAllManagersAreServed(t *testing.T) {
 func TestBrokenManagersFiles(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"a\nB/c\nd_e\n":                      "B/c",
-		strings.Repeat("a", 64<<10+1):        "bytes, want at most",
-		manyManagers("m", managersfile.Most): "101 managers",
+		"a\nB/c\nd_e\n":                         "B/c",
+		strings.Repeat("a", 64<<10+1):           "bytes, want at most",
+		manyManagers("m", defaults.MaxManagers): "101 managers",
 	} {
 		path := filepath.Join(t.TempDir(), "managers")
 		writeFile(t, path, text)

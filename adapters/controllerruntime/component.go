@@ -46,9 +46,6 @@ func RegisterListenerComponent[request comparable](
 	if err != nil {
 		return nil, nil, fmt.Errorf("listener component: %w", err)
 	}
-	if f, ok := verify.(core.VerifierFunc); ok && f == nil {
-		verify = nil // The listener refuses it.
-	}
 	if mapFunc == nil {
 		return nil, nil, fmt.Errorf("listener component %s: %w", manager, errNoMapFunc)
 	}

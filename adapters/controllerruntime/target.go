@@ -146,16 +146,15 @@ func (t *target[request]) raiseListed() {
 	defer t.mu.Unlock()
 	idle := t.stopped() || t.queue.Len() == 0
 	for of, listed := range t.listed {
-		n := 1
-		if idle {
-			n = len(listed)
-		} else {
-			t.queue.Add(listed[0])
+		next := listed
+		if !idle {
+			next = listed[:1]
+			t.queue.Add(next[0])
 		}
-		for _, r := range listed[:n] {
+		for _, r := range next {
 			delete(t.raised, r)
 		}
-		if t.listed[of] = listed[n:]; len(listed) == n {
+		if t.listed[of] = listed[len(next):]; len(t.listed[of]) == 0 {
 			delete(t.listed, of)
 		}
 	}

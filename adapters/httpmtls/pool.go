@@ -179,18 +179,18 @@ func (p *pool) release() {
 	}
 }
 
-// isRefused notes the result of a request, and reports whether all are refused for longer than a
-// time.
-func (p *pool) isRefused(err error, longer time.Duration) bool {
+// noteAnswer notes the result of a request, and returns for how long all have been refusals.
+func (p *pool) noteAnswer(err error) (refused time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch failed, ok := errors.AsType[*requestError](err); {
 	case !ok || failed.permanent || failed.reason == reasons.TooFast:
 		p.refused = time.Time{}
+		return 0
 	case p.refused.IsZero():
 		p.refused = time.Now()
 	}
-	return !p.refused.IsZero() && time.Since(p.refused) > longer
+	return time.Since(p.refused)
 }
 
 // retire closes the connections when no request is in flight. If it closed them earlier, net/http

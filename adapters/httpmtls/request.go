@@ -95,7 +95,7 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*
 	defer answer.Body.Close()
 	err = f.read(target, answer, m)
 	// The name may lead to another gateway by now, and an open connection does not follow it.
-	if pool.isRefused(err, f.opts.leaveAfter) {
+	if pool.noteAnswer(err) > f.opts.leaveAfter {
 		f.leave(pool)
 	}
 	return pool.material, err

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
-	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
 // off is the value of a library's duration that turns a feature off, as 0 is the library's default.
@@ -132,8 +132,8 @@ func parseManagers(list string) (listed []core.Manager, others bool, err error) 
 		return core.ParseManager(name)
 	})
 	listed = slices.DeleteFunc(slices.Clone(names), func(name core.Manager) bool { return name == anyManager })
-	if n := len(listed); err == nil && n > managersfile.Most {
-		err = fmt.Errorf("%d managers, want at most %d", n, managersfile.Most)
+	if n := len(listed); err == nil && n > defaults.MaxManagers {
+		err = fmt.Errorf("%d managers, want at most %d", n, defaults.MaxManagers)
 	}
 	return listed, len(listed) < len(names), err
 }

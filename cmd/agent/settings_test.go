@@ -27,7 +27,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
-	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -191,7 +190,7 @@ func TestSettings(t *testing.T) {
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
-	for i := range managersfile.Most {
+	for i := range defaults.MaxManagers {
 		fmt.Fprintf(&many, "m%d,", i)
 	}
 	for pair, want := range map[string]string{

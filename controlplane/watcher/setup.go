@@ -68,7 +68,7 @@ func SetUp(mgr ctrl.Manager, opts Options) error {
 		WatchesRawSource(watches(&v1beta2.Watcher{}, &handler.EnqueueRequestForObject{}, changed))
 	if r.routing != nil {
 		controller = controller.
-			WatchesRawSource(watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake), corrigible())).
+			WatchesRawSource(watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake), ownFields())).
 			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), changed)).
 			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
@@ -117,9 +117,9 @@ func (o Options) routing() routing {
 	}
 }
 
-// corrigible drops changes of fields that belong to others. Another program may change one of them
+// ownFields drops changes of fields that belong to others. Another program may change one of them
 // at each write, and each apply would lead to the next one.
-func corrigible() predicate.Predicate {
+func ownFields() predicate.Predicate {
 	own := func(route client.Object) []any {
 		fields := []any{route.GetGeneration(), route.GetLabels()[v1beta2.ManagedByLabel], route.GetOwnerReferences()}
 		if accepted, ok := route.(*gatewayv1.HTTPRoute); ok {

@@ -28,14 +28,14 @@ func TestARouteIsAppliedAgainForItsOwnFieldsOnly(t *testing.T) {
 		for _, before := range []client.Object{&gatewayv1.HTTPRoute{}, &networkingv1beta1.VirtualService{}} {
 			after, _ := before.DeepCopyObject().(client.Object)
 			test.change(after)
-			if got := corrigible().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != test.want {
+			if got := ownFields().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != test.want {
 				t.Errorf("%s of %T: %t", name, before, got)
 			}
 		}
 	}
 	accepted := &gatewayv1.HTTPRoute{}
 	accepted.Status.Parents = []gatewayv1.RouteParentStatus{{}}
-	if !corrigible().Update(event.UpdateEvent{ObjectOld: &gatewayv1.HTTPRoute{}, ObjectNew: accepted}) {
+	if !ownFields().Update(event.UpdateEvent{ObjectOld: &gatewayv1.HTTPRoute{}, ObjectNew: accepted}) {
 		t.Error("the verdict of a gateway is not seen")
 	}
 }

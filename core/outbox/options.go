@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -121,7 +122,7 @@ func (o Options) withDefaults() Options {
 		ResendResync:      resendResync,
 		GiveUpAfter:       5 * time.Minute,
 		MaxKeys:           10_000,
-		MaxManagers:       max(100, len(o.Managers)),
+		MaxManagers:       max(defaults.MaxManagers, len(o.Managers)),
 		MaxBatch:          1,
 		InFlight:          inFlight,
 		ForwardTimeout:    10 * time.Second,

@@ -17,19 +17,16 @@ import (
 // maxBytes bounds the size of the file in bytes.
 const maxBytes = 64 << 10
 
-// Most is the limit of all managers that an agent knows.
-const Most = defaults.MaxManagers
-
 // Others returns the managers of the file that are not in known. It fails if known and the file
-// have more than [Most] managers in all.
+// have more than [defaults.MaxManagers] managers in all.
 func Others(known []core.Manager, path string) ([]core.Manager, error) {
 	managers, err := read(path)
 	if err != nil {
 		return nil, err
 	}
 	managers = slices.DeleteFunc(managers, func(manager core.Manager) bool { return slices.Contains(known, manager) })
-	if n := len(known) + len(managers); n > Most {
-		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", path, n, Most)
+	if n := len(known) + len(managers); n > defaults.MaxManagers {
+		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", path, n, defaults.MaxManagers)
 	}
 	return managers, nil
 }
