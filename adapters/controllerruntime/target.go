@@ -130,7 +130,8 @@ func (t *target[request]) addListed(of core.RuntimeID, requests ...request) {
 	idle, end := len(t.listed) == 0, time.Now().Add(resyncWait)
 	for _, r := range requests {
 		if _, waits := t.raised[r]; !waits {
-			t.raised[r] = end
+			// A resync of one runtime may have an earlier end.
+			t.raised[r] = end.Add(time.Duration(len(t.listed[of])) * listedPace)
 			t.listed[of] = append(t.listed[of], r)
 		}
 	}
