@@ -109,11 +109,15 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 
 	// The answer to the older contract counts if the contract is in use or known.
 	known, olderErr := f.forwardOlder(ctx, manager, batch.Events)
-	if !known && !now.older {
+	switch {
+	case known || now.older:
+		f.follow(manager, course{older: true, retry: time.Now().Add(f.wait())})
+		return olderErr
+	case errors.Is(olderErr, core.ErrUnknownManager) && !errors.Is(err, core.ErrUnknownManager):
+		return olderErr // A gateway forbids newest, and the manager is missing.
+	default:
 		return err
 	}
-	f.follow(manager, course{older: true, retry: time.Now().Add(f.wait())})
-	return olderErr
 }
 
 // wait returns the time until newest is tried again. Its jitter spreads the attempts of a fleet.
