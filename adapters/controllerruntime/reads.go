@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -147,26 +148,33 @@ func (r *reading[request]) Get(
 	ctx context.Context, name client.ObjectKey, object client.Object, opts ...client.GetOption,
 ) error {
 	err := r.Client.Get(ctx, name, object, opts...)
-	switch {
-	case err == nil:
+	absent := apierrors.IsNotFound(err)
+	if err == nil {
 		r.note(object)
-	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err) && len(opts) == 0:
-		r.noteGone(name, object)
+	}
+	if err == nil || absent {
+		gone := absent && !apierrors.IsUnexpectedServerError(err) && len(opts) == 0
+		r.noteOthers(object, gone, func(other types.NamespacedName) bool { return other == name })
 	}
 	return err // As it is.
 }
 
 func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	err := r.Client.List(ctx, list, opts...)
-	if err == nil {
-		_ = meta.EachListItem(list, func(item runtime.Object) error {
-			if object, ok := item.(client.Object); ok {
-				r.note(object)
-			}
-			return nil
-		})
+	if err != nil {
+		return err // As it is.
 	}
-	return err // As it is.
+	_ = meta.EachListItem(list, func(item runtime.Object) error {
+		if object, ok := item.(client.Object); ok {
+			r.note(object)
+		}
+		return nil
+	})
+	if list.GetContinue() == "" {
+		in := (&client.ListOptions{}).ApplyOptions(opts).Namespace
+		r.noteOthers(list, false, func(other types.NamespacedName) bool { return in == "" || in == other.Namespace })
+	}
+	return nil
 }
 
 // note keeps the version of an object.
@@ -183,17 +191,20 @@ func (r *reading[request]) note(object client.Object) {
 	}
 }
 
-// noteGone notes that an object, which existed when an event was sent, exists no more.
-func (r *reading[request]) noteGone(name types.NamespacedName, object client.Object) {
-	kind, err := r.GroupVersionKindFor(object)
+// noteOthers notes that a read has not returned the other objects with some names. They are gone
+// if they existed when an event was sent.
+func (r *reading[request]) noteOthers(read runtime.Object, gone bool, named func(types.NamespacedName) bool) {
+	kind, err := r.GroupVersionKindFor(read)
 	if err != nil {
 		return
 	}
+	group := schema.GroupKind{Group: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "List")}
 	r.reads.mu.Lock()
 	defer r.reads.mu.Unlock()
 	for _, a := range r.reads.scopes[r.scope] {
-		if a.name == name && a.kind == kind.GroupKind() && a.existed > 0 && a.existed <= r.turn && !r.known[a] {
-			r.known[a], a.gone = true, true
+		if a.kind == group && named(a.name) && !r.known[a] {
+			r.known[a] = true
+			a.gone = a.gone || gone && a.existed > 0 && a.existed <= r.turn
 		}
 	}
 }

@@ -142,6 +142,31 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 			o.there.uid = ""
 			o.get(c)
 		}},
+		"absent, then created": {uid: "u", want: true, reconcile: func(o *operated) {
+			c := o.client()
+			o.get(c)
+			o.there = stored{uid: "u", version: "8", kind: "K"}
+			o.get(c)
+		}},
+		"another one, then created again": {uid: "u", there: stored{uid: "v", version: "7"}, want: true, reconcile: func(o *operated) {
+			c := o.client()
+			o.get(c)
+			o.there = stored{uid: "u", version: "8", kind: "K"}
+			o.get(c)
+		}},
+		"not in a list, then created": {uid: "u", want: true, reconcile: func(o *operated) {
+			c := o.client()
+			_ = c.List(o.t.Context(), new(metav1.PartialObjectMetadataList))
+			o.there = stored{uid: "u", version: "8", kind: "K"}
+			o.get(c)
+		}},
+		"not in a list of others": {uid: "u", there: stored{uid: "u", version: "8"}, reconcile: func(o *operated) {
+			c := o.client()
+			o.there.uid = ""
+			_ = c.List(o.t.Context(), new(metav1.PartialObjectMetadataList), client.InNamespace("other"))
+			o.there.uid = "u"
+			o.get(c)
+		}},
 		"the next reconcile reads again": {base: 7, there: stored{uid: "u", version: "7"}, reconcile: func(o *operated) {
 			o.get(o.client())
 			o.there.version = "8"
