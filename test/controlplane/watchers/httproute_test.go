@@ -42,7 +42,7 @@ rules:
 
 func TestHTTPRoutes(t *testing.T) {
 	r := newRoutes(t, watcher.HTTPRoute)
-	createNamespace(t, r.plane, "istio-system")
+	r.start()
 	r.newWatcher("kyma", nil)
 	r.await("kyma", "Error", "GatewayNotFound", "for=kyma")
 	r.applyYAML(httpGateway("gateway", "kyma", tcpListener))

@@ -52,7 +52,7 @@ const events = "events.kcp-system.svc.cluster.local"
 
 func TestVirtualServices(t *testing.T) {
 	r := newRoutes(t, watcher.VirtualService)
-	createNamespace(t, r.plane, "istio-system")
+	r.start()
 	for name, test := range map[string]func(*routes){
 		"the gateway appears": gatewayAppears, "hosts change": hostsChange, "edited by hand": editedByHand,
 		"applied by another owner": appliedByAnotherOwner, "the Watcher changes": watcherChanges,
