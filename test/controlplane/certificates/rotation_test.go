@@ -52,13 +52,13 @@ func rotation(t *testing.T, at place) {
 	if bytes.Equal(before[corev1.TLSCertKey], after[corev1.TLSCertKey]) {
 		t.Error("the server certificate is the same")
 	}
-	rig.Same(t, "CAs in the bundle until they expire", 3, len(certificatesOf(t, after["ca.crt"])))
+	rig.Same(t, "CAs in the bundle until they expire", 3, len(certificatesOf(after["ca.crt"])))
 	p.assertOneKey(t)
 	for id, secret := range p.loaded {
 		for _, name := range []string{corev1.TLSCertKey, "webhook.crt"} {
 			// A certificate with which a runtime could connect is of that runtime. With cert-management of Gardener, this is
 			// also the serving certificate.
-			leaf := certificatesOf(t, secret[name])[0]
+			leaf := certificatesOf(secret[name])[0]
 			if slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) {
 				rig.Same(t, "Common Name of a certificate for clients", string(id), leaf.Subject.CommonName)
 			}
