@@ -372,10 +372,10 @@ func allNamesAreSet(w *world) {
 // pullSecret returns the content of the copy of a pull secret, nil for none.
 func (w *world) pullSecret() map[string][]byte {
 	w.t.Helper()
-	var stored corev1.Secret
-	err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "my-agent-pull"}, &stored)
-	rig.NoError(w.t, client.IgnoreNotFound(err))
-	return stored.Data
+	if stored := found(w, w.namespace, "my-agent-pull", &corev1.Secret{}); stored != nil {
+		return stored.Data
+	}
+	return nil
 }
 
 func names(versions map[string]string) []string { return slices.Sorted(maps.Keys(versions)) }
