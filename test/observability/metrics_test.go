@@ -14,12 +14,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	prom "github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -257,24 +255,16 @@ func constants(t testing.TB, file, pattern string) (values []string) {
 	names := regexp.MustCompile(pattern)
 	ast.Inspect(parsed, func(node ast.Node) bool {
 		if spec, ok := node.(*ast.ValueSpec); ok && names.MatchString(spec.Names[0].Name) {
-			values = append(values, literals(spec)...)
+			for _, value := range spec.Values {
+				if text, ok := textOf(value); ok { // One that is made of others has none.
+					values = append(values, text)
+				}
+			}
 		}
 		return true
 	})
 	if len(values) == 0 {
 		t.Fatalf("%s has no string constant that matches %s", file, pattern)
-	}
-	return values
-}
-
-// literals returns the strings of a constant. One that is made of others has none.
-func literals(spec *ast.ValueSpec) (values []string) {
-	for _, value := range spec.Values {
-		if literal, ok := value.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-			if text, err := strconv.Unquote(literal.Value); err == nil {
-				values = append(values, text)
-			}
-		}
 	}
 	return values
 }
@@ -292,9 +282,7 @@ func compare(t *testing.T, file, text string) {
 	if *update {
 		lab.NoError(t, os.WriteFile(filepath.Join(test.Root(), file), []byte(text), 0o644))
 	}
-	if diff := cmp.Diff(read(t, file), text); diff != "" {
-		t.Errorf("%s is stale, write it by go test ./test/observability -update (-file +generated):\n%s", file, diff)
-	}
+	lab.Same(t, file+" is stale, write it by go test ./test/observability -update: file and text", read(t, file), text)
 }
 
 const referenceHead = `# Metrics

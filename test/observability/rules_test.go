@@ -142,8 +142,6 @@ type rules struct {
 type rule struct {
 	Alert       string            `json:"alert"`
 	Expr        string            `json:"expr"`
-	For         string            `json:"for"`
-	Keep        string            `json:"keep_firing_for"`
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 }
