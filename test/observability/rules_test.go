@@ -183,12 +183,7 @@ spec:
 // prometheusRule wraps the groups of rules.yaml in the resource of the Prometheus operator.
 func prometheusRule(text string) string {
 	_, groups, _ := strings.Cut(text, "\ngroups:\n")
-	var out strings.Builder
-	out.WriteString(ruleHead + "  groups:\n")
-	for line := range strings.Lines(groups) {
-		out.WriteString("  " + line)
-	}
-	return out.String()
+	return ruleHead + "  groups:\n  " + strings.ReplaceAll(strings.TrimSuffix(groups, "\n"), "\n", "\n  ") + "\n"
 }
 
 // TestPodMonitor fails when the PodMonitor selects no pod of the manifests, or a port that they do

@@ -97,6 +97,7 @@ func steps() []step {
 		spec       = `,"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":` + podSpec + `}}`
 		labelled   = `"metadata":{"labels":{"watched":"true"}}`
 		unlabelled = `"metadata":{"labels":{}}`
+		scale      = `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"web","namespace":"default"},"spec":{"replicas":5}}`
 		nine       = `"spec":{"replicas":9}`
 		eviction   = `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"p"}}`
 		binding    = `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"p"},"target":{"kind":"Node","name":"node"}}`
@@ -108,9 +109,8 @@ func steps() []step {
 	exec := refused(http.StatusBadRequest, post("/exec?command=ls", ""))
 	return []step{
 		{"Deployment: create", deployments, "web", made(labelled + spec), "CREATE", same},
-		{"Deployment: kubectl scale", deployments, "web", kubectl("scale", "deployment", "web", "--replicas=3"), "UPDATE", same},
-		{"Deployment: patch of scale", deployments, "web", merge("/scale", replicas(4)), "UPDATE", same},
-		{"Deployment: update of scale, as autoscalers do", deployments, "web", replace("/scale", `"replicas":4`, `"replicas":5`), "UPDATE", same},
+		{"Deployment: patch of scale, as kubectl does", deployments, "web", merge("/scale", replicas(4)), "UPDATE", same},
+		{"Deployment: update of scale, as autoscalers do", deployments, "web", request(http.MethodPut, "/scale", plainJSON, scale), "UPDATE", same},
 		{"Deployment: patch of scale, the same number", deployments, "web", merge("/scale", replicas(5)), "", same},
 		{"Deployment: dry run of scale", deployments, "web", merge("/scale?dryRun=All", replicas(6)), "", same},
 		{"Deployment: apply, a conflict", deployments, "web", refused(http.StatusConflict, apply("?fieldManager=other", nine)), "", same},

@@ -144,18 +144,6 @@ func (s *scene) must(method, at, contentType, body string) (answer []byte) {
 	return answer
 }
 
-// replace reads an object, replaces a text in it, and writes it back.
-func replace(more, before, after string) write {
-	return func(s *scene, k kind, name string) {
-		s.t.Helper()
-		object := s.must(http.MethodGet, k.path(name)+more, plainJSON, "")
-		if !bytes.Contains(object, []byte(before)) {
-			s.t.Fatalf("%s has no %s: %s", name, before, object)
-		}
-		s.must(http.MethodPut, k.path(name)+more, plainJSON, strings.Replace(string(object), before, after, 1))
-	}
-}
-
 // put replaces a top-level field of an object by raw JSON, as it stands: the order and the notation
 // stay. An empty text removes it.
 func put(more, field, raw string) write {
@@ -171,13 +159,5 @@ func put(more, field, raw string) write {
 			fmt.Fprintf(&text, ",%q:%s", field, raw)
 		}
 		s.must(http.MethodPut, k.path(name)+more, plainJSON, "{"+text.String()[1:]+"}")
-	}
-}
-
-// kubectl runs kubectl against the API server.
-func kubectl(args ...string) write {
-	return func(s *scene, _ kind, _ string) {
-		s.t.Helper()
-		lab.Kubectl(s.t, append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
 	}
 }
