@@ -27,13 +27,6 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// issuers are programs that issue certificates. A rotation is that of each of them.
-func issuers() map[string]func(testing.TB) place {
-	return map[string]func(testing.TB) place{
-		"cert-manager": startPlane, "cert-management of Gardener": startGardener,
-	}
-}
-
 // startGardener starts a controller that acts as cert-management v0.16.0 does.
 func startGardener(t testing.TB) place {
 	t.Helper()

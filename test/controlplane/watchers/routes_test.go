@@ -4,6 +4,7 @@ package watchers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,18 +97,15 @@ func (r *routes) clean() {
 // grant gives a user the rights of the controller in deploy/controlplane.
 func (r *routes) grant() {
 	r.t.Helper()
-	var role rbacv1.ClusterRole
-	rig.NoError(r.t, yaml.UnmarshalStrict(test.Read(r.t, "deploy/controlplane/role.yaml"), &role))
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "controller"}},
-	}
-	r.must(r.plane.Client.Create(r.t.Context(), &role))
-	r.must(r.plane.Client.Create(r.t.Context(), binding))
-	user, err := r.plane.AddUser("controller")
-	r.must(err)
-	r.user = user
+	role := manifests.Object(r.t, string(test.Read(r.t, "deploy/controlplane/role.yaml")))
+	r.must(r.plane.Client.Create(r.t.Context(), role))
+	r.must(r.plane.Client.Create(r.t.Context(), manifests.Object(r.t, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: controller}]`, role.GetName()))))
+	r.user = rig.Must(r.plane.AddUser("controller"))
 }
 
 func (r *routes) must(err error) {
