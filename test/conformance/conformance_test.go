@@ -254,15 +254,9 @@ func receiverFaults() map[string]receiverFault {
 		options = listener.Options
 	)
 	return map[string]receiverFault{
-		"sees no gaps": {
-			func(_ *parts, o *options) { o.Fleet = nil }, []string{"gap", "new-epoch"},
-		},
-		"limits nobody": {
-			func(_ *parts, o *options) { o.RuntimeRate, o.RuntimeBurst = 1e6, 1e6 }, []string{"too-fast", "share"},
-		},
-		"verifies nothing": {
-			func(p *parts, _ *options) { p.Verifier = listener.InsecureAllowAll() }, []string{"forbidden-sender", "not-ready"},
-		},
+		"sees no gaps":     {func(_ *parts, o *options) { o.Fleet = nil }, []string{"gap", "new-epoch"}},
+		"limits nobody":    {func(_ *parts, o *options) { o.RuntimeRate, o.RuntimeBurst = 1e6, 1e6 }, []string{"too-fast", "share"}},
+		"verifies nothing": {func(p *parts, _ *options) { p.Verifier = listener.InsecureAllowAll() }, []string{"forbidden-sender", "not-ready"}},
 		"acknowledges failures": {
 			func(p *parts, _ *options) { p.Handlers["my-operator"] = forgiving{p.Handlers["my-operator"]} }, []string{"partial"},
 		},

@@ -69,9 +69,9 @@ func tlsFrom(ctx context.Context, from, to string, config *tls.Config) (*tls.Con
 	return encrypted, nil
 }
 
-// trusting is the configuration of a client without certificate.
-func (s *scene) trusting() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost"}
+// clientOf returns the configuration of a client with these certificates, or without.
+func clientOf(pki *lab.PKI, pairs ...tls.Certificate) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pki.CA.Pool(), ServerName: "localhost", Certificates: pairs}
 }
 
 // dialAsFriend connects as an API server does, from elsewhere.

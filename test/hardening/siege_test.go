@@ -61,10 +61,9 @@ func newSiege(t *testing.T) *siege {
 
 // client returns the configuration of a runtime that connects.
 func (s *siege) client(pair tls.Certificate, protocols ...string) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost",
-		Certificates: []tls.Certificate{pair}, NextProtos: protocols,
-	}
+	config := clientOf(s.pki, pair)
+	config.NextProtos = protocols
+	return config
 }
 
 // friend is a runtime from elsewhere with a connection of its own.

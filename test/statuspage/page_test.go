@@ -321,12 +321,16 @@ func TestEmptyAndBroken(t *testing.T) {
 func TestClusterLogin(t *testing.T) {
 	plane := apiserver.StartT(t, apiserver.Options{})
 	url := serveBehindFilter(t, plane.Config)
-	viewer := account(t, plane, "viewer", manifests.Object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole,
+	account := func(name string, others ...client.Object) string {
+		key := types.NamespacedName{Namespace: "default", Name: name}
+		return string(lab.Must(lab.Account(t.Context(), plane.Client, key, others...)))
+	}
+	viewer := account("viewer", manifests.Object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole,
 		metadata: {name: fleet-viewer}, rules: [{nonResourceURLs: [/fleet], verbs: [get]}]}`),
 		manifests.Object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: fleet-viewer},
 		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: fleet-viewer},
 		subjects: [{kind: ServiceAccount, namespace: default, name: viewer}]}`))
-	stranger := account(t, plane, "stranger")
+	stranger := account("stranger")
 	lab.Eventually(t, lab.Patience, "the role is in force", func() bool {
 		return loginAnswer(t, url, viewer).StatusCode == http.StatusOK
 	})
@@ -355,13 +359,6 @@ func serveBehindFilter(t *testing.T, config *rest.Config) (url string) {
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL + "/fleet"
-}
-
-// account creates a service account, and returns its token.
-func account(t *testing.T, plane *apiserver.ControlPlane, name string, others ...client.Object) string {
-	t.Helper()
-	key := types.NamespacedName{Namespace: "default", Name: name}
-	return string(lab.Must(lab.Account(t.Context(), plane.Client, key, others...)))
 }
 
 func loginAnswer(t *testing.T, url, token string) *http.Response {

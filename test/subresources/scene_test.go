@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +28,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 // The managers of a scene get the same watches.
@@ -103,7 +103,9 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.calls.RLock()
 		defer s.calls.RUnlock()
-		s.count(manager)
+		s.mu.Lock()
+		s.called[manager]++
+		s.mu.Unlock()
 		handler.ServeHTTP(w, r)
 	}))
 	s.t.Cleanup(server.Close)
@@ -117,7 +119,7 @@ func (s *scene) register(manager core.Manager, watches []watch.Watch, opts admis
 	})
 }
 
-func (s *scene) create(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) {
+func (s *scene) create(configuration client.Object) {
 	s.t.Helper()
 	lab.NoError(s.t, s.plane.Client.Create(s.t.Context(), configuration))
 	s.t.Cleanup(func() {
@@ -173,12 +175,6 @@ func (s *scene) sees(want string) {
 	if got != want {
 		s.t.Errorf("events of the informer: %q, want %q", got, want)
 	}
-}
-
-func (s *scene) count(manager core.Manager) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.called[manager]++
 }
 
 // taken returns events and calls since it was last called. It waits for handlers that still run.
@@ -239,8 +235,9 @@ func (s *scene) run(name string, part func()) {
 // returns when the API server does so.
 func (s *scene) registerDenial() {
 	s.t.Helper()
-	denial := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	lab.NoError(s.t, yaml.UnmarshalStrict([]byte(`
+	s.create(manifests.Object(s.t, `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
 metadata: {name: denial}
 webhooks:
 - name: denial.example.com
@@ -248,8 +245,7 @@ webhooks:
   rules: [{operations: ["*"], apiGroups: ["*"], apiVersions: ["*"], resources: ["*"]}]
   objectSelector: {matchLabels: {denied: "true"}}
   sideEffects: None
-  admissionReviewVersions: [v1]`), denial))
-	s.create(denial)
+  admissionReviewVersions: [v1]`))
 	lab.Eventually(s.t, 3*time.Minute, "the other webhook denies", func() bool {
 		status, _ := s.api.Do(s.t, http.MethodPost, configMaps.path("")+"?dryRun=All", plainJSON,
 			`{"metadata":{"generateName":"probe-","labels":{"denied":"true"}}}`)
