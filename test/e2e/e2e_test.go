@@ -38,9 +38,6 @@ import (
 func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
 const (
-	// patience is for a busy machine.
-	patience = 3 * time.Minute
-
 	manager = "kyma"
 	runtime = "runtime-1"
 	domain  = "runtime-1.example.com"
@@ -189,7 +186,7 @@ func (s *scene) file(line string) string {
 // started.
 func awaitOperator(t *testing.T, sound map[string]string) {
 	t.Helper()
-	lab.Eventually(t, patience, "a check of a sound set-up is good", func() bool {
+	lab.Eventually(t, lab.Patience, "a check of a sound set-up is good", func() bool {
 		_, code := lab.Check(t, sound)
 		return code == 0
 	})
@@ -209,16 +206,16 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	agent := lab.StartAgent(t, volume, env["KCP_ADDR"], lab.AgentOptions{Env: env})
 	lab.Register(t, s.runtime, "check", agent.WebhookPort, s.pki.CA.PEM,
 		admission.ConfigurationOptions{Canary: canary.Lease}, watchedConfigMaps())
-	lab.Eventually(t, patience, "the runtime is fresh", func() bool {
+	lab.Eventually(t, lab.Patience, "the runtime is fresh", func() bool {
 		return s.fleet.Get(runtime, manager).State == fleet.Fresh
 	})
 	awaitHeartbeats := func(more uint64) {
 		number := func() uint64 { return s.fleet.Get(runtime, manager).Replicas[0].Heartbeat.Number }
 		before := number()
-		lab.Eventually(t, patience, "more heartbeats", func() bool { return number() > before+more })
+		lab.Eventually(t, lab.Patience, "more heartbeats", func() bool { return number() > before+more })
 	}
 	// The first resyncs, and stalls of a busy machine, may come between. A check that costs one does so each time.
-	lab.Eventually(t, patience, "checks leave the agent alone in the fleet and fresh, without a resync", func() bool {
+	lab.Eventually(t, lab.Patience, "checks leave the agent alone in the fleet and fresh, without a resync", func() bool {
 		before, deliveries := s.fleet.Get(runtime, manager), s.deliveries.Load()
 		for range 3 {
 			if out, code := lab.Check(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {
@@ -249,7 +246,7 @@ func (s *scene) checkFindsFault(env env, inject func(stored *admissionregistrati
 	var stored admissionregistrationv1.ValidatingWebhookConfiguration
 	err := s.runtime.Client.Get(s.t.Context(), client.ObjectKey{Name: "check"}, &stored)
 	lab.NoError(s.t, errors.Join(err, inject(&stored)))
-	lab.Eventually(s.t, patience, "the check fails with "+line, func() bool {
+	lab.Eventually(s.t, lab.Patience, "the check fails with "+line, func() bool {
 		out, code := lab.Check(s.t, env)
 		return code == 1 && regexp.MustCompile(`^`+line).MatchString(lab.Telling(out, code))
 	})

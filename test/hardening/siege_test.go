@@ -42,7 +42,6 @@ type siege struct {
 	loud      tls.Certificate // of a runtime that attacks
 	quiet     tls.Certificate
 	hello     []byte
-	written   atomic.Int64 // frames of attackers
 }
 
 func newSiege(t *testing.T) *siege {
@@ -156,9 +155,7 @@ func TestListenerUnderFlood(t *testing.T) {
 	before := s.holds()
 	for _, attack := range append(s.strangers(), s.frameAttacks()...) {
 		t.Run(attack.name, func(t *testing.T) {
-			written := s.written.Load()
 			s.withstands(t, attack, patient, before, most)
-			t.Logf("%d frames; %+v", s.written.Load()-written, s.report())
 		})
 	}
 	if s.report().TooFast == 0 {

@@ -480,14 +480,10 @@ func theWebhookGoesFirst(w *world) {
 
 func wrongRuntimesAreRefused(w *world) {
 	for name, change := range map[string]func(r *installation.Runtime){
-		"another's certificate": func(r *installation.Runtime) { r.Secret = w.newSecret("another") },
-		"another's key": func(r *installation.Runtime) {
-			r.Secret["tls.key"] = w.newSecret("invalid")["tls.key"]
-		},
-		"another Service": func(r *installation.Runtime) { r.Secret = newSecretFor(w.t, "invalid", installation.Name, "other") },
-		"one pair, another Service": func(r *installation.Runtime) {
-			r.Secret = newSecretOfOnePair(w.t, "invalid", "other")
-		},
+		"another's certificate":     func(r *installation.Runtime) { r.Secret = w.newSecret("another") },
+		"another's key":             func(r *installation.Runtime) { r.Secret["tls.key"] = w.newSecret("invalid")["tls.key"] },
+		"another Service":           func(r *installation.Runtime) { r.Secret = newSecretFor(w.t, "invalid", installation.Name, "other") },
+		"one pair, another Service": func(r *installation.Runtime) { r.Secret = newSecretOfOnePair(w.t, "invalid", "other") },
 		"a CA that did not sign it": func(r *installation.Runtime) {
 			other := w.newSecret("invalid")
 			r.Secret["webhook.crt"], r.Secret["webhook.key"] = other["webhook.crt"], other["webhook.key"]

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,34 +34,18 @@ rules:`},
 			// The roles replace those of newRoutes.
 			t.Log(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "--force-conflicts",
 				"--validate=strict", "-k", overlay.path))
-			r.become(overlay.path)
 			r.publishesOneSecret(overlay.gateways)
 			r.opts.GatewayNamespaces = []string{overlay.gateways}
 			r.start()
 			r.applyYAML(elsewhere(kind))
-			r.newWatcher("led", selectsDefault)
+			r.newWatcher("led", func(w *v1beta2.Watcher) {
+				w.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{"operator.kyma-project.io/watcher-gateway": "default"}
+			})
 			r.newWatcher("lost", nil)
 			rig.Eventually(t, rig.Patience, "there is a route", func() bool { return r.route("led") != nil })
 			rig.Says(t, "route", string(rig.Must(yaml.Marshal(r.route("led").Object["spec"]))), overlay.bound)
 			r.await("lost", "Error", "GatewayNotFound", "in "+overlay.gateways)
 		})
-	}
-}
-
-// become gives the user of the controller the rights of the ServiceAccount in an overlay.
-func (r *routes) become(path string) {
-	r.t.Helper()
-	for document := range strings.SplitSeq(rig.Kubectl(r.t, "kustomize", path), "\n---\n") {
-		object := &unstructured.Unstructured{}
-		r.must(yaml.Unmarshal([]byte(document), &object.Object))
-		if kind := object.GetKind(); kind != "ClusterRoleBinding" && kind != "RoleBinding" {
-			continue
-		}
-		subjects := []any{map[string]any{"apiGroup": rbacv1.GroupName, "kind": "User", "name": "controller"}}
-		r.must(unstructured.SetNestedSlice(object.Object, subjects, "subjects"))
-		stored := rig.Stored(r.t, r.plane.Client, client.ObjectKeyFromObject(object), object.DeepCopy())
-		object.SetResourceVersion(stored.GetResourceVersion())
-		r.must(r.plane.Client.Update(r.t.Context(), object))
 	}
 }
 
@@ -81,12 +64,6 @@ func (r *routes) publishesOneSecret(namespace string) {
 	})
 	if err := user.Create(r.t.Context(), secret("another")); !apierrors.IsForbidden(err) {
 		r.t.Errorf("creation of another Secret in %s returns %v, want forbidden", namespace, err)
-	}
-}
-
-func selectsDefault(w *v1beta2.Watcher) {
-	w.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{
-		"operator.kyma-project.io/watcher-gateway": "default",
 	}
 }
 

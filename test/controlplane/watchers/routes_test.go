@@ -94,7 +94,7 @@ func (r *routes) clean() {
 	}
 }
 
-// grant gives a user the rights of the controller in deploy/controlplane.
+// grant gives the account that the overlays name the rights of the controller in deploy/controlplane.
 func (r *routes) grant() {
 	r.t.Helper()
 	role := manifests.Object(r.t, string(test.Read(r.t, "deploy/controlplane/role.yaml")))
@@ -104,8 +104,9 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: %[1]s}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: controller}]`, role.GetName()))))
-	r.user = rig.Must(r.plane.AddUser("controller"))
+subjects: [{kind: ServiceAccount, namespace: kcp-system, name: operator}]`, role.GetName()))))
+	r.user = rest.CopyConfig(r.plane.Config)
+	r.user.Impersonate.UserName = "system:serviceaccount:kcp-system:operator"
 }
 
 func (r *routes) must(err error) {

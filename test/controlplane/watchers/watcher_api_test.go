@@ -96,8 +96,13 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		return value
 	}
 	const expressions = "gateway.selector.matchExpressions"
-	// The message names the field, spec.<path> with a suffix unless it is given whole, and says the text.
-	tests := []wrongValue{
+	// The path of a field within spec, with dots, unless it begins with metadata; nil removes it. The message names the
+	// field, spec.<path> with a suffix unless it is given whole, and says the text.
+	tests := []struct {
+		name, path  string
+		value       any
+		field, says string
+	}{
 		{"port 0", "serviceInfo.port", int64(0), "", "greater than or equal to 1"},
 		{"negative port", "serviceInfo.port", int64(-1), "", "greater than or equal to 1"},
 		{"port 65536", "serviceInfo.port", int64(65536), "", "less than or equal to 65535"},
@@ -180,13 +185,6 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 			t.Log(err)
 		})
 	}
-}
-
-// wrongValue is the value of a field within spec, with dots, unless it begins with metadata; nil removes it.
-type wrongValue struct {
-	name, path  string
-	value       any
-	field, says string
 }
 
 // setField sets a field of the spec, or removes it.
