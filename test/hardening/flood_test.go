@@ -195,10 +195,10 @@ func TestHandshakesTellNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "callers.crt")
 	lab.NoError(t, os.WriteFile(file, callers.PEM, 0o600))
 	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})
-	old, http2 := clientOf(s.pki), clientOf(s.pki)
+	old, second := clientOf(s.pki), clientOf(s.pki)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	http2.NextProtos = []string{"h2"}
-	tellNothing(t, s.webhook(), map[string]*tls.Config{"no certificate": clientOf(s.pki), "TLS 1.2": old, "HTTP/2": http2})
+	second.NextProtos = []string{"h2"}
+	tellNothing(t, s.webhook(), map[string]*tls.Config{"no certificate": clientOf(s.pki), "TLS 1.2": old, "HTTP/2": second})
 	// Plain HTTP gets an answer that names the mistake, and nothing else.
 	conn := lab.Must(dialFrom(t.Context(), attackers, s.webhook()))
 	defer conn.Close()
