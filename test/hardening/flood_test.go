@@ -141,7 +141,8 @@ func openFiles(pid int) int { return len(lab.Must(os.ReadDir(fmt.Sprintf("/proc/
 // elsewhere is served.
 func TestPortsUnderFlood(t *testing.T) {
 	s := newScene(t, nil)
-	caller := &http.Client{Timeout: lab.Patience, Transport: &http.Transport{TLSClientConfig: clientOf(s.pki), DialContext: dialAsFriend}}
+	transport := &http.Transport{TLSClientConfig: clientOf(s.pki), DialContext: from(friends).DialContext}
+	caller := &http.Client{Timeout: lab.Patience, Transport: transport}
 	defer caller.CloseIdleConnections()
 	const many, others = 500, 40 // Others are the other port, files, and connections that are about to close.
 	for _, port := range []struct {
@@ -153,7 +154,7 @@ func TestPortsUnderFlood(t *testing.T) {
 	} {
 		t.Run(port.name, func(t *testing.T) {
 			for range many {
-				conn := lab.Must(dialFrom(t.Context(), attackers, port.address))
+				conn := lab.Must(from(attackers).DialContext(t.Context(), "tcp", port.address))
 				t.Cleanup(func() { conn.Close() })
 				_, _ = io.WriteString(conn, port.begin) // Some are closed by now.
 			}
@@ -200,7 +201,7 @@ func TestHandshakesTellNothing(t *testing.T) {
 	second.NextProtos = []string{"h2"}
 	tellNothing(t, s.webhook(), map[string]*tls.Config{"no certificate": clientOf(s.pki), "TLS 1.2": old, "HTTP/2": second})
 	// Plain HTTP gets an answer that names the mistake, and nothing else.
-	conn := lab.Must(dialFrom(t.Context(), attackers, s.webhook()))
+	conn := lab.Must(from(attackers).DialContext(t.Context(), "tcp", s.webhook()))
 	defer conn.Close()
 	lab.Must(io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
 	answer, _ := io.ReadAll(conn)

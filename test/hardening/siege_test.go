@@ -68,7 +68,7 @@ func (s *siege) client(pair tls.Certificate, protocols ...string) *tls.Config {
 // friend is a runtime from elsewhere with a connection of its own.
 func (s *siege) friend() *http.Client {
 	transport := &http.Transport{
-		ForceAttemptHTTP2: true, TLSClientConfig: s.client(s.quiet), DialContext: dialAsFriend,
+		ForceAttemptHTTP2: true, TLSClientConfig: s.client(s.quiet), DialContext: from(friends).DialContext,
 	}
 	s.t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: lab.Patience}
@@ -117,7 +117,7 @@ func (s *siege) strangers() []attack {
 	// says connects, writes a text, and waits for an answer or the end of the connection.
 	says := func(text []byte) func(context.Context) error {
 		return func(ctx context.Context) error {
-			conn, err := dialFrom(ctx, attackers, s.addr)
+			conn, err := from(attackers).DialContext(ctx, "tcp", s.addr)
 			if err != nil {
 				return err
 			}
