@@ -21,8 +21,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// seldom is longer than patience: no heartbeat shows what the tests of this file wait for.
-const seldom = 5 * time.Minute
+// seldom is longer than the waits: no heartbeat shows what the tests of this file wait for.
+const seldom = 2 * lab.Patience
 
 // lostPath is a runtime with rare heartbeats, and the fleet of its control plane.
 type lostPath struct {
@@ -31,8 +31,7 @@ type lostPath struct {
 	fleet       *fleet.Fleet
 	relay       *lab.Relay
 	agent       *lab.Agent
-	seen        uint64    // the last heartbeat before the fault
-	changed     time.Time // when the fault began or ended
+	seen        uint64 // the last heartbeat before the fault
 }
 
 func newLostPath(t *testing.T, fault, protocol string) *lostPath {
@@ -47,7 +46,7 @@ func newLostPath(t *testing.T, fault, protocol string) *lostPath {
 	lab.Run(t, "listener", events.Start)
 	s := &lostPath{
 		t: t, name: fault + ", " + protocol, fault: fault, fleet: watched,
-		relay: lab.Must(lab.NewRelay("127.0.0.1:0", time.Hour, socket.Addr().String())), changed: time.Now(),
+		relay: lab.Must(lab.NewRelay("127.0.0.1:0", time.Hour, socket.Addr().String())),
 	}
 	t.Cleanup(s.relay.Close)
 	env := map[string]string{
@@ -61,15 +60,9 @@ func newLostPath(t *testing.T, fault, protocol string) *lostPath {
 // await returns when the runtime has that state.
 func (s *lostPath) await(state fleet.State) {
 	s.t.Helper()
-	lab.Eventually(s.t, patience, s.name+": the runtime is "+string(state), func() bool {
+	lab.Eventually(s.t, lab.Patience, s.name+": the runtime is "+string(state), func() bool {
 		return s.fleet.Get(runtime, manager).State == state
 	})
-	s.t.Logf("%s: %s after %v", s.name, state, time.Since(s.changed).Round(time.Second))
-}
-
-func (s *lostPath) change(how func(*lostPath)) {
-	s.changed = time.Now()
-	how(s)
 }
 
 func (s *lostPath) lastHeartbeat() uint64 {
@@ -81,7 +74,7 @@ func sever(s *lostPath) {
 	s.relay.Hold(true)
 }
 
-// TestLostPath has agents with a heartbeat every 5 min. Twice that time would pass until the fleet
+// TestLostPath has agents with rare heartbeats. Twice their interval would pass until the fleet
 // notices their end, if it did not see their connections. All of them wait at the same time.
 func TestLostPath(t *testing.T) {
 	t.Parallel()
@@ -98,17 +91,17 @@ func TestLostPath(t *testing.T) {
 	}
 	for _, s := range paths {
 		s.seen = s.lastHeartbeat()
-		s.change(faults[s.fault].inject)
+		faults[s.fault].inject(s)
 	}
 	for _, s := range paths {
 		if faults[s.fault].mend == nil {
-			lab.Eventually(t, patience, s.name+": the agent has sent a heartbeat again", func() bool {
+			lab.Eventually(t, lab.Patience, s.name+": the agent has sent a heartbeat again", func() bool {
 				return s.lastHeartbeat() > s.seen
 			})
 			continue
 		}
 		s.await(fleet.Stale)
-		s.change(faults[s.fault].mend)
+		faults[s.fault].mend(s)
 	}
 	for _, s := range paths {
 		s.await(fleet.Unproved)
@@ -128,14 +121,13 @@ func TestStalledAgent(t *testing.T) {
 	agent := lab.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.plane.Addr, lab.AgentOptions{
 		Env: map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": manager, "RESEND_RESYNC": "0s"},
 	})
-	lab.Eventually(t, patience, "the first resync", func() bool { return s.resyncs.Load() > 0 })
+	lab.Eventually(t, lab.Patience, "the first resync", func() bool { return s.resyncs.Load() > 0 })
 	lab.Register(t, s.runtime, "runtime-watcher", agent.WebhookPort, s.pki.CA.PEM, admission.ConfigurationOptions{}, watchedConfigMaps())
 	lab.AwaitReviews(t, s.runtime, agent, watchedConfigMaps().Selector.Labels)
 	s.write("before") // There is a connection now.
-	lab.Eventually(t, patience, "the first change", func() bool { return s.changed("before") })
+	lab.Eventually(t, lab.Patience, "the first change", func() bool { return s.changed("before") })
 	// On a busy machine there may be one before ours.
 	resyncs, stalled := s.resyncs.Load(), agent.Metric(stalls)
-	began := time.Now()
 	agent.Freeze()
 	var all sync.WaitGroup
 	for i := range writers {
@@ -144,20 +136,19 @@ func TestStalledAgent(t *testing.T) {
 	all.Wait()
 	agent.Thaw()
 	s.write("after")
-	lab.Eventually(t, patience, "the change after the stall", func() bool { return s.changed("after") })
-	lab.Eventually(t, patience, "a resync", func() bool { return s.resyncs.Load() > resyncs })
+	lab.Eventually(t, lab.Patience, "the change after the stall", func() bool { return s.changed("after") })
+	lab.Eventually(t, lab.Patience, "a resync", func() bool { return s.resyncs.Load() > resyncs })
 	seen := 0
 	for i := range writers {
 		if s.changed(fmt.Sprintf("during-%d", i)) {
 			seen++
 		}
 	}
-	t.Logf("stopped for %v: of %d writes, the agent saw %d; %v handshakes failed", time.Since(began), writers,
-		seen, agent.Metric(failures))
+	t.Logf("of %d writes, the agent saw %d; %v handshakes failed", writers, seen, agent.Metric(failures))
 	if seen == writers {
 		t.Error("the agent saw all writes, so this test does not need the resync")
 	}
-	lab.Eventually(t, patience, "the stall is counted", func() bool { return agent.Metric(stalls) > stalled })
+	lab.Eventually(t, lab.Patience, "the stall is counted", func() bool { return agent.Metric(stalls) > stalled })
 }
 
 // write creates a watched ConfigMap, until the test ends.

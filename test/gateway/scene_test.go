@@ -4,11 +4,8 @@ package gateway_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
@@ -16,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -228,20 +224,14 @@ func (n *network) with(name string, opts testpki.Options) *tls.Certificate {
 }
 
 // headerOf returns the header that the gateway writes for a client.
-func headerOf(leaf *tls.Certificate) string { return unfinished(leaf) + `CN=somebody";URI=` }
+func headerOf(leaf *tls.Certificate) string { return lab.ByGateway(leaf.Leaf) }
 
 // unfinished returns the header that the gateway writes for a client, up to the value of Subject.
 func unfinished(leaf *tls.Certificate) string {
-	sum := sha256.Sum256(leaf.Certificate[0])
-	return `Hash=` + hex.EncodeToString(sum[:]) + `;Cert="` + escaped(leaf) + `";Subject="`
+	before, _, _ := strings.Cut(headerOf(leaf), "CN=")
+	return before
 }
 
 const headerXFCC = "X-Forwarded-Client-Cert"
 
 func xfcc(lines ...string) http.Header { return http.Header{headerXFCC: lines} }
-
-// escaped returns a certificate as a gateway forwards it.
-func escaped(leaf *tls.Certificate) string {
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]})
-	return strings.ReplaceAll(url.PathEscape(string(text)), "+", "%2B")
-}

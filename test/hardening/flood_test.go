@@ -1,20 +1,26 @@
 package hardening
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -45,20 +51,18 @@ func (s *siege) withstands(t *testing.T, a attack, patient *http.Client, before 
 	defer stop()
 	lab.Eventually(t, lab.Patience, "the attack is there",
 		func() bool { return fought.attempts.Load() >= int64(min(a.workers, most.connections)) })
-	took, failed, held := s.use(t, patient)
+	answered, failed, held := s.use(t, patient)
 	if !a.endures {
 		lab.Eventually(t, lab.Patience, "the listener ends a connection of the attack", func() bool {
 			held = held.with(s.holds())
 			return fought.ended.Load() > 0
 		})
 	}
-	slices.Sort(took)
-	t.Logf("%d connections tried, %d ended; %d requests in p50 %v, max %v, %d failed; at most %d files, %d goroutines, "+
-		"%d kB", fought.attempts.Load(), fought.ended.Load(), len(took), took[len(took)/2], took[len(took)-1], failed,
-		held.files, held.goroutines, held.kilobytes)
+	t.Logf("%d connections tried, %d ended; %d requests, %d failed; at most %+v", fought.attempts.Load(), fought.ended.Load(), answered,
+		failed, held)
 	// Attackers, listener and friends share the processors here, so a deadline may pass.
 	if failed > 2 {
-		t.Errorf("%d of %d requests failed during the attack", failed, failed+len(took))
+		t.Errorf("%d of %d requests failed during the attack", failed, failed+answered)
 	}
 	if held.files > most.files || held.goroutines > most.goroutines || held.kilobytes > before.kilobytes+most.kilobytes {
 		t.Errorf("it held %+v, want at most %+v with %d kB more", held, most.holding, before.kilobytes)
@@ -71,7 +75,7 @@ func (s *siege) withstands(t *testing.T, a attack, patient *http.Client, before 
 }
 
 // use makes requests for a second, on the connection of a patient client and on new ones.
-func (s *siege) use(t *testing.T, patient *http.Client) (took []time.Duration, failed int, most holding) {
+func (s *siege) use(t *testing.T, patient *http.Client) (answered, failed int, most holding) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -79,21 +83,20 @@ func (s *siege) use(t *testing.T, patient *http.Client) (took []time.Duration, f
 		<-tick.C
 		fresh := s.friend()
 		for _, client := range []*http.Client{patient, fresh} {
-			began := time.Now()
 			if err := s.send(client, fmt.Sprintf("during-%d", i)); err != nil {
 				t.Logf("a request failed: %v", err)
 				failed++
-				continue
+			} else {
+				answered++
 			}
-			took = append(took, time.Since(began))
 		}
 		fresh.CloseIdleConnections()
 		most = most.with(s.holds())
 	}
-	if len(took) == 0 {
+	if answered == 0 {
 		t.Fatal("no request was answered during the attack")
 	}
-	return took, failed, most
+	return answered, failed, most
 }
 
 // fight has the results of an attack so far.
@@ -138,7 +141,8 @@ func openFiles(pid int) int { return len(lab.Must(os.ReadDir(fmt.Sprintf("/proc/
 // elsewhere is served.
 func TestPortsUnderFlood(t *testing.T) {
 	s := newScene(t, nil)
-	caller := &http.Client{Timeout: lab.Patience, Transport: &http.Transport{TLSClientConfig: s.trusting(), DialContext: dialAsFriend}}
+	transport := &http.Transport{TLSClientConfig: clientOf(s.pki), DialContext: from(friends).DialContext}
+	caller := &http.Client{Timeout: lab.Patience, Transport: transport}
 	defer caller.CloseIdleConnections()
 	const many, others = 500, 40 // Others are the other port, files, and connections that are about to close.
 	for _, port := range []struct {
@@ -150,7 +154,7 @@ func TestPortsUnderFlood(t *testing.T) {
 	} {
 		t.Run(port.name, func(t *testing.T) {
 			for range many {
-				conn := lab.Must(dialFrom(t.Context(), attackers, port.address))
+				conn := lab.Must(from(attackers).DialContext(t.Context(), "tcp", port.address))
 				t.Cleanup(func() { conn.Close() })
 				_, _ = io.WriteString(conn, port.begin) // Some are closed by now.
 			}
@@ -192,14 +196,170 @@ func TestHandshakesTellNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "callers.crt")
 	lab.NoError(t, os.WriteFile(file, callers.PEM, 0o600))
 	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})
-	old, http2 := s.trusting(), s.trusting()
+	old, second := clientOf(s.pki), clientOf(s.pki)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	http2.NextProtos = []string{"h2"}
-	tellNothing(t, s.webhook(), map[string]*tls.Config{"no certificate": s.trusting(), "TLS 1.2": old, "HTTP/2": http2})
+	second.NextProtos = []string{"h2"}
+	tellNothing(t, s.webhook(), map[string]*tls.Config{"no certificate": clientOf(s.pki), "TLS 1.2": old, "HTTP/2": second})
 	// Plain HTTP gets an answer that names the mistake, and nothing else.
-	conn := lab.Must(dialFrom(t.Context(), attackers, s.webhook()))
+	conn := lab.Must(from(attackers).DialContext(t.Context(), "tcp", s.webhook()))
 	defer conn.Close()
 	lab.Must(io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
 	answer, _ := io.ReadAll(conn)
 	lab.Same(t, "answer to plain HTTP", "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n", string(answer))
+}
+
+// speaker writes any HTTP/2 frames.
+type speaker struct {
+	*http2.Framer
+
+	out    *bufio.Writer
+	block  bytes.Buffer
+	hpack  *hpack.Encoder
+	stream uint32
+}
+
+// flood is an attack by frames over one connection: begin, and the step so many times, until the listener closes it.
+type flood struct {
+	settings    []http2.Setting
+	begin, step func(*speaker) error
+	times       int
+	// deaf means that it does not read the answers, and stays that it leaves the connection open afterwards.
+	deaf, stays bool
+	// ends means that the listener has to end the connection.
+	ends bool
+}
+
+// frames attacks as a known runtime, by HTTP/2.
+func (s *siege) frames(name string, workers int, f flood) attack {
+	const pause = 200 * time.Millisecond
+	return attack{name, s.share(workers), pause, func(ctx context.Context) error {
+		conn, err := tlsFrom(ctx, attackers, s.addr, s.client(s.loud, "h2"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		defer stop()
+		if tcp, ok := conn.NetConn().(*net.TCPConn); ok && f.deaf {
+			_ = tcp.SetReadBuffer(4 << 10) // Else the system buffers megabytes.
+		}
+		if !f.deaf {
+			heard := make(chan struct{})
+			defer func() {
+				conn.Close()
+				<-heard
+			}()
+			go func() {
+				defer close(heard)
+				_, _ = io.Copy(io.Discard, conn) // It ends with the connection.
+				conn.Close()
+			}()
+		}
+		out := bufio.NewWriterSize(conn, 64<<10)
+		speaker := &speaker{Framer: http2.NewFramer(out, nil), out: out, stream: 1}
+		speaker.hpack = hpack.NewEncoder(&speaker.block)
+		if _, err := out.WriteString(http2.ClientPreface); err != nil {
+			return err
+		}
+		if err := errors.Join(speaker.WriteSettings(f.settings...), speaker.WriteSettingsAck(), out.Flush()); err != nil {
+			return err
+		}
+		return speaker.flood(ctx, f)
+	}, !f.ends}
+}
+
+// flood writes the frames.
+func (s *speaker) flood(ctx context.Context, f flood) error {
+	const batch = 50
+	if f.begin != nil {
+		if err := f.begin(s); err != nil {
+			return err
+		}
+	}
+	for i := 0; i < f.times && ctx.Err() == nil; i++ {
+		if err := f.step(s); err != nil {
+			return err
+		}
+		if i%batch == 0 {
+			if err := s.out.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if f.stays {
+		<-ctx.Done()
+	}
+	return s.out.Flush()
+}
+
+// request begins a request on a new stream and returns the stream.
+func (s *speaker) request(method, path string, ends bool, more ...hpack.HeaderField) (uint32, error) {
+	id := s.stream
+	s.stream += 2
+	return id, s.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: id, EndHeaders: true, EndStream: ends, BlockFragment: s.fields(method, path, more...),
+	})
+}
+
+func (s *speaker) fields(method, path string, more ...hpack.HeaderField) []byte {
+	s.block.Reset()
+	for _, field := range append([]hpack.HeaderField{
+		{Name: ":method", Value: method},
+		{Name: ":path", Value: path},
+		{Name: ":scheme", Value: "https"},
+		{Name: ":authority", Value: "a"},
+		{Name: "content-type", Value: "application/json"},
+	}, more...) {
+		_ = s.hpack.WriteField(field) // It writes into memory.
+	}
+	return s.block.Bytes()
+}
+
+const eventPath = "/v2/" + manager + "/event"
+
+// frameAttacks are attacks by HTTP/2, of a runtime with a good certificate.
+func (s *siege) frameAttacks() []attack {
+	event := []byte(eventV2("loud"))
+	begun := func(s *speaker) error { // A request that does not end.
+		_, err := s.request("POST", eventPath, false)
+		return err
+	}
+	return []attack{
+		s.frames("more events than its share", 8, flood{times: 3000, step: func(s *speaker) error {
+			id, err := s.request("POST", eventPath, false)
+			return errors.Join(err, s.WriteData(id, true, event))
+		}}),
+		s.frames("thousands of streams that do not end", 8, flood{times: 3000, step: begun}),
+		s.frames("rapid reset", 8, flood{times: 5000, step: func(s *speaker) error {
+			id, err := s.request("POST", eventPath, false)
+			return errors.Join(err, s.WriteRSTStream(id, http2.ErrCodeCancel))
+		}}),
+		s.frames("header lists of one byte for four thousand", 4, flood{times: 100, begin: func(s *speaker) error {
+			_, err := s.request("GET", "/", true, hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 3900)})
+			return err
+		}, step: func(s *speaker) error {
+			s.stream += 2
+			return s.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: s.stream, EndHeaders: true, EndStream: true,
+				BlockFragment: bytes.Repeat([]byte{0xbe}, 16<<10-1), // Index 62 is the youngest entry of the table.
+			})
+		}}),
+		s.frames("continuations without end", 4, flood{times: 5000, ends: true, begin: func(s *speaker) error {
+			err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: s.stream, BlockFragment: s.fields("GET", "/")})
+			s.block.Reset()
+			_ = s.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000), Sensitive: true})
+			return err
+		}, step: func(s *speaker) error { return s.WriteContinuation(s.stream, false, s.block.Bytes()) }}),
+		// It ends when the buffers of both systems are full, which can be never.
+		s.frames("pings, the answers not read", 4, flood{times: 1_000_000, deaf: true, stays: true, step: func(s *speaker) error {
+			return s.WritePing(false, [8]byte{})
+		}}),
+		s.frames("a window of zero", 8, flood{
+			times: 250, stays: true, settings: []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}},
+			step: func(s *speaker) error {
+				_, err := s.request("GET", "/", true)
+				return err
+			},
+		}),
+	}
 }

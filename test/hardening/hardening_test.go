@@ -22,8 +22,7 @@ const (
 	domain      = "runtime-1.example.com"
 	manager     = "widgets"
 
-	// Attackers and legitimate clients have different addresses, as pods and API
-	// servers do.
+	// Attackers and legitimate clients have different addresses, as pods and API servers do.
 	attackers = "127.0.0.66"
 	friends   = "127.0.0.2"
 )
@@ -49,34 +48,21 @@ func (s *scene) webhook() string { return lab.Address(s.agent.WebhookPort) }
 
 func (s *scene) metrics() string { return lab.Address(s.agent.MetricsPort) }
 
-// dialFrom connects from a loopback address of choice.
-func dialFrom(ctx context.Context, from, to string) (net.Conn, error) {
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	return dialer.DialContext(ctx, "tcp", to)
+// from connects from a loopback address of choice.
+func from(address string) *net.Dialer {
+	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 }
 
 // tlsFrom connects and shakes hands.
-func tlsFrom(ctx context.Context, from, to string, config *tls.Config) (*tls.Conn, error) {
-	conn, err := dialFrom(ctx, from, to)
-	if err != nil {
-		return nil, err
-	}
-	encrypted := tls.Client(conn, config)
-	if err := encrypted.HandshakeContext(ctx); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return encrypted, nil
+func tlsFrom(ctx context.Context, address, to string, config *tls.Config) (*tls.Conn, error) {
+	conn, err := (&tls.Dialer{NetDialer: from(address), Config: config}).DialContext(ctx, "tcp", to)
+	encrypted, _ := conn.(*tls.Conn) // None after an error.
+	return encrypted, err
 }
 
-// trusting is the configuration of a client without certificate.
-func (s *scene) trusting() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost"}
-}
-
-// dialAsFriend connects as an API server does, from elsewhere.
-func dialAsFriend(ctx context.Context, _, to string) (net.Conn, error) {
-	return dialFrom(ctx, friends, to)
+// clientOf returns the configuration of a client with these certificates, or without.
+func clientOf(pki *lab.PKI, pairs ...tls.Certificate) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pki.CA.Pool(), ServerName: "localhost", Certificates: pairs}
 }
 
 func TestKeepsSecretsFindsThem(t *testing.T) {

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,8 +27,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
-
-const patience = 3 * time.Minute
 
 // scene is a source of widgets, behind a relay that can cut its connections to the API server.
 type scene struct {
@@ -54,7 +51,7 @@ func newScene(t *testing.T) *scene {
 	config := rest.CopyConfig(s.plane.Config)
 	config.Host = "https://" + s.relay.Addr()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
+		return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			query := r.URL.Query()
 			if strings.HasSuffix(r.URL.Path, "/widgets") && (query.Get("watch") == "" || query.Get("sendInitialEvents") != "") {
 				s.lists.Add(1)
@@ -74,10 +71,6 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 func (s *scene) accept(_ core.Manager, event core.WatchEvent) core.Outcome {
 	if event.Resync {
 		s.resyncs.Add(1)
@@ -90,7 +83,7 @@ func (s *scene) accept(_ core.Manager, event core.WatchEvent) core.Outcome {
 // await returns when all watches are established, or when an outage is noticed.
 func (s *scene) await(ready bool) {
 	s.t.Helper()
-	lab.Eventually(s.t, patience, fmt.Sprintf("the watches are established: %t", ready), func() bool {
+	lab.Eventually(s.t, lab.Patience, fmt.Sprintf("the watches are established: %t", ready), func() bool {
 		return (s.source.Ready() == nil) == ready
 	})
 }
@@ -98,16 +91,14 @@ func (s *scene) await(ready bool) {
 // want compares the next events, in any order.
 func (s *scene) want(want ...string) {
 	s.t.Helper()
-	lab.Eventually(s.t, patience, fmt.Sprintf("%d events", len(want)), func() bool { return len(s.offered) >= len(want) })
+	lab.Eventually(s.t, lab.Patience, fmt.Sprintf("%d events", len(want)), func() bool { return len(s.offered) >= len(want) })
 	var got []string
 	for len(s.offered) > 0 {
 		got = append(got, <-s.offered)
 	}
 	slices.Sort(got)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, got); diff != "" {
-		s.t.Errorf("events (-want +got):\n%s", diff)
-	}
+	lab.Same(s.t, "events", want, got)
 }
 
 func widget(format string, args ...any) *unstructured.Unstructured {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -70,14 +69,13 @@ func newScene(t *testing.T) *scene {
 	lab.AwaitReviews(t, s.plane, s.agent, watched.Selector.Labels)
 	watched.Selector.Labels = map[string]string{"nowhere": "true"}
 	lab.Register(t, s.plane, "nowhere", lab.FreePort(t), pki.CA.PEM, admission.ConfigurationOptions{}, watched)
-	const patience = 5 * time.Minute
-	lab.Eventually(t, patience, "a write passes without an answer", func() bool {
+	lab.Eventually(t, lab.Patience, "a write passes without an answer", func() bool {
 		lab.NoError(t, s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			GenerateName: "open-", Namespace: lab.Namespace, Labels: watched.Selector.Labels,
 		}}, client.DryRunAll))
 		return bytes.Contains(lab.ScrapeAPIServer(t, s.plane), []byte("apiserver_admission_webhook_fail_open_count{"))
 	})
-	lab.Eventually(t, patience, "the runtime is fresh", func() bool {
+	lab.Eventually(t, lab.Patience, "the runtime is fresh", func() bool {
 		return s.fleet.Get(runtime, manager).State == fleet.Fresh
 	})
 	return s
@@ -179,7 +177,8 @@ func healthyIsSilent(t *testing.T, families []*dto.MetricFamily) {
 	for _, family := range families {
 		for _, series := range family.GetMetric() {
 			if family.GetType() != dto.MetricType_HISTOGRAM && strings.HasPrefix(family.GetName(), "runtime_watcher_") {
-				fmt.Fprintf(&out, "      - series: '%s%s'\n        values: '%gx200'\n", family.GetName(), selector(series), value(series))
+				fmt.Fprintf(&out, "      - series: '%s%s'\n        values: '%gx200'\n", family.GetName(), selector(series),
+					series.GetCounter().GetValue()+series.GetGauge().GetValue())
 			}
 		}
 	}
@@ -197,8 +196,4 @@ func selector(series *dto.Metric) string {
 		pairs = append(pairs, fmt.Sprintf("%s=%q", pair.GetName(), pair.GetValue()))
 	}
 	return "{" + strings.Join(pairs, ",") + "}"
-}
-
-func value(series *dto.Metric) float64 {
-	return series.GetCounter().GetValue() + series.GetGauge().GetValue()
 }

@@ -4,6 +4,7 @@ package observability
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -14,12 +15,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	prom "github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -48,11 +47,7 @@ func catalog(t testing.TB) []metric {
 	for _, golden := range []string{"agent.prom", "listener.prom"} {
 		all = append(all, metricsIn(parse(t, test.Read(t, "adapters/prometheus/testdata/"+golden)))...)
 	}
-	registry := prom.NewPedanticRegistry()
-	for _, use := range []func(*prom.Registry) error{useInformer, useConsumer, useFleet, useInstallations} {
-		lab.NoError(t, use(registry))
-	}
-	all = append(all, metricsIn(lab.Must(registry.Gather()))...)
+	all = append(all, metricsIn(lab.Must(touched(t).Gather()))...)
 	slices.SortFunc(all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	return all
 }
@@ -92,44 +87,32 @@ func labelsOf(family *dto.MetricFamily) (names []string) {
 	return names
 }
 
-// useInformer touches every metric of the informer of an agent.
-func useInformer(registry *prom.Registry) error {
-	watched := lab.Must(prometheus.NewInformer(prometheus.Options{}))
-	watched.Observed("kyma", "accepted")
-	watched.Failed("kyma", "forbidden")
-	watched.Proved("kyma")
-	return registry.Register(watched)
-}
-
-// useConsumer touches every metric of a consumer.
-func useConsumer(registry *prom.Registry) error {
-	measured := lab.Must(prometheus.NewConsumer(registry, prometheus.Options{}))
-	hooks := natsjetstream.Hooks(measured)
+// touched has every metric of the informer of an agent, of a consumer, of a fleet and of installations.
+func touched(t testing.TB) *prom.Registry {
+	t.Helper()
+	registry, opts := prom.NewPedanticRegistry(), prometheus.Options{PerRuntime: 1}
+	informed := lab.Must(prometheus.NewInformer(opts))
+	informed.Observed("kyma", "accepted")
+	informed.Failed("kyma", "forbidden")
+	informed.Proved("kyma")
+	hooks := natsjetstream.Hooks(lab.Must(prometheus.NewConsumer(registry, opts)))
 	hooks.Concluded("kyma", "terminated", "malformed", 0)
 	hooks.Backlog("kyma", 0, 0, 0)
 	hooks.Redelivered("kyma")
-	return nil
-}
-
-// useFleet touches every metric of a fleet.
-func useFleet(registry *prom.Registry) error {
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
 	watched.Observe(peer, "kyma", core.Batch{
 		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1},
 	}, nil)
-	return prometheus.RegisterFleet(registry, watched, prometheus.Options{PerRuntime: 1})
-}
-
-// useInstallations touches every metric of installations.
-func useInstallations(registry *prom.Registry) error {
-	read := func() fleet.Installations {
+	installed := func() fleet.Installations {
 		return fleet.Installations{
 			Runtimes:   map[fleet.InstallationState]int{{State: "Failed", Reason: "Unreachable"}: 1},
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-1"}}, Phase: "Confirming",
 		}
 	}
-	return prometheus.RegisterInstallations(registry, read, prometheus.Options{PerRuntime: 1})
+	lab.NoError(t, errors.Join(registry.Register(informed), prometheus.RegisterFleet(registry, watched, opts),
+		prometheus.RegisterInstallations(registry, installed, opts)))
+	return registry
 }
 
 // label is a label of one metric, or of all metrics with that name if metric is empty.
@@ -257,24 +240,16 @@ func constants(t testing.TB, file, pattern string) (values []string) {
 	names := regexp.MustCompile(pattern)
 	ast.Inspect(parsed, func(node ast.Node) bool {
 		if spec, ok := node.(*ast.ValueSpec); ok && names.MatchString(spec.Names[0].Name) {
-			values = append(values, literals(spec)...)
+			for _, value := range spec.Values {
+				if text, ok := textOf(value); ok { // One that is made of others has none.
+					values = append(values, text)
+				}
+			}
 		}
 		return true
 	})
 	if len(values) == 0 {
 		t.Fatalf("%s has no string constant that matches %s", file, pattern)
-	}
-	return values
-}
-
-// literals returns the strings of a constant. One that is made of others has none.
-func literals(spec *ast.ValueSpec) (values []string) {
-	for _, value := range spec.Values {
-		if literal, ok := value.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-			if text, err := strconv.Unquote(literal.Value); err == nil {
-				values = append(values, text)
-			}
-		}
 	}
 	return values
 }
@@ -292,9 +267,7 @@ func compare(t *testing.T, file, text string) {
 	if *update {
 		lab.NoError(t, os.WriteFile(filepath.Join(test.Root(), file), []byte(text), 0o644))
 	}
-	if diff := cmp.Diff(read(t, file), text); diff != "" {
-		t.Errorf("%s is stale, write it by go test ./test/observability -update (-file +generated):\n%s", file, diff)
-	}
+	lab.Same(t, file+" is stale, write it by go test ./test/observability -update: file and text", read(t, file), text)
 }
 
 const referenceHead = `# Metrics

@@ -142,8 +142,6 @@ type rules struct {
 type rule struct {
 	Alert       string            `json:"alert"`
 	Expr        string            `json:"expr"`
-	For         string            `json:"for"`
-	Keep        string            `json:"keep_firing_for"`
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 }
@@ -185,12 +183,7 @@ spec:
 // prometheusRule wraps the groups of rules.yaml in the resource of the Prometheus operator.
 func prometheusRule(text string) string {
 	_, groups, _ := strings.Cut(text, "\ngroups:\n")
-	var out strings.Builder
-	out.WriteString(ruleHead + "  groups:\n")
-	for line := range strings.Lines(groups) {
-		out.WriteString("  " + line)
-	}
-	return out.String()
+	return ruleHead + "  groups:\n  " + strings.ReplaceAll(strings.TrimSuffix(groups, "\n"), "\n", "\n  ") + "\n"
 }
 
 // TestPodMonitor fails when the PodMonitor selects no pod of the manifests, or a port that they do

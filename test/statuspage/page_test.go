@@ -3,9 +3,12 @@ package statuspage
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
 	"flag"
 	"fmt"
 	"image/png"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -15,12 +18,20 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 var update = flag.Bool("update", false, "write the screenshots of the documents")
@@ -303,4 +314,60 @@ func TestEmptyAndBroken(t *testing.T) {
 	w.tab.want(`document.getElementById('empty').textContent.includes('Only the replica of the operator that leads')`, true)
 	w.tab.eval(`fetch = () => Promise.reject(new Error('gone')); refresh()`)
 	w.tab.await("the loss", `document.getElementById('live').textContent === 'No answer of the operator: gone. What is shown is old.'`)
+}
+
+// TestClusterLogin shows the page behind the filter of the metrics server of controller-runtime. A real API server
+// checks the token and the rights of its service account.
+func TestClusterLogin(t *testing.T) {
+	plane := apiserver.StartT(t, apiserver.Options{})
+	url := serveBehindFilter(t, plane.Config)
+	account := func(name string, others ...client.Object) string {
+		key := types.NamespacedName{Namespace: "default", Name: name}
+		return string(lab.Must(lab.Account(t.Context(), plane.Client, key, others...)))
+	}
+	viewer := account("viewer", manifests.Object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole,
+		metadata: {name: fleet-viewer}, rules: [{nonResourceURLs: [/fleet], verbs: [get]}]}`),
+		manifests.Object(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: fleet-viewer},
+		roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: fleet-viewer},
+		subjects: [{kind: ServiceAccount, namespace: default, name: viewer}]}`))
+	stranger := account("stranger")
+	lab.Eventually(t, lab.Patience, "the role is in force", func() bool {
+		return loginAnswer(t, url, viewer).StatusCode == http.StatusOK
+	})
+	for name, test := range map[string]struct {
+		token string
+		want  int
+	}{
+		"viewer": {viewer, 200}, "service account without the right": {stranger, 403}, "no token": {"nonsense", 401},
+	} {
+		answer := loginAnswer(t, url, test.token)
+		challenged := strings.HasPrefix(answer.Header.Get("WWW-Authenticate"), "Basic ")
+		if answer.StatusCode != test.want || challenged != (test.want == http.StatusUnauthorized) {
+			t.Errorf("%s: answer %d, want %d; challenged: %t", name, answer.StatusCode, test.want, challenged)
+		}
+	}
+	tab := openTab(t, url, viewer)
+	tab.await("Live", `document.getElementById('live').textContent === 'Live'`)
+	tab.wantNoProblems()
+}
+
+// serveBehindFilter serves a fleet as the metrics server serves its extra handlers.
+func serveBehindFilter(t *testing.T, config *rest.Config) (url string) {
+	t.Helper()
+	filter := lab.Must(controllerruntime.BrowserFilter(filters.WithAuthenticationAndAuthorization)(config, lab.Must(rest.HTTPClientFor(config))))
+	handler := lab.Must(filter(logr.Discard(), statuspage.FleetHandler(lab.Must(fleet.New(fleet.Options{})))))
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL + "/fleet"
+}
+
+func loginAnswer(t *testing.T, url, token string) *http.Response {
+	t.Helper()
+	request := lab.Must(http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet, url, http.NoBody))
+	request.Header.Set("Accept", "text/html")
+	request.SetBasicAuth("anyone", token)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	answer := lab.Must((&http.Client{Transport: transport}).Do(request))
+	_ = answer.Body.Close()
+	return answer
 }

@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -21,9 +20,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
-
-// patience bounds each step in the browser, on a busy machine.
-const patience = 5 * time.Minute
 
 // tab is a page in a headless browser.
 type tab struct {
@@ -118,14 +114,14 @@ func (p *tab) of(t *testing.T) *tab {
 
 func (p *tab) run(actions ...chromedp.Action[chromedp.Void]) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	ctx, cancel := context.WithTimeout(p.ctx, lab.Patience)
 	defer cancel()
 	lab.NoError(p.t, chromedp.Do(ctx, actions...))
 }
 
 func evaluate[T any](p *tab, expression string) T {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	ctx, cancel := context.WithTimeout(p.ctx, lab.Patience)
 	defer cancel()
 	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
 	if err != nil {
@@ -151,7 +147,7 @@ func (p *tab) want(expression string, want any) {
 // function of a text.
 func (p *tab) await(what, condition string) {
 	p.t.Helper()
-	lab.Eventually(p.t, patience, what+": "+condition, func() bool { return evaluate[bool](p, condition) })
+	lab.Eventually(p.t, lab.Patience, what+": "+condition, func() bool { return evaluate[bool](p, condition) })
 }
 
 // pressKey presses a key as a keyboard does: a handler may prevent that its text is typed.
@@ -190,7 +186,7 @@ func (p *tab) wantNoProblems() {
 
 func (p *tab) awaitProblem(part string) {
 	p.t.Helper()
-	lab.Eventually(p.t, patience, "a report of the browser: "+part, func() bool {
+	lab.Eventually(p.t, lab.Patience, "a report of the browser: "+part, func() bool {
 		return len(p.problems) > 0 && strings.Contains(<-p.problems, part)
 	})
 }

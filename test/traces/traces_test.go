@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
@@ -45,8 +44,10 @@ func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 // TestOneTrace makes a write in an API server that traces all requests, and follows it to the reconcile. No collector is
 // needed: the API server drops its own spans.
 func TestOneTrace(t *testing.T) {
+	tracing := filepath.Join(t.TempDir(), "tracing.yaml")
+	lab.NoError(t, os.WriteFile(tracing, []byte(tracingConfiguration), 0o600))
 	plane := lab.SharedAPIServer(t, apiserver.Options{
-		APIServerArgs: map[string][]string{"tracing-config-file": {tracingConfiguration(t)}},
+		APIServerArgs: map[string][]string{"tracing-config-file": {tracing}},
 	})
 	pki := lab.NewPKI(t)
 	name := lab.AddRuntime(t, plane, runtime, domain)
@@ -59,11 +60,10 @@ func TestOneTrace(t *testing.T) {
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
 	})
 	<-reconciled // The resync of the start.
-	demo := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: "demo", Labels: labels}}
+	demo := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, GenerateName: "demo-", Labels: labels}}
 	lab.NoError(t, plane.Client.Create(t.Context(), demo))
-	t.Cleanup(func() { _ = plane.Client.Delete(context.WithoutCancel(t.Context()), demo, &client.DeleteOptions{}) })
 	var spans tracetest.SpanStubs
-	lab.Eventually(t, 3*time.Minute, "a reconcile with a trace", func() bool {
+	lab.Eventually(t, lab.Patience, "a reconcile with a trace", func() bool {
 		spans = traceOfReconcile(append(spansOf("agent", ofAgent), spansOf("control plane", ofOperator)...))
 		// The agent writes a span when it ends: those of the review and of the send may end after the reconcile.
 		return named(spans, "agent review") != nil && named(spans, "agent send") != nil
@@ -133,16 +133,11 @@ func traceOfReconcile(all tracetest.SpanStubs) tracetest.SpanStubs {
 }
 
 // tracingConfiguration makes an API server trace all requests. Nothing listens on port 9.
-func tracingConfiguration(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "tracing.yaml")
-	lab.NoError(t, os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
+const tracingConfiguration = `apiVersion: apiserver.config.k8s.io/v1
 kind: TracingConfiguration
 endpoint: 127.0.0.1:9
 samplingRatePerMillion: 1000000
-`), 0o600))
-	return file
-}
+`
 
 // startAgent runs an agent of an author in this process: that of this repository, with traces.
 func startAgent(t *testing.T, volume *testpki.Volume, address string, exporter sdktrace.SpanExporter) *lab.Agent {
@@ -163,7 +158,7 @@ func startAgent(t *testing.T, volume *testpki.Volume, address string, exporter s
 		Outbox:         outbox.Options{Resend: []time.Duration{}},
 	}))
 	lab.Run(t, "agent", running.Start)
-	lab.Eventually(t, 3*time.Minute, "the agent is ready", func() bool {
+	lab.Eventually(t, lab.Patience, "the agent is ready", func() bool {
 		_, err := lab.Get(t.Context(), "http://"+lab.Address(a.MetricsPort)+"/readyz")
 		return err == nil
 	})

@@ -6,7 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,22 +16,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
-	t.Helper()
-	var all []*x509.Certificate
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		certificate := rig.Must(x509.ParseCertificate(block.Bytes))
-		all = append(all, certificate)
-	}
-	return all
-}
+func certificatesOf(text []byte) []*x509.Certificate { return rig.Must(cert.ParseCertsPEM(text)) }
 
 func everybodyConfirms(string, []core.RuntimeID) []core.RuntimeID { return nil }
 
@@ -99,13 +94,9 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	}
 	assertOwned(t, c, owner)
 	rig.NoError(t, set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}))
-	for name, wrong := range map[string]certificates.Runtime{
-		"the name of the listener": {ID: "listener", Domain: serverName}, "too long an ID": {ID: long + "x", Domain: "a.example"},
-	} {
-		_, err := set.EnsureRuntime(t.Context(), wrong)
-		rig.Same(t, name+" is permanent", true, core.IsPermanent(err))
-		rig.Same(t, name, "invalid_runtime", core.Reason(err))
-	}
+	_, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: "listener", Domain: serverName})
+	rig.Same(t, "the name of the listener is permanent", true, core.IsPermanent(err))
+	rig.Same(t, "the name of the listener", "invalid_runtime", core.Reason(err))
 }
 
 // assertOwned follows the owner references: from the owner to the certificate, and from there to
@@ -131,19 +122,19 @@ func (at place) newIssuer(t *testing.T, namespace, name string, config certv1.Is
 }
 
 // newCA returns the Secret of a CA that is also a server certificate, as in today's fleet.
-func (at place) newCA(t *testing.T, namespace, name, issuer string) map[string][]byte {
+func (at place) newCA(t *testing.T, key types.NamespacedName, issuer string) map[string][]byte {
 	t.Helper()
 	rig.NoError(t, at.Create(t.Context(), &certv1.Certificate{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-serving"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-serving"},
 		Spec: certv1.CertificateSpec{
-			IsCA: true, CommonName: name, DNSNames: []string{serverName}, SecretName: name,
+			IsCA: true, CommonName: key.Name, DNSNames: []string{serverName}, SecretName: key.Name,
 			PrivateKey: &certv1.CertificatePrivateKey{Algorithm: certv1.ECDSAKeyAlgorithm, RotationPolicy: certv1.RotationPolicyAlways},
 			IssuerRef:  cmmeta.IssuerReference{Name: issuer},
 		},
 	}))
 	secret := &corev1.Secret{}
 	rig.Eventually(t, rig.Patience, "the CA is issued", func() bool {
-		return at.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, secret) == nil && len(secret.Data["tls.crt"]) > 0
+		return at.Get(t.Context(), key, secret) == nil && len(secret.Data["tls.crt"]) > 0
 	})
 	return secret.Data
 }
@@ -155,7 +146,7 @@ func TestOwnPKI(t *testing.T) {
 	c := startPlane(t)
 	const rootName = "corporate-root"
 	c.newIssuer(t, c.namespace, "root-signer", certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}})
-	c.newCA(t, c.namespace, rootName, "root-signer")
+	c.newCA(t, types.NamespacedName{Namespace: c.namespace, Name: rootName}, "root-signer")
 	c.newIssuer(t, c.namespace, "corporate", certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}})
 	set := c.newSet(t, everybodyConfirms, certificates.Options{
 		Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
@@ -177,12 +168,120 @@ func TestOwnPKI(t *testing.T) {
 		t.Error("the rotation has not re-issued the certificate")
 	}
 	for _, name := range []string{"tls.crt", "webhook.crt"} {
-		leaf := certificatesOf(t, after.Secret[name])[0]
+		leaf := certificatesOf(after.Secret[name])[0]
 		rig.Same(t, "life of "+name, 48*time.Hour, leaf.NotAfter.Sub(leaf.NotBefore))
 	}
-	for _, ca := range certificatesOf(t, after.Secret["ca.crt"]) {
+	for _, ca := range certificatesOf(after.Secret["ca.crt"]) {
 		if ca.Subject.CommonName == rootName || ca.Issuer.CommonName != rootName {
 			t.Errorf("the bundle has %s of %s, want only certificates that the root has signed for us", ca.Subject, ca.Issuer)
 		}
 	}
+}
+
+// existing is a CA of cert-manager with a Secret of a gateway that another program has made. They have
+// the names of today's fleet, in a namespace that a gateway of Istio reads.
+type existing struct {
+	place
+
+	t  *testing.T
+	ca *x509.Certificate
+
+	todaysCA, todaysGateway, anotherCA, leaf types.NamespacedName
+}
+
+const rootIssuer = "klm-watcher-root"
+
+func newExisting(t *testing.T) *existing {
+	t.Helper()
+	t.Parallel()
+	e := &existing{place: startPlane(t), t: t}
+	istio := e.namespace + "-istio-system"
+	for key, name := range map[*types.NamespacedName]string{
+		&e.todaysCA: "klm-watcher", &e.todaysGateway: "klm-istio-gateway", &e.anotherCA: "another", &e.leaf: "leaf",
+	} {
+		*key = types.NamespacedName{Namespace: istio, Name: name}
+	}
+	rig.NoError(t, e.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: istio}}))
+	e.newIssuer(t, istio, rootIssuer, certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}})
+	files := e.newCA(t, e.todaysCA, rootIssuer)
+	e.ca = certificatesOf(files["tls.crt"])[0]
+	e.createSecret(e.todaysGateway, corev1.SecretTypeOpaque, map[string][]byte{
+		"tls.crt": files["tls.crt"], "tls.key": files["tls.key"], "ca.crt": files["ca.crt"], "temp.ca.crt": files["ca.crt"],
+	})
+	return e
+}
+
+func (e *existing) createSecret(key types.NamespacedName, kind corev1.SecretType, data map[string][]byte) {
+	e.t.Helper()
+	rig.NoError(e.t, e.Create(e.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: kind, Data: data,
+	}))
+}
+
+func (e *existing) gateway() *corev1.Secret {
+	e.t.Helper()
+	return rig.Stored(e.t, e, e.todaysGateway, &corev1.Secret{})
+}
+
+// trusts reports whether the bundle of the gateway has a CA.
+func (e *existing) trusts(ca *x509.Certificate) bool {
+	return slices.ContainsFunc(certificatesOf(e.gateway().Data["ca.crt"]), ca.Equal)
+}
+
+// The Secret of a gateway is taken over with its CA, so that no peer has to trust another one. That
+// CA is rotated as any other, and its copy has no key afterwards. Additional CAs come into the bundle
+// and leave it with the option.
+func TestExistingCAIsImported(t *testing.T) {
+	e := newExisting(t)
+	other := certificatesOf(e.newCA(t, e.anotherCA, rootIssuer)["ca.crt"])[0]
+	opts := certificates.Options{
+		ImportCA: e.todaysCA, ListenerSecret: e.todaysGateway, AdditionalCAs: []types.NamespacedName{e.anotherCA},
+	}
+	set := e.newSet(t, everybodyConfirms, opts)
+	bootstrapped(t, set)
+	server := certificatesOf(e.gateway().Data["tls.crt"])[0]
+	rig.NoError(t, server.CheckSignatureFrom(e.ca)) // It is signed by the existing CA.
+	rig.Same(t, "the server certificate is a CA", false, server.IsCA)
+	rig.Same(t, "type", corev1.SecretTypeOpaque, e.gateway().Type)
+	rig.Same(t, "CA of another program", e.ca.Raw, certificatesOf(e.gateway().Data["temp.ca.crt"])[0].Raw)
+	runtime := ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret
+	rig.NoError(t, certificatesOf(runtime["tls.crt"])[0].CheckSignatureFrom(e.ca))
+	rig.Same(t, "the additional CA and the own one are trusted", []bool{true, true}, []bool{e.trusts(other), e.trusts(e.ca)})
+	rig.Same(t, "bundle of the runtimes", e.gateway().Data["ca.crt"], runtime["ca.crt"])
+	opts.AdditionalCAs = nil
+	set = e.newSet(t, everybodyConfirms, opts)
+	bootstrapped(t, set)
+	rig.Same(t, "the additional CA and the own one are trusted", []bool{false, true}, []bool{e.trusts(other), e.trusts(e.ca)})
+	e.annotate(t, rotateCA, "now")
+	reconciled(t, set, "the second CA signs everything", stable(2))
+	e.assertOneKey(t)
+	rig.Same(t, "the retired CA is trusted until it expires", true, e.trusts(e.ca))
+	rig.Fails(t, "the server certificate is of the first CA", certificatesOf(e.gateway().Data["tls.crt"])[0].CheckSignatureFrom(e.ca))
+	rig.Stored(t, e, e.todaysCA, &corev1.Secret{}) // The original stays.
+	opts.AdditionalCAs = []types.NamespacedName{{Namespace: e.namespace, Name: "missing"}}
+	_, err := e.newSet(t, everybodyConfirms, opts).Reconcile(t.Context())
+	rig.Fails(t, "a CA that is missing", err, e.namespace+"/missing")
+}
+
+// A Secret of a gateway is left alone if its CA is not imported. A change would cut agents off.
+func TestForeignSecretIsLeftAlone(t *testing.T) {
+	e := newExisting(t)
+	e.newCA(t, e.anotherCA, rootIssuer)
+	other := rig.NewPKI(t).CA
+	e.createSecret(e.leaf, corev1.SecretTypeTLS, testpki.Files(rig.Must(other.Client("a", testpki.Options{})), other))
+	before := e.gateway().ResourceVersion
+	for name, opts := range map[string]certificates.Options{
+		"no import":  {ListenerSecret: e.todaysGateway},
+		"another CA": {ListenerSecret: e.todaysGateway, ImportCA: e.anotherCA},
+		"no Secret":  {ListenerSecret: e.todaysGateway, ImportCA: types.NamespacedName{Namespace: "default", Name: "none"}},
+		"no CA":      {ListenerSecret: e.todaysGateway, ImportCA: e.leaf},
+	} {
+		_, err := e.newSet(t, everybodyConfirms, opts).Reconcile(t.Context())
+		rig.Fails(t, name, err)
+		t.Logf("%s: %v", name, err)
+	}
+	rig.Same(t, "version of the Secret of the gateway", before, e.gateway().ResourceVersion)
+	var made certv1.CertificateList
+	rig.NoError(t, e.List(t.Context(), &made, client.InNamespace(e.namespace)))
+	rig.Same(t, "Certificates that were made", 0, len(made.Items))
 }

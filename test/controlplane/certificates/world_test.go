@@ -184,7 +184,7 @@ func (p *peers) set() *certificates.Certificates {
 // confirmations returns the runtimes that have not loaded the CA with that fingerprint.
 func (p *peers) confirmations(fingerprint string, ids []core.RuntimeID) (waiting []core.RuntimeID) {
 	for _, id := range ids {
-		if !slices.ContainsFunc(certificatesOf(p.t, p.loaded[id]["ca.crt"]), func(ca *x509.Certificate) bool {
+		if !slices.ContainsFunc(certificatesOf(p.loaded[id]["ca.crt"]), func(ca *x509.Certificate) bool {
 			return fmt.Sprintf("%x", sha256.Sum256(ca.Raw)) == fingerprint
 		}) {
 			waiting = append(waiting, id)
@@ -243,7 +243,7 @@ func (p *peers) check() {
 // trusts verifies the certificate of another end.
 func (p *peers) trusts(own, other map[string][]byte, usage x509.ExtKeyUsage) error {
 	p.t.Helper()
-	return verified(own, certificatesOf(p.t, other[corev1.TLSCertKey])[0], "", usage)
+	return verified(own, certificatesOf(other[corev1.TLSCertKey])[0], "", usage)
 }
 
 // verified verifies a certificate with the bundle in a Secret.

@@ -68,7 +68,7 @@ func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Ha
 	w.eventually("the NATS server has key material", func() bool { return w.load(loaded) })
 	w.broker.Launch()
 	w.broker.Await()
-	w.run(func(ctx context.Context) error {
+	rig.Run(w.t, "reloads", func(ctx context.Context) error {
 		for tick := time.Tick(200 * time.Millisecond); ; {
 			select {
 			case <-ctx.Done():
@@ -85,7 +85,7 @@ func (w *world) consume(pinning core.Verifier, handlers map[core.Manager]core.Ha
 	w.t.Cleanup(conn.Close)
 	opts := natsjetstream.Options{Fleet: w.fleet, Peer: rig.MappedPeer}
 	consumer := rig.Must(natsjetstream.NewConsumer(conn, pinning, handlers, opts))
-	w.run(consumer.Start)
+	rig.Run(w.t, "consumer", consumer.Start)
 	w.eventually("the consumer is ready", func() bool { return consumer.Ready() == nil })
 }
 
@@ -100,7 +100,7 @@ func (w *world) restart() {
 // load writes the Secret of a listener to the folder of the NATS server, and makes it read that.
 func (w *world) load(loaded map[string][]byte) (changed bool) {
 	var secret corev1.Secret
-	err := w.plane.Client.Get(w.ctx, w.set.ListenerSecret(), &secret)
+	err := w.plane.Client.Get(w.t.Context(), w.set.ListenerSecret(), &secret)
 	if err != nil || len(secret.Data["tls.crt"]) == 0 || maps.EqualFunc(secret.Data, loaded, bytes.Equal) {
 		return false
 	}
@@ -120,10 +120,10 @@ func (w *world) operatorKeys() func() (*tls.Certificate, *x509.CertPool) {
 	text := documented(w.t, "yaml", "apiVersion: cert-manager.io")
 	w.must(yaml.UnmarshalStrict([]byte(text), &certificate.Object))
 	certificate.SetNamespace(rig.Namespace)
-	w.must(client.WithFieldValidation(w.plane.Client, metav1.FieldValidationStrict).Create(w.ctx, &certificate))
+	w.must(client.WithFieldValidation(w.plane.Client, metav1.FieldValidationStrict).Create(w.t.Context(), &certificate))
 	source := func(name types.NamespacedName) *keysource.Secret {
 		s := rig.Must(keysource.NewSecret(w.plane.Client, name, keys.FilesOptions{Poll: 200 * time.Millisecond}))
-		w.run(s.Start)
+		rig.Run(w.t, name.Name, s.Start)
 		w.eventually(name.Name+" is issued", func() bool { _, err := s.Material(); return err == nil })
 		return s
 	}

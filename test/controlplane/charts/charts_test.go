@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
@@ -40,19 +41,14 @@ func exampleValues() []string {
 
 func render(t *testing.T, chart string, values ...string) string {
 	t.Helper()
-	out, err := template(t, chart, values...)
+	out, err := template(t, namespace, chart, values...)
 	if err != nil {
 		t.Fatalf("helm template: %v\n%s", err, out)
 	}
 	return out
 }
 
-func template(t *testing.T, chart string, values ...string) (string, error) {
-	t.Helper()
-	return templateIn(t, namespace, chart, values...)
-}
-
-func templateIn(t *testing.T, namespace, chart string, values ...string) (string, error) {
+func template(t *testing.T, namespace, chart string, values ...string) (string, error) {
 	t.Helper()
 	args := []string{"template", "any-release", chart, "--namespace", namespace, "--kube-version", "1.36.0"}
 	for _, value := range values {
@@ -74,21 +70,18 @@ func informerValues(t *testing.T) []string {
 
 // objects returns the objects of a text in YAML, by kind and name. The variables of containers are in the order of their
 // names, because kustomize and the charts order them differently. The text of WATCHERS is a list.
-func objects(t *testing.T, text string) map[string]any {
+func objects(t *testing.T, text string) map[string]*unstructured.Unstructured {
 	t.Helper()
-	all := map[string]any{}
+	all := map[string]*unstructured.Unstructured{}
 	for part := range strings.SplitSeq("\n"+text, "\n---") {
-		var object map[string]any
-		if err := yaml.Unmarshal([]byte(part), &object); err != nil {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(part), &object.Object); err != nil {
 			t.Fatalf("%v: %s", err, part)
 		}
-		if len(object) == 0 {
+		if len(object.Object) == 0 {
 			continue
 		}
-		metadata, _ := object["metadata"].(map[string]any)
-		kind, _ := object["kind"].(string)
-		name, _ := metadata["name"].(string)
-		rig.IndexVariables(object, func(variable map[string]any) {
+		rig.IndexVariables(object.Object, func(variable map[string]any) {
 			if variable["name"] != "WATCHERS" {
 				return
 			}
@@ -99,7 +92,7 @@ func objects(t *testing.T, text string) map[string]any {
 			}
 			variable["value"] = watchers
 		})
-		all[kind+" "+name] = object
+		all[object.GetKind()+" "+object.GetName()] = object
 	}
 	return all
 }
@@ -159,16 +152,13 @@ func TestMonitoringOfTheAgent(t *testing.T) {
 	chart := render(t, agent, append(exampleValues(), "podMonitor.install=true", "podMonitor.labels.release=mine",
 		"rules.install=true", "rules.labels.release=mine", "rules.alertLabels.runtime=runtime-1")...)
 	all := objects(t, chart)
-	monitored := objects(t, string(test.Read(t, "deploy/observability/podmonitor.yaml")))["PodMonitor "+namespace].(map[string]any)
-	monitor, _ := all["PodMonitor "+namespace].(map[string]any)
-	rig.Same(t, "PodMonitor", monitored["spec"], monitor["spec"])
+	want := objects(t, string(test.Read(t, "deploy/observability/podmonitor.yaml")))["PodMonitor "+namespace].Object["spec"].(map[string]any)
+	rig.Same(t, "PodMonitor", want, all["PodMonitor "+namespace].Object["spec"])
 	service := objects(t, render(t, agent, append(exampleValues(), "serviceMonitor.install=true", "serviceMonitor.labels.release=mine")...))
-	monitor, _ = service["ServiceMonitor "+namespace].(map[string]any)
-	want, _ := monitored["spec"].(map[string]any)
 	want["endpoints"] = want["podMetricsEndpoints"]
 	delete(want, "podMetricsEndpoints")
-	rig.Same(t, "ServiceMonitor", want, monitor["spec"])
-	rig.Same(t, "PodMonitor beside it", nil, service["PodMonitor "+namespace])
+	rig.Same(t, "ServiceMonitor", want, service["ServiceMonitor "+namespace].Object["spec"])
+	rig.Same(t, "there is no PodMonitor beside it", true, service["PodMonitor "+namespace] == nil)
 	alerts := strings.Count(string(test.Read(t, agent+"/files/rules.yaml")), "alert: RuntimeWatcher")
 	if named := strings.Count(chart, "runtime: runtime-1"); named != alerts || alerts < 15 {
 		t.Errorf("%d of %d alerts have the label of the runtime", named, alerts)
@@ -227,11 +217,8 @@ func TestValues(t *testing.T) {
 	})
 	shows(t, informerValues(t), map[string]string{"informer.watchers[0].spec.resourceToWatch.resource=pods/scale": "rules: []"})
 	rig.Same(t, "the canary is off, and here", false, strings.Contains(without, "canary"))
-	labelled := objects(t, render(t, controlPlane, "rules.install=true", "rules.labels.release=mine"))
-	rule, _ := labelled["PrometheusRule runtime-watcher"].(map[string]any)
-	metadata, _ := rule["metadata"].(map[string]any)
-	labels, _ := metadata["labels"].(map[string]any)
-	rig.Same(t, "labels of the values and of the chart", []any{"mine", true}, []any{labels["release"], labels["app.kubernetes.io/name"] != nil})
+	rule := objects(t, render(t, controlPlane, "rules.install=true", "rules.labels.release=mine"))["PrometheusRule runtime-watcher"]
+	rig.Same(t, "labels of the values and of the chart", map[string]string{"release": "mine", "app.kubernetes.io/name": "runtime-watcher"}, rule.GetLabels())
 	bound := objects(t, render(t, controlPlane, "serviceAccount.name=operator", "crd.install=false"))
 	rig.Same(t, "there is a binding", true, bound["ClusterRoleBinding runtime-watcher-controlplane"] != nil)
 	rig.Same(t, "role and binding", 2, len(bound))
@@ -241,7 +228,7 @@ func TestValues(t *testing.T) {
 func TestSchemaRefusesMistakes(t *testing.T) {
 	refused := func(values []string, mistakes ...string) {
 		for _, mistake := range mistakes {
-			if out, err := template(t, agent, append(slices.Clone(values), mistake)...); err == nil {
+			if out, err := template(t, namespace, agent, append(slices.Clone(values), mistake)...); err == nil {
 				t.Errorf("%s: rendered\n%.300s", mistake, out)
 			}
 		}
@@ -253,7 +240,7 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 	refused(informerValues(t),
 		"source=webhook", "informer.watchers[0].kind=Deployment", "informer.replicas=0",
 		"informer.watchers[0].spec.resourceToWatch.version=null", "informer.watchers[0].spec.matchConditions={a}")
-	out, err := template(t, agent)
+	out, err := template(t, namespace, agent)
 	rig.Fails(t, "without values", err)
 	rig.Says(t, "without values", out, "address")
 }
@@ -268,7 +255,7 @@ func TestVariablesOfTheChartAreRefused(t *testing.T) {
 		for _, name := range names {
 			values = append(values, "env."+name[1]+"=x")
 		}
-		out, err := template(t, agent, values...)
+		out, err := template(t, namespace, agent, values...)
 		rig.Fails(t, "variables of the chart", err)
 		for _, name := range names {
 			rig.Says(t, "message", out, "invalid propertyName '"+name[1]+"'")
@@ -301,7 +288,7 @@ func TestServerAccepts(t *testing.T) {
 	} {
 		namespaced := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", row.namespace)
 		apply(t, plane.Kubeconfig, row.namespace, namespaced)
-		text, err := templateIn(t, row.namespace, row.chart, row.values...)
+		text, err := template(t, row.namespace, row.chart, row.values...)
 		if err != nil || row.namespace != namespace && strings.Contains(text, "namespace: "+namespace+"\n") {
 			t.Errorf("%s: %v, want objects in the namespace %s alone:\n%s", row.chart, err, row.namespace, text)
 		}

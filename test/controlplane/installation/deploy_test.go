@@ -153,7 +153,7 @@ func installAppliesTheSame(
 // objects are those of the namespace, without the fields that an API server sets.
 func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[string]any {
 	t.Helper()
-	found := map[string]map[string]any{}
+	all := map[string]map[string]any{}
 	for _, item := range listed(t, runtime.Client) {
 		if item.GetNamespace() != installation.Name {
 			continue
@@ -168,13 +168,13 @@ func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[strin
 			unstructured.RemoveNestedField(item.Object, "metadata", "annotations")
 		}
 		rig.IndexVariables(item.Object, func(map[string]any) {})
-		found[item.GetKind()+"/"+item.GetName()] = item.Object
+		all[item.GetKind()+"/"+item.GetName()] = item.Object
 	}
 	var role rbacv1.ClusterRole
 	if err := runtime.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher-informer"}, &role); err == nil {
-		found["ClusterRole/"+role.Name] = map[string]any{"rules": role.Rules}
+		all["ClusterRole/"+role.Name] = map[string]any{"rules": role.Rules}
 	}
-	return found
+	return all
 }
 
 // withoutManagers removes the file with the managers, and the setting, which deploy/example has in

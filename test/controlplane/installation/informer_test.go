@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -136,13 +135,7 @@ func informerWatches() []watch.Watch {
 
 func (w *world) role() *rbacv1.ClusterRole {
 	w.t.Helper()
-	role := &rbacv1.ClusterRole{}
-	err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.namespace + "-informer"}, role)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	rig.NoError(w.t, err)
-	return role
+	return found(w, "", w.namespace+"-informer", &rbacv1.ClusterRole{})
 }
 
 // checks runs "agent check" with a watch of another resource than ConfigMaps.

@@ -372,10 +372,10 @@ func allNamesAreSet(w *world) {
 // pullSecret returns the content of the copy of a pull secret, nil for none.
 func (w *world) pullSecret() map[string][]byte {
 	w.t.Helper()
-	var stored corev1.Secret
-	err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "my-agent-pull"}, &stored)
-	rig.NoError(w.t, client.IgnoreNotFound(err))
-	return stored.Data
+	if stored := found(w, w.namespace, "my-agent-pull", &corev1.Secret{}); stored != nil {
+		return stored.Data
+	}
+	return nil
 }
 
 func names(versions map[string]string) []string { return slices.Sorted(maps.Keys(versions)) }
@@ -480,14 +480,10 @@ func theWebhookGoesFirst(w *world) {
 
 func wrongRuntimesAreRefused(w *world) {
 	for name, change := range map[string]func(r *installation.Runtime){
-		"another's certificate": func(r *installation.Runtime) { r.Secret = w.newSecret("another") },
-		"another's key": func(r *installation.Runtime) {
-			r.Secret["tls.key"] = w.newSecret("invalid")["tls.key"]
-		},
-		"another Service": func(r *installation.Runtime) { r.Secret = newSecretFor(w.t, "invalid", installation.Name, "other") },
-		"one pair, another Service": func(r *installation.Runtime) {
-			r.Secret = newSecretOfOnePair(w.t, "invalid", "other")
-		},
+		"another's certificate":     func(r *installation.Runtime) { r.Secret = w.newSecret("another") },
+		"another's key":             func(r *installation.Runtime) { r.Secret["tls.key"] = w.newSecret("invalid")["tls.key"] },
+		"another Service":           func(r *installation.Runtime) { r.Secret = newSecretFor(w.t, "invalid", installation.Name, "other") },
+		"one pair, another Service": func(r *installation.Runtime) { r.Secret = newSecretOfOnePair(w.t, "invalid", "other") },
 		"a CA that did not sign it": func(r *installation.Runtime) {
 			other := w.newSecret("invalid")
 			r.Secret["webhook.crt"], r.Secret["webhook.key"] = other["webhook.crt"], other["webhook.key"]

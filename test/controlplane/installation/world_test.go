@@ -155,28 +155,22 @@ func (w *world) read(object apiruntime.Object) {
 }
 
 // readSince returns the kinds that were read since its last call, in order of their names.
-func (w *world) readSince() []string {
+func (w *world) readSince() []string { return slices.Sorted(slices.Values(w.taken(&w.reads))) }
+
+// since returns the writes since its last call.
+func (w *world) since() []string { return w.taken(&w.writes) }
+
+func (w *world) taken(noted *[]string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	reads := w.reads
-	w.reads = nil
-	slices.Sort(reads)
-	return reads
+	defer func() { *noted = nil }()
+	return *noted
 }
 
 // managers returns the content of the file that the agents read.
 func (w *world) managers() string {
 	w.t.Helper()
 	return get(w, cmp.Or(w.opts.Name, installation.Name)+"-managers", &corev1.ConfigMap{}).Data["managers"]
-}
-
-// since returns the writes since its last call.
-func (w *world) since() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	writes := w.writes
-	w.writes = nil
-	return writes
 }
 
 func (w *world) installer() *installation.Installer {
@@ -267,8 +261,7 @@ func (w *world) endpoint() {
 		endpoints: [{addresses: [192.0.2.1], conditions: {ready: true}}]}`)
 	slice.SetNamespace(w.namespace)
 	// Not through w.client: it is not the installer's.
-	rig.NoError(w.t, client.IgnoreAlreadyExists(w.client.Create(w.t.Context(), slice)))
-	w.since()
+	rig.NoError(w.t, client.IgnoreAlreadyExists(w.plane.Client.Create(w.t.Context(), slice)))
 }
 
 func (w *world) deployment() *appsv1.Deployment {
@@ -299,16 +292,20 @@ func get[T client.Object](w *world, name string, object T) T {
 	return rig.Stored(w.t, w.client, client.ObjectKey{Namespace: w.namespace, Name: name}, object)
 }
 
-// configuration returns nil when there is none.
-func (w *world) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
+// found returns an object, nil when there is none.
+func found[T client.Object](w *world, namespace, name string, object T) (none T) {
 	w.t.Helper()
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.opts.ConfigurationName}, configuration)
+	err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return none
 	}
 	rig.NoError(w.t, err)
-	return configuration
+	return object
+}
+
+func (w *world) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
+	w.t.Helper()
+	return found(w, "", w.opts.ConfigurationName, &admissionregistrationv1.ValidatingWebhookConfiguration{})
 }
 
 func (w *world) webhooks() (names []string) {
@@ -359,7 +356,5 @@ func listed(t *testing.T, c client.Client) (objects []unstructured.Unstructured)
 // createNamespace creates the namespace before the installer does, which must not remove it then.
 func (w *world) createNamespace() {
 	w.t.Helper()
-	rig.NoError(w.t, w.client.Create(w.t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}))
-	w.since()
+	rig.NoError(w.t, w.plane.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}))
 }

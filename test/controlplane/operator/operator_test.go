@@ -2,20 +2,30 @@
 package operator_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
 )
 
 func TestMain(m *testing.M) {
@@ -56,4 +66,147 @@ func (l *lab) newManager(metrics metricsserver.Options) manager.Manager {
 		Metrics: metrics, HealthProbeBindAddress: "0", Logger: logr.Discard(),
 		Controller: ctrlconfig.Controller{SkipNameValidation: &skip},
 	}))
+}
+
+// leaderService is the Service that leads to the leader.
+var leaderService = types.NamespacedName{Namespace: "kcp-system", Name: "my-operator-events"}
+
+// leaderSlice has the address of the leader.
+var leaderSlice = types.NamespacedName{Namespace: "kcp-system", Name: "my-operator-events-leader"}
+
+// leaderUser is an operator with the least rights that a LeaderEndpoint needs.
+const leaderUser = "leader-operator"
+
+const leaderRights = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {namespace: kcp-system, name: leader}
+rules: [{apiGroups: [discovery.k8s.io], resources: [endpointslices], resourceNames: [my-operator-events-leader], verbs: [create, patch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: kcp-system, name: leader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: leader}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: leader-operator}]`
+
+// grant gives leaderUser its rights.
+func (l *lab) grant(t *testing.T) {
+	t.Helper()
+	for document := range strings.SplitSeq(leaderRights, "\n---") {
+		rig.NoError(t, l.Client.Create(t.Context(), manifests.Object(t, document)))
+	}
+	rig.Eventually(t, rig.Patience, "the role is in force", func() bool {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: leaderUser, ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: "patch", Group: discoveryv1.GroupName, Resource: "endpointslices",
+				Namespace: leaderSlice.Namespace, Name: leaderSlice.Name,
+			},
+		}}
+		return l.Client.Create(t.Context(), review) == nil && review.Status.Allowed
+	})
+}
+
+// newEndpoint returns a leader endpoint of a user.
+func (l *lab) newEndpoint(
+	user, address string, ports map[string]int32, opts controllerruntime.LeaderEndpointOptions,
+) manager.Runnable {
+	config := rest.CopyConfig(l.Config)
+	config.Impersonate.UserName = user
+	writer := rig.Must(client.New(config, client.Options{}))
+	return rig.Must(controllerruntime.NewLeaderEndpoint(writer, leaderService, address, ports, opts))
+}
+
+// leads runs a leader endpoint until stop, or until the end of the test.
+func (l *lab) leads(t *testing.T, address, pod string) (stop func()) {
+	t.Helper()
+	return rig.Run(t, "leader endpoint", l.newEndpoint(leaderUser, address, map[string]int32{"events": 8082, "metrics": 8083},
+		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}).Start)
+}
+
+// leaderAddress is the endpoint of the Service, or "".
+func (l *lab) leaderAddress(t *testing.T) string {
+	t.Helper()
+	var slice discoveryv1.EndpointSlice
+	rig.NoError(t, client.IgnoreNotFound(l.Client.Get(t.Context(), leaderSlice, &slice)))
+	if len(slice.Endpoints) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", slice.Endpoints[0].Addresses[0], *slice.Ports[0].Port)
+}
+
+// testLeaderEndpoint has a Service that leads to one leader after the other.
+func (l *lab) testLeaderEndpoint(t *testing.T) {
+	l.grant(t)
+	is := func(want string) {
+		t.Helper()
+		rig.Eventually(t, rig.Patience, "the leader is "+want, func() bool { return l.leaderAddress(t) == want })
+	}
+	is("")
+	first := l.leads(t, "192.0.2.1", "first")
+	is("192.0.2.1:8082")
+	slice := rig.Stored(t, l.Client, leaderSlice, &discoveryv1.EndpointSlice{})
+	yes, no := true, false
+	want := []discoveryv1.Endpoint{{
+		Addresses:  []string{"192.0.2.1"},
+		Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "kcp-system", Name: "first"},
+	}}
+	rig.Same(t, "endpoints", want, slice.Endpoints)
+	if name := slice.Labels["kubernetes.io/service-name"]; name != leaderService.Name || len(slice.Ports) != 2 {
+		t.Errorf("the slice is for Service %q with ports %v", name, slice.Ports)
+	}
+	rig.NoError(t, l.Client.Delete(t.Context(), slice))
+	rig.Eventually(t, rig.Patience, "the slice is there again", func() bool {
+		uid := slice.UID
+		return l.Client.Get(t.Context(), leaderSlice, slice) == nil && slice.UID != uid
+	})
+	first()
+	is("")
+	// A leader that was replaced must not remove its successor.
+	old := l.newEndpoint(leaderUser, "192.0.2.2", map[string]int32{"events": 1},
+		controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour})
+	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
+	is("192.0.2.2:1")
+	last := l.leads(t, "192.0.2.3", "")
+	is("192.0.2.3:8082")
+	stopOld()
+	rig.Same(t, "endpoints after the end of the old leader", 1, len(rig.Stored(t, l.Client, leaderSlice, slice).Endpoints))
+	last()
+	is("")
+}
+
+// testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.
+func (l *lab) testLeaderWithoutRights(t *testing.T) {
+	endpoint := l.newEndpoint("nobody", "192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{})
+	rig.Fails(t, "Start", endpoint.Start(t.Context()), "forbidden")
+}
+
+// testReplicas runs the code in the guide.
+func (l *lab) testReplicas(t *testing.T) {
+	mgr := l.newManager(metricsserver.Options{BindAddress: "0"})
+	rig.NoError(t, setUpReplicas(mgr, "192.0.2.9", "my-operator-0"))
+	stop := rig.Run(t, "manager", mgr.Start)
+	rig.Eventually(t, rig.Patience, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.9:8082" })
+	stop()
+}
+
+func TestLeaderEndpointArguments(t *testing.T) {
+	t.Parallel()
+	writer := rig.Must(client.New(&rest.Config{Host: "https://127.0.0.1:1"}, client.Options{}))
+	ports := map[string]int32{"": 8082}
+	for name, arguments := range map[string]struct {
+		writer  client.Writer
+		service types.NamespacedName
+		address string
+		ports   map[string]int32
+	}{
+		"client":  {nil, leaderService, "192.0.2.1", ports},
+		"Service": {writer, types.NamespacedName{}, "192.0.2.1", ports},
+		"address": {writer, leaderService, "pod", ports},
+		"ports":   {writer, leaderService, "192.0.2.1", nil},
+	} {
+		_, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service, arguments.address, arguments.ports,
+			controllerruntime.LeaderEndpointOptions{})
+		rig.Fails(t, "without "+name, err)
+	}
 }

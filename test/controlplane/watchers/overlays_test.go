@@ -1,10 +1,10 @@
 package watchers
 
 import (
+	"context"
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,49 +20,32 @@ import (
 // fields. A controller with the rights of the overlay, and no others, leads a Watcher through its
 // gateway, and ignores a gateway of another namespace. These rights suffice for one Secret.
 func TestOverlays(t *testing.T) {
-	for kind, namespaces := range map[watcher.Routing][]string{
-		watcher.VirtualService: {"istio-system", "kcp-system"},
-		watcher.HTTPRoute:      {"gateways", "kcp-system", "operators"},
+	for kind, overlay := range map[watcher.Routing]struct{ path, gateways, bound string }{
+		watcher.VirtualService: {"deploy/istio", "istio-system", "gateways:\n- istio-system/runtime-watcher\nhosts:"},
+		watcher.HTTPRoute: {"deploy/gateway-api", "gateways", `parentRefs:
+- group: gateway.networking.k8s.io
+  kind: Gateway
+  name: runtime-watcher
+  namespace: gateways
+rules:`},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
-			path := map[watcher.Routing]string{
-				watcher.VirtualService: "deploy/istio", watcher.HTTPRoute: "deploy/gateway-api",
-			}[kind]
 			r := newRoutes(t, kind)
-			r.end()
-			for _, namespace := range namespaces {
-				createNamespace(t, r.plane, namespace)
-			}
 			// The roles replace those of newRoutes.
 			t.Log(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "--force-conflicts",
-				"--validate=strict", "-k", path))
-			r.become(path)
-			r.publishesOneSecret(namespaces[0])
-			r.opts.GatewayNamespaces = namespaces[:1]
+				"--validate=strict", "-k", overlay.path))
+			r.publishesOneSecret(overlay.gateways)
+			r.opts.GatewayNamespaces = []string{overlay.gateways}
 			r.start()
 			r.applyYAML(elsewhere(kind))
-			r.newWatcher("led", selectsDefault)
+			r.newWatcher("led", func(w *v1beta2.Watcher) {
+				w.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{"operator.kyma-project.io/watcher-gateway": "default"}
+			})
 			r.newWatcher("lost", nil)
-			r.leads("led", namespaces[0]+"/runtime-watcher")
-			r.await("lost", "Error", "GatewayNotFound", "in "+namespaces[0])
+			rig.Eventually(t, rig.Patience, "there is a route", func() bool { return r.route("led") != nil })
+			rig.Says(t, "route", string(rig.Must(yaml.Marshal(r.route("led").Object["spec"]))), overlay.bound)
+			r.await("lost", "Error", "GatewayNotFound", "in "+overlay.gateways)
 		})
-	}
-}
-
-// become gives the user of the controller the rights of the ServiceAccount in an overlay.
-func (r *routes) become(path string) {
-	r.t.Helper()
-	for document := range strings.SplitSeq(rig.Kubectl(r.t, "kustomize", path), "\n---\n") {
-		object := &unstructured.Unstructured{}
-		r.must(yaml.Unmarshal([]byte(document), &object.Object))
-		if kind := object.GetKind(); kind != "ClusterRoleBinding" && kind != "RoleBinding" {
-			continue
-		}
-		subjects := []any{map[string]any{"apiGroup": rbacv1.GroupName, "kind": "User", "name": "controller"}}
-		r.must(unstructured.SetNestedSlice(object.Object, subjects, "subjects"))
-		stored := rig.Stored(r.t, r.plane.Client, client.ObjectKeyFromObject(object), object.DeepCopy())
-		object.SetResourceVersion(stored.GetResourceVersion())
-		r.must(r.plane.Client.Update(r.t.Context(), object))
 	}
 }
 
@@ -84,27 +67,6 @@ func (r *routes) publishesOneSecret(namespace string) {
 	}
 }
 
-func selectsDefault(w *v1beta2.Watcher) {
-	w.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{
-		"operator.kyma-project.io/watcher-gateway": "default",
-	}
-}
-
-// leads wants the route of a Watcher to be bound to one gateway.
-func (r *routes) leads(name, gateway string) {
-	r.t.Helper()
-	rig.Eventually(r.t, rig.Patience, "there is a route for "+name, func() bool { return r.route(name) != nil })
-	spec := r.route(name).Object["spec"]
-	text, err := yaml.Marshal(spec)
-	r.must(err)
-	namespace, base, _ := strings.Cut(gateway, "/")
-	if !strings.Contains(string(text), gateway) &&
-		(!strings.Contains(string(text), "name: "+base) || !strings.Contains(string(text), "namespace: "+namespace)) ||
-		strings.Contains(string(text), "elsewhere") {
-		r.t.Errorf("route of %s has\n%s\nwant the gateway %s alone", name, text, gateway)
-	}
-}
-
 // elsewhere is a gateway that two Watchers select, in a namespace that does not count.
 func elsewhere(kind watcher.Routing) string {
 	text := istioGateway("lost", "elsewhere.example.com")
@@ -113,4 +75,62 @@ func elsewhere(kind watcher.Routing) string {
 	}
 	return strings.NewReplacer("gateway-lost", "elsewhere", "istio-system", "default",
 		"for: lost", "for: lost, operator.kyma-project.io/watcher-gateway: default").Replace(text)
+}
+
+// stamping counts the writes of each route in an annotation, also those that change nothing else.
+const stamping = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: stamps}
+spec:
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: ["*"], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: [virtualservices, httproutes]}
+  mutations:
+    - patchType: JSONPatch
+      jsonPatch:
+        expression: >-
+          [JSONPatch{op: "add", path: "/metadata/annotations", value: {"stamp": string(
+          has(object.metadata.annotations) && "stamp" in object.metadata.annotations ?
+          int(object.metadata.annotations["stamp"]) + 1 : 1)}}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: stamps}
+spec: {policyName: stamps}
+`
+
+// A webhook that changes each write must not make the controller write for ever.
+func TestAStampOnEachWriteStartsNoLoop(t *testing.T) {
+	for _, kind := range []watcher.Routing{watcher.VirtualService, watcher.HTTPRoute} {
+		t.Run(string(kind), func(t *testing.T) {
+			r := newRoutes(t, kind)
+			r.start()
+			for document := range strings.SplitSeq(stamping, "---\n") {
+				r.applyYAML(document)
+				t.Cleanup(func() { rig.NoError(t, r.plane.Client.Delete(context.Background(), manifests.Object(t, document))) })
+			}
+			r.applyYAML(map[watcher.Routing]string{
+				watcher.VirtualService: istioGateway("kyma", "a.example.com"), watcher.HTTPRoute: httpGateway("gateway", "kyma", httpsListener),
+			}[kind])
+			r.newWatcher("kyma", nil)
+			rig.Eventually(t, rig.Patience, "the route is stamped", func() bool {
+				route := r.route("kyma")
+				if route != nil && route.GetAnnotations()["stamp"] == "" {
+					r.edit("kyma", func(route *unstructured.Unstructured) { addLabel(route, "policy", "waits") })
+				}
+				return route != nil && route.GetAnnotations()["stamp"] != ""
+			})
+			last, same := "", 0
+			rig.Eventually(t, rig.Patience, "nobody writes the route any more", func() bool {
+				stamp := r.route("kyma").GetAnnotations()["stamp"]
+				same++
+				if stamp != last {
+					last, same = stamp, 0
+				}
+				return same == 20
+			})
+		})
+	}
 }

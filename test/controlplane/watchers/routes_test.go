@@ -3,9 +3,8 @@ package watchers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"maps"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,8 +13,8 @@ import (
 
 	kstatus "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +48,7 @@ type routes struct {
 
 func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
 
-// newRoutes runs the controller with routes of one kind. All tests share an API server with the
+// newRoutes prepares a controller with routes of one kind. All tests share an API server with the
 // definitions of all kinds, one after the other.
 func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 	t.Helper()
@@ -62,8 +61,11 @@ func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 		Scheme: scheme, CRDPaths: append(definitions, grants), CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 	})
 	t.Cleanup(r.clean)
+	for _, name := range []string{"gateways", "istio-system", "kcp-system", "operators"} {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		r.must(client.IgnoreAlreadyExists(r.plane.Client.Create(t.Context(), namespace)))
+	}
 	r.grant()
-	r.start()
 	return r
 }
 
@@ -85,27 +87,26 @@ func (r *routes) clean() {
 		for i := range list.Items {
 			// The API server has roles of its own.
 			if kind[0] != rbac || strings.HasPrefix(list.Items[i].GetName(), "runtime-watcher-") {
-				rig.NoError(r.life, r.plane.Client.Delete(context.Background(), &list.Items[i]))
+				// A request of the controller, which has ended, may arrive late.
+				rig.NoError(r.life, client.IgnoreNotFound(r.plane.Client.Delete(context.Background(), &list.Items[i])))
 			}
 		}
 	}
 }
 
-// grant gives a user the rights of the controller in deploy/controlplane.
+// grant gives the account that the overlays name the rights of the controller in deploy/controlplane.
 func (r *routes) grant() {
 	r.t.Helper()
-	var role rbacv1.ClusterRole
-	rig.NoError(r.t, yaml.UnmarshalStrict(test.Read(r.t, "deploy/controlplane/role.yaml"), &role))
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "controller"}},
-	}
-	r.must(r.plane.Client.Create(r.t.Context(), &role))
-	r.must(r.plane.Client.Create(r.t.Context(), binding))
-	user, err := r.plane.AddUser("controller")
-	r.must(err)
-	r.user = user
+	role := manifests.Object(r.t, string(test.Read(r.t, "deploy/controlplane/role.yaml")))
+	r.must(r.plane.Client.Create(r.t.Context(), role))
+	r.must(r.plane.Client.Create(r.t.Context(), manifests.Object(r.t, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
+subjects: [{kind: ServiceAccount, namespace: kcp-system, name: operator}]`, role.GetName()))))
+	r.user = rest.CopyConfig(r.plane.Config)
+	r.user.Impersonate.UserName = "system:serviceaccount:kcp-system:operator"
 }
 
 func (r *routes) must(err error) {
@@ -183,7 +184,10 @@ func (r *routes) await(name, state, reason string, says ...string) {
 	}()
 	var message string
 	rig.Eventually(r.t, rig.Patience, name+" is "+state+" because "+reason, func() bool {
-		w := r.watcher(name)
+		w := named(name, &v1beta2.Watcher{})
+		if r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(w), w) != nil {
+			return false // It is asked again, as a controller does.
+		}
 		last = w.Status
 		c := meta.FindStatusCondition(last.Conditions, "RouteReady")
 		ready := meta.FindStatusCondition(last.Conditions, "Ready")
@@ -259,6 +263,7 @@ func (r *routes) awaitSpec(name, want string) {
 	r.t.Helper()
 	var wanted map[string]any
 	r.must(yaml.Unmarshal([]byte(want), &wanted))
+	text := func(spec any) string { return string(rig.Must(yaml.Marshal(spec))) }
 	var diff string
 	defer func() {
 		if diff != "" {
@@ -271,7 +276,7 @@ func (r *routes) awaitSpec(name, want string) {
 		if route == nil {
 			return false
 		}
-		diff = cmp.Diff(asJSON(r.t, wanted), asJSON(r.t, route.Object["spec"]))
+		diff = cmp.Diff(text(wanted), text(route.Object["spec"]))
 		if diff != "" {
 			return false
 		}
@@ -281,14 +286,6 @@ func (r *routes) awaitSpec(name, want string) {
 		}
 		return diff == ""
 	})
-}
-
-// asJSON makes numbers comparable.
-func asJSON(t *testing.T, value any) (plain any) {
-	t.Helper()
-	text := rig.Must(json.Marshal(value))
-	rig.NoError(t, json.Unmarshal(text, &plain))
-	return plain
 }
 
 func (r *routes) awaitNoRoute(name string) {
@@ -312,7 +309,7 @@ func (r *routes) edit(name string, change func(*unstructured.Unstructured)) {
 }
 
 func addLabel(o client.Object, key, value string) {
-	labels := maps.Clone(o.GetLabels())
+	labels := o.GetLabels()
 	if labels == nil {
 		labels = map[string]string{}
 	}
