@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -145,6 +146,18 @@ func (o Options) validate(parts Parts) error {
 			"option Webhook.ClientNames: want it only with Keys.WebhookCAs"),
 		option.Unless(!hasCanary || parts.Source == nil,
 			"option Canary: want it only with the default source, which it proves"),
+		validateManagers(o.Managers),
 	)
 	return option.Unless(err == nil, "agent: %w", err)
+}
+
+func validateManagers(managers []core.Manager) error {
+	n := len(managers)
+	problems := []error{option.Unless(n <= defaults.MaxManagers, "option Managers: %d, want at most %d", n, defaults.MaxManagers)}
+	for i, manager := range managers {
+		_, err := core.ParseManager(string(manager))
+		problems = append(problems, option.Unless(err == nil, "option Managers: %w", err),
+			option.Unless(!slices.Contains(managers[:i], manager), "option Managers: twice %q", manager))
+	}
+	return errors.Join(problems...)
 }
