@@ -129,6 +129,7 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	t.Parallel()
 	source := func(context.Context, *Inbox) error { return nil }
 	transport := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
+	bundle, _, _ := newVolume(t, testpki.Options{}).Paths()
 	for want, test := range map[string]struct {
 		parts Parts
 		opts  Options
@@ -143,6 +144,9 @@ func TestNewNamesWrongOptions(t *testing.T) {
 		"Managers: 101":     {Parts{Source: source, Transport: transport}, Options{Managers: make([]core.Manager, 101)}},
 		"metrics: cannot":   {Parts{Source: source, Transport: transport}, Options{MetricsAddress: "192.0.2.1:1"}},
 		"no such file":      {Parts{}, Options{Keys: Keys{Client: keys.Paths{CA: "x", Certificate: "y", Key: "z"}}}},
+		"StopDelay":         {Parts{Source: source, Transport: transport}, Options{StopDelay: -1}},
+		"ShutdownTimeout":   {Parts{Source: source, Transport: transport}, Options{ShutdownTimeout: -1}},
+		"a certificate":     {Parts{Transport: transport}, Options{Keys: Keys{Client: keys.Paths{CA: bundle}}}},
 		"webhook: cannot":   {Parts{}, Options{Webhook: Webhook{Address: "192.0.2.1:1"}}},
 		"httpmtls: address": {Parts{}, Options{ControlPlane: ControlPlane{Address: "http://plain"}}},
 	} {

@@ -147,6 +147,7 @@ func (o Options) validate(parts Parts) error {
 		option.Unless(!hasCanary || parts.Source == nil,
 			"option Canary: want it only with the default source, which it proves"),
 		validateManagers(o.Managers),
+		option.NotNegative("StopDelay", o.StopDelay), option.NotNegative("ShutdownTimeout", o.ShutdownTimeout),
 	)
 	return option.Unless(err == nil, "agent: %w", err)
 }
