@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"log/slog"
+	"net/http"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -80,7 +82,7 @@ type Keys struct {
 
 // ControlPlane has the settings of the default transport.
 type ControlPlane struct {
-	// Address is host, host:port or https://host:port.
+	// Address is host, host:port or https://host:port. No proxy of the environment is used.
 	Address string
 	// ServerName is expected in the server certificate. Default: the host of Address.
 	ServerName string
@@ -150,6 +152,18 @@ func (o Options) validate(parts Parts) error {
 		option.NotNegative("StopDelay", o.StopDelay), option.NotNegative("ShutdownTimeout", o.ShutdownTimeout),
 	)
 	return option.Unless(err == nil, "agent: %w", err)
+}
+
+// noteProxy logs that the proxy of the environment is not used, as most programs use it.
+func (o Options) noteProxy(parts Parts) {
+	target, err := connect.ParseAddress(o.ControlPlane.Address)
+	if parts.Transport != nil || err != nil {
+		return
+	}
+	if proxy, _ := http.ProxyFromEnvironment(&http.Request{URL: target}); proxy != nil {
+		o.Logger.Info("proxy of the environment is not used: the agent connects to the control plane itself",
+			slog.String("proxy", proxy.Host))
+	}
 }
 
 func validateManagers(managers []core.Manager) error {
