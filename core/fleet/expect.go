@@ -15,6 +15,7 @@ import (
 func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	delete(f.forgotten, runtime)
 	k := key{runtime, manager}
 	if r := f.records[k]; r != nil {
 		r.expect(time.Now())

@@ -31,6 +31,7 @@ type Fleet struct {
 	managers  map[core.RuntimeID][]core.Manager
 	resyncs   map[key]*resync  // to come
 	expected  map[key]struct{} // without a record
+	forgotten map[core.RuntimeID]time.Time
 	served    map[core.Manager]core.Handler
 	tallies   map[core.Manager]*tally
 	observers []func(Transition)
@@ -50,6 +51,7 @@ func New(opts Options) (*Fleet, error) {
 		managers:  make(map[core.RuntimeID][]core.Manager),
 		resyncs:   make(map[key]*resync),
 		expected:  make(map[key]struct{}),
+		forgotten: make(map[core.RuntimeID]time.Time),
 		served:    make(map[core.Manager]core.Handler),
 		tallies:   make(map[core.Manager]*tally),
 		reviewing: make(chan struct{}, 1),
@@ -75,7 +77,7 @@ func (f *Fleet) observe(
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	if f.isProbe(key{peer.ID, manager}, batch) {
+	if f.isProbe(key{peer.ID, manager}, batch) || now.Sub(f.forgotten[peer.ID]) < straggler {
 		return true
 	}
 
