@@ -24,7 +24,7 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 		delete(f.resyncs, key{runtime, manager})
 	}
 	delete(f.managers, runtime)
-	maps.DeleteFunc(f.expected, func(k key, _ struct{}) bool { return k.runtime == runtime })
+	maps.DeleteFunc(f.expected, func(k key, _ time.Time) bool { return k.runtime == runtime })
 }
 
 // ForgetManager removes a runtime for one manager, unless it still sends requests to it, and
