@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // sessionCache bounds the sessions that a client keeps. It has one server and few connections.
@@ -69,7 +71,7 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 // checks each request with it, so that a removed CA also loses its open connections. Without a
 // source there is no function.
 func Roots(source Source) func() *x509.CertPool {
-	if source == nil {
+	if option.IsNil(source) {
 		return nil // A listener refuses it at its set-up.
 	}
 	return func() *x509.CertPool {
