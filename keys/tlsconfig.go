@@ -19,6 +19,9 @@ const sessionCache = 8
 // serverName. It keeps the present generation of source for good: after a rotation, make another
 // one with a new transport, as [Forwarder] does. It fails without a certificate or without CAs.
 func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
+	if option.IsNil(source) {
+		return nil, errNoMaterial
+	}
 	material, err := source.Material()
 	if err != nil {
 		return nil, fmt.Errorf("keys: material for a TLS client: %w", err)
