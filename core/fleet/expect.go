@@ -50,7 +50,7 @@ func (f *Fleet) addExpected() {
 }
 
 func (f *Fleet) warnUnserved(manager core.Manager) {
-	f.opts.Logger.Warn("no listener with this fleet serves the manager: correct its name, or set Options.Fleet",
+	f.opts.Logger.Warn("no listener with this fleet runs for the manager: correct its name, set Options.Fleet, or call Start",
 		slog.String("manager", string(manager)))
 }
 

@@ -200,14 +200,15 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 func TestWrongWiringIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		log := slog.New(slog.NewTextHandler(&out, nil))
+		log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		f, unfed := newFleet(t, fleet.Options{Logger: log}), newFleet(t, fleet.Options{Logger: log})
 		stop := start(t, f, kyma, &leading{}) // It does not lead, and serves its manager nevertheless.
 		f.Expect(prod, kyma)
 		f.Expect(prod, "kymaa")
 		f.Expect("another", "kymaa")
-		for range 4 {
+		for n := range 4 {
 			f.RequeueAfter(prod)
+			send(unfed, prod, kyma, beat("e", uint64(n+1), 0)) // The listener is mounted in another server.
 			unfed.RequeueAfter(prod)
 			time.Sleep(time.Minute)
 		}

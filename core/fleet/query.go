@@ -61,11 +61,11 @@ func (f *Fleet) RequeueAfter(runtime core.RuntimeID) time.Duration {
 	return wait + time.Duration((f.opts.Random()-0.5)*float64(wait)/5) // A tenth to either side.
 }
 
-// isUnfed reports once that no listener has had the fleet for a minute.
+// isUnfed reports once that no Start has run for a minute. Without one there are no resyncs either.
 func (f *Fleet) isUnfed(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	unfed := len(f.settled)+len(f.records) == 0 && now.Sub(f.made) > patience(nil)
+	unfed := len(f.settled) == 0 && now.Sub(f.made) > patience(nil)
 	if unfed {
 		f.settled[""] = true
 	}
