@@ -152,7 +152,9 @@ func (s *server) servingMaterial() (*Material, error) {
 // clientMaterial returns nil if no client certificate is demanded.
 func (s *server) clientMaterial() (*Material, error) {
 	if s.clients == nil {
-		return nil, s.checkNoNames()
+		// Names of certificates that are not verified prove nothing.
+		return nil, option.Unless(len(s.names) == 0,
+			"keys: names of TLS clients without CAs of TLS clients: want both or no names")
 	}
 	material, err := s.clients.Material()
 	if err != nil {
@@ -162,15 +164,6 @@ func (s *server) clientMaterial() (*Material, error) {
 		return nil, errors.New("keys: CAs of TLS clients: want a CA bundle")
 	}
 	return material, nil
-}
-
-// checkNoNames fails if there are names but no CAs, because names of unverified certificates prove
-// nothing.
-func (s *server) checkNoNames() error {
-	if len(s.names) > 0 {
-		return errors.New("keys: names of TLS clients without CAs of TLS clients: want both or no names")
-	}
-	return nil
 }
 
 // generation returns the configuration for one generation of both sources.

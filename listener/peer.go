@@ -61,16 +61,11 @@ func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
 
 var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots or FromXFCC")
 
-// errNoClientAuth means that TLS would ask no sender for its certificate.
-var errNoClientAuth = errors.New("Options.TLS asks for no client certificate, " +
-	"so that every sender would be refused: want a ClientAuth")
-
 // validateTLS checks a configuration that does not depend on the client.
 func (p Peers) validateTLS(config *tls.Config) error {
-	if p.needsTLS && config != nil && config.GetConfigForClient == nil && config.ClientAuth == tls.NoClientCert {
-		return errNoClientAuth
-	}
-	return nil
+	fixed := p.needsTLS && config != nil && config.GetConfigForClient == nil
+	return option.Unless(!fixed || config.ClientAuth != tls.NoClientCert,
+		"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth")
 }
 
 func (p Peers) validate() error {

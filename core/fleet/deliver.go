@@ -23,8 +23,6 @@ const (
 	maxDeliveries = 32
 )
 
-var errNoHandler = errors.New("handler is nil: that of manager")
-
 var errManagerTaken = errors.New("resyncs of the manager are delivered elsewhere already: want one handler for each manager")
 
 // Start reviews the runtimes every second and delivers resyncs to the handlers of their managers,
@@ -54,13 +52,11 @@ func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
 	defer f.mu.Unlock()
 	for manager, handler := range handlers {
 		if option.IsNil(handler) {
-			return fmt.Errorf("fleet: %w %q", errNoHandler, manager)
+			return fmt.Errorf("fleet: the handler of manager %q is nil", manager)
 		}
 		if _, taken := f.served[manager]; taken {
 			return fmt.Errorf("fleet: %w: %q", errManagerTaken, manager)
 		}
-	}
-	for manager := range handlers {
 		f.settled[manager] = true
 	}
 	maps.Copy(f.served, handlers)
