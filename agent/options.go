@@ -167,8 +167,8 @@ func (o Options) noteProxy(parts Parts) {
 }
 
 func validateManagers(managers []core.Manager) error {
-	n := len(managers)
-	problems := []error{option.Unless(n <= defaults.MaxManagers, "option Managers: %d, want at most %d", n, defaults.MaxManagers)}
+	n, most := len(managers), defaults.MaxManagers
+	problems := []error{option.Unless(n <= most, "option Managers: %d, want at most %d", n, most)}
 	for i, manager := range managers {
 		_, err := core.ParseManager(string(manager))
 		problems = append(problems, option.Unless(err == nil, "option Managers: %w", err),

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/identity"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -31,20 +31,20 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	return core.RuntimeID(id.String()), nil
 }
 
-// identify calls name, and refuses the names that checkIdentity refuses.
+// identify calls identity, and refuses the names that checkIdentity refuses.
 func identify(
-	cert *x509.Certificate, name func(*x509.Certificate) (core.RuntimeID, error),
+	cert *x509.Certificate, identity func(*x509.Certificate) (core.RuntimeID, error),
 ) (core.RuntimeID, error) {
-	id, err := name(cert)
+	id, err := identity(cert)
 	if err != nil {
 		return "", Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
 	}
 	return id, checkIdentity(id)
 }
 
-// checkIdentity refuses what [identity.Check] refuses.
+// checkIdentity refuses what [option.RuntimeName] refuses.
 func checkIdentity(id core.RuntimeID) error {
-	if err := identity.Check(string(id)); err != nil {
+	if err := option.RuntimeName(string(id)); err != nil {
 		return Unauthenticated(reasons.NoIdentity, "%w", err)
 	}
 	return nil

@@ -30,8 +30,8 @@ const maxGateways = 256
 func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.Request) error {
 	// A gateway is identified by its names: it need not have the identity of a runtime.
 	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
-	p := &certificateProxy{newChecker(PeerOptions{Identity: identity, CacheSize: maxGateways}), roots, slices.Clone(names)}
-	return p.accept
+	check := newChecker(PeerOptions{Identity: identity, CacheSize: maxGateways})
+	return (&certificateProxy{check, roots, slices.Clone(names)}).accept
 }
 
 type certificateProxy struct {

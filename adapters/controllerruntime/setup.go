@@ -36,7 +36,8 @@ type Senders struct {
 // Any other source that must be started is added to the controller manager, too.
 func MutualTLS(material keys.Source) Senders {
 	return Senders{
-		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), keys.ServerTLSConfig(material), material,
+		peers: listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+		tls:   keys.ServerTLSConfig(material), material: material,
 	}
 }
 

@@ -129,7 +129,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 	for _, r := range requests {
 		seen, unused := to.reads.sees(scope[request]{r, d.Runtime}, &d.Event)
 		if unused {
-			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so each change is reconciled again for its resends")
+			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so resends are reconciled, too")
 		}
 		if seen {
 			continue

@@ -11,7 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/identity"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Forwarder is a [core.Forwarder] that publishes each batch to the stream of its manager. Create
@@ -44,8 +44,8 @@ func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions
 	switch {
 	case conn == nil:
 		return nil, errNoConnection
-	case identity.Check(string(runtime)) != nil:
-		return nil, fmt.Errorf("natsjetstream: %w", identity.Check(string(runtime)))
+	case option.RuntimeName(string(runtime)) != nil:
+		return nil, fmt.Errorf("natsjetstream: %w", option.RuntimeName(string(runtime)))
 	case runtime == reservedRuntime:
 		return nil, errReserved
 	case conn.Opts.InboxPrefix != InboxPrefix(runtime):

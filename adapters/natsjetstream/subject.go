@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/identity"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -43,7 +43,7 @@ func parseSubject(subject string) (core.RuntimeID, error) {
 	if err != nil || token(core.RuntimeID(id)) != parts[2] {
 		return "", fmt.Errorf("subject %.80q names no runtime", subject)
 	}
-	if err := identity.Check(id); err != nil {
+	if err := option.RuntimeName(id); err != nil {
 		return "", fmt.Errorf("subject %.80q: %w", subject, err)
 	}
 	if core.RuntimeID(id) == reservedRuntime {
