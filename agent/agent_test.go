@@ -20,7 +20,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http reads them once.
+	errs := errors.Join(os.Setenv("HTTPS_PROXY", "http://me:secret@proxy:1"), os.Setenv("NO_PROXY", "direct.example.com"))
+	if errs != nil {
+		panic(errs)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
@@ -129,6 +136,7 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	t.Parallel()
 	source := func(context.Context, *Inbox) error { return nil }
 	transport := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
+	bundle, _, _ := newVolume(t, testpki.Options{}).Paths()
 	for want, test := range map[string]struct {
 		parts Parts
 		opts  Options
@@ -137,9 +145,15 @@ func TestNewNamesWrongOptions(t *testing.T) {
 		"Keys.Client":       {Parts{Source: source}, Options{}},
 		"ClientNames":       {Parts{Source: source, Transport: transport}, Options{Webhook: Webhook{ClientNames: []string{"a"}}}},
 		"Canary":            {Parts{Source: source, Transport: transport}, Options{Canary: Canary{Lease: types.NamespacedName{Name: "x"}}}},
-		"managers":          {Parts{Source: source, Transport: transport}, Options{ManagersFile: "does-not-exist"}},
+		"managers: open":    {Parts{Source: source, Transport: transport}, Options{ManagersFile: "does-not-exist"}},
+		"Managers: manager": {Parts{Source: source, Transport: transport}, Options{Managers: []core.Manager{"Kyma"}}},
+		"Managers: twice":   {Parts{Source: source, Transport: transport}, Options{Managers: []core.Manager{"kyma", "kyma"}}},
+		"Managers: 101":     {Parts{Source: source, Transport: transport}, Options{Managers: make([]core.Manager, 101)}},
 		"metrics: cannot":   {Parts{Source: source, Transport: transport}, Options{MetricsAddress: "192.0.2.1:1"}},
 		"no such file":      {Parts{}, Options{Keys: Keys{Client: keys.Paths{CA: "x", Certificate: "y", Key: "z"}}}},
+		"StopDelay":         {Parts{Source: source, Transport: transport}, Options{StopDelay: -1}},
+		"ShutdownTimeout":   {Parts{Source: source, Transport: transport}, Options{ShutdownTimeout: -1}},
+		"a certificate":     {Parts{Transport: transport}, Options{Keys: Keys{Client: keys.Paths{CA: bundle}}}},
 		"webhook: cannot":   {Parts{}, Options{Webhook: Webhook{Address: "192.0.2.1:1"}}},
 		"httpmtls: address": {Parts{}, Options{ControlPlane: ControlPlane{Address: "http://plain"}}},
 	} {
@@ -155,6 +169,24 @@ func TestNewNamesWrongOptions(t *testing.T) {
 		if _, err := New(t.Context(), test.parts, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
+	}
+}
+
+// A cluster with a proxy sets it for each pod, and most programs use it.
+func TestAProxyThatIsNotUsedIsNamed(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]bool{"kcp.example.com": true, "direct.example.com": false} {
+		var out strings.Builder
+		a := must(New(t.Context(), Parts{}, Options{
+			Keys: Keys{Client: pathsOf(newVolume(t, testpki.Options{}))}, ControlPlane: ControlPlane{Address: address},
+			MetricsAddress: "127.0.0.1:0", Webhook: Webhook{Address: "127.0.0.1:0"}, Logger: jsonLog(&out, slog.LevelInfo),
+		}))(t)
+		if got := strings.Contains(out.String(), `"proxy":"proxy:1"`); got != want || strings.Contains(out.String(), "secret") {
+			t.Errorf("%s: %s, want a line about the proxy: %t", address, &out, want)
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		check(t, a.Start(ended)) // It releases the ports.
 	}
 }
 

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -79,6 +80,9 @@ func (b *builder) newKeyMaterial(source keys.Source, paths keys.Paths, uses ...s
 	if err != nil {
 		return nil, err
 	}
+	if slices.Contains(uses, useServer) && k.Status().Material.Certificate == nil {
+		return nil, fmt.Errorf("agent: key material of use %q: want a certificate with its key", k.name())
+	}
 
 	k.measure()
 	k.warnOfServing()
@@ -144,10 +148,11 @@ func (k *keyMaterial) validity(use string) (notBefore, notAfter time.Time) {
 // warnOfServing logs the faults for which API servers reject the certificate of the webhook. The
 // chain is not checked: the agent does not know the caBundle of the webhook configuration.
 func (k *keyMaterial) warnOfServing() {
-	if !slices.Contains(k.uses, useServer) {
+	pair := k.Status().Material.Certificate
+	if !slices.Contains(k.uses, useServer) || pair == nil {
 		return
 	}
-	leaf := k.Status().Material.Certificate.Leaf
+	leaf := pair.Leaf
 	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
 		k.log.Warn("API servers reject the certificate of the webhook",
 			slog.String("fault", strings.Join(faults, "; ")), slog.String("subject", leaf.Subject.String()))

@@ -3,6 +3,8 @@ package agent
 import (
 	"errors"
 	"log/slog"
+	"net/http"
+	"slices"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -11,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -79,7 +82,7 @@ type Keys struct {
 
 // ControlPlane has the settings of the default transport.
 type ControlPlane struct {
-	// Address is host, host:port or https://host:port.
+	// Address is host, host:port or https://host:port. No proxy of the environment is used.
 	Address string
 	// ServerName is expected in the server certificate. Default: the host of Address.
 	ServerName string
@@ -145,6 +148,31 @@ func (o Options) validate(parts Parts) error {
 			"option Webhook.ClientNames: want it only with Keys.WebhookCAs"),
 		option.Unless(!hasCanary || parts.Source == nil,
 			"option Canary: want it only with the default source, which it proves"),
+		validateManagers(o.Managers),
+		option.NotNegative("StopDelay", o.StopDelay), option.NotNegative("ShutdownTimeout", o.ShutdownTimeout),
 	)
 	return option.Unless(err == nil, "agent: %w", err)
+}
+
+// noteProxy logs that the proxy of the environment is not used, as most programs use it.
+func (o Options) noteProxy(parts Parts) {
+	target, err := connect.ParseAddress(o.ControlPlane.Address)
+	if parts.Transport != nil || err != nil {
+		return
+	}
+	if proxy, _ := http.ProxyFromEnvironment(&http.Request{URL: target}); proxy != nil {
+		o.Logger.Info("proxy of the environment is not used: the agent connects to the control plane itself",
+			slog.String("proxy", proxy.Host))
+	}
+}
+
+func validateManagers(managers []core.Manager) error {
+	n, most := len(managers), defaults.MaxManagers
+	problems := []error{option.Unless(n <= most, "option Managers: %d, want at most %d", n, most)}
+	for i, manager := range managers {
+		_, err := core.ParseManager(string(manager))
+		problems = append(problems, option.Unless(err == nil, "option Managers: %w", err),
+			option.Unless(!slices.Contains(managers[:i], manager), "option Managers: twice %q", manager))
+	}
+	return errors.Join(problems...)
 }

@@ -76,7 +76,7 @@ func TestRootsArePresentOnes(t *testing.T) {
 	if roots() != second.server.Roots {
 		t.Error("not the CAs of the new material")
 	}
-	if keys.Roots((*keys.Material)(nil))() != nil {
+	if keys.Roots((*keys.Material)(nil)) != nil {
 		t.Error("CAs without material, want nil")
 	}
 }

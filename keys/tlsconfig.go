@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // sessionCache bounds the sessions that a client keeps. It has one server and few connections.
@@ -17,6 +19,9 @@ const sessionCache = 8
 // serverName. It keeps the present generation of source for good: after a rotation, make another
 // one with a new transport, as [Forwarder] does. It fails without a certificate or without CAs.
 func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
+	if option.IsNil(source) {
+		return nil, errNoMaterial
+	}
 	material, err := source.Material()
 	if err != nil {
 		return nil, fmt.Errorf("keys: material for a TLS client: %w", err)
@@ -69,7 +74,7 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 // checks each request with it, so that a removed CA also loses its open connections. Without a
 // source there is no function.
 func Roots(source Source) func() *x509.CertPool {
-	if source == nil {
+	if option.IsNil(source) {
 		return nil // A listener refuses it at its set-up.
 	}
 	return func() *x509.CertPool {
@@ -147,7 +152,9 @@ func (s *server) servingMaterial() (*Material, error) {
 // clientMaterial returns nil if no client certificate is demanded.
 func (s *server) clientMaterial() (*Material, error) {
 	if s.clients == nil {
-		return nil, s.checkNoNames()
+		// Names of certificates that are not verified prove nothing.
+		return nil, option.Unless(len(s.names) == 0,
+			"keys: names of TLS clients without CAs of TLS clients: want both or no names")
 	}
 	material, err := s.clients.Material()
 	if err != nil {
@@ -157,15 +164,6 @@ func (s *server) clientMaterial() (*Material, error) {
 		return nil, errors.New("keys: CAs of TLS clients: want a CA bundle")
 	}
 	return material, nil
-}
-
-// checkNoNames fails if there are names but no CAs, because names of unverified certificates prove
-// nothing.
-func (s *server) checkNoNames() error {
-	if len(s.names) > 0 {
-		return errors.New("keys: names of TLS clients without CAs of TLS clients: want both or no names")
-	}
-	return nil
 }
 
 // generation returns the configuration for one generation of both sources.

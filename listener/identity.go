@@ -4,17 +4,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
-
-// maxIdentity is the length of the longest identity, in bytes: that of a SPIFFE ID (SPIFFE-ID,
-// section 2.3).
-const maxIdentity = 2048
 
 // commonName returns the Common Name of the certificate's subject.
 func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
@@ -48,21 +42,10 @@ func identify(
 	return id, checkIdentity(id)
 }
 
-// checkIdentity refuses names that are blank, would forge a line of a log, or would make a scrape
-// of metrics fail.
+// checkIdentity refuses what [option.RuntimeName] refuses.
 func checkIdentity(id core.RuntimeID) error {
-	name := string(id)
-	switch {
-	case strings.TrimSpace(name) == "":
-		return Unauthenticated(reasons.NoIdentity, "the name of the runtime is empty")
-	case len(name) > maxIdentity:
-		return Unauthenticated(reasons.NoIdentity, "the name of the runtime has %d bytes, want at most %d",
-			len(name), maxIdentity)
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, notPrintable):
-		return Unauthenticated(reasons.NoIdentity, "the name of the runtime has characters that cannot be printed")
-	default:
-		return nil
+	if err := option.RuntimeName(string(id)); err != nil {
+		return Unauthenticated(reasons.NoIdentity, "%w", err)
 	}
+	return nil
 }
-
-func notPrintable(r rune) bool { return !unicode.IsPrint(r) }

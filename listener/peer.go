@@ -17,9 +17,11 @@ import (
 // [PeersFunc]. The zero value is none.
 type Peers struct {
 	identify func(r *http.Request) (core.Peer, error)
-	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
-	// Those of a gateway carry the requests of many runtimes.
+	// ownsConnection means that the connection of a request is that of its runtime. Those of a
+	// gateway carry the requests of many runtimes.
 	ownsConnection bool
+	// needsTLS means that the certificate of a connection decides.
+	needsTLS bool
 	// behindGateway means that a gateway sends the requests.
 	behindGateway bool
 	// observeOnly means that the sender need not be the gateway.
@@ -59,16 +61,11 @@ func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
 
 var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots or FromXFCC")
 
-// errNoClientAuth means that TLS would ask no runtime for its certificate.
-var errNoClientAuth = errors.New("Options.TLS asks for no client certificate, " +
-	"so that every runtime would be refused: want a ClientAuth")
-
 // validateTLS checks a configuration that does not depend on the client.
 func (p Peers) validateTLS(config *tls.Config) error {
-	if p.ownsConnection && config != nil && config.GetConfigForClient == nil && config.ClientAuth == tls.NoClientCert {
-		return errNoClientAuth
-	}
-	return nil
+	fixed := p.needsTLS && config != nil && config.GetConfigForClient == nil
+	return option.Unless(!fixed || config.ClientAuth != tls.NoClientCert,
+		"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth")
 }
 
 func (p Peers) validate() error {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
@@ -51,7 +52,7 @@ type handler struct {
 // arrived, and waits at most 250 ms for memory. The server around it must bound the time and the
 // number of requests.
 func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
-	if acceptor == nil {
+	if option.IsNil(acceptor) {
 		return nil, errors.New("admission handler: want an acceptor, have nil")
 	}
 

@@ -610,8 +610,10 @@ func TestManyAtOnce(t *testing.T) {
 
 func TestNewNamesAllProblems(t *testing.T) {
 	t.Parallel()
-	if _, err := admission.New(nil, admission.Options{}); err == nil {
-		t.Error("a nil acceptor was taken")
+	for _, acceptor := range []core.Acceptor{nil, core.AcceptorFunc(nil)} {
+		if _, err := admission.New(acceptor, admission.Options{}); err == nil {
+			t.Error("a nil acceptor was taken")
+		}
 	}
 	_, err := admission.New(newInbox(), admission.Options{
 		MaxBody: -1, MaxBodies: -1,

@@ -19,6 +19,8 @@ import (
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -76,6 +78,9 @@ func NewLeaderEndpoint(
 	ip, err := netip.ParseAddr(address)
 	if err != nil || writer == nil || service.Name == "" || service.Namespace == "" || len(ports) == 0 {
 		return nil, fmt.Errorf("leader endpoint of Service %q at %q: %w", service, address, errLeaderIncomplete)
+	}
+	if err := option.NoneNegative(opts); err != nil {
+		return nil, fmt.Errorf("leader endpoint of Service %q: %w", service, err)
 	}
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
 	opts.Logger = cmp.Or(opts.Logger, defaultLogger())

@@ -2,6 +2,7 @@ package controllerruntime_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,5 +63,18 @@ func TestLeaderEndpointOutlastsRefusals(t *testing.T) {
 				t.Errorf("Start ended after %d writes with %d endpoints, want none", server.calls, server.endpoints)
 			}
 		})
+	}
+}
+
+// With a negative interval it would write without a pause.
+func TestNewLeaderEndpointRefuses(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]controllerruntime.LeaderEndpointOptions{"client": {}, "RefreshInterval": {RefreshInterval: -1}} {
+		server := map[string]client.Writer{"RefreshInterval": &answersOfServer{}}[name]
+		_, err := controllerruntime.NewLeaderEndpoint(server, types.NamespacedName{Namespace: "kcp", Name: "events"},
+			"192.0.2.1", map[string]int32{"events": 8082}, opts)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("error %v, want one about %s", err, name)
+		}
 	}
 }

@@ -43,6 +43,8 @@ type reads[request comparable] struct {
 	swept  time.Time
 	// turn orders events and reconciles.
 	turn uint64
+	// used means that a reconcile has called [Source.Client], or that it is logged that none does.
+	used bool
 }
 
 // awaited is an object with events that may be sent again.
@@ -59,9 +61,10 @@ type awaited struct {
 }
 
 // sees reports whether a reconcile has seen the write behind an event, and awaits the next one.
-func (r *reads[request]) sees(s scope[request], event *core.WatchEvent) bool {
+// Unused means, once, that reconciles had half a minute since the last event to call Client.
+func (r *reads[request]) sees(s scope[request], event *core.WatchEvent) (seen, unused bool) {
 	if event.UID == "" {
-		return false
+		return false, false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,14 +73,16 @@ func (r *reads[request]) sees(s scope[request], event *core.WatchEvent) bool {
 	a := r.scopes[s][event.UID]
 	if a == nil {
 		if a = r.add(s, event); a == nil {
-			return false
+			return false, false
 		}
+	} else if !r.used && a.until.Sub(now) < awaitedFor/2 {
+		r.used, unused = true, true
 	}
 	if a.until = now.Add(awaitedFor); event.Base > 0 && a.existed == 0 {
 		r.turn++
 		a.existed = r.turn
 	}
-	return a.version > event.Base || a.gone
+	return a.version > event.Base || a.gone, unused
 }
 
 // add returns nil without room.
@@ -130,6 +135,7 @@ func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) 
 func (r *reads[request]) now() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.used = true
 	return r.turn
 }
 

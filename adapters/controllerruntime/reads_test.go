@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -267,5 +268,29 @@ func TestClientBeforeTheStart(t *testing.T) {
 	there := &stored{}
 	if got := source.Client("r", core.RuntimeID("skr"), there); got != client.Client(there) {
 		t.Errorf("Client before Start = %v, want the client itself", got)
+	}
+}
+
+// Without Client each change is reconciled three times, and nothing else shows why.
+func TestAnUnusedClientIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]int{"used": 0, "not used": 1} {
+		synctest.Test(t, func(t *testing.T) {
+			o, log := operate(t), &records{}
+			o.source = controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{
+				Logger: controllerruntime.Logger(funcr.New(log.add, funcr.Options{})),
+			})
+			started(t, o.source, o.queue)
+			for range 3 {
+				o.event("u", 6)
+				if want == 0 {
+					o.client()
+				}
+				time.Sleep(32 * time.Second) // In a bubble.
+			}
+			if n := len(log.lines); n != want || want > 0 && !log.has("Source.Client") {
+				t.Errorf("%s: the log is %q, want %d lines", name, log.lines, want)
+			}
+		})
 	}
 }

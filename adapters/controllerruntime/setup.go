@@ -25,17 +25,19 @@ var errTwoTLS = errors.New("MutualTLS and Options.Listener.TLS are both set: wan
 
 // Senders decides how runtimes prove their identity. Make it with [MutualTLS] or [BehindGateway].
 type Senders struct {
-	peers listener.Peers
-	tls   *tls.Config
+	peers    listener.Peers
+	tls      *tls.Config
+	material keys.Source
 }
 
 // MutualTLS is for runtimes that connect to the operator itself. The server shows the certificate
 // of material, and demands a client certificate of its CAs. Both are read at each handshake, and
-// the CAs at each request, so that a rotation needs no restart. A source that follows files or a
-// Secret must be added to the controller manager, too.
+// the CAs at each request, so that a rotation needs no restart. [SetUpListener] starts [keys.Files].
+// Any other source that must be started is added to the controller manager, too.
 func MutualTLS(material keys.Source) Senders {
 	return Senders{
-		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), keys.ServerTLSConfig(material),
+		peers: listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+		tls:   keys.ServerTLSConfig(material), material: material,
 	}
 }
 
@@ -71,7 +73,10 @@ func SetUpListener[request comparable](
 		return warnUntilStarted(ctx, source.Ready, logger.With(slog.String("component", component)))
 	})
 	ready := func(*http.Request) error { return events.Ready() }
-	return source, errors.Join(mgr.Add(events), mgr.Add(started), mgr.AddReadyzCheck(component, ready))
+	if files, ok := senders.material.(*keys.Files); ok { // A second Start does no harm.
+		err = mgr.Add(files)
+	}
+	return source, errors.Join(err, mgr.Add(events), mgr.Add(started), mgr.AddReadyzCheck(component, ready))
 }
 
 // warnUntilStarted runs on the replica that leads, where the controller should have started.

@@ -66,7 +66,14 @@ func newManager(t *testing.T, log *records) manager.Manager {
 func TestSetUpListener(t *testing.T) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	serving, stranger := must(ca.Server("operator", testpki.Options{})), must(ca.Client("runtime-1", testpki.Options{}))
-	material := must(keys.NewMaterial(ca.PEM, serving.CertPEM, serving.KeyPEM))
+	volume, reloaded := testpki.NewVolume(t.TempDir()), make(chan struct{}, 1)
+	if err := volume.Write(testpki.Files(serving, ca)); err != nil {
+		t.Fatal(err)
+	}
+	bundle, cert, key := volume.Paths()
+	material := must(keys.NewFiles(keys.Paths{CA: bundle, Certificate: cert, Key: key}, keys.FilesOptions{
+		Poll: time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(_, _ time.Time) { reloaded <- struct{}{} }},
+	}))
 	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
 		return listener.Forbidden("san_mismatch", "not registered")
 	})
@@ -110,6 +117,14 @@ func TestSetUpListener(t *testing.T) {
 			t.Fatalf("the refusal is not in the log of the controller manager: %q", log.lines)
 		}
 	}
+	if err := volume.Write(testpki.Files(must(ca.Server("operator", testpki.Options{})), ca)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-reloaded:
+	case <-time.After(time.Minute):
+		t.Error("the files were not read again")
+	}
 }
 
 func post(t *testing.T, sender *http.Client, url string) int {
@@ -141,7 +156,7 @@ func TestSetUpListenerRefusesMissingParts(t *testing.T) {
 	}{
 		"peers are nil":        {component: "m"},
 		"manager":              {senders: gateway},
-		"CA bundle is nil":     {component: "n", senders: controllerruntime.MutualTLS(nil)},
+		"CA bundle is nil":     {component: "n", senders: controllerruntime.MutualTLS((*keys.Files)(nil))},
 		"Options.Listener.TLS": {component: "o", senders: own, tls: &tls.Config{MinVersion: tls.VersionTLS13}},
 	} {
 		_, err := controllerruntime.SetUpListener(newManager(t, &records{}), ":0", test.component, test.senders,

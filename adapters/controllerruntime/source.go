@@ -127,7 +127,11 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 
 	enqueued := 0
 	for _, r := range requests {
-		if to.reads.sees(scope[request]{r, d.Runtime}, &d.Event) {
+		seen, unused := to.reads.sees(scope[request]{r, d.Runtime}, &d.Event)
+		if unused {
+			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so resends are reconciled, too")
+		}
+		if seen {
 			continue
 		}
 		enqueued++

@@ -276,6 +276,8 @@ func TestNewForwarderRefuses(t *testing.T) {
 		"protocol":       {ends.client, "kcp:443", contract.V2, httpmtls.Options{Protocol: "h3"}, `Protocol is "h3"`},
 		"timeout":        {ends.client, "kcp:443", contract.V2, httpmtls.Options{Timeout: -1}, "Timeout is -1"},
 		"bundle only":    {bundle, "kcp:443", contract.V2, httpmtls.Options{}, "want a certificate with its key"},
+		"no source":      {nil, "kcp:443", contract.V2, httpmtls.Options{}, "no key material"},
+		"two options":    {ends.client, "kcp:443", contract.V2, httpmtls.Options{Timeout: -1, InFlight: -2}, "InFlight is -2"},
 		"nothing at all": {(*keys.Material)(nil), "kcp:443", contract.V2, httpmtls.Options{}, "no key material"},
 	} {
 		t.Run(name, func(t *testing.T) {

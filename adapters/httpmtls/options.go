@@ -3,7 +3,7 @@ package httpmtls
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -140,26 +140,10 @@ func (o Options) dialer() *net.Dialer {
 	}
 }
 
-// validate returns the first problem, in a fixed order. Defaults must be set.
+// validate names all problems. Defaults must be set.
 func (o Options) validate() error {
-	if o.Protocol != http2 && o.Protocol != http1 {
-		return fmt.Errorf("httpmtls: option Protocol is %.16q, want %q or %q", o.Protocol, http2, http1)
-	}
-
-	// A slice and not a map: the order decides which problem is returned.
-	for _, setting := range []struct {
-		name string
-		have int64
-	}{
-		{"Timeout", int64(o.Timeout)},
-		{"DialTimeout", int64(o.DialTimeout)},
-		{"IdleTimeout", int64(o.IdleTimeout)},
-		{"PingTimeout", int64(o.PingTimeout)},
-		{"InFlight", int64(o.InFlight)},
-	} {
-		if setting.have <= 0 {
-			return fmt.Errorf("httpmtls: option %s is %d, want more than 0", setting.name, setting.have)
-		}
-	}
-	return nil
+	o.Retries, o.RefusedRetryAfter = 0, 0 // A negative one means none.
+	err := errors.Join(option.Unless(o.Protocol == http2 || o.Protocol == http1,
+		"option Protocol is %.16q, want %q or %q", o.Protocol, http2, http1), option.NoneNegative(o))
+	return option.Unless(err == nil, "httpmtls: %w", err)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // errNotEstablished means that watches are not established: their changes are missed.
@@ -27,7 +28,7 @@ type Source struct {
 // New returns a source for the API server of a runtime. It connects in [Source.Start] only. The
 // error names all problems of all watches and options, and wraps [watch.ErrInvalid] for a watch.
 func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opts Options) (*Source, error) {
-	if config == nil || acceptor == nil {
+	if config == nil || option.IsNil(acceptor) {
 		return nil, errors.New("informer: want a config of the API server and an acceptor, have nil")
 	}
 	if err := errors.Join(validate(watches), opts.validate()); err != nil {

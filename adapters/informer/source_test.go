@@ -469,6 +469,9 @@ func TestNewNamesAllProblems(t *testing.T) {
 	if _, err := informer.New(nil, accepts, nil, informer.Options{}); err == nil {
 		t.Error("no error without a config")
 	}
+	if _, err := informer.New(&rest.Config{}, core.AcceptorFunc(nil), nil, informer.Options{}); err == nil {
+		t.Error("a nil acceptor was taken")
+	}
 	if _, err := informer.New(&rest.Config{Host: "://"}, accepts, nil, informer.Options{}); err == nil {
 		t.Error("no error with a wrong host")
 	}

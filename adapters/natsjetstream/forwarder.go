@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Forwarder is a [core.Forwarder] that publishes each batch to the stream of its manager. Create
@@ -33,7 +34,6 @@ var _ core.Forwarder = (*Forwarder)(nil)
 
 var (
 	errNoConnection = errors.New("natsjetstream: connection is nil")
-	errNoRuntime    = errors.New("natsjetstream: runtime is empty")
 	errInbox        = errors.New("natsjetstream: the connection has another inbox prefix, want that of ConnectOptions")
 )
 
@@ -44,8 +44,8 @@ func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions
 	switch {
 	case conn == nil:
 		return nil, errNoConnection
-	case runtime == "":
-		return nil, errNoRuntime
+	case option.RuntimeName(string(runtime)) != nil:
+		return nil, fmt.Errorf("natsjetstream: %w", option.RuntimeName(string(runtime)))
 	case runtime == reservedRuntime:
 		return nil, errReserved
 	case conn.Opts.InboxPrefix != InboxPrefix(runtime):

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -39,8 +40,11 @@ func parseSubject(subject string) (core.RuntimeID, error) {
 	}
 	id, err := url.PathUnescape(parts[2])
 	// Two spellings of one name must not be two senders.
-	if err != nil || id == "" || token(core.RuntimeID(id)) != parts[2] {
+	if err != nil || token(core.RuntimeID(id)) != parts[2] {
 		return "", fmt.Errorf("subject %.80q names no runtime", subject)
+	}
+	if err := option.RuntimeName(id); err != nil {
+		return "", fmt.Errorf("subject %.80q: %w", subject, err)
 	}
 	if core.RuntimeID(id) == reservedRuntime {
 		return "", errReserved

@@ -15,7 +15,7 @@ func TestSubject(t *testing.T) {
 	t.Parallel()
 	seen := map[string]core.RuntimeID{}
 	for _, runtime := range []core.RuntimeID{
-		"runtime-1", "runtime.1", "runtime%2E1", "a b", "*", ">", "ä", "a/b", "%", "\x00", "%2e", "tab\t",
+		"runtime-1", "runtime.1", "runtime%2E1", "a b", "*", ">", "ä", "a/b", "%", "%2e",
 	} {
 		subject := natsjetstream.Subject("my-operator", runtime)
 		parts := strings.Split(subject, ".")
@@ -30,7 +30,10 @@ func TestSubject(t *testing.T) {
 			t.Errorf("the subject of %q names %q, %v", runtime, got, err)
 		}
 	}
-	for _, subject := range []string{"", "watch.m", "watch.m.", "watch.m.r.x", "other.m.r", "watch.m.%zz", "watch.m.%2e"} {
+	for _, subject := range []string{
+		"", "watch.m", "watch.m.", "watch.m.r.x", "other.m.r", "watch.m.%zz", "watch.m.%2e", "watch.m.%00", "watch.m.a%0A",
+		"watch.m.%20", "watch.m." + strings.Repeat("a", 2049),
+	} {
 		if got, err := natsjetstream.ParseSubject(subject); err == nil {
 			t.Errorf("subject %q names %q, want an error", subject, got)
 		}
@@ -42,6 +45,10 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	b := newBroker(t)
 	if _, err := natsjetstream.NewForwarder(nil, "runtime-1", natsjetstream.ForwarderOptions{}); err == nil {
 		t.Error("NewForwarder accepts a nil connection")
+	}
+	if _, err := natsjetstream.NewForwarder(b.connect(), "line\nbreak", natsjetstream.ForwarderOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "printed") {
+		t.Errorf("NewForwarder = %v, want a refusal of a name that cannot be printed", err)
 	}
 	if _, err := natsjetstream.NewForwarder(b.connect(), "runtime-1", natsjetstream.ForwarderOptions{}); err == nil {
 		t.Error("NewForwarder accepts a connection with the inbox prefix of all clients")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -29,7 +30,7 @@ var errManagerTaken = errors.New("resyncs of the manager are delivered elsewhere
 // delivery that fails is tried again. Start blocks and waits for its goroutines.
 //
 // It may run several times with handlers for different managers, as for two listeners. It fails
-// when another Start has a handler for one of the managers.
+// when another Start has a handler for one of the managers, or a handler is nil.
 func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
 	if err := f.serve(handlers); err != nil {
 		return err
@@ -49,10 +50,14 @@ func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handle
 func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for manager := range handlers {
+	for manager, handler := range handlers {
+		if option.IsNil(handler) {
+			return fmt.Errorf("fleet: the handler of manager %q is nil", manager)
+		}
 		if _, taken := f.served[manager]; taken {
 			return fmt.Errorf("fleet: %w: %q", errManagerTaken, manager)
 		}
+		f.settled[manager] = true
 	}
 	maps.Copy(f.served, handlers)
 	return nil

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"log/slog"
 	"maps"
 	"time"
 
@@ -15,12 +16,15 @@ import (
 func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	delete(f.forgotten, runtime)
 	k := key{runtime, manager}
 	if r := f.records[k]; r != nil {
 		r.expect(time.Now())
 		return
 	}
-	f.expected[k] = struct{}{}
+	if _, known := f.expected[k]; !known {
+		f.expected[k] = time.Now()
+	}
 }
 
 // expect notes since when the runtime is expected.
@@ -37,17 +41,33 @@ func (r *record) isMissing(now time.Time) bool {
 		now.Sub(latest(r.expected, r.lastSeen)) > patience(nil)
 }
 
-// addExpected makes records of the expected runtimes, where this process serves their manager.
+// addExpected makes records of the expected runtimes, where this process serves their manager. It
+// logs each manager that is not served a minute later, as its name may be wrong.
 func (f *Fleet) addExpected() {
-	ready := f.readyManagers()
+	for _, manager := range f.adopt(f.readyManagers(), time.Now()) {
+		f.warnUnserved(manager)
+	}
+}
+
+func (f *Fleet) warnUnserved(manager core.Manager) {
+	f.opts.Logger.Warn("no listener with this fleet runs for the manager: correct its name, set Options.Fleet, or call Start",
+		slog.String("manager", string(manager)))
+}
+
+// adopt returns the managers to log.
+func (f *Fleet) adopt(ready map[core.Manager]bool, now time.Time) (unserved []core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := time.Now()
-	for k := range f.expected {
-		if ready[k.manager] {
+	for k, since := range f.expected {
+		switch {
+		case ready[k.manager]:
 			f.record(k, now)
+		case !f.settled[k.manager] && now.Sub(since) > patience(nil):
+			f.settled[k.manager] = true
+			unserved = append(unserved, k.manager)
 		}
 	}
+	return unserved
 }
 
 // readyManagers asks the handlers without the lock.

@@ -2,6 +2,8 @@ package fleet_test
 
 import (
 	"context"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -192,4 +194,30 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A misspelt manager, and a fleet that no listener has, would show in nothing else.
+func TestWrongWiringIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		f, unfed := newFleet(t, fleet.Options{Logger: log}), newFleet(t, fleet.Options{Logger: log})
+		stop := start(t, f, kyma, &leading{}) // It does not lead, and serves its manager nevertheless.
+		f.Expect(prod, kyma)
+		f.Expect(prod, "kymaa")
+		f.Expect("another", "kymaa")
+		for n := range 4 {
+			f.RequeueAfter(prod)
+			send(unfed, prod, kyma, beat("e", uint64(n+1), 0)) // The listener is mounted in another server.
+			unfed.RequeueAfter(prod)
+			time.Sleep(time.Minute)
+		}
+		stop()
+		if s := out.String(); strings.Count(s, "\n") != 2 || !strings.Contains(s, "manager=kymaa") || !strings.Contains(s, `manager=""`) {
+			t.Errorf("the log is %q, want a line for the manager, and one for the fleet", s)
+		}
+		if err := f.Start(t.Context(), map[core.Manager]core.Handler{kyma: core.HandlerFunc(nil)}); err == nil {
+			t.Error("Start takes a nil handler")
+		}
+	})
 }

@@ -29,14 +29,17 @@ type Fleet struct {
 	mu        sync.Mutex
 	records   map[key]*record
 	managers  map[core.RuntimeID][]core.Manager
-	resyncs   map[key]*resync  // to come
-	expected  map[key]struct{} // without a record
+	resyncs   map[key]*resync   // to come
+	expected  map[key]time.Time // without a record, since when
+	forgotten map[core.RuntimeID]time.Time
 	served    map[core.Manager]core.Handler
 	tallies   map[core.Manager]*tally
 	observers []func(Transition)
 	changes   []Transition // that the observers have not got
 	notifying bool
 	lines     pace
+	made      time.Time
+	settled   map[core.Manager]bool // that were served, or are logged as not served
 }
 
 // New returns a fleet that knows no runtime yet. It fails on invalid options and names them.
@@ -49,10 +52,13 @@ func New(opts Options) (*Fleet, error) {
 		records:   make(map[key]*record),
 		managers:  make(map[core.RuntimeID][]core.Manager),
 		resyncs:   make(map[key]*resync),
-		expected:  make(map[key]struct{}),
+		expected:  make(map[key]time.Time),
+		forgotten: make(map[core.RuntimeID]time.Time),
 		served:    make(map[core.Manager]core.Handler),
 		tallies:   make(map[core.Manager]*tally),
+		settled:   make(map[core.Manager]bool),
 		reviewing: make(chan struct{}, 1),
+		made:      time.Now(),
 	}, nil
 }
 
@@ -75,7 +81,7 @@ func (f *Fleet) observe(
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	if f.isProbe(key{peer.ID, manager}, batch) {
+	if f.isProbe(key{peer.ID, manager}, batch) || now.Sub(f.forgotten[peer.ID]) < straggler {
 		return true
 	}
 

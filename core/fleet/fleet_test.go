@@ -676,9 +676,22 @@ func TestForgetting(t *testing.T) {
 	inBubble(t, fleet.Options{ForgetAfter: time.Hour}, func(r *rig) {
 		r.observe(changed("e", 1))
 		r.fleet.Forget(prod)
+		r.observe(beat("e", 1, 1)) // It was under way.
 		settle()
 		r.wantCauses()
-		r.observe(resync("e", 1), beat("e", 1, 1))
+		if r.knows(kyma) {
+			t.Error("a request that was under way brings a forgotten runtime back")
+		}
+		time.Sleep(time.Minute)
+		r.observe(resync("e", 2), beat("e", 2, 2)) // Another object stands for it.
+		r.wantState(fleet.Fresh, "")
+		r.fleet.Forget(prod)
+		r.fleet.Expect(prod, kyma)
+		r.observe(beat("e", 3, 2))
+		r.wantState(fleet.Fresh, "")
+		r.fleet.Forget(prod)
+		time.Sleep(time.Minute)
+		r.observe(resync("e", 3), beat("e", 4, 3))
 		time.Sleep(time.Hour + time.Minute)
 		if r.knows(kyma) {
 			t.Error("the runtime is known after an hour of silence")

@@ -9,16 +9,22 @@ import (
 )
 
 // Forget removes a runtime with its resyncs to come. Call it when the runtime is gone. It does not
-// call the observers of [Fleet.OnChange].
+// call the observers of [Fleet.OnChange]. For a minute, or until Expect is called for the runtime,
+// its requests are not observed: one that is under way does not bring it back.
 func (f *Fleet) Forget(runtime core.RuntimeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(f.forgotten, func(_ core.RuntimeID, at time.Time) bool { return now.Sub(at) >= straggler })
+	if len(f.managers[runtime]) > 0 {
+		f.forgotten[runtime] = now
+	}
 	for _, manager := range f.managers[runtime] {
 		delete(f.records, key{runtime, manager})
 		delete(f.resyncs, key{runtime, manager})
 	}
 	delete(f.managers, runtime)
-	maps.DeleteFunc(f.expected, func(k key, _ struct{}) bool { return k.runtime == runtime })
+	maps.DeleteFunc(f.expected, func(k key, _ time.Time) bool { return k.runtime == runtime })
 }
 
 // ForgetManager removes a runtime for one manager, unless it still sends requests to it, and

@@ -54,8 +54,22 @@ func (f *Fleet) snapshot() []Status {
 // other states. Up to a tenth is added or taken off at random, so that runtimes are not looked at
 // together.
 func (f *Fleet) RequeueAfter(runtime core.RuntimeID) time.Duration {
+	if f.isUnfed(time.Now()) {
+		f.warnUnserved("") // None is.
+	}
 	wait := f.pollInterval(runtime)
 	return wait + time.Duration((f.opts.Random()-0.5)*float64(wait)/5) // A tenth to either side.
+}
+
+// isUnfed reports once that no Start has run for a minute. Without one there are no resyncs either.
+func (f *Fleet) isUnfed(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	unfed := len(f.settled) == 0 && now.Sub(f.made) > patience(nil)
+	if unfed {
+		f.settled[""] = true
+	}
+	return unfed
 }
 
 func (f *Fleet) pollInterval(runtime core.RuntimeID) time.Duration {
