@@ -17,11 +17,9 @@ import (
 // [PeersFunc]. The zero value is none.
 type Peers struct {
 	identify func(r *http.Request) (core.Peer, error)
-	// ownsConnection means that the connection of a request is that of its runtime. Those of a
-	// gateway carry the requests of many runtimes.
+	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
+	// Those of a gateway carry the requests of many runtimes.
 	ownsConnection bool
-	// needsTLS means that the certificate of a connection decides.
-	needsTLS bool
 	// behindGateway means that a gateway sends the requests.
 	behindGateway bool
 	// observeOnly means that the sender need not be the gateway.
@@ -63,7 +61,7 @@ var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots or FromXF
 
 // validateTLS checks a configuration that does not depend on the client.
 func (p Peers) validateTLS(config *tls.Config) error {
-	fixed := p.needsTLS && config != nil && config.GetConfigForClient == nil
+	fixed := p.ownsConnection && config != nil && config.GetConfigForClient == nil
 	return option.Unless(!fixed || config.ClientAuth != tls.NoClientCert,
 		"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth")
 }

@@ -34,7 +34,6 @@ func FromTLSWithRoots(roots func() *x509.CertPool, opts PeerOptions) Peers {
 		// The verdict is remembered for the requests.
 		checkHandshake: func(state *tls.ConnectionState) { _, _ = check.fromConnection(state, roots()) },
 		ownsConnection: true,
-		needsTLS:       true,
 		invalid:        invalid,
 	}
 }

@@ -38,7 +38,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 		checker: newChecker(opts), proxy: proxy, roots: roots, gatewayNames: slices.Clone(opts.GatewayNames),
 	}
 	if opts.ObserveOnly == nil || invalid != nil {
-		return Peers{identify: p.identify, behindGateway: true, needsTLS: isProxyCertificate(proxy), invalid: invalid}
+		return Peers{identify: p.identify, behindGateway: true, invalid: invalid}
 	}
 	dry := &headerPeers{checker: newChecker(opts), proxy: InsecureAnyProxy(), roots: roots, takesLast: true}
 	o := &observedPeers{p, dry, newObservedLog(opts.ObserveOnly)}

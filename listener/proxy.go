@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -24,43 +23,30 @@ const maxGateways = 256
 
 // ProxyCertificate accepts a gateway by the client certificate of its TLS connection. Its chain
 // must lead to roots. One of its SANs (DNS name, URI, IP address) must equal one of names. Without
-// names it accepts none. A listener without Options.TLS then fails to start.
+// names it accepts none.
 //
 // With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the handshake.
 func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.Request) error {
 	// A gateway is identified by its names: it need not have the identity of a runtime.
 	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
 	check := newChecker(PeerOptions{Identity: identity, CacheSize: maxGateways})
-	return (&certificateProxy{check, roots, slices.Clone(names)}).accept
-}
+	names = slices.Clone(names)
+	return func(r *http.Request) error {
+		if roots == nil {
+			return errRootsMissing
+		}
 
-type certificateProxy struct {
-	*checker
+		peer, err := check.fromConnection(r.TLS, roots())
+		if err != nil {
+			return err
+		}
 
-	roots func() *x509.CertPool
-	names []string
-}
+		if !slices.ContainsFunc(names, func(name string) bool { return hasSAN(&peer, name) }) {
+			return errNotNamed
+		}
 
-func (p *certificateProxy) accept(r *http.Request) error {
-	if p.roots == nil {
-		return errRootsMissing
+		return nil
 	}
-
-	peer, err := p.fromConnection(r.TLS, p.roots())
-	if err != nil {
-		return err
-	}
-
-	if !slices.ContainsFunc(p.names, func(name string) bool { return hasSAN(&peer, name) }) {
-		return errNotNamed
-	}
-
-	return nil
-}
-
-// isProxyCertificate compares the code: all methods accept have the same.
-func isProxyCertificate(proxy func(*http.Request) error) bool {
-	return reflect.ValueOf(proxy).Pointer() == reflect.ValueOf((*certificateProxy)(nil).accept).Pointer()
 }
 
 // ProxyAddresses accepts a gateway that connects from one of the address ranges. Use it only in a

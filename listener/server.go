@@ -20,7 +20,7 @@ const (
 
 var (
 	errStarted = errors.New("listener was started before: want one Start for each New")
-	errPlain   = errors.New("peers need TLS, but Options.TLS is nil: " +
+	errPlain   = errors.New("peers are taken from TLS, but Options.TLS is nil: " +
 		"want a config that asks for client certificates")
 )
 
@@ -34,7 +34,7 @@ func (l *Listener) Start(ctx context.Context) error {
 		return errStarted
 	}
 	defer l.stop()
-	if l.peers.needsTLS && l.opts.TLS == nil {
+	if l.peers.ownsConnection && l.opts.TLS == nil {
 		return errPlain
 	}
 	server, err := httpserver.Bind(ctx, l.opts.Addr, l, l.serverOptions())

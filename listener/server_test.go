@@ -138,18 +138,15 @@ func TestStartReturnsErrors(t *testing.T) {
 	t.Parallel()
 	taken := listen(t)
 	t.Cleanup(func() { taken.Close() })
-	roots := newAuthority(t, "ca").roots()
-	gateway := listener.FromXFCC(listener.ProxyCertificate(roots, "gateway"), roots, listener.PeerOptions{})
 	tests := []struct {
 		name  string
 		peers listener.Peers
 		opts  listener.Options
 		want  string
 	}{
-		{"certificate of the gateway without TLS", gateway, listener.Options{}, "Options.TLS is nil"},
 		{"address is taken", listener.PeersFunc(known), listener.Options{Addr: taken.Addr().String()}, "bind"},
 		{"address is none", listener.PeersFunc(known), listener.Options{Addr: "127.0.0.1:nowhere"}, "bind"},
-		{"peers of the handshake without TLS", listener.FromTLSWithRoots(roots, listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
+		{"peers of the handshake without TLS", listener.FromTLSWithRoots(newAuthority(t, "ca").roots(), listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
 		{
 			"TLS without certificate", listener.PeersFunc(known),
 			listener.Options{Addr: "127.0.0.1:0", TLS: &tls.Config{MinVersion: tls.VersionTLS13}},
