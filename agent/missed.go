@@ -69,7 +69,7 @@ func (w *missedWatch) look(ctx context.Context, now time.Time) {
 	}
 	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested",
 		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest),
-		slog.Int64("closed_connections", w.missed.reports))
+		slog.Int64("connections", w.missed.reports))
 	w.next, w.missed = now.Add(missedPace), missed{}
 	w.resync()
 }
