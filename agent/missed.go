@@ -19,7 +19,7 @@ const (
 )
 
 // missedWatch requests a resync when changes may have been missed: after a pause of the agent (no
-// CPU, SIGSTOP), and when the source reports it. There is at most one resync every missedPace, and
+// CPU, SIGSTOP, a suspended machine), and when the source reports it. There is at most one resync every missedPace, and
 // the last one is never lost.
 //
 // After a stall, requests on open connections are still read. But an API server that gave up in the
@@ -69,13 +69,14 @@ func (w *missedWatch) look(ctx context.Context, now time.Time) {
 	}
 	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested",
 		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest),
-		slog.Int64("closed_connections", w.missed.reports))
+		slog.Int64("connections", w.missed.reports))
 	w.next, w.missed = now.Add(missedPace), missed{}
 	w.resync()
 }
 
 func (w *missedWatch) noteStall(now time.Time) {
-	took := now.Sub(w.last)
+	// Of a suspended machine, only the wall clock may go on.
+	took := max(now.Sub(w.last), now.Round(0).Sub(w.last.Round(0)))
 	w.last = now
 	if took < longestStall {
 		return

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -66,6 +67,26 @@ func TestStalls(t *testing.T) {
 				t.Errorf("%d stalls, want %d; resyncs (-want +have):\n%s", stalls, test.stalls, diff)
 			}
 		})
+	}
+}
+
+// In a suspended machine the clock of Go stands still. The wall clock is set afterwards.
+func TestASuspendedMachineIsAStall(t *testing.T) {
+	t.Parallel()
+	stalls := 0
+	w := &missedWatch{stalled: func() { stalls++ }, resync: func() {}, log: slog.New(slog.DiscardHandler), last: time.Now()}
+	for _, after := range []time.Duration{0, -time.Hour, time.Second} { // A clock that is set back is none.
+		now := w.last.Add(after)
+		// See time.Time: ext is the reading of the other clock.
+		parts := (*struct {
+			wall uint64
+			ext  int64
+		})(unsafe.Pointer(&now))
+		parts.ext -= int64(after)
+		w.look(t.Context(), now)
+	}
+	if stalls != 1 {
+		t.Errorf("%d stalls, want 1", stalls)
 	}
 }
 

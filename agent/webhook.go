@@ -78,6 +78,8 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 				inbox.Failed()
 			}
 		},
+		// The API server goes on without an answer, and never sends the review.
+		HandshakeSlow: inbox.resyncAll,
 		ConnectionClosed: func(reason string) {
 			b.metrics.ConnectionDropped("webhook", reason)
 			inbox.resyncAll()

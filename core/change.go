@@ -46,7 +46,7 @@ const subresourceScale = "scale"
 // maxIdentity bounds the names and the kind of an event together, in bytes. Kubernetes allows
 // fewer. Without the bound, foreign input could fill an outbox with megabytes under each of its
 // keys.
-const maxIdentity = 2 << 10
+const maxIdentity = 1 << 10
 
 // Base returns the values of [WatchEvent].UID and Base for a change that is not committed yet.
 func (c *Change) Base() (uid types.UID, base int64) {

@@ -141,7 +141,7 @@ func TestNamespacesAreClusterScoped(t *testing.T) {
 func TestEventRefusesObjectsWithoutIdentity(t *testing.T) {
 	t.Parallel()
 
-	long := strings.Repeat("x", 3<<10)
+	long := strings.Repeat("x", 1<<10+1)
 
 	for name, c := range map[string]core.Change{
 		"nothing":         {},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
@@ -334,11 +335,32 @@ func TestClosedConnectionLeadsToAResync(t *testing.T) {
 		review(t, client, agent.webhook, "one", true) // A dry run is no event.
 	}
 	n := 1 // On a busy machine, a stall may come before.
-	for agent.log.wait(t, "reviews may have been missed: a resync is requested", n)[n-1]["closed_connections"] != 1.0 {
+	for agent.log.wait(t, "reviews may have been missed: a resync is requested", n)[n-1]["connections"] != 1.0 {
 		n++
 	}
 	kcp.nextResync(t)
 	agent.stop(t)
+}
+
+// After 1 s an API server may have given up its review, and then it only completes the handshake.
+func TestSlowHandshakeLeadsToAResync(t *testing.T) {
+	t.Parallel()
+	kcp, agent := startWith(t, http.StatusOK, "MANAGERS=widgets", "RESYNC_AGAIN=0s")
+	kcp.nextResync(t) // It is sent at the start.
+	conn := must(new(net.Dialer).DialContext(t.Context(), "tcp", agent.webhook))(t)
+	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: agent.pki.ca.Pool(), ServerName: "127.0.0.1"}
+	noError(t, tls.Client(slowly{conn}, config).HandshakeContext(t.Context()))
+	kcp.nextResync(t)
+	noError(t, conn.Close())
+	agent.stop(t)
+}
+
+// slowly reads after 1 s.
+type slowly struct{ net.Conn }
+
+func (s slowly) Read(b []byte) (int, error) {
+	time.Sleep(time.Second)
+	return s.Conn.Read(b)
 }
 
 // Without managers and without reviews, no other line would show that the control plane is out of

@@ -57,6 +57,40 @@ func manyMembers(ctx context.Context, conn net.Conn) {
 	}
 }
 
+// deepReviews sends whole reviews of objects that nest as deep as JSON may. They end at the same moment on
+// all connections.
+func deepReviews(ctx context.Context, conn net.Conn) {
+	const depth, together = 9990, 400 * time.Millisecond
+	body := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",` +
+		`"kind":{"version":"v1","kind":"ConfigMap"},"name":"x","object":{"spec":` +
+		strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}}}`
+	for ctx.Err() == nil {
+		if _, err := fmt.Fprintf(conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\n"+
+			"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body)+1, body); err != nil {
+			return
+		}
+		time.Sleep(time.Until(time.Now().Truncate(together).Add(together)))
+		_, _ = io.WriteString(conn, " ")
+		if _, err := conn.Read(make([]byte, 16<<10)); err != nil {
+			return
+		}
+	}
+}
+
+// largeUID sends a whole review, and reads no answer. Each byte of its uid is not UTF-8, and becomes three.
+func largeUID() attack {
+	var turns sync.Mutex // Together, the bodies would find no room.
+	body := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"operation":"CREATE",` +
+		`"kind":{"version":"v1","kind":"ConfigMap"},"name":"x","uid":"` + strings.Repeat("\xff", 7<<20) + `"}}`
+	return func(_ context.Context, conn net.Conn) {
+		turns.Lock()
+		defer turns.Unlock()
+		_, _ = fmt.Fprintf(conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\n"+
+			"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		_, _ = conn.Read(make([]byte, 1))
+	}
+}
+
 // oneOf attacks in another way on each connection.
 func oneOf(attacks ...attack) attack {
 	var next atomic.Int64
@@ -91,6 +125,8 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 		"large reviews":       {512, false, halfSent("/validate/widgets", 8<<20, 4<<20)},
 		"headers":             {512, false, largeHeader},
 		"members":             {16, false, manyMembers},
+		"deep reviews":        {512, false, deepReviews},
+		"large uids":          {16, false, largeUID()},
 		"handshakes":          {512, true, helloHalfSent},
 		"all": {512, false, oneOf(halfSent("/canary", 16<<10, 16<<10-1), halfSent("/validate/widgets", 64<<10, 60<<10),
 			halfSent("/validate/widgets", 8<<20, 4<<20), largeHeader, manyMembers)},

@@ -94,6 +94,7 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 	e := l.entries[event.Key()]
 	if e != nil {
 		e.extend(&event)
+		event.Watched, event.WatchedGVK, event.Owner = e.Watched, e.WatchedGVK, e.Owner // The texts are kept once.
 	}
 
 	switch {

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -24,6 +25,21 @@ func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 	// On the wire, the times have no monotonic reading.
 	if age := beat.Time.Round(0).Sub(beat.LastReview.Round(0)); age != 10*time.Minute {
 		t.Errorf("the review is %v old, want 10 min", age)
+	}
+}
+
+// A stranger can give 10,000 keys long names in an outage.
+func TestEventsOfAKeyShareItsTexts(t *testing.T) {
+	t.Parallel()
+	l, now := newLane(&shared{opts: Options{}.withDefaults()}, "kyma", ""), time.Now()
+	var event core.WatchEvent
+	for range 2 {
+		event.Watched.Name = strings.Repeat("n", 100)
+		l.put(event, now, now)
+	}
+	e := l.entries[event.Key()]
+	if unsafe.StringData(e.next.event.Watched.Name) != unsafe.StringData(e.Watched.Name) {
+		t.Error("the newer event has a name of its own")
 	}
 }
 

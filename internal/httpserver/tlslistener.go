@@ -61,12 +61,18 @@ func (l *tlsListener) acceptAll() {
 	}
 }
 
+// slowHandshake is the shortest timeout that a client of a webhook can have.
+const slowHandshake = time.Second
+
 // handshake does the handshake of a connection, and hands the connection to Accept.
 func (l *tlsListener) handshake(c *conn) {
 	encrypted := tls.Server(c, l.config)
 	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
 	err := l.shake(encrypted, c)                 // The connection keeps its error.
 	_ = c.SetDeadline(time.Time{})
+	if c.received.Load() && time.Since(c.accepted) >= slowHandshake {
+		l.server.opts.HandshakeSlow()
+	}
 	socket := socketOf(c.Conn)
 	if err == nil && socket != nil && encrypted.ConnectionState().NegotiatedProtocol != protoHTTP2 {
 		l.handOver(&visit{Conn: encrypted, socket: socket, parking: l.parking})

@@ -3,7 +3,7 @@
 //
 // An API server waits while its object is read. The package accepts exactly the texts that
 // encoding/json accepts, and reads strings as encoding/json does: bytes that are not UTF-8 become
-// U+FFFD.
+// U+FFFD. Only strings that are not skipped have a bound.
 //
 // adapters/admission reads reviews with it, and core reads objects. A change source of an
 // importer uses core.DecodeObject and core.NewObject.
@@ -22,6 +22,10 @@ var ErrSyntax = errors.New("invalid JSON")
 
 // maxDepth is how deep arrays and objects may nest, the bound of encoding/json.
 const maxDepth = 10000
+
+// maxText bounds a string that is not skipped, in bytes. Names and kinds are shorter. One that is
+// not UTF-8 takes ten times its size.
+const maxText = 4 << 10
 
 // Reader walks over one JSON text. The zero value reads an empty text. It must not be used
 // concurrently. After its first error every call returns that error, which wraps [ErrSyntax] and
@@ -210,6 +214,9 @@ func (r *Reader) rawString() ([]byte, error) {
 	start := r.pos
 	if err := r.step(skipString(r.data, r.pos+1)); err != nil {
 		return nil, err
+	}
+	if r.pos-start > maxText {
+		return nil, r.fail("a string of at most 4 KiB")
 	}
 	return r.data[start:r.pos], nil
 }

@@ -218,6 +218,22 @@ func TestErrorsNameThePlace(t *testing.T) {
 	}
 }
 
+// A large string is skipped, and not read.
+func TestStringsAreBounded(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int]bool{4 << 10: true, 4<<10 + 1: false} {
+		text := `"` + strings.Repeat("a", size-2) + `"`
+		if _, err := rawjson.NewReader([]byte(text)).Text(); (err == nil) != want {
+			t.Errorf("Text of %d bytes = %v", size, err)
+		}
+		object := rawjson.NewReader([]byte("{" + text + ":0}"))
+		if err := object.Object(func([]byte) error { return second(object.Skip()) }); (err == nil) != want {
+			t.Errorf("Object with a name of %d bytes = %v", size, err)
+		}
+		checkSkip(t, []byte(text))
+	}
+}
+
 func TestLen(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{

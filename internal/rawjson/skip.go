@@ -11,6 +11,16 @@ import (
 
 // skipValue steps over one value inside depth arrays and objects.
 func skipValue(d []byte, p, depth int) (pos int, want string) {
+	if opens(d, p) {
+		return skipNested(d, p, depth)
+	}
+	return skipScalar(d, p)
+}
+
+// opens reports whether an array or an object begins at p.
+func opens(d []byte, p int) bool { return p < len(d) && (d[p] == '{' || d[p] == '[') }
+
+func skipScalar(d []byte, p int) (pos int, want string) {
 	if p >= len(d) {
 		return p, "a value"
 	}
@@ -18,10 +28,6 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 	switch d[p] {
 	case '"':
 		return skipString(d, p+1)
-	case '{':
-		return skipMembers(d, p+1, depth+1, '}')
-	case '[':
-		return skipMembers(d, p+1, depth+1, ']')
 	case 't':
 		return skipWord(d, p, "true")
 	case 'f':
@@ -38,37 +44,44 @@ const tooDeep = "at most 10000 nested values"
 // orComma is the expectation behind a member of an array or an object.
 func orComma(closing byte) string { return "',' or '" + string(rune(closing)) + "'" }
 
-// skipMembers steps over the members of an array or an object, and its closing.
-func skipMembers(d []byte, p, depth int, closing byte) (pos int, want string) {
-	if depth > maxDepth {
-		return p - 1, tooDeep
-	}
-
-	p = skipSpace(d, p)
-	if p < len(d) && d[p] == closing {
-		return p + 1, ""
-	}
-
+// skipNested steps over an array or an object inside depth others. It does not call itself, because
+// a goroutine keeps its stack for a while: a stranger could have one of 4 MiB on each connection.
+func skipNested(d []byte, p, depth int) (pos int, want string) {
+	around := make([]byte, 0, 64) // The closings. Few objects need more memory.
+	var closing byte
 	for {
+		closes := true
+		if opens(d, p) {
+			if depth+len(around) == maxDepth {
+				return p, tooDeep
+			}
+			closing = d[p] + 2 // In ASCII.
+			around = append(around, closing)
+			p = skipSpace(d, p+1)
+			closes = p < len(d) && d[p] == closing
+		} else if p, want = skipScalar(d, p); want != "" {
+			return p, want
+		}
+		for closes {
+			switch p = skipSpace(d, p); {
+			case p < len(d) && d[p] == closing:
+				p++
+				around = around[:len(around)-1]
+				if len(around) == 0 {
+					return p, ""
+				}
+				closing = around[len(around)-1]
+			case p < len(d) && d[p] == ',':
+				p = skipSpace(d, p+1)
+				closes = false
+			default:
+				return p, orComma(closing)
+			}
+		}
 		if closing == '}' {
 			if p, want = skipName(d, p); want != "" {
 				return p, want
 			}
-		}
-
-		if p, want = skipValue(d, p, depth); want != "" {
-			return p, want
-		}
-
-		p = skipSpace(d, p)
-
-		switch {
-		case p < len(d) && d[p] == ',':
-			p = skipSpace(d, p+1)
-		case p < len(d) && d[p] == closing:
-			return p + 1, ""
-		default:
-			return p, orComma(closing)
 		}
 	}
 }
