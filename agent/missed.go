@@ -19,8 +19,8 @@ const (
 )
 
 // missedWatch requests a resync when changes may have been missed: after a pause of the agent (no
-// CPU, SIGSTOP, a suspended machine), and when the source reports it. There is at most one resync every missedPace, and
-// the last one is never lost.
+// CPU, SIGSTOP, a suspended machine), and when the source reports it. There is at most one resync
+// every missedPace, and the last one is never lost.
 //
 // After a stall, requests on open connections are still read. But an API server that gave up in the
 // meantime completes its new connections, and does not send those requests.
