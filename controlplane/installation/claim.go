@@ -55,11 +55,6 @@ func ownerOf(object *unstructured.Unstructured) string {
 // owner is the identity of this installer in every runtime.
 func (i *Installer) owner() string { return cmp.Or(i.opts.Owner, i.controlPlane) }
 
-// own marks an object as one of this installer.
-func (i *Installer) own(object *unstructured.Unstructured) {
-	annotate(object, annotationInstalledBy, i.owner())
-}
-
 func annotate(object *unstructured.Unstructured, name, value string) {
 	annotations := object.GetAnnotations()
 	if annotations == nil {
@@ -74,18 +69,16 @@ func annotate(object *unstructured.Unstructured, name, value string) {
 // it. live is the ConfigMap as it was read, nil if there was none.
 func (i *Installer) claim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
 	err := i.tryClaim(ctx, in, wanted, live)
-	if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
-		return in.wrap(err, "claim "+wanted.GetKind(), wanted.GetName())
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		if live, err = in.get(ctx, wanted); err == nil {
+			err = i.checkOwner(in, live)
+		}
+		if err != nil {
+			return err
+		}
+		err = i.tryClaim(ctx, in, wanted, live) // It may have changed for another reason.
 	}
-	other, err := in.get(ctx, wanted)
-	if err != nil {
-		return err
-	}
-	if err := i.checkOwner(in, other); err != nil {
-		return err
-	}
-	// It may have changed for another reason.
-	return in.wrap(i.tryClaim(ctx, in, wanted, other), "claim "+wanted.GetKind(), wanted.GetName())
+	return in.wrap(err, "claim ConfigMap", wanted.GetName())
 }
 
 // tryClaim fails if the ConfigMap is not as it was read.
@@ -97,7 +90,7 @@ func (i *Installer) tryClaim(ctx context.Context, in *cluster, wanted, live *uns
 		return nil
 	}
 	claimed := live.DeepCopy()
-	i.own(claimed)
+	annotate(claimed, annotationInstalledBy, i.owner())
 	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
 	return in.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 }

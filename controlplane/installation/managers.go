@@ -63,7 +63,7 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	config := &corev1.ConfigMap{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: i.opts.Namespace, Name: i.opts.managersName(), Labels: i.labels(),
+			Namespace: i.opts.Namespace, Name: i.opts.managersName(), Labels: i.opts.labels(),
 		},
 		Data: map[string]string{managersKey: lines.String()},
 	}
@@ -74,7 +74,7 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	if r.PullSecret != nil {
 		config.Annotations[annotationPullSecret] = i.pullSecretName()
 	}
-	return i.finished(&unstructured.Unstructured{Object: content(config)})
+	return i.finishedOf(config)
 }
 
 // annotationRestart has a value that changes when a manager is removed, or its webhook is

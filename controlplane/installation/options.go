@@ -120,6 +120,7 @@ func (o Options) withDefaults() Options {
 	o.Webhooks.Canary = o.lease()
 	return option.WithDefaults(o, Options{
 		Replicas: defaultReplicas,
+		Webhooks: admission.ConfigurationOptions{Labels: o.labels()},
 		Adjust:   func(*unstructured.Unstructured) {},
 		Now:      time.Now,
 		Logger:   slog.New(slog.DiscardHandler),
@@ -172,4 +173,32 @@ func parsePort(address string) (int32, error) {
 		return 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
 	}
 	return int32(port), nil
+}
+
+const (
+	transportHTTPS = "https"
+	transportNATS  = "nats"
+	// reservedID would get the answers to operators at a NATS server.
+	reservedID = "operator"
+)
+
+func (o Options) overNATS() bool { return o.Settings[settingTransport] == transportNATS }
+
+// validateTransport refuses settings with which an agent does not start.
+func (o Options) validateTransport() []error {
+	transport, set := o.Settings[settingTransport]
+	if set && transport != transportHTTPS && transport != transportNATS {
+		return []error{fmt.Errorf("%s in Settings: want %s or %s, have %.80q",
+			settingTransport, transportHTTPS, transportNATS, transport)}
+	}
+	if !o.overNATS() {
+		return nil
+	}
+	contract, fallback := o.Settings[settingContract], o.Settings[settingFallback]
+	return []error{
+		option.Unless(contract == "" || contract == "v3", "%s in Settings: want v3 with %s=%s, have %.80q",
+			settingContract, settingTransport, transportNATS, contract),
+		option.Unless(fallback == "", "%s in Settings: want none with %s=%s, have %.80q",
+			settingFallback, settingTransport, transportNATS, fallback),
+	}
 }
