@@ -114,7 +114,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	if identity.Remove && !skipped {
 		return r.remove(ctx, object)
 	}
-	if err := r.noteRemoval(ctx, object, ""); err != nil {
+	if err := r.edit(ctx, object, func() { setRemoval(object, "") }); err != nil {
 		return reconcile.Result{}, err
 	}
 	if skipped {

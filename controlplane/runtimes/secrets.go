@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -225,45 +227,40 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	return connection{client: made, http: connected}, err
 }
 
-// load parses and validates a kubeconfig.
+// errInvalidKubeconfig means that another kubeconfig is needed.
+var errInvalidKubeconfig = errors.New("invalid kubeconfig")
+
+// load refuses a kubeconfig that could take keys or files of the operator, or of other runtimes,
+// elsewhere. Writers of one kubeconfig must not gain more than that runtime.
 func (o KubeconfigOptions) load(kubeconfig []byte) (*rest.Config, error) {
 	loaded, err := clientcmd.Load(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.validate(loaded); err != nil {
-		return nil, err
+	for _, name := range slices.Sorted(maps.Keys(loaded.AuthInfos)) {
+		if err := o.validateUser(loaded.AuthInfos[name]); err != nil {
+			return nil, fmt.Errorf("user %.80q: %w", name, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(loaded.Clusters)) {
+		if err := o.validateCluster(loaded.Clusters[name]); err != nil {
+			return nil, fmt.Errorf("cluster %.80q: %w", name, err)
+		}
 	}
 	return clientcmd.NewDefaultClientConfig(*loaded, &clientcmd.ConfigOverrides{}).ClientConfig()
 }
 
-// errInvalidKubeconfig means that another kubeconfig is needed.
-var errInvalidKubeconfig = errors.New("invalid kubeconfig")
-
-// validate refuses a kubeconfig that could take keys or files of the operator, or of other
-// runtimes, elsewhere. Writers of one kubeconfig must not gain more than that runtime.
-func (o KubeconfigOptions) validate(config *clientcmdapi.Config) error {
-	for _, name := range slices.Sorted(maps.Keys(config.AuthInfos)) {
-		if err := validateUser(config.AuthInfos[name]); err != nil && !o.AllowExternal {
-			return fmt.Errorf("user %.80q: %w", name, err)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(config.Clusters)) {
-		if err := o.validateCluster(config.Clusters[name]); err != nil {
-			return fmt.Errorf("cluster %.80q: %w", name, err)
-		}
-	}
-	return nil
-}
-
-func validateUser(user *clientcmdapi.AuthInfo) error {
-	if user.Exec != nil || user.AuthProvider != nil {
+func (o KubeconfigOptions) validateUser(user *clientcmdapi.AuthInfo) error {
+	switch {
+	case o.AllowExternal:
+		return nil
+	case user.Exec != nil || user.AuthProvider != nil:
 		return errors.New("want credentials inside the kubeconfig, have a program")
-	}
-	if user.TokenFile != "" || user.ClientCertificate != "" || user.ClientKey != "" {
+	case user.TokenFile != "" || user.ClientCertificate != "" || user.ClientKey != "":
 		return errors.New("want credentials inside the kubeconfig, have a file")
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (o KubeconfigOptions) validateCluster(cluster *clientcmdapi.Cluster) error {
@@ -279,4 +276,39 @@ func (o KubeconfigOptions) validateCluster(cluster *clientcmdapi.Cluster) error 
 	default:
 		return nil
 	}
+}
+
+// pullSecretAge is the longest time for which the content of a pull secret is kept.
+const pullSecretAge = time.Minute
+
+// pullSecret reads a Secret of the control plane for all runtimes, at most once a minute.
+type pullSecret struct {
+	reader client.Reader
+	name   types.NamespacedName
+
+	mu      sync.Mutex
+	content []byte
+	read    time.Time
+}
+
+// get returns nil without a name.
+func (p *pullSecret) get(ctx context.Context) ([]byte, error) {
+	if p.name == (types.NamespacedName{}) {
+		return nil, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.content != nil && time.Since(p.read) < pullSecretAge {
+		return p.content, nil
+	}
+	secret := &corev1.Secret{}
+	if err := p.reader.Get(ctx, p.name, secret); err != nil {
+		return nil, fmt.Errorf("pull secret %s: %w", p.name, err)
+	}
+	content := secret.Data[corev1.DockerConfigJsonKey]
+	if len(content) == 0 {
+		return nil, fmt.Errorf("pull secret %s: want a %s, have none", p.name, corev1.DockerConfigJsonKey)
+	}
+	p.content, p.read = content, time.Now()
+	return content, nil
 }
