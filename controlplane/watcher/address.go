@@ -61,12 +61,8 @@ func first[S any](key client.ObjectKey, servers []S, addressOf func(S) (address 
 
 // serverAddress returns "" for a server without address.
 func serverAddress(server *apinetworkingv1beta1.Server) (address string, withTLS bool) {
-	if !servesHTTP(server) {
-		return "", false
-	}
-	for _, host := range server.GetHosts() {
-		// A prefix <namespace>/ limits the namespaces that may bind to the host.
-		if host = host[strings.LastIndex(host, "/")+1:]; isHost(host) {
+	for _, host := range hostsOf(server) {
+		if isHost(host) {
 			return join(host, int(server.GetPort().GetNumber())), server.GetTls() != nil
 		}
 	}
