@@ -183,7 +183,10 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionDiscard:
 		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation == s.generation })
 	case actionCreate:
-		return c.createAuthority(ctx, seen, s.generation, s.request)
+		if c.opts.ImportCA.Name != "" && seen.isNew() {
+			return c.importAuthority(ctx, seen, s.generation, s.request)
+		}
+		return c.apply(ctx, c.authority(s.generation, s.request))
 	case actionSignClients:
 		return c.apply(ctx, c.issuer(c.names.clients(), s.generation))
 	case actionSignServer:
@@ -191,7 +194,11 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionPublish:
 		return c.publish(ctx, seen)
 	case actionReissue:
-		return c.reissueAll(ctx, s.reissue)
+		var failed error
+		for _, l := range s.reissue {
+			failed = errors.Join(failed, c.reissue(ctx, l.name))
+		}
+		return failed
 	case actionReissueServer:
 		return c.reissue(ctx, c.names.server())
 	case actionRetire:

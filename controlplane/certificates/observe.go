@@ -142,8 +142,7 @@ func (c *Certificates) inSet() []client.ListOption {
 }
 
 func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
-	newPage := func() *corev1.SecretList { return &corev1.SecretList{} }
-	return eachPage(ctx, c, newPage, func(page *corev1.SecretList) {
+	return eachPage(ctx, c, func(page *corev1.SecretList) {
 		for i := range page.Items {
 			o.readSecret(&page.Items[i])
 		}
@@ -161,8 +160,7 @@ func (o *observed) readSecret(secret *corev1.Secret) {
 }
 
 func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
-	newPage := func() *certv1.CertificateList { return &certv1.CertificateList{} }
-	return eachPage(ctx, c, newPage, func(page *certv1.CertificateList) {
+	return eachPage(ctx, c, func(page *certv1.CertificateList) {
 		for i := range page.Items {
 			o.readCertificate(&page.Items[i])
 		}
@@ -314,12 +312,15 @@ const pageSize = 500
 // eachPage lists the objects of this set page by page, into a new list each, and calls visit for
 // it. visit sees an object again when the list cannot be continued: it then comes in one piece.
 // That is so after the snapshot has expired, and with a cache as client.
-func eachPage[L client.ObjectList](ctx context.Context, c *Certificates, newList func() L, visit func(L)) error {
+func eachPage[L any, P interface {
+	*L
+	client.ObjectList
+}](ctx context.Context, c *Certificates, visit func(P)) error {
 	for next := ""; ; {
-		page := newList()
+		page := P(new(L))
 		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(pageSize), client.Continue(next))...)
 		if err != nil && next != "" {
-			page = newList()
+			page = new(L)
 			err = c.client.List(ctx, page, c.inSet()...)
 			page.SetContinue("")
 		}

@@ -65,7 +65,7 @@ func (p *pair) misfit(issued *x509.Certificate, now time.Time) string {
 		return fmt.Sprintf("the certificate is for %q", issued.Subject.CommonName)
 	case !sets.New(wanted.Spec.DNSNames...).Equal(sets.New(issued.DNSNames...)):
 		return "the certificate is for " + strings.Join(issued.DNSNames, ", ")
-	case !p.bothUsages && !slices.Equal(issued.ExtKeyUsage, extKeyUsages(wanted)):
+	case !p.bothUsages && !slices.Equal(issued.ExtKeyUsage, []x509.ExtKeyUsage{extKeyUsage(wanted)}):
 		return "the certificate has other extended key usages"
 	case now.After(issued.NotAfter):
 		return "the certificate is expired"
@@ -74,17 +74,12 @@ func (p *pair) misfit(issued *x509.Certificate, now time.Time) string {
 	}
 }
 
-func extKeyUsages(certificate *certv1.Certificate) (usages []x509.ExtKeyUsage) {
-	for _, usage := range certificate.Spec.Usages {
-		switch usage {
-		case certv1.UsageClientAuth:
-			usages = append(usages, x509.ExtKeyUsageClientAuth)
-		case certv1.UsageServerAuth:
-			usages = append(usages, x509.ExtKeyUsageServerAuth)
-		default:
-		}
+// extKeyUsage is the one usage of the Certificate of a runtime beside signatures.
+func extKeyUsage(certificate *certv1.Certificate) x509.ExtKeyUsage {
+	if slices.Contains(certificate.Spec.Usages, certv1.UsageClientAuth) {
+		return x509.ExtKeyUsageClientAuth
 	}
-	return usages
+	return x509.ExtKeyUsageServerAuth
 }
 
 func trusted(certificate *x509.Certificate, bundle []*x509.Certificate) bool {
