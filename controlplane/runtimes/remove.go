@@ -19,7 +19,7 @@ import (
 func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(object)
 	if !controllerutil.ContainsFinalizer(object, finalizer) {
-		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(key)}, nil
+		return reconcile.Result{RequeueAfter: r.forgetter.forget(key, "")}, nil
 	}
 	runtime, status, err := r.uninstall(ctx, object)
 	if err != nil || status.State != installation.Removed {

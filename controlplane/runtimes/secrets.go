@@ -14,7 +14,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -23,8 +25,8 @@ import (
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/runtimekinds"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -84,13 +86,36 @@ type KubeconfigOptions struct {
 
 func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	o.Clients = max(o.Clients, 0)
-	known := runtimekinds.RESTMapper()
+	known := installedKinds()
 	return option.WithDefaults(o, KubeconfigOptions{
 		Clients:   defaultClients,
 		Scheme:    runtime.NewScheme(),
 		Mapper:    func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return known, nil },
 		Configure: func(*rest.Config) {},
 	})
+}
+
+// installedKinds returns a mapper with the kinds that an installation reads and writes in a runtime.
+// A client with it needs no discovery there.
+func installedKinds() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	add := func(scope meta.RESTScope, version string, kinds ...string) {
+		for _, kind := range kinds {
+			mapper.Add(schema.FromAPIVersionAndKind(version, kind), scope)
+		}
+	}
+	add(meta.RESTScopeRoot, "v1", "Namespace")
+	add(meta.RESTScopeNamespace, "v1", "ConfigMap", "Secret", "Service", "ServiceAccount")
+	add(meta.RESTScopeNamespace, "apps/v1", "Deployment")
+	add(meta.RESTScopeNamespace, "policy/v1", "PodDisruptionBudget")
+	add(meta.RESTScopeNamespace, "networking.k8s.io/v1", "NetworkPolicy")
+	add(meta.RESTScopeNamespace, "coordination.k8s.io/v1", "Lease")
+	add(meta.RESTScopeNamespace, "discovery.k8s.io/v1", "EndpointSlice")
+	add(meta.RESTScopeNamespace, "rbac.authorization.k8s.io/v1", "Role", "RoleBinding")
+	add(meta.RESTScopeRoot, "rbac.authorization.k8s.io/v1", "ClusterRole", "ClusterRoleBinding")
+	add(meta.RESTScopeRoot, "scheduling.k8s.io/v1", "PriorityClass")
+	add(meta.RESTScopeRoot, "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+	return mapper
 }
 
 // NewKubeconfigs returns a function for [SetUp] that connects to runtimes with kubeconfigs. It
@@ -126,6 +151,16 @@ func NewKubeconfigsByLabel(
 		}
 		return all.find(ctx, secrets, object.GetName())
 	}).connect
+}
+
+// KubeconfigSecrets are the Secrets with kubeconfigs: those in Namespace with Label. The value of
+// the label is the name of the object that represents the runtime, in the same namespace. The
+// operator needs the right to list and watch Secrets there.
+type KubeconfigSecrets struct{ Namespace, Label string }
+
+// version begins with the name of the object that a Secret names.
+func (s KubeconfigSecrets) version(secret *metav1.PartialObjectMetadata) string {
+	return s.Namespace + "/" + secret.GetLabels()[s.Label] + " " + follow.ResourceVersion(secret)
 }
 
 func (s KubeconfigSecrets) find(
