@@ -86,19 +86,16 @@ func (*Secret) NeedLeaderElection() bool { return false }
 func (s *Secret) Start(ctx context.Context) error {
 	for {
 		s.refresh(ctx)
+		pause := s.opts.Poll
+		if s.current.Load().material == nil {
+			pause = min(pause, firstPoll)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(s.pause()):
+		case <-time.After(pause):
 		}
 	}
-}
-
-func (s *Secret) pause() time.Duration {
-	if s.current.Load().material == nil {
-		return min(s.opts.Poll, firstPoll)
-	}
-	return s.opts.Poll
 }
 
 func (s *Secret) refresh(ctx context.Context) {
@@ -123,7 +120,10 @@ func (s *Secret) read(ctx context.Context, old *generation) (*generation, error)
 	if err := s.reader.Get(ctx, s.name, &secret); err != nil {
 		return nil, fmt.Errorf("keysource: read Secret %s: %w", s.name, err)
 	}
-	found := pemTextsOf(&secret)
+	found := pemTexts{ // Empty text for a key that is missing, which is refused as such.
+		string(secret.Data[corev1.ServiceAccountRootCAKey]), string(secret.Data[corev1.TLSCertKey]),
+		string(secret.Data[corev1.TLSPrivateKeyKey]),
+	}
 	if old.material != nil && found == old.content {
 		return &generation{material: old.material, content: old.content}, nil
 	}
@@ -159,11 +159,3 @@ func (s *Secret) refuse(old *generation, err error) {
 
 // pemTexts are those of CA bundle, certificate and key, from one reading.
 type pemTexts [3]string
-
-// pemTextsOf returns empty text for a key that is missing, which is refused as such.
-func pemTextsOf(secret *corev1.Secret) pemTexts {
-	return pemTexts{
-		string(secret.Data[corev1.ServiceAccountRootCAKey]), string(secret.Data[corev1.TLSCertKey]),
-		string(secret.Data[corev1.TLSPrivateKeyKey]),
-	}
-}
