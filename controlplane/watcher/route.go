@@ -1,6 +1,7 @@
 package watcher
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -167,7 +168,7 @@ func elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1
 	eldest := w
 	for i := range watchers {
 		other := &watchers[i]
-		if managerName(other) == string(m) && other.DeletionTimestamp.IsZero() && older(other, eldest) {
+		if managerName(other) == string(m) && other.DeletionTimestamp.IsZero() && byAge(other, eldest) < 0 {
 			eldest = other
 		}
 	}
@@ -177,10 +178,8 @@ func elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1
 	return eldest
 }
 
-// older compares names when both were created in the same second.
-func older(a, b *v1beta2.Watcher) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
+// byAge compares names when both were created in the same second.
+func byAge(a, b *v1beta2.Watcher) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 }
