@@ -39,7 +39,6 @@ func (c *cluster) get(ctx context.Context, object *unstructured.Unstructured) (*
 	return live, c.wrap(err, "get "+object.GetKind(), object.GetName())
 }
 
-// getInto returns a task that gets an object.
 func (c *cluster) getInto(
 	ctx context.Context, object *unstructured.Unstructured, into **unstructured.Unstructured,
 ) func() error {

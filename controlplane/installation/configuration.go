@@ -35,7 +35,6 @@ func (i *Installer) configuration(
 	return configuration, nil
 }
 
-// excludedNamespaces returns the namespaces in which nothing is watched.
 func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
 	switch excluded := i.opts.Webhooks.ExcludedNamespaces; {
 	case excluded != nil:

@@ -88,7 +88,6 @@ func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, un
 	return status, unchanged, err
 }
 
-// bounded cuts the texts of a runtime.
 func bounded(status Status, err error) (Status, error) {
 	status.Message = remote.Text(status.Message)
 	return status, remote.Error(err)
@@ -124,7 +123,6 @@ func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	return service, !set || contract == "v3"
 }
 
-// addressFor returns the address that the agents of a runtime send to.
 func (i *Installer) addressFor(r *Runtime) string { return cmp.Or(r.ControlPlane, i.controlPlane) }
 
 // host is the name by which the API server of a runtime calls the agent.
@@ -264,7 +262,6 @@ func (i *Installer) callAgent(
 	return in.apply(ctx, want.whole)
 }
 
-// installAgent applies the objects of the agent.
 func (i *Installer) installAgent(
 	ctx context.Context, in *cluster, found existing, want *wanted,
 ) (agents, Status, error) {

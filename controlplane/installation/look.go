@@ -150,7 +150,6 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 	return status, status.State == Ready, err
 }
 
-// readAgain reads the marker and the agents.
 func (i *Installer) readAgain(
 	ctx context.Context, in *cluster, want *wanted,
 ) (marker *unstructured.Unstructured, live agents, err error) {

@@ -17,10 +17,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 )
 
-// A part of the manifests is the base, or one that an option needs.
+// The parts of the manifests, in the reverse order of their removal.
 const (
 	partBase = iota
 	partCanary
+	partService
 	partInformer
 )
 
@@ -28,8 +29,9 @@ const (
 // informer comes last then, as it shows that the others may be there.
 func files() [][]string {
 	return [][]string{
-		partBase:     {"serviceaccount.yaml", policyFile, "service.yaml", "poddisruptionbudget.yaml"},
+		partBase:     {"serviceaccount.yaml", policyFile},
 		partCanary:   {"canary/networkpolicy.yaml", "canary/lease.yaml", "canary/role.yaml", "canary/rolebinding.yaml"},
+		partService:  {"service.yaml", "poddisruptionbudget.yaml"},
 		partInformer: {roleFile, "informer/networkpolicy.yaml", roleBindingFile},
 	}
 }

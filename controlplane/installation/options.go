@@ -165,7 +165,6 @@ func (o Options) validateSettings() (problems []error) {
 	return problems
 }
 
-// parsePort returns the port of <host>:<port>.
 func parsePort(address string) (int32, error) {
 	host, text, err := net.SplitHostPort(address)
 	port, portErr := strconv.ParseInt(text, 10, 32)

@@ -2,7 +2,6 @@ package installation
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,7 +54,10 @@ func (i *Installer) installed(found existing) (objects []*unstructured.Unstructu
 		objects = i.removable(partInformer)
 	}
 	objects = append(objects, i.object(deploymentFile), i.secret(&Runtime{}))
-	objects = slices.Concat(objects, i.formerPullSecret(found.managers), i.removable(partCanary), i.removable(partBase))
+	objects = append(objects, i.formerPullSecret(found.managers)...)
+	for _, part := range []int{partService, partCanary, partBase} {
+		objects = append(objects, i.removable(part)...)
+	}
 	objects = append(objects, i.managersMap(&Runtime{}, ""))
 	if ours(found.namespace) {
 		objects = append(objects, i.namespace())
