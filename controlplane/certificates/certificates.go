@@ -59,12 +59,11 @@ func New(
 	opts = opts.withDefaults()
 	if err := errors.Join(
 		names(name.Name).validate(),
-		opts.validate(),
+		opts.validate(dnsNames),
 		option.Unless(c != nil, "certificates: want a client, have none"),
 		option.Unless(name.Namespace != "", "certificates: want a namespace, have none"),
 		option.Unless(len(dnsNames) > 0, "certificates: want DNS names of the server, have none"),
 		option.Unless(unconfirmed != nil, "certificates: want a function for confirmations, have none"),
-		opts.validateServer(dnsNames),
 	); err != nil {
 		return nil, err
 	}
@@ -177,7 +176,6 @@ func (c *Certificates) status(v view, s step) Status {
 	return status
 }
 
-// act does one step.
 func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	switch s.action {
 	case actionDiscard:

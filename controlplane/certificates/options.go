@@ -105,7 +105,7 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-func (o Options) validate() error {
+func (o Options) validate(server []string) error {
 	var wrong []error
 	check := func(ok bool, format string, args ...any) {
 		wrong = append(wrong, option.Unless(ok, "certificates: options "+format, args...))
@@ -129,21 +129,14 @@ func (o Options) validate() error {
 		err := checkDNSName(name)
 		check(err == nil, "Service and RuntimeNamespace: %v", err)
 	}
-	return errors.Join(wrong...)
-}
-
-// validateServer keeps the names of the server apart from those of webhooks, which could act as the
-// server otherwise.
-func (o Options) validateServer(dnsNames []string) error {
-	var problems []error
-	for _, name := range dnsNames {
+	for _, name := range server {
 		err := checkDNSName(name)
-		problems = append(problems,
-			option.Unless(err == nil, "certificates: DNS name of the server: %w", err),
-			option.Unless(!slices.Contains(o.serviceNames(), canonical(name)),
-				"certificates: options Service and RuntimeNamespace: want another name than %s of the server", name))
+		wrong = append(wrong, option.Unless(err == nil, "certificates: DNS name of the server: %w", err))
+		// Otherwise, the webhooks could act as the server.
+		check(!slices.Contains(o.serviceNames(), canonical(name)),
+			"Service and RuntimeNamespace: want another name than %s of the server", name)
 	}
-	return errors.Join(problems...)
+	return errors.Join(wrong...)
 }
 
 // serviceNames are the DNS names of the agent's Service.
