@@ -76,7 +76,6 @@ func setRemoval(object client.Object, first string) {
 	object.SetAnnotations(annotations)
 }
 
-// release removes the finalizer.
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
 	err := r.edit(ctx, object, func() {
 		controllerutil.RemoveFinalizer(object, finalizer)
