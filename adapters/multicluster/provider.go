@@ -18,9 +18,6 @@ import (
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
 )
 
-// errNoConnect means that a required argument of NewProvider is missing.
-var errNoConnect = errors.New("provider has no connect function")
-
 // ProviderOptions are the optional settings of [NewProvider]. The zero value is the documented
 // default, which is also that of the provider kubeconfig of multicluster-runtime.
 type ProviderOptions struct {
@@ -79,7 +76,7 @@ func NewProvider(
 // label. A Secret that changes engages its cluster again.
 func (p *Provider) SetupWithManager(ctx context.Context, mgr mcmanager.Manager) error {
 	if p.connect == nil {
-		return errNoConnect
+		return errors.New("provider has no connect function")
 	}
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetNamespace() == p.opts.Namespace })
 	return builder.ControllerManagedBy(mgr.GetLocalManager()).Named(p.opts.Name).

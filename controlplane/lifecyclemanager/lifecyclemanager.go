@@ -151,18 +151,14 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 // expect makes the runtimes with our agent known to a fleet before their first heartbeats. Former
 // agents send none, so their runtimes would be stale.
 func expect(kymas cache.Cache, watched *fleet.Fleet) error {
-	informer, err := kymas.GetInformer(context.Background(), metadataOfKymas(), cache.BlockUntilSynced(false))
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kyma)
+	informer, err := kymas.GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
 	if err != nil {
 		return err
 	}
 	_, err = informer.AddEventHandler(expecting{watched})
 	return err
-}
-
-func metadataOfKymas() *metav1.PartialObjectMetadata {
-	object := &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(kyma)
-	return object
 }
 
 type expecting struct{ watched *fleet.Fleet }
@@ -205,8 +201,10 @@ func install(mgr ctrl.Manager, opts Options) error {
 	}
 	secrets := runtimes.KubeconfigSecrets{Namespace: plane, Label: "operator.kyma-project.io/kyma-name"}
 	opts.Runtimes.Fleet, opts.Runtimes.Kubeconfigs = watched, secrets
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kyma)
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, metadataOfKymas(), opts.identify, kubeconfigs, set, installer, opts.Runtimes)
+	return runtimes.SetUp(mgr, object, opts.identify, kubeconfigs, set, installer, opts.Runtimes)
 }
 
 // agent returns the options of the installer. The namespace is that of all modules: the agent may
