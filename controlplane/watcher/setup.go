@@ -68,8 +68,9 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).
 		WatchesRawSource(watches(&v1beta2.Watcher{}, &handler.EnqueueRequestForObject{}, changed))
 	if r.routing != nil {
+		// A route has the name of its Watcher. Its owner may be another object or missing.
 		controller = controller.
-			WatchesRawSource(watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake), ownFields())).
+			WatchesRawSource(watches(r.routing.route(), &handler.EnqueueRequestForObject{}, ownFields())).
 			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), changed)).
 			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
@@ -128,11 +129,6 @@ func ownFields() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !equality.Semantic.DeepEqual(own(e.ObjectOld), own(e.ObjectNew))
 	}}
-}
-
-// namesake goes by the name of the route. Its owner may be another object or missing.
-func namesake(_ context.Context, route client.Object) []reconcile.Request {
-	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(route)}}
 }
 
 // siblings returns all Watchers when there are several: a change of one may free or take a manager.
