@@ -24,9 +24,6 @@ const (
 	annotationAdditional = "operator.kyma-project.io/additional-cas"
 )
 
-// errForeignSecret means that the Secret of the listener belongs to another program.
-var errForeignSecret = errors.New("existing Secret of the listener is not of this set")
-
 // importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
 // already.
 func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int, request string) error {
@@ -90,8 +87,8 @@ func (c *Certificates) checkListener(seen *observed) error {
 	if seen.listener == nil || seen.listener.Labels[labelSet] == string(c.names) || c.opts.ImportCA.Name != "" {
 		return nil
 	}
-	return fmt.Errorf("certificates: %w: %s: want Options.ImportCA with its CA, or another name",
-		errForeignSecret, c.ListenerSecret())
+	return fmt.Errorf("certificates: existing Secret of the listener is not of this set: %s: "+
+		"want Options.ImportCA with its CA, or another name", c.ListenerSecret())
 }
 
 // readAdditional reads the CAs of [Options.AdditionalCAs]. It runs after readListener, and removes

@@ -99,8 +99,10 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
 	expired := func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) }
 	o.published = published{
-		present: true, bundle: fingerprints(o.bundle), since: since, newest: newestIn(o.bundle, c.names),
-		expired: slices.ContainsFunc(o.bundle, expired),
+		present: true, bundle: fingerprints(o.bundle), since: since, expired: slices.ContainsFunc(o.bundle, expired),
+	}
+	for _, ca := range o.bundle {
+		o.published.newest = max(o.published.newest, c.names.generationOf(ca.Subject.CommonName))
 	}
 	if since.IsZero() || since.After(o.now) { // A clock was ahead.
 		o.published.since, o.published.undated = o.now, true
@@ -118,14 +120,6 @@ func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 		o.switchAnyway, _ = strconv.Atoi(clients.Annotations[annotationSwitchAnyway]) // Anything else names no CA.
 	}
 	return errors.Join(clientsErr, serversErr)
-}
-
-// newestIn returns the highest generation among the CAs of a bundle.
-func newestIn(bundle []*x509.Certificate, names names) (newest int) {
-	for _, ca := range bundle {
-		newest = max(newest, names.generationOf(ca.Subject.CommonName))
-	}
-	return newest
 }
 
 // signer returns the generation that an Issuer signs with, 0 if it is none of this set.

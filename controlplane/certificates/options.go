@@ -92,7 +92,10 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.KeyAlgorithm, o.KeySize = withDefaultKey(o.KeyAlgorithm, o.KeySize)
+	o.KeyAlgorithm = cmp.Or(o.KeyAlgorithm, certv1.ECDSAKeyAlgorithm)
+	if sizes := keySizes()[o.KeyAlgorithm]; o.KeySize == 0 && len(sizes) > 0 {
+		o.KeySize = sizes[0]
+	}
 	return option.WithDefaults(o, Options{
 		CADuration:       defaultCADuration,
 		Duration:         defaultDuration,
@@ -145,20 +148,11 @@ func (o Options) serviceNames() []string {
 	return []string{host, host + ".svc", host + ".svc." + clusterDomain}
 }
 
-// keySizes are those of FIPS 186-5 and SP 800-131A that cert-manager has.
+// keySizes are those of FIPS 186-5 and SP 800-131A that cert-manager has, the smallest first.
 func keySizes() map[certv1.PrivateKeyAlgorithm][]int {
 	return map[certv1.PrivateKeyAlgorithm][]int{
 		certv1.RSAKeyAlgorithm:     {2048, 3072, 4096},
 		certv1.ECDSAKeyAlgorithm:   {256, 384},
 		certv1.Ed25519KeyAlgorithm: {0},
 	}
-}
-
-// withDefaultKey returns the default algorithm, and the smallest size of it, if they are not set.
-func withDefaultKey(algorithm certv1.PrivateKeyAlgorithm, size int) (certv1.PrivateKeyAlgorithm, int) {
-	algorithm = cmp.Or(algorithm, certv1.ECDSAKeyAlgorithm)
-	if sizes := keySizes()[algorithm]; size == 0 && len(sizes) > 0 {
-		size = sizes[0]
-	}
-	return algorithm, size
 }

@@ -80,10 +80,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	lock := c.locks.of(r.ID)
 	lock.Lock()
 	defer lock.Unlock()
-	pairs := []*pair{
-		{wanted: c.clientCertificate(r), bothUsages: c.bothUsages()},
-		{wanted: c.webhookCertificate(r), bothUsages: c.bothUsages()},
-	}
+	pairs := []*pair{{wanted: c.clientCertificate(r)}, {wanted: c.webhookCertificate(r)}}
 	if err := c.readExisting(ctx, r, pairs); err != nil {
 		return RuntimeStatus{}, err
 	}
@@ -156,7 +153,7 @@ func (c *Certificates) runtimeStatus(
 		bundle = parse(listener.Data[cmmeta.TLSCAKey])
 	}
 	for _, p := range []*pair{forClient, forWebhook} {
-		if status, ready := p.status(bundle, c.opts.Now()); !ready {
+		if status, ready := c.pairStatus(p, bundle); !ready {
 			return status, nil
 		}
 	}

@@ -29,13 +29,10 @@ const labelAuthority = "operator.kyma-project.io/gardener-ca"
 // backdate makes a CA valid on a machine with a clock that is a little slow.
 const backdate = time.Hour
 
-// errIssuer means that a CA is to be signed by another one.
-var errIssuer = errors.New("gardener: want no CAIssuer: cert-management signs no CAs")
-
 // ensureAuthority makes a self-signed CA, unless its Secret exists.
 func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certificate) error {
 	if !strings.HasSuffix(wanted.Spec.IssuerRef.Name, "selfsigned") {
-		return errIssuer
+		return errors.New("gardener: want no CAIssuer: cert-management signs no CAs")
 	}
 	secret := secretOf(wanted)
 	err := t.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{})
