@@ -57,7 +57,8 @@ func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
 // stay.
 func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	live, err := c.tryApply(ctx, object)
-	if !apierrors.IsInvalid(err) || !c.isSound(ctx, object) {
+	// It is sound if an API server refuses only to create it again.
+	if !apierrors.IsInvalid(err) || !apierrors.IsAlreadyExists(c.Create(ctx, object.DeepCopy(), client.DryRunAll)) {
 		return live, err
 	}
 	// Others have set an immutable field, or one that excludes a field of ours.
@@ -82,12 +83,6 @@ func (c *cluster) applyAll(ctx context.Context, objects []*unstructured.Unstruct
 		_, err := c.apply(ctx, object)
 		return err
 	})
-}
-
-// isSound reports whether an API server accepts an object that exists, except for the fields that
-// others have set there.
-func (c *cluster) isSound(ctx context.Context, object *unstructured.Unstructured) bool {
-	return apierrors.IsAlreadyExists(c.Create(ctx, object.DeepCopy(), client.DryRunAll))
 }
 
 // remove deletes objects, one after the other, and returns those that a finalizer still holds.

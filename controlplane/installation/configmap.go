@@ -18,7 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -47,15 +46,6 @@ func (o Options) managers() (managers []core.Manager) {
 		}
 	}
 	return managers
-}
-
-// validateManagers refuses names that an agent refuses. One of them makes it keep its last list.
-func (o Options) validateManagers() (problems []error) {
-	for _, manager := range o.managers() {
-		_, err := core.ParseManager(string(manager))
-		problems = append(problems, option.Unless(err == nil, "%s in Settings: %w", settingManagers, err))
-	}
-	return problems
 }
 
 // managersMap is the ConfigMap with the managers, one per line. The agents read it again while they

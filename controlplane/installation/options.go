@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -153,16 +154,17 @@ func (o Options) validate() error {
 		problems = append(problems, option.Unless(object != nil && object.GetKind() != "" && object.GetName() != "",
 			"option Replaces[%d]: want a kind and a name", n))
 	}
-	return errors.Join(slices.Concat(problems, o.validateSettings(), o.validateTransport(), o.validateManagers())...)
-}
-
-func (o Options) validateSettings() (problems []error) {
 	name, reserved := regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`), reservedSettings()
 	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
 		problems = append(problems, option.Unless(name.MatchString(setting) && !reserved[setting],
 			"Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
 	}
-	return problems
+	problems = append(problems, o.validateTransport()...)
+	for _, manager := range o.managers() { // With an invalid one, an agent keeps its last list.
+		_, err := core.ParseManager(string(manager))
+		problems = append(problems, option.Unless(err == nil, "%s in Settings: %w", settingManagers, err))
+	}
+	return errors.Join(problems...)
 }
 
 func parsePort(address string) (int32, error) {
