@@ -45,7 +45,7 @@ func (r *reconciler) keepAuthority(reconcileAll func(ctx context.Context)) manag
 			reconcileAll(ctx)
 		}
 		confirming = status.Confirming
-		r.opts.Overview.noteAuthority(status)
+		r.opts.Overview.edit(func(o *Overview) { o.authority = status })
 	}
 	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, note, &r.authority)
 }

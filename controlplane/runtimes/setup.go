@@ -83,7 +83,7 @@ func SetUp(
 		forgetter:  newForgetter(nil),
 	}
 	if _, heartbeats := installer.Agents(); heartbeats && opts.Fleet != nil {
-		opts.Overview.useFleet(opts.Fleet)
+		opts.Overview.edit(func(o *Overview) { o.status = opts.Fleet.Get })
 	}
 	r.followFleet()
 	changes, err := r.follow(mgr)
