@@ -106,7 +106,12 @@ func (s *Secret) refresh(ctx context.Context) {
 	case err != nil:
 		s.refuse(old, err)
 	case next.material != old.material:
-		s.accept(next)
+		s.current.Store(next)
+		s.opts.Logger.InfoContext(ctx, "key material reloaded",
+			slog.String("secret", s.name.String()),
+			slog.String("fingerprint", next.material.Fingerprint),
+			slog.Time("not_after", next.material.NotAfter))
+		s.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
 	default:
 		s.current.Store(next)
 	}
@@ -132,15 +137,6 @@ func (s *Secret) read(ctx context.Context, old *generation) (*generation, error)
 		return nil, fmt.Errorf("keysource: Secret %s: %w", s.name, err)
 	}
 	return &generation{material: material, content: found}, nil
-}
-
-func (s *Secret) accept(next *generation) {
-	s.current.Store(next)
-	s.opts.Logger.Info("key material reloaded",
-		slog.String("secret", s.name.String()),
-		slog.String("fingerprint", next.material.Fingerprint),
-		slog.Time("not_after", next.material.NotAfter))
-	s.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
 }
 
 func (s *Secret) refuse(old *generation, err error) {

@@ -102,9 +102,7 @@ func (b *bounded) WrappedRoundTripper() http.RoundTripper { return b.RoundTrippe
 // RoundTrip implements [http.RoundTripper].
 func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	own := budgetOf(request.Context())
-	if own.isNew() {
-		b.left.Store(maxRead)
-	}
+	own.begun.Do(func() { b.left.Store(maxRead) })
 	response, err := b.RoundTripper.RoundTrip(acceptJSON(request))
 	if err != nil {
 		return nil, Error(err)
