@@ -18,9 +18,6 @@ import (
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
 )
 
-// errNoConnect means that a required argument of NewProvider is missing.
-var errNoConnect = errors.New("provider has no connect function")
-
 // ProviderOptions are the optional settings of [NewProvider]. The zero value is the documented
 // default, which is also that of the provider kubeconfig of multicluster-runtime.
 type ProviderOptions struct {
@@ -79,7 +76,7 @@ func NewProvider(
 // label. A Secret that changes engages its cluster again.
 func (p *Provider) SetupWithManager(ctx context.Context, mgr mcmanager.Manager) error {
 	if p.connect == nil {
-		return errNoConnect
+		return errors.New("provider has no connect function")
 	}
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetNamespace() == p.opts.Namespace })
 	return builder.ControllerManagedBy(mgr.GetLocalManager()).Named(p.opts.Name).
@@ -114,10 +111,7 @@ func (p *Provider) labelled(
 // engage engages the cluster of a Secret, unless it is engaged with this version of the Secret.
 func (p *Provider) engage(ctx context.Context, mgr mcmanager.Manager, secret *metav1.PartialObjectMetadata) error {
 	name, version := multicluster.ClusterName(secret.Name), string(secret.UID)+"/"+secret.ResourceVersion
-	p.mu.RLock()
-	known := p.clusters[name].version == version
-	p.mu.RUnlock()
-	if known {
+	if p.engagement(name).version == version {
 		return nil
 	}
 	p.disengage(name)
@@ -139,7 +133,7 @@ func (p *Provider) cluster(mgr mcmanager.Manager, secret *metav1.PartialObjectMe
 	of := &metav1.PartialObjectMetadata{TypeMeta: secret.TypeMeta, ObjectMeta: metav1.ObjectMeta{
 		Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion,
 	}}
-	return &live{local, &lazy{
+	return &live{Provider: local, client: &lazy{
 		connect: func(ctx context.Context) (client.Client, error) { return p.connect(ctx, of) },
 		scheme:  local.GetScheme(), mapper: local.GetRESTMapper(),
 	}}
@@ -161,13 +155,17 @@ func (p *Provider) Get(ctx context.Context, name multicluster.ClusterName) (clus
 	if own, ok := ctx.Value(reconciled{name}).(cluster.Cluster); ok {
 		return own, nil
 	}
+	if engaged := p.engagement(name).cluster; engaged != nil {
+		return engaged, nil
+	}
+	return nil, fmt.Errorf("cluster %q: %w", name, multicluster.ErrClusterNotFound)
+}
+
+// engagement returns the zero value for a cluster that is not engaged.
+func (p *Provider) engagement(name multicluster.ClusterName) engagement {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	engaged, known := p.clusters[name]
-	if !known {
-		return nil, fmt.Errorf("cluster %q: %w", name, multicluster.ErrClusterNotFound)
-	}
-	return engaged.cluster, nil
+	return p.clusters[name]
 }
 
 // IndexField returns an error, because clusters have no cache.

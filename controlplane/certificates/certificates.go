@@ -59,12 +59,11 @@ func New(
 	opts = opts.withDefaults()
 	if err := errors.Join(
 		names(name.Name).validate(),
-		opts.validate(),
+		opts.validate(dnsNames),
 		option.Unless(c != nil, "certificates: want a client, have none"),
 		option.Unless(name.Namespace != "", "certificates: want a namespace, have none"),
 		option.Unless(len(dnsNames) > 0, "certificates: want DNS names of the server, have none"),
 		option.Unless(unconfirmed != nil, "certificates: want a function for confirmations, have none"),
-		opts.validateServer(dnsNames),
 	); err != nil {
 		return nil, err
 	}
@@ -177,13 +176,15 @@ func (c *Certificates) status(v view, s step) Status {
 	return status
 }
 
-// act does one step.
 func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	switch s.action {
 	case actionDiscard:
 		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation == s.generation })
 	case actionCreate:
-		return c.createAuthority(ctx, seen, s.generation, s.request)
+		if c.opts.ImportCA.Name != "" && seen.isNew() {
+			return c.importAuthority(ctx, seen, s.generation, s.request)
+		}
+		return c.apply(ctx, c.authority(s.generation, s.request))
 	case actionSignClients:
 		return c.apply(ctx, c.issuer(c.names.clients(), s.generation))
 	case actionSignServer:
@@ -191,7 +192,11 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionPublish:
 		return c.publish(ctx, seen)
 	case actionReissue:
-		return c.reissueAll(ctx, s.reissue)
+		var failed error
+		for _, l := range s.reissue {
+			failed = errors.Join(failed, c.reissue(ctx, l.name))
+		}
+		return failed
 	case actionReissueServer:
 		return c.reissue(ctx, c.names.server())
 	case actionRetire:

@@ -21,21 +21,16 @@ const defaultWarmUp = 90 * time.Second
 func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []core.RuntimeID) []core.RuntimeID {
 	warmUp = cmp.Or(warmUp, defaultWarmUp)
 	return func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
-		return unconfirmed(f, fingerprint, runtimes, time.Now().Add(-warmUp))
-	}
-}
-
-// unconfirmed counts the runtimes with heartbeats that began before a time.
-func unconfirmed(f *fleet.Fleet, fingerprint string, runtimes []core.RuntimeID, since time.Time) []core.RuntimeID {
-	steady := make(map[core.RuntimeID]bool)
-	f.Range(func(s fleet.Status) bool {
-		if len(s.Replicas) > 0 && !s.Since.After(since) {
-			steady[s.Runtime] = true
+		steady, since := make(map[core.RuntimeID]bool), time.Now().Add(-warmUp)
+		f.Range(func(s fleet.Status) bool {
+			if len(s.Replicas) > 0 && !s.Since.After(since) {
+				steady[s.Runtime] = true
+			}
+			return true
+		})
+		for _, id := range f.WithoutCA(fingerprint) {
+			steady[id] = false
 		}
-		return true
-	})
-	for _, id := range f.WithoutCA(fingerprint) {
-		steady[id] = false
+		return slices.DeleteFunc(slices.Clone(runtimes), func(id core.RuntimeID) bool { return steady[id] })
 	}
-	return slices.DeleteFunc(slices.Clone(runtimes), func(id core.RuntimeID) bool { return steady[id] })
 }

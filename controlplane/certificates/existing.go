@@ -12,7 +12,6 @@ import (
 
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
@@ -24,9 +23,6 @@ const (
 	// annotationAdditional lists the fingerprints of [Options.AdditionalCAs] in the bundle.
 	annotationAdditional = "operator.kyma-project.io/additional-cas"
 )
-
-// errForeignSecret means that the Secret of the listener belongs to another program.
-var errForeignSecret = errors.New("existing Secret of the listener is not of this set")
 
 // importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
 // already.
@@ -91,49 +87,32 @@ func (c *Certificates) checkListener(seen *observed) error {
 	if seen.listener == nil || seen.listener.Labels[labelSet] == string(c.names) || c.opts.ImportCA.Name != "" {
 		return nil
 	}
-	return fmt.Errorf("certificates: %w: %s: want Options.ImportCA with its CA, or another name",
-		errForeignSecret, c.ListenerSecret())
+	return fmt.Errorf("certificates: existing Secret of the listener is not of this set: %s: "+
+		"want Options.ImportCA with its CA, or another name", c.ListenerSecret())
 }
 
-// readAdditional reads the CAs of [Options.AdditionalCAs]. It runs after readListener.
+// readAdditional reads the CAs of [Options.AdditionalCAs]. It runs after readListener, and removes
+// the CAs from the bundle that were additional before, and are not any more.
 func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 	for _, key := range c.opts.AdditionalCAs {
-		cas, err := c.additionalIn(ctx, key)
-		if err != nil {
+		secret := &corev1.Secret{}
+		if err := c.client.Get(ctx, key, secret); err != nil && !serverside.IsAbsent(err) {
 			return err
+		}
+		cas := slices.DeleteFunc(parse(secret.Data[cmmeta.TLSCAKey]), func(ca *x509.Certificate) bool { return !ca.IsCA })
+		if len(cas) == 0 { // It may be the wrong Secret.
+			return fmt.Errorf("additional CAs: Secret %s has no CA in ca.crt", key)
 		}
 		o.additional = append(o.additional, cas...)
 	}
 	o.additional = compose(nil, o.additional, o.now)
-	o.dropAdditional()
+	if o.listener != nil {
+		former := strings.Split(o.listener.Annotations[annotationAdditional], ",")
+		o.bundle = slices.DeleteFunc(o.bundle, func(ca *x509.Certificate) bool {
+			return slices.Contains(former, fingerprint(ca)) && !slices.ContainsFunc(o.additional, ca.Equal)
+		})
+	}
 	return nil
-}
-
-// additionalIn returns the CAs of one Secret. Without any, it may be the wrong Secret.
-func (c *Certificates) additionalIn(ctx context.Context, key types.NamespacedName) ([]*x509.Certificate, error) {
-	secret, err := serverside.Get(ctx, c.client, key, &corev1.Secret{})
-	if err != nil {
-		return nil, err
-	}
-	var cas []*x509.Certificate
-	if secret != nil {
-		cas = slices.DeleteFunc(parse(secret.Data[cmmeta.TLSCAKey]), func(ca *x509.Certificate) bool { return !ca.IsCA })
-	}
-	if len(cas) == 0 {
-		return nil, fmt.Errorf("additional CAs: Secret %s has no CA in ca.crt", key)
-	}
-	return cas, nil
-}
-
-// dropAdditional removes the CAs from the bundle that were additional before, and are not any more.
-func (o *observed) dropAdditional() {
-	if o.listener == nil {
-		return
-	}
-	former := strings.Split(o.listener.Annotations[annotationAdditional], ",")
-	o.bundle = slices.DeleteFunc(o.bundle, func(ca *x509.Certificate) bool {
-		return slices.Contains(former, fingerprint(ca)) && !slices.ContainsFunc(o.additional, ca.Equal)
-	})
 }
 
 // additionalValue is the value of annotationAdditional.

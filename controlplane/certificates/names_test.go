@@ -97,7 +97,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 	if !strings.Contains(err.Error(), "another name than") {
 		t.Errorf("every webhook could act as the server: %v", err)
 	}
-	if err := (Options{}).withDefaults().validate(); err != nil {
+	if err := (Options{}).withDefaults().validate(nil); err != nil {
 		t.Error("the defaults:", err)
 	}
 }

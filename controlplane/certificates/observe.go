@@ -99,8 +99,10 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
 	expired := func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) }
 	o.published = published{
-		present: true, bundle: fingerprints(o.bundle), since: since, newest: newestIn(o.bundle, c.names),
-		expired: slices.ContainsFunc(o.bundle, expired),
+		present: true, bundle: fingerprints(o.bundle), since: since, expired: slices.ContainsFunc(o.bundle, expired),
+	}
+	for _, ca := range o.bundle {
+		o.published.newest = max(o.published.newest, c.names.generationOf(ca.Subject.CommonName))
 	}
 	if since.IsZero() || since.After(o.now) { // A clock was ahead.
 		o.published.since, o.published.undated = o.now, true
@@ -120,14 +122,6 @@ func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	return errors.Join(clientsErr, serversErr)
 }
 
-// newestIn returns the highest generation among the CAs of a bundle.
-func newestIn(bundle []*x509.Certificate, names names) (newest int) {
-	for _, ca := range bundle {
-		newest = max(newest, names.generationOf(ca.Subject.CommonName))
-	}
-	return newest
-}
-
 // signer returns the generation that an Issuer signs with, 0 if it is none of this set.
 func (c *Certificates) signer(issuer *certv1.Issuer) int {
 	if issuer == nil || issuer.Spec.CA == nil {
@@ -142,8 +136,7 @@ func (c *Certificates) inSet() []client.ListOption {
 }
 
 func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
-	newPage := func() *corev1.SecretList { return &corev1.SecretList{} }
-	return eachPage(ctx, c, newPage, func(page *corev1.SecretList) {
+	return eachPage(ctx, c, func(page *corev1.SecretList) {
 		for i := range page.Items {
 			o.readSecret(&page.Items[i])
 		}
@@ -161,8 +154,7 @@ func (o *observed) readSecret(secret *corev1.Secret) {
 }
 
 func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
-	newPage := func() *certv1.CertificateList { return &certv1.CertificateList{} }
-	return eachPage(ctx, c, newPage, func(page *certv1.CertificateList) {
+	return eachPage(ctx, c, func(page *certv1.CertificateList) {
 		for i := range page.Items {
 			o.readCertificate(&page.Items[i])
 		}
@@ -314,12 +306,15 @@ const pageSize = 500
 // eachPage lists the objects of this set page by page, into a new list each, and calls visit for
 // it. visit sees an object again when the list cannot be continued: it then comes in one piece.
 // That is so after the snapshot has expired, and with a cache as client.
-func eachPage[L client.ObjectList](ctx context.Context, c *Certificates, newList func() L, visit func(L)) error {
+func eachPage[L any, P interface {
+	*L
+	client.ObjectList
+}](ctx context.Context, c *Certificates, visit func(P)) error {
 	for next := ""; ; {
-		page := newList()
+		page := P(new(L))
 		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(pageSize), client.Continue(next))...)
 		if err != nil && next != "" {
-			page = newList()
+			page = new(L)
 			err = c.client.List(ctx, page, c.inSet()...)
 			page.SetContinue("")
 		}

@@ -92,7 +92,10 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.KeyAlgorithm, o.KeySize = withDefaultKey(o.KeyAlgorithm, o.KeySize)
+	o.KeyAlgorithm = cmp.Or(o.KeyAlgorithm, certv1.ECDSAKeyAlgorithm)
+	if sizes := keySizes()[o.KeyAlgorithm]; o.KeySize == 0 && len(sizes) > 0 {
+		o.KeySize = sizes[0]
+	}
 	return option.WithDefaults(o, Options{
 		CADuration:       defaultCADuration,
 		Duration:         defaultDuration,
@@ -105,7 +108,7 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-func (o Options) validate() error {
+func (o Options) validate(server []string) error {
 	var wrong []error
 	check := func(ok bool, format string, args ...any) {
 		wrong = append(wrong, option.Unless(ok, "certificates: options "+format, args...))
@@ -129,21 +132,14 @@ func (o Options) validate() error {
 		err := checkDNSName(name)
 		check(err == nil, "Service and RuntimeNamespace: %v", err)
 	}
-	return errors.Join(wrong...)
-}
-
-// validateServer keeps the names of the server apart from those of webhooks, which could act as the
-// server otherwise.
-func (o Options) validateServer(dnsNames []string) error {
-	var problems []error
-	for _, name := range dnsNames {
+	for _, name := range server {
 		err := checkDNSName(name)
-		problems = append(problems,
-			option.Unless(err == nil, "certificates: DNS name of the server: %w", err),
-			option.Unless(!slices.Contains(o.serviceNames(), canonical(name)),
-				"certificates: options Service and RuntimeNamespace: want another name than %s of the server", name))
+		wrong = append(wrong, option.Unless(err == nil, "certificates: DNS name of the server: %w", err))
+		// Otherwise, the webhooks could act as the server.
+		check(!slices.Contains(o.serviceNames(), canonical(name)),
+			"Service and RuntimeNamespace: want another name than %s of the server", name)
 	}
-	return errors.Join(problems...)
+	return errors.Join(wrong...)
 }
 
 // serviceNames are the DNS names of the agent's Service.
@@ -152,20 +148,11 @@ func (o Options) serviceNames() []string {
 	return []string{host, host + ".svc", host + ".svc." + clusterDomain}
 }
 
-// keySizes are those of FIPS 186-5 and SP 800-131A that cert-manager has.
+// keySizes are those of FIPS 186-5 and SP 800-131A that cert-manager has, the smallest first.
 func keySizes() map[certv1.PrivateKeyAlgorithm][]int {
 	return map[certv1.PrivateKeyAlgorithm][]int{
 		certv1.RSAKeyAlgorithm:     {2048, 3072, 4096},
 		certv1.ECDSAKeyAlgorithm:   {256, 384},
 		certv1.Ed25519KeyAlgorithm: {0},
 	}
-}
-
-// withDefaultKey returns the default algorithm, and the smallest size of it, if they are not set.
-func withDefaultKey(algorithm certv1.PrivateKeyAlgorithm, size int) (certv1.PrivateKeyAlgorithm, int) {
-	algorithm = cmp.Or(algorithm, certv1.ECDSAKeyAlgorithm)
-	if sizes := keySizes()[algorithm]; size == 0 && len(sizes) > 0 {
-		size = sizes[0]
-	}
-	return algorithm, size
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,12 +19,10 @@ type pair struct {
 	wanted   *certv1.Certificate
 	existing *certv1.Certificate // nil if it was just created
 	secret   *corev1.Secret      // nil if there is none
-	// bothUsages accepts a certificate for clients and servers, of an issuer that has no others.
-	bothUsages bool
 }
 
-// status reports whether the issued certificate is complete, fits, and has its CA in the bundle.
-func (p *pair) status(bundle []*x509.Certificate, now time.Time) (status RuntimeStatus, ready bool) {
+// pairStatus reports whether the issued certificate is complete, fits, and has its CA in the bundle.
+func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status RuntimeStatus, ready bool) {
 	if p.secret == nil {
 		return missing(p.existing), false
 	}
@@ -33,7 +30,7 @@ func (p *pair) status(bundle []*x509.Certificate, now time.Time) (status Runtime
 	if err != nil { // cert-manager repairs its Secret.
 		return missing(p.existing), false
 	}
-	if problem := p.misfit(loaded.Leaf, now); problem != "" {
+	if problem := c.misfit(p.wanted, loaded.Leaf); problem != "" {
 		return RuntimeStatus{Reason: reasonOutdated, Message: problem + ", and is being replaced"}, false
 	}
 	if !trusted(loaded.Leaf, bundle) {
@@ -58,33 +55,27 @@ func missing(certificate *certv1.Certificate) RuntimeStatus {
 
 // misfit returns the first difference between a Certificate and the issued one, empty if there is
 // none.
-func (p *pair) misfit(issued *x509.Certificate, now time.Time) string {
-	wanted := p.wanted
+func (c *Certificates) misfit(wanted *certv1.Certificate, issued *x509.Certificate) string {
 	switch {
 	case issued.Subject.CommonName != wanted.Spec.CommonName:
 		return fmt.Sprintf("the certificate is for %q", issued.Subject.CommonName)
 	case !sets.New(wanted.Spec.DNSNames...).Equal(sets.New(issued.DNSNames...)):
 		return "the certificate is for " + strings.Join(issued.DNSNames, ", ")
-	case !p.bothUsages && !slices.Equal(issued.ExtKeyUsage, extKeyUsages(wanted)):
+	case !c.bothUsages() && !slices.Equal(issued.ExtKeyUsage, []x509.ExtKeyUsage{extKeyUsage(wanted)}):
 		return "the certificate has other extended key usages"
-	case now.After(issued.NotAfter):
+	case c.opts.Now().After(issued.NotAfter):
 		return "the certificate is expired"
 	default:
 		return ""
 	}
 }
 
-func extKeyUsages(certificate *certv1.Certificate) (usages []x509.ExtKeyUsage) {
-	for _, usage := range certificate.Spec.Usages {
-		switch usage {
-		case certv1.UsageClientAuth:
-			usages = append(usages, x509.ExtKeyUsageClientAuth)
-		case certv1.UsageServerAuth:
-			usages = append(usages, x509.ExtKeyUsageServerAuth)
-		default:
-		}
+// extKeyUsage is the one usage of the Certificate of a runtime beside signatures.
+func extKeyUsage(certificate *certv1.Certificate) x509.ExtKeyUsage {
+	if slices.Contains(certificate.Spec.Usages, certv1.UsageClientAuth) {
+		return x509.ExtKeyUsageClientAuth
 	}
-	return usages
+	return x509.ExtKeyUsageServerAuth
 }
 
 func trusted(certificate *x509.Certificate, bundle []*x509.Certificate) bool {

@@ -79,11 +79,6 @@ func (a authority) rotatesAt() time.Time {
 	return a.notAfter.Add(-rotation)
 }
 
-func (a authority) switchesAt() time.Time {
-	_, switching := a.margins()
-	return a.notAfter.Add(-switching)
-}
-
 // leaf is a certificate in a Secret of cert-manager.
 type leaf struct {
 	runtime  core.RuntimeID // empty for the server
@@ -326,7 +321,8 @@ func (v view) anyway() bool {
 		return true
 	}
 	old, ok := v.serverAuthority()
-	return ok && !v.now.Before(old.switchesAt())
+	_, switching := old.margins()
+	return ok && !v.now.Before(old.notAfter.Add(-switching))
 }
 
 // serverAuthority is the CA of the current server certificate. When that CA is lost, the

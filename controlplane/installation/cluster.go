@@ -3,7 +3,6 @@ package installation
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // cluster writes to a runtime.
@@ -28,10 +28,7 @@ type cluster struct {
 
 // wrap returns nil if err is nil.
 func (c *cluster) wrap(err error, what, name string) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("installation: runtime %q: %s %s: %w", c.id, what, name, err)
+	return option.Unless(err == nil, "installation: runtime %q: %s %s: %w", c.id, what, name, err)
 }
 
 // get returns nil when there is no such object.
@@ -42,7 +39,6 @@ func (c *cluster) get(ctx context.Context, object *unstructured.Unstructured) (*
 	return live, c.wrap(err, "get "+object.GetKind(), object.GetName())
 }
 
-// getInto returns a task that gets an object.
 func (c *cluster) getInto(
 	ctx context.Context, object *unstructured.Unstructured, into **unstructured.Unstructured,
 ) func() error {
@@ -53,23 +49,22 @@ func (c *cluster) getInto(
 }
 
 func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
-		return c.wrap(err, "read "+object.GetKind(), object.GetName())
-	}
-	return nil
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed)
+	return c.wrap(err, "read "+object.GetKind(), object.GetName())
 }
 
 // apply creates or corrects an object, and returns it as it is then. Fields that others have added
 // stay.
 func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	live, err := c.tryApply(ctx, object)
-	if !apierrors.IsInvalid(err) || !c.isSound(ctx, object) {
+	// It is sound if an API server refuses only to create it again.
+	if !apierrors.IsInvalid(err) || !apierrors.IsAlreadyExists(c.Create(ctx, object.DeepCopy(), client.DryRunAll)) {
 		return live, err
 	}
 	// Others have set an immutable field, or one that excludes a field of ours.
 	c.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
 		slog.String("name", object.GetName()), slog.String("error", remote.Text(err.Error())))
-	if _, err := c.remove(ctx, []*unstructured.Unstructured{object}); err != nil {
+	if _, err := c.remove(ctx, object); err != nil {
 		return nil, err
 	}
 	return c.tryApply(ctx, object)
@@ -79,10 +74,7 @@ func (c *cluster) tryApply(
 	ctx context.Context, object *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
 	live, err := serverside.Apply(ctx, c, object, fieldOwner)
-	if err != nil {
-		return nil, fmt.Errorf("installation: runtime %q: %w", c.id, err)
-	}
-	return live, nil
+	return live, option.Unless(err == nil, "installation: runtime %q: %w", c.id, err)
 }
 
 // applyAll applies objects at the same time. None may need another one.
@@ -93,43 +85,9 @@ func (c *cluster) applyAll(ctx context.Context, objects []*unstructured.Unstruct
 	})
 }
 
-// isSound reports whether an API server accepts an object that exists, except for the fields that
-// others have set there.
-func (c *cluster) isSound(ctx context.Context, object *unstructured.Unstructured) bool {
-	return apierrors.IsAlreadyExists(c.Create(ctx, object.DeepCopy(), client.DryRunAll))
-}
-
-// ensureNamespace creates the namespace unless it exists. live is the namespace as it was read, nil
-// if there was none.
-func (c *cluster) ensureNamespace(ctx context.Context, wanted, live *unstructured.Unstructured) error {
-	if live != nil {
-		return nil
-	}
-	// Create, not apply: an apply would take over a namespace that appeared since the read.
-	err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return c.wrap(err, "create Namespace", wanted.GetName())
-}
-
-// correctNamespace corrects the namespace if this package has made it. It is never replaced, as it
-// may hold objects of others.
-func (c *cluster) correctNamespace(ctx context.Context, wanted, live *unstructured.Unstructured) error {
-	if live == nil || !ours(live) {
-		return nil
-	}
-	_, err := c.tryApply(ctx, wanted)
-	return err
-}
-
-func ours(namespace *unstructured.Unstructured) bool {
-	return namespace.GetAnnotations()[annotationCreatedBy] == createdBy
-}
-
 // remove deletes objects, one after the other, and returns those that a finalizer still holds.
 func (c *cluster) remove(
-	ctx context.Context, objects []*unstructured.Unstructured,
+	ctx context.Context, objects ...*unstructured.Unstructured,
 ) (held []*unstructured.Unstructured, err error) {
 	for _, object := range objects {
 		err := c.Delete(ctx, object.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -154,7 +112,7 @@ func (c *cluster) remove(
 // removeAll deletes objects at the same time. A finalizer may still hold some of them.
 func (c *cluster) removeAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	return each(objects, func(object *unstructured.Unstructured) error {
-		_, err := c.remove(ctx, []*unstructured.Unstructured{object})
+		_, err := c.remove(ctx, object)
 		return err
 	})
 }

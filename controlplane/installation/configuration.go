@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -25,10 +24,6 @@ func (i *Installer) configuration(
 	r *Runtime, ownNamespace bool,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts := i.opts.Webhooks
-	opts.Labels = maps.Clone(opts.Labels)
-	if opts.Labels == nil {
-		opts.Labels = i.labels()
-	}
 	opts.ExcludedNamespaces = i.excludedNamespaces(ownNamespace)
 	configuration, err := admission.WebhookConfiguration(i.opts.ConfigurationName, admission.Endpoint{
 		Service:  types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name},
@@ -40,7 +35,6 @@ func (i *Installer) configuration(
 	return configuration, nil
 }
 
-// excludedNamespaces returns the namespaces in which nothing is watched.
 func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
 	switch excluded := i.opts.Webhooks.ExcludedNamespaces; {
 	case excluded != nil:
@@ -88,7 +82,7 @@ func (i *Installer) renewConfiguration(
 	if !complete {
 		narrowed := *want.configuration
 		narrowed.Webhooks = slices.DeleteFunc(slices.Clone(narrowed.Webhooks), isNew)
-		first = i.unstructured(&narrowed)
+		first = i.finishedOf(&narrowed)
 	}
 	renewed, err := in.apply(ctx, first)
 	if err != nil {
@@ -136,15 +130,12 @@ func callsAs(stored, wanted *admissionregistrationv1.ValidatingWebhook) bool {
 		})
 }
 
-// webhooks returns the webhooks of a configuration.
 func (c *cluster) webhooks(
 	configuration *unstructured.Unstructured,
 ) ([]admissionregistrationv1.ValidatingWebhook, error) {
 	var stored admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := c.decode(configuration, &stored); err != nil {
-		return nil, err
-	}
-	return stored.Webhooks, nil
+	err := c.decode(configuration, &stored)
+	return stored.Webhooks, err
 }
 
 // managersCalled returns the managers of webhooks, each once.

@@ -37,13 +37,14 @@ func reservedSettings() map[string]bool {
 		settingSource: true, settingWatchers: true, settingExcluded: true,
 		settingServingCertificate: true, settingServingKey: true,
 	}
-	for _, variable := range mustManifest[appsv1.Deployment]("deployment.yaml").Spec.Template.Spec.Containers[0].Env {
+	for _, variable := range mustManifest[appsv1.Deployment](deploymentFile).Spec.Template.Spec.Containers[0].Env {
 		names[variable.Name] = true
 	}
 	return names
 }
 
-func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime, have facts) {
+func (i *Installer) deployment(r *Runtime, have facts) *unstructured.Unstructured {
+	object := i.object(deploymentFile)
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
@@ -52,11 +53,12 @@ func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime
 		}
 		i.fillPod(&deployment.Spec.Template.Spec, r, have.ownNamespace)
 	})
+	return i.finished(object)
 }
 
 func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) {
 	pod.PriorityClassName = i.opts.PriorityClassName
-	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary || i.watches())
+	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary || i.opts.Informer)
 	pod.Volumes[0].Secret.SecretName = i.opts.secretName()
 	names := i.opts.ImagePullSecrets
 	if r.PullSecret != nil {
@@ -68,7 +70,7 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) 
 	container := &pod.Containers[0]
 	container.Image = i.image
 	container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath, ownNamespace)...)
-	if i.watches() {
+	if i.opts.Informer {
 		container.Resources.Limits[corev1.ResourceMemory] = resource.MustParse(informerMemory)
 	}
 	if i.opts.Resources != nil {
@@ -80,17 +82,15 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) 
 // environment is sorted by name: another order would restart the agents. The Secret is mounted at
 // mount.
 func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []corev1.EnvVar {
-	settings := maps.Clone(i.opts.Settings)
-	if settings == nil {
-		settings = make(map[string]string)
-	}
+	settings := make(map[string]string)
+	maps.Copy(settings, i.opts.Settings)
 	delete(settings, settingManagers) // They are in the file, with those of the watches.
 	settings[settingControlPlane] = i.addressFor(r)
 	settings[settingManagersFile] = path.Join(managersMount, managersKey)
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()
 	}
-	if i.watches() {
+	if i.opts.Informer {
 		settings[settingSource] = "informer"
 		settings[settingWatchers] = watchersSetting(r.Watches)
 		settings[settingExcluded] = strings.Join(i.excludedNamespaces(ownNamespace), ",")

@@ -10,7 +10,6 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -18,14 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// informerSuffix ends the names of the objects that only [Options.Informer] needs.
-const informerSuffix = "-informer"
-
 // informerMemory is the limit of config/agent/informer.
 const informerMemory = "128Mi"
-
-// watches reports whether the agents watch, and serve no webhook.
-func (i *Installer) watches() bool { return i.opts.Informer }
 
 // installInformer installs agents that watch. The webhook configuration goes first, because these
 // agents do not answer. The resync of their start stands in for the changes in between. former are
@@ -34,7 +27,7 @@ func (i *Installer) installInformer(
 	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
 ) (Status, error) {
 	if found.configuration != nil {
-		held, err := in.remove(ctx, []*unstructured.Unstructured{i.bareConfiguration()})
+		held, err := in.remove(ctx, i.bareConfiguration())
 		if err != nil || len(held) > 0 {
 			return awaitingEndOf(held), err
 		}
@@ -48,55 +41,16 @@ func (i *Installer) installInformer(
 	return status, err
 }
 
-// informerObjects are the rights of agents that watch, and their way to the API server.
-type informerObjects struct{ policy, role, binding *unstructured.Unstructured }
-
-// removable returns the objects in the order of their removal. The role comes last, as it shows
-// that the others may be there.
-func (o informerObjects) removable() []*unstructured.Unstructured {
-	return []*unstructured.Unstructured{o.binding, o.policy, o.role}
-}
-
-func (i *Installer) informerObjects(watches []watch.Watch) informerObjects {
-	policy := i.object(canaryPolicyFile)
-	policy.SetName(i.opts.Name + informerSuffix)
-	return informerObjects{
-		policy: i.finished(policy), role: i.finished(i.clusterRole(rulesOf(watches))),
-		binding: i.finished(i.clusterRoleBinding()),
-	}
-}
-
 // roleInto returns a task that gets the role of agents that watch. An installer of webhooks that
 // may not read roles has not made one.
 func (i *Installer) roleInto(ctx context.Context, in *cluster, into **unstructured.Unstructured) func() error {
 	return func() error {
-		err := in.getInto(ctx, i.clusterRole(nil), into)()
-		if apierrors.IsForbidden(err) && !i.watches() {
+		err := in.getInto(ctx, i.object(roleFile), into)()
+		if apierrors.IsForbidden(err) && !i.opts.Informer {
 			return nil
 		}
 		return err
 	}
-}
-
-// informerMeta has a name that is unique in the runtime, as that of the configuration is.
-func (i *Installer) informerMeta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: i.opts.ConfigurationName + informerSuffix, Labels: i.labels()}
-}
-
-func (i *Installer) clusterRole(rules []rbacv1.PolicyRule) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: content(&rbacv1.ClusterRole{
-		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
-		ObjectMeta: i.informerMeta(), Rules: rules,
-	})}
-}
-
-func (i *Installer) clusterRoleBinding() *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: content(&rbacv1.ClusterRoleBinding{
-		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: i.informerMeta(),
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: i.informerMeta().Name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: i.opts.Namespace, Name: i.opts.Name}},
-	})}
 }
 
 // rulesOf returns the least rights to watch: list and watch of each watched resource, and of
@@ -105,7 +59,10 @@ func rulesOf(watches []watch.Watch) []rbacv1.PolicyRule {
 	var resources []schema.GroupResource
 	for n := range watches {
 		w := &watches[n]
-		resources = append(resources, schema.GroupResource{Group: w.Resource.Group, Resource: w.Resource.Resource})
+		// The agent reports that a subresource cannot be watched.
+		if !strings.Contains(w.Resource.Resource, "/") {
+			resources = append(resources, schema.GroupResource{Group: w.Resource.Group, Resource: w.Resource.Resource})
+		}
 		if !w.NamespaceSelector.IsZero() {
 			resources = append(resources, schema.GroupResource{Resource: "namespaces"})
 		}
@@ -115,9 +72,6 @@ func rulesOf(watches []watch.Watch) []rbacv1.PolicyRule {
 	})
 	rules := []rbacv1.PolicyRule{} // Not null, so that an apply removes former rules.
 	for _, r := range slices.Compact(resources) {
-		if strings.Contains(r.Resource, "/") {
-			continue // The agent reports that a subresource cannot be watched.
-		}
 		rules = append(rules, rbacv1.PolicyRule{
 			APIGroups: []string{r.Group}, Resources: []string{r.Resource}, Verbs: []string{"list", "watch"},
 		})

@@ -9,9 +9,10 @@ import (
 	"slices"
 	"sync"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -87,7 +88,6 @@ func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, un
 	return status, unchanged, err
 }
 
-// bounded cuts the texts of a runtime.
 func bounded(status Status, err error) (Status, error) {
 	status.Message = remote.Text(status.Message)
 	return status, remote.Error(err)
@@ -97,7 +97,7 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if r.Verify {
 		i.looks.Delete(r.ID) // Even if this call fails.
 	}
-	if err := r.validate(i.host(), !i.watches(), i.opts.overNATS()); err != nil {
+	if err := r.validate(i.host(), !i.opts.Informer, i.opts.overNATS()); err != nil {
 		return Status{}, err
 	}
 	if _, err := parsePort(i.addressFor(&r)); err != nil {
@@ -116,14 +116,13 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 // whether they send heartbeats, which needs contract v3. The Service is empty with
 // [Options.Informer].
 func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
-	if !i.watches() {
+	if !i.opts.Informer {
 		service = types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
 	}
 	contract, set := i.opts.Settings[settingContract]
 	return service, !set || contract == "v3"
 }
 
-// addressFor returns the address that the agents of a runtime send to.
 func (i *Installer) addressFor(r *Runtime) string { return cmp.Or(r.ControlPlane, i.controlPlane) }
 
 // host is the name by which the API server of a runtime calls the agent.
@@ -197,7 +196,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 		return Status{}, err
 	}
 	install := i.installWebhook
-	if i.watches() {
+	if i.opts.Informer {
 		install = i.installInformer
 	}
 	status, err := install(ctx, in, found, want, former)
@@ -213,8 +212,12 @@ func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want
 	if found.namespaceEnds() {
 		return nil
 	}
-	if err := in.ensureNamespace(ctx, i.namespace(), found.namespace); err != nil {
-		return err
+	if found.namespace == nil {
+		// Create, not apply: an apply would take over a namespace that appeared since the read.
+		err := in.Create(ctx, i.namespace(), client.FieldOwner(fieldOwner))
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return in.wrap(err, "create Namespace", i.opts.Namespace)
+		}
 	}
 	return i.claim(ctx, in, want.managers, found.managers)
 }
@@ -249,7 +252,7 @@ func (i *Installer) callAgent(
 	ctx context.Context, in *cluster, found existing, want *wanted, renewed renewal,
 ) (*unstructured.Unstructured, error) {
 	if found.role != nil {
-		if _, err := in.remove(ctx, i.informerObjects(nil).removable()); err != nil {
+		if _, err := in.remove(ctx, i.removable(partInformer)...); err != nil {
 			return nil, err
 		}
 	}
@@ -259,7 +262,6 @@ func (i *Installer) callAgent(
 	return in.apply(ctx, want.whole)
 }
 
-// installAgent applies the objects of the agent.
 func (i *Installer) installAgent(
 	ctx context.Context, in *cluster, found existing, want *wanted,
 ) (agents, Status, error) {
@@ -274,10 +276,13 @@ func (i *Installer) installAgent(
 	return live, status, err
 }
 
-// complete is the end of an installation. The next calls compare with the look.
+// complete is the end of an installation. It removes the objects of the canary after it was turned
+// off. The next calls compare with the look.
 func (i *Installer) complete(ctx context.Context, in *cluster, status Status, seen look) (Status, error) {
-	if err := i.prune(ctx, in); err != nil {
-		return Status{}, err
+	if i.opts.NoCanary {
+		if err := in.removeAll(ctx, i.removable(partCanary)); err != nil {
+			return Status{}, err
+		}
 	}
 	status, err := i.replace(ctx, in, status)
 	if err == nil && status.State == Ready {
@@ -297,7 +302,12 @@ func (i *Installer) applyObjects(
 		func() error { return in.applyAll(ctx, all.late) },
 		func() (err error) { live.deployment, err = in.apply(ctx, all.deployment); return err },
 		i.slicesInto(ctx, in, &live.slices),
-		func() error { return in.correctNamespace(ctx, i.namespace(), found.namespace) },
+		func() (err error) {
+			if ours(found.namespace) { // It is never replaced, as it may hold objects of others.
+				_, err = in.tryApply(ctx, i.namespace())
+			}
+			return err
+		},
 	}
 	if found.configuration != nil {
 		err = together(append(late, early)...)
@@ -308,24 +318,4 @@ func (i *Installer) applyObjects(
 	}
 	err = together(late...)
 	return live, err
-}
-
-func (i *Installer) unstructured(
-	configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
-) *unstructured.Unstructured {
-	return i.finished(&unstructured.Unstructured{Object: content(configuration)})
-}
-
-// prune removes the objects of the canary after it was turned off.
-func (i *Installer) prune(ctx context.Context, in *cluster) error {
-	if !i.opts.NoCanary {
-		return nil
-	}
-	var objects []*unstructured.Unstructured
-	for _, f := range files() {
-		if f.canary {
-			objects = append(objects, i.object(f.path))
-		}
-	}
-	return in.removeAll(ctx, objects)
 }

@@ -53,7 +53,7 @@ func (d digest) public() map[string][]byte {
 
 func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
 	w := &wanted{facts: have}
-	if i.watches() {
+	if i.opts.Informer {
 		// Without conditions, which need an API server, the watches report more than they should.
 		if err := watch.Validate(r.Watches); err != nil {
 			return nil, fmt.Errorf("installation: runtime %q: %w", r.ID, err)
@@ -63,7 +63,7 @@ func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
 		if w.configuration, err = i.configuration(r, have.ownNamespace); err != nil {
 			return nil, err
 		}
-		w.whole = i.unstructured(w.configuration)
+		w.whole = i.finishedOf(w.configuration)
 		annotate(w.whole, annotationWhole, shortSum(sumOf(w.whole)))
 	}
 	w.objects = i.objects(r, have)
@@ -150,7 +150,6 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 	return status, status.State == Ready, err
 }
 
-// readAgain reads the marker and the agents.
 func (i *Installer) readAgain(
 	ctx context.Context, in *cluster, want *wanted,
 ) (marker *unstructured.Unstructured, live agents, err error) {
@@ -165,8 +164,8 @@ func (i *Installer) readAgain(
 // marker is the object that makes the agents see changes, and has their owner. Its name is unique
 // in the runtime.
 func (i *Installer) marker() *unstructured.Unstructured {
-	if i.watches() {
-		return i.clusterRole(nil)
+	if i.opts.Informer {
+		return i.object(roleFile)
 	}
 	return i.bareConfiguration()
 }

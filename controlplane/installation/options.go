@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -120,6 +121,7 @@ func (o Options) withDefaults() Options {
 	o.Webhooks.Canary = o.lease()
 	return option.WithDefaults(o, Options{
 		Replicas: defaultReplicas,
+		Webhooks: admission.ConfigurationOptions{Labels: o.labels()},
 		Adjust:   func(*unstructured.Unstructured) {},
 		Now:      time.Now,
 		Logger:   slog.New(slog.DiscardHandler),
@@ -152,19 +154,19 @@ func (o Options) validate() error {
 		problems = append(problems, option.Unless(object != nil && object.GetKind() != "" && object.GetName() != "",
 			"option Replaces[%d]: want a kind and a name", n))
 	}
-	return errors.Join(slices.Concat(problems, o.validateSettings(), o.validateTransport(), o.validateManagers())...)
-}
-
-func (o Options) validateSettings() (problems []error) {
 	name, reserved := regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`), reservedSettings()
 	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
 		problems = append(problems, option.Unless(name.MatchString(setting) && !reserved[setting],
 			"Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
 	}
-	return problems
+	problems = append(problems, o.validateTransport()...)
+	for _, manager := range o.managers() { // With an invalid one, an agent keeps its last list.
+		_, err := core.ParseManager(string(manager))
+		problems = append(problems, option.Unless(err == nil, "%s in Settings: %w", settingManagers, err))
+	}
+	return errors.Join(problems...)
 }
 
-// parsePort returns the port of <host>:<port>.
 func parsePort(address string) (int32, error) {
 	host, text, err := net.SplitHostPort(address)
 	port, portErr := strconv.ParseInt(text, 10, 32)
@@ -172,4 +174,32 @@ func parsePort(address string) (int32, error) {
 		return 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
 	}
 	return int32(port), nil
+}
+
+const (
+	transportHTTPS = "https"
+	transportNATS  = "nats"
+	// reservedID would get the answers to operators at a NATS server.
+	reservedID = "operator"
+)
+
+func (o Options) overNATS() bool { return o.Settings[settingTransport] == transportNATS }
+
+// validateTransport refuses settings with which an agent does not start.
+func (o Options) validateTransport() []error {
+	transport, set := o.Settings[settingTransport]
+	if set && transport != transportHTTPS && transport != transportNATS {
+		return []error{fmt.Errorf("%s in Settings: want %s or %s, have %.80q",
+			settingTransport, transportHTTPS, transportNATS, transport)}
+	}
+	if !o.overNATS() {
+		return nil
+	}
+	contract, fallback := o.Settings[settingContract], o.Settings[settingFallback]
+	return []error{
+		option.Unless(contract == "" || contract == "v3", "%s in Settings: want v3 with %s=%s, have %.80q",
+			settingContract, settingTransport, transportNATS, contract),
+		option.Unless(fallback == "", "%s in Settings: want none with %s=%s, have %.80q",
+			settingFallback, settingTransport, transportNATS, fallback),
+	}
 }

@@ -3,6 +3,7 @@ package installation
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -72,7 +73,7 @@ func (i *Installer) judge(in *cluster, live agents) (Status, error) {
 		return Status{}, err
 	}
 	status := rollout(&deployment)
-	if status.State != Ready || i.watches() {
+	if status.State != Ready || i.opts.Informer {
 		return status, nil
 	}
 	reached, err := in.reached(live.slices)
@@ -127,7 +128,7 @@ func (i *Installer) slicesInto(
 	ctx context.Context, in *cluster, into **unstructured.UnstructuredList,
 ) func() error {
 	return func() error {
-		if i.watches() {
+		if i.opts.Informer {
 			return nil
 		}
 		list := &unstructured.UnstructuredList{}
@@ -143,14 +144,12 @@ func (i *Installer) slicesInto(
 func (c *cluster) reached(list *unstructured.UnstructuredList) (bool, error) {
 	for n := range list.Items {
 		var slice discoveryv1.EndpointSlice
-		if err := c.decode(&list.Items[n], &slice); err != nil {
-			return false, err
-		}
-		for _, endpoint := range slice.Endpoints {
-			// Nil means ready (discovery.k8s.io/v1).
-			if endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready {
-				return true, nil
-			}
+		err := c.decode(&list.Items[n], &slice)
+		ready := slices.ContainsFunc(slice.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
+			return endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready // Nil means ready.
+		})
+		if ready || err != nil {
+			return ready, err
 		}
 	}
 	return false, nil

@@ -86,19 +86,16 @@ func (*Secret) NeedLeaderElection() bool { return false }
 func (s *Secret) Start(ctx context.Context) error {
 	for {
 		s.refresh(ctx)
+		pause := s.opts.Poll
+		if s.current.Load().material == nil {
+			pause = min(pause, firstPoll)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(s.pause()):
+		case <-time.After(pause):
 		}
 	}
-}
-
-func (s *Secret) pause() time.Duration {
-	if s.current.Load().material == nil {
-		return min(s.opts.Poll, firstPoll)
-	}
-	return s.opts.Poll
 }
 
 func (s *Secret) refresh(ctx context.Context) {
@@ -109,7 +106,12 @@ func (s *Secret) refresh(ctx context.Context) {
 	case err != nil:
 		s.refuse(old, err)
 	case next.material != old.material:
-		s.accept(next)
+		s.current.Store(next)
+		s.opts.Logger.InfoContext(ctx, "key material reloaded",
+			slog.String("secret", s.name.String()),
+			slog.String("fingerprint", next.material.Fingerprint),
+			slog.Time("not_after", next.material.NotAfter))
+		s.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
 	default:
 		s.current.Store(next)
 	}
@@ -123,7 +125,10 @@ func (s *Secret) read(ctx context.Context, old *generation) (*generation, error)
 	if err := s.reader.Get(ctx, s.name, &secret); err != nil {
 		return nil, fmt.Errorf("keysource: read Secret %s: %w", s.name, err)
 	}
-	found := pemTextsOf(&secret)
+	found := pemTexts{ // Empty text for a key that is missing, which is refused as such.
+		string(secret.Data[corev1.ServiceAccountRootCAKey]), string(secret.Data[corev1.TLSCertKey]),
+		string(secret.Data[corev1.TLSPrivateKeyKey]),
+	}
 	if old.material != nil && found == old.content {
 		return &generation{material: old.material, content: old.content}, nil
 	}
@@ -132,15 +137,6 @@ func (s *Secret) read(ctx context.Context, old *generation) (*generation, error)
 		return nil, fmt.Errorf("keysource: Secret %s: %w", s.name, err)
 	}
 	return &generation{material: material, content: found}, nil
-}
-
-func (s *Secret) accept(next *generation) {
-	s.current.Store(next)
-	s.opts.Logger.Info("key material reloaded",
-		slog.String("secret", s.name.String()),
-		slog.String("fingerprint", next.material.Fingerprint),
-		slog.Time("not_after", next.material.NotAfter))
-	s.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
 }
 
 func (s *Secret) refuse(old *generation, err error) {
@@ -159,11 +155,3 @@ func (s *Secret) refuse(old *generation, err error) {
 
 // pemTexts are those of CA bundle, certificate and key, from one reading.
 type pemTexts [3]string
-
-// pemTextsOf returns empty text for a key that is missing, which is refused as such.
-func pemTextsOf(secret *corev1.Secret) pemTexts {
-	return pemTexts{
-		string(secret.Data[corev1.ServiceAccountRootCAKey]), string(secret.Data[corev1.TLSCertKey]),
-		string(secret.Data[corev1.TLSPrivateKeyKey]),
-	}
-}

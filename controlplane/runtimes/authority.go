@@ -3,9 +3,14 @@ package runtimes
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -13,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 )
 
 // longestBackoff is the longest time between two attempts while the CA cannot be reconciled, as
@@ -39,7 +45,7 @@ func (r *reconciler) keepAuthority(reconcileAll func(ctx context.Context)) manag
 			reconcileAll(ctx)
 		}
 		confirming = status.Confirming
-		r.opts.Overview.noteAuthority(status)
+		r.opts.Overview.edit(func(o *Overview) { o.authority = status })
 	}
 	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, note, &r.authority)
 }
@@ -85,4 +91,45 @@ func (r *reconciler) reconcileAll(ctx context.Context) {
 	for _, request := range r.all(ctx) {
 		r.regular.add(request, 0, handler.LowPriority)
 	}
+}
+
+// followed is a part of [certificates.Certificates], for an issuer with objects that can be
+// followed.
+type followed interface {
+	Follow(ctx context.Context, watching client.WithWatch, changed func(owner types.NamespacedName))
+	Version(r certificates.Runtime) string
+}
+
+var _ followed = (*certificates.Certificates)(nil)
+
+// follow returns a part of a manager. It reconciles a runtime as soon as its certificates or its
+// kubeconfig have changed, and the CA as soon as a rotation is requested. Without a kind or a
+// right, it retries, and such a change waits for the next reconcile.
+func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
+	watching, err := client.NewWithWatch(mgr.GetConfig(), client.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+	})
+	return manager.RunnableFunc(func(ctx context.Context) error {
+		var tasks sync.WaitGroup
+		if followed, ok := r.certificates.(followed); ok {
+			tasks.Go(func() { followed.Follow(ctx, watching, r.changed) })
+		}
+		if where := r.opts.Kubeconfigs; where.Label != "" {
+			tasks.Go(func() {
+				follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), where.version).Run(ctx, watching,
+					follow.Owned(r.changed), client.InNamespace(where.Namespace), client.HasLabels{where.Label})
+			})
+		}
+		tasks.Wait()
+		return nil
+	}), err
+}
+
+// changed enqueues the object of a runtime. The zero name stands for the CA.
+func (r *reconciler) changed(object types.NamespacedName) {
+	if object == (types.NamespacedName{}) {
+		r.authority.add(reconcile.Request{}, 0, 0)
+		return
+	}
+	r.regular.add(reconcile.Request{NamespacedName: object}, 0, handler.LowPriority)
 }

@@ -79,19 +79,18 @@ func (w *conditions) report(ctx context.Context, object client.Object, status in
 }
 
 func (w *conditions) condition(object client.Object, status installation.Status) metav1.Condition {
-	condition := metav1.Condition{
-		Type: w.kind, Status: metav1.ConditionFalse, Reason: status.Reason, Message: status.Message,
-		ObservedGeneration: object.GetGeneration(),
-	}
+	ready := metav1.ConditionFalse
 	switch status.State {
 	case installation.Ready:
-		status = installed(status)
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, status.Reason, status.Message
+		ready, status = metav1.ConditionTrue, installed(status)
 	case installation.Removed:
-		condition.Reason, condition.Message = string(status.State), "the agent is removed"
+		status.Reason, status.Message = string(status.State), "the agent is removed"
 	case installation.Progressing, installation.Failed:
 	}
-	return condition
+	return metav1.Condition{
+		Type: w.kind, Status: ready, Reason: status.Reason, Message: status.Message,
+		ObservedGeneration: object.GetGeneration(),
+	}
 }
 
 // write replaces the list of conditions, so it fails when another writer has changed the object.

@@ -61,13 +61,6 @@ func certificateReason(err error) string {
 	return cmp.Or(known[core.Reason(err)], reasonCertificateFailed)
 }
 
-func connectReason(err error) string {
-	if errors.Is(err, errInvalidKubeconfig) {
-		return reasonInvalidKubeconfig
-	}
-	return reasonUnreachable
-}
-
 func installReason(err error) string {
 	known := map[string]string{
 		"invalid_watch": reasonInvalidWatches, "invalid_configuration": reasonInvalidWatches,
@@ -169,11 +162,6 @@ func (f *failures) pause(key client.ObjectKey, least, most time.Duration) (after
 	return min(max(age/part, least), most), age
 }
 
-// ready notes that a runtime needs no attempts.
-func (f *failures) ready(key client.ObjectKey) {
-	f.edit(key, func(entry *failing) { entry.since = time.Time{} })
-}
-
 // note sets whether a runtime is in the failing lane.
 func (f *failures) note(key client.ObjectKey, fails bool) {
 	f.edit(key, func(entry *failing) { entry.fails = fails })
@@ -182,10 +170,6 @@ func (f *failures) note(key client.ObjectKey, fails bool) {
 func (f *failures) fails(key client.ObjectKey) (fails bool) {
 	f.edit(key, func(entry *failing) { fails = entry.fails })
 	return fails
-}
-
-func (f *failures) end(key client.ObjectKey) {
-	f.edit(key, func(entry *failing) { *entry = failing{} })
 }
 
 // edit keeps no entry that is zero.

@@ -103,7 +103,9 @@ func (f *forgetter) forgetFormer(
 		if forgotten := f.fleet.ForgetManager(id, manager); time.Since(left) < lingering && !forgotten {
 			interval = min(interval, drain)
 		} else if forgotten && time.Since(left) >= lingering {
-			f.endFormer(object, manager)
+			f.mu.Lock()
+			delete(f.former[object], manager)
+			f.mu.Unlock()
 		}
 	}
 	return interval
@@ -120,15 +122,6 @@ func (f *forgetter) candidates(object client.ObjectKey) map[core.Manager]time.Ti
 	return all
 }
 
-func (f *forgetter) endFormer(object client.ObjectKey, manager core.Manager) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.former[object], manager)
-	if len(f.former[object]) == 0 {
-		delete(f.former, object)
-	}
-}
-
 // end drops the managers that a runtime has named.
 func (f *forgetter) end(object client.ObjectKey) {
 	f.mu.Lock()
@@ -136,21 +129,14 @@ func (f *forgetter) end(object client.ObjectKey) {
 	delete(f.former, object)
 }
 
-// forget removes a runtime, if there is one, and returns the time to the next reconcile of its
-// object.
+// forget removes the runtime of an object that is gone. An empty id stands for the runtime that was
+// removed before, as a late heartbeat may have added it. It returns the time to the next reconcile,
+// 0 for none.
 func (f *forgetter) forget(object client.ObjectKey, id core.RuntimeID) time.Duration {
-	if id != "" {
-		f.mu.Lock()
-		f.removed[object] = removal{id, time.Now()}
-		f.mu.Unlock()
-	}
-	return f.forgetAgain(object)
-}
-
-// forgetAgain removes the runtime of an object that is gone once more, as a late heartbeat may have
-// added it. It returns the time to the next reconcile, 0 for none.
-func (f *forgetter) forgetAgain(object client.ObjectKey) time.Duration {
 	f.mu.Lock()
+	if id != "" {
+		f.removed[object] = removal{id, time.Now()}
+	}
 	removed, known := f.removed[object]
 	wait := max(drain-time.Since(removed.at), 0)
 	if wait == 0 {

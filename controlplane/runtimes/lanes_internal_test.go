@@ -135,7 +135,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		if attempts < 144 || attempts > 200 {
 			t.Errorf("%d attempts in a day", attempts)
 		}
-		f.ready(key)
+		f.edit(key, func(entry *failing) { entry.since = time.Time{} })
 		if after, _ := f.pause(key, 3*time.Second, 10*time.Minute); after != 3*time.Second {
 			t.Errorf("pause of %v after it was ready", after)
 		}

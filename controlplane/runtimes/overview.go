@@ -30,7 +30,7 @@ type Overview struct {
 	watchers  *watchers
 	authority certificates.Status
 	repairs   int64
-	status    func(core.RuntimeID, core.Manager) fleet.Status // nil: not known
+	status    func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
 }
 
 // contents are the data that an installation brings to a runtime.
@@ -148,21 +148,8 @@ func (o *Overview) forget(key client.ObjectKey) core.RuntimeID {
 	return id
 }
 
-func (o *Overview) noteRepair() {
+func (o *Overview) edit(change func(o *Overview)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.repairs++
-}
-
-func (o *Overview) noteAuthority(status certificates.Status) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.authority = status
-}
-
-// useFleet queries a fleet for runtimes that never sent anything.
-func (o *Overview) useFleet(from *fleet.Fleet) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.status = from.Get
+	change(o)
 }

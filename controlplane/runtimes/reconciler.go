@@ -88,7 +88,7 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 // end forgets an object that is gone or released. It returns the runtime that has no object now,
 // if one is known.
 func (r *reconciler) end(ctx context.Context, object client.ObjectKey) core.RuntimeID {
-	r.failures.end(object)
+	r.failures.edit(object, func(entry *failing) { *entry = failing{} })
 	r.repairs.forget(object)
 	r.forgetter.end(object)
 	id := r.opts.Overview.forget(object)
@@ -114,7 +114,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	if identity.Remove && !skipped {
 		return r.remove(ctx, object)
 	}
-	if err := r.noteRemoval(ctx, object, ""); err != nil {
+	if err := r.edit(ctx, object, func() { setRemoval(object, "") }); err != nil {
 		return reconcile.Result{}, err
 	}
 	if skipped {
@@ -145,7 +145,7 @@ func (r *reconciler) again(
 		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
 		return reconcile.Result{RequeueAfter: after}
 	}
-	r.failures.ready(key)
+	r.failures.edit(key, func(entry *failing) { entry.since = time.Time{} })
 	r.repairs.note(id, key, managers)
 	next := r.forgetter.forgetFormer(key, id, managers, r.opts.Interval)
 	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
@@ -228,7 +228,7 @@ func (r *reconciler) prepare(
 func (r *reconciler) apply(ctx context.Context, next installation.Runtime) (installation.Status, error) {
 	verify, begun := r.repairs.begin(next.ID), time.Now()
 	if verify {
-		r.opts.Overview.noteRepair()
+		r.opts.Overview.edit(func(o *Overview) { o.repairs++ })
 		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", next.ID)
 	}
 	next.Verify = verify
@@ -243,10 +243,14 @@ func (r *reconciler) reach(ctx context.Context, object client.Object, id core.Ru
 	if errors.Is(err, ErrGone) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, because(connectReason(err), fmt.Errorf("connect to runtime %q: %w", id, err))
+	if err == nil {
+		return there, nil
 	}
-	return there, nil
+	reason := reasonUnreachable
+	if errors.Is(err, errInvalidKubeconfig) {
+		reason = reasonInvalidKubeconfig
+	}
+	return nil, because(reason, fmt.Errorf("connect to runtime %q: %w", id, err))
 }
 
 // runtimeOf names the owner with its kind, so that the schemes of others need not know it. The

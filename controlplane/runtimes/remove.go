@@ -3,7 +3,6 @@ package runtimes
 import (
 	"context"
 	"errors"
-	"maps"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,7 +19,7 @@ import (
 func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(object)
 	if !controllerutil.ContainsFinalizer(object, finalizer) {
-		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(key)}, nil
+		return reconcile.Result{RequeueAfter: r.forgetter.forget(key, "")}, nil
 	}
 	runtime, status, err := r.uninstall(ctx, object)
 	if err != nil || status.State != installation.Removed {
@@ -64,27 +63,19 @@ func (r *reconciler) sinceRemoval(ctx context.Context, object client.Object) (ti
 	if since := time.Since(first); err == nil && since >= 0 {
 		return since, nil
 	}
-	return 0, r.noteRemoval(ctx, object, time.Now().UTC().Format(time.RFC3339))
+	now := time.Now().UTC().Format(time.RFC3339)
+	return 0, r.edit(ctx, object, func() { setRemoval(object, now) })
 }
 
-// noteRemoval sets the annotation, or removes it.
-func (r *reconciler) noteRemoval(ctx context.Context, object client.Object, first string) error {
-	return r.edit(ctx, object, func() { setRemoval(object, first) })
-}
-
+// setRemoval sets the annotation, or removes it.
 func setRemoval(object client.Object, first string) {
-	annotations := maps.Clone(object.GetAnnotations())
-	if annotations == nil {
-		annotations = make(map[string]string)
-	}
-	annotations[annotationRemoval] = first
-	if first == "" {
-		delete(annotations, annotationRemoval)
+	annotations := othersOf(object)
+	if first != "" {
+		annotations[annotationRemoval] = first
 	}
 	object.SetAnnotations(annotations)
 }
 
-// release removes the finalizer.
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
 	err := r.edit(ctx, object, func() {
 		controllerutil.RemoveFinalizer(object, finalizer)
@@ -124,17 +115,10 @@ func (r *reconciler) uninstall(
 	if !owned {
 		return certificates.Runtime{}, installation.Status{State: installation.Removed}, nil
 	}
-	status, err := r.uninstallAgent(ctx, object, identity.ID)
-	return runtime, status, err
-}
-
-func (r *reconciler) uninstallAgent(
-	ctx context.Context, object client.Object, id core.RuntimeID,
-) (installation.Status, error) {
-	there, err := r.reach(ctx, object, id)
+	there, err := r.reach(ctx, object, identity.ID)
 	if err != nil {
-		return installation.Status{}, err
+		return runtime, installation.Status{}, err
 	}
-	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: id, Client: there})
-	return status, because(reasonInstallationFailed, err)
+	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: identity.ID, Client: there})
+	return runtime, status, because(reasonInstallationFailed, err)
 }

@@ -25,8 +25,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownscheme"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -51,26 +53,27 @@ func SetUp(
 	identify func(ctx context.Context, object client.Object) (Identity, error),
 	connect func(ctx context.Context, object client.Object) (client.Client, error),
 	issuer Certificates, installer *installation.Installer, opts Options,
-) error {
+) (failed error) {
+	defer func() { failed = option.Unless(failed == nil, "runtimes: %w", failed) }()
 	opts = opts.withDefaults()
-	problems := []error{
+	if err := errors.Join(
 		option.NoneNegative(opts),
 		option.Unless(object != nil, "want an object, have none"),
 		option.Unless(identify != nil, "want identify, have none"),
 		option.Unless(connect != nil, "want connect, have none"),
 		option.Unless(issuer != nil, "want Certificates, have none"),
 		option.Unless(installer != nil, "want an Installer, have none"),
-	}
-	if err := errors.Join(append(problems, checkService(issuer, installer))...); err != nil {
-		return fmt.Errorf("runtimes: %w", err)
+		checkService(issuer, installer),
+	); err != nil {
+		return err
 	}
 	gvk, err := apiutil.GVKForObject(object, mgr.GetScheme())
 	if err != nil {
-		return fmt.Errorf("runtimes: %w", err)
+		return err
 	}
 	plane, err := ownscheme.Cluster(mgr, v1beta2.AddToScheme, &v1beta2.Watcher{})
 	if err != nil {
-		return fmt.Errorf("runtimes: %w", err)
+		return err
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), scheme: mgr.GetScheme(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
@@ -80,14 +83,14 @@ func SetUp(
 		forgetter:  newForgetter(nil),
 	}
 	if _, heartbeats := installer.Agents(); heartbeats && opts.Fleet != nil {
-		opts.Overview.useFleet(opts.Fleet)
+		opts.Overview.edit(func(o *Overview) { o.status = opts.Fleet.Get })
 	}
 	r.followFleet()
 	changes, err := r.follow(mgr)
 	if err != nil {
-		return fmt.Errorf("runtimes: %w", err)
+		return err
 	}
-	return errors.Join(r.setUp(mgr, plane.GetCache()), mgr.Add(r.keepAuthority(r.reconcileAll)), mgr.Add(changes))
+	return errors.Join(r.addControllers(mgr, plane.GetCache()), mgr.Add(r.keepAuthority(r.reconcileAll)), mgr.Add(changes))
 }
 
 // checkService fails if the certificates are not for the Service of the agent, in each runtime.
@@ -104,7 +107,7 @@ func checkService(issuer Certificates, installer *installation.Installer) error 
 	return nil
 }
 
-func (r *reconciler) setUp(mgr ctrl.Manager, watchers cache.Cache) error {
+func (r *reconciler) addControllers(mgr ctrl.Manager, watchers cache.Cache) error {
 	watched := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	relevant := []builder.ForOption{builder.WithPredicates(relevant())}
 	if _, ok := r.prototype.(*metav1.PartialObjectMetadata); ok {
@@ -120,10 +123,7 @@ func (r *reconciler) setUp(mgr ctrl.Manager, watchers cache.Cache) error {
 		WatchesRawSource(r.failing.source()).
 		WithOptions(r.controllerOptions()).
 		Complete(reconcile.Func(r.retry))
-	if err := errors.Join(err, failingErr); err != nil {
-		return fmt.Errorf("runtimes: %w", err)
-	}
-	return nil
+	return errors.Join(err, failingErr)
 }
 
 // controllerOptions are those of both lanes. The limiter is for errors of the control plane itself,
@@ -148,57 +148,86 @@ func relevant() predicate.Predicate {
 	}}
 }
 
-// othersOf returns the annotations of others.
+// othersOf returns the annotations of others, never nil.
 func othersOf(object client.Object) map[string]string {
-	annotations := maps.Clone(object.GetAnnotations())
+	annotations := make(map[string]string)
+	maps.Copy(annotations, object.GetAnnotations())
 	delete(annotations, annotationRemoval)
 	return annotations
 }
 
 // all returns all objects that represent runtimes.
-func (r *reconciler) all(ctx context.Context) []reconcile.Request {
-	requests, err := r.list(ctx)
+func (r *reconciler) all(ctx context.Context) (requests []reconcile.Request) {
+	list, err := r.newList()
+	if err == nil {
+		err = r.client.List(ctx, list)
+	}
+	if err == nil {
+		err = meta.EachListItem(list, func(item runtime.Object) error {
+			object, err := meta.Accessor(item)
+			if err == nil {
+				key := client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}
+				requests = append(requests, reconcile.Request{NamespacedName: key})
+			}
+			return err
+		})
+	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "runtimes cannot be listed, so a change waits for their next interval")
 	}
 	return requests
 }
 
-func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, err error) {
-	list, err := r.newList()
-	if err != nil {
-		return nil, err
-	}
-	if err := r.client.List(ctx, list); err != nil {
-		return nil, err
-	}
-	err = meta.EachListItem(list, func(item runtime.Object) error {
-		object, err := meta.Accessor(item)
-		if err == nil {
-			key := client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}
-			requests = append(requests, reconcile.Request{NamespacedName: key})
-		}
-		return err
-	})
-	return requests, err
-}
-
 // newList returns the kind of list for which the manager has a cache already.
-func (r *reconciler) newList() (client.ObjectList, error) {
+func (r *reconciler) newList() (list client.ObjectList, err error) {
 	gvk := r.gvk.GroupVersion().WithKind(r.gvk.Kind + "List")
-	var list client.ObjectList = &unstructured.UnstructuredList{}
 	switch r.prototype.(type) {
 	case *metav1.PartialObjectMetadata:
 		list = &metav1.PartialObjectMetadataList{}
 	case *unstructured.Unstructured:
+		list = &unstructured.UnstructuredList{}
 	default:
 		object, err := r.scheme.New(gvk)
 		typed, isList := object.(client.ObjectList)
-		if err != nil || !isList {
-			return nil, errors.Join(fmt.Errorf("runtimes: want a scheme with the list %s", gvk), err)
+		if !isList {
+			return nil, errors.Join(fmt.Errorf("want a scheme with the list %s", gvk), err)
 		}
-		return typed, nil
+		list = typed
 	}
 	list.GetObjectKind().SetGroupVersionKind(gvk)
 	return list, nil
 }
+
+// ErrGone means that there is no way to a runtime: it does not exist yet, or no longer.
+var ErrGone = errors.New("runtime is gone, or not there yet")
+
+// Identity identifies a runtime.
+type Identity struct {
+	// ID becomes the Common Name of the client certificate. It must never change while an object
+	// exists. Empty means that the object represents no runtime.
+	ID core.RuntimeID
+	// Domain is the registered domain of the runtime, as in the annotation skr-domain. It is not
+	// used for an object that is being deleted.
+	Domain string
+	// Remove removes the agent, its certificates and the finalizer although the object stays, as
+	// for a runtime that goes back to a former agent.
+	Remove bool
+}
+
+// Certificates is the port to the issuer. Its methods may be called concurrently and do not wait
+// for certificates. One with the method CheckService of [certificates.Certificates] is asked by
+// [SetUp] whether its certificates are for the Service of the agent.
+type Certificates interface {
+	// Reconcile keeps the CA and the certificate of the listener.
+	Reconcile(ctx context.Context) (certificates.Status, error)
+	// EnsureRuntime returns the material of a runtime. An error has the reason
+	// runtime_taken when the runtime has another owner.
+	EnsureRuntime(ctx context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error)
+	// OwnsRuntime reports whether the certificates of a runtime belong to its owner. It is true if
+	// there are none.
+	OwnsRuntime(ctx context.Context, r certificates.Runtime) (bool, error)
+	// RemoveRuntime removes the certificates of a runtime, unless they belong to another owner.
+	RemoveRuntime(ctx context.Context, r certificates.Runtime) error
+}
+
+var _ Certificates = (*certificates.Certificates)(nil)

@@ -27,24 +27,35 @@ func GatewayAddress(
 ) (string, error) {
 	switch kind {
 	case VirtualService:
-		return istioAddress(ctx, reader, gateway)
+		found := &networkingv1beta1.Gateway{}
+		err := reader.Get(ctx, gateway, found)
+		return first(gateway, err, found.Spec.GetServers(), serverAddress)
 	case HTTPRoute:
-		return gatewayAPIAddress(ctx, reader, gateway)
+		found := &gatewayv1.Gateway{}
+		err := reader.Get(ctx, gateway, found)
+		return first(gateway, err, found.Spec.Listeners, func(l gatewayv1.Listener) (address string, withTLS bool) {
+			switch withTLS = l.Protocol == gatewayv1.HTTPSProtocolType; {
+			case !isHTTP(l):
+			case l.Hostname != nil && isHost(string(*l.Hostname)):
+				address = join(string(*l.Hostname), int(l.Port))
+			case l.Hostname == nil && len(found.Status.Addresses) > 0:
+				address = join(found.Status.Addresses[0].Value, int(l.Port))
+			}
+			return address, withTLS
+		})
 	default:
 		return "", fmt.Errorf("%w: routing %q has no gateways", errNoAddress, kind)
 	}
 }
 
-func istioAddress(ctx context.Context, reader client.Reader, key client.ObjectKey) (string, error) {
-	gateway := &networkingv1beta1.Gateway{}
-	if err := reader.Get(ctx, key, gateway); err != nil {
-		return "", fmt.Errorf("read Gateway %s: %w", key, err)
+// first returns the first address with TLS, or else the first one. unread is why a gateway could not
+// be read.
+func first[S any](
+	key client.ObjectKey, unread error, servers []S, addressOf func(S) (address string, withTLS bool),
+) (string, error) {
+	if unread != nil {
+		return "", fmt.Errorf("read Gateway %s: %w", key, unread)
 	}
-	return first(key, gateway.Spec.GetServers(), serverAddress)
-}
-
-// first returns the first address with TLS, or else the first one.
-func first[S any](key client.ObjectKey, servers []S, addressOf func(S) (address string, withTLS bool)) (string, error) {
 	var plain string
 	for _, server := range servers {
 		address, withTLS := addressOf(server)
@@ -61,33 +72,12 @@ func first[S any](key client.ObjectKey, servers []S, addressOf func(S) (address 
 
 // serverAddress returns "" for a server without address.
 func serverAddress(server *apinetworkingv1beta1.Server) (address string, withTLS bool) {
-	if !servesHTTP(server) {
-		return "", false
-	}
-	for _, host := range server.GetHosts() {
-		// A prefix <namespace>/ limits the namespaces that may bind to the host.
-		if host = host[strings.LastIndex(host, "/")+1:]; isHost(host) {
+	for _, host := range hostsOf(server) {
+		if isHost(host) {
 			return join(host, int(server.GetPort().GetNumber())), server.GetTls() != nil
 		}
 	}
 	return "", false
-}
-
-func gatewayAPIAddress(ctx context.Context, reader client.Reader, key client.ObjectKey) (string, error) {
-	gateway := &gatewayv1.Gateway{}
-	if err := reader.Get(ctx, key, gateway); err != nil {
-		return "", fmt.Errorf("read Gateway %s: %w", key, err)
-	}
-	return first(key, gateway.Spec.Listeners, func(l gatewayv1.Listener) (address string, withTLS bool) {
-		switch withTLS = l.Protocol == gatewayv1.HTTPSProtocolType; {
-		case !isHTTP(l):
-		case l.Hostname != nil && isHost(string(*l.Hostname)):
-			address = join(string(*l.Hostname), int(l.Port))
-		case l.Hostname == nil && len(gateway.Status.Addresses) > 0:
-			address = join(gateway.Status.Addresses[0].Value, int(l.Port))
-		}
-		return address, withTLS
-	})
 }
 
 func isHost(host string) bool { return host != "" && !strings.Contains(host, "*") }

@@ -42,8 +42,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, err
 	}
-	if !w.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, r.finish(ctx, w)
+	if !w.DeletionTimestamp.IsZero() { // Finalizers of others may still hold it.
+		if err := r.removeAll(ctx, request.NamespacedName); err != nil {
+			return reconcile.Result{}, err
+		}
+		return reconcile.Result{}, r.removeFinalizer(ctx, w)
 	}
 	if err := r.removeFinalizer(ctx, w); err != nil {
 		return reconcile.Result{}, err
@@ -64,15 +67,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: countInterval}, nil
-}
-
-// finish removes the routes of a Watcher that is being deleted. Finalizers of others may still hold
-// it.
-func (r *reconciler) finish(ctx context.Context, w *v1beta2.Watcher) error {
-	if err := r.removeAll(ctx, client.ObjectKeyFromObject(w)); err != nil {
-		return err
-	}
-	return r.removeFinalizer(ctx, w)
 }
 
 // formerFinalizer is on every Watcher of a controller that this one replaces.

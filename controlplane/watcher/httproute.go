@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -112,21 +111,20 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 	}
 	accepted := make(map[string]bool)
 	for i := range route.Status.Parents {
-		parent := &route.Status.Parents[i]
-		if condition := rejection(parent.Conditions, route.Generation); condition != nil {
-			return problem(reasonRouteRejected, "gateway %s rejects the route: %s: %s",
-				nameOf(parent.ParentRef, route), condition.Reason, condition.Message)
-		}
-		if current(parent.Conditions, gatewayv1.RouteConditionAccepted, metav1.ConditionTrue, route.Generation) != nil {
-			accepted[nameOf(parent.ParentRef, route)] = true
+		name := nameOf(route.Status.Parents[i].ParentRef, route)
+		for _, condition := range route.Status.Parents[i].Conditions {
+			isAccepted := condition.Type == string(gatewayv1.RouteConditionAccepted)
+			switch {
+			case condition.ObservedGeneration < route.Generation,
+				!isAccepted && condition.Type != string(gatewayv1.RouteConditionResolvedRefs):
+			case condition.Status == metav1.ConditionFalse:
+				return problem(reasonRouteRejected, "gateway %s rejects the route: %s: %s", name, condition.Reason, condition.Message)
+			case isAccepted && condition.Status == metav1.ConditionTrue:
+				accepted[name] = true
+			}
 		}
 	}
-	return pending(route, accepted)
-}
-
-// pending names the gateways that have not accepted the route yet. A route that was just deleted is
-// pending, too.
-func pending(route *gatewayv1.HTTPRoute, accepted map[string]bool) error {
+	// A route that was just deleted is pending, too.
 	var missing []string
 	for _, parent := range route.Spec.ParentRefs {
 		if name := nameOf(parent, route); !accepted[name] {
@@ -136,27 +134,6 @@ func pending(route *gatewayv1.HTTPRoute, accepted map[string]bool) error {
 	if len(missing) > 0 || len(route.Spec.ParentRefs) == 0 {
 		return problem(reasonRoutePending,
 			"the route is applied; waiting for acceptance by the gateways %s", strings.Join(missing, ", "))
-	}
-	return nil
-}
-
-// rejection returns a condition that says so, nil if there is none.
-func rejection(conditions []metav1.Condition, generation int64) *metav1.Condition {
-	for _, kind := range []gatewayv1.RouteConditionType{gatewayv1.RouteConditionAccepted, gatewayv1.RouteConditionResolvedRefs} {
-		if condition := current(conditions, kind, metav1.ConditionFalse, generation); condition != nil {
-			return condition
-		}
-	}
-	return nil
-}
-
-// current returns a condition with that status for the current generation, nil if there is none.
-func current(
-	conditions []metav1.Condition, kind gatewayv1.RouteConditionType, status metav1.ConditionStatus, generation int64,
-) *metav1.Condition {
-	condition := meta.FindStatusCondition(conditions, string(kind))
-	if condition != nil && condition.Status == status && condition.ObservedGeneration >= generation {
-		return condition
 	}
 	return nil
 }

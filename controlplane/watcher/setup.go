@@ -2,7 +2,6 @@ package watcher
 
 import (
 	"context"
-	"fmt"
 
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownscheme"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch;patch
@@ -43,18 +43,19 @@ func AddToScheme(scheme *runtime.Scheme) error {
 //
 // The scheme of the manager needs no kind of [AddToScheme], and may have other Go types for them.
 // Then the controller has a client and a cache of its own.
-func SetUp(mgr ctrl.Manager, opts Options) error {
+func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
+	defer func() { failed = option.Unless(failed == nil, "watcher controller: %w", failed) }()
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
-		return fmt.Errorf("watcher controller: %w", err)
+		return err
 	}
 	plane, err := ownscheme.Cluster(mgr, AddToScheme, opts.kinds()...)
 	if err != nil {
-		return fmt.Errorf("watcher controller: %w", err)
+		return err
 	}
 	gateways, err := opts.gatewayCache(mgr, plane)
 	if err != nil {
-		return fmt.Errorf("watcher controller: %w", err)
+		return err
 	}
 	r := &reconciler{
 		client: plane.GetClient(), fresh: plane.GetAPIReader(), gateways: gateways, events: plane.GetEventRecorder(opts.Name),
@@ -67,15 +68,13 @@ func SetUp(mgr ctrl.Manager, opts Options) error {
 	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).
 		WatchesRawSource(watches(&v1beta2.Watcher{}, &handler.EnqueueRequestForObject{}, changed))
 	if r.routing != nil {
+		// A route has the name of its Watcher. Its owner may be another object or missing.
 		controller = controller.
-			WatchesRawSource(watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake), ownFields())).
+			WatchesRawSource(watches(r.routing.route(), &handler.EnqueueRequestForObject{}, ownFields())).
 			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), changed)).
 			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
-	if err := controller.Complete(r); err != nil {
-		return fmt.Errorf("watcher controller: %w", err)
-	}
-	return nil
+	return controller.Complete(r)
 }
 
 // kinds returns an object of each kind that the controller reads or writes.
@@ -130,11 +129,6 @@ func ownFields() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !equality.Semantic.DeepEqual(own(e.ObjectOld), own(e.ObjectNew))
 	}}
-}
-
-// namesake goes by the name of the route. Its owner may be another object or missing.
-func namesake(_ context.Context, route client.Object) []reconcile.Request {
-	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(route)}}
 }
 
 // siblings returns all Watchers when there are several: a change of one may free or take a manager.

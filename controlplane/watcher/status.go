@@ -98,14 +98,15 @@ func failed(err error) (o outcome, again error) {
 func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) error {
 	before := w.DeepCopy()
 	old := meta.FindStatusCondition(before.Status.Conditions, conditionRouteReady)
+	route := metav1.Condition{
+		Type: conditionRouteReady, Status: o.status, Reason: o.reason, ObservedGeneration: w.Generation,
+		Message: remote.TextOf(o.message, remote.MaxNote), // It is the note of the Event, too.
+	}
 	w.Status.State = o.state
 	w.Status.ObservedGeneration = w.Generation
 	meta.RemoveStatusCondition(&w.Status.Conditions, formerCondition)
-	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
-		Type: conditionRouteReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
-		ObservedGeneration: w.Generation,
-	})
-	meta.SetStatusCondition(&w.Status.Conditions, r.readyOf(before, o))
+	meta.SetStatusCondition(&w.Status.Conditions, route)
+	meta.SetStatusCondition(&w.Status.Conditions, r.readyOf(before, route))
 	if equality.Semantic.DeepEqual(before.Status, w.Status) {
 		return nil
 	}
@@ -113,21 +114,23 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 	if err := r.client.Status().Update(ctx, w); err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
-	if old == nil || old.Reason != o.reason || old.Message != shorten(o.message) {
-		r.emit(w, o)
+	if old != nil && old.Reason == route.Reason && old.Message == route.Message {
+		return nil
 	}
+	kind := corev1.EventTypeNormal
+	if o.state == stateError || o.state == stateWarning {
+		kind = corev1.EventTypeWarning
+	}
+	r.events.Eventf(w, nil, kind, route.Reason, "Route", "%s", route.Message)
 	return nil
 }
 
-// readyOf returns the condition conditionReady. Once true, it stays true for that
-// generation while the route works. A runtime that is away breaks no Watcher, and neither does a
-// new process that has not seen the runtimes yet.
-func (r *reconciler) readyOf(w *v1beta2.Watcher, o outcome) metav1.Condition {
-	ready := metav1.Condition{
-		Type: conditionReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
-		ObservedGeneration: w.Generation,
-	}
-	if o.status != metav1.ConditionTrue || r.opts.Installed == nil {
+// readyOf returns the condition conditionReady for that of the route. Once true, it stays true for
+// that generation while the route works. A runtime that is away breaks no Watcher, and neither does
+// a new process that has not seen the runtimes yet.
+func (r *reconciler) readyOf(w *v1beta2.Watcher, ready metav1.Condition) metav1.Condition {
+	ready.Type = conditionReady
+	if ready.Status != metav1.ConditionTrue || r.opts.Installed == nil {
 		return ready
 	}
 	installed, all := r.opts.Installed(client.ObjectKeyFromObject(w), w.Generation)
@@ -139,14 +142,3 @@ func (r *reconciler) readyOf(w *v1beta2.Watcher, o outcome) metav1.Condition {
 	}
 	return ready
 }
-
-func (r *reconciler) emit(w *v1beta2.Watcher, o outcome) {
-	kind := corev1.EventTypeNormal
-	if o.state == stateError || o.state == stateWarning {
-		kind = corev1.EventTypeWarning
-	}
-	r.events.Eventf(w, nil, kind, o.reason, "Route", "%s", shorten(o.message))
-}
-
-// shorten cuts a message to the longest note of an Event (events.k8s.io/v1).
-func shorten(message string) string { return remote.TextOf(message, remote.MaxNote) }

@@ -3,7 +3,6 @@ package watcher
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -89,44 +88,31 @@ func prefixMatches(m core.Manager) []*apinetworkingv1beta1.HTTPMatchRequest {
 
 // namesAndHosts returns sorted lists, so that the same gateways make the same route.
 func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string) {
-	all := make(map[string]bool)
 	for _, gateway := range gateways {
 		names = append(names, gateway.Namespace+"/"+gateway.Name)
 		for _, server := range gateway.Spec.GetServers() {
-			if !servesHTTP(server) {
-				continue
-			}
-			for _, host := range server.GetHosts() {
-				// A prefix <namespace>/ limits the namespaces that may bind to the host.
-				all[host[strings.LastIndex(host, "/")+1:]] = true
-			}
+			hosts = append(hosts, hostsOf(server)...)
 		}
 	}
 	slices.Sort(names)
-	return names, slices.Sorted(maps.Keys(all))
+	slices.Sort(hosts)
+	return names, slices.Compact(hosts)
 }
 
-// servesHTTP reports whether a server of a gateway looks at paths. A server without tls serves
-// plain text.
-func servesHTTP(server *apinetworkingv1beta1.Server) bool {
-	return !passesThrough(server.GetTls()) && speaksHTTP(server.GetPort().GetProtocol())
-}
-
-// passesThrough needs the check for nil: the zero value of a mode is PASSTHROUGH.
-func passesThrough(tls *apinetworkingv1beta1.ServerTLSSettings) bool {
-	if tls == nil {
-		return false
+// hostsOf returns the hosts of a server of a gateway, none unless it looks at paths. A server
+// without tls serves plain text.
+func hostsOf(server *apinetworkingv1beta1.Server) (hosts []string) {
+	noHTTP := slices.Contains([]string{"TCP", "TLS", "MONGO"}, strings.ToUpper(server.GetPort().GetProtocol()))
+	if tls := server.GetTls(); tls != nil { // The zero value of a mode is PASSTHROUGH.
+		noHTTP = noHTTP || tls.GetMode() == apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH ||
+			tls.GetMode() == apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH
 	}
-	mode := tls.GetMode()
-	return mode == apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH ||
-		mode == apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH
-}
-
-func speaksHTTP(protocol string) bool {
-	switch strings.ToUpper(protocol) {
-	case "TCP", "TLS", "MONGO":
-		return false
-	default:
-		return true
+	if noHTTP {
+		return nil
 	}
+	for _, host := range server.GetHosts() {
+		// A prefix <namespace>/ limits the namespaces that may bind to the host.
+		hosts = append(hosts, host[strings.LastIndex(host, "/")+1:])
+	}
+	return hosts
 }

@@ -103,7 +103,7 @@ func Watches(watchers []v1beta2.Watcher) ([]watch.Watch, error) {
 			continue
 		}
 		watches = append(watches, found)
-		if known := first[found.Manager]; known == nil || older(&watchers[i], known) {
+		if known := first[found.Manager]; known == nil || byAge(&watchers[i], known) < 0 {
 			first[found.Manager] = &watchers[i]
 		}
 	}
@@ -118,11 +118,6 @@ func Watches(watchers []v1beta2.Watcher) ([]watch.Watch, error) {
 // beyondMost returns the youngest managers beyond those that an agent can know. An agent refuses a
 // list with more of them, and does not start.
 func beyondMost(first map[core.Manager]*v1beta2.Watcher) []core.Manager {
-	byAge := slices.SortedFunc(maps.Keys(first), func(a, b core.Manager) int {
-		if older(first[a], first[b]) {
-			return -1
-		}
-		return 1
-	})
-	return byAge[min(len(byAge), defaults.MaxManagers):]
+	managers := slices.SortedFunc(maps.Keys(first), func(a, b core.Manager) int { return byAge(first[a], first[b]) })
+	return managers[min(len(managers), defaults.MaxManagers):]
 }

@@ -20,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -30,13 +29,10 @@ const labelAuthority = "operator.kyma-project.io/gardener-ca"
 // backdate makes a CA valid on a machine with a clock that is a little slow.
 const backdate = time.Hour
 
-// errIssuer means that a CA is to be signed by another one.
-var errIssuer = errors.New("gardener: want no CAIssuer: cert-management signs no CAs")
-
 // ensureAuthority makes a self-signed CA, unless its Secret exists.
 func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certificate) error {
 	if !strings.HasSuffix(wanted.Spec.IssuerRef.Name, "selfsigned") {
-		return errIssuer
+		return errors.New("gardener: want no CAIssuer: cert-management signs no CAs")
 	}
 	secret := secretOf(wanted)
 	err := t.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{})
@@ -71,17 +67,9 @@ func secretOf(ca *certv1.Certificate) *corev1.Secret {
 
 // authorities returns a Certificate for each CA that this package has made.
 func (t *translator) authorities(ctx context.Context, asked *client.ListOptions) ([]certv1.Certificate, error) {
-	made, err := labels.NewRequirement(labelAuthority, "=", []string{"true"})
-	if err != nil {
-		return nil, fmt.Errorf("gardener: %w", err)
-	}
-	selector := labels.Everything()
-	if asked.LabelSelector != nil {
-		selector = asked.LabelSelector
-	}
 	var secrets corev1.SecretList
-	if err := t.Client.List(ctx, &secrets, client.InNamespace(asked.Namespace),
-		client.MatchingLabelsSelector{Selector: selector.Add(*made)}); err != nil {
+	same := &client.ListOptions{Namespace: asked.Namespace, LabelSelector: asked.LabelSelector}
+	if err := t.Client.List(ctx, &secrets, same, client.MatchingLabels{labelAuthority: "true"}); err != nil {
 		return nil, err
 	}
 	all := make([]certv1.Certificate, len(secrets.Items))

@@ -162,10 +162,6 @@ func (w statusWriter) Update(ctx context.Context, object client.Object, opts ...
 	if !ok {
 		return w.SubResourceWriter.Update(ctx, object, opts...)
 	}
-	return w.translator.renew(ctx, certificate)
-}
-
-func (t *translator) renew(ctx context.Context, certificate *certv1.Certificate) error {
 	var since metav1.Time
 	for _, condition := range certificate.Status.Conditions {
 		if condition.Type == certv1.CertificateConditionIssuing && condition.LastTransitionTime != nil {
@@ -176,7 +172,7 @@ func (t *translator) renew(ctx context.Context, certificate *certv1.Certificate)
 		return apierrors.NewBadRequest("gardener: want the condition Issuing with its time")
 	}
 	patch := fmt.Sprintf(`{"spec":{"ensureRenewedAfter":%q}}`, since.UTC().Format(time.RFC3339))
-	return t.Patch(ctx, named(certificate), client.RawPatch(types.MergePatchType, []byte(patch)))
+	return w.translator.Patch(ctx, named(certificate), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
 // named returns the name of a Certificate of cert-management.

@@ -44,20 +44,6 @@ type privateKey struct {
 	Size      int                        `json:"size"`
 }
 
-// issuer is an Issuer of cert-management that signs with a CA.
-type issuer struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-
-	Spec struct {
-		CA *issuerCA `json:"ca,omitempty"`
-	} `json:"spec"`
-}
-
-type issuerCA struct {
-	PrivateKeySecretRef reference `json:"privateKeySecretRef"`
-}
-
 // certificateFrom translates a Certificate of cert-management.
 func certificateFrom(found *unstructured.Unstructured, into *certv1.Certificate) error {
 	var read certificate
@@ -100,21 +86,25 @@ func (t *translator) toCertificate(from *certv1.Certificate) (*unstructured.Unst
 
 // issuerFrom translates an Issuer of cert-management.
 func issuerFrom(found *unstructured.Unstructured, into *certv1.Issuer) error {
-	var read issuer
+	var read metav1.PartialObjectMetadata
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, &read); err != nil {
 		return fmt.Errorf("gardener: Issuer %s: %w", found.GetName(), err)
 	}
 	*into = certv1.Issuer{ObjectMeta: read.ObjectMeta}
-	if read.Spec.CA != nil {
-		into.Spec.CA = &certv1.CAIssuer{SecretName: read.Spec.CA.PrivateKeySecretRef.Name}
+	if ca, _, _ := unstructured.NestedString(found.Object, "spec", "ca", "privateKeySecretRef", "name"); ca != "" {
+		into.Spec.CA = &certv1.CAIssuer{SecretName: ca}
 	}
 	return nil
 }
 
 func toIssuer(from *certv1.Issuer) (*unstructured.Unstructured, error) {
-	to := issuer{TypeMeta: typeMeta("Issuer"), ObjectMeta: from.ObjectMeta}
-	to.Spec.CA = &issuerCA{reference{from.Spec.CA.SecretName, from.Namespace}}
-	return contentOf(&to)
+	to, err := contentOf(&metav1.PartialObjectMetadata{TypeMeta: typeMeta("Issuer"), ObjectMeta: from.ObjectMeta})
+	if err != nil {
+		return nil, err
+	}
+	ca := map[string]any{"name": from.Spec.CA.SecretName, "namespace": from.Namespace}
+	to.Object["spec"] = map[string]any{"ca": map[string]any{"privateKeySecretRef": ca}}
+	return to, nil
 }
 
 func typeMeta(kind string) metav1.TypeMeta {

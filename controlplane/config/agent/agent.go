@@ -7,8 +7,8 @@ import (
 	"io/fs"
 )
 
-//go:embed *.yaml canary/*.yaml
+//go:embed *.yaml canary/*.yaml informer/*.yaml
 var manifests embed.FS
 
-// Manifests returns the YAML files of this folder and of the folder canary, with one object each.
+// Manifests returns the YAML files of this folder and of its folders, with one object each.
 func Manifests() fs.FS { return manifests }

@@ -19,12 +19,13 @@ const (
 )
 
 // call returns the term of an operator, a function or a macro.
-func (t *translator) call(e ast.Expr) (term, error) {
+func (t *translator) call(e ast.Expr) term {
 	switch name := e.AsCall().FunctionName(); name {
 	case operators.LogicalAnd, operators.LogicalOr:
 		return t.logic(e, name)
 	case operators.LogicalNot:
-		return t.not(e)
+		operand := t.boolean(e.AsCall().Args()[0])
+		return with("(!"+operand.text+")", []term{operand}).asBool()
 	case operators.Conditional:
 		return t.conditional(e)
 	case operators.Equals, operators.NotEquals:
@@ -41,11 +42,8 @@ func (t *translator) call(e ast.Expr) (term, error) {
 }
 
 // logic evaluates from left to right. Where the left side decides, the right one may be undefined.
-func (t *translator) logic(e ast.Expr, name string) (term, error) {
-	sides, err := t.operands(e.AsCall().Args(), t.boolean)
-	if err != nil {
-		return term{}, err
-	}
+func (t *translator) logic(e ast.Expr, name string) term {
+	sides := t.operands(e.AsCall().Args(), t.boolean)
 	symbol, _ := operators.FindReverse(name)
 	joined := sides[0]
 	for _, side := range sides[1:] {
@@ -60,54 +58,37 @@ func (t *translator) logic(e ast.Expr, name string) (term, error) {
 		}
 		joined = with(text, []term{joined})
 	}
-	return joined.asBool(), nil
-}
-
-func (t *translator) not(e ast.Expr) (term, error) {
-	operand, err := t.boolean(e.AsCall().Args()[0])
-	if err != nil {
-		return term{}, err
-	}
-	return with("(!"+operand.text+")", []term{operand}).asBool(), nil
+	return joined.asBool()
 }
 
 // conditional needs the facts of the branch that is taken.
-func (t *translator) conditional(e ast.Expr) (term, error) {
+func (t *translator) conditional(e ast.Expr) term {
 	args := e.AsCall().Args()
-	condition, err := t.boolean(args[0])
-	if err != nil {
-		return term{}, err
-	}
-	branches, err := t.operands(args[1:], t.expression)
-	if err != nil {
-		return term{}, err
-	}
+	condition := t.boolean(args[0])
+	branches := t.operands(args[1:], t.expression)
 	yes, no := branches[0], branches[1]
 	chosen := with("("+condition.text+" ? "+yes.text+" : "+no.text+")", []term{condition},
 		"("+condition.text+" ? "+conjunction(without(yes.guard, condition.guard))+" : "+
 			conjunction(without(no.guard, condition.guard))+")")
 	chosen.boolean = yes.boolean && no.boolean
-	return chosen, nil
+	return chosen
 }
 
 // comparison needs cheap operands, unless one of them is a constant.
-func (t *translator) comparison(e ast.Expr, name string, fact func(a, b term) string) (term, error) {
-	sides, err := t.operands(e.AsCall().Args(), t.expression)
-	if err != nil {
-		return term{}, err
-	}
+func (t *translator) comparison(e ast.Expr, name string, fact func(a, b term) string) term {
+	sides := t.operands(e.AsCall().Args(), t.expression)
 	var facts []string
 	if fact != nil {
 		facts = append(facts, fact(sides[0], sides[1]))
 	}
 	if !sides[0].constant && !sides[1].constant {
 		if t.item != "" {
-			return term{}, t.refuse(e, "want a literal on one side of a comparison within a macro")
+			return t.refuse(e, "want a literal on one side of a comparison within a macro")
 		}
 		facts = append(facts, sides[0].cheap(), sides[1].cheap())
 	}
 	symbol, _ := operators.FindReverse(name)
-	return with("("+sides[0].text+" "+symbol+" "+sides[1].text+")", sides, facts...).asBool(), nil
+	return with("("+sides[0].text+" "+symbol+" "+sides[1].text+")", sides, facts...).asBool()
 }
 
 // ordered is the fact that two values have an order.
@@ -116,22 +97,19 @@ func ordered(a, b term) string {
 }
 
 // contained is the operator in.
-func (t *translator) contained(e ast.Expr) (term, error) {
-	sides, err := t.operands(e.AsCall().Args(), t.expression)
-	if err != nil {
-		return term{}, err
-	}
+func (t *translator) contained(e ast.Expr) term {
+	sides := t.operands(e.AsCall().Args(), t.expression)
 	value, container := sides[0], sides[1]
 	if t.item != "" && !container.constant {
-		return term{}, t.refuse(e, "want a list of literals after in within a macro")
+		return t.refuse(e, "want a list of literals after in within a macro")
 	}
 	return with("("+value.text+" in "+container.text+")", sides,
 		"("+container.is("list")+" && "+container.short(maxContainers)+" || "+
-			container.is("map")+" && "+value.is("string")+")").asBool(), nil
+			container.is("map")+" && "+value.is("string")+")").asBool()
 }
 
 // function returns the term of a function or a macro by its name.
-func (t *translator) function(e ast.Expr, name string) (term, error) {
+func (t *translator) function(e ast.Expr, name string) term {
 	call := e.AsCall()
 	member, arguments := call.IsMemberFunction(), len(call.Args())
 	isMacro := name == operators.All || name == operators.Exists
@@ -147,33 +125,27 @@ func (t *translator) function(e ast.Expr, name string) (term, error) {
 	case isTextFunction(name) && member && arguments == 1:
 		return t.text(e, name)
 	default:
-		return term{}, t.refuse(e, "%.40q is not allowed: want operators without arithmetic, has, size, startsWith, "+
+		return t.refuse(e, "%.40q is not allowed: want operators without arithmetic, has, size, startsWith, "+
 			"endsWith, contains, matches, all or exists", name)
 	}
 }
 
 // has is the macro for a field that may be absent.
-func (t *translator) has(e ast.Expr) (term, error) {
+func (t *translator) has(e ast.Expr) term {
 	argument := e.AsCall().Args()[0]
 	if argument.Kind() != ast.SelectKind {
-		return term{}, t.refuse(e, "want has(<value>.<field>)")
+		return t.refuse(e, "want has(<value>.<field>)")
 	}
-	parent, err := t.expression(argument.AsSelect().Operand())
-	if err != nil {
-		return term{}, err
-	}
+	parent := t.expression(argument.AsSelect().Operand())
 	present := parent.member(argument.AsSelect().FieldName()).guard
 	last := len(present) - 1
-	return term{text: "(" + present[last] + ")", guard: present[:last], boolean: true}, nil
+	return term{text: "(" + present[last] + ")", guard: present[:last], boolean: true}
 }
 
 // size is the number of code points, elements or members.
-func (t *translator) size(operand ast.Expr) (term, error) {
-	of, err := t.expression(operand)
-	if err != nil {
-		return term{}, err
-	}
-	return with("dyn(size("+of.text+"))", []term{of}, of.isSized()), nil
+func (t *translator) size(operand ast.Expr) term {
+	of := t.expression(operand)
+	return with("dyn(size("+of.text+"))", []term{of}, of.isSized())
 }
 
 func isTextFunction(name string) bool {
@@ -181,49 +153,41 @@ func isTextFunction(name string) bool {
 }
 
 // text is a function of a string and a literal.
-func (t *translator) text(e ast.Expr, name string) (term, error) {
+func (t *translator) text(e ast.Expr, name string) term {
 	argument := e.AsCall().Args()[0]
 	if argument.Kind() != ast.LiteralKind || argument.AsLiteral().Type() != types.StringType {
-		return term{}, t.refuse(argument, "want a literal string for %s", name)
+		return t.refuse(argument, "want a literal string for %s", name)
 	}
 	value, _ := argument.AsLiteral().Value().(string)
 	if _, err := regexp.Compile(value); name == "matches" && err != nil {
-		return term{}, t.refuse(argument, "%v", err)
+		return t.refuse(argument, "%v", err)
 	}
-	of, err := t.expression(e.AsCall().Target())
-	if err != nil {
-		return term{}, err
-	}
+	of := t.expression(e.AsCall().Target())
 	most := maxText
 	if t.item != "" {
 		most = maxItemText
 	}
 	literal, _ := literalText(argument)
-	return with("("+of.text+"."+name+"("+literal+"))", []term{of}, of.is("string"), of.short(most)).asBool(), nil
+	return with("("+of.text+"."+name+"("+literal+"))", []term{of}, of.is("string"), of.short(most)).asBool()
 }
 
 // macro is all or exists, over a list. All elements must be defined.
-func (t *translator) macro(e ast.Expr, name string) (term, error) {
+func (t *translator) macro(e ast.Expr, name string) term {
 	call := e.AsCall()
 	if t.item != "" {
-		return term{}, t.refuse(e, "want no macro within a macro")
+		return t.refuse(e, "want no macro within a macro")
 	}
 	variable := call.Args()[0]
 	if variable.Kind() != ast.IdentKind || isVariable(variable.AsIdent()) {
-		return term{}, t.refuse(variable, "want a new name of a variable")
+		return t.refuse(variable, "want a new name of a variable")
 	}
-	list, err := t.expression(call.Target())
-	if err != nil {
-		return term{}, err
-	}
-	inner := translator{info: t.info, item: variable.AsIdent()}
-	condition, err := inner.boolean(call.Args()[1])
-	if err != nil {
-		return term{}, err
-	}
+	list := t.expression(call.Target())
+	t.item = variable.AsIdent()
+	condition := t.boolean(call.Args()[1])
+	t.item = ""
 	each := func(macro, condition string) string {
 		return list.text + "." + macro + "(" + itemVariable + ", " + condition + ")"
 	}
 	return with("("+each(name, condition.text)+")", []term{list}, list.is("list"), list.short(maxItems),
-		each("all", conjunction(without(condition.guard, list.guard)))).asBool(), nil
+		each("all", conjunction(without(condition.guard, list.guard)))).asBool()
 }

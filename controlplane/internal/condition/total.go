@@ -34,9 +34,9 @@ func Total(expression string) (string, error) {
 		return "", invalidAt(found[0].Location, "%s", found[0].Message)
 	}
 	t := translator{info: tree.SourceInfo()}
-	term, err := t.boolean(tree.Expr())
-	if err != nil {
-		return "", err
+	term := t.boolean(tree.Expr())
+	if t.err != nil {
+		return "", t.err
 	}
 	total := term.text
 	if len(term.guard) > 0 {
@@ -57,11 +57,16 @@ type translator struct {
 	info *ast.SourceInfo
 	// item is the variable of the macro around the current node, "" outside.
 	item string
+	// err is the first refusal. The terms after it do not matter.
+	err error
 }
 
-// refuse returns an error at the position of a node.
-func (t *translator) refuse(e ast.Expr, format string, args ...any) error {
-	return invalidAt(t.info.GetStartLocation(e.ID()), format, args...)
+// refuse notes an error at the position of a node, unless there is one already.
+func (t *translator) refuse(e ast.Expr, format string, args ...any) term {
+	if t.err == nil {
+		t.err = invalidAt(t.info.GetStartLocation(e.ID()), format, args...)
+	}
+	return term{}
 }
 
 // invalidAt counts lines and columns from 1. An error about the whole expression has no position.

@@ -3,8 +3,8 @@
 package ownscheme
 
 import (
-	"errors"
 	"net/http"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,7 +20,11 @@ import (
 func Cluster(
 	mgr manager.Manager, add func(*runtime.Scheme) error, objects ...client.Object,
 ) (cluster.Cluster, error) {
-	if hasAll(mgr.GetScheme(), objects) {
+	isMissing := func(object client.Object) bool {
+		_, _, err := mgr.GetScheme().ObjectKinds(object)
+		return err != nil
+	}
+	if !slices.ContainsFunc(objects, isMissing) {
 		return mgr, nil
 	}
 	scheme := runtime.NewScheme()
@@ -35,13 +39,4 @@ func Cluster(
 		return nil, err
 	}
 	return beside, mgr.Add(beside)
-}
-
-func hasAll(scheme *runtime.Scheme, objects []client.Object) bool {
-	var missing error
-	for _, object := range objects {
-		_, _, err := scheme.ObjectKinds(object)
-		missing = errors.Join(missing, err)
-	}
-	return missing == nil
 }

@@ -47,7 +47,7 @@ type budget struct {
 	left, free int64
 	large      chan struct{} // nil: needs no slot
 	holds      bool          // a slot
-	metered    bool          // the connections were refilled
+	begun      sync.Once     // by the first request
 }
 
 // budgetOf returns the budget of a reconcile, or one for a single answer.
@@ -56,15 +56,6 @@ func budgetOf(ctx context.Context) *budget {
 		return own
 	}
 	return &budget{left: answerWeight, free: answerWeight}
-}
-
-// isNew reports whether this is the first request of the budget.
-func (b *budget) isNew() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	first := !b.metered
-	b.metered = true
-	return first
 }
 
 // spend waits for a slot if the budget needs one. Concurrent requests of one reconcile wait for the

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -28,22 +29,39 @@ const (
 // accepts JSON only, without compression, and ignores warnings, of which a client would keep each
 // one to log it once.
 func Distrust(config *rest.Config) {
-	read := &meter{}
+	left := &atomic.Int64{} // bytes that the connections may still deliver
 	dial := config.Dial
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		return &meteredConn{c, read}, nil
+		return &meteredConn{c, left}, nil
 	}
 	config.ContentType, config.AcceptContentTypes = jsonType, jsonType
 	config.DisableCompression = true
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		boundHeaders(next)
-		return &bounded{next, read}
+		return &bounded{next, left}
 	})
+}
+
+// meteredConn ends when its runtime sends more than allowed.
+type meteredConn struct {
+	net.Conn
+
+	left *atomic.Int64
+}
+
+// Read implements [net.Conn].
+func (c *meteredConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.left.Add(-int64(n)) < 0 {
+		_ = c.Close()
+		return 0, errLargeAnswer
+	}
+	return n, err
 }
 
 // WithoutRedirects returns a copy of a client. A redirect could lead to any address that the
@@ -75,7 +93,7 @@ const jsonType = "application/json"
 type bounded struct {
 	http.RoundTripper
 
-	read *meter
+	left *atomic.Int64
 }
 
 // WrappedRoundTripper returns the transport with the connections (package util/net).
@@ -84,9 +102,7 @@ func (b *bounded) WrappedRoundTripper() http.RoundTripper { return b.RoundTrippe
 // RoundTrip implements [http.RoundTripper].
 func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	own := budgetOf(request.Context())
-	if own.isNew() {
-		b.read.refill()
-	}
+	own.begun.Do(func() { b.left.Store(maxRead) })
 	response, err := b.RoundTripper.RoundTrip(acceptJSON(request))
 	if err != nil {
 		return nil, Error(err)

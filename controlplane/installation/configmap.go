@@ -1,19 +1,24 @@
 package installation
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 const (
@@ -34,7 +39,6 @@ func (i *Installer) Managers(watches []watch.Watch) []core.Manager {
 	return slices.Compact(managers)
 }
 
-// managers are those of the settings.
 func (o Options) managers() (managers []core.Manager) {
 	for name := range strings.SplitSeq(o.Settings[settingManagers], ",") {
 		if name = strings.TrimSpace(name); name != "" {
@@ -42,15 +46,6 @@ func (o Options) managers() (managers []core.Manager) {
 		}
 	}
 	return managers
-}
-
-// validateManagers refuses names that an agent refuses. One of them makes it keep its last list.
-func (o Options) validateManagers() (problems []error) {
-	for _, manager := range o.managers() {
-		_, err := core.ParseManager(string(manager))
-		problems = append(problems, option.Unless(err == nil, "%s in Settings: %w", settingManagers, err))
-	}
-	return problems
 }
 
 // managersMap is the ConfigMap with the managers, one per line. The agents read it again while they
@@ -63,7 +58,7 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	config := &corev1.ConfigMap{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: i.opts.Namespace, Name: i.opts.managersName(), Labels: i.labels(),
+			Namespace: i.opts.Namespace, Name: i.opts.managersName(), Labels: i.opts.labels(),
 		},
 		Data: map[string]string{managersKey: lines.String()},
 	}
@@ -74,7 +69,7 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	if r.PullSecret != nil {
 		config.Annotations[annotationPullSecret] = i.pullSecretName()
 	}
-	return i.finished(&unstructured.Unstructured{Object: content(config)})
+	return i.finishedOf(config)
 }
 
 // annotationRestart has a value that changes when a manager is removed, or its webhook is
@@ -126,4 +121,86 @@ func (i *Installer) mountManagers(pod *corev1.PodSpec) {
 			LocalObjectReference: corev1.LocalObjectReference{Name: i.opts.managersName()},
 		},
 	}})
+}
+
+// errOwned means that another installer has installed the agent in a runtime. Nothing was changed
+// there.
+var errOwned error = &reasons.Error{Text: "another installer has installed the agent in runtime", Label: "owned"}
+
+// errTaken has the same label: two runtimes have kubeconfigs of one cluster. Nothing was changed
+// there.
+var errTaken error = &reasons.Error{Text: "another runtime has its agent in the cluster of runtime", Label: "owned"}
+
+// annotationRuntime has the ID of a runtime, on its ConfigMap. An agent with the keys of another
+// runtime would speak for it.
+const annotationRuntime = "operator.kyma-project.io/runtime-id"
+
+// annotationInstalledBy has the owner of an installation.
+const annotationInstalledBy = "operator.kyma-project.io/installed-by"
+
+// checkOwner refuses a runtime with an object of another owner, or of another runtime. Objects
+// without the annotations, and nil, belong to all of them.
+func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructured) error {
+	for _, object := range objects {
+		if object == nil {
+			continue
+		}
+		owner := ownerOf(object)
+		if owner != "" && owner != i.owner() && !slices.Contains(i.opts.FormerOwners, owner) {
+			return fmt.Errorf("%w %q: %s %s is of %.200q, and this is %.200q",
+				errOwned, in.id, object.GetKind(), object.GetName(), owner, i.owner())
+		}
+		if id := object.GetAnnotations()[annotationRuntime]; id != "" && id != string(in.id) {
+			return fmt.Errorf("%w %q: correct the kubeconfig, or delete %s %s/%s if runtime %.80q is gone",
+				errTaken, in.id, object.GetKind(), object.GetNamespace(), object.GetName(), id)
+		}
+	}
+	return nil
+}
+
+func ownerOf(object *unstructured.Unstructured) string {
+	return object.GetAnnotations()[annotationInstalledBy]
+}
+
+// owner is the identity of this installer in every runtime.
+func (i *Installer) owner() string { return cmp.Or(i.opts.Owner, i.controlPlane) }
+
+func annotate(object *unstructured.Unstructured, name, value string) {
+	annotations := object.GetAnnotations()
+	if annotations == nil {
+		annotations = make(map[string]string)
+	}
+	annotations[name] = value
+	object.SetAnnotations(annotations)
+}
+
+// claim makes the ConfigMap with the managers one of this installer, before any other object is
+// written. An API server lets only one of two installers create it, or change the same version of
+// it. live is the ConfigMap as it was read, nil if there was none.
+func (i *Installer) claim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
+	err := i.tryClaim(ctx, in, wanted, live)
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		if live, err = in.get(ctx, wanted); err == nil {
+			err = i.checkOwner(in, live)
+		}
+		if err != nil {
+			return err
+		}
+		err = i.tryClaim(ctx, in, wanted, live) // It may have changed for another reason.
+	}
+	return in.wrap(err, "claim ConfigMap", wanted.GetName())
+}
+
+// tryClaim fails if the ConfigMap is not as it was read.
+func (i *Installer) tryClaim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
+	if live == nil {
+		return in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
+	}
+	if ownerOf(live) == i.owner() {
+		return nil
+	}
+	claimed := live.DeepCopy()
+	annotate(claimed, annotationInstalledBy, i.owner())
+	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
+	return in.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 }

@@ -9,11 +9,15 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -21,8 +25,8 @@ import (
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/runtimekinds"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -82,13 +86,36 @@ type KubeconfigOptions struct {
 
 func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	o.Clients = max(o.Clients, 0)
-	known := runtimekinds.RESTMapper()
+	known := installedKinds()
 	return option.WithDefaults(o, KubeconfigOptions{
 		Clients:   defaultClients,
 		Scheme:    runtime.NewScheme(),
 		Mapper:    func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return known, nil },
 		Configure: func(*rest.Config) {},
 	})
+}
+
+// installedKinds returns a mapper with the kinds that an installation reads and writes in a runtime.
+// A client with it needs no discovery there.
+func installedKinds() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	add := func(scope meta.RESTScope, version string, kinds ...string) {
+		for _, kind := range kinds {
+			mapper.Add(schema.FromAPIVersionAndKind(version, kind), scope)
+		}
+	}
+	add(meta.RESTScopeRoot, "v1", "Namespace")
+	add(meta.RESTScopeNamespace, "v1", "ConfigMap", "Secret", "Service", "ServiceAccount")
+	add(meta.RESTScopeNamespace, "apps/v1", "Deployment")
+	add(meta.RESTScopeNamespace, "policy/v1", "PodDisruptionBudget")
+	add(meta.RESTScopeNamespace, "networking.k8s.io/v1", "NetworkPolicy")
+	add(meta.RESTScopeNamespace, "coordination.k8s.io/v1", "Lease")
+	add(meta.RESTScopeNamespace, "discovery.k8s.io/v1", "EndpointSlice")
+	add(meta.RESTScopeNamespace, "rbac.authorization.k8s.io/v1", "Role", "RoleBinding")
+	add(meta.RESTScopeRoot, "rbac.authorization.k8s.io/v1", "ClusterRole", "ClusterRoleBinding")
+	add(meta.RESTScopeRoot, "scheduling.k8s.io/v1", "PriorityClass")
+	add(meta.RESTScopeRoot, "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+	return mapper
 }
 
 // NewKubeconfigs returns a function for [SetUp] that connects to runtimes with kubeconfigs. It
@@ -124,6 +151,16 @@ func NewKubeconfigsByLabel(
 		}
 		return all.find(ctx, secrets, object.GetName())
 	}).connect
+}
+
+// KubeconfigSecrets are the Secrets with kubeconfigs: those in Namespace with Label. The value of
+// the label is the name of the object that represents the runtime, in the same namespace. The
+// operator needs the right to list and watch Secrets there.
+type KubeconfigSecrets struct{ Namespace, Label string }
+
+// version begins with the name of the object that a Secret names.
+func (s KubeconfigSecrets) version(secret *metav1.PartialObjectMetadata) string {
+	return s.Namespace + "/" + secret.GetLabels()[s.Label] + " " + follow.ResourceVersion(secret)
 }
 
 func (s KubeconfigSecrets) find(
@@ -225,45 +262,40 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	return connection{client: made, http: connected}, err
 }
 
-// load parses and validates a kubeconfig.
+// errInvalidKubeconfig means that another kubeconfig is needed.
+var errInvalidKubeconfig = errors.New("invalid kubeconfig")
+
+// load refuses a kubeconfig that could take keys or files of the operator, or of other runtimes,
+// elsewhere. Writers of one kubeconfig must not gain more than that runtime.
 func (o KubeconfigOptions) load(kubeconfig []byte) (*rest.Config, error) {
 	loaded, err := clientcmd.Load(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.validate(loaded); err != nil {
-		return nil, err
+	for _, name := range slices.Sorted(maps.Keys(loaded.AuthInfos)) {
+		if err := o.validateUser(loaded.AuthInfos[name]); err != nil {
+			return nil, fmt.Errorf("user %.80q: %w", name, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(loaded.Clusters)) {
+		if err := o.validateCluster(loaded.Clusters[name]); err != nil {
+			return nil, fmt.Errorf("cluster %.80q: %w", name, err)
+		}
 	}
 	return clientcmd.NewDefaultClientConfig(*loaded, &clientcmd.ConfigOverrides{}).ClientConfig()
 }
 
-// errInvalidKubeconfig means that another kubeconfig is needed.
-var errInvalidKubeconfig = errors.New("invalid kubeconfig")
-
-// validate refuses a kubeconfig that could take keys or files of the operator, or of other
-// runtimes, elsewhere. Writers of one kubeconfig must not gain more than that runtime.
-func (o KubeconfigOptions) validate(config *clientcmdapi.Config) error {
-	for _, name := range slices.Sorted(maps.Keys(config.AuthInfos)) {
-		if err := validateUser(config.AuthInfos[name]); err != nil && !o.AllowExternal {
-			return fmt.Errorf("user %.80q: %w", name, err)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(config.Clusters)) {
-		if err := o.validateCluster(config.Clusters[name]); err != nil {
-			return fmt.Errorf("cluster %.80q: %w", name, err)
-		}
-	}
-	return nil
-}
-
-func validateUser(user *clientcmdapi.AuthInfo) error {
-	if user.Exec != nil || user.AuthProvider != nil {
+func (o KubeconfigOptions) validateUser(user *clientcmdapi.AuthInfo) error {
+	switch {
+	case o.AllowExternal:
+		return nil
+	case user.Exec != nil || user.AuthProvider != nil:
 		return errors.New("want credentials inside the kubeconfig, have a program")
-	}
-	if user.TokenFile != "" || user.ClientCertificate != "" || user.ClientKey != "" {
+	case user.TokenFile != "" || user.ClientCertificate != "" || user.ClientKey != "":
 		return errors.New("want credentials inside the kubeconfig, have a file")
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (o KubeconfigOptions) validateCluster(cluster *clientcmdapi.Cluster) error {
@@ -279,4 +311,39 @@ func (o KubeconfigOptions) validateCluster(cluster *clientcmdapi.Cluster) error 
 	default:
 		return nil
 	}
+}
+
+// pullSecretAge is the longest time for which the content of a pull secret is kept.
+const pullSecretAge = time.Minute
+
+// pullSecret reads a Secret of the control plane for all runtimes, at most once a minute.
+type pullSecret struct {
+	reader client.Reader
+	name   types.NamespacedName
+
+	mu      sync.Mutex
+	content []byte
+	read    time.Time
+}
+
+// get returns nil without a name.
+func (p *pullSecret) get(ctx context.Context) ([]byte, error) {
+	if p.name == (types.NamespacedName{}) {
+		return nil, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.content != nil && time.Since(p.read) < pullSecretAge {
+		return p.content, nil
+	}
+	secret := &corev1.Secret{}
+	if err := p.reader.Get(ctx, p.name, secret); err != nil {
+		return nil, fmt.Errorf("pull secret %s: %w", p.name, err)
+	}
+	content := secret.Data[corev1.DockerConfigJsonKey]
+	if len(content) == 0 {
+		return nil, fmt.Errorf("pull secret %s: want a %s, have none", p.name, corev1.DockerConfigJsonKey)
+	}
+	p.content, p.read = content, time.Now()
+	return content, nil
 }
