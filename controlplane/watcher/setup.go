@@ -71,7 +71,7 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 		// A route has the name of its Watcher. Its owner may be another object or missing.
 		controller = controller.
 			WatchesRawSource(watches(r.routing.route(), &handler.EnqueueRequestForObject{}, ownFields())).
-			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), changed)).
+			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.all), changed)).
 			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
 	return controller.Complete(r)
@@ -131,16 +131,8 @@ func ownFields() predicate.Predicate {
 	}}
 }
 
-// siblings returns all Watchers when there are several: a change of one may free or take a manager.
-func (r *reconciler) siblings(ctx context.Context, changed client.Object) []reconcile.Request {
-	requests := r.all(ctx, changed)
-	if len(requests) <= 1 {
-		return nil
-	}
-	return requests
-}
-
-// all returns all Watchers. They are few, and the former labels of a gateway are not known.
+// all returns all Watchers. They are few. A change of one, also its end, may free or take a manager,
+// and the former labels of a gateway are not known.
 func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	watchers := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, watchers); err != nil {
