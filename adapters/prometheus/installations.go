@@ -11,6 +11,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
+// The problems of a runtime.
+const (
+	problemNeverHeard = "never_heard"
+	problemWaiting    = "ca_waiting"
+	problemOverdue    = "certificate_overdue"
+)
+
 // RegisterInstallations registers the metrics of the agents that a control plane installs with reg.
 // Each scrape calls read, such as the method Installations of a runtimes.Overview. It fails when
 // reg or read is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] when reg
@@ -57,9 +64,9 @@ func sampleInstallations(f *factory) func(metrics chan<- prom.Metric, all fleet.
 		metrics <- overdue(float64(len(all.Overdue)))
 		metrics <- repairs(float64(all.Repairs))
 		for name, ids := range map[string][]core.RuntimeID{
-			"never_heard":         slices.Sorted(maps.Keys(silent)),
-			"ca_waiting":          all.Waiting,
-			"certificate_overdue": all.Overdue,
+			problemNeverHeard: slices.Sorted(maps.Keys(silent)),
+			problemWaiting:    all.Waiting,
+			problemOverdue:    all.Overdue,
 		} {
 			for _, id := range ids[:min(len(ids), f.opts.PerRuntime)] {
 				metrics <- problem(1, string(id), name)

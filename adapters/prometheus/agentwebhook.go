@@ -1,0 +1,51 @@
+package prometheus
+
+import (
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// decisionRefused is the decision on a request that was no admission review.
+const decisionRefused = "refused"
+
+// measureWebhook makes the metrics of admission reviews.
+func (a *Agent) measureWebhook(f *factory) {
+	var decisions, reasons vocabulary
+	durations := f.histograms("admission_duration_seconds",
+		"Time to answer a request of the webhook, by decision.", admissionBuckets(), labelDecision)
+	reviews := f.counters("admission_reviews_total",
+		"Admission reviews answered, by decision.", labelManager, labelDecision)
+	last := f.gauges("admission_last_review_timestamp_seconds",
+		"Time of the last admission review, in Unix time.", labelManager)
+	a.Reviewed = func(manager core.Manager, decision string, took time.Duration) {
+		decision = decisions.value(decision)
+		label := f.managers.value(manager)
+		durations.WithLabelValues(decision).Observe(took.Seconds())
+		reviews.WithLabelValues(label, decision).Inc()
+		last.WithLabelValues(label).SetToCurrentTime()
+	}
+
+	refusals := f.counters("admission_refusals_total",
+		"Requests of the webhook that were no readable admission review.", labelCode, labelReason)
+	a.Refused = func(status int, reason string, took time.Duration) {
+		durations.WithLabelValues(decisionRefused).Observe(took.Seconds())
+		refusals.WithLabelValues(code(status), reasons.value(reason)).Inc()
+	}
+
+	a.OwnerProblem = f.countBy("admission_owner_problems_total",
+		"Reviews of objects with a missing or malformed owner.", labelProblem)
+	a.Panicked = f.count("admission_panics_total",
+		"Panics caught while a request of the webhook was answered, by place.", labelPlace)
+	a.HandshakeFailed = f.count("tls_handshake_failures_total",
+		"Connections to the webhook with a failed TLS handshake, by cause.", labelCause)
+
+	inFlight := f.gauge("admission_in_flight", "Requests of the webhook in progress.")
+	a.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
+}
+
+// admissionBuckets are fine below 1 ms, the limit for the time that the agent may add to a write.
+// They end at the default timeout of a webhook.
+func admissionBuckets() []float64 {
+	return []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1, 10}
+}
