@@ -293,7 +293,8 @@ func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
 	if err := checkID(beat.ID); err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(fromHeartbeat(&beat))
+	beat.Interval, beat.OldestPending = beat.Interval/time.Millisecond, beat.OldestPending/time.Millisecond
+	data, err := json.Marshal((*heartbeatData)(&beat))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
@@ -304,16 +305,21 @@ func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
 // cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
 func cut(beat *core.Heartbeat) core.Heartbeat {
 	c := *beat
-	for _, text := range []*string{
-		&c.Instance, &c.Version, &c.CertificateFingerprint, &c.KeyMaterialError, (*string)(&c.Canary), &c.ConfigHash,
-		&c.ConfigError,
-	} {
+	for _, text := range textsOf(&c) {
 		*text = cutText(*text)
 	}
 	c.CertificateExpiry, c.LastReview = wireTime(c.CertificateExpiry), wireTime(c.LastReview)
 	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
 	c.Dropped = cutReasons(c.Dropped)
 	return c
+}
+
+// textsOf returns the bounded texts of a heartbeat.
+func textsOf(b *core.Heartbeat) []*string {
+	return []*string{
+		&b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, (*string)(&b.Canary), &b.ConfigHash,
+		&b.ConfigError,
+	}
 }
 
 func cutText(text string) string {
@@ -351,29 +357,6 @@ func fits(dropped map[string]int64) bool {
 		}
 	}
 	return len(dropped) <= maxReasons
-}
-
-func fromHeartbeat(beat *core.Heartbeat) *heartbeatData {
-	return &heartbeatData{
-		Number:                 beat.Number,
-		IntervalMS:             beat.Interval.Milliseconds(),
-		Instance:               beat.Instance,
-		Leaving:                beat.Leaving,
-		Sequence:               beat.Sequence,
-		Pending:                beat.Pending,
-		OldestPendingMS:        beat.OldestPending.Milliseconds(),
-		Dropped:                beat.Dropped,
-		Version:                beat.Version,
-		CertificateFingerprint: beat.CertificateFingerprint,
-		CertificateExpiry:      beat.CertificateExpiry,
-		CAFingerprints:         beat.CAFingerprints,
-		KeyMaterialError:       beat.KeyMaterialError,
-		Canary:                 beat.Canary,
-		LastReview:             beat.LastReview,
-		WebhookFailures:        beat.WebhookFailures,
-		ConfigHash:             beat.ConfigHash,
-		ConfigError:            beat.ConfigError,
-	}
 }
 
 // encodeSingle encodes the first event that the contract can express.
