@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -214,41 +215,31 @@ func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, er
 	c.opts.Hooks.Concluded(manager, fate, reason, time.Since(j.began))
 }
 
+// errorsOf returns the errors of single events, or else that of the whole batch.
+func errorsOf(err error) []error {
+	if some, ok := errors.AsType[core.EventErrors](err); ok {
+		return slices.Collect(maps.Values(some))
+	}
+	return []error{err}
+}
+
 // isFinal reports whether all failures are refusals: events that fail otherwise are never given up.
 func isFinal(err error) bool {
-	some, ok := errors.AsType[core.EventErrors](err)
-	if !ok {
-		return errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated) || core.IsPermanent(err)
-	}
-	for _, err := range some {
-		if !isFinal(err) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(errorsOf(err), func(err error) bool {
+		return !errors.Is(err, core.ErrForbidden) && !errors.Is(err, core.ErrUnauthenticated) && !core.IsPermanent(err)
+	})
 }
 
 func reasonOf(err error) string {
-	some, ok := errors.AsType[core.EventErrors](err)
-	switch {
-	case err == nil:
+	if err == nil {
 		return ""
-	case !ok:
-		return core.Reason(err)
 	}
-	for _, err := range some {
-		return core.Reason(err)
-	}
-	return ""
+	return core.Reason(errorsOf(err)[0])
 }
 
 func longestWait(err error) (longest time.Duration) {
-	some, ok := errors.AsType[core.EventErrors](err)
-	if !ok {
-		return min(core.RetryAfter(err), maxRetryAfter)
-	}
-	for _, err := range some {
-		longest = max(longest, longestWait(err))
+	for _, err := range errorsOf(err) {
+		longest = max(longest, min(core.RetryAfter(err), maxRetryAfter))
 	}
 	return longest
 }

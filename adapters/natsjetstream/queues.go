@@ -84,8 +84,6 @@ func (q *queues) release(slots int) {
 	}
 }
 
-func (q *queues) wait() { q.running.Wait() }
-
 // add queues a message that has a slot. A runtime with too many messages gets the further ones
 // later.
 func (q *queues) add(msg jetstream.Msg) {
@@ -171,27 +169,15 @@ func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool
 // extendEach informs the stream in each interval that messages are still handled, or wait here.
 // Otherwise the stream would deliver them again. stop must be called.
 func (q *queues) extendEach(interval time.Duration) (stop func()) {
-	ticker, done := time.NewTicker(interval), make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
 	q.running.Go(func() {
-		for {
-			select {
-			case <-ticker.C:
-				q.extend()
-			case <-done:
-				return
+		for sleep(ctx, interval) == nil {
+			for _, msg := range q.held() {
+				_ = msg.InProgress() // Without it, the stream delivers the message again.
 			}
 		}
 	})
-	return func() {
-		ticker.Stop()
-		close(done)
-	}
-}
-
-func (q *queues) extend() {
-	for _, msg := range q.held() {
-		_ = msg.InProgress() // Without it, the stream delivers the message again.
-	}
+	return stop
 }
 
 // held returns the messages in memory, except those of a runtime with a message that has hung for
