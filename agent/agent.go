@@ -115,32 +115,25 @@ func (a *Agent) Start(ctx context.Context) error {
 	case <-a.watchdog.hangs:
 		return errHangs // The outbox may hold its lock.
 	}
-	a.log.InfoContext(ctx, "agent stopped", slog.Any("events", a.total()))
+	a.log.InfoContext(ctx, "agent stopped", a.total())
 	return err
 }
 
-// total sums up the events of all managers.
-func (a *Agent) total() fates {
-	var sum fates
+// total sums up the events of all managers, by the names of the metrics.
+func (a *Agent) total() slog.Attr {
+	var sum outbox.Counts
+	var dropped int64
 	for _, counts := range a.outbox.Counts() {
-		sum.accepted += counts.Accepted
-		sum.delivered += counts.Delivered
-		sum.coalesced += counts.Coalesced
-		sum.pending += counts.Pending
+		sum.Accepted += counts.Accepted
+		sum.Delivered += counts.Delivered
+		sum.Coalesced += counts.Coalesced
+		sum.Pending += counts.Pending
 		for _, n := range counts.Dropped {
-			sum.dropped += n
+			dropped += n
 		}
 	}
-	return sum
-}
-
-// fates are numbers of events.
-type fates struct{ accepted, delivered, coalesced, dropped, pending int64 }
-
-// LogValue has the names of the metrics.
-func (f fates) LogValue() slog.Value {
-	return slog.GroupValue(slog.Int64("accepted", f.accepted), slog.Int64("delivered", f.delivered),
-		slog.Int64("coalesced", f.coalesced), slog.Int64("dropped", f.dropped), slog.Int64("pending", f.pending))
+	return slog.Group("events", slog.Int64("accepted", sum.Accepted), slog.Int64("delivered", sum.Delivered),
+		slog.Int64("coalesced", sum.Coalesced), slog.Int64("dropped", dropped), slog.Int64("pending", sum.Pending))
 }
 
 // deadlines divide the time for the shutdown. Their sum leaves some for parts without a deadline.

@@ -1,14 +1,17 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -151,5 +154,63 @@ func (k *keyMaterial) warnOfServing() {
 	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
 		k.log.Warn("API servers reject the certificate of the webhook",
 			slog.String("fault", strings.Join(faults, "; ")), slog.String("subject", leaf.Subject.String()))
+	}
+}
+
+// keysPoll is the time between two readings of a source.
+const keysPoll = 5 * time.Second
+
+// material is key material that is followed. [keys.Files] implements it.
+type material interface {
+	keys.Source
+
+	Status() keys.Status
+	Start(ctx context.Context) error
+}
+
+// followed follows a source as [keys.Files] follows files: its last good material stays in use.
+type followed struct {
+	source keys.Source
+	hooks  keys.FilesHooks
+	status atomic.Pointer[keys.Status]
+}
+
+func follow(source keys.Source, hooks keys.FilesHooks) (*followed, error) {
+	first, err := source.Material()
+	if err != nil {
+		return nil, err
+	}
+	f := &followed{source: source, hooks: hooks}
+	f.status.Store(&keys.Status{Material: first, Loaded: time.Now()})
+	return f, nil
+}
+
+// Material returns the last good material. It never fails.
+func (f *followed) Material() (*keys.Material, error) { return f.Status().Material, nil }
+
+// Status implements material.
+func (f *followed) Status() keys.Status { return *f.status.Load() }
+
+// Start implements material.
+func (f *followed) Start(ctx context.Context) error {
+	f.reload()
+	periodic.Call(ctx, keysPoll, f.reload)
+	return nil
+}
+
+func (f *followed) reload() {
+	before := f.Status()
+	newest, err := f.source.Material()
+	switch {
+	case err != nil:
+		f.status.Store(&keys.Status{Material: before.Material, Loaded: before.Loaded, Err: err})
+		if before.Err == nil || before.Err.Error() != err.Error() {
+			f.hooks.Refused(keys.Problem(err))
+		}
+	case newest != before.Material:
+		f.status.Store(&keys.Status{Material: newest, Loaded: time.Now()})
+		f.hooks.Reloaded(newest.NotBefore, newest.NotAfter)
+	case before.Err != nil:
+		f.status.Store(&keys.Status{Material: newest, Loaded: before.Loaded})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
@@ -66,8 +65,7 @@ func (b *builder) newTransport() (*transport, error) {
 		older, t.forwarders = forwarder, append(t.forwarders, forwarder)
 	}
 
-	log := &contractLog{opts: b.opts, metrics: b.metrics, log: b.log, paced: pacedlog.New(b.log, warnEvery)}
-
+	log := &contractLog{b, pacedlog.New(b.log, warnEvery)}
 	t.Forwarder, err = httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
 		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: log.unknown, InUse: log.inUse,
 	})
@@ -115,10 +113,9 @@ func (b *builder) protocolFor(version contract.Version) string {
 
 // contractLog reports whether the control plane knows the contract.
 type contractLog struct {
-	opts    Options
-	metrics *prometheus.Agent
-	log     *slog.Logger
-	paced   *slog.Logger
+	*builder
+
+	paced *slog.Logger
 }
 
 func (l *contractLog) unknown(manager core.Manager, err error) {
