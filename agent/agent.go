@@ -268,7 +268,6 @@ func (b *builder) agent() *Agent {
 	return &Agent{outbox: b.outbox, log: b.log, components: components, watchdog: b.watchdog}
 }
 
-// withoutDebug drops debug lines.
 func withoutDebug(log *slog.Logger) *slog.Logger { return slog.New(noDebug{log.Handler()}) }
 
 type noDebug struct{ slog.Handler }

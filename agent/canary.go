@@ -8,7 +8,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
-// agentCanary is the canary of the agent, if it has one.
 type agentCanary struct {
 	*canary.Canary
 

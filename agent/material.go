@@ -23,7 +23,6 @@ const (
 	useWebhookCAs = "webhook_ca"
 )
 
-// keyMaterial is one set of key material with its uses.
 type keyMaterial struct {
 	material
 
@@ -125,7 +124,6 @@ func (k *keyMaterial) refused(problem string) {
 	}
 }
 
-// measure sets the validity of the certificate and of the CA bundle.
 func (k *keyMaterial) measure() {
 	for _, use := range k.uses {
 		k.metrics.KeyMaterial(use).Expires(k.validity(use))
@@ -157,7 +155,6 @@ func (k *keyMaterial) warnOfServing() {
 	}
 }
 
-// keysPoll is the time between two readings of a source.
 const keysPoll = 5 * time.Second
 
 // material is key material that is followed. [keys.Files] implements it.

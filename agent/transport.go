@@ -18,7 +18,6 @@ import (
 // minIdle is the least time for which a connection without requests stays open.
 const minIdle = 90 * time.Second
 
-// transport is a forwarder with the connections below it.
 type transport struct {
 	core.Forwarder
 
@@ -111,7 +110,6 @@ func (b *builder) protocolFor(version contract.Version) string {
 	return "h2"
 }
 
-// contractLog reports whether the control plane knows the contract.
 type contractLog struct {
 	*builder
 

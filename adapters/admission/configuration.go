@@ -29,12 +29,10 @@ const (
 	certificateType = "CERTIFICATE"
 )
 
-// errInvalidConfiguration means that the arguments do not describe a valid webhook configuration.
 var errInvalidConfiguration error = &reasons.Error{
 	Text: "invalid webhook configuration", Label: "invalid_configuration", Permanent: true,
 }
 
-// pathOf returns the URL path of the reviews of a manager.
 func pathOf(manager core.Manager) string { return pathPrefix + string(manager) }
 
 // ManagerOf returns the manager of the path of its reviews, /validate/<manager>, or of the path of
@@ -81,7 +79,6 @@ func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOpti
 	return o
 }
 
-// validate returns one error that joins all problems, in a fixed order.
 func (o ConfigurationOptions) validate() error {
 	if o.Timeout < time.Second || o.Timeout > maxTimeout || o.Timeout%time.Second != 0 {
 		return fmt.Errorf("timeout: want 1 s to 30 s in whole seconds, have %s", o.Timeout)
@@ -130,7 +127,6 @@ func WebhookConfiguration(
 	}, nil
 }
 
-// webhooks returns all webhooks, sorted by name.
 func webhooks(
 	endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (all []admissionregistrationv1.ValidatingWebhook) {

@@ -52,7 +52,6 @@ func decisionOf(outcome core.Outcome) decision {
 	}
 }
 
-// filteredOut returns the decision for a change that the filter refused.
 func filteredOut(c *core.Change) decision {
 	if c.Operation == core.OperationUpdate {
 		return unchanged

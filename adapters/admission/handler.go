@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// handler is the handler of [New].
 type handler struct {
 	acceptor core.Acceptor
 	opts     Options
@@ -115,12 +114,10 @@ func (h *handler) serve(route route) http.HandlerFunc {
 	}
 }
 
-// refusePath is the route of all unknown paths.
 func refusePath(http.ResponseWriter, *http.Request, time.Time) reply {
 	return reply{refusal: unknownPath()}
 }
 
-// refuseMethod is the route of all methods except POST.
 func refuseMethod(_ http.ResponseWriter, r *http.Request, _ time.Time) reply {
 	return reply{refusal: &refusal{
 		http.StatusMethodNotAllowed, refusedMethod, fmt.Sprintf("want POST, have %.20q", r.Method),
@@ -216,7 +213,6 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 	}
 }
 
-// reportRefusal also logs a warning.
 func (h *handler) reportRefusal(ctx context.Context, refused *refusal, took time.Duration) {
 	h.opts.Hooks.Refused(refused.code, refused.reason, took)
 	// A status of 4xx is the fault of the sender, but it costs events of a manager.

@@ -50,7 +50,6 @@ type Options struct {
 	Hooks Hooks
 }
 
-// withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
 	o.Filters = maps.Clone(o.Filters)
 	o.Managers = slices.Clone(o.Managers)
@@ -74,7 +73,6 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// validate returns one error that joins all problems, in a fixed order.
 func (o Options) validate() error {
 	problems := []error{notNegative("MaxBody", o.MaxBody), notNegative("MaxBodies", o.MaxBodies)}
 	for _, manager := range o.Managers {

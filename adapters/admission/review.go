@@ -79,7 +79,6 @@ func uidOf(beginning []byte) string {
 	return v.request.uid
 }
 
-// readField reads the value of one field, and skips unknown ones.
 func (v *review) readField(r *rawjson.Reader, name []byte) (err error) {
 	switch string(name) {
 	case "apiVersion":
@@ -95,7 +94,6 @@ func (v *review) readField(r *rawjson.Reader, name []byte) (err error) {
 	return err
 }
 
-// readField reads the value of one field, and skips unknown ones.
 func (q *request) readField(r *rawjson.Reader, name []byte) (err error) {
 	switch string(name) {
 	case "uid":
@@ -154,7 +152,6 @@ func readObject(r *rawjson.Reader, field string) (o *core.Object, err error) {
 	return o, nil
 }
 
-// validate checks the fields that Kubernetes requires.
 func (v *review) validate() error {
 	switch {
 	case v.kind != reviewKind:
@@ -171,7 +168,6 @@ func (v *review) validate() error {
 	}
 }
 
-// validate checks the operation.
 func (q *request) validate() error {
 	switch q.operation {
 	case core.OperationCreate, core.OperationUpdate, core.OperationDelete, core.OperationConnect:

@@ -38,7 +38,6 @@ type discarded struct {
 	size   int64
 }
 
-// newRoom returns a room of size bytes, all of them free.
 func newRoom(size int64) *room {
 	return &room{size: size, held: make(map[netip.Prefix]int64), garbage: make(map[*discarded]struct{})}
 }

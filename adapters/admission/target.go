@@ -73,7 +73,6 @@ func (t target) operations() []admissionregistrationv1.OperationType {
 	return operations
 }
 
-// builtin describes a resource of Kubernetes that has subresources.
 type builtin struct {
 	kind   string
 	scales bool

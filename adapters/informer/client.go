@@ -25,7 +25,6 @@ func typesOfV1() *runtime.Scheme {
 	return scheme
 }
 
-// newClient returns a client of an API server for all resources.
 func newClient(config *rest.Config) (*rest.RESTClient, error) {
 	config = rest.CopyConfig(config)
 	config.APIPath = "/apis"

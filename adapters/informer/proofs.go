@@ -16,7 +16,6 @@ type store interface {
 	replace(all []any)
 }
 
-// statesOf returns the states of a list.
 func statesOf(all []any) iter.Seq[*state] {
 	return func(yield func(*state) bool) {
 		for _, object := range all {

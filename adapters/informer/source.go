@@ -14,7 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// errNotEstablished means that watches are not established: their changes are missed.
 var errNotEstablished = errors.New("watches are not established")
 
 // Source watches objects of one runtime. Create it with [New].
@@ -43,7 +42,6 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opt
 	return s, nil
 }
 
-// validate returns one error that joins all problems.
 func validate(watches []watch.Watch) error {
 	problems := []error{watch.Validate(watches)}
 	for n := range watches {

@@ -133,7 +133,6 @@ func (d *digester) metadataField(r *rawjson.Reader, name string) (err error) {
 	return err
 }
 
-// annotations keeps the owner.
 func (d *digester) annotations(raw []byte) error {
 	d.addRest("metadata.annotations", raw)
 	r := rawjson.NewReader(raw)
@@ -163,7 +162,6 @@ func (d *digester) addRest(name string, raw []byte) {
 	_, _ = d.rest.Write(raw)
 }
 
-// conclude completes the digest.
 func (d *digester) conclude() {
 	d.state.digest.metadata = d.texts.share(d.metadata)
 	switch {
@@ -187,7 +185,6 @@ func (d *digester) compare(member string, content *sum) {
 
 func isNull(raw []byte) bool { return string(raw) == "null" }
 
-// sum is a hash of 128 bits.
 type sum [16]byte
 
 func sumOf(raw []byte) sum {

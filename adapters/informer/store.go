@@ -116,7 +116,6 @@ func (o *objects) removed(name types.NamespacedName, last *digest) {
 	o.offer(name, o.change(name, core.OperationDelete, decode(last), nil))
 }
 
-// change returns a change of the watched part.
 func (o *objects) change(
 	name types.NamespacedName, operation core.Operation, before, now *core.Object,
 ) *core.Change {

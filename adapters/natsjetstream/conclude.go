@@ -42,7 +42,6 @@ const (
 	staleHeartbeat = 30 * time.Second
 )
 
-// job is a message that this replica has taken.
 type job struct {
 	msg   jetstream.Msg
 	began time.Time
@@ -60,7 +59,6 @@ func newJob(msg jetstream.Msg, clock *clock) *job {
 	return j
 }
 
-// process handles one message, and settles it with the stream.
 func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job) {
 	if j.attempts > 1 {
 		c.opts.Hooks.Redelivered(manager)
@@ -244,7 +242,6 @@ func longestWait(err error) (longest time.Duration) {
 	return longest
 }
 
-// backoff doubles from delivery to delivery.
 func backoff(attempts uint64) time.Duration {
 	return min(minDelay<<min(max(attempts, 1)-1, maxDoublings), maxDelay)
 }

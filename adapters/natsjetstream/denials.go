@@ -19,7 +19,6 @@ type attempt struct {
 	end     context.CancelCauseFunc
 }
 
-// listen adds itself to the error handler of the connection.
 func (d *denials) listen(conn *nats.Conn) {
 	before := conn.ErrorHandler()
 	conn.SetErrorHandler(func(conn *nats.Conn, sub *nats.Subscription, err error) {

@@ -24,7 +24,6 @@ type openID struct {
 // maxOpen bounds the subjects with an unknown result. An ID that is forgotten costs a duplicate.
 const maxOpen = 100
 
-// of returns the ID of a message.
 func (i *ids) of(subject string, body []byte) string {
 	sum := sha256.Sum256(body)
 	i.mu.Lock()

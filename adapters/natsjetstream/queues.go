@@ -28,7 +28,6 @@ type queues struct {
 	queues map[core.RuntimeID]*queue
 }
 
-// queue has the messages of one runtime.
 type queue struct {
 	// handled is the message that is handled since began.
 	handled jetstream.Msg
@@ -146,7 +145,6 @@ func (q *queues) limit() int {
 	return min(q.opts.RuntimeInFlight, q.opts.MaxInFlight/(half*len(q.queues)))
 }
 
-// work handles the messages of a runtime until none waits.
 func (q *queues) work(runtime core.RuntimeID, msg jetstream.Msg) {
 	for more := true; more; msg, more = q.following(runtime) {
 		q.process(q.ctx, runtime, q.manager, newJob(msg, q.clock))

@@ -66,7 +66,6 @@ func (t *Tracing) Handler(next core.Handler) core.Handler {
 	return traced
 }
 
-// consume starts a span for a delivery, and makes it the trace parent of the delivery.
 func (t *Tracing) consume(
 	ctx context.Context, name string, d core.Delivery,
 ) (context.Context, core.Delivery, trace.Span) {

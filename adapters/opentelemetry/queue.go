@@ -77,7 +77,6 @@ func (q *queue[R]) remember(requests []R, text string) {
 	}
 }
 
-// makeRoom forgets one request when there are too many.
 func (q *queue[R]) makeRoom() {
 	for r := range q.parents {
 		if len(q.parents) < maxRemembered {

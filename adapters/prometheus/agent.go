@@ -67,7 +67,6 @@ func (a *Agent) measure(f *factory) {
 	a.measureProcess(f)
 }
 
-// measureProcess makes the metrics of the agent as a whole.
 func (a *Agent) measureProcess(f *factory) {
 	var servers, reasons, states vocabulary
 	drops := f.counters("connections_dropped_total",

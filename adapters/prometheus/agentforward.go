@@ -12,7 +12,6 @@ const (
 	resultPartial = "partial"
 )
 
-// measureForwarding makes the metrics of the way to the control plane.
 func (a *Agent) measureForwarding(f *factory) {
 	var results, contracts vocabulary
 	a.measureAttempts(f, &results)
@@ -66,7 +65,6 @@ func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 	}
 }
 
-// split splits the events of an attempt by their results.
 func split(events int, err error, results *vocabulary) map[string]int {
 	failed, partial := errors.AsType[core.EventErrors](err)
 	switch {

@@ -9,7 +9,6 @@ import (
 // decisionRefused is the decision on a request that was no admission review.
 const decisionRefused = "refused"
 
-// measureWebhook makes the metrics of admission reviews.
 func (a *Agent) measureWebhook(f *factory) {
 	var decisions, reasons vocabulary
 	durations := f.histograms("admission_duration_seconds",

@@ -73,7 +73,6 @@ func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
 	return true
 }
 
-// values returns the words that have values of their own.
 func (v *vocabulary) values() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -112,7 +111,6 @@ func validManager(manager core.Manager) bool {
 	return err == nil
 }
 
-// code returns the label value of an HTTP status.
 func code(status int) string {
 	if status < 100 || status > 599 {
 		return otherValue

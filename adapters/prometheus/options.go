@@ -9,7 +9,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// defaultMaxManagers is the default of [Options].MaxManagers.
 const defaultMaxManagers = 100
 
 // errOptions means that an argument is wrong. The error that wraps it names each wrong one.

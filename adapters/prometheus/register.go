@@ -8,7 +8,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// namespace is the first word of every metric.
 const namespace = "runtime_watcher"
 
 // factory makes metrics with this second word in their names. It registers them together, so that a
@@ -24,7 +23,6 @@ type factory struct {
 	scrape func(metrics chan<- prom.Metric)
 }
 
-// newFactory returns a factory with valid options.
 func newFactory(word string, opts Options) (*factory, error) {
 	opts = opts.withDefaults()
 	return &factory{
@@ -32,7 +30,6 @@ func newFactory(word string, opts Options) (*factory, error) {
 	}, opts.validate()
 }
 
-// register makes metrics, and registers them with reg.
 func register(reg prom.Registerer, word string, opts Options, measure func(f *factory)) error {
 	if reg == nil {
 		return fmt.Errorf("%w: the registerer is nil, want one such as prometheus.NewRegistry()", errOptions)
@@ -64,7 +61,6 @@ func (f *factory) Collect(metrics chan<- prom.Metric) {
 	f.scrape(metrics)
 }
 
-// add adds a metric to those that are registered.
 func add[C prom.Collector](f *factory, made C) C {
 	f.made = append(f.made, made)
 	return made

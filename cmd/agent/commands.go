@@ -35,7 +35,6 @@ The exit code is 0 if no check failed, 1 if one did, and 2 for wrong settings.
 
 `
 
-// checkSetUp prints the results to stdout.
 func checkSetUp(ctx context.Context, args []string, env environment, stdout io.Writer) error {
 	c, err := readSettings(args, env)
 	switch {
@@ -74,7 +73,6 @@ signal USR1 to the agent, and needs to run as the same user, as in its container
 Usage: agent debug [--pid=1]
 `
 
-// sendDebug sends the signal.
 func sendDebug(args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("agent debug", flag.ContinueOnError)
 	flags.SetOutput(stderr)

@@ -21,7 +21,6 @@ import (
 // defaultContract is the contract of an agent without KCP_CONTRACT.
 const defaultContract = contract.V3
 
-// config has the values of all settings.
 type config struct {
 	// Options are those of the library. Addresses, build and watches are added at the end.
 	agent.Options

@@ -7,7 +7,6 @@ import (
 	"strings"
 )
 
-// environment has the value of each environment variable by its name.
 type environment map[string]string
 
 // newEnvironment takes pairs in the form of [os.Environ].

@@ -12,7 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/logwriter"
 )
 
-// options returns the settings as options of the agent.
 func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.Options {
 	opts := c.Options
 	opts.Managers = c.informer.Managers(c.Managers)
@@ -38,7 +37,6 @@ func (c *config) outbox() outbox.Options {
 
 const namespace, subsystem = "runtime_watcher", "agent"
 
-// buildInfo has the build and the configuration as labels.
 func (c *config) buildInfo() prom.Collector {
 	b := thisBuild()
 	return prom.NewGaugeFunc(prom.GaugeOpts{

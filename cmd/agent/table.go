@@ -10,7 +10,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
-// group is a list of settings with a common subject, as the help and the documentation show it.
 type group struct {
 	title    string
 	settings []setting

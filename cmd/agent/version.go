@@ -12,7 +12,6 @@ import (
 // version is set by the linker: -X main.version=v1.2.3.
 var version string
 
-// build describes this binary.
 type build struct{ version, goVersion, platform, fips string }
 
 func thisBuild() build {

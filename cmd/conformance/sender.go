@@ -154,7 +154,6 @@ func (f *farEnd) deliver(names ...string) []*arrival {
 	return f.await("the events", took(names...))
 }
 
-// begin serves and starts the sender.
 func (f *farEnd) begin(answer func(*arrival) response) {
 	f.answer = answer
 	f.serve(f.ca, testpki.Options{})

@@ -34,7 +34,6 @@ type received struct {
 	data        []byte
 }
 
-// decoder reads a batch.
 type decoder struct {
 	r     *rawjson.Reader
 	size  int
@@ -159,7 +158,6 @@ func readBase64(r *rawjson.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// interpret turns the attributes into an event or a heartbeat.
 func (c *received) interpret(last *received) (err error) {
 	if err := c.checkAttributes(); err != nil {
 		return err
@@ -360,7 +358,6 @@ func (v Version) Decode(body []byte) (core.Batch, error) {
 	return core.NewBatch(event), nil
 }
 
-// parseSource returns the runtime that the source names.
 func (c *received) parseSource(last *received) (core.RuntimeID, error) {
 	if c.source == last.source {
 		return last.runtime, nil

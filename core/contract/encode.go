@@ -50,7 +50,6 @@ func (v Version) Encode(batch *core.Batch) (Request, error) {
 	}
 }
 
-// fail names an event that is not sent.
 func (r *Request) fail(index int, err error) {
 	if r.Failed == nil {
 		r.Failed = core.EventErrors{}
@@ -58,7 +57,6 @@ func (r *Request) fail(index int, err error) {
 	r.Failed[index] = err
 }
 
-// failFrom names the events with these indexes as not sent.
 func (r *Request) failFrom(first, end int) {
 	for i := first; i < end; i++ {
 		r.fail(i, core.ErrNotSent)
@@ -138,7 +136,6 @@ func (r *Request) appendHeartbeat(shared *claim, batch *core.Batch) {
 	}
 }
 
-// close ends the array.
 func (r *Request) close() Request {
 	if len(r.Body) == 1 {
 		r.Body = nil
@@ -287,7 +284,6 @@ func checkWatched(event *core.WatchEvent) error {
 		checkName("uid", string(event.UID), false))
 }
 
-// encodeHeartbeat encodes the heartbeat of a batch, cut to the bounds.
 func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
 	beat := cut(sent)
 	if err := checkID(beat.ID); err != nil {
@@ -314,7 +310,6 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 	return c
 }
 
-// textsOf returns the bounded texts of a heartbeat.
 func textsOf(b *core.Heartbeat) []*string {
 	return []*string{
 		&b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, (*string)(&b.Canary), &b.ConfigHash,

@@ -80,7 +80,6 @@ type bodyV2 struct {
 	WatchedGVK gvk      `json:"watchedGvk"`
 }
 
-// bodyV1 is the body of contract v1.
 type bodyV1 struct {
 	Owner wireName `json:"owner"`
 	bodyV2

@@ -75,7 +75,6 @@ func (r *Request) refuse(f *Failure) Verdict {
 	return Verdict{Whole: f}
 }
 
-// task is the handling of one batch.
 type task struct {
 	*Intake
 	*Request
@@ -168,7 +167,6 @@ func (t *task) askReady(ctx context.Context) *Failure {
 	return t.handled(ctx, func() error { return t.Ready(t.Manager) })
 }
 
-// handled returns the failure of a call of the handler.
 func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
 	t.protect(ctx, func() {
 		if err := call(); err != nil {

@@ -30,7 +30,6 @@ type entry struct {
 	next *waiting
 }
 
-// waiting is the newer event of an entry.
 type waiting struct {
 	event            core.WatchEvent
 	accepted, newest time.Time

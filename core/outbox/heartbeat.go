@@ -71,7 +71,6 @@ func losses(beat *core.Heartbeat, dropped map[string]int64) int64 {
 	return n
 }
 
-// note remembers a heartbeat that is about to be sent.
 func (p *pulse) note(beat *core.Heartbeat) {
 	now := losses(beat, beat.Dropped)
 	p.reported = reported{stateOf(beat), now, now > p.reported.losses, beat.OldestPending}

@@ -112,7 +112,6 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 	return core.Accepted, false
 }
 
-// add makes e an entry of its key, to be sent when due.
 func (l *lane) add(e *entry) {
 	l.order++
 	e.order = l.order
@@ -120,7 +119,6 @@ func (l *lane) add(e *entry) {
 	l.enqueue(e)
 }
 
-// enqueue makes e wait until it is due.
 func (l *lane) enqueue(e *entry) {
 	q := &l.ready
 	if e.refusals > 0 {
@@ -169,7 +167,6 @@ func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	return true
 }
 
-// lastWaiting returns a change that waits to be sent, nil if there is none.
 func (l *lane) lastWaiting() *entry { return cmp.Or(l.refused.lastChange(), l.ready.lastChange()) }
 
 // maxRefused bounds the events of a batch that were refused before, so that they do not hold up

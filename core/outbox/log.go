@@ -57,7 +57,6 @@ func (g *log) start() (end func()) {
 	}
 }
 
-// writeNotes writes notes until stop is closed, and then those that wait.
 func (g *log) writeNotes(stop <-chan struct{}) {
 	for {
 		select {

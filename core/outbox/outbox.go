@@ -19,7 +19,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// errStarted means that an outbox was started a second time.
 var errStarted = errors.New("outbox was started already")
 
 // Outbox holds the events that are not acknowledged yet. Create one with [New]. Its methods may be
@@ -132,7 +131,6 @@ func (o *Outbox) start() error {
 	return nil
 }
 
-// resyncConfigured asks the configured managers for the first resync.
 func (o *Outbox) resyncConfigured() {
 	if !o.opts.ResyncFirst || o.opts.ResyncOwners {
 		return
@@ -154,7 +152,6 @@ func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) 
 	}
 }
 
-// dispatchNew starts a dispatcher for each lane that has none.
 func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,7 +194,6 @@ func (o *Outbox) leave() (done bool) {
 	return done
 }
 
-// stop gives up the pending events.
 func (o *Outbox) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

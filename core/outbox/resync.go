@@ -76,7 +76,6 @@ func (l *lane) targets() []types.NamespacedName {
 	return []types.NamespacedName{{}}
 }
 
-// resyncAll asks for a resync of the runtime, or of each known owner.
 func (l *lane) resyncAll(now time.Time) core.Outcome {
 	targets := l.targets()
 	if len(targets) == 0 {
@@ -150,7 +149,6 @@ func (l *lane) noteResynced(owner types.NamespacedName, sent time.Time) {
 // owners are those that events have named, where resyncs are for owners.
 type owners []types.NamespacedName
 
-// add reports whether the owner is new.
 func (o *owners) add(owner types.NamespacedName) bool {
 	if owner == (types.NamespacedName{}) || len(*o) >= maxOwners || slices.Contains(*o, owner) {
 		return false

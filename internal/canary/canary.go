@@ -43,7 +43,6 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
 	o.Interval = cmp.Or(o.Interval, defaults.CanaryInterval)
 	return option.WithDefaults(o, Options{
@@ -54,7 +53,6 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// validate returns an error for times that are negative or do not fit together.
 func (o Options) validate() error {
 	if o.Interval < 0 || o.Timeout < 0 || o.Timeout > o.Interval {
 		return fmt.Errorf(
@@ -166,7 +164,6 @@ func (c *Canary) log(before, state core.CanaryState, err error) {
 // logEvery is the time after which a fault that lasts is logged again.
 const logEvery = 5 * time.Minute
 
-// line is the last log line.
 type line struct {
 	fault string // its error
 	at    time.Time
@@ -183,7 +180,6 @@ func (l *line) isDue(before, state core.CanaryState, err error, now time.Time) b
 	return true
 }
 
-// newNonce returns 128 random bits in hex.
 func newNonce() string {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // Never fails (crypto/rand).

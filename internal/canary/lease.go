@@ -211,7 +211,6 @@ func (l *Lease) do(request *http.Request) ([]string, error) {
 	return warnings(answer.Header), nil
 }
 
-// refusal is an answer of the API server other than 200.
 type refusal struct {
 	path    string
 	answer  *http.Response

@@ -152,7 +152,6 @@ func (c *conn) noteDeadline(t time.Time) {
 	}
 }
 
-// endHandshake ends the use of the fair queue.
 func (c *conn) endHandshake() {
 	if h := c.handshake.Swap(nil); h != nil {
 		h.release()
@@ -179,7 +178,6 @@ func connOf(outer net.Conn) *conn {
 	return c
 }
 
-// connKey is the key of the connection in the context of a request.
 type connKey struct{}
 
 // withConn implements [net/http.Server.ConnContext].

@@ -84,7 +84,6 @@ func (s *Server) connState(outer net.Conn, state http.ConnState) {
 	}
 }
 
-// reportHandshake reports the handshake of a closed connection if it failed.
 func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	encrypted, ok := outer.(*tls.Conn)
 	if !ok {

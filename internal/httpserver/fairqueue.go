@@ -65,7 +65,6 @@ const (
 	done
 )
 
-// newFairQueue returns a queue with that many slots, which must be positive.
 func newFairQueue(slots int) *fairQueue {
 	return &fairQueue{free: slots, rings: [kinds]*ring{newRing(), newRing()}}
 }
@@ -132,7 +131,6 @@ func (r *ring) grantNext() {
 	w.grant()
 }
 
-// grant wakes the waiter.
 func (w *waiter) grant() {
 	w.state = granted
 	close(w.granted)

@@ -32,7 +32,6 @@ type originSlots struct {
 	idle, busy *list.List
 }
 
-// size returns the number of slots of the origin.
 func (o *originSlots) size() int { return o.idle.Len() + o.busy.Len() }
 
 // slot is the place of one open connection. Its fields are guarded by limiter.mu, except limiter
@@ -47,7 +46,6 @@ type slot struct {
 	evict func()
 }
 
-// newLimiter returns a limiter with limit slots. limit must be positive.
 func newLimiter(limit int) *limiter {
 	return &limiter{limit: limit, origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
 }
@@ -115,7 +113,6 @@ func (l *limiter) evictAll() {
 	}
 }
 
-// len returns the number of slots in use.
 func (l *limiter) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +162,6 @@ func (s *slot) enlist() {
 	}
 }
 
-// unlist removes the slot from its list.
 func (s *slot) unlist() {
 	if s.busy {
 		s.origin.busy.Remove(s.place)
@@ -189,7 +185,6 @@ func (l *limiter) add(s *slot, origin string) {
 	l.rank(o)
 }
 
-// remove is the opposite of add.
 func (l *limiter) remove(s *slot) {
 	o := s.origin
 	l.unrank(o)
@@ -217,7 +212,6 @@ func (l *limiter) rank(o *originSlots) {
 	}
 }
 
-// unrank is the opposite of rank.
 func (l *limiter) unrank(o *originSlots) {
 	size := o.size()
 	if size == 0 {

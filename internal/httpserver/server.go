@@ -120,7 +120,6 @@ func serverTLS(opts Options) *tls.Config {
 	return config
 }
 
-// hasCertificate reports whether a configuration can serve.
 func hasCertificate(config *tls.Config) bool {
 	return len(config.Certificates) > 0 || config.GetCertificate != nil || config.GetConfigForClient != nil
 }
@@ -204,7 +203,6 @@ func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
 	return errAborted
 }
 
-// drain reports whether all connections ended in time.
 func (s *Server) drain(ctx context.Context, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()

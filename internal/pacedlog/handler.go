@@ -28,7 +28,6 @@ func New(next *slog.Logger, every time.Duration, keys ...string) *slog.Logger {
 	return slog.New(&handler{Handler: next.Handler(), pace: NewPace(every), keys: keys})
 }
 
-// handler implements [slog.Handler].
 type handler struct {
 	slog.Handler
 
@@ -98,7 +97,6 @@ type Pace struct {
 // NewPace returns a pace of one line of each kind in every.
 func NewPace(every time.Duration) *Pace { return &Pace{every: every} }
 
-// kind is one kind of lines.
 type kind struct {
 	next       time.Time // from which a line is due
 	suppressed int       // since the last line

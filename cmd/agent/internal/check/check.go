@@ -88,7 +88,6 @@ func (c *checker) settings(warnings []string) {
 	c.ok("settings", "contract %s, control plane %s", c.opts.Contract, c.opts.ControlPlane.Address)
 }
 
-// informer reports the problems of watches.
 func (c *checker) informer(problems []error) {
 	for _, problem := range problems {
 		c.fail("informer", finding{
@@ -101,7 +100,6 @@ func (c *checker) informer(problems []error) {
 	}
 }
 
-// managers checks MANAGERS and MANAGERS_FILE.
 func (c *checker) managers() {
 	c.known = slices.Clone(c.opts.Managers)
 	if path := c.opts.ManagersFile; path != "" {
@@ -122,7 +120,6 @@ func (c *checker) managers() {
 	c.ok("managers", "%s", strings.Trim(fmt.Sprint(c.known), "[]"))
 }
 
-// finding is a fault, the expected state and an action.
 type finding struct{ found, want, action string }
 
 func (f finding) String() string {
@@ -136,7 +133,6 @@ func (f finding) String() string {
 	return text
 }
 
-// report prints one line for each check.
 type report struct {
 	out            io.Writer
 	checks, failed int
@@ -147,7 +143,6 @@ func (r *report) ok(name, format string, args ...any) {
 	r.line("ok", name, fmt.Sprintf(format, args...))
 }
 
-// warn reports a finding that does not fail the check.
 func (r *report) warn(name string, f finding) { r.line("warn", name, f.String()) }
 
 func (r *report) fail(name string, f finding) {

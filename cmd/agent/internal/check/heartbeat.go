@@ -20,7 +20,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// heartbeats sends one to each manager, and reports the answers.
 func (c *checker) heartbeats(ctx context.Context, over core.Forwarder) {
 	switch {
 	case !c.opts.Contract.Numbered():

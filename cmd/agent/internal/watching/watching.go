@@ -137,7 +137,6 @@ func (s *Source) Ready() error {
 	return errors.Join(append([]error{s.Source.Ready()}, s.refusals()...)...)
 }
 
-// refusals are the problems of the watches that cannot be watched.
 func (s *Source) refusals() (problems []error) {
 	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
 		problems = append(problems, s.refused[manager])
@@ -179,7 +178,6 @@ func (s *Source) proved(manager core.Manager) {
 	}
 }
 
-// tryTimeout bounds the time to establish all watches.
 const tryTimeout = 10 * time.Second
 
 // Try establishes the watches, and ends them. It returns the problems of those that cannot be
