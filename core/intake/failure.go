@@ -123,12 +123,9 @@ func (v *Verdict) Err() error {
 		return v.Whole
 	case len(v.Failed) == 0:
 		return nil
+	default:
+		return v.refused()
 	}
-	failed := make(core.EventErrors, len(v.Failed))
-	for i, f := range v.Failed {
-		failed[i] = f
-	}
-	return failed
 }
 
 func (v *Verdict) add(index int, f *Failure) {

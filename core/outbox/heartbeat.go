@@ -3,6 +3,7 @@ package outbox
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"maps"
 	"strings"
 	"time"
@@ -196,7 +197,7 @@ func (l *lane) concludeHeartbeat(whole, refusal error, now time.Time) {
 	case errors.Is(refusal, core.ErrNotSent), whole != nil && !core.IsPermanent(whole):
 		l.pulse.next = now
 	default:
-		l.noteHeartbeat(err, now)
+		l.warn(now, "heartbeat refused", core.Reason(err), slog.Any("error", err))
 	}
 }
 

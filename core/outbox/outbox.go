@@ -12,6 +12,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -47,21 +48,17 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	o := newOutbox(forwarder, opts)
-	for _, manager := range opts.Managers {
-		l, _ := o.lane(manager, time.Now()) // There is room for each.
-		l.configured = true
-	}
-	return o, nil
-}
-
-func newOutbox(forwarder core.Forwarder, opts Options) *Outbox {
-	return &Outbox{
+	o := &Outbox{
 		shared: shared{forwarder: forwarder, opts: opts, log: newLog(opts.Logger), emptied: make(chan struct{}, 1)},
 		lanes:  make(map[core.Manager]*lane),
 		others: newCounts(),
 		added:  make(chan struct{}, 1),
 	}
+	for _, manager := range opts.Managers {
+		l, _ := o.lane(manager, time.Now()) // There is room for each.
+		l.configured = true
+	}
+	return o, nil
 }
 
 // OldestPending returns the age of the oldest event of manager that waits for an acknowledgement, 0
@@ -201,7 +198,8 @@ func (o *Outbox) stop() {
 	o.allKeys = 0
 	for _, l := range o.lanes {
 		if n := l.counts.Pending; n > 0 {
-			l.noteShutdown(n)
+			l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",
+				slog.String("manager", string(l.manager)), slog.Int64("events", n))
 		}
 		l.clear(reasonShutdown)
 	}
