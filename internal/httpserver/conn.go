@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -127,9 +128,7 @@ func (c *conn) Write(b []byte) (int, error) {
 
 // SetDeadline implements [net.Conn].
 func (c *conn) SetDeadline(t time.Time) error {
-	c.noteDeadline(t)
-	c.bounded.Store(!t.IsZero())
-	return c.Conn.SetDeadline(t)
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 // SetWriteDeadline implements [net.Conn].

@@ -126,9 +126,9 @@ func (s *slot) setBusy(busy bool) {
 	if s.place == nil || s.busy == busy {
 		return
 	}
-	s.unlist()
+	s.list().Remove(s.place)
 	s.busy = busy
-	s.enlist()
+	s.place = s.list().PushBack(s)
 }
 
 // move counts the slot to another origin. It does nothing after release or eviction.
@@ -152,23 +152,13 @@ func (s *slot) release() {
 	}
 }
 
-// enlist adds the slot to the end of a list of its origin. The caller must hold the lock, as for
+// list returns the list of its origin in which the slot is. The caller must hold the lock, as for
 // the functions below.
-func (s *slot) enlist() {
+func (s *slot) list() *list.List {
 	if s.busy {
-		s.place = s.origin.busy.PushBack(s)
-	} else {
-		s.place = s.origin.idle.PushBack(s)
+		return s.origin.busy
 	}
-}
-
-func (s *slot) unlist() {
-	if s.busy {
-		s.origin.busy.Remove(s.place)
-	} else {
-		s.origin.idle.Remove(s.place)
-	}
-	s.place = nil
+	return s.origin.idle
 }
 
 // add counts a slot to an origin.
@@ -180,7 +170,7 @@ func (l *limiter) add(s *slot, origin string) {
 	}
 	l.unrank(o)
 	s.origin = o
-	s.enlist()
+	s.place = s.list().PushBack(s)
 	l.size++
 	l.rank(o)
 }
@@ -188,7 +178,8 @@ func (l *limiter) add(s *slot, origin string) {
 func (l *limiter) remove(s *slot) {
 	o := s.origin
 	l.unrank(o)
-	s.unlist()
+	s.list().Remove(s.place)
+	s.place = nil
 	l.size--
 	l.rank(o)
 }
