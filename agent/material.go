@@ -185,10 +185,8 @@ func follow(source keys.Source, hooks keys.FilesHooks) (*followed, error) {
 // Material returns the last good material. It never fails.
 func (f *followed) Material() (*keys.Material, error) { return f.Status().Material, nil }
 
-// Status implements material.
 func (f *followed) Status() keys.Status { return *f.status.Load() }
 
-// Start implements material.
 func (f *followed) Start(ctx context.Context) error {
 	f.reload()
 	periodic.Call(ctx, keysPoll, f.reload)

@@ -24,7 +24,6 @@ type transport struct {
 	forwarders []*httpmtls.Forwarder
 }
 
-// Close closes the connections.
 func (t *transport) Close() error {
 	var errs []error
 	for _, forwarder := range t.forwarders {

@@ -74,7 +74,6 @@ func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 	return h, nil
 }
 
-// ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A mux redirects from such a path to another one. An API server does not expect a redirect.
 	if !isClean(r.URL) {

@@ -18,7 +18,6 @@ const subresourceScale = "scale"
 // resource itself.
 type target struct{ resource, subresource string }
 
-// String returns the target as in a rule.
 func (t target) String() string {
 	if t.subresource == "" {
 		return t.resource

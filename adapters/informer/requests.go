@@ -132,7 +132,6 @@ type list struct {
 	Items []runtime.Object
 }
 
-// DeepCopyObject implements [runtime.Object].
 func (l *list) DeepCopyObject() runtime.Object { return l }
 
 func readList(body io.Reader, p parts) (*list, error) {

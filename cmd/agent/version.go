@@ -44,12 +44,10 @@ func versionOf(info *debug.BuildInfo) string {
 	return ""
 }
 
-// String has all fields in one line.
 func (b build) String() string {
 	return fmt.Sprintf("agent %s %s %s fips140=%s", b.version, b.goVersion, b.platform, b.fips)
 }
 
-// LogValue has one attribute per field.
 func (b build) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("version", b.version), slog.String("go", b.goVersion),
 		slog.String("platform", b.platform), slog.String("fips140", b.fips))

@@ -127,7 +127,6 @@ func (f *farEnd) stopSender() {
 	}
 }
 
-// ServeHTTP implements [http.Handler].
 func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := &arrival{Request: r, at: time.Now()}
 	f.lock.Lock()

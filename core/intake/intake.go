@@ -106,7 +106,6 @@ type protected struct {
 	manager core.Manager
 }
 
-// Handle implements [core.Handler].
 func (p protected) Handle(ctx context.Context, d core.Delivery) (err error) {
 	p.in.protect(ctx, func() { err = p.in.handlers[p.manager].Handle(ctx, d) }, func(cause error) { err = cause })
 	return err

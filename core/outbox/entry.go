@@ -117,14 +117,12 @@ func (q queue) Swap(i, j int) {
 	q[i].position, q[j].position = i, j
 }
 
-// Push implements [heap.Interface].
 func (q *queue) Push(x any) {
 	e, _ := x.(*entry)
 	e.queue, e.position = q, len(*q)
 	*q = append(*q, e)
 }
 
-// Pop implements [heap.Interface].
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	e := (*q)[last]

@@ -207,7 +207,6 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("canary: PATCH %s: %s: %.300q", r.path, r.answer.Status, r.message)
 }
 
-// StatusCode returns the HTTP status.
 func (r *refusal) StatusCode() int { return r.answer.StatusCode }
 
 // warnings returns the texts of the Warning headers (RFC 7234, section 5.5). API servers send them

@@ -126,12 +126,10 @@ func (c *conn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// SetDeadline implements [net.Conn].
 func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetWriteDeadline implements [net.Conn].
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.bounded.Store(!t.IsZero())
 	return c.Conn.SetWriteDeadline(t)

@@ -23,7 +23,6 @@ type limitedListener struct {
 	server *Server
 }
 
-// Accept implements [net.Listener].
 func (l limitedListener) Accept() (net.Conn, error) {
 	c, err := l.accept()
 	if err != nil {

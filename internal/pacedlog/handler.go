@@ -78,7 +78,6 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &with
 }
 
-// WithGroup implements [slog.Handler].
 func (h *handler) WithGroup(name string) slog.Handler {
 	with := *h
 	with.Handler = h.Handler.WithGroup(name)
