@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -94,7 +95,7 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 	if err := opts.validate(parts); err != nil {
 		return nil, err
 	}
-	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
+	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger, closeCanary: func() {}}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())
 	}
@@ -162,7 +163,8 @@ type builder struct {
 	outbox      *outbox.Outbox
 	missed      *missedWatch
 	watchdog    *watchdog
-	canary      *agentCanary
+	canary      *canary.Canary // nil: none
+	closeCanary func()
 	source      func(context.Context, *Inbox) error
 	ready       *readiness
 	observing   *server
@@ -190,7 +192,9 @@ func (b *builder) release() error {
 
 func (b *builder) addOutbox() error {
 	proof := &proof{last: map[core.Manager]time.Time{}}
-	b.pulse = &pulse{opts: b.opts, keys: b.keys, proof: proof}
+	b.pulse = &pulse{
+		opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff },
+	}
 	box, err := outbox.New(b.parts.Tracing.Forwarder(b.transport), b.outboxOptions())
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
@@ -260,7 +264,7 @@ func (b *builder) agent() *Agent {
 		component{"missed changes", b.missed.start}, // It ends after the source.
 		b.managers.component(b.outbox, b.opts.Contract),
 		component{b.sourceName(), func(ctx context.Context) error { return b.source(ctx, inbox) }},
-		b.canary.component(), // It proves the webhook, so it follows it.
+		b.canaryComponent(), // It proves the webhook, so it follows it.
 		b.controlPlaneCheck(),
 		b.ready.component(),
 	)

@@ -107,7 +107,10 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	// Managers that the file no longer lists keep their places of the outbox.
 	free := min(len(added), max(defaults.MaxManagers-len(m.all()), 0))
 	m.noteRest(added[free:])
-	m.noteRemoved(managers)
+	if removed := without(m.listed, managers); len(removed) > 0 {
+		m.log.Warn("file no longer lists managers: they stay known until the agent restarts",
+			slog.Any("managers", removed))
+	}
 	m.add(added[:free], acceptor, version)
 	m.listed = managers
 }
@@ -126,13 +129,6 @@ func (m *managerList) noteRest(rest []core.Manager) {
 	default:
 		m.log.Error("managers of the file have no place, their changes are not seen: restart the agent",
 			slog.Any("managers", rest), slog.Int("most", defaults.MaxManagers))
-	}
-}
-
-func (m *managerList) noteRemoved(managers []core.Manager) {
-	if removed := without(m.listed, managers); len(removed) > 0 {
-		m.log.Warn("file no longer lists managers: they stay known until the agent restarts",
-			slog.Any("managers", removed))
 	}
 }
 

@@ -114,8 +114,11 @@ func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts = opts.withDefaults(&endpoint)
-	if err := validateConfiguration(name, endpoint, watches, opts); err != nil {
-		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, err)
+	invalid := errors.Join(
+		endpoint.validate(), opts.validate(), invalid(validation.IsDNS1123Subdomain(name), "name %.80q", name),
+		watch.Validate(watches))
+	if invalid != nil {
+		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, invalid)
 	}
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
@@ -141,14 +144,6 @@ func webhooks(
 		return strings.Compare(a.Name, b.Name)
 	})
 	return all
-}
-
-// validateConfiguration returns one error that joins all problems, in the order of the arguments.
-func validateConfiguration(name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions) error {
-	return errors.Join(
-		endpoint.validate(), opts.validate(),
-		invalid(validation.IsDNS1123Subdomain(name), "name %.80q", name),
-		watch.Validate(watches))
 }
 
 // labelProblems checks keys and values of labels, in the order of the keys. Its errors may be nil.

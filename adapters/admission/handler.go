@@ -107,8 +107,10 @@ func (h *handler) serve(route route) http.HandlerFunc {
 		if answer.refusal != nil || answer.missed || answer.warn != nil {
 			_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
 		}
-		if answer.missed {
-			h.guard(panicInAcceptor, func() { h.standIn(answer.manager) })
+		if answer.missed { // The API server commits the change only after the answer.
+			h.guard(panicInAcceptor, func() {
+				h.acceptor.Accept(answer.manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
+			})
 		}
 	}
 }
@@ -168,12 +170,6 @@ func (h *handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-// standIn accepts a resync for a change that was not read or not decided. The answer is sent
-// before, because the API server commits the change only after it.
-func (h *handler) standIn(manager core.Manager) {
-	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
-}
-
 // guard calls f and recovers from its panic, so that the API server gets its answer. place is the
 // label for [Hooks.Panicked].
 func (h *handler) guard(place string, f func()) {
@@ -198,7 +194,10 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 	took := h.opts.Now().Sub(started)
 	h.opts.Hooks.InFlight(-1)
 	if answer.refusal != nil {
-		h.reportRefusal(ctx, answer.refusal, took)
+		h.opts.Hooks.Refused(answer.refusal.code, answer.refusal.reason, took)
+		// A status of 4xx is the fault of the sender, but it costs events of a manager.
+		h.warn(ctx, "refused a request that is no review", slog.Int("status", answer.refusal.code),
+			slog.String("reason", answer.refusal.reason), slog.String("message", answer.refusal.message))
 		return
 	}
 	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
@@ -210,13 +209,6 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 			slog.String("manager", string(answer.manager)), slog.String("decision", string(answer.decision)),
 			slog.String("uid", answer.uid), slog.Duration("took", took))
 	}
-}
-
-func (h *handler) reportRefusal(ctx context.Context, refused *refusal, took time.Duration) {
-	h.opts.Hooks.Refused(refused.code, refused.reason, took)
-	// A status of 4xx is the fault of the sender, but it costs events of a manager.
-	h.warn(ctx, "refused a request that is no review", slog.Int("status", refused.code),
-		slog.String("reason", refused.reason), slog.String("message", refused.message))
 }
 
 // warnEvery is the time between two lines of one kind that others can cause.

@@ -29,7 +29,7 @@ type registration struct {
 // webhooks returns the webhook of the watch, and that of scale if the watch includes it.
 func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
 	own := r.webhook(r.target(), webhookSuffix)
-	if !r.includesScale() {
+	if r.target().subresource != "" || !mayScale(r.groupResource()) { // Scale writes the spec.
 		return []admissionregistrationv1.ValidatingWebhook{own}
 	}
 	scale := r.webhook(target{r.Resource.Resource, subresourceScale}, scaleSuffix)

@@ -34,11 +34,6 @@ func (r *registration) target() target {
 	return target{resource, subresource}
 }
 
-// includesScale reports whether the watch has a second webhook, because scale writes the spec.
-func (r *registration) includesScale() bool {
-	return r.target().subresource == "" && mayScale(r.groupResource())
-}
-
 func (r *registration) groupResource() schema.GroupResource {
 	return schema.GroupResource{Group: r.Resource.Group, Resource: r.target().resource}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -95,7 +96,7 @@ func (s *Source) addNamespaces(labelled *namespaces) {
 // Start watches until ctx ends, and then returns nil. A watch that cannot be established is
 // retried, and costs no other watch. Start must be called once.
 func (s *Source) Start(ctx context.Context) error {
-	ctx = withoutLog(ctx)
+	ctx = logr.NewContext(ctx, logr.Discard()) // The source has lines of its own.
 	var all sync.WaitGroup
 	for _, f := range s.followers {
 		all.Go(func() { f.follow(ctx) })

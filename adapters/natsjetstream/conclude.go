@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -107,7 +108,9 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 	switch {
 	case r.err == nil:
 		c.settled(j, manager, fateEnqueued, "", j.msg.Ack())
-		c.acknowledge(runtime, j)
+		if subject, ok := answerSubject(runtime, j.msg); ok {
+			_ = c.conn.PublishMsg(answerTo(subject, nil)) // Without it, the forwarder waits a little longer.
+		}
 	case handed:
 		c.settled(j, manager, fateHandedBack, reason, j.msg.Ack())
 	case r.fault == intake.FaultOfReplica && c.intake.Ready(manager) != nil:
@@ -161,13 +164,6 @@ func (c *Consumer) offer(ctx context.Context, runtime core.RuntimeID, refusal *n
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// acknowledge informs the forwarder, if it still waits.
-func (c *Consumer) acknowledge(runtime core.RuntimeID, j *job) {
-	if subject, ok := answerSubject(runtime, j.msg); ok {
-		_ = c.conn.PublishMsg(answerTo(subject, nil)) // Without it, the forwarder waits a little longer.
 	}
 }
 
@@ -247,3 +243,62 @@ func backoff(attempts uint64) time.Duration {
 }
 
 const maxDoublings = 5
+
+// returns bounds the refusals that are offered to runtimes. A runtime chooses where its answers go,
+// and may confirm none: each offer then takes answerTimeout.
+type returns struct {
+	// slots bounds the offers at the same time. Beyond it, messages stay with the stream.
+	slots chan struct{}
+
+	mu sync.Mutex
+	// silent has the end of the time in which nothing is offered to a runtime.
+	silent map[core.RuntimeID]time.Time
+}
+
+const (
+	// perReturn is the number of messages in memory for which there is one offer.
+	perReturn = 8
+	// silentFor is the time without offers to a runtime that did not confirm one.
+	silentFor = 30 * time.Second
+	// maxSilent bounds the runtimes that are remembered.
+	maxSilent = 16 << 10
+)
+
+func newReturns(maxInFlight int) returns {
+	return returns{slots: make(chan struct{}, max(maxInFlight/perReturn, 1)), silent: map[core.RuntimeID]time.Time{}}
+}
+
+// offer calls ask, unless too many offers wait or a recent offer to the runtime timed out. It
+// reports whether the runtime confirmed. An answer for which no forwarder waits any more costs no
+// time.
+func (r *returns) offer(runtime core.RuntimeID, ask func() error) bool {
+	if r.isSilent(runtime, time.Now()) {
+		return false
+	}
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	default:
+		return false
+	}
+	err := ask()
+	if errors.Is(err, context.DeadlineExceeded) {
+		r.silence(runtime, time.Now())
+	}
+	return err == nil
+}
+
+func (r *returns) isSilent(runtime core.RuntimeID, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now.Before(r.silent[runtime])
+}
+
+func (r *returns) silence(runtime core.RuntimeID, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.silent) >= maxSilent {
+		clear(r.silent)
+	}
+	r.silent[runtime] = now.Add(silentFor)
+}

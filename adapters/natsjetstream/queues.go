@@ -61,7 +61,11 @@ func (q *queues) reserve(ctx context.Context) (room int, err error) {
 // fetch queues messages that come within a moment, at most one for each reserved slot. So there is
 // no message in memory without a slot. After the end of ctx, messages go back to the stream.
 func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) error {
-	defer func() { q.release(room) }()
+	defer func() {
+		for range room {
+			<-q.slots
+		}
+	}()
 	batch, err := from.Fetch(room, jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
 		return err
@@ -75,12 +79,6 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 		q.add(msg)
 	}
 	return batch.Error()
-}
-
-func (q *queues) release(slots int) {
-	for range slots {
-		<-q.slots
-	}
 }
 
 // add queues a message that has a slot. A runtime with too many messages gets the further ones

@@ -90,14 +90,6 @@ type managers struct {
 	max int
 }
 
-func newManagers(opts Options) *managers {
-	m := &managers{max: opts.MaxManagers}
-	for _, manager := range opts.Managers {
-		m.value(manager)
-	}
-	return m
-}
-
 // value returns the manager, or "_other" when its name is invalid or there is no room for it.
 func (m *managers) value(manager core.Manager) string {
 	if m.take(string(manager), m.max, func() bool { return validManager(manager) }) {

@@ -1,6 +1,7 @@
 package prometheus
 
 import (
+	"cmp"
 	"fmt"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -24,10 +25,14 @@ type factory struct {
 }
 
 func newFactory(word string, opts Options) (*factory, error) {
-	opts = opts.withDefaults()
-	return &factory{
-		word: word, opts: opts, managers: newManagers(opts), scrape: func(chan<- prom.Metric) {},
-	}, opts.validate()
+	opts.MaxManagers = cmp.Or(opts.MaxManagers, defaultMaxManagers)
+	f := &factory{
+		word: word, opts: opts, managers: &managers{max: opts.MaxManagers}, scrape: func(chan<- prom.Metric) {},
+	}
+	for _, manager := range opts.Managers {
+		f.managers.value(manager)
+	}
+	return f, opts.validate()
 }
 
 func register(reg prom.Registerer, word string, opts Options, measure func(f *factory)) error {

@@ -80,7 +80,12 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	if batch.Heartbeat != nil {
 		r.appendHeartbeat(shared, batch)
 	}
-	return r.close(), nil
+	if len(r.Body) == 1 {
+		r.Body = nil
+		return r, nil
+	}
+	r.Body = append(r.Body, ']')
+	return r, nil
 }
 
 func (r *Request) appendEvents(shared *claim, events []core.Numbered) {
@@ -134,15 +139,6 @@ func (r *Request) appendHeartbeat(shared *claim, batch *core.Batch) {
 	default:
 		r.Heartbeat = true
 	}
-}
-
-func (r *Request) close() Request {
-	if len(r.Body) == 1 {
-		r.Body = nil
-		return *r
-	}
-	r.Body = append(r.Body, ']')
-	return *r
 }
 
 func appendNumbered(b []byte, shared *claim, event *core.Numbered) []byte {

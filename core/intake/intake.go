@@ -116,3 +116,12 @@ func (p protected) Ready() (err error) {
 	p.in.protect(context.Background(), func() { err = p.in.Ready(p.manager) }, func(cause error) { err = cause })
 	return err
 }
+
+// ForRequest returns the verifier for the events of one batch, one after the other. A verifier that
+// can remember verdicts has a method of that name. One that wraps another should have it, too.
+func ForRequest(verifier core.Verifier) core.Verifier {
+	if v, ok := verifier.(interface{ ForRequest() core.Verifier }); ok {
+		return v.ForRequest()
+	}
+	return verifier
+}

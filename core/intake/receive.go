@@ -131,7 +131,8 @@ func (t *task) takeEvent(ctx context.Context, event *core.WatchEvent, received t
 	if f := t.verify(ctx, event); f != nil {
 		return f
 	}
-	return t.handle(ctx, core.Delivery{Runtime: t.Peer.ID, Manager: t.Manager, Event: *event, Received: received})
+	d := core.Delivery{Runtime: t.Peer.ID, Manager: t.Manager, Event: *event, Received: received}
+	return t.handled(ctx, func() error { return t.handler.Handle(ctx, d) })
 }
 
 func (t *task) takeHeartbeat(ctx context.Context, o *outcome) {
@@ -148,7 +149,7 @@ func (t *task) verifySender(ctx context.Context) *Failure {
 	return t.verify(ctx, &core.WatchEvent{Resync: true})
 }
 
-// verify, handle and askReady make a panic the failure of one element: it would otherwise hold up
+// verify and handled make a panic the failure of one element: it would otherwise hold up
 // the other elements of its batch for ever.
 func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) {
 	t.protect(ctx, func() {
@@ -157,10 +158,6 @@ func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) 
 		}
 	}, func(err error) { f = newFailure(err) })
 	return f
-}
-
-func (t *task) handle(ctx context.Context, d core.Delivery) *Failure {
-	return t.handled(ctx, func() error { return t.handler.Handle(ctx, d) })
 }
 
 func (t *task) askReady(ctx context.Context) *Failure {

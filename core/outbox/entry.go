@@ -65,14 +65,6 @@ func (e *entry) replace() {
 	}
 }
 
-// standFor makes the entry stand for events that were accepted until a time.
-func (e *entry) standFor(newest time.Time) {
-	e.newest = latest(e.newest, newest)
-	if e.next != nil {
-		e.next.newest = latest(e.next.newest, newest)
-	}
-}
-
 func latest(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b

@@ -153,7 +153,10 @@ func (l *lane) scheduleResend(e *entry, due time.Time) {
 // sendAfter makes sure that a resync is sent after now, at a time at the latest if it rests, and
 // reports whether that changed anything. It then stands for events that were accepted until newest.
 func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
-	e.standFor(newest)
+	e.newest = latest(e.newest, newest)
+	if e.next != nil {
+		e.next.newest = latest(e.next.newest, newest)
+	}
 	switch {
 	case e.queue == &l.resends && !e.due.Before(at):
 		l.resends.remove(e)

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -133,7 +135,10 @@ func (o *Outbox) resyncConfigured() {
 		return
 	}
 	for _, manager := range o.opts.Managers {
-		o.lanes[manager].resyncUnlessPending(time.Now())
+		l, resync := o.lanes[manager], core.WatchEvent{Resync: true}
+		if l.entries[resync.Key()] == nil {
+			l.resync(types.NamespacedName{}, time.Now())
+		}
 	}
 }
 

@@ -137,16 +137,11 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 
 // SetReadDeadline implements [net.Conn]. The deadline also bounds the wait for a slot.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.noteDeadline(t)
-	return c.Conn.SetReadDeadline(t)
-}
-
-// noteDeadline stores a deadline as long as it can bound the wait for a slot.
-func (c *conn) noteDeadline(t time.Time) {
 	if c.handshake.Load() != nil {
 		deadline := t // Later deadlines need no memory.
 		c.deadline.Store(&deadline)
 	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 func (c *conn) endHandshake() {

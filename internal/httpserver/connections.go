@@ -35,7 +35,10 @@ func (l limitedListener) accept() (*conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
 		if err != nil {
-			l.server.logAccept(err)
+			if !errors.Is(err, net.ErrClosed) { // Such as "too many open files". The server tries again after a while.
+				l.server.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections",
+					slog.Any("error", err))
+			}
 			return nil, err
 		}
 		if c := l.server.admit(inner); c != nil {
@@ -106,11 +109,4 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 // isOwnClose reports whether this end closed the connection: in a shutdown, or for the limiter.
 func isOwnClose(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
-}
-
-// logAccept logs an error such as "too many open files". The server tries again after a while.
-func (s *Server) logAccept(err error) {
-	if !errors.Is(err, net.ErrClosed) {
-		s.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections", slog.Any("error", err))
-	}
 }

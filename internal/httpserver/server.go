@@ -120,10 +120,6 @@ func serverTLS(opts Options) *tls.Config {
 	return config
 }
 
-func hasCertificate(config *tls.Config) bool {
-	return len(config.Certificates) > 0 || config.GetCertificate != nil || config.GetConfigForClient != nil
-}
-
 // protocols returns the versions of HTTP that the server speaks. Without TLS, a client of HTTP/2
 // needs prior knowledge.
 func protocols(opts Options) *http.Protocols {
@@ -181,7 +177,8 @@ func (s *Server) accepting() (net.Listener, error) {
 	if s.opts.TLS == nil {
 		return limitedListener{s.listener, s}, nil
 	}
-	if !hasCertificate(s.http.TLSConfig) {
+	config := s.http.TLSConfig
+	if len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
 		_ = s.Close() // The missing certificate counts.
 		return nil, fmt.Errorf("%w: %w", errEnded, errNoServerCertificate)
 	}

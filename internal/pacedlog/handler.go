@@ -127,17 +127,13 @@ func (p *Pace) of(name string, now time.Time) *kind {
 	}
 	k := p.kinds[name]
 	if k == nil {
+		if p.kinds == nil {
+			p.kinds = make(map[string]*kind)
+		}
 		k = new(kind)
-		p.add(name, k)
+		p.kinds[name] = k
 	}
 	return k
-}
-
-func (p *Pace) add(name string, k *kind) {
-	if p.kinds == nil {
-		p.kinds = make(map[string]*kind)
-	}
-	p.kinds[name] = k
 }
 
 // expire forgets the kinds without a line for so long that the next one is due. Their counts are
