@@ -83,7 +83,13 @@ func (o ConfigurationOptions) validate() error {
 	if o.Timeout < time.Second || o.Timeout > maxTimeout || o.Timeout%time.Second != 0 {
 		return fmt.Errorf("timeout: want 1 s to 30 s in whole seconds, have %s", o.Timeout)
 	}
-	problems := append(labelProblems(o.Labels), canaryProblem(o.Canary))
+	var problems []error
+	for _, key := range slices.Sorted(maps.Keys(o.Labels)) {
+		problems = append(problems,
+			invalid(validation.IsQualifiedName(key), "label %.80q", key),
+			invalid(validation.IsValidLabelValue(o.Labels[key]), "value %.80q of label %.80q", o.Labels[key], key))
+	}
+	problems = append(problems, canaryProblem(o.Canary))
 	for _, namespace := range o.ExcludedNamespaces {
 		problems = append(problems,
 			invalid(validation.IsDNS1123Label(namespace), "excluded namespace %.80q", namespace))
@@ -144,16 +150,6 @@ func webhooks(
 		return strings.Compare(a.Name, b.Name)
 	})
 	return all
-}
-
-// labelProblems checks keys and values of labels, in the order of the keys. Its errors may be nil.
-func labelProblems(labels map[string]string) (problems []error) {
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		problems = append(problems,
-			invalid(validation.IsQualifiedName(key), "label %.80q", key),
-			invalid(validation.IsValidLabelValue(labels[key]), "value %.80q of label %.80q", labels[key], key))
-	}
-	return problems
 }
 
 // invalid returns an error for the first problem that a function of package validation found, and

@@ -77,11 +77,7 @@ func (m material) newEndpoint(s settings, leaf *testpki.Leaf) (*endpoint, error)
 		return nil, err
 	}
 	e := &endpoint{s, testpki.NewVolume(dir)}
-	return e, m.write(e, leaf)
-}
-
-func (m material) write(e *endpoint, leaf *testpki.Leaf) error {
-	return e.volume.Write(testpki.Files(leaf, m.ca))
+	return e, e.volume.Write(testpki.Files(leaf, m.ca))
 }
 
 func (e *endpoint) environment() []string {

@@ -69,16 +69,12 @@ func (d *decoder) readElement() error {
 	if err := d.readNext(); err != nil {
 		return fmt.Errorf("event %d of the batch: %w", d.n, err)
 	}
-	if d.n == 0 {
-		d.grow(d.r.Offset() - start)
+	if d.n == 0 { // The others are as large, mostly.
+		size := d.r.Offset() - start
+		d.batch.Events = slices.Grow(d.batch.Events, min((d.size-d.r.Offset())/size, maxBatchEvents))
 	}
 	d.n++
 	return nil
-}
-
-// grow makes room for as many events of that size in bytes as the body has.
-func (d *decoder) grow(size int) {
-	d.batch.Events = slices.Grow(d.batch.Events, min((d.size-d.r.Offset())/size, maxBatchEvents))
 }
 
 func (d *decoder) readNext() error {

@@ -100,15 +100,10 @@ func (r *Request) appendEvents(shared *claim, events []core.Numbered) {
 			return
 		default:
 			r.Sent = append(r.Sent, i)
-			r.grow(len(events) - i)
+			if more := len(events) - i; len(r.Sent) == 1 && more > 1 { // Now the size of one is known.
+				r.Body = slices.Grow(r.Body, min(len(r.Body)*more, maxBatchBody-len(r.Body)))
+			}
 		}
-	}
-}
-
-// grow makes room for the other events once the size of the first is known.
-func (r *Request) grow(events int) {
-	if len(r.Sent) == 1 && events > 1 {
-		r.Body = slices.Grow(r.Body, min(len(r.Body)*events, maxBatchBody-len(r.Body)))
 	}
 }
 

@@ -25,8 +25,8 @@ import (
 
 // The files in which Kubernetes mounts the credentials of a service account.
 const (
-	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
-	defaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+	DefaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
+	DefaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
 // The limits of the connection to the API server.
@@ -76,8 +76,8 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	lease := &Lease{
 		url: server.JoinPath("apis/coordination.k8s.io/v1/namespaces", url.PathEscape(name.Namespace), "leases",
 			url.PathEscape(name.Name)).String() + "?fieldManager=runtime-watcher-canary",
-		token: cmp.Or(opts.TokenFile, defaultTokenFile),
-		ca:    cmp.Or(opts.CAFile, defaultCAFile),
+		token: cmp.Or(opts.TokenFile, DefaultTokenFile),
+		ca:    cmp.Or(opts.CAFile, DefaultCAFile),
 	}
 	if err := lease.trust(); err != nil {
 		return nil, err

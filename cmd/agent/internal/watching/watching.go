@@ -22,12 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-)
-
-// The files in which Kubernetes mounts the credentials of a service account.
-const (
-	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
-	defaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
 // Settings are those of the source.
@@ -104,8 +99,8 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 // config returns how to connect to the API server. The files are read again when they change.
 func (s *Settings) config() (*rest.Config, error) {
 	config := &rest.Config{
-		Host: s.Server, BearerTokenFile: cmp.Or(s.TokenFile, defaultTokenFile),
-		TLSClientConfig: rest.TLSClientConfig{CAFile: cmp.Or(s.CAFile, defaultCAFile)},
+		Host: s.Server, BearerTokenFile: cmp.Or(s.TokenFile, canary.DefaultTokenFile),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: cmp.Or(s.CAFile, canary.DefaultCAFile)},
 	}
 	if config.Host != "" {
 		return config, nil
