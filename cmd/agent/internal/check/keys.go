@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"crypto/x509"
 	"fmt"
 	"slices"
@@ -62,13 +61,17 @@ func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 }
 
 func material(err error) finding {
-	actions := map[string]string{
-		"unreadable":    "mount the Secret, and allow the user of the agent to read it",
-		"mismatch":      "take certificate and key of one Secret",
-		"expired":       "renew it: check cert-manager",
-		"not_yet_valid": "check the clock of the node, and that of the issuer",
+	action := "write the whole file in PEM"
+	switch keys.Problem(err) {
+	case "unreadable":
+		action = "mount the Secret, and allow the user of the agent to read it"
+	case "mismatch":
+		action = "take certificate and key of one Secret"
+	case "expired":
+		action = "renew it: check cert-manager"
+	case "not_yet_valid":
+		action = "check the clock of the node, and that of the issuer"
 	}
-	action := cmp.Or(actions[keys.Problem(err)], "write the whole file in PEM")
 	return finding{err.Error(), "PEM files that belong together and are valid now", action}
 }
 
