@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -95,7 +96,7 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 		return nil, err
 	}
 	opts.noteProxy(parts)
-	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
+	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger, closeCanary: func() {}}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())
 	}
@@ -116,32 +117,25 @@ func (a *Agent) Start(ctx context.Context) error {
 	case <-a.watchdog.hangs:
 		return errHangs // The outbox may hold its lock.
 	}
-	a.log.InfoContext(ctx, "agent stopped", slog.Any("events", a.total()))
+	a.log.InfoContext(ctx, "agent stopped", a.total())
 	return err
 }
 
-// total sums up the events of all managers.
-func (a *Agent) total() fates {
-	var sum fates
+// total sums up the events of all managers, by the names of the metrics.
+func (a *Agent) total() slog.Attr {
+	var sum outbox.Counts
+	var dropped int64
 	for _, counts := range a.outbox.Counts() {
-		sum.accepted += counts.Accepted
-		sum.delivered += counts.Delivered
-		sum.coalesced += counts.Coalesced
-		sum.pending += counts.Pending
+		sum.Accepted += counts.Accepted
+		sum.Delivered += counts.Delivered
+		sum.Coalesced += counts.Coalesced
+		sum.Pending += counts.Pending
 		for _, n := range counts.Dropped {
-			sum.dropped += n
+			dropped += n
 		}
 	}
-	return sum
-}
-
-// fates are numbers of events.
-type fates struct{ accepted, delivered, coalesced, dropped, pending int64 }
-
-// LogValue has the names of the metrics.
-func (f fates) LogValue() slog.Value {
-	return slog.GroupValue(slog.Int64("accepted", f.accepted), slog.Int64("delivered", f.delivered),
-		slog.Int64("coalesced", f.coalesced), slog.Int64("dropped", f.dropped), slog.Int64("pending", f.pending))
+	return slog.Group("events", slog.Int64("accepted", sum.Accepted), slog.Int64("delivered", sum.Delivered),
+		slog.Int64("coalesced", sum.Coalesced), slog.Int64("dropped", dropped), slog.Int64("pending", sum.Pending))
 }
 
 // deadlines divide the time for the shutdown. Their sum leaves some for parts without a deadline.
@@ -170,7 +164,8 @@ type builder struct {
 	outbox      *outbox.Outbox
 	missed      *missedWatch
 	watchdog    *watchdog
-	canary      *agentCanary
+	canary      *canary.Canary // nil: none
+	closeCanary func()
 	source      func(context.Context, *Inbox) error
 	ready       *readiness
 	observing   *server
@@ -198,7 +193,9 @@ func (b *builder) release() error {
 
 func (b *builder) addOutbox() error {
 	proof := &proof{last: map[core.Manager]time.Time{}}
-	b.pulse = &pulse{opts: b.opts, keys: b.keys, proof: proof}
+	b.pulse = &pulse{
+		opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff },
+	}
 	box, err := outbox.New(b.parts.Tracing.Forwarder(b.transport), b.outboxOptions())
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
@@ -268,7 +265,7 @@ func (b *builder) agent() *Agent {
 		component{"missed changes", b.missed.start}, // It ends after the source.
 		b.managers.component(b.outbox, b.opts.Contract),
 		component{b.sourceName(), func(ctx context.Context) error { return b.source(ctx, inbox) }},
-		b.canary.component(), // It proves the webhook, so it follows it.
+		b.canaryComponent(), // It proves the webhook, so it follows it.
 		b.controlPlaneCheck(),
 		b.ready.component(),
 	)
@@ -276,7 +273,6 @@ func (b *builder) agent() *Agent {
 	return &Agent{outbox: b.outbox, log: b.log, components: components, watchdog: b.watchdog}
 }
 
-// withoutDebug drops debug lines.
 func withoutDebug(log *slog.Logger) *slog.Logger { return slog.New(noDebug{log.Handler()}) }
 
 type noDebug struct{ slog.Handler }

@@ -106,7 +106,7 @@ func TestHeartbeat(t *testing.T) {
 		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd", Keys: Keys{Client: pathsOf(volume)},
 	})
 	proof := &proof{last: map[core.Manager]time.Time{}}
-	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: &agentCanary{}}
+	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff }}
 	p.problem = func(core.Manager) string { return "managers: broken" }
 	reviewed := time.Now()
 	proof.proved("widgets", reviewed)

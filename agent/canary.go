@@ -4,46 +4,32 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
-
-// agentCanary is the canary of the agent, if it has one.
-type agentCanary struct {
-	*canary.Canary
-
-	closed func()
-}
 
 func (b *builder) hasNoCanary() bool { return b.parts.Canary == nil && b.opts.Canary.off() }
 
 // addCanary adds a canary. Changes may have been missed before it recovers, so it requests a
 // resync.
 func (b *builder) addCanary() error {
-	b.canary = &agentCanary{}
-	b.pulse.canary = b.canary
-
 	if b.hasNoCanary() {
 		return nil
 	}
-
 	write, err := b.canaryWrite()
+	if err == nil {
+		b.canary, err = canary.New(write, canary.Options{
+			Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-
-	b.canary.Canary, err = canary.New(write, canary.Options{
-		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
-	})
-	if err != nil {
-		return fmt.Errorf("agent: %w", err)
-	}
-
+	b.pulse.canary = b.canary.State
 	return nil
 }
 
 func (b *builder) canaryWrite() (canary.Write, error) {
-	if b.canary.closed = func() {}; b.parts.Canary != nil {
+	if b.parts.Canary != nil {
 		return b.parts.Canary, nil
 	}
 	opts := b.opts.Canary
@@ -53,24 +39,17 @@ func (b *builder) canaryWrite() (canary.Write, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.canary.closed = lease.Close
+	b.closeCanary = lease.Close
 	return lease.Write, nil
 }
 
-func (a *agentCanary) state() core.CanaryState {
-	if a.Canary == nil {
-		return core.CanaryOff
-	}
-	return a.State()
-}
-
-func (a *agentCanary) component() component {
+func (b *builder) canaryComponent() component {
 	return component{"canary", func(ctx context.Context) error {
-		if a.Canary == nil {
-			<-ctx.Done()
-			return nil
+		defer b.closeCanary()
+		if b.canary != nil {
+			return b.canary.Start(ctx)
 		}
-		defer a.closed()
-		return a.Start(ctx)
+		<-ctx.Done()
+		return nil
 	}}
 }

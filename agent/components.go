@@ -36,13 +36,11 @@ func runAll(ctx context.Context, components []component) error {
 	return errors.Join(errs...)
 }
 
-// running is a started component.
 type running struct {
 	cancel context.CancelFunc
 	result chan error
 }
 
-// run starts c with a context of its own.
 func (c component) run(ctx context.Context, ended chan<- struct{}) *running {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &running{cancel: cancel, result: make(chan error, 1)}
@@ -62,7 +60,6 @@ func (r *running) stop() error {
 	return <-r.result
 }
 
-// closer is a component that is closed at its end.
 func closer(name string, closeIt func() error) component {
 	return component{name, func(ctx context.Context) error {
 		<-ctx.Done()

@@ -99,5 +99,4 @@ func (r *readiness) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// alive answers 200.
 func alive(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }

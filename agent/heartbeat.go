@@ -17,7 +17,7 @@ type pulse struct {
 	problem func(core.Manager) string
 	proof   *proof
 	// canary is set before the first heartbeat is due.
-	canary *agentCanary
+	canary func() core.CanaryState
 	// calls counts the calls of heartbeat that have ended: while the outbox works, about one a
 	// second.
 	calls atomic.Int64
@@ -30,7 +30,7 @@ func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 		Instance:        p.opts.Instance,
 		Version:         p.opts.Version,
 		ConfigHash:      p.opts.ConfigHash,
-		Canary:          p.canary.state(),
+		Canary:          p.canary(),
 		LastReview:      p.proof.of(manager),
 		WebhookFailures: p.proof.failures.Load(),
 		ConfigError:     p.problem(manager),

@@ -65,7 +65,6 @@ func (p *proof) evict() {
 	delete(p.last, oldest)
 }
 
-// of returns the time of the last proof for a manager, zero for none.
 func (p *proof) of(manager core.Manager) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
-// managersPoll is the time between two readings of the file.
 const managersPoll = 10 * time.Second
 
 // managerList has the known managers: those of the options, and those of a file that may change. A
@@ -79,12 +78,10 @@ func (m *managerList) read() ([]core.Manager, error) {
 // all returns each manager once.
 func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.added.Load()) }
 
-// serves reports whether the webhook takes reviews for a manager.
 func (m *managerList) serves(manager core.Manager) bool {
 	return m.open || slices.Contains(m.fixed, manager) || slices.Contains(*m.added.Load(), manager)
 }
 
-// component reads the file until its context ends.
 func (m *managerList) component(acceptor core.Acceptor, version contract.Version) component {
 	return component{"managers", func(ctx context.Context) error {
 		if m.path == "" {
@@ -110,7 +107,10 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	// Managers that the file no longer lists keep their places of the outbox.
 	free := min(len(added), max(defaults.MaxManagers-len(m.all()), 0))
 	m.noteRest(added[free:])
-	m.noteRemoved(managers)
+	if removed := without(m.listed, managers); len(removed) > 0 {
+		m.log.Warn("file no longer lists managers: they stay known until the agent restarts",
+			slog.Any("managers", removed))
+	}
 	m.add(added[:free], acceptor, version)
 	m.listed = managers
 }
@@ -132,14 +132,6 @@ func (m *managerList) noteRest(rest []core.Manager) {
 	}
 }
 
-// noteRemoved logs the managers of the last reading that are not in managers.
-func (m *managerList) noteRemoved(managers []core.Manager) {
-	if removed := without(m.listed, managers); len(removed) > 0 {
-		m.log.Warn("file no longer lists managers: they stay known until the agent restarts",
-			slog.Any("managers", removed))
-	}
-}
-
 // add makes managers known. Each gets a resync.
 func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, version contract.Version) {
 	if len(managers) == 0 {
@@ -158,7 +150,6 @@ func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, versi
 	}
 }
 
-// without returns the managers that are not in others.
 func without(managers, others []core.Manager) []core.Manager {
 	return slices.DeleteFunc(slices.Clone(managers), func(manager core.Manager) bool {
 		return slices.Contains(others, manager)

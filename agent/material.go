@@ -1,15 +1,18 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -21,7 +24,6 @@ const (
 	useWebhookCAs = "webhook_ca"
 )
 
-// keyMaterial is one set of key material with its uses.
 type keyMaterial struct {
 	material
 
@@ -126,7 +128,6 @@ func (k *keyMaterial) refused(problem string) {
 	}
 }
 
-// measure sets the validity of the certificate and of the CA bundle.
 func (k *keyMaterial) measure() {
 	for _, use := range k.uses {
 		k.metrics.KeyMaterial(use).Expires(k.validity(use))
@@ -156,5 +157,60 @@ func (k *keyMaterial) warnOfServing() {
 	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
 		k.log.Warn("API servers reject the certificate of the webhook",
 			slog.String("fault", strings.Join(faults, "; ")), slog.String("subject", leaf.Subject.String()))
+	}
+}
+
+const keysPoll = 5 * time.Second
+
+// material is key material that is followed. [keys.Files] implements it.
+type material interface {
+	keys.Source
+
+	Status() keys.Status
+	Start(ctx context.Context) error
+}
+
+// followed follows a source as [keys.Files] follows files: its last good material stays in use.
+type followed struct {
+	source keys.Source
+	hooks  keys.FilesHooks
+	status atomic.Pointer[keys.Status]
+}
+
+func follow(source keys.Source, hooks keys.FilesHooks) (*followed, error) {
+	first, err := source.Material()
+	if err != nil {
+		return nil, err
+	}
+	f := &followed{source: source, hooks: hooks}
+	f.status.Store(&keys.Status{Material: first, Loaded: time.Now()})
+	return f, nil
+}
+
+// Material returns the last good material. It never fails.
+func (f *followed) Material() (*keys.Material, error) { return f.Status().Material, nil }
+
+func (f *followed) Status() keys.Status { return *f.status.Load() }
+
+func (f *followed) Start(ctx context.Context) error {
+	f.reload()
+	periodic.Call(ctx, keysPoll, f.reload)
+	return nil
+}
+
+func (f *followed) reload() {
+	before := f.Status()
+	newest, err := f.source.Material()
+	switch {
+	case err != nil:
+		f.status.Store(&keys.Status{Material: before.Material, Loaded: before.Loaded, Err: err})
+		if before.Err == nil || before.Err.Error() != err.Error() {
+			f.hooks.Refused(keys.Problem(err))
+		}
+	case newest != before.Material:
+		f.status.Store(&keys.Status{Material: newest, Loaded: time.Now()})
+		f.hooks.Reloaded(newest.NotBefore, newest.NotAfter)
+	case before.Err != nil:
+		f.status.Store(&keys.Status{Material: newest, Loaded: before.Loaded})
 	}
 }

@@ -48,7 +48,6 @@ func (b *builder) gatherer() prom.Gatherer {
 	return prom.Gatherers{b.registry, others}
 }
 
-// addObserving binds the metrics port.
 func (b *builder) addObserving() (err error) {
 	b.ready = &readiness{
 		keys: b.keys, proof: b.pulse.proof, delay: b.opts.StopDelay, source: b.parts.Ready, log: b.log,

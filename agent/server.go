@@ -22,7 +22,6 @@ const (
 	maxHeaderBytes    = 8 << 10
 )
 
-// server is an HTTP server with a name.
 type server struct {
 	*httpserver.Server
 

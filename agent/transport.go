@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
@@ -19,14 +18,12 @@ import (
 // minIdle is the least time for which a connection without requests stays open.
 const minIdle = 90 * time.Second
 
-// transport is a forwarder with the connections below it.
 type transport struct {
 	core.Forwarder
 
 	forwarders []*httpmtls.Forwarder
 }
 
-// Close closes the connections.
 func (t *transport) Close() error {
 	var errs []error
 	for _, forwarder := range t.forwarders {
@@ -66,8 +63,7 @@ func (b *builder) newTransport() (*transport, error) {
 		older, t.forwarders = forwarder, append(t.forwarders, forwarder)
 	}
 
-	log := &contractLog{opts: b.opts, metrics: b.metrics, log: b.log, paced: pacedlog.New(b.log, warnEvery)}
-
+	log := &contractLog{b, pacedlog.New(b.log, warnEvery)}
 	t.Forwarder, err = httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
 		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: log.unknown, InUse: log.inUse,
 	})
@@ -113,12 +109,10 @@ func (b *builder) protocolFor(version contract.Version) string {
 	return "h2"
 }
 
-// contractLog reports whether the control plane knows the contract.
 type contractLog struct {
-	opts    Options
-	metrics *prometheus.Agent
-	log     *slog.Logger
-	paced   *slog.Logger
+	*builder
+
+	paced *slog.Logger
 }
 
 func (l *contractLog) unknown(manager core.Manager, err error) {

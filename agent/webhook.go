@@ -19,7 +19,6 @@ import (
 // resync stands in for a review that finds no room.
 const maxBodies = 10 << 20
 
-// addWebhook adds the default source.
 func (b *builder) addWebhook() error {
 	inbox := b.inbox()
 	reviews, err := b.newReviews(inbox)

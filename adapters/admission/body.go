@@ -45,7 +45,9 @@ type bodies struct {
 func newBodies(limit, total int64) *bodies {
 	largest := limit + bytes.MinRead
 	size := max(total, largest+largest/timesLeft+1)
-	return &bodies{limit: limit, room: newRoom(size), pools: make([]sync.Pool, len(steps))}
+	return &bodies{limit: limit, room: &room{
+		size: size, held: make(map[netip.Prefix]int64), garbage: make(map[*discarded]struct{}),
+	}, pools: make([]sync.Pool, len(steps))}
 }
 
 // body is a request body, or the part of it that was read. The caller must call release when

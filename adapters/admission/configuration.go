@@ -29,12 +29,10 @@ const (
 	certificateType = "CERTIFICATE"
 )
 
-// errInvalidConfiguration means that the arguments do not describe a valid webhook configuration.
 var errInvalidConfiguration error = &reasons.Error{
 	Text: "invalid webhook configuration", Label: "invalid_configuration", Permanent: true,
 }
 
-// pathOf returns the URL path of the reviews of a manager.
 func pathOf(manager core.Manager) string { return pathPrefix + string(manager) }
 
 // ManagerOf returns the manager of the path of its reviews, /validate/<manager>, or of the path of
@@ -81,12 +79,17 @@ func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOpti
 	return o
 }
 
-// validate returns one error that joins all problems, in a fixed order.
 func (o ConfigurationOptions) validate() error {
 	if o.Timeout < time.Second || o.Timeout > maxTimeout || o.Timeout%time.Second != 0 {
 		return fmt.Errorf("timeout: want 1 s to 30 s in whole seconds, have %s", o.Timeout)
 	}
-	problems := append(labelProblems(o.Labels), canaryProblem(o.Canary))
+	var problems []error
+	for _, key := range slices.Sorted(maps.Keys(o.Labels)) {
+		problems = append(problems,
+			invalid(validation.IsQualifiedName(key), "label %.80q", key),
+			invalid(validation.IsValidLabelValue(o.Labels[key]), "value %.80q of label %.80q", o.Labels[key], key))
+	}
+	problems = append(problems, canaryProblem(o.Canary))
 	for _, namespace := range o.ExcludedNamespaces {
 		problems = append(problems,
 			invalid(validation.IsDNS1123Label(namespace), "excluded namespace %.80q", namespace))
@@ -117,8 +120,11 @@ func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts = opts.withDefaults(&endpoint)
-	if err := validateConfiguration(name, endpoint, watches, opts); err != nil {
-		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, err)
+	invalid := errors.Join(
+		endpoint.validate(), opts.validate(), invalid(validation.IsDNS1123Subdomain(name), "name %.80q", name),
+		watch.Validate(watches))
+	if invalid != nil {
+		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, invalid)
 	}
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
@@ -130,7 +136,6 @@ func WebhookConfiguration(
 	}, nil
 }
 
-// webhooks returns all webhooks, sorted by name.
 func webhooks(
 	endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (all []admissionregistrationv1.ValidatingWebhook) {
@@ -145,24 +150,6 @@ func webhooks(
 		return strings.Compare(a.Name, b.Name)
 	})
 	return all
-}
-
-// validateConfiguration returns one error that joins all problems, in the order of the arguments.
-func validateConfiguration(name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions) error {
-	return errors.Join(
-		endpoint.validate(), opts.validate(),
-		invalid(validation.IsDNS1123Subdomain(name), "name %.80q", name),
-		watch.Validate(watches))
-}
-
-// labelProblems checks keys and values of labels, in the order of the keys. Its errors may be nil.
-func labelProblems(labels map[string]string) (problems []error) {
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		problems = append(problems,
-			invalid(validation.IsQualifiedName(key), "label %.80q", key),
-			invalid(validation.IsValidLabelValue(labels[key]), "value %.80q of label %.80q", labels[key], key))
-	}
-	return problems
 }
 
 // invalid returns an error for the first problem that a function of package validation found, and

@@ -52,14 +52,6 @@ func decisionOf(outcome core.Outcome) decision {
 	}
 }
 
-// filteredOut returns the decision for a change that the filter refused.
-func filteredOut(c *core.Change) decision {
-	if c.Operation == core.OperationUpdate {
-		return unchanged
-	}
-	return irrelevant
-}
-
 // decide makes an event of a change that matters, or a resync of the deletion of a definition, and
 // gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
 // answer.warn, because the API server waits.
@@ -71,8 +63,11 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	if q.deletesDefinition(answer.parent) {
 		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
 	}
-	if !h.matters(manager, c) {
-		return filteredOut(c)
+	switch matters := h.matters(manager, c); {
+	case !matters && c.Operation == core.OperationUpdate:
+		return unchanged
+	case !matters:
+		return irrelevant
 	}
 	event, err := c.Event(now)
 	if err != nil {

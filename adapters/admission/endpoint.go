@@ -45,7 +45,6 @@ func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClie
 	return config
 }
 
-// validate returns one error that joins all problems.
 func (e *Endpoint) validate() error {
 	hasService := e.Service != types.NamespacedName{}
 	address := errors.New("endpoint: want a URL or a service, have both")

@@ -17,7 +17,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// handler is the handler of [New].
 type handler struct {
 	acceptor core.Acceptor
 	opts     Options
@@ -76,7 +75,6 @@ func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 	return h, nil
 }
 
-// ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A mux redirects from such a path to another one. An API server does not expect a redirect.
 	if !isClean(r.URL) {
@@ -110,18 +108,18 @@ func (h *handler) serve(route route) http.HandlerFunc {
 		if answer.refusal != nil || answer.missed || answer.warn != nil {
 			_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
 		}
-		if answer.missed {
-			h.guard(panicInAcceptor, func() { h.standIn(answer.manager) })
+		if answer.missed { // The API server commits the change only after the answer.
+			h.guard(panicInAcceptor, func() {
+				h.acceptor.Accept(answer.manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
+			})
 		}
 	}
 }
 
-// refusePath is the route of all unknown paths.
 func refusePath(http.ResponseWriter, *http.Request, time.Time) reply {
 	return reply{refusal: unknownPath()}
 }
 
-// refuseMethod is the route of all methods except POST.
 func refuseMethod(_ http.ResponseWriter, r *http.Request, _ time.Time) reply {
 	return reply{refusal: &refusal{
 		http.StatusMethodNotAllowed, refusedMethod, fmt.Sprintf("want POST, have %.20q", r.Method),
@@ -173,12 +171,6 @@ func (h *handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-// standIn accepts a resync for a change that was not read or not decided. The answer is sent
-// before, because the API server commits the change only after it.
-func (h *handler) standIn(manager core.Manager) {
-	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
-}
-
 // guard calls f and recovers from its panic, so that the API server gets its answer. place is the
 // label for [Hooks.Panicked].
 func (h *handler) guard(place string, f func()) {
@@ -203,7 +195,10 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 	took := h.opts.Now().Sub(started)
 	h.opts.Hooks.InFlight(-1)
 	if answer.refusal != nil {
-		h.reportRefusal(ctx, answer.refusal, took)
+		h.opts.Hooks.Refused(answer.refusal.code, answer.refusal.reason, took)
+		// A status of 4xx is the fault of the sender, but it costs events of a manager.
+		h.warn(ctx, "refused a request that is no review", slog.Int("status", answer.refusal.code),
+			slog.String("reason", answer.refusal.reason), slog.String("message", answer.refusal.message))
 		return
 	}
 	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
@@ -215,14 +210,6 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 			slog.String("manager", string(answer.manager)), slog.String("decision", string(answer.decision)),
 			slog.String("uid", answer.uid), slog.Duration("took", took))
 	}
-}
-
-// reportRefusal also logs a warning.
-func (h *handler) reportRefusal(ctx context.Context, refused *refusal, took time.Duration) {
-	h.opts.Hooks.Refused(refused.code, refused.reason, took)
-	// A status of 4xx is the fault of the sender, but it costs events of a manager.
-	h.warn(ctx, "refused a request that is no review", slog.Int("status", refused.code),
-		slog.String("reason", refused.reason), slog.String("message", refused.message))
 }
 
 // warnEvery is the time between two lines of one kind that others can cause.

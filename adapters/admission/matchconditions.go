@@ -103,7 +103,6 @@ func field(object, name string) string {
 	return "(has(" + object + "." + name + ") ? " + object + "." + name + " : null)"
 }
 
-// labels returns the labels of an object, or null.
 func labels(object string) string { return field(object, "metadata.labels") }
 
 // owner returns the value of the owner annotation, or null if it is absent.

@@ -50,7 +50,6 @@ type Options struct {
 	Hooks Hooks
 }
 
-// withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
 	o.Filters = maps.Clone(o.Filters)
 	o.Managers = slices.Clone(o.Managers)
@@ -74,7 +73,6 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// validate returns one error that joins all problems, in a fixed order.
 func (o Options) validate() error {
 	problems := []error{notNegative("MaxBody", o.MaxBody), notNegative("MaxBodies", o.MaxBodies)}
 	for _, manager := range o.Managers {
@@ -82,11 +80,6 @@ func (o Options) validate() error {
 			problems = append(problems, fmt.Errorf("Managers: %w", err))
 		}
 	}
-	return errors.Join(append(problems, o.filterProblems()...)...)
-}
-
-// filterProblems checks names and functions, in the order of the names.
-func (o Options) filterProblems() (problems []error) {
 	for _, manager := range slices.Sorted(maps.Keys(o.Filters)) {
 		if _, err := core.ParseManager(string(manager)); err != nil {
 			problems = append(problems, fmt.Errorf("Filters: %w", err))
@@ -95,7 +88,7 @@ func (o Options) filterProblems() (problems []error) {
 			problems = append(problems, fmt.Errorf("Filters: want a filter for manager %.63q, have nil", manager))
 		}
 	}
-	return problems
+	return errors.Join(problems...)
 }
 
 // notNegative returns an error for a negative number of bytes. 0 means the default.

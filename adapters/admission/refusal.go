@@ -67,7 +67,6 @@ func internalError() *refusal {
 	return &refusal{http.StatusInternalServerError, refusedInternal, "internal error"}
 }
 
-// badReview returns the refusal for an error of readReview.
 func badReview(err error) *refusal {
 	reason := refusedReview
 	if errors.Is(err, errUnsupportedVersion) {
@@ -76,7 +75,6 @@ func badReview(err error) *refusal {
 	return &refusal{http.StatusBadRequest, reason, err.Error()}
 }
 
-// unknownPath is the refusal of all paths that are not served.
 func unknownPath() *refusal {
 	return &refusal{http.StatusNotFound, refusedPath, "want POST " + pathPrefix + "{manager}"}
 }
@@ -114,7 +112,6 @@ func checkMediaType(header http.Header) *refusal {
 	return nil
 }
 
-// badBody returns the refusal for an error of bodies.read.
 func badBody(err error) *refusal {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)

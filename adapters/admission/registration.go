@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -8,8 +10,12 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
 // registration makes the webhooks of one watch.
@@ -23,7 +29,7 @@ type registration struct {
 // webhooks returns the webhook of the watch, and that of scale if the watch includes it.
 func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
 	own := r.webhook(r.target(), webhookSuffix)
-	if !r.includesScale() {
+	if r.target().subresource != "" || !mayScale(r.groupResource()) { // Scale writes the spec.
 		return []admissionregistrationv1.ValidatingWebhook{own}
 	}
 	scale := r.webhook(target{r.Resource.Resource, subresourceScale}, scaleSuffix)
@@ -35,7 +41,7 @@ func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
 // webhook has a name that is unique for each watch, because a namespace has no dot.
 func (r *registration) webhook(target target, suffix string) admissionregistrationv1.ValidatingWebhook {
 	webhook := emptyWebhook(r.Name.Namespace+"."+r.Name.Name+suffix, r.endpoint, r.path(target), r.opts)
-	webhook.Rules = []admissionregistrationv1.RuleWithOperations{r.rule(target)}
+	webhook.Rules = r.rules(target)
 	webhook.NamespaceSelector = r.namespaceSelector()
 	webhook.ObjectSelector = labelSelector(r.Selector)
 	webhook.MatchConditions = r.matchConditions(target)
@@ -79,22 +85,107 @@ func labelSelector(of watch.Selector) *metav1.LabelSelector {
 	return selector
 }
 
-// rule matches all versions that the watch names, in all scopes. For a custom resource, which has a
+// rules match all versions that the watch names, in all scopes. For a custom resource, which has a
 // dot in its group, these are all versions. For one version an API server would convert each
 // object. A write fails with its conversion, also with the failure policy Ignore. Conditions of a
 // watch are written for the version that it names.
-func (r *registration) rule(target target) admissionregistrationv1.RuleWithOperations {
+func (r *registration) rules(target target) []admissionregistrationv1.RuleWithOperations {
 	version := r.Resource.Version
 	if strings.Contains(r.Resource.Group, ".") && len(r.Conditions) == 0 {
 		version = watch.AnyVersion
 	}
-	return admissionregistrationv1.RuleWithOperations{
-		Operations: target.operations(),
+	return rules(r.Resource.Group, version, target.String(), admissionregistrationv1.AllScopes, target.operations()...)
+}
+
+func rules(
+	group, version, resource string,
+	scope admissionregistrationv1.ScopeType, operations ...admissionregistrationv1.OperationType,
+) []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{{
+		Operations: operations,
 		Rule: admissionregistrationv1.Rule{
-			APIGroups:   []string{r.Resource.Group},
-			APIVersions: []string{version},
-			Resources:   []string{target.String()},
-			Scope:       new(admissionregistrationv1.AllScopes),
+			APIGroups: []string{group}, APIVersions: []string{version}, Resources: []string{resource}, Scope: &scope,
 		},
+	}}
+}
+
+const (
+	// definitionsSuffix ends no name of a watch.
+	definitionsSuffix = ".definitions.kyma-project.io"
+	kindDefinition    = "CustomResourceDefinition"
+)
+
+// definitionWebhooks returns one webhook for each manager that watches custom resources, for the
+// deletion of their definitions. An API server then deletes all objects of the definition without a
+// call of any webhook.
+func definitionWebhooks(
+	endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
+) (all []admissionregistrationv1.ValidatingWebhook) {
+	names := make(map[core.Manager][]string)
+	for _, w := range watches {
+		if strings.Contains(w.Resource.Group, ".") { // The group of a definition has a dot.
+			resource, _, _ := strings.Cut(w.Resource.Resource, "/")
+			names[w.Manager] = append(names[w.Manager], resource+"."+w.Resource.Group)
+		}
 	}
+	for manager, names := range names {
+		all = append(all, definitionWebhook(endpoint, manager, names, opts))
+	}
+	return all
+}
+
+// definitionWebhook compares the name of the stored object, because a request for several objects
+// has no name.
+func definitionWebhook(
+	endpoint Endpoint, manager core.Manager, names []string, opts ConfigurationOptions,
+) admissionregistrationv1.ValidatingWebhook {
+	slices.Sort(names)
+	list := `["` + strings.Join(slices.Compact(names), `", "`) + `"]`
+	path := pathOf(manager) + "/" + kindSegment(kindDefinition)
+	webhook := emptyWebhook(string(manager)+definitionsSuffix, endpoint, path, opts)
+	webhook.Rules = rules("apiextensions.k8s.io", "v1", "customresourcedefinitions",
+		admissionregistrationv1.ClusterScope, admissionregistrationv1.Delete)
+	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{
+		Name: "watched", Expression: "oldObject == null || oldObject.metadata.name in " + list,
+	}}
+	return webhook
+}
+
+// deletesDefinition reports whether the review is of a [definitionWebhook]: only its path names a
+// kind for a review without subresource.
+func (q *request) deletesDefinition(parent string) bool {
+	return parent == kindDefinition && q.subresource == "" && q.operation == core.OperationDelete
+}
+
+const (
+	// canaryName is shorter than the name of any webhook of a watch, so the names never collide.
+	canaryName = "canary" + webhookSuffix
+	// namespaceLabel is on every namespace, with its name (k8s.io/api/core/v1).
+	namespaceLabel = "kubernetes.io/metadata.name"
+)
+
+// canaryWebhook calls the agent for writes to one Lease. The condition compares the name in the
+// request, because its evaluation never fails. An object selector could be changed by others.
+func canaryWebhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
+	webhook := emptyWebhook(canaryName, endpoint, canary.Path, opts)
+	webhook.Rules = rules("coordination.k8s.io", "v1", "leases", admissionregistrationv1.NamespacedScope,
+		admissionregistrationv1.Create, admissionregistrationv1.Update)
+	webhook.NamespaceSelector = &metav1.LabelSelector{
+		MatchLabels: map[string]string{namespaceLabel: opts.Canary.Namespace},
+	}
+	webhook.SideEffects = new(admissionregistrationv1.SideEffectClassNone)
+	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{
+		Name: "lease", Expression: fmt.Sprintf("request.name == %q", opts.Canary.Name),
+	}}
+	return webhook
+}
+
+// canaryProblem returns an error for an invalid name, and nil without a canary.
+func canaryProblem(lease types.NamespacedName) error {
+	if lease == (types.NamespacedName{}) {
+		return nil
+	}
+	return errors.Join(
+		invalid(validation.IsDNS1123Label(lease.Namespace), "canary: namespace %.80q", lease.Namespace),
+		invalid(validation.IsDNS1123Subdomain(lease.Name), "canary: name %.80q", lease.Name))
 }

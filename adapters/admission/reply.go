@@ -60,7 +60,6 @@ func (p *reply) body() []byte {
 	return append(text, `,"code":200}}}`...)
 }
 
-// appendQuoted appends text as a JSON string.
 func appendQuoted(to []byte, text string) []byte {
 	if isPlain(text) {
 		return append(append(append(to, '"'), text...), '"')

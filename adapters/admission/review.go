@@ -3,6 +3,7 @@ package admission
 import (
 	"errors"
 	"fmt"
+	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,7 +79,6 @@ func uidOf(beginning []byte) string {
 	return v.request.uid
 }
 
-// readField reads the value of one field, and skips unknown ones.
 func (v *review) readField(r *rawjson.Reader, name []byte) (err error) {
 	switch string(name) {
 	case "apiVersion":
@@ -94,7 +94,6 @@ func (v *review) readField(r *rawjson.Reader, name []byte) (err error) {
 	return err
 }
 
-// readField reads the value of one field, and skips unknown ones.
 func (q *request) readField(r *rawjson.Reader, name []byte) (err error) {
 	switch string(name) {
 	case "uid":
@@ -153,7 +152,6 @@ func readObject(r *rawjson.Reader, field string) (o *core.Object, err error) {
 	return o, nil
 }
 
-// validate checks the fields that Kubernetes requires.
 func (v *review) validate() error {
 	switch {
 	case v.kind != reviewKind:
@@ -170,7 +168,6 @@ func (v *review) validate() error {
 	}
 }
 
-// validate checks the operation.
 func (q *request) validate() error {
 	switch q.operation {
 	case core.OperationCreate, core.OperationUpdate, core.OperationDelete, core.OperationConnect:
@@ -207,4 +204,15 @@ func (q *request) change(parent string) *core.Change {
 		Name:        q.name,
 		GVK:         q.watchedGVK(parent),
 	}
+}
+
+// traceParentOf returns the trace parent of a call (W3C Trace Context, section 3.2), "" if it has
+// none of version 00. Its size is bounded, because an outbox keeps it.
+func traceParentOf(header http.Header) string {
+	const size = len("00-") + 32 + len("-") + 16 + len("-01")
+	parent := header.Get("Traceparent")
+	if len(parent) != size || parent[:3] != "00-" {
+		return ""
+	}
+	return parent
 }

@@ -38,11 +38,6 @@ type discarded struct {
 	size   int64
 }
 
-// newRoom returns a room of size bytes, all of them free.
-func newRoom(size int64) *room {
-	return &room{size: size, held: make(map[netip.Prefix]int64), garbage: make(map[*discarded]struct{})}
-}
-
 // timesLeft bounds the bytes of an origin: it is their largest ratio to the bytes that are left.
 // The smallest room has a quarter more than the largest body, so that this body fits.
 const timesLeft = 4

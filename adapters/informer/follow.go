@@ -131,6 +131,3 @@ func isRetried(err error) bool {
 }
 
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
-
-// withoutLog discards the lines of client-go: the source has its own.
-func withoutLog(ctx context.Context) context.Context { return logr.NewContext(ctx, logr.Discard()) }

@@ -77,7 +77,6 @@ func (q *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.O
 	return readList(body, q.parts)
 }
 
-// open begins a watch.
 func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch = true
 	body, err := q.stream(ctx, opts, acceptMetadata)
@@ -133,10 +132,8 @@ type list struct {
 	Items []runtime.Object
 }
 
-// DeepCopyObject implements [runtime.Object].
 func (l *list) DeepCopyObject() runtime.Object { return l }
 
-// readList reads a list item by item.
 func readList(body io.Reader, p parts) (*list, error) {
 	l, in := &list{}, json.NewDecoder(body)
 	p.texts = newRecent()
@@ -198,7 +195,6 @@ func members(in *json.Decoder, each func(name string) error) error {
 	return err
 }
 
-// frames decodes the events of a watch.
 type frames struct {
 	body  io.Closer
 	json  *json.Decoder

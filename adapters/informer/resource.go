@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// resource has the facts of discovery about a resource.
 type resource struct {
 	schema.GroupVersionResource
 
@@ -26,7 +25,6 @@ type resource struct {
 	hasStatus bool
 }
 
-// discoveryTimeout bounds the requests of one look-up.
 const discoveryTimeout = 30 * time.Second
 
 // discover looks up a resource. Every authenticated client may do that by default.
@@ -62,7 +60,6 @@ func resourceOf(gvr schema.GroupVersionResource, served []metav1.APIResource) (*
 	}, nil
 }
 
-// preferredVersion returns the version of a group that the API server prefers.
 func preferredVersion(ctx context.Context, client rest.Interface, group string) (string, error) {
 	if group == "" {
 		return "v1", nil

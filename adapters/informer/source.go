@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -15,7 +21,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// errNotEstablished means that watches are not established: their changes are missed.
 var errNotEstablished = errors.New("watches are not established")
 
 // Source watches objects of one runtime. Create it with [New].
@@ -44,7 +49,6 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opt
 	return s, nil
 }
 
-// validate returns one error that joins all problems.
 func validate(watches []watch.Watch) error {
 	problems := []error{watch.Validate(watches)}
 	for n := range watches {
@@ -93,7 +97,7 @@ func (s *Source) addNamespaces(labelled *namespaces) {
 // Start watches until ctx ends, and then returns nil. A watch that cannot be established is
 // retried, and costs no other watch. Start must be called once.
 func (s *Source) Start(ctx context.Context) error {
-	ctx = withoutLog(ctx)
+	ctx = logr.NewContext(ctx, logr.Discard()) // The source has lines of its own.
 	var all sync.WaitGroup
 	for _, f := range s.followers {
 		all.Go(func() { f.follow(ctx) })
@@ -117,4 +121,45 @@ func (s *Source) Ready() error {
 // first attempt has no problem yet. It is for heartbeats, and may be called concurrently.
 func (s *Source) Problem(manager core.Manager) string {
 	return s.health.problems(func(c *condition) bool { return c.watch.Manager == manager && c.problem != notYet })
+}
+
+var (
+	versionV1   = schema.GroupVersion{Version: "v1"}
+	optionTypes = typesOfV1()
+	parameters  = runtime.NewParameterCodec(optionTypes)
+)
+
+// typesOfV1 has the options and errors that a client of any resource encodes and decodes.
+func typesOfV1() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, versionV1)
+	return scheme
+}
+
+func newClient(config *rest.Config) (*rest.RESTClient, error) {
+	config = rest.CopyConfig(config)
+	config.APIPath = "/apis"
+	config.GroupVersion = &schema.GroupVersion{}
+	config.NegotiatedSerializer = serializer.NewCodecFactory(optionTypes).WithoutConversion()
+	config.ContentType = runtime.ContentTypeJSON
+	config.AcceptContentTypes = runtime.ContentTypeJSON
+	if config.QPS == 0 && config.RateLimiter == nil {
+		config.QPS = -1 // No limit: the backoff of each watch bounds its requests.
+	}
+	if config.UserAgent == "" {
+		config.UserAgent = rest.DefaultKubernetesUserAgent()
+	}
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("informer: client of the API server: %w", err)
+	}
+	return client, nil
+}
+
+// reporter reports a broken event of a watch, after which the objects are listed again.
+type reporter struct{}
+
+func (reporter) AsObject(err error) runtime.Object {
+	return &apierrors.NewGenericServerResponse(http.StatusInternalServerError, "watch", schema.GroupResource{}, "",
+		err.Error(), 0, true).ErrStatus
 }

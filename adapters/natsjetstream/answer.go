@@ -34,7 +34,6 @@ func answerTo(subject string, err error) *nats.Msg {
 	return msg
 }
 
-// readAnswer returns the answer to a request with that many elements.
 func readAnswer(msg *nats.Msg, elements int) contract.Answer {
 	status, _ := strconv.Atoi(msg.Header.Get(headerStatus))
 	answer := contract.DecodeAnswer(status, msg.Data, elements)

@@ -7,8 +7,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,7 +43,6 @@ const (
 	staleHeartbeat = 30 * time.Second
 )
 
-// job is a message that this replica has taken.
 type job struct {
 	msg   jetstream.Msg
 	began time.Time
@@ -59,7 +60,6 @@ func newJob(msg jetstream.Msg, clock *clock) *job {
 	return j
 }
 
-// process handles one message, and settles it with the stream.
 func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job) {
 	if j.attempts > 1 {
 		c.opts.Hooks.Redelivered(manager)
@@ -108,7 +108,9 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 	switch {
 	case r.err == nil:
 		c.settled(j, manager, fateEnqueued, "", j.msg.Ack())
-		c.acknowledge(runtime, j)
+		if subject, ok := answerSubject(runtime, j.msg); ok {
+			_ = c.conn.PublishMsg(answerTo(subject, nil)) // Without it, the forwarder waits a little longer.
+		}
 	case handed:
 		c.settled(j, manager, fateHandedBack, reason, j.msg.Ack())
 	case r.fault == intake.FaultOfReplica && c.intake.Ready(manager) != nil:
@@ -165,13 +167,6 @@ func (c *Consumer) offer(ctx context.Context, runtime core.RuntimeID, refusal *n
 	}
 }
 
-// acknowledge informs the forwarder, if it still waits.
-func (c *Consumer) acknowledge(runtime core.RuntimeID, j *job) {
-	if subject, ok := answerSubject(runtime, j.msg); ok {
-		_ = c.conn.PublishMsg(answerTo(subject, nil)) // Without it, the forwarder waits a little longer.
-	}
-}
-
 // answerSubject returns the subject on which the forwarder of a message waits. It must be of the
 // runtime itself: the operator may publish to more subjects than a runtime. It must be valid: a
 // server closes a connection for good that publishes to another one.
@@ -214,48 +209,96 @@ func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, er
 	c.opts.Hooks.Concluded(manager, fate, reason, time.Since(j.began))
 }
 
+// errorsOf returns the errors of single events, or else that of the whole batch.
+func errorsOf(err error) []error {
+	if some, ok := errors.AsType[core.EventErrors](err); ok {
+		return slices.Collect(maps.Values(some))
+	}
+	return []error{err}
+}
+
 // isFinal reports whether all failures are refusals: events that fail otherwise are never given up.
 func isFinal(err error) bool {
-	some, ok := errors.AsType[core.EventErrors](err)
-	if !ok {
-		return errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated) || core.IsPermanent(err)
-	}
-	for _, err := range some {
-		if !isFinal(err) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(errorsOf(err), func(err error) bool {
+		return !errors.Is(err, core.ErrForbidden) && !errors.Is(err, core.ErrUnauthenticated) && !core.IsPermanent(err)
+	})
 }
 
 func reasonOf(err error) string {
-	some, ok := errors.AsType[core.EventErrors](err)
-	switch {
-	case err == nil:
+	if err == nil {
 		return ""
-	case !ok:
-		return core.Reason(err)
 	}
-	for _, err := range some {
-		return core.Reason(err)
-	}
-	return ""
+	return core.Reason(errorsOf(err)[0])
 }
 
 func longestWait(err error) (longest time.Duration) {
-	some, ok := errors.AsType[core.EventErrors](err)
-	if !ok {
-		return min(core.RetryAfter(err), maxRetryAfter)
-	}
-	for _, err := range some {
-		longest = max(longest, longestWait(err))
+	for _, err := range errorsOf(err) {
+		longest = max(longest, min(core.RetryAfter(err), maxRetryAfter))
 	}
 	return longest
 }
 
-// backoff doubles from delivery to delivery.
 func backoff(attempts uint64) time.Duration {
 	return min(minDelay<<min(max(attempts, 1)-1, maxDoublings), maxDelay)
 }
 
 const maxDoublings = 5
+
+// returns bounds the refusals that are offered to runtimes. A runtime chooses where its answers go,
+// and may confirm none: each offer then takes answerTimeout.
+type returns struct {
+	// slots bounds the offers at the same time. Beyond it, messages stay with the stream.
+	slots chan struct{}
+
+	mu sync.Mutex
+	// silent has the end of the time in which nothing is offered to a runtime.
+	silent map[core.RuntimeID]time.Time
+}
+
+const (
+	// perReturn is the number of messages in memory for which there is one offer.
+	perReturn = 8
+	// silentFor is the time without offers to a runtime that did not confirm one.
+	silentFor = 30 * time.Second
+	// maxSilent bounds the runtimes that are remembered.
+	maxSilent = 16 << 10
+)
+
+func newReturns(maxInFlight int) returns {
+	return returns{slots: make(chan struct{}, max(maxInFlight/perReturn, 1)), silent: map[core.RuntimeID]time.Time{}}
+}
+
+// offer calls ask, unless too many offers wait or a recent offer to the runtime timed out. It
+// reports whether the runtime confirmed. An answer for which no forwarder waits any more costs no
+// time.
+func (r *returns) offer(runtime core.RuntimeID, ask func() error) bool {
+	if r.isSilent(runtime, time.Now()) {
+		return false
+	}
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	default:
+		return false
+	}
+	err := ask()
+	if errors.Is(err, context.DeadlineExceeded) {
+		r.silence(runtime, time.Now())
+	}
+	return err == nil
+}
+
+func (r *returns) isSilent(runtime core.RuntimeID, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now.Before(r.silent[runtime])
+}
+
+func (r *returns) silence(runtime core.RuntimeID, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.silent) >= maxSilent {
+		clear(r.silent)
+	}
+	r.silent[runtime] = now.Add(silentFor)
+}

@@ -70,7 +70,6 @@ func (o *outage) began(ctx context.Context, err error) {
 		slog.String("manager", string(o.manager)), slog.Any("error", err))
 }
 
-// ended logs that a failure is over, if there was one.
 func (o *outage) ended(ctx context.Context) {
 	if o.reason == "" {
 		return

@@ -12,17 +12,13 @@ import (
 
 // denials ends attempts that the NATS server denies. It does not answer a publish that is denied,
 // but reports an error of the connection with the subject in its text.
-type denials struct {
-	mu       sync.Mutex
-	attempts map[*attempt]struct{}
-}
+type denials struct{ attempts sync.Map } // Its keys are *attempt.
 
 type attempt struct {
 	subject string
 	end     context.CancelCauseFunc
 }
 
-// listen adds itself to the error handler of the connection.
 func (d *denials) listen(conn *nats.Conn) {
 	before := conn.ErrorHandler()
 	conn.SetErrorHandler(func(conn *nats.Conn, sub *nats.Subscription, err error) {
@@ -37,16 +33,9 @@ func (d *denials) listen(conn *nats.Conn) {
 func (d *denials) watch(ctx context.Context, subject string) (watched context.Context, stop func()) {
 	watched, end := context.WithCancelCause(ctx)
 	a := &attempt{strconv.Quote(subject), end}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.attempts == nil {
-		d.attempts = map[*attempt]struct{}{}
-	}
-	d.attempts[a] = struct{}{}
+	d.attempts.Store(a, nil)
 	return watched, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.attempts, a)
+		d.attempts.Delete(a)
 		end(nil)
 	}
 }
@@ -55,10 +44,8 @@ func (d *denials) deny(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for a := range d.attempts {
-		if strings.Contains(err.Error(), a.subject) {
+	for key := range d.attempts.Range {
+		if a, ok := key.(*attempt); ok && strings.Contains(err.Error(), a.subject) {
 			a.end(err)
 		}
 	}

@@ -56,7 +56,6 @@ type publishError struct {
 	retryAfter time.Duration
 }
 
-// Error returns the subject, the reason and the cause.
 func (e *publishError) Error() string {
 	text := fmt.Sprintf("natsjetstream: publish to %s: %s", e.Subject, e.reason)
 	if e.Err != nil {
@@ -65,16 +64,9 @@ func (e *publishError) Error() string {
 	return text
 }
 
-// Unwrap returns the cause.
-func (e *publishError) Unwrap() error { return e.Err }
-
-// Reason returns the metric label.
-func (e *publishError) Reason() string { return e.reason }
-
-// Retryable reports whether a later attempt can succeed.
-func (e *publishError) Retryable() bool { return !e.permanent }
-
-// RetryAfter returns the wait that the answer asks for.
+func (e *publishError) Unwrap() error             { return e.Err }
+func (e *publishError) Reason() string            { return e.reason }
+func (e *publishError) Retryable() bool           { return !e.permanent }
 func (e *publishError) RetryAfter() time.Duration { return e.retryAfter }
 
 // classify returns the error of a message that the stream did not acknowledge.

@@ -112,7 +112,6 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// ofIntake returns the options of the intake.
 func (o Options) ofIntake() intake.Options {
 	return intake.Options{
 		MaxInFlight: o.MaxInFlight, RuntimeRate: o.RuntimeRate, RuntimeBurst: o.RuntimeBurst,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -71,20 +72,19 @@ func sleep(ctx context.Context, wait time.Duration) error {
 func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	pulling, stop := context.WithCancel(ctx)
 	defer stop()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		for pulling.Err() == nil && c.intake.Ready(out.manager) == nil {
 			_ = sleep(pulling, readyInterval)
 		}
 		stop()
-	}()
+	})
 	err := c.pull(pulling, out)
 	if pulling.Err() != nil {
 		err = nil
 	}
 	stop()
-	<-watched
+	watching.Wait()
 	return err
 }
 
@@ -98,7 +98,7 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	c.reportBacklog(out.manager, clock, stream.CachedInfo())
 	defer c.opts.Hooks.Backlog(out.manager, 0, 0, 0) // Another replica takes the messages.
 	queues := c.newQueues(ctx, out.manager, clock)
-	defer queues.wait()
+	defer queues.running.Wait()
 	stopExtending := queues.extendEach(c.ackWait / extensions)
 	defer stopExtending()
 	for {

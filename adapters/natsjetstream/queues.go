@@ -28,7 +28,6 @@ type queues struct {
 	queues map[core.RuntimeID]*queue
 }
 
-// queue has the messages of one runtime.
 type queue struct {
 	// handled is the message that is handled since began.
 	handled jetstream.Msg
@@ -62,7 +61,11 @@ func (q *queues) reserve(ctx context.Context) (room int, err error) {
 // fetch queues messages that come within a moment, at most one for each reserved slot. So there is
 // no message in memory without a slot. After the end of ctx, messages go back to the stream.
 func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) error {
-	defer func() { q.release(room) }()
+	defer func() {
+		for range room {
+			<-q.slots
+		}
+	}()
 	batch, err := from.Fetch(room, jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
 		return err
@@ -77,14 +80,6 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 	}
 	return batch.Error()
 }
-
-func (q *queues) release(slots int) {
-	for range slots {
-		<-q.slots
-	}
-}
-
-func (q *queues) wait() { q.running.Wait() }
 
 // add queues a message that has a slot. A runtime with too many messages gets the further ones
 // later.
@@ -148,7 +143,6 @@ func (q *queues) limit() int {
 	return min(q.opts.RuntimeInFlight, q.opts.MaxInFlight/(half*len(q.queues)))
 }
 
-// work handles the messages of a runtime until none waits.
 func (q *queues) work(runtime core.RuntimeID, msg jetstream.Msg) {
 	for more := true; more; msg, more = q.following(runtime) {
 		q.process(q.ctx, runtime, q.manager, newJob(msg, q.clock))
@@ -171,27 +165,15 @@ func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool
 // extendEach informs the stream in each interval that messages are still handled, or wait here.
 // Otherwise the stream would deliver them again. stop must be called.
 func (q *queues) extendEach(interval time.Duration) (stop func()) {
-	ticker, done := time.NewTicker(interval), make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
 	q.running.Go(func() {
-		for {
-			select {
-			case <-ticker.C:
-				q.extend()
-			case <-done:
-				return
+		for sleep(ctx, interval) == nil {
+			for _, msg := range q.held() {
+				_ = msg.InProgress() // Without it, the stream delivers the message again.
 			}
 		}
 	})
-	return func() {
-		ticker.Stop()
-		close(done)
-	}
-}
-
-func (q *queues) extend() {
-	for _, msg := range q.held() {
-		_ = msg.InProgress() // Without it, the stream delivers the message again.
-	}
+	return stop
 }
 
 // held returns the messages in memory, except those of a runtime with a message that has hung for

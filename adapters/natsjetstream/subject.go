@@ -31,7 +31,6 @@ func token(runtime core.RuntimeID) string { return leftByURLs.Replace(url.PathEs
 // leftByURLs escapes characters that PathEscape leaves, and that have a meaning in subjects.
 var leftByURLs = strings.NewReplacer(".", "%2E", "*", "%2A", ">", "%3E")
 
-// parseSubject returns the runtime that published a message.
 func parseSubject(subject string) (core.RuntimeID, error) {
 	parts := strings.Split(subject, ".")
 	const tokens = 3

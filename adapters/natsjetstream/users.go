@@ -34,7 +34,6 @@ var (
 	errTwice    = errors.New("natsjetstream: two users have one name")
 )
 
-// subjects returns all subjects that the client may use.
 func (u *User) subjects() (publish, subscribe []string) {
 	publish, subscribe = slices.Clone(u.Publish), slices.Clone(u.Subscribe)
 	if u.Runtime != "" {

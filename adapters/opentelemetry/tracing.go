@@ -51,7 +51,6 @@ func (t *Tracing) child(
 		trace.WithSpanKind(kind), trace.WithAttributes(attrs...))
 }
 
-// end ends a span, if there is one.
 func end(span trace.Span, err error, attrs ...attribute.KeyValue) {
 	if span == nil {
 		return
@@ -72,7 +71,6 @@ func parse(parent string) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 }
 
-// format returns the span of ctx as a trace parent.
 func format(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)

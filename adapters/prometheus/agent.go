@@ -52,25 +52,21 @@ type Agent struct {
 // option is wrong. It fails with a [prom.AlreadyRegisteredError] and registers nothing when reg has
 // such metrics.
 func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
-	opts = opts.withDefaults()
-	if err := check(reg, opts); err != nil {
-		return nil, err
-	}
-	f, managers := &factory{word: "agent"}, newManagers(opts)
-	a := &Agent{
-		certificates: newCertificates(f),
-		ReadOutbox:   add(f, newOutboxCollector(managers)).outbox.Store,
-	}
-	a.measureWebhook(f, managers)
-	a.measureForwarding(f, managers)
-	a.measureProcess(f)
-	if err := register(reg, f); err != nil {
+	a := &Agent{}
+	if err := register(reg, "agent", opts, a.measure); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// measureProcess makes the metrics of the agent as a whole.
+func (a *Agent) measure(f *factory) {
+	a.certificates = newCertificates(f)
+	a.measureOutbox(f)
+	a.measureWebhook(f)
+	a.measureForwarding(f)
+	a.measureProcess(f)
+}
+
 func (a *Agent) measureProcess(f *factory) {
 	var servers, reasons, states vocabulary
 	drops := f.counters("connections_dropped_total",
@@ -79,8 +75,8 @@ func (a *Agent) measureProcess(f *factory) {
 		drops.WithLabelValues(servers.value(server), reasons.value(reason)).Inc()
 	}
 
-	a.Stalled = f.counter("stalls_total",
-		"Times that the agent did not run for 1 s or longer. A resync stands in for the missed reviews.").Inc
+	a.Stalled = f.counters("stalls_total",
+		"Times that the agent did not run for 1 s or longer. A resync stands in for the missed reviews.").WithLabelValues().Inc
 
 	broken := f.gauge("managers_file_broken",
 		"1 while the file with managers is broken and its last good list is in use, else 0.")

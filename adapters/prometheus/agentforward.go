@@ -12,10 +12,9 @@ const (
 	resultPartial = "partial"
 )
 
-// measureForwarding makes the metrics of the way to the control plane.
-func (a *Agent) measureForwarding(f *factory, managers *managers) {
+func (a *Agent) measureForwarding(f *factory) {
 	var results, contracts vocabulary
-	a.Attempted = attempted(f, managers, &results)
+	a.measureAttempts(f, &results)
 	connects := f.counters("forward_connections_total",
 		"Attempts to connect to the control plane, by result.", labelResult)
 	connects.WithLabelValues(resultOK)
@@ -34,20 +33,18 @@ func (a *Agent) measureForwarding(f *factory, managers *managers) {
 	inUse := f.gauges("contract_in_use",
 		"1 for the contract that events to the manager travel with, 0 for a former one.", labelManager, labelContract)
 	a.ContractInUse = func(manager core.Manager, contract string) {
-		choose(inUse, &contracts, contract, managers.value(manager))
+		choose(inUse, &contracts, contract, f.managers.value(manager))
 	}
 
 	unknown := f.counters("contract_unknown_total",
 		"Attempts to forward that the control plane answers as if it does not know the contract.", labelManager)
-	for _, manager := range managers.values() {
+	for _, manager := range f.managers.values() {
 		unknown.WithLabelValues(manager)
 	}
-	a.ContractUnknown = func(manager core.Manager) { unknown.WithLabelValues(managers.value(manager)).Inc() }
+	a.ContractUnknown = func(manager core.Manager) { unknown.WithLabelValues(f.managers.value(manager)).Inc() }
 }
 
-func attempted(
-	f *factory, managers *managers, results *vocabulary,
-) func(manager core.Manager, events int, took time.Duration, err error) {
+func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 	durations := f.histograms("forward_duration_seconds",
 		"Time of one attempt to forward events or a heartbeat to the control plane, by result.",
 		forwardBuckets(), labelResult)
@@ -56,8 +53,8 @@ func attempted(
 		"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult)
 	success := f.gauges("forward_last_success_timestamp_seconds",
 		"Time of the last attempt that was acknowledged as a whole, in Unix time.", labelManager)
-	return func(manager core.Manager, events int, took time.Duration, err error) {
-		label := managers.value(manager)
+	a.Attempted = func(manager core.Manager, events int, took time.Duration, err error) {
+		label := f.managers.value(manager)
 		durations.WithLabelValues(results.value(result(err))).Observe(took.Seconds())
 		for result, n := range split(events, err, results) {
 			byResult.WithLabelValues(label, result).Add(float64(n))
@@ -68,7 +65,6 @@ func attempted(
 	}
 }
 
-// split splits the events of an attempt by their results.
 func split(events int, err error, results *vocabulary) map[string]int {
 	failed, partial := errors.AsType[core.EventErrors](err)
 	switch {

@@ -9,8 +9,7 @@ import (
 // decisionRefused is the decision on a request that was no admission review.
 const decisionRefused = "refused"
 
-// measureWebhook makes the metrics of admission reviews.
-func (a *Agent) measureWebhook(f *factory, managers *managers) {
+func (a *Agent) measureWebhook(f *factory) {
 	var decisions, reasons vocabulary
 	durations := f.histograms("admission_duration_seconds",
 		"Time to answer a request of the webhook, by decision.", admissionBuckets(), labelDecision)
@@ -20,7 +19,7 @@ func (a *Agent) measureWebhook(f *factory, managers *managers) {
 		"Time of the last admission review, in Unix time.", labelManager)
 	a.Reviewed = func(manager core.Manager, decision string, took time.Duration) {
 		decision = decisions.value(decision)
-		label := managers.value(manager)
+		label := f.managers.value(manager)
 		durations.WithLabelValues(decision).Observe(took.Seconds())
 		reviews.WithLabelValues(label, decision).Inc()
 		last.WithLabelValues(label).SetToCurrentTime()
@@ -33,7 +32,7 @@ func (a *Agent) measureWebhook(f *factory, managers *managers) {
 		refusals.WithLabelValues(code(status), reasons.value(reason)).Inc()
 	}
 
-	a.OwnerProblem = f.countBy(managers, "admission_owner_problems_total",
+	a.OwnerProblem = f.countBy("admission_owner_problems_total",
 		"Reviews of objects with a missing or malformed owner.", labelProblem)
 	a.Panicked = f.count("admission_panics_total",
 		"Panics caught while a request of the webhook was answered, by place.", labelPlace)

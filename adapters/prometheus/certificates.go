@@ -8,46 +8,37 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// certificates are the metrics of key material, which agent and listener share.
-type certificates struct {
-	uses, problems *vocabulary
-
-	reloads  *prom.CounterVec
-	failures *prom.CounterVec
-	expiry   *prom.GaugeVec
-	lifetime *prom.GaugeVec
-}
+// certificates has the metrics of key material for a use, which agent and listener share.
+type certificates func(use string) KeyMaterial
 
 func newCertificates(f *factory) certificates {
-	return certificates{
-		uses:     new(vocabulary),
-		problems: new(vocabulary),
-		reloads: f.counters("certificate_reloads_total",
-			"New generations of key material that were taken into use.", labelUse),
-		failures: f.counters("certificate_reload_failures_total",
-			"Generations of key material that were refused. The last good one stays in use.", labelUse, labelProblem),
-		expiry: f.gauges("certificate_expiry_timestamp_seconds",
-			"When the certificate in use expires, in Unix time.", labelUse),
-		lifetime: f.gauges("certificate_lifetime_seconds",
-			"How long the certificate in use is valid in all. There is none for a bundle of CAs.", labelUse),
+	var uses, problems vocabulary
+	reloads := f.counters("certificate_reloads_total",
+		"New generations of key material that were taken into use.", labelUse)
+	failures := f.counters("certificate_reload_failures_total",
+		"Generations of key material that were refused. The last good one stays in use.", labelUse, labelProblem)
+	expiry := f.gauges("certificate_expiry_timestamp_seconds",
+		"When the certificate in use expires, in Unix time.", labelUse)
+	lifetime := f.gauges("certificate_lifetime_seconds",
+		"How long the certificate in use is valid in all. There is none for a bundle of CAs.", labelUse)
+	return func(use string) KeyMaterial {
+		use = uses.value(use)
+		reloads.WithLabelValues(use)
+		expires := func(notBefore, notAfter time.Time) {
+			set(expiry, use, notAfter, float64(notAfter.Unix()))
+			set(lifetime, use, notBefore, notAfter.Sub(notBefore).Seconds())
+		}
+		reloaded := func(notBefore, notAfter time.Time) {
+			reloads.WithLabelValues(use).Inc()
+			expires(notBefore, notAfter)
+		}
+		refused := func(problem string) { failures.WithLabelValues(use, problems.value(problem)).Inc() }
+		return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: reloaded, Refused: refused}, Expires: expires}
 	}
 }
 
 // KeyMaterial returns the metrics of key material for a use: "client", "server" or "ca".
-func (c certificates) KeyMaterial(use string) KeyMaterial {
-	use = c.uses.value(use)
-	c.reloads.WithLabelValues(use)
-	expires := func(notBefore, notAfter time.Time) {
-		set(c.expiry, use, notAfter, float64(notAfter.Unix()))
-		set(c.lifetime, use, notBefore, notAfter.Sub(notBefore).Seconds())
-	}
-	reloaded := func(notBefore, notAfter time.Time) {
-		c.reloads.WithLabelValues(use).Inc()
-		expires(notBefore, notAfter)
-	}
-	refused := func(problem string) { c.failures.WithLabelValues(use, c.problems.value(problem)).Inc() }
-	return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: reloaded, Refused: refused}, Expires: expires}
-}
+func (of certificates) KeyMaterial(use string) KeyMaterial { return of(use) }
 
 // KeyMaterial has the metrics of one set of key material. Its functions return at once and may be
 // called concurrently.

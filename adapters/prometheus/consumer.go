@@ -21,45 +21,36 @@ type Consumer struct {
 }
 
 // NewConsumer returns the metrics of a consumer, registered with reg. It fails as [NewAgent] does.
-func NewConsumer(reg prom.Registerer, opts Options) (Consumer, error) {
-	opts = opts.withDefaults()
-	if err := check(reg, opts); err != nil {
-		return Consumer{}, err
-	}
-	f, managers := &factory{word: "consumer"}, newManagers(opts)
-	c := Consumer{Concluded: concluded(f, managers), Backlog: backlog(f, managers)}
-	redelivered := f.counters("redelivered_messages_total",
-		"Deliveries of messages that the stream had delivered before.", labelManager)
-	c.Redelivered = func(manager core.Manager) { redelivered.WithLabelValues(managers.value(manager)).Inc() }
-	if err := register(reg, f); err != nil {
-		return Consumer{}, err
-	}
-	return c, nil
+func NewConsumer(reg prom.Registerer, opts Options) (c Consumer, err error) {
+	err = register(reg, "consumer", opts, c.measure)
+	return c, err
 }
 
-func concluded(f *factory, managers *managers) func(manager core.Manager, fate, reason string, took time.Duration) {
+func (c *Consumer) measure(f *factory) {
 	var fates, reasons vocabulary
 	messages := f.counters("messages_total",
 		"Messages that the consumer took, by fate and reason. A delayed one counts at each delivery.",
 		labelManager, labelFate, labelReason)
 	durations := f.histograms("message_duration_seconds",
 		"Time to handle one delivery of a message, by fate.", requestBuckets(), labelFate)
-	return func(manager core.Manager, fate, reason string, took time.Duration) {
+	c.Concluded = func(manager core.Manager, fate, reason string, took time.Duration) {
 		fate = fates.value(fate)
 		durations.WithLabelValues(fate).Observe(took.Seconds())
-		messages.WithLabelValues(managers.value(manager), fate, reasons.value(reason)).Inc()
+		messages.WithLabelValues(f.managers.value(manager), fate, reasons.value(reason)).Inc()
 	}
-}
 
-func backlog(f *factory, managers *managers) func(core.Manager, uint64, float64, time.Duration) {
 	backlog := f.gauges("backlog_messages", "Messages in the stream, 0 at a replica that takes none.", labelManager)
 	filled := f.gauges("backlog_ratio",
 		"Part of the bytes of the stream that is in use. A full stream refuses events.", labelManager)
 	age := f.gauges("backlog_age_seconds", "Age of the oldest message in the stream, 0 without one.", labelManager)
-	return func(manager core.Manager, messages uint64, part float64, oldest time.Duration) {
-		name := managers.value(manager)
+	c.Backlog = func(manager core.Manager, messages uint64, part float64, oldest time.Duration) {
+		name := f.managers.value(manager)
 		backlog.WithLabelValues(name).Set(float64(messages))
 		filled.WithLabelValues(name).Set(part)
 		age.WithLabelValues(name).Set(oldest.Seconds())
 	}
+
+	redelivered := f.counters("redelivered_messages_total",
+		"Deliveries of messages that the stream had delivered before.", labelManager)
+	c.Redelivered = func(manager core.Manager) { redelivered.WithLabelValues(f.managers.value(manager)).Inc() }
 }

@@ -22,18 +22,17 @@ type Informer struct {
 
 // NewInformer returns metrics that are not registered yet. The error names each wrong option.
 func NewInformer(opts Options) (*Informer, error) {
-	opts = opts.withDefaults()
-	if err := opts.validate(); err != nil {
+	f, err := newFactory("agent", opts)
+	if err != nil {
 		return nil, err
 	}
-	f, managers := &factory{word: "agent"}, newManagers(opts)
 	last := f.gauges("informer_last_proof_timestamp_seconds",
 		"Time at which the API server last showed that a watch works, in Unix time.", labelManager)
 	return &Informer{
-		Observed: f.countBy(managers, "informer_changes_total",
+		Observed: f.countBy("informer_changes_total",
 			"Changes of watched objects that the informer observed, by decision.", labelDecision),
-		Proved: func(manager core.Manager) { last.WithLabelValues(managers.value(manager)).SetToCurrentTime() },
-		Failed: f.countBy(managers, "informer_failures_total",
+		Proved: func(manager core.Manager) { last.WithLabelValues(f.managers.value(manager)).SetToCurrentTime() },
+		Failed: f.countBy("informer_failures_total",
 			"Failed attempts of the informer to establish a watch.", labelReason),
 		Collector: f,
 	}, nil

@@ -73,7 +73,6 @@ func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
 	return true
 }
 
-// values returns the words that have values of their own.
 func (v *vocabulary) values() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -91,14 +90,6 @@ type managers struct {
 	max int
 }
 
-func newManagers(opts Options) *managers {
-	m := &managers{max: opts.MaxManagers}
-	for _, manager := range opts.Managers {
-		m.value(manager)
-	}
-	return m
-}
-
 // value returns the manager, or "_other" when its name is invalid or there is no room for it.
 func (m *managers) value(manager core.Manager) string {
 	if m.take(string(manager), m.max, func() bool { return validManager(manager) }) {
@@ -112,7 +103,6 @@ func validManager(manager core.Manager) bool {
 	return err == nil
 }
 
-// code returns the label value of an HTTP status.
 func code(status int) string {
 	if status < 100 || status > 599 {
 		return otherValue

@@ -1,6 +1,7 @@
 package prometheus
 
 import (
+	"net/http"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -26,29 +27,16 @@ type hooks = struct {
 
 // NewListener returns the metrics of a listener, registered with reg. It fails as [NewAgent] does.
 func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
-	opts = opts.withDefaults()
-	if err := check(reg, opts); err != nil {
-		return nil, err
-	}
-	f := &factory{word: "listener"}
-	l := &Listener{certificates: newCertificates(f)}
-	l.measureRequests(f, newManagers(opts), opts.Aliases)
-	l.Hooks.HandshakeFailed = f.count("tls_handshake_failures_total",
-		"Connections with a failed TLS handshake, by cause.", labelCause)
-	l.Hooks.ConnectionDropped = f.count("connections_dropped_total",
-		"Connections that were closed for the limit, by reason.", labelReason)
-	if err := register(reg, f); err != nil {
+	l := &Listener{}
+	if err := register(reg, "listener", opts, l.measure); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *Listener) measureRequests(f *factory, managers *managers, withAliases bool) {
+func (l *Listener) measure(f *factory) {
 	var contracts, reasons vocabulary
-	var aliases *listenerAliases
-	if withAliases {
-		aliases = newListenerAliases(f)
-	}
+	l.certificates = newCertificates(f)
 	answers := f.counters("requests_total", "Requests answered, by contract, manager, HTTP status and reason.",
 		labelContract, labelManager, labelCode, labelReason)
 	durations := f.histograms("request_duration_seconds",
@@ -56,18 +44,57 @@ func (l *Listener) measureRequests(f *factory, managers *managers, withAliases b
 	l.Hooks.Answered = func(contract string, manager core.Manager, status int, reason string, took time.Duration) {
 		contract = contracts.value(contract)
 		durations.WithLabelValues(contract, code(status)).Observe(took.Seconds())
-		answers.WithLabelValues(contract, managers.value(manager), code(status), reasons.value(reason)).Inc()
-		if aliases != nil {
-			aliases.answered("/"+contract+"/"+managers.value(manager)+"/event", status, took)
+		answers.WithLabelValues(contract, f.managers.value(manager), code(status), reasons.value(reason)).Inc()
+	}
+	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on.")
+	l.Hooks.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
+	l.Hooks.HandshakeFailed = f.count("tls_handshake_failures_total",
+		"Connections with a failed TLS handshake, by cause.", labelCause)
+	l.Hooks.ConnectionDropped = f.count("connections_dropped_total",
+		"Connections that were closed for the limit, by reason.", labelReason)
+	if f.opts.Aliases {
+		l.measureAliases(f)
+	}
+}
+
+// measureAliases adds the metrics of the listener of kyma-project/runtime-watcher, by its names and
+// labels.
+func (l *Listener) measureAliases(f *factory) {
+	opts := func(name, help string) prom.CounterOpts {
+		return prom.CounterOpts{
+			Name: "watcher_listener_" + name, Help: "Alias: " + help, ConstLabels: prom.Labels{"server_name": "listener"},
 		}
 	}
+	counter := func(name, help string) prom.Counter { return add(f, prom.NewCounter(opts(name, help))) }
+	gauge := func(name, help string) prom.Gauge { return add(f, prom.NewGauge(prom.GaugeOpts(opts(name, help)))) }
+	requests := counter("requests_total", "requests answered.")
+	errors := counter("request_errors_total", "requests answered with 400 or more.")
+	tooLarge := counter("exceeding_size_limit_requests_total", "requests answered with 413.")
+	unverified := add(f, prom.NewCounterVec(opts("failed_verification_requests_total",
+		"requests answered with 401 or 403."), []string{"request_uri_label"}))
+	duration := gauge("request_duration", "time to answer the last request, in seconds.")
+	inFlight := gauge("inflight_requests", "requests that the verifier or the handler is working on.")
 
-	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on.")
-	l.Hooks.InFlight = func(delta int) {
-		inFlight.Add(float64(delta))
-		if aliases != nil {
-			aliases.inFlight.Add(float64(delta))
+	var contracts vocabulary
+	hooks := l.Hooks
+	l.Hooks.Answered = func(contract string, manager core.Manager, status int, reason string, took time.Duration) {
+		hooks.Answered(contract, manager, status, reason, took)
+		requests.Inc()
+		duration.Set(took.Seconds())
+		if status >= http.StatusBadRequest {
+			errors.Inc()
 		}
+		switch status {
+		case http.StatusRequestEntityTooLarge:
+			tooLarge.Inc()
+		case http.StatusUnauthorized, http.StatusForbidden:
+			uri := "/" + contracts.value(contract) + "/" + f.managers.value(manager) + "/event"
+			unverified.WithLabelValues(uri).Inc()
+		}
+	}
+	l.Hooks.InFlight = func(delta int) {
+		hooks.InFlight(delta)
+		inFlight.Add(float64(delta))
 	}
 }
 

@@ -1,7 +1,6 @@
 package prometheus
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// defaultMaxManagers is the default of [Options].MaxManagers.
 const defaultMaxManagers = 100
 
 // errOptions means that an argument is wrong. The error that wraps it names each wrong one.
@@ -31,11 +29,6 @@ type Options struct {
 	// known. [RegisterInstallations] has one for each runtime with a problem, and bounds each
 	// problem alone. Default: 0, none.
 	PerRuntime int
-}
-
-func (o Options) withDefaults() Options {
-	o.MaxManagers = cmp.Or(o.MaxManagers, defaultMaxManagers)
-	return o
 }
 
 func (o Options) validate() error {

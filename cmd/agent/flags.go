@@ -84,7 +84,6 @@ func (f flags) has(name string) bool {
 	return ok
 }
 
-// withoutEffect has a warning for each former flag.
 func (f flags) withoutEffect() []string {
 	var warnings []string
 	for _, name := range slices.Sorted(maps.Keys(formerFlags)) {

@@ -17,10 +17,8 @@ Each setting is a flag and an environment variable. A flag wins over its variabl
 counts as unset.
 `
 
-// helpWidth is the length of the longest line of the help, in columns.
 const helpWidth = 100
 
-// help is the text of --help.
 func help() string {
 	var out strings.Builder
 	out.WriteString(usage)

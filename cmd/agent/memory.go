@@ -58,7 +58,6 @@ func containerLimit(root fs.FS) int64 {
 	return 0
 }
 
-// memoryReview is the time between two reviews of the memory in use.
 const memoryReview = 10 * time.Second
 
 // warnOfMemory logs that 85 % of limit are resident, every 10 minutes while it lasts, until ctx

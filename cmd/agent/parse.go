@@ -69,10 +69,8 @@ func durationOrOff(field *time.Duration) value {
 	})
 }
 
-// unwanted is the error for a text that differs from want.
 func unwanted(text, want string) error { return fmt.Errorf("%.64q, want %s", text, want) }
 
-// canOpen fails unless path is a file that can be opened.
 func canOpen(path string) error {
 	file, err := os.Open(path) //nolint:gosec // The operator of the agent names it.
 	if err != nil {
@@ -230,7 +228,6 @@ func parseLevel(text string) (slog.Level, error) {
 	return level, nil
 }
 
-// versions lists the known contracts.
 func versions() string {
 	names := make([]string, 0, len(contract.Versions()))
 	for _, v := range contract.Versions() {

@@ -92,7 +92,6 @@ func textsOf(err error) (texts []string) {
 	return texts
 }
 
-// resolution is the state while settings are read.
 type resolution struct {
 	given flags
 	env   environment
@@ -116,7 +115,6 @@ func resolve(all []setting, args []string, env environment) (resolution, error) 
 	return r, errors.Join(wrong...)
 }
 
-// set gives s its text.
 func (r *resolution) set(s setting) error {
 	if text, ok := r.given[s.flag()]; ok {
 		err := r.apply(s, text)

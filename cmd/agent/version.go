@@ -12,7 +12,6 @@ import (
 // version is set by the linker: -X main.version=v1.2.3.
 var version string
 
-// build describes this binary.
 type build struct{ version, goVersion, platform, fips string }
 
 func thisBuild() build {
@@ -45,12 +44,10 @@ func versionOf(info *debug.BuildInfo) string {
 	return ""
 }
 
-// String has all fields in one line.
 func (b build) String() string {
 	return fmt.Sprintf("agent %s %s %s fips140=%s", b.version, b.goVersion, b.platform, b.fips)
 }
 
-// LogValue has one attribute per field.
 func (b build) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("version", b.version), slog.String("go", b.goVersion),
 		slog.String("platform", b.platform), slog.String("fips140", b.fips))

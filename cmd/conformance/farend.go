@@ -21,7 +21,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// arrival is one request of a sender, and its answer.
 type arrival struct {
 	*http.Request
 
@@ -128,7 +127,6 @@ func (f *farEnd) stopSender() {
 	}
 }
 
-// ServeHTTP implements [http.Handler].
 func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := &arrival{Request: r, at: time.Now()}
 	f.lock.Lock()
@@ -190,7 +188,6 @@ func (f *farEnd) seen() []*arrival {
 	return slices.Clone(f.arrivals)
 }
 
-// await waits until enough has arrived.
 func (f *farEnd) await(what string, enough func(all []*arrival) bool) []*arrival {
 	return f.awaitFor(f.patience, what, enough)
 }
@@ -210,7 +207,6 @@ func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*ar
 	}
 }
 
-// summary shows the last requests.
 func summary(all []*arrival) string {
 	const most = 8
 	var text strings.Builder
@@ -234,7 +230,6 @@ func (a *arrival) find(name string) int {
 // event returns the event about an object, which the batch has.
 func (a *arrival) event(name string) *core.Numbered { return &a.batch.Events[a.find(name)] }
 
-// with returns the requests that carry an object.
 func with(all []*arrival, name string) []*arrival {
 	return slices.DeleteFunc(slices.Clone(all), func(a *arrival) bool { return a.find(name) < 0 })
 }
@@ -268,7 +263,6 @@ func resyncs(all []*arrival) (n int) {
 	return n
 }
 
-// eventsOf returns the events of all requests.
 func eventsOf(all []*arrival) (events []core.Numbered) {
 	for _, a := range all {
 		events = append(events, a.batch.Events...)

@@ -45,7 +45,6 @@ func main() {
 	}
 }
 
-// settings are the values of the flags.
 type settings struct {
 	address, junit string
 	dir            string     // for the files of the ends under test

@@ -77,15 +77,9 @@ func (m material) newEndpoint(s settings, leaf *testpki.Leaf) (*endpoint, error)
 		return nil, err
 	}
 	e := &endpoint{s, testpki.NewVolume(dir)}
-	return e, m.write(e, leaf)
+	return e, e.volume.Write(testpki.Files(leaf, m.ca))
 }
 
-// write replaces the files.
-func (m material) write(e *endpoint, leaf *testpki.Leaf) error {
-	return e.volume.Write(testpki.Files(leaf, m.ca))
-}
-
-// environment returns the settings as variables.
 func (e *endpoint) environment() []string {
 	ca, cert, key := e.volume.Paths()
 	return []string{
@@ -94,7 +88,6 @@ func (e *endpoint) environment() []string {
 	}
 }
 
-// process is an end under test.
 type process struct {
 	stdin io.WriteCloser
 	ended chan struct{} // closed when it ended
@@ -120,7 +113,6 @@ func (e *endpoint) start(ctx context.Context, stderr io.Writer, line func([]byte
 	return p, nil
 }
 
-// await waits until something listens.
 func await(ctx context.Context, address string, ended <-chan struct{}) error {
 	const pause = 50 * time.Millisecond
 	for {

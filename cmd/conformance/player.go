@@ -75,7 +75,6 @@ func (p *player) client(r *request) *http.Client {
 	return &http.Client{Transport: transport, Timeout: p.patience, CheckRedirect: stay}
 }
 
-// send sends a request with elements of contract v3.
 func (p *player) send(elements ...string) *reply {
 	return p.post(request{body: list(elements...)})
 }
@@ -107,7 +106,6 @@ func (p *player) post(r request) *reply {
 	}
 }
 
-// forwarder returns a forwarder of a runtime to the receiver.
 func (p *player) forwarder(runtime core.RuntimeID) core.Forwarder {
 	relay := func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

@@ -241,7 +241,6 @@ func (p *player) checkClaim() {
 	}
 }
 
-// checkTooFast sends events as fast as it can.
 func (p *player) checkTooFast() {
 	const requests, events = 100, 400
 	many := slices.Repeat([]string{p.changed("a")}, events)
@@ -276,7 +275,6 @@ func (p *player) deliveries() (resyncs int, names []string) {
 	return resyncs, names
 }
 
-// observe waits until the deliveries are as expected.
 func (p *player) observe(what string, expected func(resyncs int, names []string) bool) {
 	if p.operator == nil {
 		return

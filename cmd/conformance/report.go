@@ -76,7 +76,6 @@ type report struct {
 	mu sync.Mutex
 }
 
-// result has the findings of the checks of a rule.
 type result struct {
 	Class   string   `xml:"classname,attr"`
 	Name    string   `xml:"name,attr"`

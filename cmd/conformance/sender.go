@@ -154,7 +154,6 @@ func (f *farEnd) deliver(names ...string) []*arrival {
 	return f.await("the events", took(names...))
 }
 
-// begin serves and starts the sender.
 func (f *farEnd) begin(answer func(*arrival) response) {
 	f.answer = answer
 	f.serve(f.ca, testpki.Options{})
@@ -465,7 +464,7 @@ func (f *farEnd) checkRotation() {
 	old := with(f.await("the event", func(all []*arrival) bool { return len(with(all, "a")) > 0 }), "a")[0]
 	renewed, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
-	f.must(f.write(f.endpoint, renewed))
+	f.must(f.endpoint.volume.Write(testpki.Files(renewed, f.ca)))
 	const wait = 30 * time.Second
 	all := with(f.awaitFor(f.patience+2*wait, "the event with the new certificate", took("a")), "a")
 	if last := all[len(all)-1].TLS.PeerCertificates[0]; last.Equal(old.TLS.PeerCertificates[0]) {

@@ -10,7 +10,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// trial is one request, and the answer that its rule demands.
 type trial struct {
 	rule, what string
 	status     int
@@ -29,7 +28,6 @@ func (p *player) allTrials() []trial {
 	return slices.Concat(p.bodyTrials(), p.eventTrials(), p.invalidTrials(), p.hostileTrials(), p.singleTrials())
 }
 
-// try makes the trials of a rule, in their order.
 func (p *player) try(rule string) {
 	for _, t := range p.allTrials() {
 		if t.rule != rule {
@@ -141,7 +139,6 @@ func (p *player) hostileTrials() (all []trial) {
 	return append(all, trial{"hostile", "an event after all", accepted, "", request{body: list(event)}})
 }
 
-// singleTrials are requests of contracts v1 and v2.
 func (p *player) singleTrials() (all []trial) {
 	const event = `"watched":{"Namespace":"default","Name":"demo"},` +
 		`"watchedGvk":{"group":"apps","version":"v1","kind":"Deployment"}}`
@@ -172,7 +169,6 @@ func (p *player) singleTrials() (all []trial) {
 	return append(all, trial{"single", "v2, a resync", http.StatusOK, "", r})
 }
 
-// list is the body with these elements.
 func list(elements ...string) string { return "[" + strings.Join(elements, ",") + "]" }
 
 // entries are n entries of a list or of an object.
@@ -191,7 +187,6 @@ func (p *player) element(kind, id string, more ...string) string {
 	return "{" + strings.Join(append([]string{head, fmt.Sprintf(`"id":%q`, id)}, more...), ",") + "}"
 }
 
-// dataOf is the data of a change of a ConfigMap.
 func dataOf(name string) string {
 	return fmt.Sprintf(`"data":{"watched":{"namespace":"default","name":%q},`, name) +
 		`"watchedGvk":{"version":"v1","kind":"ConfigMap"}}`
@@ -200,13 +195,11 @@ func dataOf(name string) string {
 // changed returns an event without number.
 func (p *player) changed(name string) string { return p.element("changed", name, dataOf(name)) }
 
-// numbered returns the event of an epoch.
 func (p *player) numbered(kind string, sequence int, more ...string) string {
 	number := fmt.Sprintf(`"epoch":"epoch-1","sequence":"%020d"`, sequence)
 	return p.element(kind, fmt.Sprint("epoch-1-", sequence), append([]string{number}, more...)...)
 }
 
-// beat returns a heartbeat of the epoch.
 func (p *player) beat(number, sequence int, more string) string {
 	return p.element("heartbeat", fmt.Sprint("beat-", number), `"epoch":"epoch-1"`,
 		fmt.Sprintf(`"data":{"number":%d,"intervalMs":30000,"sequence":%d%s}`, number, sequence, more))

@@ -80,7 +80,6 @@ func (v Version) AnswerTo(err error) Answer {
 	return answer
 }
 
-// refusalOf returns the refusal that stands for an error.
 func refusalOf(err error) Refusal {
 	return Refusal{Status: statusOf(err), Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
 }

@@ -32,7 +32,6 @@ const (
 	V3 Version = "v3"
 )
 
-// traits are the properties of a contract.
 type traits struct {
 	path        string
 	contentType string

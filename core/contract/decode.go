@@ -34,7 +34,6 @@ type received struct {
 	data        []byte
 }
 
-// decoder reads a batch.
 type decoder struct {
 	r     *rawjson.Reader
 	size  int
@@ -70,16 +69,12 @@ func (d *decoder) readElement() error {
 	if err := d.readNext(); err != nil {
 		return fmt.Errorf("event %d of the batch: %w", d.n, err)
 	}
-	if d.n == 0 {
-		d.grow(d.r.Offset() - start)
+	if d.n == 0 { // The others are as large, mostly.
+		size := d.r.Offset() - start
+		d.batch.Events = slices.Grow(d.batch.Events, min((d.size-d.r.Offset())/size, maxBatchEvents))
 	}
 	d.n++
 	return nil
-}
-
-// grow makes room for as many events of that size in bytes as the body has.
-func (d *decoder) grow(size int) {
-	d.batch.Events = slices.Grow(d.batch.Events, min((d.size-d.r.Offset())/size, maxBatchEvents))
 }
 
 func (d *decoder) readNext() error {
@@ -159,7 +154,6 @@ func readBase64(r *rawjson.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// interpret turns the attributes into an event or a heartbeat.
 func (c *received) interpret(last *received) (err error) {
 	if err := c.checkAttributes(); err != nil {
 		return err
@@ -360,7 +354,6 @@ func (v Version) Decode(body []byte) (core.Batch, error) {
 	return core.NewBatch(event), nil
 }
 
-// parseSource returns the runtime that the source names.
 func (c *received) parseSource(last *received) (core.RuntimeID, error) {
 	if c.source == last.source {
 		return last.runtime, nil
@@ -385,57 +378,33 @@ func parseSequence(text string) (uint64, error) {
 }
 
 func readHeartbeat(data []byte) (*core.Heartbeat, error) {
-	var beat heartbeatData
+	beat := &core.Heartbeat{}
 	if len(data) > 0 {
-		if err := json.Unmarshal(data, &beat); err != nil {
+		if err := json.Unmarshal(data, (*heartbeatData)(beat)); err != nil {
 			return nil, fmt.Errorf("heartbeat: %w", err)
 		}
 	}
-	if err := beat.check(); err != nil {
-		return nil, err
-	}
-	return beat.heartbeat(), nil
+	beat.Interval, beat.OldestPending = milliseconds(int64(beat.Interval)), milliseconds(int64(beat.OldestPending))
+	beat.CertificateExpiry, beat.LastReview = wireTime(beat.CertificateExpiry), wireTime(beat.LastReview)
+	return beat, checkHeartbeat(beat)
 }
 
-func (d *heartbeatData) check() error {
-	if len(d.Dropped) > maxReasons || len(d.CAFingerprints) > maxFingerprints {
+func checkHeartbeat(beat *core.Heartbeat) error {
+	if len(beat.Dropped) > maxReasons || len(beat.CAFingerprints) > maxFingerprints {
 		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
-			errMalformed, len(d.Dropped), len(d.CAFingerprints), maxReasons, maxFingerprints)
+			errMalformed, len(beat.Dropped), len(beat.CAFingerprints), maxReasons, maxFingerprints)
 	}
-	texts := append([]string{
-		d.Instance, d.Version, d.CertificateFingerprint, d.KeyMaterialError, string(d.Canary), d.ConfigHash,
-		d.ConfigError,
-	}, d.CAFingerprints...)
-	for _, text := range slices.AppendSeq(texts, maps.Keys(d.Dropped)) {
+	texts := slices.AppendSeq(slices.Clone(beat.CAFingerprints), maps.Keys(beat.Dropped))
+	for _, text := range textsOf(beat) {
+		texts = append(texts, *text)
+	}
+	for _, text := range texts {
 		if len(text) > maxAttribute {
 			return fmt.Errorf("%w: a heartbeat has a text of %d bytes, want at most %d",
 				errMalformed, len(text), maxAttribute)
 		}
 	}
 	return nil
-}
-
-func (d *heartbeatData) heartbeat() *core.Heartbeat {
-	return &core.Heartbeat{
-		Number:                 d.Number,
-		Interval:               milliseconds(d.IntervalMS),
-		Instance:               d.Instance,
-		Leaving:                d.Leaving,
-		Sequence:               d.Sequence,
-		Pending:                d.Pending,
-		OldestPending:          milliseconds(d.OldestPendingMS),
-		Dropped:                d.Dropped,
-		Version:                d.Version,
-		CertificateFingerprint: d.CertificateFingerprint,
-		CertificateExpiry:      wireTime(d.CertificateExpiry),
-		CAFingerprints:         d.CAFingerprints,
-		KeyMaterialError:       d.KeyMaterialError,
-		Canary:                 d.Canary,
-		LastReview:             wireTime(d.LastReview),
-		WebhookFailures:        d.WebhookFailures,
-		ConfigHash:             d.ConfigHash,
-		ConfigError:            d.ConfigError,
-	}
 }
 
 // milliseconds turns a foreign number into a duration, without overflow.

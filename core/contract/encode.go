@@ -50,7 +50,6 @@ func (v Version) Encode(batch *core.Batch) (Request, error) {
 	}
 }
 
-// fail names an event that is not sent.
 func (r *Request) fail(index int, err error) {
 	if r.Failed == nil {
 		r.Failed = core.EventErrors{}
@@ -58,7 +57,6 @@ func (r *Request) fail(index int, err error) {
 	r.Failed[index] = err
 }
 
-// failFrom names the events with these indexes as not sent.
 func (r *Request) failFrom(first, end int) {
 	for i := first; i < end; i++ {
 		r.fail(i, core.ErrNotSent)
@@ -82,7 +80,12 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	if batch.Heartbeat != nil {
 		r.appendHeartbeat(shared, batch)
 	}
-	return r.close(), nil
+	if len(r.Body) == 1 {
+		r.Body = nil
+		return r, nil
+	}
+	r.Body = append(r.Body, ']')
+	return r, nil
 }
 
 func (r *Request) appendEvents(shared *claim, events []core.Numbered) {
@@ -97,15 +100,10 @@ func (r *Request) appendEvents(shared *claim, events []core.Numbered) {
 			return
 		default:
 			r.Sent = append(r.Sent, i)
-			r.grow(len(events) - i)
+			if more := len(events) - i; len(r.Sent) == 1 && more > 1 { // Now the size of one is known.
+				r.Body = slices.Grow(r.Body, min(len(r.Body)*more, maxBatchBody-len(r.Body)))
+			}
 		}
-	}
-}
-
-// grow makes room for the other events once the size of the first is known.
-func (r *Request) grow(events int) {
-	if len(r.Sent) == 1 && events > 1 {
-		r.Body = slices.Grow(r.Body, min(len(r.Body)*events, maxBatchBody-len(r.Body)))
 	}
 }
 
@@ -136,16 +134,6 @@ func (r *Request) appendHeartbeat(shared *claim, batch *core.Batch) {
 	default:
 		r.Heartbeat = true
 	}
-}
-
-// close ends the array.
-func (r *Request) close() Request {
-	if len(r.Body) == 1 {
-		r.Body = nil
-		return *r
-	}
-	r.Body = append(r.Body, ']')
-	return *r
 }
 
 func appendNumbered(b []byte, shared *claim, event *core.Numbered) []byte {
@@ -287,13 +275,13 @@ func checkWatched(event *core.WatchEvent) error {
 		checkName("uid", string(event.UID), false))
 }
 
-// encodeHeartbeat encodes the heartbeat of a batch, cut to the bounds.
 func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
 	beat := cut(sent)
 	if err := checkID(beat.ID); err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(fromHeartbeat(&beat))
+	beat.Interval, beat.OldestPending = beat.Interval/time.Millisecond, beat.OldestPending/time.Millisecond
+	data, err := json.Marshal((*heartbeatData)(&beat))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
@@ -304,16 +292,20 @@ func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
 // cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
 func cut(beat *core.Heartbeat) core.Heartbeat {
 	c := *beat
-	for _, text := range []*string{
-		&c.Instance, &c.Version, &c.CertificateFingerprint, &c.KeyMaterialError, (*string)(&c.Canary), &c.ConfigHash,
-		&c.ConfigError,
-	} {
+	for _, text := range textsOf(&c) {
 		*text = cutText(*text)
 	}
 	c.CertificateExpiry, c.LastReview = wireTime(c.CertificateExpiry), wireTime(c.LastReview)
 	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
 	c.Dropped = cutReasons(c.Dropped)
 	return c
+}
+
+func textsOf(b *core.Heartbeat) []*string {
+	return []*string{
+		&b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, (*string)(&b.Canary), &b.ConfigHash,
+		&b.ConfigError,
+	}
 }
 
 func cutText(text string) string {
@@ -351,29 +343,6 @@ func fits(dropped map[string]int64) bool {
 		}
 	}
 	return len(dropped) <= maxReasons
-}
-
-func fromHeartbeat(beat *core.Heartbeat) *heartbeatData {
-	return &heartbeatData{
-		Number:                 beat.Number,
-		IntervalMS:             beat.Interval.Milliseconds(),
-		Instance:               beat.Instance,
-		Leaving:                beat.Leaving,
-		Sequence:               beat.Sequence,
-		Pending:                beat.Pending,
-		OldestPendingMS:        beat.OldestPending.Milliseconds(),
-		Dropped:                beat.Dropped,
-		Version:                beat.Version,
-		CertificateFingerprint: beat.CertificateFingerprint,
-		CertificateExpiry:      beat.CertificateExpiry,
-		CAFingerprints:         beat.CAFingerprints,
-		KeyMaterialError:       beat.KeyMaterialError,
-		Canary:                 beat.Canary,
-		LastReview:             beat.LastReview,
-		WebhookFailures:        beat.WebhookFailures,
-		ConfigHash:             beat.ConfigHash,
-		ConfigError:            beat.ConfigError,
-	}
 }
 
 // encodeSingle encodes the first event that the contract can express.

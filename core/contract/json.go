@@ -23,7 +23,6 @@ func appendString(b []byte, name, value string) []byte {
 	return appendQuoted(appendName(b, name), value)
 }
 
-// appendOptional leaves out an empty value.
 func appendOptional(b []byte, name, value string) []byte {
 	if value == "" {
 		return b

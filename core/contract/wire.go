@@ -46,14 +46,18 @@ const (
 	reasonOther = "other"
 )
 
+// heartbeatData is a heartbeat as it travels, with durations in milliseconds. It has the fields of
+// [core.Heartbeat], so that each converts to the other.
 type heartbeatData struct {
+	ID                     string           `json:"-"`
+	Time                   time.Time        `json:"-"`
 	Number                 uint64           `json:"number"`
-	IntervalMS             int64            `json:"intervalMs"`
+	Interval               time.Duration    `json:"intervalMs"`
 	Instance               string           `json:"instance,omitempty"`
 	Leaving                bool             `json:"leaving,omitempty"`
 	Sequence               uint64           `json:"sequence"`
 	Pending                int64            `json:"pending"`
-	OldestPendingMS        int64            `json:"oldestPendingMs"`
+	OldestPending          time.Duration    `json:"oldestPendingMs"`
 	Dropped                map[string]int64 `json:"dropped,omitempty"`
 	Version                string           `json:"version,omitempty"`
 	CertificateFingerprint string           `json:"certificateFingerprint,omitempty"`
@@ -76,7 +80,6 @@ type bodyV2 struct {
 	WatchedGVK gvk      `json:"watchedGvk"`
 }
 
-// bodyV1 is the body of contract v1.
 type bodyV1 struct {
 	Owner wireName `json:"owner"`
 	bodyV2

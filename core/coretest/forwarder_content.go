@@ -21,7 +21,6 @@ func (s *forwarderSuite) roundTrip(batch core.Batch) []core.Batch {
 	return arrived
 }
 
-// eventsOf returns the events of several batches.
 func eventsOf(batches []core.Batch) (events []core.Numbered) {
 	for i := range batches {
 		events = append(events, batches[i].Events...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -64,3 +65,32 @@ func (s *script) handle(ctx context.Context, d core.Delivery) error {
 		return s.operator.Handle(ctx, d)
 	}
 }
+
+// Refusal is a refusal with every classification that core knows, for scripts.
+type Refusal struct {
+	// Permanent is whether no later attempt can succeed.
+	Permanent bool
+	// After is the wait that the receiver asks for; 0: none.
+	After time.Duration
+	// Label is the metric label.
+	Label string
+	// Cause is the error that it wraps; nil: none.
+	Cause error
+}
+
+// Err returns the refusal as an error.
+func (r Refusal) Err() error { return &refusal{r} }
+
+type refusal struct{ Refusal }
+
+func (r *refusal) Error() string {
+	if r.Cause == nil {
+		return "scripted refusal: " + r.Label
+	}
+	return "scripted refusal: " + r.Label + ": " + r.Cause.Error()
+}
+
+func (r *refusal) Unwrap() error             { return r.Cause }
+func (r *refusal) Retryable() bool           { return !r.Permanent }
+func (r *refusal) RetryAfter() time.Duration { return r.After }
+func (r *refusal) Reason() string            { return r.Label }

@@ -32,30 +32,24 @@ func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, ca
 	if fault := faultOf(cases); fault != "" {
 		t.Fatal(fault)
 	}
+	checks := []struct {
+		suffix string
+		check  func(s *verifierSuite)
+	}{
+		{"", (*verifierSuite).testVerdict},
+		{", concurrently", (*verifierSuite).testConcurrently},
+		{", without identity", (*verifierSuite).testWithoutIdentity},
+		{", after the end of its context", (*verifierSuite).testEndedContext},
+		{", promptly", (*verifierSuite).testPrompt},
+	}
 	for _, c := range cases {
-		for _, check := range verifierChecks() {
+		for _, check := range checks {
 			t.Run(c.Name+check.suffix, func(t *testing.T) {
 				own := c
 				own.Peer = clonePeer(c.Peer)
 				check.check(&verifierSuite{t, newVerifier(t), own})
 			})
 		}
-	}
-}
-
-type verifierCheck struct {
-	suffix string
-	check  func(s *verifierSuite)
-}
-
-func verifierChecks() []verifierCheck {
-	type suite = verifierSuite
-	return []verifierCheck{
-		{"", (*suite).testVerdict},
-		{", concurrently", (*suite).testConcurrently},
-		{", without identity", (*suite).testWithoutIdentity},
-		{", after the end of its context", (*suite).testEndedContext},
-		{", promptly", (*suite).testPrompt},
 	}
 }
 

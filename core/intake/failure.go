@@ -92,7 +92,6 @@ func busy() *Failure {
 	return &Failure{Fault: faultOfIntake, class: core.ErrNotReady, reason: reasons.Busy}
 }
 
-// mismatch refuses a batch that claims to come from another runtime than the peer.
 func mismatch(claimed core.RuntimeID) *Failure {
 	return &Failure{
 		Fault: faultOfSender, class: core.ErrForbidden, reason: reasons.SourceMismatch, refused: true,
@@ -124,15 +123,11 @@ func (v *Verdict) Err() error {
 		return v.Whole
 	case len(v.Failed) == 0:
 		return nil
+	default:
+		return v.refused()
 	}
-	failed := make(core.EventErrors, len(v.Failed))
-	for i, f := range v.Failed {
-		failed[i] = f
-	}
-	return failed
 }
 
-// add notes the failure of an element, unless it was taken.
 func (v *Verdict) add(index int, f *Failure) {
 	if f == nil {
 		return

@@ -106,7 +106,6 @@ type protected struct {
 	manager core.Manager
 }
 
-// Handle implements [core.Handler].
 func (p protected) Handle(ctx context.Context, d core.Delivery) (err error) {
 	p.in.protect(ctx, func() { err = p.in.handlers[p.manager].Handle(ctx, d) }, func(cause error) { err = cause })
 	return err
@@ -116,4 +115,13 @@ func (p protected) Handle(ctx context.Context, d core.Delivery) (err error) {
 func (p protected) Ready() (err error) {
 	p.in.protect(context.Background(), func() { err = p.in.Ready(p.manager) }, func(cause error) { err = cause })
 	return err
+}
+
+// ForRequest returns the verifier for the events of one batch, one after the other. A verifier that
+// can remember verdicts has a method of that name. One that wraps another should have it, too.
+func ForRequest(verifier core.Verifier) core.Verifier {
+	if v, ok := verifier.(interface{ ForRequest() core.Verifier }); ok {
+		return v.ForRequest()
+	}
+	return verifier
 }

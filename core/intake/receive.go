@@ -75,7 +75,6 @@ func (r *Request) refuse(f *Failure) Verdict {
 	return Verdict{Whole: f}
 }
 
-// task is the handling of one batch.
 type task struct {
 	*Intake
 	*Request
@@ -132,7 +131,8 @@ func (t *task) takeEvent(ctx context.Context, event *core.WatchEvent, received t
 	if f := t.verify(ctx, event); f != nil {
 		return f
 	}
-	return t.handle(ctx, core.Delivery{Runtime: t.Peer.ID, Manager: t.Manager, Event: *event, Received: received})
+	d := core.Delivery{Runtime: t.Peer.ID, Manager: t.Manager, Event: *event, Received: received}
+	return t.handled(ctx, func() error { return t.handler.Handle(ctx, d) })
 }
 
 func (t *task) takeHeartbeat(ctx context.Context, o *outcome) {
@@ -149,7 +149,7 @@ func (t *task) verifySender(ctx context.Context) *Failure {
 	return t.verify(ctx, &core.WatchEvent{Resync: true})
 }
 
-// verify, handle and askReady make a panic the failure of one element: it would otherwise hold up
+// verify and handled make a panic the failure of one element: it would otherwise hold up
 // the other elements of its batch for ever.
 func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) {
 	t.protect(ctx, func() {
@@ -160,15 +160,10 @@ func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) 
 	return f
 }
 
-func (t *task) handle(ctx context.Context, d core.Delivery) *Failure {
-	return t.handled(ctx, func() error { return t.handler.Handle(ctx, d) })
-}
-
 func (t *task) askReady(ctx context.Context) *Failure {
 	return t.handled(ctx, func() error { return t.Ready(t.Manager) })
 }
 
-// handled returns the failure of a call of the handler.
 func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
 	t.protect(ctx, func() {
 		if err := call(); err != nil {

@@ -122,7 +122,6 @@ func (s *shares) pause(a Account, now time.Time) time.Duration {
 	return quiet
 }
 
-// until returns the time for so many tokens.
 func (s *shares) until(tokens float64) time.Duration {
 	return time.Duration(tokens / s.rate * float64(time.Second))
 }

@@ -13,7 +13,6 @@ import (
 // observed.
 const perObserveSlot = 8
 
-// try takes a slot if there is one.
 func try(slots chan struct{}) bool {
 	select {
 	case slots <- struct{}{}:

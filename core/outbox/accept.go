@@ -51,7 +51,8 @@ func (o *Outbox) lane(manager core.Manager, now time.Time) (l *lane, added bool)
 		return l, false
 	}
 	if len(o.lanes) >= o.opts.MaxManagers && !o.evictLane(now) {
-		o.noteTooManyManagers(manager, now)
+		o.log.warnLimit(now, "too many managers, the events of another one are dropped without a resync", manager,
+			o.opts.MaxManagers)
 		return nil, false
 	}
 	return o.addLane(manager, now), true
@@ -99,7 +100,8 @@ func (o *Outbox) evict(l *lane, now time.Time) {
 	o.allKeys -= l.keys
 	delete(o.lanes, l.manager)
 	if l.counts.Pending > 0 {
-		l.noteEvicted(now)
+		l.log.warnLimit(now, "too many managers, the events of one that the control plane never knew are dropped",
+			l.manager, l.opts.MaxManagers)
 	}
 	l.clear(reasonUnknownManager)
 	close(l.closed)

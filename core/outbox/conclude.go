@@ -224,7 +224,6 @@ func (o Options) backoff(failures int, longest time.Duration, err error) time.Du
 	return wait
 }
 
-// jitter returns a random part of d.
 func (o Options) jitter(d time.Duration) time.Duration {
 	return time.Duration(o.Random() * float64(d))
 }

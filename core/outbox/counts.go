@@ -74,7 +74,6 @@ func (c *Counts) clone() Counts {
 	return copied
 }
 
-// add sums up other.
 func (c *Counts) add(other Counts) {
 	c.Accepted += other.Accepted
 	c.Delivered += other.Delivered

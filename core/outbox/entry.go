@@ -30,7 +30,6 @@ type entry struct {
 	next *waiting
 }
 
-// waiting is the newer event of an entry.
 type waiting struct {
 	event            core.WatchEvent
 	accepted, newest time.Time
@@ -63,14 +62,6 @@ func (e *entry) replace() {
 	*e = entry{
 		Numbered: core.Numbered{WatchEvent: n.event},
 		accepted: n.accepted, newest: n.newest, again: e.again, due: n.due, order: e.order,
-	}
-}
-
-// standFor makes the entry stand for events that were accepted until a time.
-func (e *entry) standFor(newest time.Time) {
-	e.newest = latest(e.newest, newest)
-	if e.next != nil {
-		e.next.newest = latest(e.next.newest, newest)
 	}
 }
 
@@ -118,14 +109,12 @@ func (q queue) Swap(i, j int) {
 	q[i].position, q[j].position = i, j
 }
 
-// Push implements [heap.Interface].
 func (q *queue) Push(x any) {
 	e, _ := x.(*entry)
 	e.queue, e.position = q, len(*q)
 	*q = append(*q, e)
 }
 
-// Pop implements [heap.Interface].
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	e := (*q)[last]

@@ -3,6 +3,7 @@ package outbox
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"maps"
 	"strings"
 	"time"
@@ -71,7 +72,6 @@ func losses(beat *core.Heartbeat, dropped map[string]int64) int64 {
 	return n
 }
 
-// note remembers a heartbeat that is about to be sent.
 func (p *pulse) note(beat *core.Heartbeat) {
 	now := losses(beat, beat.Dropped)
 	p.reported = reported{stateOf(beat), now, now > p.reported.losses, beat.OldestPending}
@@ -197,7 +197,7 @@ func (l *lane) concludeHeartbeat(whole, refusal error, now time.Time) {
 	case errors.Is(refusal, core.ErrNotSent), whole != nil && !core.IsPermanent(whole):
 		l.pulse.next = now
 	default:
-		l.noteHeartbeat(err, now)
+		l.warn(now, "heartbeat refused", core.Reason(err), slog.Any("error", err))
 	}
 }
 

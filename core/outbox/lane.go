@@ -113,7 +113,6 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 	return core.Accepted, false
 }
 
-// add makes e an entry of its key, to be sent when due.
 func (l *lane) add(e *entry) {
 	l.order++
 	e.order = l.order
@@ -121,7 +120,6 @@ func (l *lane) add(e *entry) {
 	l.enqueue(e)
 }
 
-// enqueue makes e wait until it is due.
 func (l *lane) enqueue(e *entry) {
 	q := &l.ready
 	if e.refusals > 0 {
@@ -156,7 +154,10 @@ func (l *lane) scheduleResend(e *entry, due time.Time) {
 // sendAfter makes sure that a resync is sent after now, at a time at the latest if it rests, and
 // reports whether that changed anything. It then stands for events that were accepted until newest.
 func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
-	e.standFor(newest)
+	e.newest = latest(e.newest, newest)
+	if e.next != nil {
+		e.next.newest = latest(e.next.newest, newest)
+	}
 	switch {
 	case e.queue == &l.resends && !e.due.Before(at):
 		l.resends.remove(e)
@@ -170,7 +171,6 @@ func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	return true
 }
 
-// lastWaiting returns a change that waits to be sent, nil if there is none.
 func (l *lane) lastWaiting() *entry { return cmp.Or(l.refused.lastChange(), l.ready.lastChange()) }
 
 // maxRefused bounds the events of a batch that were refused before, so that they do not hold up

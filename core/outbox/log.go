@@ -57,7 +57,6 @@ func (g *log) start() (end func()) {
 	}
 }
 
-// writeNotes writes notes until stop is closed, and then those that wait.
 func (g *log) writeNotes(stop <-chan struct{}) {
 	for {
 		select {
@@ -126,25 +125,11 @@ func (l *lane) noteOverflow(now time.Time) {
 		slog.Int("max_keys", l.opts.MaxKeys))
 }
 
-func (l *lane) noteHeartbeat(err error, now time.Time) {
-	l.warn(now, "heartbeat refused", core.Reason(err), slog.Any("error", err))
-}
-
 func (l *lane) noteForwarded(c call, took time.Duration) {
 	if l.opts.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		l.log.note(slog.LevelDebug, "batch forwarded", slog.String("manager", string(l.manager)),
 			slog.Int("events", len(c.entries)), slog.Duration("took", took), slog.Any("error", c.err))
 	}
-}
-
-func (o *Outbox) noteTooManyManagers(manager core.Manager, now time.Time) {
-	o.log.warnLimit(now, "too many managers, the events of another one are dropped without a resync", manager,
-		o.opts.MaxManagers)
-}
-
-func (l *lane) noteEvicted(now time.Time) {
-	l.log.warnLimit(now, "too many managers, the events of one that the control plane never knew are dropped",
-		l.manager, l.opts.MaxManagers)
 }
 
 // warnLimit notes a line about one manager too many when it is due.
@@ -153,11 +138,6 @@ func (g *log) warnLimit(now time.Time, text string, manager core.Manager, limit 
 		g.note(slog.LevelWarn, text, slog.String("manager", string(manager)), slog.Int("limit", limit),
 			slog.Int("suppressed", suppressed))
 	}
-}
-
-func (l *lane) noteShutdown(events int64) {
-	l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",
-		slog.String("manager", string(l.manager)), slog.Int64("events", events))
 }
 
 // noteLeft names the resends that are left to the control plane.

@@ -157,3 +157,11 @@ func check(name string, have any, ok bool, want string) error {
 	}
 	return fmt.Errorf("outbox: option %s is %v, want %s", name, have, want)
 }
+
+// Hooks are optional callbacks of an [Outbox]. They are called concurrently and without its lock,
+// and must return promptly: forwarding waits for them.
+type Hooks struct {
+	// Attempted is called after each call of the forwarder. events is the number of events of the
+	// batch, 0 for a lone heartbeat.
+	Attempted func(manager core.Manager, events int, took time.Duration, err error)
+}

@@ -12,14 +12,16 @@ package outbox
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// errStarted means that an outbox was started a second time.
 var errStarted = errors.New("outbox was started already")
 
 // Outbox holds the events that are not acknowledged yet. Create one with [New]. Its methods may be
@@ -48,21 +50,17 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	o := newOutbox(forwarder, opts)
-	for _, manager := range opts.Managers {
-		l, _ := o.lane(manager, time.Now()) // There is room for each.
-		l.configured = true
-	}
-	return o, nil
-}
-
-func newOutbox(forwarder core.Forwarder, opts Options) *Outbox {
-	return &Outbox{
+	o := &Outbox{
 		shared: shared{forwarder: forwarder, opts: opts, log: newLog(opts.Logger), emptied: make(chan struct{}, 1)},
 		lanes:  make(map[core.Manager]*lane),
 		others: newCounts(),
 		added:  make(chan struct{}, 1),
 	}
+	for _, manager := range opts.Managers {
+		l, _ := o.lane(manager, time.Now()) // There is room for each.
+		l.configured = true
+	}
+	return o, nil
 }
 
 // OldestPending returns the age of the oldest event of manager that waits for an acknowledgement, 0
@@ -132,13 +130,15 @@ func (o *Outbox) start() error {
 	return nil
 }
 
-// resyncConfigured asks the configured managers for the first resync.
 func (o *Outbox) resyncConfigured() {
 	if !o.opts.ResyncFirst || o.opts.ResyncOwners {
 		return
 	}
 	for _, manager := range o.opts.Managers {
-		o.lanes[manager].resyncUnlessPending(time.Now())
+		l, resync := o.lanes[manager], core.WatchEvent{Resync: true}
+		if l.entries[resync.Key()] == nil {
+			l.resync(types.NamespacedName{}, time.Now())
+		}
 	}
 }
 
@@ -154,7 +154,6 @@ func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) 
 	}
 }
 
-// dispatchNew starts a dispatcher for each lane that has none.
 func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,7 +196,6 @@ func (o *Outbox) leave() (done bool) {
 	return done
 }
 
-// stop gives up the pending events.
 func (o *Outbox) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -205,7 +203,8 @@ func (o *Outbox) stop() {
 	o.allKeys = 0
 	for _, l := range o.lanes {
 		if n := l.counts.Pending; n > 0 {
-			l.noteShutdown(n)
+			l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",
+				slog.String("manager", string(l.manager)), slog.Int64("events", n))
 		}
 		l.clear(reasonShutdown)
 	}

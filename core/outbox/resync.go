@@ -32,19 +32,14 @@ func (o *Outbox) Resync() {
 // resyncBeside asks for a resync beside the first event of a manager, and beside an event that has
 // no room. Where resyncs are for owners, the first event of an owner counts.
 func (l *lane) resyncBeside(added, room bool, event *core.WatchEvent, now time.Time) {
-	first := l.isNews(added, event.Owner) && l.opts.ResyncFirst && !event.Resync
+	news := added
+	if l.opts.ResyncOwners {
+		news = l.owners.add(event.Owner)
+	}
+	first := news && l.opts.ResyncFirst && !event.Resync
 	if first || !room {
 		l.resync(event.Owner, now)
 	}
-}
-
-// isNews reports whether a manager, or an owner where resyncs are for owners, was unknown until
-// now.
-func (l *lane) isNews(added bool, owner types.NamespacedName) bool {
-	if l.opts.ResyncOwners {
-		return l.owners.add(owner)
-	}
-	return added
 }
 
 // resync asks for a look at the whole runtime. The owner counts only where resyncs are for owners.
@@ -76,7 +71,6 @@ func (l *lane) targets() []types.NamespacedName {
 	return []types.NamespacedName{{}}
 }
 
-// resyncAll asks for a resync of the runtime, or of each known owner.
 func (l *lane) resyncAll(now time.Time) core.Outcome {
 	targets := l.targets()
 	if len(targets) == 0 {
@@ -86,13 +80,6 @@ func (l *lane) resyncAll(now time.Time) core.Outcome {
 		l.resync(owner, now)
 	}
 	return core.Accepted
-}
-
-// resyncUnlessPending asks for a resync of the runtime, unless one waits to be sent.
-func (l *lane) resyncUnlessPending(now time.Time) {
-	if resync := (core.WatchEvent{Resync: true}); l.entries[resync.Key()] == nil {
-		l.resync(types.NamespacedName{}, now)
-	}
 }
 
 // standIn asks for a resync of the runtime instead of an event that was refused.
@@ -150,7 +137,6 @@ func (l *lane) noteResynced(owner types.NamespacedName, sent time.Time) {
 // owners are those that events have named, where resyncs are for owners.
 type owners []types.NamespacedName
 
-// add reports whether the owner is new.
 func (o *owners) add(owner types.NamespacedName) bool {
 	if owner == (types.NamespacedName{}) || len(*o) >= maxOwners || slices.Contains(*o, owner) {
 		return false

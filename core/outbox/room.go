@@ -58,7 +58,6 @@ func (o *Outbox) largest(match func(*lane) bool) (most *lane) {
 	return most
 }
 
-// forget removes a waiting entry with its key.
 func (l *lane) forget(e *entry) {
 	e.queue.remove(e)
 	l.free(e)

@@ -1,7 +1,6 @@
 package canary
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -23,15 +22,13 @@ import (
 // It is called by one goroutine. It may block until ctx ends.
 type Write = func(ctx context.Context, nonce string) (warnings []string, err error)
 
-const defaultTimeout = 5 * time.Second
+// writeTimeout bounds one write, and no write takes longer than the interval.
+const writeTimeout = 5 * time.Second
 
 // Options are the optional settings of a [Canary]. The zero value is the documented default.
 type Options struct {
 	// Interval is the time between two writes. Default: 30 s.
 	Interval time.Duration
-	// Timeout bounds one write, and must not exceed Interval. Default: 5 s, or Interval if that is
-	// shorter.
-	Timeout time.Duration
 	// Recovered is called when a write succeeds after one that did not. Changes in between were
 	// missed, so the caller should accept a resync. It must not block. Default: none.
 	Recovered func()
@@ -43,25 +40,13 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
-	o.Interval = cmp.Or(o.Interval, defaults.CanaryInterval)
 	return option.WithDefaults(o, Options{
-		Timeout:   min(defaultTimeout, o.Interval),
+		Interval:  defaults.CanaryInterval,
 		Recovered: func() {},
 		Probed:    func(core.CanaryState, time.Duration) {},
 		Logger:    slog.New(slog.DiscardHandler),
 	})
-}
-
-// validate returns an error for times that are negative or do not fit together.
-func (o Options) validate() error {
-	if o.Interval < 0 || o.Timeout < 0 || o.Timeout > o.Interval {
-		return fmt.Errorf(
-			"canary: interval is %v and timeout %v, want both above 0, and the timeout within the interval",
-			o.Interval, o.Timeout)
-	}
-	return nil
 }
 
 // Canary finds out whether the API server calls the agent. Create one with [New]. It is safe for
@@ -80,11 +65,10 @@ type Canary struct {
 // New returns a canary that calls write while [Canary.Start] runs. It fails if an option is
 // invalid.
 func New(write Write, opts Options) (*Canary, error) {
-	opts = opts.withDefaults()
-	if err := opts.validate(); err != nil {
-		return nil, err
+	if opts.Interval < 0 {
+		return nil, fmt.Errorf("canary: interval is %v, want more than 0", opts.Interval)
 	}
-	return &Canary{write: write, opts: opts, state: core.CanaryOff}, nil
+	return &Canary{write: write, opts: opts.withDefaults(), state: core.CanaryOff}, nil
 }
 
 // State returns the result of the last probe, and [core.CanaryOff] before the first one.
@@ -116,7 +100,7 @@ func (c *Canary) probe(ctx context.Context) {
 
 // attempt makes one write and returns its result. took is the time that it took.
 func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, min(writeTimeout, c.opts.Interval))
 	defer cancel()
 	nonce := newNonce()
 	started := time.Now()
@@ -166,7 +150,6 @@ func (c *Canary) log(before, state core.CanaryState, err error) {
 // logEvery is the time after which a fault that lasts is logged again.
 const logEvery = 5 * time.Minute
 
-// line is the last log line.
 type line struct {
 	fault string // its error
 	at    time.Time
@@ -183,7 +166,6 @@ func (l *line) isDue(before, state core.CanaryState, err error, now time.Time) b
 	return true
 }
 
-// newNonce returns 128 random bits in hex.
 func newNonce() string {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // Never fails (crypto/rand).

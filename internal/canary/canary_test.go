@@ -152,9 +152,9 @@ func TestLastingFaultsAreLoggedAgain(t *testing.T) {
 }
 
 func TestNewNamesWrongOptions(t *testing.T) {
-	_, err := canary.New(new(cluster).write, canary.Options{Interval: time.Second, Timeout: time.Minute})
-	if err == nil || !strings.Contains(err.Error(), "timeout 1m0s") {
-		t.Errorf("error %v, want one that names the timeout", err)
+	_, err := canary.New(new(cluster).write, canary.Options{Interval: -time.Second})
+	if err == nil || !strings.Contains(err.Error(), "interval is -1s") {
+		t.Errorf("error %v, want one that names the interval", err)
 	}
 }
 

@@ -25,8 +25,8 @@ import (
 
 // The files in which Kubernetes mounts the credentials of a service account.
 const (
-	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
-	defaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+	DefaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
+	DefaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
 // The limits of the connection to the API server.
@@ -76,8 +76,8 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	lease := &Lease{
 		url: server.JoinPath("apis/coordination.k8s.io/v1/namespaces", url.PathEscape(name.Namespace), "leases",
 			url.PathEscape(name.Name)).String() + "?fieldManager=runtime-watcher-canary",
-		token: cmp.Or(opts.TokenFile, defaultTokenFile),
-		ca:    cmp.Or(opts.CAFile, defaultCAFile),
+		token: cmp.Or(opts.TokenFile, DefaultTokenFile),
+		ca:    cmp.Or(opts.CAFile, DefaultCAFile),
 	}
 	if err := lease.trust(); err != nil {
 		return nil, err
@@ -116,8 +116,8 @@ func newClient(roots *x509.CertPool) *http.Client {
 		MaxConnsPerHost:   1,
 		IdleConnTimeout:   idleTimeout,
 		// A write that gives up leaves its dial behind, for which the next ones wait.
-		DialContext:         (&net.Dialer{Timeout: defaultTimeout}).DialContext,
-		TLSHandshakeTimeout: defaultTimeout,
+		DialContext:         (&net.Dialer{Timeout: writeTimeout}).DialContext,
+		TLSHandshakeTimeout: writeTimeout,
 		// Pings find a dead connection. Without them, each write would fail until the kernel closes
 		// it.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
@@ -159,10 +159,13 @@ func (l *Lease) write(ctx context.Context, target, nonce string) ([]string, erro
 	if err != nil {
 		return nil, fmt.Errorf("canary: token: %w", err)
 	}
-	request, err := newPatch(ctx, target, nonce)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"renewTime":%q}}`,
+		nonceAnnotation, nonce, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, target, bytes.NewReader(patch))
 	if err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
+	request.Header.Set("Content-Type", "application/merge-patch+json") // RFC 7386.
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	return l.do(request)
 }
@@ -173,23 +176,6 @@ func (l *Lease) Check(ctx context.Context) (called bool, err error) {
 	nonce := newNonce()
 	warnings, err := l.write(ctx, l.url+"&dryRun=All", nonce)
 	return slices.Contains(warnings, warningPrefix+nonce), err
-}
-
-// newPatch returns the request for a JSON merge patch (RFC 7386), without credentials.
-func newPatch(ctx context.Context, target, nonce string) (*http.Request, error) {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{nonceAnnotation: nonce}},
-		"spec":     map[string]any{"renewTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")},
-	})
-	if err != nil {
-		return nil, err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, target, bytes.NewReader(patch))
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Content-Type", "application/merge-patch+json")
-	return request, nil
 }
 
 // do returns the warnings of an answer 200, and an error for any other answer.
@@ -211,7 +197,6 @@ func (l *Lease) do(request *http.Request) ([]string, error) {
 	return warnings(answer.Header), nil
 }
 
-// refusal is an answer of the API server other than 200.
 type refusal struct {
 	path    string
 	answer  *http.Response
@@ -222,7 +207,6 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("canary: PATCH %s: %s: %.300q", r.path, r.answer.Status, r.message)
 }
 
-// StatusCode returns the HTTP status.
 func (r *refusal) StatusCode() int { return r.answer.StatusCode }
 
 // warnings returns the texts of the Warning headers (RFC 7234, section 5.5). API servers send them

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -125,14 +126,10 @@ func (c *conn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// SetDeadline implements [net.Conn].
 func (c *conn) SetDeadline(t time.Time) error {
-	c.noteDeadline(t)
-	c.bounded.Store(!t.IsZero())
-	return c.Conn.SetDeadline(t)
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetWriteDeadline implements [net.Conn].
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.bounded.Store(!t.IsZero())
 	return c.Conn.SetWriteDeadline(t)
@@ -140,19 +137,13 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 
 // SetReadDeadline implements [net.Conn]. The deadline also bounds the wait for a slot.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.noteDeadline(t)
-	return c.Conn.SetReadDeadline(t)
-}
-
-// noteDeadline stores a deadline as long as it can bound the wait for a slot.
-func (c *conn) noteDeadline(t time.Time) {
 	if c.handshake.Load() != nil {
 		deadline := t // Later deadlines need no memory.
 		c.deadline.Store(&deadline)
 	}
+	return c.Conn.SetReadDeadline(t)
 }
 
-// endHandshake ends the use of the fair queue.
 func (c *conn) endHandshake() {
 	if h := c.handshake.Swap(nil); h != nil {
 		h.release()
@@ -179,7 +170,6 @@ func connOf(outer net.Conn) *conn {
 	return c
 }
 
-// connKey is the key of the connection in the context of a request.
 type connKey struct{}
 
 // withConn implements [net/http.Server.ConnContext].

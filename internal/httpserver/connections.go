@@ -23,7 +23,6 @@ type limitedListener struct {
 	server *Server
 }
 
-// Accept implements [net.Listener].
 func (l limitedListener) Accept() (net.Conn, error) {
 	c, err := l.accept()
 	if err != nil {
@@ -36,7 +35,10 @@ func (l limitedListener) accept() (*conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
 		if err != nil {
-			l.server.logAccept(err)
+			if !errors.Is(err, net.ErrClosed) { // Such as "too many open files". The server tries again after a while.
+				l.server.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections",
+					slog.Any("error", err))
+			}
 			return nil, err
 		}
 		if c := l.server.admit(inner); c != nil {
@@ -84,7 +86,6 @@ func (s *Server) connState(outer net.Conn, state http.ConnState) {
 	}
 }
 
-// reportHandshake reports the handshake of a closed connection if it failed.
 func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	encrypted, ok := outer.(*tls.Conn)
 	if !ok {
@@ -108,11 +109,4 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 // isOwnClose reports whether this end closed the connection: in a shutdown, or for the limiter.
 func isOwnClose(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
-}
-
-// logAccept logs an error such as "too many open files". The server tries again after a while.
-func (s *Server) logAccept(err error) {
-	if !errors.Is(err, net.ErrClosed) {
-		s.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections", slog.Any("error", err))
-	}
 }

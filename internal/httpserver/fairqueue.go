@@ -50,22 +50,12 @@ type waiter struct {
 	// granted is closed when the waiter has a slot.
 	granted chan struct{}
 
-	// Guarded by queue.mu.
-	state waiterState
-	in    *originQueue
-	place *list.Element
+	// Guarded by queue.mu. place is nil unless it waits.
+	in     *originQueue
+	place  *list.Element
+	isDone bool
 }
 
-// waiterState is the state of a waiter: first waiting, at last done.
-type waiterState int
-
-const (
-	waiting waiterState = iota
-	granted
-	done
-)
-
-// newFairQueue returns a queue with that many slots, which must be positive.
 func newFairQueue(slots int) *fairQueue {
 	return &fairQueue{free: slots, rings: [kinds]*ring{newRing(), newRing()}}
 }
@@ -82,7 +72,7 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 	// There are no waiters while a slot is free.
 	if q.free > 0 {
 		q.free--
-		w.grant()
+		close(w.granted)
 		return w
 	}
 	kind := fresh
@@ -98,14 +88,14 @@ func (w *waiter) done() {
 	q := w.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch w.state {
-	case waiting:
+	switch {
+	case w.isDone:
+	case w.place != nil:
 		w.unlist()
-	case granted:
+	default:
 		q.grantNext()
-	case done:
 	}
-	w.state = done
+	w.isDone = true
 }
 
 // grantNext grants a free slot, of one kind of work and the other in turn. The caller must hold the
@@ -129,12 +119,6 @@ func (r *ring) grantNext() {
 	w, _ := o.waiters.Front().Value.(*waiter)
 	r.next.MoveToBack(first)
 	w.unlist()
-	w.grant()
-}
-
-// grant wakes the waiter.
-func (w *waiter) grant() {
-	w.state = granted
 	close(w.granted)
 }
 
@@ -153,6 +137,7 @@ func (r *ring) add(w *waiter, origin string) {
 func (w *waiter) unlist() {
 	o := w.in
 	o.waiters.Remove(w.place)
+	w.place = nil
 	if o.waiters.Len() == 0 {
 		o.ring.next.Remove(o.place)
 		delete(o.ring.origins, o.origin)

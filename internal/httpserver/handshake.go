@@ -29,7 +29,6 @@ const maxRead = 4 << 10
 
 var errHandshakeSize = errors.New("TLS handshake and first header are too large")
 
-// read reads within the limit.
 func (h *handshake) read(from net.Conn, b []byte) (int, error) {
 	if h.rest <= 0 {
 		return 0, errHandshakeSize
@@ -64,7 +63,6 @@ func (h *handshake) acquire(from net.Conn, closed <-chan struct{}, deadline time
 	return nil
 }
 
-// release returns the slot, if there is one.
 func (h *handshake) release() {
 	if w := h.slot.Swap(nil); w != nil {
 		w.done()

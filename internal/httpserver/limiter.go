@@ -32,7 +32,6 @@ type originSlots struct {
 	idle, busy *list.List
 }
 
-// size returns the number of slots of the origin.
 func (o *originSlots) size() int { return o.idle.Len() + o.busy.Len() }
 
 // slot is the place of one open connection. Its fields are guarded by limiter.mu, except limiter
@@ -47,7 +46,6 @@ type slot struct {
 	evict func()
 }
 
-// newLimiter returns a limiter with limit slots. limit must be positive.
 func newLimiter(limit int) *limiter {
 	return &limiter{limit: limit, origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
 }
@@ -115,7 +113,6 @@ func (l *limiter) evictAll() {
 	}
 }
 
-// len returns the number of slots in use.
 func (l *limiter) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,9 +126,9 @@ func (s *slot) setBusy(busy bool) {
 	if s.place == nil || s.busy == busy {
 		return
 	}
-	s.unlist()
+	s.list().Remove(s.place)
 	s.busy = busy
-	s.enlist()
+	s.place = s.list().PushBack(s)
 }
 
 // move counts the slot to another origin. It does nothing after release or eviction.
@@ -155,24 +152,13 @@ func (s *slot) release() {
 	}
 }
 
-// enlist adds the slot to the end of a list of its origin. The caller must hold the lock, as for
+// list returns the list of its origin in which the slot is. The caller must hold the lock, as for
 // the functions below.
-func (s *slot) enlist() {
+func (s *slot) list() *list.List {
 	if s.busy {
-		s.place = s.origin.busy.PushBack(s)
-	} else {
-		s.place = s.origin.idle.PushBack(s)
+		return s.origin.busy
 	}
-}
-
-// unlist removes the slot from its list.
-func (s *slot) unlist() {
-	if s.busy {
-		s.origin.busy.Remove(s.place)
-	} else {
-		s.origin.idle.Remove(s.place)
-	}
-	s.place = nil
+	return s.origin.idle
 }
 
 // add counts a slot to an origin.
@@ -184,16 +170,16 @@ func (l *limiter) add(s *slot, origin string) {
 	}
 	l.unrank(o)
 	s.origin = o
-	s.enlist()
+	s.place = s.list().PushBack(s)
 	l.size++
 	l.rank(o)
 }
 
-// remove is the opposite of add.
 func (l *limiter) remove(s *slot) {
 	o := s.origin
 	l.unrank(o)
-	s.unlist()
+	s.list().Remove(s.place)
+	s.place = nil
 	l.size--
 	l.rank(o)
 }
@@ -217,7 +203,6 @@ func (l *limiter) rank(o *originSlots) {
 	}
 }
 
-// unrank is the opposite of rank.
 func (l *limiter) unrank(o *originSlots) {
 	size := o.size()
 	if size == 0 {

@@ -79,7 +79,6 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
 	return option.WithDefaults(o, Options{
 		MaxConnections:    16 << 10,

@@ -39,7 +39,6 @@ type visit struct {
 	over atomic.Bool
 }
 
-// Read implements [net.Conn].
 func (v *visit) Read(b []byte) (int, error) {
 	waiting := v.waiting.Load()
 	if waiting && len(b) < readBuffer { // The buffer has a byte of the next request.
@@ -68,7 +67,6 @@ func (v *visit) SetReadDeadline(t time.Time) error {
 	return v.Conn.SetReadDeadline(t)
 }
 
-// Close implements [net.Conn].
 func (v *visit) Close() error {
 	if v.over.Swap(false) && v.parking.add(v) {
 		return nil

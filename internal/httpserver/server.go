@@ -120,11 +120,6 @@ func serverTLS(opts Options) *tls.Config {
 	return config
 }
 
-// hasCertificate reports whether a configuration can serve.
-func hasCertificate(config *tls.Config) bool {
-	return len(config.Certificates) > 0 || config.GetCertificate != nil || config.GetConfigForClient != nil
-}
-
 // protocols returns the versions of HTTP that the server speaks. Without TLS, a client of HTTP/2
 // needs prior knowledge.
 func protocols(opts Options) *http.Protocols {
@@ -182,7 +177,8 @@ func (s *Server) accepting() (net.Listener, error) {
 	if s.opts.TLS == nil {
 		return limitedListener{s.listener, s}, nil
 	}
-	if !hasCertificate(s.http.TLSConfig) {
+	config := s.http.TLSConfig
+	if len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
 		_ = s.Close() // The missing certificate counts.
 		return nil, fmt.Errorf("%w: %w", errEnded, errNoServerCertificate)
 	}
@@ -204,7 +200,6 @@ func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
 	return errAborted
 }
 
-// drain reports whether all connections ended in time.
 func (s *Server) drain(ctx context.Context, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()

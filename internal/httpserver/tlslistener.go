@@ -105,7 +105,6 @@ func (l *tlsListener) handOver(c net.Conn) {
 	}
 }
 
-// Accept implements [net.Listener].
 func (l *tlsListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ready:

@@ -14,7 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
-// maxBytes bounds the size of the file in bytes.
 const maxBytes = 64 << 10
 
 // Others returns the managers of the file that are not in known. It fails if known and the file

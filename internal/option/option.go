@@ -57,9 +57,11 @@ func Unless(ok bool, format string, args ...any) error {
 }
 
 // NotNegative refuses a negative value of the option with that name.
-func NotNegative[T int | float64 | time.Duration](name string, value T) error {
-	return Unless(value >= 0, "%w: %s is %v, want more than 0, or 0 for the default", errNegative, name, value)
+func NotNegative[T int | time.Duration](name string, value T) error {
+	return Unless(value >= 0, negative, errNegative, name, value)
 }
+
+const negative = "%w: %s is %v, want more than 0, or 0 for the default"
 
 // NoneNegative refuses negative values of all numbers and times among options, in the order of
 // their fields.
@@ -67,17 +69,9 @@ func NoneNegative(options any) error {
 	var problems []error
 	v := reflect.ValueOf(options)
 	for i := range v.NumField() {
-		if !v.Field(i).CanInterface() {
-			continue
-		}
-		name := v.Type().Name() + "." + v.Type().Field(i).Name
-		switch value := v.Field(i).Interface().(type) {
-		case int:
-			problems = append(problems, NotNegative(name, value))
-		case float64:
-			problems = append(problems, NotNegative(name, value))
-		case time.Duration:
-			problems = append(problems, NotNegative(name, value))
+		value, field := v.Field(i), v.Type().Field(i)
+		if field.IsExported() && (value.CanInt() && value.Int() < 0 || value.CanFloat() && value.Float() < 0) {
+			problems = append(problems, fmt.Errorf(negative, errNegative, v.Type().Name()+"."+field.Name, value))
 		}
 	}
 	return errors.Join(problems...)

@@ -28,7 +28,6 @@ func New(next *slog.Logger, every time.Duration, keys ...string) *slog.Logger {
 	return slog.New(&handler{Handler: next.Handler(), pace: NewPace(every), keys: keys})
 }
 
-// handler implements [slog.Handler].
 type handler struct {
 	slog.Handler
 
@@ -79,7 +78,6 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &with
 }
 
-// WithGroup implements [slog.Handler].
 func (h *handler) WithGroup(name string) slog.Handler {
 	with := *h
 	with.Handler = h.Handler.WithGroup(name)
@@ -98,7 +96,6 @@ type Pace struct {
 // NewPace returns a pace of one line of each kind in every.
 func NewPace(every time.Duration) *Pace { return &Pace{every: every} }
 
-// kind is one kind of lines.
 type kind struct {
 	next       time.Time // from which a line is due
 	suppressed int       // since the last line
@@ -130,17 +127,13 @@ func (p *Pace) of(name string, now time.Time) *kind {
 	}
 	k := p.kinds[name]
 	if k == nil {
+		if p.kinds == nil {
+			p.kinds = make(map[string]*kind)
+		}
 		k = new(kind)
-		p.add(name, k)
+		p.kinds[name] = k
 	}
 	return k
-}
-
-func (p *Pace) add(name string, k *kind) {
-	if p.kinds == nil {
-		p.kinds = make(map[string]*kind)
-	}
-	p.kinds[name] = k
 }
 
 // expire forgets the kinds without a line for so long that the next one is due. Their counts are

@@ -104,7 +104,6 @@ func failuresBeside(ctx context.Context, address string) (failures int64, runs b
 	return *ready.WebhookFailures, true
 }
 
-// unwritten returns the finding for a Lease that cannot be patched.
 func unwritten(lease string, err error) finding {
 	f := finding{found: err.Error(), want: "the right to patch the Lease " + lease}
 	switch status := statusOf(err); {

@@ -75,7 +75,6 @@ func unreachable(err error) finding {
 	return f
 }
 
-// untrusted returns the finding for a failed handshake.
 func untrusted(err error) finding {
 	f := finding{found: err.Error()}
 	switch {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +21,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// heartbeats sends one to each manager, and reports the answers.
 func (c *checker) heartbeats(ctx context.Context, over core.Forwarder) {
 	switch {
 	case !c.opts.Contract.Numbered():
@@ -106,11 +106,8 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 
 func refusal(manager core.Manager, reason string, err error) finding {
 	action := "see the log of the listener"
-	for _, known := range actions() {
-		if known.is(reason, err) {
-			action = known.action
-			break
-		}
+	if i := slices.IndexFunc(actions(), func(k known) bool { return k.is(reason, err) }); i >= 0 {
+		action = actions()[i].action
 	}
 	return finding{
 		fmt.Sprintf("manager %s: %s: %v", manager, cmp.Or(reason, "refused"), err), "202 Accepted", action,

@@ -12,7 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// clientKeys checks CA_CERT, TLS_CERT and TLS_KEY.
 func (c *checker) clientKeys() {
 	paths := c.opts.Keys.Client
 	ca := c.bundle("CA_CERT", paths.CA)
@@ -61,7 +60,6 @@ func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 	return files.Status().Material
 }
 
-// material returns the finding for files that cannot be used.
 func material(err error) finding {
 	action := "write the whole file in PEM"
 	switch keys.Problem(err) {
@@ -138,7 +136,6 @@ func (c *checker) expiry(name string, m *keys.Material) {
 	c.warn(name, finding{"expires " + until(m.NotAfter), "a renewed certificate by now", "check cert-manager"})
 }
 
-// until returns a time, and the duration until then.
 func until(t time.Time) string {
 	const day = 24 * time.Hour
 	left := time.Until(t)

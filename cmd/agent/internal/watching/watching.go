@@ -22,12 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-)
-
-// The files in which Kubernetes mounts the credentials of a service account.
-const (
-	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
-	defaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
 // Settings are those of the source.
@@ -104,8 +99,8 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 // config returns how to connect to the API server. The files are read again when they change.
 func (s *Settings) config() (*rest.Config, error) {
 	config := &rest.Config{
-		Host: s.Server, BearerTokenFile: cmp.Or(s.TokenFile, defaultTokenFile),
-		TLSClientConfig: rest.TLSClientConfig{CAFile: cmp.Or(s.CAFile, defaultCAFile)},
+		Host: s.Server, BearerTokenFile: cmp.Or(s.TokenFile, canary.DefaultTokenFile),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: cmp.Or(s.CAFile, canary.DefaultCAFile)},
 	}
 	if config.Host != "" {
 		return config, nil
@@ -137,7 +132,6 @@ func (s *Source) Ready() error {
 	return errors.Join(append([]error{s.Source.Ready()}, s.refusals()...)...)
 }
 
-// refusals are the problems of the watches that cannot be watched.
 func (s *Source) refusals() (problems []error) {
 	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
 		problems = append(problems, s.refused[manager])
@@ -179,7 +173,6 @@ func (s *Source) proved(manager core.Manager) {
 	}
 }
 
-// tryTimeout bounds the time to establish all watches.
 const tryTimeout = 10 * time.Second
 
 // Try establishes the watches, and ends them. It returns the problems of those that cannot be
