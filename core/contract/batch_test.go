@@ -44,6 +44,7 @@ func TestLeastEventIsTaken(t *testing.T) {
 func TestDataMayComeInBase64(t *testing.T) {
 	t.Parallel()
 	body := oneEvent(t, func(event, data map[string]any) {
+		data["further"] = strings.Repeat("x", 8<<10)
 		text := must(json.Marshal(data))(t)
 		delete(event, "data")
 		event["data_base64"] = text // encoding/json writes bytes in base64.

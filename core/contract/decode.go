@@ -140,9 +140,13 @@ func (c *received) readAttribute(r *rawjson.Reader, name []byte, last *received)
 }
 
 func readBase64(r *rawjson.Reader) ([]byte, error) {
-	text, err := r.Text()
+	raw, err := r.Skip() // It may be longer than other texts.
 	if err != nil {
 		return nil, err
+	}
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return nil, fmt.Errorf("data_base64: %w", err)
 	}
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
