@@ -27,7 +27,7 @@ func setUp(
 ) error {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
-	watched, fleetErr := fleet.New(fleet.Options{})
+	watched, fleetErr := fleet.New(fleet.Options{Logger: controllerruntime.Logger(mgr.GetLogger())})
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kyma.GroupVersionKind(), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{Fleet: watched, Managers: []core.Manager{"my-operator"}})
 	if err := errors.Join(fleetErr, err); err != nil {

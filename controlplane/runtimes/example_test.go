@@ -3,6 +3,7 @@ package runtimes_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,11 +22,11 @@ import (
 // ExampleSetUp is the whole control-plane side of an operator. Kymas represent the runtimes, and
 // Secrets of the same names have the kubeconfigs.
 func ExampleSetUp() {
-	_ = setUpRuntimes // Called with the manager of the operator, and the fleet of its listener.
+	_ = setUpRuntimes // Called with the manager of the operator, the fleet and the logger of its listener.
 	// Output:
 }
 
-func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string) error {
+func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string, log *slog.Logger) error {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
@@ -34,11 +35,11 @@ func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string
 	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"},
 		[]string{"listener.kcp.example.com"},
-		certificates.FromFleet(watched, 0), certificates.Options{})
+		certificates.FromFleet(watched, 0), certificates.Options{Logger: log})
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(image, address, installation.Options{})
+	installer, err := installation.New(image, address, installation.Options{Logger: log})
 	if err != nil {
 		return err
 	}

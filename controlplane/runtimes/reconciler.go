@@ -216,7 +216,7 @@ func (r *reconciler) prepare(
 	ctx context.Context, object client.Object, next *installation.Runtime,
 ) (waiting installation.Status, err error) {
 	if next.Client, err = r.reach(ctx, object, next.ID); next.Client == nil {
-		return awaiting(reasonUnreachable, "waiting for a way to the runtime"), err
+		return awaiting(reasonUnreachable, "waiting for a way to the runtime, such as the Secret with its kubeconfig"), err
 	}
 	if next.ControlPlane, err = r.opts.ControlPlane(ctx, object); err != nil {
 		return waiting, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))

@@ -99,7 +99,8 @@ func statusOf(err error) int {
 	}
 }
 
-// Body returns the body of the answer, in JSON.
+// Body returns the body of the answer, in JSON. The status and the wait of the whole answer travel
+// beside it, as in Retry-After.
 func (a *Answer) Body() ([]byte, error) {
 	body := answerBody{Reason: a.Reason}
 	for _, index := range slices.Sorted(maps.Keys(a.Failed)) {

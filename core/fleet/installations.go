@@ -13,8 +13,8 @@ type Installations struct {
 	Runtimes map[InstallationState]int
 	// Failed has the agents that cannot be installed or corrected.
 	Failed []FailedInstallation
-	// Repairs counts the looks that applied all objects of an agent, because the fleet found that
-	// it does not watch.
+	// Repairs counts the reconciles that applied all objects of an agent, because the fleet found
+	// that it does not watch.
 	Repairs int64
 	// NeverHeard are runtimes with an agent that answers, and that has sent nothing for a manager
 	// since then.

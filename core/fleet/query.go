@@ -51,7 +51,7 @@ func (f *Fleet) snapshot() []Status {
 
 // RequeueAfter returns the polling interval of a runtime. It is [Options].PollFresh when it is
 // fresh for all its managers, PollUnproved when it is fresh or unproved, and PollOtherwise in all
-// other states. Up to a tenth is added or taken off at random, so that runtimes are not looked at
+// other states. Up to a tenth is added or taken off at random, so that runtimes are not polled
 // together.
 func (f *Fleet) RequeueAfter(runtime core.RuntimeID) time.Duration {
 	if f.isUnfed(time.Now()) {

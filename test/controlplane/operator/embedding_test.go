@@ -51,7 +51,8 @@ func (k *kymas) setUp(
 		return err
 	}
 	server := measured.KeyMaterial("server")
-	files, err := keys.NewFiles(secret, keys.FilesOptions{Hooks: server.FilesHooks})
+	log := controllerruntime.Logger(mgr.GetLogger())
+	files, err := keys.NewFiles(secret, keys.FilesOptions{Hooks: server.FilesHooks, Logger: log})
 	if err != nil {
 		return err
 	}
