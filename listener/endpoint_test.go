@@ -178,7 +178,7 @@ func TestAnswers(t *testing.T) {
 			handle: func(ctx context.Context, _ core.Delivery) error { <-ctx.Done(); return ctx.Err() },
 		},
 		{
-			name: "GET", want: answered{"v2", "", 405, "method_not_allowed"},
+			name: "GET", want: answered{"v2", "lifecycle", 405, "method_not_allowed"},
 			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, target, http.NoBody) },
 		},
 		{name: "unknown manager", request: asks("/v2/other/event", bodyV2), want: elsewhere("v2", "unknown_manager")},

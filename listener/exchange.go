@@ -40,6 +40,9 @@ func (x *exchange) answer() (a answer) {
 	x.claim(x.request, &peer)
 	a = x.answerPeer(&peer)
 	a.runtime = peer.ID
+	if manager := core.Manager(x.request.PathValue(wildcard)); x.intake.Serves(manager) {
+		a.manager = manager
+	}
 	return a
 }
 
@@ -99,9 +102,7 @@ func (x *exchange) route(peer *core.Peer) answer {
 		verdict := x.intake.Receive(x.request.Context(), &intake.Request{Peer: *peer, Manager: manager})
 		return x.answerVerdict(&verdict)
 	}
-	a := x.receive(peer, manager)
-	a.manager = manager
-	return a
+	return x.receive(peer, manager)
 }
 
 // receive reads the events of a known peer and hands them to the intake.

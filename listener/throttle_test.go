@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,8 +50,10 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 	} {
 		t.Run(contractName, func(t *testing.T) {
 			t.Parallel()
+			var named []core.Manager
+			answered := func(_ string, manager core.Manager, _ int, _ string, _ time.Duration) { named = append(named, manager) }
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
-				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: stopped})
+				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: stopped, Hooks: listener.Hooks{Answered: answered}})
 			body, target := bodyV1, "/"+contractName+"/lifecycle/event"
 			if contractName == "v3" {
 				target += "s"
@@ -59,6 +62,9 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 			w := serve(l, post(target, body))
 			if w.Code != want || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), reasons.TooFast) {
 				t.Errorf("answer %d %s with Retry-After %q, want %d with one", w.Code, w.Body, w.Header().Get("Retry-After"), want)
+			}
+			if want := []core.Manager{"lifecycle", "lifecycle"}; !slices.Equal(named, want) {
+				t.Errorf("the answers name the managers %q, want %q", named, want)
 			}
 		})
 	}

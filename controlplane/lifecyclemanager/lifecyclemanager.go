@@ -101,7 +101,7 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	watched, err := fleet.New(fleet.Options{})
+	watched, err := fleet.New(fleet.Options{Logger: controllerruntime.Logger(mgr.GetLogger())})
 	if err != nil {
 		return nil, err
 	}

@@ -210,13 +210,20 @@ func (r *reconciler) glance(
 	return status, unchanged, because(installReason(err), err)
 }
 
+// wayAwaited is how long a new runtime may have no kubeconfig before that is a failure.
+const wayAwaited = time.Hour
+
 // prepare sets the parts that are needed beside the certificates. Without a way to the runtime, it
 // sets no client.
 func (r *reconciler) prepare(
 	ctx context.Context, object client.Object, next *installation.Runtime,
 ) (waiting installation.Status, err error) {
 	if next.Client, err = r.reach(ctx, object, next.ID); next.Client == nil {
-		return awaiting(reasonUnreachable, "waiting for a way to the runtime, such as the Secret with its kubeconfig"), err
+		waiting = awaiting(reasonUnreachable, "waiting for a way to the runtime, such as the Secret with its kubeconfig")
+		if time.Since(object.GetCreationTimestamp().Time) > wayAwaited {
+			waiting.State = installation.Failed
+		}
+		return waiting, err
 	}
 	if next.ControlPlane, err = r.opts.ControlPlane(ctx, object); err != nil {
 		return waiting, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))

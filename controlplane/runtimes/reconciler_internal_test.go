@@ -192,6 +192,23 @@ func TestADeletionDoesNotWaitForAReport(t *testing.T) {
 	}
 }
 
+// A runtime may be made after its object, and so may its kubeconfig.
+func TestARuntimeWithoutAWayIsAFailureInTheEnd(t *testing.T) {
+	t.Parallel()
+	for age, want := range map[time.Duration]int{time.Minute: 0, 2 * wayAwaited: 1} {
+		object := newObject(string(prod))
+		object.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
+		r.certificates, r.opts.Overview = owned{}, &Overview{}
+		if err := reconcileOnce(t, r, object); err != nil {
+			t.Error(err)
+		}
+		if failed := r.opts.Overview.Installations().Failed; len(failed) != want {
+			t.Errorf("after %v, failed are %v, want %d", age, failed, want)
+		}
+	}
+}
+
 // owned has issued certificates that belong to the object.
 type owned struct{ ready }
 
