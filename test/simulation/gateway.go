@@ -3,9 +3,6 @@ package simulation
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/pem"
 	"io"
 	"log"
 	"net"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // serveOperators makes the control plane reachable: directly, by NATS, or behind a gateway that terminates TLS.
@@ -62,7 +60,7 @@ func (w *world) gateway() http.Handler {
 		ErrorLog:  log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: "operator"})
-			r.Out.Header.Set("X-Forwarded-Client-Cert", forwardedCertificate(r.In))
+			r.Out.Header.Set("X-Forwarded-Client-Cert", lab.ByGateway(r.In.TLS.PeerCertificates[0]))
 		},
 	}
 	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
@@ -136,11 +134,4 @@ func (r repeating) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 	})
 	return r.next.RoundTrip(request)
-}
-
-func forwardedCertificate(r *http.Request) string {
-	raw := r.TLS.PeerCertificates[0].Raw
-	sum := sha256.Sum256(raw)
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
-	return "Hash=" + hex.EncodeToString(sum[:]) + `;Cert="` + strings.ReplaceAll(url.QueryEscape(string(text)), "+", "%20") + `"`
 }

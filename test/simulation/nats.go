@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // serveBroker makes a NATS server reachable by the network. Its streams are in memory. A user is known by its name
@@ -26,13 +27,10 @@ func (w *world) serveBroker() {
 		name := w.plan.Runtimes[i].Name
 		users = append(users, natsjetstream.User{Name: domainOf(name), Runtime: core.RuntimeID(name), Managers: []core.Manager{"*"}})
 	}
-	rights, err := natsjetstream.Authorization(users...)
-	w.must(err)
 	opts := &natsserver.Options{}
-	w.must(opts.ProcessConfigString(string(rights)))
+	w.must(opts.ProcessConfigString(string(lab.Must(natsjetstream.Authorization(users...)))))
 	opts.DontListen, opts.JetStream, opts.StoreDir, opts.NoSigs, opts.NoLog = true, true, w.pki.store, true, true
-	broker, err := natsserver.NewServer(opts)
-	w.must(err)
+	broker := lab.Must(natsserver.NewServer(opts))
 	broker.Start()
 	front := newServer("nats")
 	w.network.serve(serverName, func() *server { return front })
@@ -78,12 +76,12 @@ func (d natsDialer) Dial(_, _ string) (net.Conn, error) {
 }
 
 // connectNATS adds the parts of this model to the options that a program has.
-func connectNATS(name string, dial natsDialer, opts []nats.Option) (*nats.Conn, error) {
+func connectNATS(name string, dial natsDialer, opts []nats.Option) *nats.Conn {
 	plain := func(o *nats.Options) error {
 		o.Secure, o.TLSConfig, o.RootCAsCB, o.CustomDialer, o.SkipHostLookup, o.User = false, nil, nil, dial, true, domainOf(name)
 		return nil
 	}
-	return nats.Connect("nats://"+serverName, append(opts, plain)...)
+	return lab.Must(nats.Connect("nats://"+serverName, append(opts, plain)...))
 }
 
 func noCertificate() (*tls.Certificate, *x509.CertPool) { return &tls.Certificate{}, nil }
@@ -103,22 +101,18 @@ func (t natsTransport) Close() error {
 
 func (a *agent) natsTransport() core.Forwarder {
 	name := a.cluster.plan.Name
-	conn, err := connectNATS(name, natsDialer{a.cluster.world.network, name, a.epoch, func() bool {
+	conn := connectNATS(name, natsDialer{a.cluster.world.network, name, a.epoch, func() bool {
 		return a.killed.Load() || a.paused.Load() != nil
 	}}, natsjetstream.ConnectOptions(core.RuntimeID(name), noCertificate))
-	a.cluster.world.must(err)
-	forwarder, err := natsjetstream.NewForwarder(conn, core.RuntimeID(name), natsjetstream.ForwarderOptions{})
-	a.cluster.world.must(err)
-	return natsTransport{forwarder, conn}
+	return natsTransport{lab.Must(natsjetstream.NewForwarder(conn, core.RuntimeID(name), natsjetstream.ForwarderOptions{})), conn}
 }
 
 // consume receives events from the stream until the process ends.
 func (o *operator) consume(verifier core.Verifier, handlers map[core.Manager]core.Handler) func(ctx context.Context) error {
 	manager := o.world.plan.Managers[0]
 	dialer := natsDialer{o.world.network, "operator", o.name, o.killed.Load}
-	conn, err := connectNATS(string(manager), dialer, natsjetstream.OperatorConnectOptions(manager, noCertificate))
-	o.world.must(err)
-	consumer, err := natsjetstream.NewConsumer(conn, verifier, handlers, natsjetstream.Options{
+	conn := connectNATS(string(manager), dialer, natsjetstream.OperatorConnectOptions(manager, noCertificate))
+	consumer := lab.Must(natsjetstream.NewConsumer(conn, verifier, handlers, natsjetstream.Options{
 		Fleet: o.observer(), Logger: o.logger(), RuntimeRate: float64(o.world.plan.Rate), RuntimeBurst: burstOf(o.world.plan.Rate),
 		Stream: func(manager core.Manager) jetstream.StreamConfig {
 			config := natsjetstream.StreamConfig(manager)
@@ -128,8 +122,7 @@ func (o *operator) consume(verifier core.Verifier, handlers map[core.Manager]cor
 		Peer: func(id core.RuntimeID) core.Peer {
 			return core.Peer{ID: id, CommonName: string(id), DNSNames: []string{domainOf(string(id))}}
 		},
-	})
-	o.world.must(err)
+	}))
 	return func(ctx context.Context) error {
 		defer conn.Close()
 		return consumer.Start(ctx)

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // request is an item of the workqueue: an object, or a whole runtime.
@@ -60,15 +61,13 @@ func (w *world) newOperator(index, life int) *operator {
 	o.first, _ = w.server.Material()
 	o.follows.Store(!(*keys.Files)(nil).NeedLeaderElection())
 	o.ctx, o.stop = context.WithCancel(context.Background())
-	var err error
-	o.fleet, err = fleet.New(fleet.Options{
+	o.fleet = lab.Must(fleet.New(fleet.Options{
 		Random: newRandom(w.plan.Seed, o.name),
 		Resynced: func(manager core.Manager, cause string) {
 			w.history.Resynced(o.name, manager, cause)
 			w.logf("%s: resync for %s, cause %s", o.name, manager, cause)
 		},
-	})
-	w.must(err)
+	}))
 	o.register()
 	handlers := make(map[core.Manager]core.Handler)
 	for _, manager := range w.plan.Managers {
@@ -76,14 +75,12 @@ func (w *world) newOperator(index, life int) *operator {
 		o.controllers[manager] = c
 		handlers[manager] = c.source
 	}
-	verifier := w.noting(w.behaviour.verify(listener.SANPinning(o.domains())))
+	verifier := w.noting(w.behaviour.verify(listener.SANPinning(twoOwners{o.runtimes})))
 	if w.plan.NATS {
 		o.receive = o.consume(verifier, handlers)
 		return o
 	}
-	l, err := listener.New(o.peers(), verifier, handlers, o.options())
-	w.must(err)
-	o.receive = l.Start
+	o.receive = lab.Must(listener.New(o.peers(), verifier, handlers, o.options())).Start
 	return o
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // runtimeLabel has the identity of a runtime, on the object that stands for it in the control plane.
@@ -47,17 +48,11 @@ func (o *operator) register() {
 			o.registry.Set(r.kyma())
 		}
 	}
-	var err error
-	o.runtimes, err = controllerruntime.NewRuntimes(context.Background(), o.registry, kymas(),
-		controllerruntime.ByLabel(runtimeLabel), controllerruntime.RuntimesOptions{Fleet: o.fleet})
-	o.world.must(err)
+	o.runtimes = lab.Must(controllerruntime.NewRuntimes(context.Background(), o.registry, kymas(),
+		controllerruntime.ByLabel(runtimeLabel), controllerruntime.RuntimesOptions{Fleet: o.fleet}))
 }
 
-// domains returns the domains of SAN pinning. Two owners of one runtime need a rule of the operator.
-func (o *operator) domains() listener.Domains {
-	return twoOwners{o.runtimes}
-}
-
+// twoOwners are the domains of SAN pinning. Two owners of one runtime need a rule of the operator.
 type twoOwners struct{ next listener.Domains }
 
 // Domain implements [listener.Domains].
