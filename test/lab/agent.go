@@ -117,6 +117,31 @@ func (a *Agent) Scrape() []byte {
 	return text
 }
 
+// CheckAccounts waits until no event is pending, and checks that each accepted event has one fate. It returns the
+// events by their fate.
+func (a *Agent) CheckAccounts() map[string]float64 {
+	a.t.Helper()
+	const prefix = "runtime_watcher_agent_events_"
+	a.AwaitDelivered()
+	text, fates, sum := a.Scrape(), map[string]float64{}, 0.0
+	for _, fate := range []string{"delivered_total", "coalesced_total", "dropped_total", "pending"} {
+		fates[fate] = Sum(text, prefix+fate)
+		sum += fates[fate]
+	}
+	accepted := Sum(text, prefix+"accepted_total")
+	a.t.Logf("%v events accepted, %v", accepted, fates)
+	if accepted == 0 || accepted != sum {
+		a.t.Errorf("%v events accepted, and the sum of the fates is %v", accepted, sum)
+	}
+	return fates
+}
+
+// AwaitDelivered returns when no event is pending.
+func (a *Agent) AwaitDelivered() {
+	a.t.Helper()
+	Eventually(a.t, Patience, "nothing is pending", func() bool { return a.Metric("runtime_watcher_agent_events_pending") == 0 })
+}
+
 // Sum adds the values of a metric in a text of the exposition format, over all series that have
 // every given label.
 func Sum(text []byte, name string, labels ...string) (sum float64) {

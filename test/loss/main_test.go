@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"testing"
@@ -16,11 +15,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/operator"
 )
@@ -69,7 +63,7 @@ type setup struct {
 	nodes int
 	// way makes the operator three replicas behind a gateway.
 	way way
-	// naive replaces the agents.
+	// naive replaces the agents by one of the kind that is deployed today, which shows that the suite can fail.
 	naive bool
 }
 
@@ -116,15 +110,13 @@ func (w setup) faults() map[Kind]Kind {
 	return kinds
 }
 
-// program names the variable that lets this program be another one, so that a test can kill it.
-const program = "LOSS_PROGRAM"
-
+// TestMain runs an operator, if this process has settings of one, or else the tests.
 func TestMain(m *testing.M) {
-	programs := map[string]func(context.Context) error{
-		"":         func(context.Context) error { return runTests(m) },
-		"operator": operator.Run, "naive": runNaive,
+	run := operator.Run
+	if os.Getenv(operator.Variable) == "" {
+		run = func(context.Context) error { return runTests(m) }
 	}
-	if err := programs[os.Getenv(program)](context.Background()); err != nil {
+	if err := run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -147,32 +139,4 @@ func runTests(m *testing.M) error {
 		err = errors.Join(err, fmt.Errorf("processes are left: %v", left))
 	}
 	return err
-}
-
-// self returns the path of this program, which is also the other programs.
-func self() string { return lab.Must(os.Executable()) }
-
-const naiveTimeout = 2 * time.Second
-
-// runNaive forwards events within admission, with short retries, and then drops them, as programs
-// that are deployed today. It shows that the suite can fail. Its settings are in the environment. The webhook and
-// the forwarder are the real ones: only the outbox between them is missing.
-func runNaive(ctx context.Context) error {
-	material := lab.Must(keys.NewFiles(keys.Paths{
-		CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY"),
-	}, keys.FilesOptions{}))
-	forwarder := lab.Must(httpmtls.NewForwarder(material, os.Getenv("KCP_ADDR"), contract.V2,
-		httpmtls.Options{Timeout: naiveTimeout, ServerName: "127.0.0.1"}))
-	forward := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
-		if forwarder.Forward(ctx, manager, core.NewBatch(event)) != nil {
-			return core.Dropped
-		}
-		return core.Accepted
-	})
-	handler := lab.Must(admission.New(forward, admission.Options{}))
-	server := &http.Server{
-		Addr: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT"), Handler: handler, ReadHeaderTimeout: naiveTimeout,
-		TLSConfig: keys.WebhookTLSConfig(material, nil),
-	}
-	return errors.Join(server.ListenAndServeTLS("", ""), forwarder.Close())
 }

@@ -129,9 +129,8 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	s.t.Helper()
 	ca, cert, key := volume.Paths()
 	port := lab.FreePort(s.t)
-	process := lab.NewProcess(s.t, "naive forwarder", self(), []string{
-		program + "=naive", "WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(),
-		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+	process := lab.NewProcess(s.t, "naive forwarder", lab.Build(s.t, "test/lab/today/skrwebhook"), []string{
+		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "KCP_CONTRACT=v2", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 	})
 	process.Launch()
 	return &sender{Process: process, port: port}

@@ -63,22 +63,25 @@ func TestSoak(t *testing.T) {
 	server := newAPIServer(t, pki, agent)
 	watch := watchProcess(t, agent)
 	server.review(*events, usual, 0)
-	awaitDelivered(t, agent)
+	agent.AwaitDelivered()
 	t.Logf("%d events: %s", *events, watch.summary())
 	// The second outage may take as much as the first, and no more.
 	for _, name := range []string{"first", "second"} {
 		suffer(t, plane, server, watch, name)
-		awaitDelivered(t, agent)
+		agent.AwaitDelivered()
 		watch.phase("after the " + name)
 		server.review(*events/10, usual, 0)
-		awaitDelivered(t, agent)
+		agent.AwaitDelivered()
 		t.Logf("after the %s outage of %v: %s", name, *outage, watch.summary())
 	}
 	watch.stop()
 	for _, problem := range watch.problems(*memory) {
 		t.Error(problem)
 	}
-	checkAccounts(t, agent, server.reviewed.Load())
+	fates, reviewed := agent.CheckAccounts(), float64(server.reviewed.Load())
+	if fates["delivered_total"]+fates["coalesced_total"] < reviewed || fates["dropped_total"] > 0 {
+		t.Errorf("%v reviews: want an event of each, and none dropped, as there is room for all keys", reviewed)
+	}
 	t.Logf("%d deliveries reached the listener", received.Load())
 }
 
@@ -101,32 +104,6 @@ func suffer(t *testing.T, plane *lab.Plane, server *apiServer, watch *watched, n
 // perSecond is how many changes there are each second of the scaled outage: 8 in a second of the
 // hour.
 const perSecond = 8 * scale
-
-// awaitDelivered waits until nothing is pending. With the scaled waits that takes seconds after any
-// outage.
-func awaitDelivered(t *testing.T, agent *lab.Agent) {
-	t.Helper()
-	lab.Eventually(t, 2*time.Minute, "nothing is pending", func() bool {
-		return agent.Metric("runtime_watcher_agent_events_pending") == 0
-	})
-}
-
-// checkAccounts makes sure that each event has one fate, and that none was given up.
-func checkAccounts(t *testing.T, agent *lab.Agent, reviewed int64) {
-	t.Helper()
-	text := agent.Scrape()
-	get := func(name string) int64 { return int64(lab.Sum(text, "runtime_watcher_agent_events_"+name)) }
-	accepted, delivered, coalesced, dropped := get("accepted_total"), get("delivered_total"), get("coalesced_total"),
-		get("dropped_total")
-	t.Logf("accepted %d, delivered %d, coalesced %d, dropped %d", accepted, delivered, coalesced, dropped)
-	if accepted != delivered+coalesced+dropped || accepted < reviewed {
-		t.Errorf("%d reviews, %d events accepted, and the fates of %d known: want none missing",
-			reviewed, accepted, delivered+coalesced+dropped)
-	}
-	if dropped != 0 {
-		t.Errorf("%d events were dropped, want none: there is room for all keys", dropped)
-	}
-}
 
 const (
 	// connections is how many an API server keeps to a webhook that 8 writers keep busy.
