@@ -4,7 +4,6 @@
 package loss
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -110,33 +109,25 @@ func (w setup) faults() map[Kind]Kind {
 	return kinds
 }
 
-// TestMain runs an operator, if this process has settings of one, or else the tests.
-func TestMain(m *testing.M) {
-	run := operator.Run
-	if os.Getenv(operator.Variable) == "" {
-		run = func(context.Context) error { return runTests(m) }
-	}
-	if err := run(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(operator.Main(func() int { return runTests(m) })) }
 
-var errFailed = errors.New("tests failed")
-
-// runTests returns an error when a test failed, or when a goroutine or a process is left.
-func runTests(m *testing.M) error {
+// runTests fails when a test failed, or when a goroutine or a process is left.
+func runTests(m *testing.M) int {
 	// TestLateCommitsAreSeen waits for a minute, and computes little.
 	if err := flag.Set("test.parallel", "3"); err != nil {
-		return err
+		panic(err)
 	}
-	if lab.RunTests(m) != 0 {
-		return errFailed
+	if code := lab.RunTests(m); code != 0 {
+		return code
 	}
 	// toxiproxy waits for ever when a connection ends while it gets a toxic.
 	err := goleak.Find(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
 	if left := lab.Children(); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("processes are left: %v", left))
 	}
-	return err
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }

@@ -1,7 +1,7 @@
 // Package fleetlab measures a fleet on one machine, and checks that nothing is lost.
 //
 // The test process plays N runtimes. Each has its own key, certificate, connection and agent
-// library, with heartbeats and random changes. Other processes are replicas of a real operator: a
+// library, with heartbeats and random changes. Other processes are replicas of the operator of the laboratory: a
 // listener with SAN pinning against the cache of a controller manager, a fleet, and a workqueue.
 // They run against a real API server. TLS and the loopback interface are real, too.
 //
@@ -10,7 +10,6 @@
 package fleetlab
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -20,8 +19,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/operator"
 )
 
 var (
@@ -35,9 +37,14 @@ var (
 	patience    = flag.Duration("patience", 5*time.Minute, "bound of each wait for a condition")
 )
 
-func TestMain(m *testing.M) {
-	os.Exit(kit.Main(m, map[string]func(context.Context) error{"operator": runOperator}))
-}
+func TestMain(m *testing.M) { os.Exit(operator.Main(func() int { return lab.RunTests(m) })) }
+
+const (
+	// manager is the name of the operator.
+	manager core.Manager = "lab-operator"
+	// poll is the time between two readings of its files.
+	poll = 5 * time.Second
+)
 
 // TestFleet plays the scenarios one after the other, and prints a table.
 func TestFleet(t *testing.T) {
@@ -60,7 +67,7 @@ func TestFleet(t *testing.T) {
 	t.Logf("%d runtimes, a change of each every %v\n%s", *runtimes, *changeEvery, strings.Join(table, "\n"))
 }
 
-// TestFleetCanFail has an operator that does not reconcile every seventh runtime.
+// TestFleetCanFail ignores the reconciles of every seventh runtime.
 func TestFleetCanFail(t *testing.T) {
 	w := newWorld(t, 20, true)
 	for _, r := range w.runtimes {

@@ -64,7 +64,7 @@ func restart(w *world, r *result) time.Time {
 	w.operator().Kill()
 	ended := time.Now()
 	lab.NoError(w.t, w.plane.Client.Delete(w.t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: string(manager)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: w.namespace},
 	}))
 	w.changeAll()
 	w.network.lead(w.startReplica().address)

@@ -2,12 +2,11 @@ package fleetlab
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"sync"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/operator"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
@@ -53,10 +53,10 @@ type world struct {
 
 // replica is a process of the operator, with its last report and its use of resources then.
 type replica struct {
-	*kit.Process
+	*lab.Process
 
 	address string
-	last    status
+	last    record.Status
 	used    kit.Usage
 }
 
@@ -70,11 +70,11 @@ func newWorld(t *testing.T, n int, lossy bool) *world {
 	}
 	w.serve(w.ca, w.ca)
 	w.populate(n)
-	operator := w.startReplica()
-	w.network.lead(operator.address)
+	first := w.startReplica()
+	w.network.lead(first.address)
 	w.await("the operator leads", func() bool { return w.now().Leading })
-	<-time.After(2 * every) // Its caches are complete.
-	w.empty = lab.Must(operator.Used()).Resident
+	<-time.After(2 * operator.Interval) // Its caches are complete.
+	w.empty = lab.Must(kit.UsageOf(first.Pid())).Resident
 	for _, r := range w.runtimes {
 		r.start()
 	}
@@ -130,37 +130,46 @@ func (w *world) write(ctx context.Context) {
 func (w *world) startReplica() *replica {
 	w.t.Helper()
 	r := &replica{address: lab.Address(lab.FreePort(w.t))}
-	r.Process = kit.Start(w.t, "operator", settings{
-		Kubeconfig: w.plane.Kubeconfig, Namespace: w.namespace, Address: r.address, Lossy: w.lossy,
-		Files: kit.Paths(w.volume), Lease: *lease,
-	})
+	settings := operator.Settings{
+		Kubeconfig: w.plane.Kubeconfig, Record: filepath.Join(w.t.TempDir(), "operator.jsonl"), Keys: kit.Paths(w.volume), Poll: poll,
+		Manager: string(manager), Listen: r.address, Namespace: w.namespace, Fleet: true,
+		Replica: &operator.Replica{Service: w.namespace, Number: len(w.replicas) + 1, Lease: *lease},
+	}
+	r.Process = lab.NewProcess(w.t, "operator", lab.Must(os.Executable()), settings.Environ())
+	r.Launch()
 	w.mu.Lock()
 	w.replicas = append(w.replicas, r)
 	w.mu.Unlock()
-	go w.follow(r)
+	records := record.NewReader(settings.Record)
+	lab.Run(w.t, "records of an operator", func(ctx context.Context) error {
+		for tick := time.Tick(20 * time.Millisecond); ctx.Err() == nil; <-tick {
+			for _, entry := range lab.Must(records.Next()) {
+				w.note(r, entry)
+			}
+		}
+		return nil
+	})
 	return r
 }
 
-// follow reads the lines of an operator until it ends.
-func (w *world) follow(r *replica) {
-	for line := range r.Lines {
-		var number int
-		var began time.Duration
-		if _, err := fmt.Sscan(line, &number, &began); err == nil {
-			w.network.oracle.Reconciled(number, began)
-			continue
+// note notes a record of an operator.
+func (w *world) note(r *replica, entry record.Entry) {
+	if look := entry.Look; look != nil {
+		number := lab.Must(kit.RuntimeNumber(look.Runtime))
+		if lost := w.lossy && number%7 == 0; !lost {
+			w.network.oracle.Reconciled(number, look.Started)
 		}
-		var last status
-		used, err := r.Used()
-		if err = errors.Join(err, json.Unmarshal([]byte(line), &last)); err != nil {
-			continue // It ends.
-		}
-		w.mu.Lock()
-		r.last, r.used = last, used
-		if r == w.replicas[len(w.replicas)-1] {
-			w.resident = append(w.resident, used.Resident)
-		}
-		w.mu.Unlock()
+		return
+	}
+	used, err := kit.UsageOf(r.Pid())
+	if err != nil {
+		return // It has ended.
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.last, r.used = *entry.Status, used
+	if r == w.replicas[len(w.replicas)-1] {
+		w.resident = append(w.resident, used.Resident)
 	}
 }
 
@@ -172,7 +181,7 @@ func (w *world) operator() *replica {
 }
 
 // now is the last report of the operator.
-func (w *world) now() status {
+func (w *world) now() record.Status {
 	r := w.operator()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -259,7 +268,7 @@ func (w *world) play(s scenario) *result {
 	r.fresh = time.Since(ended)
 	r.missed = w.awaitSeen(*patience)
 	w.await("no resync is to come", func() bool { return w.allFresh() && w.now().ToCome == 0 })
-	<-time.After(2 * every)
+	<-time.After(2 * operator.Interval)
 	r.totals, r.ack, r.look = w.totals().since(before), w.network.acks.Take(), w.network.oracle.Latency.Take()
 	r.memory, r.stacks, r.heap = w.perRuntime(w.memory()-w.empty), w.perRuntime(int64(w.now().Stack)), w.perRuntime(int64(w.now().Heap))
 	return r

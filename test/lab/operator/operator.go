@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -58,6 +60,9 @@ type Settings struct {
 	StreamReplicas int
 	// Runtime is the object that represents the runtime, and Namespace has its objects.
 	Runtime, Namespace string
+	// Fleet means that the operator has all runtimes that Namespace has an object of. It reads nothing, and records
+	// whole runtimes, and its status every [Interval].
+	Fleet bool
 	// Gateway is the name in the certificate of a gateway, which sends the certificate of a runtime in
 	// a header. By default runtimes connect directly.
 	Gateway string
@@ -74,12 +79,27 @@ func (s Settings) Environ() []string {
 	return []string{Variable + "=" + string(text)}
 }
 
-// Run serves until ctx ends. Its settings are in the environment.
-func Run(ctx context.Context) error {
-	o := &operator{log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+// Main runs an operator if this process has the settings of one, and otherwise the tests. It returns the exit code.
+func Main(tests func() int) int {
+	if os.Getenv(Variable) == "" {
+		return tests()
+	}
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func run(ctx context.Context) error {
+	o, level := &operator{}, slog.LevelDebug
 	if err := json.Unmarshal([]byte(os.Getenv(Variable)), &o.Settings); err != nil {
 		return err
 	}
+	if o.Fleet {
+		level = slog.LevelWarn
+	}
+	o.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	kubeconfig, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
@@ -103,7 +123,7 @@ func Run(ctx context.Context) error {
 	return o.mgr.Start(ctx)
 }
 
-// operator reconciles one runtime.
+// operator reconciles one runtime, or a fleet.
 type operator struct {
 	Settings
 
@@ -116,6 +136,7 @@ type operator struct {
 	runtimes *controllerruntime.Runtimes
 	fleet    *fleet.Fleet
 	files    *keys.Files
+	resyncs  atomic.Int64 // that a fleet delivered
 }
 
 // request names one object of a runtime, or all of them.
@@ -126,6 +147,9 @@ type request struct {
 
 func (o *operator) managerOptions() ctrl.Options {
 	opts := ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}}
+	if o.Fleet {
+		opts.Cache.DefaultNamespaces = map[string]cache.Config{o.Namespace: {}}
+	}
 	if r := o.Replica; r != nil {
 		// The times of the guide: with a lease of 15 s a renewal within 10 s, and a retry each second.
 		renew, retry := r.Lease*2/3, r.Lease/15
@@ -161,6 +185,9 @@ func (o *operator) setUp(ctx context.Context) (err error) {
 		return err
 	}
 	o.source = source
+	if o.Fleet {
+		go o.report()
+	}
 	const workers = 4
 	return errors.Join(o.mgr.Add(o.files), o.mgr.Add(events), o.lead(),
 		builder.TypedControllerManagedBy[request](o.mgr).Named(o.Manager).
@@ -179,7 +206,7 @@ func (o *operator) requests(ctx context.Context, d core.Delivery) (requests []re
 	}
 	for _, name := range names {
 		r := request{runtime: name}
-		if !d.Event.Resync {
+		if !d.Event.Resync && !o.Fleet {
 			r.object = d.Event.Watched
 		}
 		requests = append(requests, r)
@@ -189,7 +216,7 @@ func (o *operator) requests(ctx context.Context, d core.Delivery) (requests []re
 
 // everything returns the requests of an operator that starts.
 func (o *operator) everything(_ context.Context, object client.Object) []request {
-	if object.GetName() != o.Runtime {
+	if !o.Fleet && object.GetName() != o.Runtime {
 		return nil
 	}
 	return []request{{runtime: client.ObjectKeyFromObject(object)}}
@@ -199,6 +226,10 @@ func (o *operator) everything(_ context.Context, object client.Object) []request
 func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
 	look := record.Look{
 		Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(), Versions: make(map[string]string),
+	}
+	if o.Fleet {
+		o.write(record.Entry{Look: &look})
+		return reconcile.Result{}, nil
 	}
 	there := o.source.Client(r, core.RuntimeID(r.runtime.Name), o.reader)
 	read := o.readObject
@@ -236,6 +267,12 @@ func (o *operator) readAll(ctx context.Context, there client.Reader, _ request, 
 }
 
 func (o *operator) handled(d core.Delivery, _ int, err error) {
+	if o.Fleet {
+		if err == nil && d.Event.Resync {
+			o.resyncs.Add(1)
+		}
+		return
+	}
 	entry := record.Delivery{Kind: d.Event.KindWord(), Object: d.Event.Watched.Name, At: record.Now()}
 	if err != nil {
 		entry.Refused = err.Error()
@@ -247,6 +284,40 @@ func (o *operator) write(entry record.Entry) {
 	if err := o.writer.Write(entry); err != nil {
 		panic(err) // Without records, a test proves nothing.
 	}
+}
+
+// Interval is the time between two reports of the status.
+const Interval = 500 * time.Millisecond
+
+func (o *operator) report() {
+	for range time.Tick(Interval) {
+		o.write(record.Entry{Status: o.status()})
+	}
+}
+
+func (o *operator) status() *record.Status {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	s := &record.Status{
+		Runtimes: map[fleet.State]int{}, Resyncs: map[string]int64{"agent": o.resyncs.Load()},
+		Heap: memory.HeapAlloc, Stack: memory.StackInuse,
+	}
+	select {
+	case <-o.mgr.Elected():
+		s.Leading = true
+	default:
+	}
+	if summary := o.fleet.Summaries()[core.Manager(o.Manager)]; summary != nil {
+		for condition, n := range summary.Runtimes {
+			s.Runtimes[condition.State] += n
+		}
+		s.ToCome = summary.ResyncsToCome
+		for cause, n := range summary.Resyncs {
+			s.Resyncs[cause] = n
+			s.Resyncs["agent"] -= n
+		}
+	}
+	return s
 }
 
 // Replica has the settings of one of several replicas.
