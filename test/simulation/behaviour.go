@@ -36,31 +36,20 @@ func (b *behaviour) set(f Fault, on bool) {
 	}
 }
 
-// find returns an active fault that concerns a runtime, and an object unless that is empty.
+// find returns an active fault that concerns a runtime and an object, or any of those that are empty.
 func (b *behaviour) find(kind FaultKind, runtime core.RuntimeID, object string) (Fault, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for f := range b.active {
-		if f.Kind != kind || b.plan.Runtimes[f.Runtime].Name != string(runtime) {
-			continue
-		}
-		if object == "" || object == b.plan.object(f.Runtime, f.Index) {
+		ofRuntime := runtime == "" || b.plan.Runtimes[f.Runtime].Name == string(runtime)
+		if f.Kind == kind && ofRuntime && (object == "" || object == b.plan.object(f.Runtime, f.Index)) {
 			return f, true
 		}
 	}
 	return Fault{}, false
 }
 
-func (b *behaviour) any(kind FaultKind) (Fault, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for f := range b.active {
-		if f.Kind == kind {
-			return f, true
-		}
-	}
-	return Fault{}, false
-}
+func (b *behaviour) any(kind FaultKind) (Fault, bool) { return b.find(kind, "", "") }
 
 // The places of a panic, as the value of EventPanics.
 const (

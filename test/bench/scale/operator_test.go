@@ -92,6 +92,6 @@ func identify(_ context.Context, object client.Object) (runtimes.Identity, error
 }
 
 func report(_ context.Context, object client.Object, status installation.Status) error {
-	fmt.Printf("%s %s %s\n", object.GetName(), status.State, status.Reason)
+	fmt.Printf("%s %s\n", object.GetName(), status.State)
 	return nil
 }
