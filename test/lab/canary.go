@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
@@ -77,13 +79,16 @@ func write(t testing.TB, name string, text []byte) string {
 	return path
 }
 
-// GrantWatch creates a service account with rules, and adds the settings of an agent that watches with
-// it.
-func GrantWatch(t testing.TB, runtime *apiserver.ControlPlane, name string, env map[string]string,
-	rules ...rbacv1.PolicyRule,
-) {
+// Inform creates a service account that may watch, and adds the settings of an agent that watches with it.
+func Inform(t testing.TB, runtime *apiserver.ControlPlane, name string, env map[string]string, watches ...watch.Watch) {
 	t.Helper()
-	env["SOURCE"] = "informer"
+	env["SOURCE"], env["WATCHERS"] = "informer", string(Must(json.Marshal(watch.DocumentOf(watches))))
+	var rules []rbacv1.PolicyRule
+	for _, w := range watches {
+		rules = append(rules, rbacv1.PolicyRule{
+			APIGroups: []string{w.Resource.Group}, Resources: []string{w.Resource.Resource}, Verbs: []string{"list", "watch"},
+		})
+	}
 	grant(t, runtime, "INFORMER", name, env, rules)
 }
 

@@ -40,14 +40,6 @@ func TestKilledLeader(t *testing.T) {
 	t.Logf("%d writes, lease %v: the last reconcile came %v after the faults", r.writes, *lease, r.slowest().Round(time.Millisecond))
 }
 
-// TestActiveReplicas has three replicas without leader election, each with a fleet, and kills one.
-func TestActiveReplicas(t *testing.T) {
-	t.Parallel()
-	plane, pki := newWorld(t)
-	with := setup{name: "active", source: sourceAdmission, transport: transportHTTP, way: active}
-	run(t, plane, pki, kills(OperatorKilled, 1, slot, time.Second), with)
-}
-
 // TestWritesDoNotWaitForTheControlPlane has a control plane in one state after the other. In each state, the agent
 // allows each write, and none waits. Each object is reconciled after its last commit.
 func TestWritesDoNotWaitForTheControlPlane(t *testing.T) {

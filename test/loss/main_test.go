@@ -67,7 +67,8 @@ type setup struct {
 }
 
 // rows are the setups that make test plays with a schedule of their own. The source and the
-// transport of an agent do not know each other, so each has a row. make chaos plays them together.
+// transport of an agent do not know each other, so each has a row. make chaos plays them together. Active
+// replicas have no leader, and a fleet each.
 func rows(t *testing.T) map[setup]Schedule {
 	t.Helper()
 	// Seed 29 cuts the watch, kills the operator, and deletes objects that no list has shown; seed 172
@@ -82,6 +83,7 @@ func rows(t *testing.T) map[setup]Schedule {
 		{name: "informer", source: sourceInformer, transport: direct}:                         NewSchedule(watching, *duration),
 		{name: "nats", source: webhook, transport: nats, server: server}:                      NewSchedule(killing, *duration),
 		{name: "cluster", source: webhook, transport: nats, server: "embedded", nodes: nodes}: kills(BrokerKilled, nodes, slot, slot/2),
+		{name: "active", source: webhook, transport: direct, way: active}:                     kills(OperatorKilled, 1, slot, time.Second),
 	}
 }
 

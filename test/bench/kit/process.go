@@ -11,14 +11,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/procfs"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
 // The variables of the environment of a [Process].
@@ -60,44 +59,41 @@ func Answer(answer func(question string) any) error {
 
 // Process is this program in another role. The test kills it.
 type Process struct {
+	*machine.Process
+
 	// Lines are those of its standard output.
 	Lines <-chan string
-	// Kill ends the process as a crash does, and may be called again.
-	Kill func()
 
-	t   testing.TB
-	cmd *exec.Cmd
-	in  io.Writer
+	t  testing.TB
+	in io.Writer
 }
 
 // Start starts a process with more variables of the environment.
 func Start(t testing.TB, role string, settings any, env ...string) *Process {
 	t.Helper()
-	lines, ended := make(chan string, 1000), make(chan struct{})
-	p := &Process{Lines: lines, t: t, cmd: exec.Command(os.Args[0])}
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(lab.Must(json.Marshal(settings))))
-	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stderr, p.cmd.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out := lab.Must(p.cmd.StdoutPipe())
-	p.in = lab.Must(p.cmd.StdinPipe())
-	lab.NoError(t, p.cmd.Start())
+	lines, cmd := make(chan string, 1000), exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(lab.Must(json.Marshal(settings))))
+	cmd.Env = append(cmd.Env, env...)
+	out, stdout, err := os.Pipe() // Unlike that of the command, it is read to its end after the end of the process.
+	lab.NoError(t, err)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = stdout, os.Stderr, machine.OwnGroup()
+	in := lab.Must(cmd.StdinPipe())
+	p := &Process{Process: lab.Must(machine.Follow(cmd)), Lines: lines, t: t, in: in}
+	_ = stdout.Close() // The child has its own descriptor.
 	go func() {
-		defer close(ended)
+		defer close(lines)
+		defer out.Close()
 		scanner := bufio.NewScanner(out)
 		scanner.Buffer(nil, 1<<24)
 		for scanner.Scan() {
 			lines <- scanner.Text()
 		}
-		close(lines)
-		_ = p.cmd.Wait() // It was killed, or its standard error has the cause.
 	}()
-	p.Kill = sync.OnceFunc(func() {
-		_ = p.cmd.Process.Kill()
+	t.Cleanup(func() {
+		p.Kill()
 		for range lines { // So that the reader ends.
 		}
-		<-ended
 	})
-	t.Cleanup(p.Kill)
 	return p
 }
 
@@ -119,9 +115,6 @@ func (p *Process) Ask(question string, into any) {
 	}
 	lab.NoError(p.t, json.Unmarshal([]byte(p.Line()), into))
 }
-
-// Pid is the number of the process.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Usage is the use of resources of a process, memory in bytes.
 type Usage struct {
