@@ -46,10 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(kit.Main(m, map[string]func(context.Context) error{"operator": operate}))
 }
 
-// clock scales waits, and nothing else.
-type clock struct{ scale int }
-
-func (c clock) scaled(wait time.Duration) time.Duration { return wait / time.Duration(c.scale) }
+// scaled scales a wait. Nothing else is scaled.
+func scaled(wait time.Duration) time.Duration { return wait / time.Duration(*scale) }
 
 // way is the source of an operator's reconciles: events or polling.
 type way struct {
@@ -104,7 +102,7 @@ func run(t *testing.T, w way) (r *result) {
 		leaf := lab.Must(pki.CA.Server("operator", testpki.Options{Usages: lab.BothUsages()}))
 		operator := kit.Start(t, "operator", settings{
 			Keys: kit.Paths(pki.Volume(leaf)), Server: servers.URL, Runtimes: *runtimes,
-			Interval: clock{*scale}.scaled(w.interval), Events: w.events(),
+			Interval: scaled(w.interval), Events: w.events(),
 		})
 		address, change := operator.Line(), func(i int) int {
 			defer oracle.Changed(i)
@@ -112,7 +110,7 @@ func run(t *testing.T, w way) (r *result) {
 		}
 		if w.events() {
 			agents := kit.StartAgents(t, pki, manager, kit.RuntimeName, *runtimes, agentlib.Options{
-				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: *protocol}, Outbox: clock{*scale}.outbox(w.heartbeat),
+				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: *protocol}, Outbox: scaledOutbox(w.heartbeat),
 			})
 			unnoticed := change
 			change = func(i int) int {
@@ -131,16 +129,15 @@ func measure(
 	t *testing.T, w way, servers *kit.Servers, oracle *kit.Oracle, operator *kit.Process, change func(int) int,
 ) *result {
 	t.Helper()
-	clock := clock{*scale}
 	awaitLooks(t, oracle)
-	<-time.After(clock.scaled(2 * outbox.Defaults().ResendResync))
+	<-time.After(scaled(2 * outbox.Defaults().ResendResync))
 	oracle.Latency.Take()
 	before, gets := lab.Must(operator.Used()).Processor, servers.Requests.Load()
 	var requests, after int64
 	operator.Ask("", &requests)
-	ctx, stop := context.WithTimeout(t.Context(), clock.scaled(*duration))
+	ctx, stop := context.WithTimeout(t.Context(), scaled(*duration))
 	defer stop()
-	clock.change(ctx, change)
+	changeAtRandom(ctx, change)
 	operator.Ask("", &after)
 	r := &result{
 		name: w.name, gets: hourly(servers.Requests.Load() - gets), requests: hourly(after - requests),
@@ -149,7 +146,7 @@ func measure(
 	awaitLooks(t, oracle)
 	r.delays = oracle.Latency.Take()
 	for i := range r.delays {
-		r.delays[i] = clock.unscaled(r.delays[i], w)
+		r.delays[i] = unscaled(r.delays[i], w)
 	}
 	return r
 }
@@ -159,9 +156,9 @@ func awaitLooks(t *testing.T, oracle *kit.Oracle) {
 	lab.Eventually(t, 5*time.Minute, "the operator has seen all changes", func() bool { return oracle.Missing(record.Now()) == 0 })
 }
 
-// change changes runtimes at random, each once in an hour on average, until ctx ends.
-func (c clock) change(ctx context.Context, change func(i int) int) {
-	mean := c.scaled(time.Hour) / time.Duration(*runtimes)
+// changeAtRandom changes runtimes, each once in an hour on average, until ctx ends.
+func changeAtRandom(ctx context.Context, change func(i int) int) {
+	mean := scaled(time.Hour) / time.Duration(*runtimes)
 	for {
 		select {
 		case <-ctx.Done():
@@ -172,15 +169,15 @@ func (c clock) change(ctx context.Context, change func(i int) int) {
 	}
 }
 
-// outbox returns the defaults of an agent, with scaled waits.
-func (c clock) outbox(heartbeat time.Duration) outbox.Options {
+// scaledOutbox returns the defaults of an agent, with scaled waits.
+func scaledOutbox(heartbeat time.Duration) outbox.Options {
 	resend := outbox.Defaults().Resend
 	for i := range resend {
-		resend[i] = c.scaled(resend[i])
+		resend[i] = scaled(resend[i])
 	}
 	return outbox.Options{
-		Settle: c.scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: c.scaled(outbox.Defaults().ResendResync),
-		HeartbeatInterval: c.scaled(heartbeat),
+		Settle: scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: scaled(outbox.Defaults().ResendResync),
+		HeartbeatInterval: scaled(heartbeat),
 	}
 }
 
@@ -217,11 +214,11 @@ func hourly[T int64 | time.Duration](measured T) T {
 
 // unscaled returns a delay with the waits of the true time. With events that is the settle time, and
 // everything else is work. With polling it is nearly all of the delay.
-func (c clock) unscaled(delay time.Duration, w way) time.Duration {
+func unscaled(delay time.Duration, w way) time.Duration {
 	if w.events() {
-		return delay - c.scaled(outbox.Defaults().Settle) + outbox.Defaults().Settle
+		return delay - scaled(outbox.Defaults().Settle) + outbox.Defaults().Settle
 	}
-	return delay * time.Duration(c.scale)
+	return delay * time.Duration(*scale)
 }
 
 // settings are those of an operator, which is a process of its own.

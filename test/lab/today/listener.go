@@ -26,7 +26,7 @@ type Object struct {
 }
 
 // Listener takes events of contract v2 as an operator of today does: the runtime is the Common Name
-// of the certificate in the header, or of the connection.
+// of the certificate in the header.
 type Listener struct {
 	// Arrived is called for each event. It may be called concurrently.
 	Arrived func(e Event)
@@ -66,9 +66,6 @@ func (l *Listener) Events() []Event {
 }
 
 func runtimeOf(r *http.Request) string {
-	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		return r.TLS.PeerCertificates[0].Subject.CommonName
-	}
 	match := certificateInHeader.FindStringSubmatch(r.Header.Get("X-Forwarded-Client-Cert"))
 	if match == nil {
 		return ""
