@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -117,6 +119,31 @@ func (a *Agent) Scrape() []byte {
 	return text
 }
 
+// CheckAccounts waits until no event is pending, and checks that each accepted event has one fate. It returns the
+// events by their fate.
+func (a *Agent) CheckAccounts() map[string]float64 {
+	a.t.Helper()
+	const prefix = "runtime_watcher_agent_events_"
+	a.AwaitDelivered()
+	text, fates, sum := a.Scrape(), map[string]float64{}, 0.0
+	for _, fate := range []string{"delivered_total", "coalesced_total", "dropped_total", "pending"} {
+		fates[fate] = Sum(text, prefix+fate)
+		sum += fates[fate]
+	}
+	accepted := Sum(text, prefix+"accepted_total")
+	a.t.Logf("%v events accepted, %v", accepted, fates)
+	if accepted == 0 || accepted != sum {
+		a.t.Errorf("%v events accepted, and the sum of the fates is %v", accepted, sum)
+	}
+	return fates
+}
+
+// AwaitDelivered returns when no event is pending.
+func (a *Agent) AwaitDelivered() {
+	a.t.Helper()
+	Eventually(a.t, Patience, "nothing is pending", func() bool { return a.Metric("runtime_watcher_agent_events_pending") == 0 })
+}
+
 // Sum adds the values of a metric in a text of the exposition format, over all series that have
 // every given label.
 func Sum(text []byte, name string, labels ...string) (sum float64) {
@@ -218,4 +245,74 @@ func Telling(out string, code int) string {
 		}
 	}
 	return ""
+}
+
+// KeepsSecrets fails the test if the log of a process has key material or tokens: armour, lines of
+// Base64, bytes in hexadecimal digits. A log may have fingerprints, which are hashes.
+func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
+	t.Helper()
+	if log == "" {
+		t.Error("the log is empty: this check cannot fail")
+	}
+	if strings.Contains(log, "-----BEGIN ") {
+		t.Error("PEM in the log")
+	}
+	lower := strings.ToLower(log)
+	for _, secret := range secrets {
+		if tellsText(log, secret) {
+			t.Error("a part of a secret is in the log, in Base64 or as it is")
+		}
+		for block, rest := pem.Decode(secret); block != nil; block, rest = pem.Decode(rest) {
+			if tellsBytes(lower, block.Bytes) {
+				t.Errorf("a part of a %s is in the log in hexadecimal digits", block.Type)
+			}
+		}
+	}
+}
+
+// tellsText looks for the beginning of each line of a secret that is long enough to be one.
+func tellsText(log string, secret []byte) bool {
+	const enough = 20
+	for line := range strings.Lines(string(secret)) {
+		line = strings.TrimSpace(line)
+		if len(line) > enough && !strings.HasPrefix(line, "-") && strings.Contains(log, line[:enough]) {
+			return true
+		}
+	}
+	return false
+}
+
+func tellsBytes(log string, secret []byte) bool {
+	const window = 16
+	for i := 0; i+window <= len(secret); i += window {
+		if strings.Contains(log, hex.EncodeToString(secret[i:i+window])) {
+			return true
+		}
+	}
+	return false
+}
+
+// Secrets returns the current content of a volume. A file may be missing or broken, because a test
+// may have changed it.
+func Secrets(volume *testpki.Volume) (secrets [][]byte) {
+	for _, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		if text, err := os.ReadFile(volume.Path(name)); err == nil {
+			secrets = append(secrets, text)
+		}
+	}
+	return secrets
+}
+
+// keepsSecrets searches the agent's log when the test ends for its token, and for the content of
+// its volume at that time and at its start.
+func (a *Agent) keepsSecrets(t testing.TB, tokenFile string) {
+	t.Helper()
+	secrets := Secrets(a.Volume)
+	if token, err := os.ReadFile(tokenFile); err == nil {
+		// The beginning of a token is its header, which many have in common: the signature is the
+		// secret.
+		parts := strings.Split(string(token), ".")
+		secrets = append(secrets, []byte(parts[len(parts)-1]))
+	}
+	t.Cleanup(func() { KeepsSecrets(t, a.FullLog(), append(secrets, Secrets(a.Volume)...)...) })
 }

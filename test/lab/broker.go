@@ -112,7 +112,7 @@ func StartBroker(t testing.TB, opts BrokerOptions, users ...natsjetstream.User) 
 	}
 	server := Must(b.CA.Server("nats", testpki.Options{}))
 	for _, n := range b.Nodes {
-		n.WriteKeys(b.CA.PEM, server)
+		NoError(t, testpki.NewVolume(n.Dir).Write(testpki.Files(server, b.CA)))
 		var text strings.Builder
 		data := map[string]any{
 			"Node": n, "Nodes": b.Nodes, "Sync": opts.Sync, "Lenient": opts.Lenient,
@@ -147,14 +147,6 @@ func NewBrokerNode(t testing.TB, name, program string) *BrokerNode {
 func (n *BrokerNode) Write(name string, content []byte) {
 	n.t.Helper()
 	NoError(n.t, os.WriteFile(filepath.Join(n.Dir, name), content, 0o600))
-}
-
-// WriteKeys writes the key material of the server.
-func (n *BrokerNode) WriteKeys(bundle []byte, leaf *testpki.Leaf) {
-	n.t.Helper()
-	n.Write("ca.crt", bundle)
-	n.Write("tls.crt", leaf.CertPEM)
-	n.Write("tls.key", leaf.KeyPEM)
 }
 
 // Restart kills the server, starts it again, and returns when it accepts connections.

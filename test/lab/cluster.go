@@ -3,13 +3,11 @@ package lab
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
-	"strings"
 	"sync"
 	"testing"
 
@@ -18,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -99,39 +98,29 @@ func NewManager(t testing.TB, at *rest.Config, scheme *runtime.Scheme) ctrl.Mana
 }
 
 // API sends plain HTTP requests to an API server. It is safe for concurrent use.
-type API struct {
-	client *http.Client
-	url    string
-}
+type API struct{ client rest.Interface }
 
 // NewAPI returns an API with the rights of an administrator.
 func NewAPI(t testing.TB, plane *apiserver.ControlPlane) *API {
 	t.Helper()
-	client, err := rest.HTTPClientFor(plane.Config)
-	NoError(t, err)
-	return &API{client: client, url: strings.TrimSuffix(plane.Config.Host, "/")}
+	return &API{Must(discovery.NewDiscoveryClientForConfig(plane.Config)).RESTClient()}
 }
 
 // Do sends one request, and returns the status and the body of the answer.
 func (a *API) Do(t testing.TB, method, path, contentType, body string) (status int, answer []byte) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, a.url+path, strings.NewReader(body))
-	NoError(t, err)
-	request.Header.Set("Content-Type", contentType)
-	response, err := a.client.Do(request)
-	NoError(t, err)
-	defer response.Body.Close()
-	answer, err = io.ReadAll(response.Body)
-	NoError(t, err)
-	return response.StatusCode, answer
+	answer, err := a.client.Verb(method).RequestURI(path).SetHeader("Content-Type", contentType).Body([]byte(body)).
+		Do(t.Context()).StatusCode(&status).Raw()
+	if status == 0 {
+		t.Fatal(err)
+	}
+	return status, answer
 }
 
 // ScrapeAPIServer returns the metrics of an API server, in the exposition format.
 func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 	t.Helper()
-	api := NewAPI(t, plane)
-	defer api.client.CloseIdleConnections()
-	status, text := api.Do(t, http.MethodGet, "/metrics", "", "")
+	status, text := NewAPI(t, plane).Do(t, http.MethodGet, "/metrics", "", "")
 	if status != http.StatusOK {
 		t.Fatalf("metrics: %d: %s", status, text)
 	}

@@ -4,11 +4,9 @@
 package loss
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"testing"
@@ -16,11 +14,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/operator"
 )
@@ -69,12 +62,13 @@ type setup struct {
 	nodes int
 	// way makes the operator three replicas behind a gateway.
 	way way
-	// naive replaces the agents.
+	// naive replaces the agents by one of the kind that is deployed today, which shows that the suite can fail.
 	naive bool
 }
 
 // rows are the setups that make test plays with a schedule of their own. The source and the
-// transport of an agent do not know each other, so each has a row. make chaos plays them together.
+// transport of an agent do not know each other, so each has a row. make chaos plays them together. Active
+// replicas have no leader, and a fleet each.
 func rows(t *testing.T) map[setup]Schedule {
 	t.Helper()
 	// Seed 29 cuts the watch, kills the operator, and deletes objects that no list has shown; seed 172
@@ -89,6 +83,7 @@ func rows(t *testing.T) map[setup]Schedule {
 		{name: "informer", source: sourceInformer, transport: direct}:                         NewSchedule(watching, *duration),
 		{name: "nats", source: webhook, transport: nats, server: server}:                      NewSchedule(killing, *duration),
 		{name: "cluster", source: webhook, transport: nats, server: "embedded", nodes: nodes}: kills(BrokerKilled, nodes, slot, slot/2),
+		{name: "active", source: webhook, transport: direct, way: active}:                     kills(OperatorKilled, 1, slot, time.Second),
 	}
 }
 
@@ -116,63 +111,25 @@ func (w setup) faults() map[Kind]Kind {
 	return kinds
 }
 
-// program names the variable that lets this program be another one, so that a test can kill it.
-const program = "LOSS_PROGRAM"
+func TestMain(m *testing.M) { os.Exit(operator.Main(func() int { return runTests(m) })) }
 
-func TestMain(m *testing.M) {
-	programs := map[string]func(context.Context) error{
-		"":         func(context.Context) error { return runTests(m) },
-		"operator": operator.Run, "naive": runNaive,
-	}
-	if err := programs[os.Getenv(program)](context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-var errFailed = errors.New("tests failed")
-
-// runTests returns an error when a test failed, or when a goroutine or a process is left.
-func runTests(m *testing.M) error {
+// runTests fails when a test failed, or when a goroutine or a process is left.
+func runTests(m *testing.M) int {
 	// TestLateCommitsAreSeen waits for a minute, and computes little.
 	if err := flag.Set("test.parallel", "3"); err != nil {
-		return err
+		panic(err)
 	}
-	if lab.RunTests(m) != 0 {
-		return errFailed
+	if code := lab.RunTests(m); code != 0 {
+		return code
 	}
 	// toxiproxy waits for ever when a connection ends while it gets a toxic.
 	err := goleak.Find(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
 	if left := lab.Children(); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("processes are left: %v", left))
 	}
-	return err
-}
-
-// self returns the path of this program, which is also the other programs.
-func self() string { return lab.Must(os.Executable()) }
-
-const naiveTimeout = 2 * time.Second
-
-// runNaive forwards events within admission, with short retries, and then drops them, as programs
-// that are deployed today. It shows that the suite can fail. Its settings are in the environment. The webhook and
-// the forwarder are the real ones: only the outbox between them is missing.
-func runNaive(ctx context.Context) error {
-	material := lab.Must(keys.NewFiles(keys.Paths{
-		CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY"),
-	}, keys.FilesOptions{}))
-	forwarder := lab.Must(httpmtls.NewForwarder(material, os.Getenv("KCP_ADDR"), contract.V2,
-		httpmtls.Options{Timeout: naiveTimeout, ServerName: "127.0.0.1"}))
-	forward := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
-		if forwarder.Forward(ctx, manager, core.NewBatch(event)) != nil {
-			return core.Dropped
-		}
-		return core.Accepted
-	})
-	handler := lab.Must(admission.New(forward, admission.Options{}))
-	server := &http.Server{
-		Addr: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT"), Handler: handler, ReadHeaderTimeout: naiveTimeout,
-		TLSConfig: keys.WebhookTLSConfig(material, nil),
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
-	return errors.Join(server.ListenAndServeTLS("", ""), forwarder.Close())
+	return 0
 }

@@ -2,6 +2,7 @@ package loss
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -54,7 +55,7 @@ func (s *scene) startOperator(settings operator.Settings) {
 	settings.Manager, settings.Runtime, settings.Namespace = manager, s.name, s.name
 	settings.Poll = 200 * time.Millisecond
 	one := &replica{
-		lab.NewProcess(s.t, name, self(), append(settings.Environ(), program+"=operator")),
+		lab.NewProcess(s.t, name, lab.Must(os.Executable()), settings.Environ()),
 		settings.Listen, record.NewReader(settings.Record),
 	}
 	one.Launch()

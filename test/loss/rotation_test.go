@@ -13,7 +13,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 // rotates is how long each form of the test takes. `make rotation` asks for more.
@@ -27,19 +26,16 @@ func TestRotation(t *testing.T) {
 	for name, way := range map[string]way{"natively": "", "through-nginx": active} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // It waits for ends that read their files again.
-			schedule := Schedule{Replicas: 1}
-			s := newScene(t, plane, pki, schedule, setup{name: name, source: sourceAdmission, transport: transportHTTP, way: way})
-			writers, began := startWriters(s, schedule.Seed), record.Now()
-			processes := s.processes()
-			for n, until := 0, time.Now().Add(*rotates); n == 0 || time.Now().Before(until); n++ {
-				s.rotate((way == "") == (n%2 == 0))
-			}
-			if now := s.processes(); !slices.Equal(now, processes) {
-				t.Errorf("the processes %v became %v", processes, now)
-			}
-			if r := s.judge(writers, schedule, began, record.Now()); r.failedOpen > 0 {
-				t.Errorf("the API server went on without an answer %v times, want never", r.failedOpen)
-			}
+			with := setup{name: name, source: sourceAdmission, transport: transportHTTP, way: way}
+			s := whileWriting(t, plane, pki, with, func(s *scene, _ *lab.Ledger) {
+				processes := s.processes()
+				for n, until := 0, time.Now().Add(*rotates); n == 0 || time.Now().Before(until); n++ {
+					s.rotate((way == "") == (n%2 == 0))
+				}
+				if now := s.processes(); !slices.Equal(now, processes) {
+					t.Errorf("the processes %v became %v", processes, now)
+				}
+			})
 			if n := s.senders[0].agent.Metric("runtime_watcher_agent_events_dropped_total"); n > 0 {
 				t.Errorf("%v events were dropped, want all delivered", n)
 			}

@@ -11,7 +11,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -129,9 +128,8 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	s.t.Helper()
 	ca, cert, key := volume.Paths()
 	port := lab.FreePort(s.t)
-	process := lab.NewProcess(s.t, "naive forwarder", self(), []string{
-		program + "=naive", "WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(),
-		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+	process := lab.NewProcess(s.t, "naive forwarder", lab.Build(s.t, "test/lab/today/skrwebhook"), []string{
+		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "KCP_CONTRACT=v2", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 	})
 	process.Launch()
 	return &sender{Process: process, port: port}
@@ -152,12 +150,14 @@ func (s *scene) startService() {
 func (s *scene) newConfiguration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	return lab.Must(admission.WebhookConfiguration(s.name, admission.Endpoint{
 		URL: "https://" + s.service.Addr(), CABundle: testpki.Bundle(s.cas...),
-	}, []watch.Watch{{
-		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: s.name},
-		Manager:  manager,
-		Resource: lab.Widgets(),
-		Selector: watch.Selector{Labels: s.labels()},
-	}}, admission.ConfigurationOptions{Canary: s.canary.Lease, Timeout: patienceOfAPIServer}))
+	}, []watch.Watch{s.watch()}, admission.ConfigurationOptions{Canary: s.canary.Lease, Timeout: patienceOfAPIServer}))
+}
+
+func (s *scene) watch() watch.Watch {
+	return watch.Watch{
+		Name:    types.NamespacedName{Namespace: lab.Namespace, Name: s.name},
+		Manager: manager, Resource: lab.Widgets(), Selector: watch.Selector{Labels: s.labels()},
+	}
 }
 
 func (s *scene) labels() map[string]string { return map[string]string{label: s.name} }
@@ -235,23 +235,8 @@ func (s *scene) newInformer() map[string]string {
 	s.t.Helper()
 	s.gate = lab.Must(lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, strings.Trim(strings.TrimPrefix(s.plane.Config.Host, "https:"), "/")))
 	s.t.Cleanup(s.gate.Close)
-	env := map[string]string{"WATCHERS": s.watcher()}
-	lab.GrantWatch(s.t, s.plane, s.name, env, rbacv1.PolicyRule{
-		APIGroups: []string{lab.Widgets().Group}, Resources: []string{lab.Widgets().Resource}, Verbs: []string{"list", "watch"},
-	})
+	env := map[string]string{}
+	lab.Inform(s.t, s.plane, s.name, env, s.watch())
 	env["INFORMER_API_SERVER"] = "https://" + s.gate.Addr()
 	return env
-}
-
-// watcher returns the Watcher of the agents, in YAML.
-func (s *scene) watcher() string {
-	widgets := lab.Widgets()
-	return fmt.Sprintf(`
-kind: Watcher
-metadata: {name: %s}
-spec:
-  manager: %s
-  labelsToWatch: {%s: %s}
-  resourceToWatch: {group: %s, version: %s, resource: %s}
-`, s.name, manager, label, s.name, widgets.Group, widgets.Version, widgets.Resource)
 }

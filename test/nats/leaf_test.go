@@ -36,7 +36,7 @@ func startLeaf(b *lab.Broker, p string, runtime core.RuntimeID) *lab.Broker {
 	b.T.Helper()
 	n := lab.NewBrokerNode(b.T, "leaf", p)
 	client := b.Certificate(runtime)
-	n.WriteKeys(b.CA.PEM, lab.Must(b.CA.Server("leaf", testpki.Options{})))
+	lab.NoError(b.T, testpki.NewVolume(n.Dir).Write(testpki.Files(lab.Must(b.CA.Server("leaf", testpki.Options{})), b.CA)))
 	n.Write("runtime.crt", client.CertPEM)
 	n.Write("runtime.key", client.KeyPEM)
 	n.Write("nats.conf", fmt.Appendf(nil, leafConfiguration, n.Addr, n.Dir, b.Nodes[0].Leaf))

@@ -1,11 +1,9 @@
 package simulation
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -21,6 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/logwriter"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
@@ -292,34 +291,28 @@ func (a *agent) scrape() {
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(context.Background(), webhookTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/metrics", http.NoBody)
-	a.cluster.world.must(err)
 	a.history.Scrapes()
-	answer, err := transport.RoundTrip(request)
+	text, err := lab.GetWith(ctx, &http.Client{Transport: transport}, "http://agent/metrics")
 	if err != nil {
 		return // It is paused or stopped meanwhile.
 	}
-	defer answer.Body.Close()
-	for manager, account := range readAccounts(answer.Body) {
+	for manager, account := range readAccounts(text) {
 		a.history.Balance(manager, account)
 	}
 }
 
-var fate = regexp.MustCompile(`^runtime_watcher_agent_events_(\w+)\{manager="([^"]*)".*\} (\S+)$`)
+var fate = regexp.MustCompile(`(?m)^runtime_watcher_agent_events_(\w+)\{manager="([^"]*)".*\} (\S+)$`)
 
 // readAccounts reads the fates of events from the text of metrics.
-func readAccounts(text io.Reader) map[core.Manager]oracle.Account {
+func readAccounts(text []byte) map[core.Manager]oracle.Account {
 	accounts := make(map[core.Manager]oracle.Account)
-	for lines := bufio.NewScanner(text); lines.Scan(); {
-		found := fate.FindSubmatch(lines.Bytes())
-		if found == nil {
-			continue
-		}
-		value, _ := strconv.ParseFloat(string(found[3]), 64) // It is a number.
+	for _, found := range fate.FindAllStringSubmatch(string(text), -1) {
+		value, _ := strconv.ParseFloat(found[3], 64) // It is a number.
 		manager := core.Manager(found[2])
-		account := accounts[manager]
-		account.Add(string(found[1]), int64(value))
-		accounts[manager] = account
+		if accounts[manager] == nil {
+			accounts[manager] = make(oracle.Account)
+		}
+		accounts[manager][found[1]] += int64(value)
 	}
 	return accounts
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
-	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // cluster is a runtime: a model of its API server with its etcd, and its agents.
@@ -73,7 +73,7 @@ func newCluster(w *world, index int) *cluster {
 			version: 1, uid: fmt.Sprintf("first-%d", i), exists: true, owner: plan.owner(i), team: teamOf(i),
 		}
 	}
-	c.load(w.pki.clientKeys(plan.Name))
+	c.load(w.pki.clientKeys(plan.Name), nil)
 	for i := range w.plan.Faults {
 		if f := &w.plan.Faults[i]; f.Kind == CertificateExpired && f.Runtime == index {
 			c.expire(w.began.Add(f.At))
@@ -300,10 +300,7 @@ func (c *cluster) call(manager core.Manager, body string) {
 func (a *agent) ask(ctx context.Context, path, body string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, webhookTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://agent"+path, strings.NewReader(body))
-	a.cluster.world.must(err)
-	request.Header.Set("Content-Type", "application/json")
-	answer, err := a.api.RoundTrip(request)
+	answer, err := lab.Post(ctx, &http.Client{Transport: a.api}, "https://agent"+path, body)
 	if err != nil {
 		return "", err
 	}
@@ -453,14 +450,11 @@ type webhook struct {
 // webhooks returns those for widgets in the configuration of an agent.
 func (w *world) webhooks(watches []watch.Watch) (all []webhook) {
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: w.pki.older.PEM}
-	made, err := admission.WebhookConfiguration("agent", endpoint, watches, admission.ConfigurationOptions{})
-	w.must(err)
+	made := lab.Must(admission.WebhookConfiguration("agent", endpoint, watches, admission.ConfigurationOptions{}))
 	for i := range made.Webhooks {
 		hook := &made.Webhooks[i]
 		manager, _ := admission.ManagerOf(strings.TrimPrefix(*hook.ClientConfig.URL, endpoint.URL))
-		selector, err := metav1.LabelSelectorAsSelector(hook.ObjectSelector)
-		w.must(err)
-		all = append(all, webhook{manager, hook.Rules[0].Resources[0], selector})
+		all = append(all, webhook{manager, hook.Rules[0].Resources[0], lab.Must(metav1.LabelSelectorAsSelector(hook.ObjectSelector))})
 	}
 	return all
 }
@@ -540,24 +534,18 @@ func (w *world) askWrongPaths(f Fault) {
 // ask counts the answers except 429.
 func (w *world) ask(f Fault, served *atomic.Int64) {
 	name := w.plan.Runtimes[f.Runtime].Name
-	config, err := keys.ClientTLSConfig(&w.clusters[f.Runtime].keys, serverName)
-	w.must(err)
-	transport := &http.Transport{TLSClientConfig: config, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := w.clusters[f.Runtime].transport(func(ctx context.Context) (net.Conn, error) {
 		return w.network.dial(ctx, name, serverName)
-	}}
+	})
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(context.Background(), f.For)
 	defer cancel()
 	for ctx.Err() == nil {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName+"/no/such/page", http.NoBody)
-		w.must(err)
-		answer, err := transport.RoundTrip(request)
-		if err != nil {
+		status, err := get(ctx, transport, "/no/such/page")
+		switch {
+		case err != nil:
 			sleep(10 * time.Millisecond)
-			continue
-		}
-		_ = answer.Body.Close()
-		if answer.StatusCode != http.StatusTooManyRequests {
+		case status != http.StatusTooManyRequests:
 			served.Add(1)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
+	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 )
 
 // TestIsolation compares latencies with and without an event, a manager or a runtime that misbehaves for ever. The
@@ -58,7 +58,7 @@ func p99(t *testing.T, keys *pki, version contract.Version, faults ...Fault) (of
 		t.Helper()
 		w := newWorld(neighbours(version, faults), keys, nil)
 		w.run()
-		of = oracle.Quantile(w.history.Latencies(), 0.99)
+		of = kit.Sorted(w.history.Latencies()).At(99)
 	})
 	return of
 }

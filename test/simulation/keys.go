@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // keySet has the key material of one process. It implements [keys.Source].
@@ -72,19 +73,13 @@ func (w *world) rotate(f Fault) {
 
 // serve gives the control plane a certificate and the authorities that it trusts.
 func (w *world) serve(ca *testpki.CA, trusted ...*testpki.CA) {
-	material, err := materialOf(w.pki.servers[ca], trusted...)
-	w.must(err)
-	w.server.load(material, err)
+	w.server.load(lab.Material(w.pki.servers[ca], trusted...), nil)
 }
 
 // renew gives each runtime a certificate and the authorities that it trusts.
 func (w *world) renew(ca *testpki.CA, trusted ...*testpki.CA) {
 	for _, c := range w.clusters {
-		leaf, err := w.pki.client(c.plan.Name, ca)
-		w.must(err)
-		material, err := materialOf(leaf, trusted...)
-		w.must(err)
-		c.load(material, err)
+		c.load(lab.Material(w.pki.client(c.plan.Name, ca), trusted...), nil)
 	}
 }
 
@@ -111,33 +106,26 @@ func (c *cluster) breakKeys(step int) {
 	p := c.world.pki
 	opts := validity()
 	opts.NotAfter = opts.NotBefore.Add(time.Hour)
-	leaf, err := issue(c.plan.Name, p.older, opts)
-	c.world.must(err)
-	other, err := p.client(c.plan.Name, p.newer)
-	c.world.must(err)
-	cert := leaf.CertPEM
+	cert := issue(c.plan.Name, p.older, opts).CertPEM
 	if step%2 == 0 {
 		cert = cert[:len(cert)/2]
 	}
-	c.load(keys.NewMaterial(p.older.PEM, cert, other.KeyPEM))
+	c.load(keys.NewMaterial(p.older.PEM, cert, p.client(c.plan.Name, p.newer).KeyPEM))
 }
 
 // expire gives a runtime a certificate that expires at a time.
 func (c *cluster) expire(at time.Time) {
 	opts := validity()
 	opts.NotAfter = at
-	leaf, err := issue(c.plan.Name, c.world.pki.older, opts)
-	c.world.must(err)
-	material, err := materialOf(leaf, c.world.pki.older)
-	c.world.must(err)
-	c.load(material, err)
+	ca := c.world.pki.older
+	c.load(lab.Material(issue(c.plan.Name, ca, opts), ca), nil)
 }
 
 // awaitRenewal records that the certificate has expired, and returns the function that renews it.
 func (c *cluster) awaitRenewal() (renew func()) {
 	mend := c.world.history.Break(c.plan.Name, string(CertificateExpired))
 	return func() {
-		c.load(c.world.pki.clientKeys(c.plan.Name))
+		c.load(c.world.pki.clientKeys(c.plan.Name), nil)
 		mend()
 	}
 }
@@ -155,27 +143,32 @@ func (w *world) checkKeys() {
 }
 
 func (w *world) connect(o *operator) error {
-	config, err := keys.ClientTLSConfig(&w.clusters[0].keys, serverName)
-	if err != nil {
-		return err
-	}
-	transport := &http.Transport{TLSClientConfig: config, DialContext: func(context.Context, string, string) (net.Conn, error) {
+	transport := w.clusters[0].transport(func(context.Context) (net.Conn, error) {
 		return w.network.connect("prober", o.server, w.network.now("prober"))
-	}}
+	})
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+serverName, http.NoBody)
+	status, err := get(context.Background(), transport, "")
+	if status == http.StatusUnauthorized {
+		return fmt.Errorf("status %d", status)
+	}
+	return err
+}
+
+// transport returns one with the key material of the runtime.
+func (c *cluster) transport(dial func(context.Context) (net.Conn, error)) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig: lab.Must(keys.ClientTLSConfig(&c.keys, serverName)),
+		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}
+}
+
+// get returns the status of the answer of the control plane.
+func get(ctx context.Context, from http.RoundTripper, path string) (status int, err error) {
+	answer, err := from.RoundTrip(lab.Must(http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName+path, http.NoBody)))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	answer, err := transport.RoundTrip(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode == http.StatusUnauthorized {
-		return fmt.Errorf("status %d", answer.StatusCode)
-	}
-	return nil
+	return answer.StatusCode, answer.Body.Close()
 }
 
 // serverName is the name of the control plane.
@@ -199,28 +192,17 @@ type holder struct {
 }
 
 // newPKI makes the key material outside of a bubble, where time is real.
-func newPKI() (*pki, error) {
+func newPKI() *pki {
 	p := &pki{servers: make(map[*testpki.CA]*testpki.Leaf), clients: make(map[holder]*testpki.Leaf)}
-	for _, ca := range []**testpki.CA{&p.older, &p.newer} {
-		made, err := testpki.NewCA("simulation", validity())
-		if err != nil {
-			return nil, err
-		}
-		opts := validity()
-		opts.DNSNames = []string{serverName}
-		*ca = made
-		if p.servers[made], err = made.Server("control plane", opts); err != nil {
-			return nil, err
-		}
-	}
 	opts := validity()
-	opts.DNSNames = []string{"agent"}
-	leaf, err := p.older.Server("agent", opts)
-	if err != nil {
-		return nil, err
+	for _, ca := range []**testpki.CA{&p.older, &p.newer} {
+		*ca = lab.Must(testpki.NewCA("simulation", validity()))
+		opts.DNSNames = []string{serverName}
+		p.servers[*ca] = lab.Must((*ca).Server("control plane", opts))
 	}
-	p.webhook, err = materialOf(leaf)
-	return p, err
+	opts.DNSNames = []string{"agent"}
+	p.webhook = lab.Material(lab.Must(p.older.Server("agent", opts)))
+	return p
 }
 
 // apiServer returns the configuration of an API server that calls a webhook.
@@ -239,37 +221,23 @@ func validity() testpki.Options {
 func domainOf(runtime string) string { return runtime + ".skr.example.com" }
 
 // client returns the certificate of a runtime.
-func (p *pki) client(runtime string, ca *testpki.CA) (*testpki.Leaf, error) {
+func (p *pki) client(runtime string, ca *testpki.CA) *testpki.Leaf {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := holder{runtime, ca}
-	if leaf := p.clients[key]; leaf != nil {
-		return leaf, nil
+	if p.clients[key] == nil {
+		p.clients[key] = issue(runtime, ca, validity())
 	}
-	leaf, err := issue(runtime, ca, validity())
-	p.clients[key] = leaf
-	return leaf, err
+	return p.clients[key]
 }
 
-func issue(runtime string, ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
+func issue(runtime string, ca *testpki.CA, opts testpki.Options) *testpki.Leaf {
 	opts.DNSNames = []string{domainOf(runtime)}
 	opts.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	leaf, err := ca.Client(runtime, opts)
-	if err != nil {
-		return nil, fmt.Errorf("certificate of %s: %w", runtime, err)
-	}
-	return leaf, nil
+	return lab.Must(ca.Client(runtime, opts))
 }
 
 // clientKeys returns the first key material of a runtime.
-func (p *pki) clientKeys(runtime string) (*keys.Material, error) {
-	leaf, err := p.client(runtime, p.older)
-	if err != nil {
-		return nil, err
-	}
-	return materialOf(leaf, p.older)
-}
-
-func materialOf(leaf *testpki.Leaf, trusted ...*testpki.CA) (*keys.Material, error) {
-	return keys.NewMaterial(testpki.Bundle(trusted...), leaf.CertPEM, leaf.KeyPEM)
+func (p *pki) clientKeys(runtime string) *keys.Material {
+	return lab.Material(p.client(runtime, p.older), p.older)
 }

@@ -305,16 +305,18 @@ func newStream() *stream {
 	return s
 }
 
-func (s *stream) wake() {
+// change changes the stream, and wakes the reader.
+func (s *stream) change(edit func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	edit()
 	s.changed.Broadcast()
 }
 
 // wakeAt wakes the reader later.
 func (s *stream) wakeAt(at time.Time) {
 	if wait := time.Until(at); wait > 0 {
-		time.AfterFunc(wait, s.wake)
+		time.AfterFunc(wait, func() { s.change(func() {}) })
 	}
 }
 
@@ -357,31 +359,18 @@ func (s *stream) takeChunk(b []byte) int {
 
 // write makes data arrive after the latency, in the order of writes.
 func (s *stream) write(data []byte, latency time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at := time.Now().Add(latency)
-	if at.Before(s.arrival) {
-		at = s.arrival
-	}
-	s.arrival = at
-	s.chunks = append(s.chunks, chunk{append([]byte(nil), data...), at})
-	s.changed.Broadcast()
-	s.wakeAt(at)
+	s.change(func() {
+		if at := time.Now().Add(latency); at.After(s.arrival) {
+			s.arrival = at
+		}
+		s.chunks = append(s.chunks, chunk{append([]byte(nil), data...), s.arrival})
+		s.wakeAt(s.arrival)
+	})
 }
 
-func (s *stream) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
-	s.changed.Broadcast()
-}
+func (s *stream) end() { s.change(func() { s.ended = true }) }
 
-func (s *stream) reset() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.broken = true
-	s.changed.Broadcast()
-}
+func (s *stream) reset() { s.change(func() { s.broken = true }) }
 
 func (s *stream) isBroken() bool {
 	s.mu.Lock()
@@ -390,10 +379,7 @@ func (s *stream) isBroken() bool {
 }
 
 func (s *stream) setDeadline(at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.deadline = at
-	s.changed.Broadcast()
+	s.change(func() { s.deadline = at })
 	if !at.IsZero() {
 		s.wakeAt(at)
 	}

@@ -42,6 +42,28 @@ func (p *Plan) update(object int, at time.Duration) {
 	p.Writes = append(p.Writes, Write{At: at, Object: object, Kind: Update, Delay: time.Millisecond})
 }
 
+// updates adds a write of each of the first n objects between two times.
+func (d dice) updates(p *Plan, n int, from, to time.Duration) {
+	for i := range n {
+		p.update(i, d.between(from, to))
+	}
+}
+
+// commits is the same, and some of the commits are late.
+func (d dice) commits(p *Plan, n int, from, to time.Duration) {
+	for i := range n {
+		p.update(i, d.between(from, to))
+		p.Writes[i].Delay = d.commit()
+	}
+}
+
+// someUpdates adds n writes of random objects between two times.
+func (d dice) someUpdates(p *Plan, n int, from, to time.Duration) {
+	for range n {
+		p.update(d.IntN(6), d.between(from, to))
+	}
+}
+
 // outage draws an outage that is too short for a stale runtime.
 func (d dice) outage(kind FaultKind) Fault {
 	return Fault{Kind: kind, At: d.between(2*time.Minute, 3*time.Minute), For: d.between(20*time.Second, 40*time.Second)}
@@ -104,9 +126,7 @@ func (d dice) silentStrangers(p *Plan) {
 	p.Runtimes[0].Bulk = 20 << 10
 	silentStrangers := Fault{Kind: StrangersSilent, At: d.between(time.Minute, 3*time.Minute), For: d.between(10*time.Second, time.Minute)}
 	p.Faults = []Fault{silentStrangers}
-	for i := range 5 {
-		p.update(i, d.between(silentStrangers.At, silentStrangers.At+silentStrangers.For))
-	}
+	d.updates(p, 5, silentStrangers.At, silentStrangers.At+silentStrangers.For)
 }
 
 // fullReviewMemory has strangers that use up the memory for reviews. A resync stands in for each review of the
@@ -145,10 +165,7 @@ func (d dice) lostReplica(p *Plan) {
 		p.Faults = append(p.Faults, Fault{Kind: OperatorKilled, At: outage.At + time.Second, For: time.Second})
 	}
 	p.Faults = append(p.Faults, gone)
-	for i := range r.Objects {
-		p.update(i, d.between(from, gone.At))
-		p.Writes[i].Delay = d.commit()
-	}
+	d.commits(p, r.Objects, from, gone.At)
 }
 
 // commit draws the time from a review to the commit. One in three is late.
@@ -167,10 +184,7 @@ func (d dice) silentLoss(p *Plan) {
 	outage.For = d.between(80*time.Second, 110*time.Second)
 	gone := Fault{Kind: AgentGone, At: outage.At + outage.For - d.between(0, 20*time.Second)}
 	p.Faults = []Fault{outage, gone}
-	for i := range r.Objects {
-		p.update(i, d.between(gone.At-10*time.Second, gone.At))
-		p.Writes[i].Delay = d.commit()
-	}
+	d.commits(p, r.Objects, gone.At-10*time.Second, gone.At)
 	if d.chance(0.5) {
 		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: outage.At + outage.For, For: 150 * time.Second})
 	}
@@ -213,9 +227,7 @@ func (d dice) bodyLimit(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
 	r.Contract, r.Objects, r.ManyCAs, p.Gateway = contract.V3, 60, false, true // Heartbeats with many CAs exceed the limit.
 	p.Faults = []Fault{outage, {Kind: GatewayLimits, Value: 4_000 + d.IntN(10_000)}}
-	for i := range r.Objects {
-		p.update(i, d.between(outage.At, outage.At+outage.For))
-	}
+	d.updates(p, r.Objects, outage.At, outage.At+outage.For)
 }
 
 // retryAfter has a gateway that answers 429 or 503 with Retry-After.
@@ -225,9 +237,7 @@ func (d dice) told(p *Plan) {
 		Kind: GatewayRetryAfter, At: d.between(time.Minute, 2*time.Minute), For: d.between(time.Minute, 2*time.Minute),
 		Value: []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[d.IntN(2)],
 	}}
-	for i := range 4 {
-		p.update(i, d.between(p.Faults[0].At, p.Faults[0].At+p.Faults[0].For))
-	}
+	d.updates(p, 4, p.Faults[0].At, p.Faults[0].At+p.Faults[0].For)
 }
 
 // restartWithPending kills an agent with pending events, and restarts it. The
@@ -240,10 +250,7 @@ func (d dice) restartWithPending(p *Plan) {
 	if d.chance(0.5) {
 		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: killed.At, For: outage.For + d.between(10*time.Second, 20*time.Second)})
 	}
-	for i := range 4 {
-		p.update(i, d.between(killed.At-5*time.Second, killed.At))
-		p.Writes[i].Delay = d.commit()
-	}
+	d.commits(p, 4, killed.At-5*time.Second, killed.At)
 }
 
 // restartOfLearner kills an agent with pending events, and restarts it. The new process knows no manager, or no
@@ -329,9 +336,7 @@ func (d dice) refusedV3(p *Plan) {
 	}
 	p.Runtimes[0].Contract, p.Runtimes[0].Fallback, p.Gateway = contract.V3, true, true
 	p.Faults = []Fault{{Kind: GatewayRefusesV3, At: at}}
-	for i := range 4 {
-		p.update(i, d.between(first, p.Length))
-	}
+	d.updates(p, 4, first, p.Length)
 }
 
 // downgrade replaces an agent of contract v3 by one of contract v1 in an outage. The new one resyncs the owner of
@@ -358,9 +363,7 @@ func (d dice) wrongPaths(p *Plan) {
 func (d dice) rotation(p *Plan) {
 	p.Operators, p.Gateway, p.Runtimes[0].Agents = 1+d.IntN(2), d.chance(0.3), 1+d.IntN(2)
 	p.Faults = []Fault{d.rotate(p)}
-	for range 12 {
-		p.update(d.IntN(6), d.between(90*time.Second, p.Length))
-	}
+	d.someUpdates(p, 12, 90*time.Second, p.Length)
 }
 
 // expiry has a client certificate that expires before its renewal.
@@ -369,9 +372,7 @@ func (d dice) expiry(p *Plan) {
 	expired := d.outage(CertificateExpired)
 	expired.At = expired.At.Truncate(time.Second)
 	p.Faults = []Fault{expired}
-	for i := range 3 {
-		p.update(i, d.between(expired.At, expired.At+expired.For))
-	}
+	d.updates(p, 3, expired.At, expired.At+expired.For)
 }
 
 // limited has more events than the rate limit of a runtime.
@@ -379,9 +380,7 @@ func (d dice) limited(p *Plan) {
 	r := &p.Runtimes[0]
 	p.Rate, r.Objects = 5+d.IntN(20), 60
 	at := d.between(time.Minute, 4*time.Minute)
-	for i := range r.Objects {
-		p.update(i, d.between(at, at+5*time.Second))
-	}
+	d.updates(p, r.Objects, at, at+5*time.Second)
 }
 
 // paused pauses an agent, with writes before, during and after it.
@@ -390,9 +389,7 @@ func (d dice) paused(p *Plan) {
 	r.Agents = 1 + d.IntN(2)
 	pause := Fault{Kind: AgentPaused, At: d.between(2*time.Minute, 3*time.Minute), For: d.length(), Index: d.IntN(r.Agents)}
 	p.Faults = []Fault{pause}
-	for range 6 {
-		p.update(d.IntN(6), d.between(pause.At-time.Second, pause.At+pause.For+time.Second))
-	}
+	d.someUpdates(p, 6, pause.At-time.Second, pause.At+pause.For+time.Second)
 }
 
 // repeated has a gateway that forwards each request a second time, long after the first answer.
@@ -402,9 +399,7 @@ func (d dice) repeated(p *Plan) {
 	p.Faults = []Fault{repeats, {
 		Kind: []FaultKind{AgentReplaced, AgentKilled}[d.IntN(2)], At: repeats.At + repeats.For/2, For: d.between(time.Second, 20*time.Second),
 	}}
-	for range 6 {
-		p.update(d.IntN(6), d.between(repeats.At, repeats.At+repeats.For))
-	}
+	d.someUpdates(p, 6, repeats.At, repeats.At+repeats.For)
 }
 
 // rotate draws a rotation. The bits of Value are the steps with broken files.
@@ -435,9 +430,7 @@ func (d dice) activeOnStream(p *Plan) {
 	hangs := Fault{Kind: MapHangs, At: p.Length, For: d.between(time.Minute, 2*time.Minute)}
 	p.Gateway, p.Fleets, p.Faults = false, false, append(p.Faults, hangs)
 	p.onStream()
-	for i := range 6 {
-		p.update(i, d.between(hangs.At, hangs.At+10*time.Second))
-	}
+	d.updates(p, 6, hangs.At, hangs.At+10*time.Second)
 }
 
 // keptByStream has an event that the operator refuses for ever. No agent takes it back, as no replica led when it was
@@ -446,9 +439,7 @@ func (d dice) keptByStream(p *Plan) {
 	away := d.outage(LeaderChanged)
 	p.Faults = []Fault{away, {Kind: []FaultKind{EventRefused, EventForbidden, EventPanics}[d.IntN(3)], Value: d.IntN(inVerifier + 1)}}
 	p.onStream()
-	for i := range 3 {
-		p.update(i, d.between(away.At, away.At+away.For))
-	}
+	d.updates(p, 3, away.At, away.At+away.For)
 	for range 12 {
 		p.update(1+d.IntN(5), d.between(7*time.Minute, 10*time.Minute))
 	}
@@ -466,9 +457,7 @@ func (d dice) endedWhileAway(p *Plan) {
 func (d dice) handover(p *Plan) {
 	p.Operators, p.Faults = 2, []Fault{{Kind: LeaderChanged, At: d.between(time.Minute, 3*time.Minute), For: d.length()}}
 	p.onStream()
-	for i := range 6 {
-		p.update(i, d.between(time.Minute, p.Length))
-	}
+	d.updates(p, 6, time.Minute, p.Length)
 }
 
 // loud has a worker that is busy with the changes of one runtime, more than it can reconcile, while agents of quiet

@@ -8,8 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -57,10 +60,7 @@ func testPKI(t *testing.T) *pki {
 		runtime.GOMAXPROCS(before)
 		debug.SetGCPercent(percent)
 	})
-	keys, err := newPKI()
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := newPKI()
 	keys.store = t.TempDir()
 	ats.Register() // The server's clock is one for all bubbles.
 	return keys
@@ -131,4 +131,82 @@ func (s *story) save(t *testing.T, seed uint64) string {
 		return err.Error()
 	}
 	return file.Name()
+}
+
+// share runs the seeds in several processes of this program, as each of them has one processor.
+func share(t *testing.T, processes int) {
+	t.Helper()
+	var running sync.WaitGroup
+	each := (*seeds + processes - 1) / processes
+	for i := range processes {
+		running.Go(func() { work(t, *seed+uint64(i*each), each) })
+	}
+	running.Wait()
+}
+
+func work(t *testing.T, first uint64, n int) {
+	t.Helper()
+	worker := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-test.v", "-test.timeout=0", "-workers=1",
+		"-seed", strconv.FormatUint(first, 10), "-seeds", strconv.Itoa(n),
+		"-keep-on="+strconv.FormatBool(*keepOn), "-shrink="+strconv.FormatBool(*smaller))
+	out, err := worker.CombinedOutput()
+	if err != nil {
+		t.Errorf("seeds from %d on: %v", first, err)
+	}
+	t.Logf("seeds from %d on:\n%s", first, out)
+}
+
+// mostRuns bounds the runs of a shrink.
+const mostRuns = 200
+
+// shrinker looks for the smallest plan that fails by a rule.
+type shrinker struct {
+	keys *pki
+	rule string
+	runs int
+}
+
+// shrink leaves out faults and writes, in ever smaller parts, while the plan still fails by the rule.
+func shrink(t *testing.T, plan *Plan, keys *pki, rule string) *Plan {
+	t.Helper()
+	s := &shrinker{keys: keys, rule: rule}
+	plan = s.without(t, plan, len(plan.Faults), withoutFaults)
+	plan = s.without(t, plan, len(plan.Writes), withoutWrites)
+	return plan
+}
+
+func withoutFaults(plan Plan, from, to int) *Plan {
+	plan.Faults = slices.Delete(slices.Clone(plan.Faults), from, min(to, len(plan.Faults)))
+	return &plan
+}
+
+func withoutWrites(plan Plan, from, to int) *Plan {
+	plan.Writes = slices.Delete(slices.Clone(plan.Writes), from, min(to, len(plan.Writes)))
+	return &plan
+}
+
+func (s *shrinker) without(t *testing.T, plan *Plan, n int, cut func(plan Plan, from, to int) *Plan) *Plan {
+	t.Helper()
+	for part := max(n/2, 1); part > 0; part /= 2 {
+		for from := 0; from < n && s.runs < mostRuns; {
+			smaller := cut(*plan, from, from+part)
+			if s.fails(t, smaller) {
+				plan, n = smaller, n-min(part, n-from)
+			} else {
+				from += part
+			}
+		}
+	}
+	return plan
+}
+
+func (s *shrinker) fails(t *testing.T, plan *Plan) bool {
+	t.Helper()
+	s.runs++
+	for _, v := range simulate(t, plan, s.keys, new(story)) {
+		if v.Rule == s.rule {
+			return true
+		}
+	}
+	return false
 }

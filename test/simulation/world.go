@@ -14,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
@@ -248,16 +249,14 @@ func (s *sink) Write(line []byte) (int, error) {
 
 // attack sends events of a runtime with the certificate of another one.
 func (w *world) attack() {
-	key, err := w.pki.clientKeys("evil")
-	w.must(err)
+	key := w.pki.clientKeys("evil")
 	for _, version := range contract.Versions() {
-		forwarder, err := httpmtls.NewForwarder(key, serverName, version, httpmtls.Options{
+		forwarder := lab.Must(httpmtls.NewForwarder(key, serverName, version, httpmtls.Options{
 			Identity: core.RuntimeID(w.plan.Runtimes[0].Name),
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return w.network.dial(ctx, "evil", serverName)
 			},
-		})
-		w.must(err)
+		}))
 		w.sleepUntil(w.plan.Length / 2)
 		_ = forwarder.Forward(context.Background(), w.plan.Managers[0], w.forged())
 		_ = forwarder.Close()

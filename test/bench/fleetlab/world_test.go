@@ -2,28 +2,37 @@ package fleetlab
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/operator"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
@@ -53,10 +62,10 @@ type world struct {
 
 // replica is a process of the operator, with its last report and its use of resources then.
 type replica struct {
-	*kit.Process
+	*lab.Process
 
 	address string
-	last    status
+	last    record.Status
 	used    kit.Usage
 }
 
@@ -70,11 +79,11 @@ func newWorld(t *testing.T, n int, lossy bool) *world {
 	}
 	w.serve(w.ca, w.ca)
 	w.populate(n)
-	operator := w.startReplica()
-	w.network.lead(operator.address)
+	first := w.startReplica()
+	w.network.lead(first.address)
 	w.await("the operator leads", func() bool { return w.now().Leading })
-	<-time.After(2 * every) // Its caches are complete.
-	w.empty = lab.Must(operator.Used()).Resident
+	<-time.After(2 * operator.Interval) // Its caches are complete.
+	w.empty = lab.Must(kit.UsageOf(first.Pid())).Resident
 	for _, r := range w.runtimes {
 		r.start()
 	}
@@ -130,37 +139,46 @@ func (w *world) write(ctx context.Context) {
 func (w *world) startReplica() *replica {
 	w.t.Helper()
 	r := &replica{address: lab.Address(lab.FreePort(w.t))}
-	r.Process = kit.Start(w.t, "operator", settings{
-		Kubeconfig: w.plane.Kubeconfig, Namespace: w.namespace, Address: r.address, Lossy: w.lossy,
-		Files: kit.Paths(w.volume), Lease: *lease,
-	})
+	settings := operator.Settings{
+		Kubeconfig: w.plane.Kubeconfig, Record: filepath.Join(w.t.TempDir(), "operator.jsonl"), Keys: kit.Paths(w.volume), Poll: poll,
+		Manager: string(manager), Listen: r.address, Namespace: w.namespace, Fleet: true,
+		Replica: &operator.Replica{Service: w.namespace, Number: len(w.replicas) + 1, Lease: *lease},
+	}
+	r.Process = lab.NewProcess(w.t, "operator", lab.Must(os.Executable()), settings.Environ())
+	r.Launch()
 	w.mu.Lock()
 	w.replicas = append(w.replicas, r)
 	w.mu.Unlock()
-	go w.follow(r)
+	records := record.NewReader(settings.Record)
+	lab.Run(w.t, "records of an operator", func(ctx context.Context) error {
+		for tick := time.Tick(20 * time.Millisecond); ctx.Err() == nil; <-tick {
+			for _, entry := range lab.Must(records.Next()) {
+				w.note(r, entry)
+			}
+		}
+		return nil
+	})
 	return r
 }
 
-// follow reads the lines of an operator until it ends.
-func (w *world) follow(r *replica) {
-	for line := range r.Lines {
-		var number int
-		var began time.Duration
-		if _, err := fmt.Sscan(line, &number, &began); err == nil {
-			w.network.oracle.Reconciled(number, began)
-			continue
+// note notes a record of an operator.
+func (w *world) note(r *replica, entry record.Entry) {
+	if look := entry.Look; look != nil {
+		number := lab.Must(kit.RuntimeNumber(look.Runtime))
+		if lost := w.lossy && number%7 == 0; !lost {
+			w.network.oracle.Reconciled(number, look.Started)
 		}
-		var last status
-		used, err := r.Used()
-		if err = errors.Join(err, json.Unmarshal([]byte(line), &last)); err != nil {
-			continue // It ends.
-		}
-		w.mu.Lock()
-		r.last, r.used = last, used
-		if r == w.replicas[len(w.replicas)-1] {
-			w.resident = append(w.resident, used.Resident)
-		}
-		w.mu.Unlock()
+		return
+	}
+	used, err := kit.UsageOf(r.Pid())
+	if err != nil {
+		return // It has ended.
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.last, r.used = *entry.Status, used
+	if r == w.replicas[len(w.replicas)-1] {
+		w.resident = append(w.resident, used.Resident)
 	}
 }
 
@@ -172,7 +190,7 @@ func (w *world) operator() *replica {
 }
 
 // now is the last report of the operator.
-func (w *world) now() status {
+func (w *world) now() record.Status {
 	r := w.operator()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -259,7 +277,7 @@ func (w *world) play(s scenario) *result {
 	r.fresh = time.Since(ended)
 	r.missed = w.awaitSeen(*patience)
 	w.await("no resync is to come", func() bool { return w.allFresh() && w.now().ToCome == 0 })
-	<-time.After(2 * every)
+	<-time.After(2 * operator.Interval)
 	r.totals, r.ack, r.look = w.totals().since(before), w.network.acks.Take(), w.network.oracle.Latency.Take()
 	r.memory, r.stacks, r.heap = w.perRuntime(w.memory()-w.empty), w.perRuntime(int64(w.now().Stack)), w.perRuntime(int64(w.now().Heap))
 	return r
@@ -279,4 +297,113 @@ func (w *world) memory() (mean int64) {
 // perRuntime returns KiB.
 func (w *world) perRuntime(bytes int64) float64 {
 	return float64(bytes) / float64(len(w.runtimes)) / 1024
+}
+
+// network is what all runtimes share.
+type network struct {
+	oracle *kit.Oracle
+	// replicas stands for the Service of the operator: a new connection goes to one of these
+	// addresses at random, as with kube-proxy.
+	replicas atomic.Pointer[[]string]
+	// acks are the durations of requests with events that were acknowledged.
+	acks kit.Samples
+	// dials counts attempts to connect, and failures the requests that failed.
+	dials, failures atomic.Int64
+}
+
+func (n *network) lead(addresses ...string) { n.replicas.Store(&addresses) }
+
+// runtime is one runtime with its agent. It has an address of its own.
+type runtime struct {
+	number  int
+	name    string
+	network *network
+	dialer  net.Dialer
+
+	leaf     *testpki.Leaf
+	material atomic.Pointer[keys.Material]
+	agent    atomic.Pointer[kit.Agent]
+	// dead means that the agent is killed: it says no farewell.
+	dead atomic.Bool
+}
+
+func newRuntime(n *network, number int) *runtime {
+	const perByte, first = 250, 1
+	from := net.IPv4(127, byte(first+number/perByte/perByte), byte(number/perByte%perByte), byte(first+number%perByte))
+	return &runtime{
+		number: number, name: kit.RuntimeName(number), network: n,
+		dialer: net.Dialer{LocalAddr: &net.TCPAddr{IP: from}},
+	}
+}
+
+// renew gives the runtime a certificate of ca, with its domain.
+func (r *runtime) renew(ca *testpki.CA) {
+	r.leaf = lab.Must(ca.Client(r.name, testpki.Options{DNSNames: []string{lab.RuntimeDomain(core.RuntimeID(r.name))}}))
+}
+
+// trust replaces the CA bundle.
+func (r *runtime) trust(cas ...*testpki.CA) {
+	r.material.Store(lab.Material(r.leaf, cas...))
+}
+
+// Material implements [keys.Source].
+func (r *runtime) Material() (*keys.Material, error) { return r.material.Load(), nil }
+
+// start starts the agent with a new epoch.
+func (r *runtime) start() {
+	r.dead.Store(false)
+	r.agent.Store(lab.Must(kit.StartAgent(context.Background(), manager,
+		agentlib.Parts{Tracing: r, ClientKeys: r, Dial: r.dial}, agentlib.Options{
+			Instance: "runtime-watcher-agent-0", Version: "v0.0.0-lab", ConfigHash: "6b86b273ff34fce1",
+			ControlPlane: agentlib.ControlPlane{Address: "localhost", Protocol: *protocol},
+			Outbox:       outbox.Options{HeartbeatInterval: *heartbeat},
+		})))
+}
+
+// stop ends the agent as SIGKILL does.
+func (r *runtime) stop() {
+	if agent := r.agent.Load(); agent != nil {
+		r.dead.Store(true)
+		agent.Kill()
+	}
+}
+
+func (r *runtime) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	r.network.dials.Add(1)
+	replicas := *r.network.replicas.Load()
+	return r.dialer.DialContext(ctx, network, replicas[rand.IntN(len(replicas))])
+}
+
+// change is a change of one of the runtime's objects at this moment.
+func (r *runtime) change(object int) {
+	r.network.oracle.Changed(r.number)
+	r.agent.Load().Change(core.WatchEvent{
+		Watched:    types.NamespacedName{Namespace: "default", Name: "object-" + strconv.Itoa(object)},
+		WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
+		Operation:  core.OperationUpdate, Field: core.FieldSpec, Generation: 1, Time: time.Now(),
+	})
+}
+
+// Webhook implements Tracing of [agentlib.Parts].
+func (*runtime) Webhook(next http.Handler) http.Handler { return next }
+
+// Acceptor implements Tracing of [agentlib.Parts].
+func (*runtime) Acceptor(next core.Acceptor) core.Acceptor { return next }
+
+// Forwarder measures each attempt. It implements Tracing of [agentlib.Parts].
+func (r *runtime) Forwarder(next core.Forwarder) core.Forwarder {
+	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		if r.dead.Load() {
+			return context.Canceled
+		}
+		began := time.Now()
+		err := next.Forward(ctx, manager, batch)
+		switch {
+		case err != nil:
+			r.network.failures.Add(1)
+		case len(batch.Events) > 0:
+			r.network.acks.Add(time.Since(began))
+		}
+		return err
+	})
 }

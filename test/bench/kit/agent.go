@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
-	rbacv1 "k8s.io/api/rbac/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -126,22 +126,19 @@ func WatchConfigMaps(
 ) {
 	t.Helper()
 	env, informs := maps.Clone(env), env["SOURCE"] == "informer"
+	watched := watch.Watch{
+		Name: types.NamespacedName{Namespace: "scene", Name: name}, Manager: manager,
+		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Selector: watch.Selector{Labels: map[string]string{"scene": name}},
+	}
 	if informs {
-		env["WATCHERS"] = fmt.Sprintf("kind: Watcher\nmetadata: {name: scene}\nspec:\n  manager: %s\n"+
-			"  labelsToWatch: {scene: %s}\n  resourceToWatch: {group: \"\", version: v1, resource: configmaps}\n", manager, name)
-		lab.GrantWatch(t, runtime, name, env, rbacv1.PolicyRule{
-			APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"},
-		})
+		lab.Inform(t, runtime, name, env, watched)
 	}
 	agent := lab.StartAgent(t, pki.RuntimeVolume(name, name+".example.com"), address, lab.AgentOptions{Env: env})
 	if informs {
 		return
 	}
 	// With the default timeout, a busy machine lets writes pass that were not reviewed.
-	labels, opts := map[string]string{"scene": name}, admission.ConfigurationOptions{Timeout: 10 * time.Second}
-	lab.Register(t, runtime, name, agent.WebhookPort, pki.CA.PEM, opts, watch.Watch{
-		Name: types.NamespacedName{Namespace: "scene", Name: name}, Manager: manager,
-		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Selector: watch.Selector{Labels: labels},
-	})
-	lab.AwaitReviews(t, runtime, agent, labels)
+	opts := admission.ConfigurationOptions{Timeout: 10 * time.Second}
+	lab.Register(t, runtime, name, agent.WebhookPort, pki.CA.PEM, opts, watched)
+	lab.AwaitReviews(t, runtime, agent, watched.Selector.Labels)
 }

@@ -11,14 +11,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/procfs"
 
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 // The variables of the environment of a [Process].
@@ -60,44 +62,41 @@ func Answer(answer func(question string) any) error {
 
 // Process is this program in another role. The test kills it.
 type Process struct {
+	*machine.Process
+
 	// Lines are those of its standard output.
 	Lines <-chan string
-	// Kill ends the process as a crash does, and may be called again.
-	Kill func()
 
-	t   testing.TB
-	cmd *exec.Cmd
-	in  io.Writer
+	t  testing.TB
+	in io.Writer
 }
 
 // Start starts a process with more variables of the environment.
 func Start(t testing.TB, role string, settings any, env ...string) *Process {
 	t.Helper()
-	lines, ended := make(chan string, 1000), make(chan struct{})
-	p := &Process{Lines: lines, t: t, cmd: exec.Command(os.Args[0])}
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(lab.Must(json.Marshal(settings))))
-	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stderr, p.cmd.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out := lab.Must(p.cmd.StdoutPipe())
-	p.in = lab.Must(p.cmd.StdinPipe())
-	lab.NoError(t, p.cmd.Start())
+	lines, cmd := make(chan string, 1000), exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(lab.Must(json.Marshal(settings))))
+	cmd.Env = append(cmd.Env, env...)
+	out, stdout, err := os.Pipe() // Unlike that of the command, it is read to its end after the end of the process.
+	lab.NoError(t, err)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = stdout, os.Stderr, machine.OwnGroup()
+	in := lab.Must(cmd.StdinPipe())
+	p := &Process{Process: lab.Must(machine.Follow(cmd)), Lines: lines, t: t, in: in}
+	_ = stdout.Close() // The child has its own descriptor.
 	go func() {
-		defer close(ended)
+		defer close(lines)
+		defer out.Close()
 		scanner := bufio.NewScanner(out)
 		scanner.Buffer(nil, 1<<24)
 		for scanner.Scan() {
 			lines <- scanner.Text()
 		}
-		close(lines)
-		_ = p.cmd.Wait() // It was killed, or its standard error has the cause.
 	}()
-	p.Kill = sync.OnceFunc(func() {
-		_ = p.cmd.Process.Kill()
+	t.Cleanup(func() {
+		p.Kill()
 		for range lines { // So that the reader ends.
 		}
-		<-ended
 	})
-	t.Cleanup(p.Kill)
 	return p
 }
 
@@ -119,9 +118,6 @@ func (p *Process) Ask(question string, into any) {
 	}
 	lab.NoError(p.t, json.Unmarshal([]byte(p.Line()), into))
 }
-
-// Pid is the number of the process.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Usage is the use of resources of a process, memory in bytes.
 type Usage struct {
@@ -146,4 +142,99 @@ func UsageOf(pid int) (u Usage, err error) {
 	return Usage{
 		Processor: time.Duration(stat.CPUTime() * float64(time.Second)), Resident: int64(status.VmRSS), Peak: int64(status.VmHWM),
 	}, err
+}
+
+// Oracle knows when each runtime changed, and when it was reconciled (see [record.Now]). It is safe
+// for concurrent use.
+type Oracle struct {
+	// Latency is from a change to the start of the first reconcile after it.
+	Latency Samples
+
+	mu sync.Mutex
+	// unseen has the times of the changes of each runtime that no reconcile began after.
+	unseen         [][]time.Duration
+	changes, looks int64
+}
+
+// NewOracle returns an oracle of n runtimes.
+func NewOracle(n int) *Oracle { return &Oracle{unseen: make([][]time.Duration, n)} }
+
+// Changed notes a change of a runtime at this moment.
+func (o *Oracle) Changed(runtime int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.changes++
+	o.unseen[runtime] = append(o.unseen[runtime], record.Now())
+}
+
+// Reconciled notes a reconcile of a runtime that began at a time.
+func (o *Oracle) Reconciled(runtime int, began time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.looks++
+	seen, all := 0, o.unseen[runtime]
+	for seen < len(all) && all[seen] <= began {
+		o.Latency.Add(began - all[seen])
+		seen++
+	}
+	o.unseen[runtime] = all[:copy(all, all[seen:])]
+}
+
+// Missing returns the number of runtimes that are not reconciled after their last change until a
+// time.
+func (o *Oracle) Missing(until time.Duration) (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, changes := range o.unseen {
+		if len(changes) > 0 && changes[0] <= until {
+			n++
+		}
+	}
+	return n
+}
+
+// Counts returns the numbers of changes and reconciles so far.
+func (o *Oracle) Counts() (changes, looks int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.changes, o.looks
+}
+
+// Samples are durations. They are safe for concurrent use.
+type Samples struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+// Add adds durations.
+func (s *Samples) Add(d ...time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, d...)
+}
+
+// Take returns the durations so far, and removes them.
+func (s *Samples) Take() Delays {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.all
+	s.all = nil
+	return Sorted(all)
+}
+
+// Delays are durations in their order.
+type Delays []time.Duration
+
+// Sorted sorts durations.
+func Sorted(all []time.Duration) Delays {
+	slices.Sort(all)
+	return all
+}
+
+// At returns a percentile in microseconds, 0 without durations.
+func (d Delays) At(percent int) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	return d[len(d)*percent/100].Round(time.Microsecond)
 }

@@ -7,16 +7,29 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
@@ -33,10 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(kit.Main(m, map[string]func(context.Context) error{"operator": operate}))
 }
 
-// clock scales waits, and nothing else.
-type clock struct{ scale int }
-
-func (c clock) scaled(wait time.Duration) time.Duration { return wait / time.Duration(c.scale) }
+// scaled scales a wait. Nothing else is scaled.
+func scaled(wait time.Duration) time.Duration { return wait / time.Duration(*scale) }
 
 // way is the source of an operator's reconciles: events or polling.
 type way struct {
@@ -91,7 +102,7 @@ func run(t *testing.T, w way) (r *result) {
 		leaf := lab.Must(pki.CA.Server("operator", testpki.Options{Usages: lab.BothUsages()}))
 		operator := kit.Start(t, "operator", settings{
 			Keys: kit.Paths(pki.Volume(leaf)), Server: servers.URL, Runtimes: *runtimes,
-			Interval: clock{*scale}.scaled(w.interval), Events: w.events(),
+			Interval: scaled(w.interval), Events: w.events(),
 		})
 		address, change := operator.Line(), func(i int) int {
 			defer oracle.Changed(i)
@@ -99,7 +110,7 @@ func run(t *testing.T, w way) (r *result) {
 		}
 		if w.events() {
 			agents := kit.StartAgents(t, pki, manager, kit.RuntimeName, *runtimes, agentlib.Options{
-				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: *protocol}, Outbox: clock{*scale}.outbox(w.heartbeat),
+				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: *protocol}, Outbox: scaledOutbox(w.heartbeat),
 			})
 			unnoticed := change
 			change = func(i int) int {
@@ -118,16 +129,15 @@ func measure(
 	t *testing.T, w way, servers *kit.Servers, oracle *kit.Oracle, operator *kit.Process, change func(int) int,
 ) *result {
 	t.Helper()
-	clock := clock{*scale}
 	awaitLooks(t, oracle)
-	<-time.After(clock.scaled(2 * outbox.Defaults().ResendResync))
+	<-time.After(scaled(2 * outbox.Defaults().ResendResync))
 	oracle.Latency.Take()
 	before, gets := lab.Must(operator.Used()).Processor, servers.Requests.Load()
 	var requests, after int64
 	operator.Ask("", &requests)
-	ctx, stop := context.WithTimeout(t.Context(), clock.scaled(*duration))
+	ctx, stop := context.WithTimeout(t.Context(), scaled(*duration))
 	defer stop()
-	clock.change(ctx, change)
+	changeAtRandom(ctx, change)
 	operator.Ask("", &after)
 	r := &result{
 		name: w.name, gets: hourly(servers.Requests.Load() - gets), requests: hourly(after - requests),
@@ -136,7 +146,7 @@ func measure(
 	awaitLooks(t, oracle)
 	r.delays = oracle.Latency.Take()
 	for i := range r.delays {
-		r.delays[i] = clock.unscaled(r.delays[i], w)
+		r.delays[i] = unscaled(r.delays[i], w)
 	}
 	return r
 }
@@ -146,9 +156,9 @@ func awaitLooks(t *testing.T, oracle *kit.Oracle) {
 	lab.Eventually(t, 5*time.Minute, "the operator has seen all changes", func() bool { return oracle.Missing(record.Now()) == 0 })
 }
 
-// change changes runtimes at random, each once in an hour on average, until ctx ends.
-func (c clock) change(ctx context.Context, change func(i int) int) {
-	mean := c.scaled(time.Hour) / time.Duration(*runtimes)
+// changeAtRandom changes runtimes, each once in an hour on average, until ctx ends.
+func changeAtRandom(ctx context.Context, change func(i int) int) {
+	mean := scaled(time.Hour) / time.Duration(*runtimes)
 	for {
 		select {
 		case <-ctx.Done():
@@ -159,15 +169,15 @@ func (c clock) change(ctx context.Context, change func(i int) int) {
 	}
 }
 
-// outbox returns the defaults of an agent, with scaled waits.
-func (c clock) outbox(heartbeat time.Duration) outbox.Options {
+// scaledOutbox returns the defaults of an agent, with scaled waits.
+func scaledOutbox(heartbeat time.Duration) outbox.Options {
 	resend := outbox.Defaults().Resend
 	for i := range resend {
-		resend[i] = c.scaled(resend[i])
+		resend[i] = scaled(resend[i])
 	}
 	return outbox.Options{
-		Settle: c.scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: c.scaled(outbox.Defaults().ResendResync),
-		HeartbeatInterval: c.scaled(heartbeat),
+		Settle: scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: scaled(outbox.Defaults().ResendResync),
+		HeartbeatInterval: scaled(heartbeat),
 	}
 }
 
@@ -204,9 +214,124 @@ func hourly[T int64 | time.Duration](measured T) T {
 
 // unscaled returns a delay with the waits of the true time. With events that is the settle time, and
 // everything else is work. With polling it is nearly all of the delay.
-func (c clock) unscaled(delay time.Duration, w way) time.Duration {
+func unscaled(delay time.Duration, w way) time.Duration {
 	if w.events() {
-		return delay - c.scaled(outbox.Defaults().Settle) + outbox.Defaults().Settle
+		return delay - scaled(outbox.Defaults().Settle) + outbox.Defaults().Settle
 	}
-	return delay * time.Duration(c.scale)
+	return delay * time.Duration(*scale)
 }
+
+// settings are those of an operator, which is a process of its own.
+type settings struct {
+	// Keys is the key material of its listener, and has the CA of the API servers.
+	Keys keys.Paths
+	// Server is the URL of the API servers.
+	Server string
+	// Runtimes is the number of runtimes.
+	Runtimes int
+	// Interval is the time between two looks at a runtime, when nothing happens.
+	Interval time.Duration
+	// Events means that the operator also listens for events.
+	Events bool
+}
+
+// operator looks at runtimes: at each once in an interval, and after an event.
+type operator struct {
+	settings
+
+	clients  []client.Client
+	queue    workqueue.TypedRateLimitingInterface[int]
+	source   *controllerruntime.Source[int]
+	requests atomic.Int64
+}
+
+// operate prints the address of its listener, and then the number of requests to it, when asked.
+func operate(ctx context.Context) error {
+	o := &operator{
+		settings: kit.Settings[settings](),
+		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]()),
+		source:   controllerruntime.NewSource(requests, controllerruntime.SourceOptions{}),
+	}
+	for i := range o.Runtimes {
+		o.clients = append(o.clients, o.connect(i))
+		o.queue.AddAfter(i, rand.N(o.Interval))
+	}
+	const workers = 16
+	for range workers {
+		go o.work(ctx)
+	}
+	address := lab.Must(o.listen(ctx))
+	fmt.Println(address)
+	return kit.Answer(func(string) any { return o.requests.Load() })
+}
+
+// work looks at the runtimes of the queue.
+func (o *operator) work(ctx context.Context) {
+	for {
+		i, shutdown := o.queue.Get()
+		if shutdown {
+			return
+		}
+		if err := o.look(ctx, i); err != nil {
+			fmt.Fprintln(os.Stderr, "look:", err)
+		}
+		o.queue.Done(i)
+	}
+}
+
+// look reads the object of a runtime, which is the least that a reconcile does.
+func (o *operator) look(ctx context.Context, i int) error {
+	defer o.queue.AddAfter(i, o.Interval)
+	kyma := &unstructured.Unstructured{}
+	kyma.SetGroupVersionKind(kymaKind())
+	reader := o.source.Client(i, core.RuntimeID(kit.RuntimeName(i)), o.clients[i])
+	return reader.Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
+}
+
+func kymaKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+// connect returns a client for a runtime, with a connection of its own.
+func (s settings) connect(i int) client.Client {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
+	config := &rest.Config{
+		Host: s.Server + "/" + kit.RuntimeName(i), QPS: -1, Dial: new(net.Dialer).DialContext,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.Keys.CA},
+	}
+	return lab.Must(client.New(config, client.Options{Scheme: runtime.NewScheme(), Mapper: mapper}))
+}
+
+// listen starts the listener of an operator with events, and returns its address.
+func (o *operator) listen(ctx context.Context) (string, error) {
+	if !o.Events {
+		return "", nil
+	}
+	if err := o.source.Start(ctx, o.queue); err != nil {
+		return "", err
+	}
+	material := lab.Must(keys.NewFiles(o.Keys, keys.FilesOptions{}))
+	watched := lab.Must(fleet.New(fleet.Options{}))
+	socket := lab.Must(new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"))
+	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+		lab.Pinning(),
+		map[core.Manager]core.Handler{manager: o.source},
+		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched, Hooks: listener.Hooks{
+			Answered: func(string, core.Manager, int, string, time.Duration) { o.requests.Add(1) },
+		}}))
+	go func() {
+		if err := events.Start(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "listener:", err)
+		}
+	}()
+	return socket.Addr().String(), nil
+}
+
+// requests returns the number of the runtime of a delivery.
+func requests(_ context.Context, d core.Delivery) ([]int, error) {
+	i, err := kit.RuntimeNumber(string(d.Runtime))
+	return []int{i}, err
+}
+
+const manager = core.Manager("lifecycle-manager")

@@ -10,22 +10,43 @@ package scale
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -42,7 +63,6 @@ const (
 var (
 	many    = flag.Int("runtimes", 100, "runtimes that can be reached")
 	dead    = flag.Int("dead", 20, "runtimes that drop each packet")
-	looks   = flag.Bool("looks", true, "measure the looks at all runtimes, before new ones come")
 	latency = flag.Duration("latency", 100*time.Millisecond, "time of each answer of a runtime")
 )
 
@@ -61,10 +81,8 @@ func TestScale(t *testing.T) {
 	o := w.startOperator()
 	w.t.Logf("installed in %d runtimes, without latency, after %v", *many, o.allReady().Round(time.Millisecond))
 	w.servers.Latency.Store(int64(*latency))
-	if *looks {
-		o.Kill()
-		o = w.lookAtAll()
-	}
+	o.Kill()
+	o = w.lookAtAll()
 	w.newcomers(o)
 	memory := lab.Must(o.Used()).Peak >> 20
 	w.judge(memory <= 300, "memory of the operator: %d MiB resident at the peak, want at most 300", memory)
@@ -208,8 +226,7 @@ func (w *world) startOperator() *operator {
 		"GOMEMLIMIT=240MiB")
 	go func() {
 		for line := range o.Lines {
-			name, rest, _ := strings.Cut(line, " ")
-			state, _, _ := strings.Cut(rest, " ")
+			name, state, _ := strings.Cut(line, " ")
 			o.mu.Lock()
 			o.reports[name] = state
 			o.mu.Unlock()
@@ -241,4 +258,141 @@ func (o *operator) allReady() time.Duration {
 	o.t.Helper()
 	lab.Eventually(o.t, patience, "all runtimes are ready", func() bool { return o.count("runtime-", "Ready") == *many })
 	return time.Since(o.begun)
+}
+
+// dialToFill is longer than a connection to this machine takes.
+const dialToFill = 500 * time.Millisecond
+
+// blackHole returns an address of this machine that answers no SYN, as that of a cluster that is
+// gone: the queue of its listener is full.
+func blackHole(t *testing.T) string {
+	t.Helper()
+	fd := lab.Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	lab.NoError(t, errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)))
+	bound := lab.Must(syscall.Getsockname(fd))
+	address := fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port)
+	for full := false; !full; {
+		connected, err := (&net.Dialer{Timeout: dialToFill}).DialContext(t.Context(), "tcp", address)
+		if full = err != nil; !full {
+			t.Cleanup(func() { _ = connected.Close() })
+		}
+	}
+	return address
+}
+
+// issuer issues 20,000 certificates in a minute, which takes cert-manager half an hour. All are of
+// one CA.
+type issuer struct {
+	client.Client
+
+	ca *testpki.CA
+}
+
+func startIssuer(t *testing.T, config *rest.Config) {
+	t.Helper()
+	mgr := lab.NewManager(t, config, newScheme())
+	i := &issuer{Client: mgr.GetClient(), ca: lab.NewPKI(t).CA}
+	lab.NoError(t, ctrl.NewControllerManagedBy(mgr).For(&certv1.Certificate{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).Complete(i))
+	lab.Run(t, "issuer", mgr.Start)
+}
+
+// Reconcile stores the Secret of a Certificate. Without controllers that sign, no CA needs its key.
+func (i *issuer) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	certificate := &certv1.Certificate{}
+	if err := i.Get(ctx, request.NamespacedName, certificate); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	spec := &certificate.Spec
+	opts := testpki.Options{DNSNames: spec.DNSNames, NotAfter: time.Now().Add(spec.Duration.Duration), Usages: []x509.ExtKeyUsage{}}
+	for usage, extended := range map[certv1.KeyUsage]x509.ExtKeyUsage{
+		certv1.UsageClientAuth: x509.ExtKeyUsageClientAuth, certv1.UsageServerAuth: x509.ExtKeyUsageServerAuth,
+	} {
+		if slices.Contains(spec.Usages, usage) {
+			opts.Usages = append(opts.Usages, extended)
+		}
+	}
+	leaf, err := i.ca.Client(spec.CommonName, opts)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	files := testpki.Files(leaf, i.ca)
+	if spec.IsCA {
+		files[corev1.TLSCertKey] = i.ca.PEM
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: spec.SecretName, Labels: spec.SecretTemplate.Labels},
+		Type:       corev1.SecretTypeTLS, Data: files,
+	}
+	if err := i.Create(ctx, secret); !apierrors.IsAlreadyExists(err) {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, nil
+}
+
+// settings are those of an operator: a file, and addresses.
+type settings struct{ Kubeconfig, Servers, Dead string }
+
+// operate is an operator with the documented defaults. It prints a line for each report.
+func operate(ctx context.Context) error {
+	s := kit.Settings[settings]()
+	ctrl.SetLogger(logr.Discard())
+	config := lab.Must(clientcmd.BuildConfigFromFlags("", s.Kubeconfig))
+	config.QPS = -1 // As ctrl.GetConfig sets it.
+	known := newScheme()
+	mgr := lab.Must(ctrl.NewManager(config, ctrl.Options{
+		Scheme: known, Metrics: server.Options{BindAddress: "0"},
+		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+	}))
+	direct := lab.Must(client.New(config, client.Options{Scheme: known}))
+	set := lab.Must(certificates.New(direct, types.NamespacedName{Namespace: namespace, Name: "watcher"},
+		[]string{"control-plane.example.com"},
+		func(string, []core.RuntimeID) []core.RuntimeID { return nil },
+		certificates.Options{}))
+	installer := lab.Must(installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
+		installation.Options{}))
+	kind := &metav1.PartialObjectMetadata{}
+	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{Configure: s.toLoopback})
+	if err := runtimes.SetUp(mgr, kind, identify, kubeconfigs, set, installer,
+		runtimes.Options{Report: report}); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+func newScheme() *runtime.Scheme {
+	known := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(known), v1beta2.AddToScheme(known), certv1.AddToScheme(known)); err != nil {
+		panic(err)
+	}
+	return known
+}
+
+// toLoopback connects to the servers, or to an address that never answers, with the dialer of the
+// operator.
+func (s settings) toLoopback(config *rest.Config) {
+	dial := config.Dial
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		to := s.Servers
+		if strings.HasPrefix(address, "dead-") {
+			to = s.Dead
+		}
+		return dial(ctx, network, to)
+	}
+}
+
+func identify(_ context.Context, object client.Object) (runtimes.Identity, error) {
+	domain := object.GetAnnotations()["skr-domain"]
+	if domain == "" {
+		return runtimes.Identity{}, nil
+	}
+	return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: domain}, nil
+}
+
+func report(_ context.Context, object client.Object, status installation.Status) error {
+	fmt.Printf("%s %s\n", object.GetName(), status.State)
+	return nil
 }

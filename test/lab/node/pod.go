@@ -306,29 +306,18 @@ func (p *pod) probe(spec *corev1.Probe) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(spec.TimeoutSeconds)*time.Second)
 	defer cancel()
-	url := strings.ToLower(string(spec.HTTPGet.Scheme)) + "://" + netip.AddrPortFrom(p.ip, number).String() + spec.HTTPGet.Path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return err
-	}
-	answer, err := p.transport(number).RoundTrip(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode < 200 || answer.StatusCode >= 400 { // As kubelets judge.
-		return fmt.Errorf("GET %s: %s", spec.HTTPGet.Path, answer.Status)
-	}
-	return nil
+	_, err = p.get(ctx, strings.ToLower(string(spec.HTTPGet.Scheme)), number, spec.HTTPGet.Path)
+	return err
 }
 
-// transport leads to a port of the pod, each request on a connection of its own.
-func (p *pod) transport(port uint16) *http.Transport {
-	return &http.Transport{
+// get makes a request to a port of the pod, on a connection of its own. It fails unless the status of the answer is 200.
+func (p *pod) get(ctx context.Context, scheme string, port uint16, path string) ([]byte, error) {
+	transport := &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, port) },
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}
+	return rig.GetWith(ctx, &http.Client{Transport: transport}, scheme+"://"+netip.AddrPortFrom(p.ip, port).String()+path)
 }
 
 // Get returns the answer of a pod of a Deployment to an HTTP request, as Prometheus would see it.
@@ -342,8 +331,7 @@ func (n *Node) Get(ctx context.Context, deployment types.NamespacedName, port, p
 		if err != nil {
 			return nil, err
 		}
-		address := netip.AddrPortFrom(p.ip, number)
-		return rig.GetWith(ctx, &http.Client{Transport: p.transport(number)}, "http://"+address.String()+path)
+		return p.get(ctx, "http", number, path)
 	}
 	return nil, fmt.Errorf("no pod of Deployment %s", deployment)
 }

@@ -8,14 +8,20 @@ package operator
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
+	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,13 +35,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
@@ -58,6 +67,9 @@ type Settings struct {
 	StreamReplicas int
 	// Runtime is the object that represents the runtime, and Namespace has its objects.
 	Runtime, Namespace string
+	// Fleet means that the operator has all runtimes that Namespace has an object of. It reads nothing, and records
+	// whole runtimes, and its status every [Interval].
+	Fleet bool
 	// Gateway is the name in the certificate of a gateway, which sends the certificate of a runtime in
 	// a header. By default runtimes connect directly.
 	Gateway string
@@ -74,12 +86,27 @@ func (s Settings) Environ() []string {
 	return []string{Variable + "=" + string(text)}
 }
 
-// Run serves until ctx ends. Its settings are in the environment.
-func Run(ctx context.Context) error {
-	o := &operator{log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+// Main runs an operator if this process has the settings of one, and otherwise the tests. It returns the exit code.
+func Main(tests func() int) int {
+	if os.Getenv(Variable) == "" {
+		return tests()
+	}
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func run(ctx context.Context) error {
+	o, level := &operator{}, slog.LevelDebug
 	if err := json.Unmarshal([]byte(os.Getenv(Variable)), &o.Settings); err != nil {
 		return err
 	}
+	if o.Fleet {
+		level = slog.LevelWarn
+	}
+	o.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	kubeconfig, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
@@ -103,7 +130,7 @@ func Run(ctx context.Context) error {
 	return o.mgr.Start(ctx)
 }
 
-// operator reconciles one runtime.
+// operator reconciles one runtime, or a fleet.
 type operator struct {
 	Settings
 
@@ -116,6 +143,7 @@ type operator struct {
 	runtimes *controllerruntime.Runtimes
 	fleet    *fleet.Fleet
 	files    *keys.Files
+	resyncs  atomic.Int64 // that a fleet delivered
 }
 
 // request names one object of a runtime, or all of them.
@@ -126,6 +154,9 @@ type request struct {
 
 func (o *operator) managerOptions() ctrl.Options {
 	opts := ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}}
+	if o.Fleet {
+		opts.Cache.DefaultNamespaces = map[string]cache.Config{o.Namespace: {}}
+	}
 	if r := o.Replica; r != nil {
 		// The times of the guide: with a lease of 15 s a renewal within 10 s, and a retry each second.
 		renew, retry := r.Lease*2/3, r.Lease/15
@@ -161,6 +192,9 @@ func (o *operator) setUp(ctx context.Context) (err error) {
 		return err
 	}
 	o.source = source
+	if o.Fleet {
+		go o.report()
+	}
 	const workers = 4
 	return errors.Join(o.mgr.Add(o.files), o.mgr.Add(events), o.lead(),
 		builder.TypedControllerManagedBy[request](o.mgr).Named(o.Manager).
@@ -179,7 +213,7 @@ func (o *operator) requests(ctx context.Context, d core.Delivery) (requests []re
 	}
 	for _, name := range names {
 		r := request{runtime: name}
-		if !d.Event.Resync {
+		if !d.Event.Resync && !o.Fleet {
 			r.object = d.Event.Watched
 		}
 		requests = append(requests, r)
@@ -189,7 +223,7 @@ func (o *operator) requests(ctx context.Context, d core.Delivery) (requests []re
 
 // everything returns the requests of an operator that starts.
 func (o *operator) everything(_ context.Context, object client.Object) []request {
-	if object.GetName() != o.Runtime {
+	if !o.Fleet && object.GetName() != o.Runtime {
 		return nil
 	}
 	return []request{{runtime: client.ObjectKeyFromObject(object)}}
@@ -199,6 +233,10 @@ func (o *operator) everything(_ context.Context, object client.Object) []request
 func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
 	look := record.Look{
 		Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(), Versions: make(map[string]string),
+	}
+	if o.Fleet {
+		o.write(record.Entry{Look: &look})
+		return reconcile.Result{}, nil
 	}
 	there := o.source.Client(r, core.RuntimeID(r.runtime.Name), o.reader)
 	read := o.readObject
@@ -236,6 +274,12 @@ func (o *operator) readAll(ctx context.Context, there client.Reader, _ request, 
 }
 
 func (o *operator) handled(d core.Delivery, _ int, err error) {
+	if o.Fleet {
+		if err == nil && d.Event.Resync {
+			o.resyncs.Add(1)
+		}
+		return
+	}
 	entry := record.Delivery{Kind: d.Event.KindWord(), Object: d.Event.Watched.Name, At: record.Now()}
 	if err != nil {
 		entry.Refused = err.Error()
@@ -247,6 +291,40 @@ func (o *operator) write(entry record.Entry) {
 	if err := o.writer.Write(entry); err != nil {
 		panic(err) // Without records, a test proves nothing.
 	}
+}
+
+// Interval is the time between two reports of the status.
+const Interval = 500 * time.Millisecond
+
+func (o *operator) report() {
+	for range time.Tick(Interval) {
+		o.write(record.Entry{Status: o.status()})
+	}
+}
+
+func (o *operator) status() *record.Status {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	s := &record.Status{
+		Runtimes: map[fleet.State]int{}, Resyncs: map[string]int64{"agent": o.resyncs.Load()},
+		Heap: memory.HeapAlloc, Stack: memory.StackInuse,
+	}
+	select {
+	case <-o.mgr.Elected():
+		s.Leading = true
+	default:
+	}
+	if summary := o.fleet.Summaries()[core.Manager(o.Manager)]; summary != nil {
+		for condition, n := range summary.Runtimes {
+			s.Runtimes[condition.State] += n
+		}
+		s.ToCome = summary.ResyncsToCome
+		for cause, n := range summary.Resyncs {
+			s.Resyncs[cause] = n
+			s.Resyncs["agent"] -= n
+		}
+	}
+	return s
 }
 
 // Replica has the settings of one of several replicas.
@@ -262,3 +340,74 @@ type Replica struct {
 
 // EndpointSlice is the name of the one that has the address of the leader.
 func (r *Replica) EndpointSlice() string { return r.Service + "-leader" }
+
+const (
+	// Name is in the certificates of the replicas.
+	Name = "operator.default.svc"
+	// PortEvents is the name of the port of the Service for runtimes.
+	PortEvents = "events"
+)
+
+func (o *operator) sourceOptions() controllerruntime.SourceOptions {
+	return controllerruntime.SourceOptions{Elected: o.mgr.Elected(), Handled: o.handled}
+}
+
+// listen receives events over HTTP.
+func (o *operator) listen(context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
+	roots := keys.Roots(o.files)
+	peers := listener.FromTLSWithRoots(roots, listener.PeerOptions{})
+	if o.Gateway != "" {
+		peers = listener.FromXFCC(listener.ProxyCertificate(roots, o.Gateway), roots, listener.PeerOptions{})
+	}
+	return controllerruntime.RegisterListenerComponent(o.Listen, o.Manager, peers, listener.SANPinning(o.runtimes),
+		o.requests, controllerruntime.ComponentOptions{
+			Listener: listener.Options{TLS: keys.ServerTLSConfig(o.files), Fleet: o.fleet, Logger: o.log},
+			Source:   o.sourceOptions(),
+		})
+}
+
+func (o *operator) service() types.NamespacedName {
+	return types.NamespacedName{Namespace: lab.Namespace, Name: o.Replica.Service}
+}
+
+// lead writes the address of this replica into the EndpointSlice while it leads.
+func (o *operator) lead() error {
+	if o.Replica == nil {
+		return nil
+	}
+	ports := map[string]int32{PortEvents: int32(netip.MustParseAddrPort(o.Listen).Port())}
+	leader, err := controllerruntime.NewLeaderEndpoint(o.mgr.GetClient(), o.service(),
+		fmt.Sprint("192.0.2.", o.Replica.Number), ports, controllerruntime.LeaderEndpointOptions{Logger: o.log})
+	if err != nil {
+		return err
+	}
+	return o.mgr.Add(leader)
+}
+
+// consume receives events from NATS servers.
+func (o *operator) consume(context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
+	material, err := o.files.Material()
+	if err != nil {
+		return nil, nil, err
+	}
+	// It connects now, or when the server is there. The connection is closed with the process.
+	conn, err := nats.Connect(o.NATS, nats.Secure(&tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: material.Roots, Certificates: []tls.Certificate{*material.Certificate},
+	}), nats.CustomInboxPrefix("_INBOX.operator."+o.Manager), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		return nil, nil, err
+	}
+	source := controllerruntime.NewSource(o.requests, o.sourceOptions())
+	name := core.Manager(o.Manager)
+	source.Follow(o.fleet, name)
+	consumer, err := natsjetstream.NewConsumer(conn, listener.SANPinning(o.runtimes),
+		map[core.Manager]core.Handler{name: source},
+		natsjetstream.Options{Peer: lab.MappedPeer, Fleet: o.fleet, Logger: o.log, Stream: o.stream})
+	return consumer, source, err
+}
+
+func (o *operator) stream(name core.Manager) jetstream.StreamConfig {
+	stream := natsjetstream.StreamConfig(name)
+	stream.Replicas = max(o.StreamReplicas, 1)
+	return stream
+}

@@ -14,12 +14,28 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// Entry is one line: a look, or a delivery.
+// Entry is one line: a look, a delivery, or a status.
 type Entry struct {
 	Look     *Look     `json:"look,omitempty"`
 	Delivery *Delivery `json:"delivery,omitempty"`
+	Status   *Status   `json:"status,omitempty"`
+}
+
+// Status is the report of an operator about itself, memory in bytes.
+type Status struct {
+	Leading bool `json:"leading"`
+	// Runtimes has the number of runtimes in each state of freshness.
+	Runtimes map[fleet.State]int `json:"runtimes"`
+	// Resyncs has the number of resyncs by cause. The cause of those that agents send is "agent".
+	Resyncs map[string]int64 `json:"resyncs"`
+	// ToCome is the number of resyncs that the fleet has not delivered yet.
+	ToCome int    `json:"toCome"`
+	Heap   uint64 `json:"heap"`
+	Stack  uint64 `json:"stack"`
 }
 
 // Look is one reconcile that has read the requested state.

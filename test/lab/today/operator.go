@@ -50,7 +50,6 @@ type Operator struct {
 
 	mu     sync.Mutex
 	duties Duties
-	fresh  bool // duties are new
 	// rootSeen is the version of the CA's Secret that the gateway's Secret was last kept for.
 	rootSeen string
 }
@@ -60,35 +59,24 @@ func (o *Operator) Set(change func(d *Duties)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	change(&o.duties)
-	o.fresh = true
 }
 
-// Run works until ctx ends. A round comes every 2 s, and 200 ms after Set at the latest. report gets the errors of a
-// round, which is repeated.
+// Run works until ctx ends, with a pause of a second between two rounds. report gets the errors of a round, which is
+// repeated.
 func (o *Operator) Run(ctx context.Context, report func(error)) {
-	n := 0
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := o.work(ctx, n%10 == 0); err != nil && ctx.Err() == nil {
+		if err := o.round(ctx); err != nil && ctx.Err() == nil {
 			report(err)
 		}
-		n++
-	}, 200*time.Millisecond)
+	}, time.Second)
 }
 
-// work does a round if its time has come, after Set, or after one that failed.
-func (o *Operator) work(ctx context.Context, due bool) error {
+// round holds the lock, so that it does not overlap with other duties.
+func (o *Operator) round(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !due && !o.fresh {
-		return nil
-	}
-	err := o.round(ctx, o.duties) // Set waits, so that no round overlaps with other duties.
-	o.fresh = err != nil
-	return err
-}
-
-func (o *Operator) round(ctx context.Context, d Duties) error {
 	var failed []error
+	d := o.duties
 	if !d.Gateway {
 		o.rootSeen = "" // The next one starts anew.
 	} else {

@@ -10,24 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Account counts the events of one manager by their fate.
-type Account struct{ Accepted, Delivered, Coalesced, Dropped, Pending int64 }
-
-// Add adds the value of a metric.
-func (c *Account) Add(fate string, n int64) {
-	switch fate {
-	case "accepted_total":
-		c.Accepted += n
-	case "delivered_total":
-		c.Delivered += n
-	case "coalesced_total":
-		c.Coalesced += n
-	case "dropped_total":
-		c.Dropped += n
-	case "pending":
-		c.Pending += n
-	}
-}
+// Account counts the events of one manager by their fate, with the names of the metrics.
+type Account map[string]int64
 
 // Agent records one agent process. Its methods may be called concurrently.
 type Agent struct {
@@ -280,13 +264,14 @@ func (l *lane) take(batch *core.Batch, refused core.EventErrors) {
 func (a *Agent) Balance(manager core.Manager, c Account) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-	if sum := c.Delivered + c.Coalesced + c.Dropped + c.Pending; sum != c.Accepted || c.Pending < 0 {
-		a.history.violate("balance", "%s, %s: %+v", a.epoch, manager, c)
+	sum := c["delivered_total"] + c["coalesced_total"] + c["dropped_total"] + c["pending"]
+	if sum != c["accepted_total"] || c["pending"] < 0 {
+		a.history.violate("balance", "%s, %s: %v", a.epoch, manager, c)
 	}
 	promise := &a.history.promise
 	served := slices.Contains(promise.Managers, manager) && !promise.Runtimes[a.runtime].Invented
-	if offered := int64(a.lane(manager).scraped); served && c.Accepted < offered {
-		a.history.violate("balance", "%s, %s: %d events were offered, %d are accounted for", a.epoch, manager, offered, c.Accepted)
+	if offered := int64(a.lane(manager).scraped); served && c["accepted_total"] < offered {
+		a.history.violate("balance", "%s, %s: %d events were offered, %d are accounted for", a.epoch, manager, offered, c["accepted_total"])
 	}
 	a.lane(manager).account = c
 }

@@ -403,7 +403,7 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 func (h *History) gaps(a *Agent, l *lane) int {
 	most := l.drops + len(l.late) + h.unheard()
 	if len(h.promise.Runtimes[a.runtime].Overflows) > 0 { // The control plane has the number of an event that it refused itself.
-		most += int(l.account.Dropped)
+		most += int(l.account["dropped_total"])
 	}
 	if h.promise.NATS {
 		most += sends * len(h.failed[a.runtime])
@@ -503,6 +503,26 @@ func (h *History) mostLines(a *Agent) int64 {
 	served, all := int64(len(h.promise.Managers)+1), int64(len(a.managers))
 	most := each * int64(h.promise.Faults+len(h.promise.Refused)+2) * served
 	return most + all*(4+int64(a.to.Sub(a.from)/lasting))
+}
+
+// Latencies returns the times from a commit to the first look, of all objects that are not refused.
+func (h *History) Latencies() []time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []time.Duration
+	for t, commits := range h.commits {
+		if h.promise.Refused[t.object] || h.promise.Runtimes[t.runtime].Refused {
+			continue
+		}
+		for _, c := range commits {
+			if seen, ok := h.firstLook(t, c.version); ok {
+				all = append(all, max(seen.Sub(c.at), 0))
+			} else {
+				all = append(all, givenUp)
+			}
+		}
+	}
+	return all
 }
 
 // String lists violations.

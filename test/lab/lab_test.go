@@ -1,13 +1,38 @@
-package lab_test
+package lab
 
 import (
+	"net"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
+
+// The oracle must be able to fail.
+func TestAFlowLosesWhatNeverArrives(t *testing.T) {
+	t.Parallel()
+	var arrivals Arrivals
+	of := Arrival{Runtime: "runtime-1", Manager: "manager"}
+	now := time.Now()
+	f := &Flow{arrivals: &arrivals, of: of, commits: []time.Time{now.Add(-time.Hour), now.Add(-time.Hour), now.Add(time.Hour)}}
+	wants := func(what string, from, to, resyncs int, lost ...int) {
+		t.Helper()
+		if l, r := f.lost([]Window{{From: from, To: to}}); !slices.Equal(l, lost) || r != resyncs {
+			t.Errorf("%s: %v lost, %d by a resync, want %v and %d", what, l, r, lost, resyncs)
+		}
+	}
+	wants("nothing arrives", 0, 3, 0, 0, 1, 2)
+	arrivals.Note(Arrival{"runtime-2", "manager", flowObject(0)}, false)
+	wants("of another runtime", 0, 3, 0, 0, 1, 2)
+	arrivals.Note(Arrival{"runtime-1", "manager", flowObject(0)}, false)
+	wants("one arrives", 0, 3, 0, 1, 2)
+	arrivals.Note(of, true)
+	wants("a resync is no proof of later writes", 0, 3, 1, 2)
+	wants("a resync counts in the window alone", 2, 3, 0, 1, 2)
+	wants("a resync does not count", 0, 1, 0, 1, 2)
+}
 
 func TestJudge(t *testing.T) {
 	const object = "a"
@@ -23,10 +48,10 @@ func TestJudge(t *testing.T) {
 		return record.Look{Object: of, Started: started, Versions: versions}
 	}
 	looks := func(all ...record.Look) []record.Look { return all }
-	written := []lab.Write{{object, 7, 10, 20}, {object, 9, 30, 40}}
-	deleted := slices.Concat(written, []lab.Write{{object, 0, 50, 60}})
+	written := []Write{{object, 7, 10, 20}, {object, 9, 30, 40}}
+	deleted := slices.Concat(written, []Write{{object, 0, 50, 60}})
 	for name, test := range map[string]struct {
-		writes []lab.Write
+		writes []Write
 		looks  []record.Look
 		seen   bool
 		early  bool
@@ -48,7 +73,7 @@ func TestJudge(t *testing.T) {
 		"looked at another that is gone": {deleted, looks(at(61, "b", "", "")), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ledger := lab.NewLedger()
+			ledger := NewLedger()
 			for _, w := range test.writes {
 				ledger.Add(w)
 			}
@@ -57,5 +82,22 @@ func TestJudge(t *testing.T) {
 				t.Errorf("seen %t, early %t, want %t and %t: %+v", got.Seen, got.Early, test.seen, test.early, got)
 			}
 		})
+	}
+}
+
+func TestFreePortsAreDistinctAndStayFree(t *testing.T) {
+	seen := make(map[int]bool)
+	for range 200 {
+		port := FreePort(t)
+		if seen[port] {
+			t.Fatalf("port %d was given twice", port)
+		}
+		seen[port] = true
+		// Twice, on one address and on all, because a process may close its port and open it again.
+		for _, host := range []string{"127.0.0.1", ""} {
+			l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+			NoError(t, err)
+			NoError(t, l.Close())
+		}
 	}
 }
