@@ -50,9 +50,7 @@ func TestLeaderEndpointOutlastsRefusals(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			endpoint, err := controllerruntime.NewLeaderEndpoint(server, types.NamespacedName{Namespace: "kcp", Name: "events"},
 				"192.0.2.1", map[string]int32{"events": 8082}, controllerruntime.LeaderEndpointOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), leads)
 			defer cancel()
 			if err := endpoint.Start(ctx); err != nil {

@@ -78,9 +78,7 @@ func newBroker(t *testing.T) *broker {
 	t.Helper()
 	b := &broker{t: t, addr: reservedAddr(t), dir: t.TempDir()}
 	config := fmt.Sprintf("listen: %q\njetstream { store_dir: %q }\n", b.addr, b.dir)
-	if err := os.WriteFile(b.config(), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(b.config(), []byte(config), 0o600))
 	b.start()
 	t.Cleanup(b.kill)
 	return b
@@ -203,4 +201,11 @@ func (b *broker) awaitStream(manager core.Manager) {
 		_, err := stream.Consumer(b.t.Context(), "watch-"+string(manager), string(manager))
 		return err == nil
 	})
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

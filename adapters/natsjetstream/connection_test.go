@@ -41,9 +41,7 @@ func TestStreamThatFailsAgainIsLoggedAgain(t *testing.T) {
 	for range 2 {
 		// One failure may have several reasons, and each has its end.
 		failures, ends := log.count("no messages from the stream"), log.count("messages from the stream again")
-		if err := admin.DeleteStream(t.Context(), "watch-"+string(manager)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, admin.DeleteStream(t.Context(), "watch-"+string(manager)))
 		eventually(t, "the failure is logged", func() bool { return log.count("no messages from the stream") > failures })
 		eventually(t, "its end is logged", func() bool { return log.count("messages from the stream again") > ends })
 	}

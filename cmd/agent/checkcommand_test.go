@@ -73,10 +73,7 @@ func TestHeartbeatOfACheckLeaves(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
-	err := run(t.Context(), []string{"check", "--managers=widgets", "--instance=agent-0"}, lookup(env(p, kcp)), &bytes.Buffer{}, &bytes.Buffer{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, run(t.Context(), []string{"check", "--managers=widgets", "--instance=agent-0"}, lookup(env(p, kcp)), &bytes.Buffer{}, &bytes.Buffer{}))
 	beat := <-kcp.beats
 	if !beat.Leaving || beat.Sequence != 0 || beat.Number != 1 || beat.Instance != "agent-0/check" {
 		t.Errorf("heartbeat %+v, want the first and last one of an epoch without events", beat)

@@ -129,9 +129,7 @@ func assailed(t *testing.T, path string, connections int, plain bool, attack att
 	strangers.Wait()
 	peak = residentPeak(t, agent.Process.Pid)
 	t.Logf("%.1f MiB after %d bytes", peak, written.Load())
-	if err := agent.Process.Kill(); err != nil {
-		t.Error(err)
-	}
+	noError(t, agent.Process.Kill())
 	_ = agent.Wait() // It was killed.
 	return peak
 }

@@ -38,9 +38,7 @@ func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	sink := &stallableSink{logBook: newLogBook(), pipe: writer}
 	ctx, signal := context.WithCancel(t.Context())
 	s := &started{pki: p, log: sink.logBook, signal: signal, ended: make(chan error, 1), client: p.apiServer(t)}
@@ -70,9 +68,7 @@ func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 	awaitDropped(t, lines, dropped)
 	s.client.CloseIdleConnections()
 	s.signal()
-	if err := <-s.ended; err != nil {
-		t.Error(err)
-	}
+	noError(t, <-s.ended)
 	_ = writer.Close() // The reader ends.
 	for range lines {
 	}

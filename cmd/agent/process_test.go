@@ -72,14 +72,10 @@ func TestProcess(t *testing.T) {
 		p := newPKI(t)
 		kcp := newControlPlane(t, p, http.StatusOK)
 		reader, writer, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		agent := process{exec.CommandContext(patient(t), path), newLogBook()}
 		agent.Env, agent.Stderr = env(p, kcp, "LOG_LEVEL=debug"), writer
-		if err := errors.Join(agent.Start(), writer.Close()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, errors.Join(agent.Start(), writer.Close()))
 		go func() { _, _ = io.Copy(agent.log, reader) }()
 		agent.log.addresses(t)
 		_ = reader.Close() // Each line of the log fails from now on.

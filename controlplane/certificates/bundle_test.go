@@ -15,13 +15,9 @@ import (
 func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 	t.Parallel()
 	ca, err := testpki.NewCA("ca", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	leaf, err := ca.Client(string(shared), testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	sound := testpki.Bundle(ca)
 	for name, added := range map[string]string{
 		"nothing":        "",

@@ -53,9 +53,7 @@ func TestALookTakesATenthOfTheTimeAtMost(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			set, err := New(&slow{list: list}, types.NamespacedName{Namespace: "a", Name: "b"}, []string{"c"},
 				func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if status, err := set.Reconcile(t.Context()); err != nil || status.RequeueAfter != want {
 				t.Errorf("two lists of %v each: again in %v, want %v: %v", list, status.RequeueAfter, want, err)
 			}

@@ -63,9 +63,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 			t.Parallel()
 			var deleted []types.UID
 			c := newPlane(t, &deleted, test.there...)
-			if err := newSet(t, c, mine).RemoveRuntime(t.Context(), Runtime{ID: shared}); err != nil {
-				t.Fatal(err)
-			}
+			check(t, newSet(t, c, mine).RemoveRuntime(t.Context(), Runtime{ID: shared}))
 			for _, object := range test.there {
 				left := slices.ContainsFunc(test.left, func(l client.Object) bool {
 					return l.GetUID() == object.GetUID() &&
@@ -144,9 +142,7 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), certv1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(corev1.AddToScheme(scheme), certv1.AddToScheme(scheme)))
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
 			options := (&client.DeleteOptions{}).ApplyOptions(opts)
@@ -164,9 +160,7 @@ func newSet(t *testing.T, c client.Client, name string) *Certificates {
 	t.Helper()
 	set, err := New(c, types.NamespacedName{Namespace: "kcp", Name: name}, []string{"listener.example.com"},
 		func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return set
 }
 
@@ -199,9 +193,7 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 		t.Errorf("the second object has deleted %v: %v", deleted, err)
 	}
 	certificate := &certv1.Certificate{}
-	if err := c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), certificate); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), certificate))
 	if have := certificate.Spec.DNSNames; len(have) != 1 || have[0] != first.Domain {
 		t.Errorf("the certificate is for %v, want the domain of the first object", have)
 	}
@@ -233,5 +225,12 @@ func wantOwner(t *testing.T, set *Certificates, r Runtime, want bool) {
 	t.Helper()
 	if owned, err := set.OwnsRuntime(t.Context(), r); err != nil || owned != want {
 		t.Errorf("owned by %s: %t, want %t: %v", ownerName(r.Owner), owned, want, err)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -29,10 +29,8 @@ func TestConditionThatAnotherWriterRemovedComesBack(t *testing.T) {
 		wantConditions := func(want int) (live *v1beta2.Watcher) {
 			t.Helper()
 			live = &v1beta2.Watcher{}
-			if err := errors.Join(report(t.Context(), object, installation.Status{State: installation.Ready}),
-				c.Get(t.Context(), client.ObjectKeyFromObject(object), live)); err != nil {
-				t.Fatal(err)
-			}
+			check(t, errors.Join(report(t.Context(), object, installation.Status{State: installation.Ready}),
+				c.Get(t.Context(), client.ObjectKeyFromObject(object), live)))
 			if have := len(live.Status.Conditions); have != want {
 				t.Fatalf("%d conditions, want %d", have, want)
 			}
@@ -40,9 +38,7 @@ func TestConditionThatAnotherWriterRemovedComesBack(t *testing.T) {
 		}
 		live := wantConditions(1)
 		live.Status.Conditions = nil
-		if err := c.Status().Update(t.Context(), live); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.Status().Update(t.Context(), live))
 		wantConditions(0) // There is no request for what is written already.
 		time.Sleep(writeAgainAfter)
 		wantConditions(1)
@@ -98,17 +94,13 @@ func TestConditionIsKeptBesideOthers(t *testing.T) {
 			3,
 		},
 	} {
-		if err := report(t.Context(), object, step.status); err != nil {
-			t.Fatal(err)
-		}
+		check(t, report(t.Context(), object, step.status))
 		if reads != step.reads {
 			t.Errorf("%d reads, want %d: an unchanged condition is not read again", reads, step.reads)
 		}
 		before := reads
 		stored := &v1beta2.Watcher{}
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), stored); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), stored))
 		reads = before
 		step.want.Type, step.want.ObservedGeneration = "AgentInstalled", object.Generation
 		ignored := cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")
@@ -116,9 +108,7 @@ func TestConditionIsKeptBesideOthers(t *testing.T) {
 			t.Errorf("conditions (-want +got):\n%s", diff)
 		}
 	}
-	if err := c.Delete(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Delete(t.Context(), object))
 	if err := report(t.Context(), object, installation.Status{State: installation.Removed}); err != nil {
 		t.Errorf("of an object that is gone: %v", err)
 	}
@@ -128,9 +118,7 @@ func TestConditionIsKeptBesideOthers(t *testing.T) {
 func planeWith(t *testing.T, object client.Object, read func()) client.WithWatch {
 	t.Helper()
 	known := runtime.NewScheme()
-	if err := v1beta2.AddToScheme(known); err != nil {
-		t.Fatal(err)
-	}
+	check(t, v1beta2.AddToScheme(known))
 	return fake.NewClientBuilder().WithScheme(known).WithObjects(object).WithStatusSubresource(object).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {

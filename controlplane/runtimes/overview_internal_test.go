@@ -102,9 +102,7 @@ func TestEventsTellOfEachStep(t *testing.T) {
 		{State: installation.Failed, Reason: "Unreachable", Message: "no route"},
 		{State: installation.Ready},
 	} {
-		if err := r.report(t.Context(), object, prod, status, contents{}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.report(t.Context(), object, prod, status, contents{}))
 	}
 	var have []string
 	for len(recorder.Events) > 0 {

@@ -23,21 +23,15 @@ func TestPullSecretIsReadAgain(t *testing.T) {
 			}
 		}
 		want("") // There is none.
-		if err := plane.Create(t.Context(), secret); err != nil {
-			t.Fatal(err)
-		}
+		check(t, plane.Create(t.Context(), secret))
 		want("") // It is empty.
 		for _, content := range []string{"{}", `{"auths":{}}`} {
 			secret.Data = map[string][]byte{corev1.DockerConfigJsonKey: []byte(content)}
-			if err := plane.Update(t.Context(), secret); err != nil {
-				t.Fatal(err)
-			}
+			check(t, plane.Update(t.Context(), secret))
 			<-time.After(pullSecretAge)
 			want(content)
 		}
-		if err := plane.Delete(t.Context(), secret); err != nil {
-			t.Fatal(err)
-		}
+		check(t, plane.Delete(t.Context(), secret))
 		want(`{"auths":{}}`)
 		<-time.After(pullSecretAge)
 		want("")

@@ -34,9 +34,7 @@ func newWatcher() *v1beta2.Watcher {
 func newReadyWorld(t *testing.T, w *v1beta2.Watcher, funcs interceptor.Funcs) *reconciler {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	check(t, AddToScheme(scheme))
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(w).WithStatusSubresource(w).
 		WithInterceptorFuncs(funcs).Build()
 	return &reconciler{client: c, fresh: c, gateways: c, events: events.NewFakeRecorder(100)}
@@ -46,13 +44,9 @@ func reconcileOnce(t *testing.T, r *reconciler) (reconcile.Result, *metav1.Condi
 	t.Helper()
 	key := client.ObjectKeyFromObject(newWatcher())
 	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	stored := &v1beta2.Watcher{}
-	if err := r.client.Get(t.Context(), key, stored); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.client.Get(t.Context(), key, stored))
 	ready := meta.FindStatusCondition(stored.Status.Conditions, conditionReady)
 	if ready == nil {
 		t.Fatal("no condition Ready")
@@ -114,5 +108,12 @@ func TestAConflictIsNoError(t *testing.T) {
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(newWatcher())}
 	if result, err := r.Reconcile(t.Context(), request); err != nil || result.RequeueAfter <= 0 {
 		t.Errorf("got %+v, %v, want another attempt", result, err)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

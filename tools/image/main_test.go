@@ -91,10 +91,8 @@ func TestSameBinarySameDigest(t *testing.T) {
 func TestWrongUse(t *testing.T) {
 	file := binary(t, "content")
 	text := filepath.Join(t.TempDir(), "agent")
-	if err := errors.Join(os.WriteFile(text, []byte("#!/bin/sh"), 0o700),
-		os.WriteFile(text+".bad", []byte("=x"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(os.WriteFile(text, []byte("#!/bin/sh"), 0o700),
+		os.WriteFile(text+".bad", []byte("=x"), 0o600)))
 	tests := map[string][]string{
 		"no binary":      {"-out", t.TempDir()},
 		"no output":      {"linux/arm64=" + file},
@@ -334,9 +332,7 @@ func filesOf(t *testing.T, layer v1.Layer) map[string]string {
 		if errors.Is(err, io.EOF) {
 			return found
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		body := must(io.ReadAll(r))
 		found[header.Name] = string(body)
 	}
