@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -167,9 +166,7 @@ func TestReviews(t *testing.T) {
 			if tt.event != nil {
 				want = []core.WatchEvent{*tt.event}
 			}
-			if diff := cmp.Diff(want, got.events); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
+			compare(t, "events", want, got.events)
 		})
 	}
 }
@@ -216,9 +213,7 @@ func TestEachManagerCanHaveItsFilter(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.path, have, tt.want)
 		}
 	}
-	if diff := cmp.Diff([]core.Manager{"labelled"}, got.managers); diff != "" {
-		t.Errorf("managers (-want +got):\n%s", diff)
-	}
+	compare(t, "managers", []core.Manager{"labelled"}, got.managers)
 }
 
 // scaled makes a review of the scale subresource.

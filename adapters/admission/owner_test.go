@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -58,9 +57,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 			if tt.problem != "" {
 				want = []string{"kyma " + tt.problem}
 			}
-			if diff := cmp.Diff(want, problems); diff != "" {
-				t.Errorf("owner problems (-want +got):\n%s", diff)
-			}
+			compare(t, "owner problems", want, problems)
 		})
 	}
 }
