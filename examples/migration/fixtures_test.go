@@ -72,15 +72,10 @@ func words(ours, lines string) []string {
 }
 
 // fields returns the fields that the objects in the lines do not have with that value. Spaces are underscores.
-func fields(ours, lines string) (other []string) {
-	has := leaves(lines)
-	for leaf := range leaves(ours) {
-		if !has[leaf] {
-			other = append(other, leaf)
-		}
-	}
-	slices.Sort(other)
-	return other
+func fields(ours, lines string) []string {
+	has, other := leaves(lines), leaves(ours)
+	maps.DeleteFunc(other, func(leaf string, _ bool) bool { return has[leaf] })
+	return slices.Sorted(maps.Keys(other))
 }
 
 // leaves are <kind>/<name>.<path>=<value>. A kustomization sets the prefix of names, and namespaces.

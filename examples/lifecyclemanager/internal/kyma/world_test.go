@@ -152,9 +152,7 @@ func (w *world) newOperator(crash *crash) operator {
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	lab.NoError(w.t, err)
 }
 
 func key(name string) types.NamespacedName {
