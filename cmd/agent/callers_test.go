@@ -18,13 +18,12 @@ import (
 // A CA of the whole cluster signs the certificates of kubelets, too.
 func TestAClientWithAnotherNameIsRefused(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
+	p, kcp := newPlane(t)
 	cluster := must(testpki.NewCA("cluster-ca", testpki.Options{}))(t)
 	bundle := writeFile(t, filepath.Join(t.TempDir(), "ca.crt"), string(cluster.PEM))
 	client := func(name string) *http.Client {
 		return p.apiServer(t, must(cluster.Client(name, testpki.Options{}))(t).TLS)
 	}
-	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms",
 		"WEBHOOK_CLIENT_CA="+bundle, "WEBHOOK_CLIENT_NAMES=kube-apiserver,front-proxy-client"))
 	s.refuses(t, client("system:node:worker-1"))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -107,8 +106,7 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 // assailed returns the peak of the resident memory of a new agent under an attack, in MiB.
 func assailed(t *testing.T, path string, connections int, plain bool, attack attack) (peak float64) {
 	t.Helper()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
+	p, kcp := newPlane(t)
 	ca, cert, key := p.volume.Paths()
 	agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0",
 		"CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key, "KCP_ADDR="+kcp.address(),

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"os/signal"
 	"strconv"
@@ -39,8 +38,7 @@ func (s *stallableSink) Write(line []byte) (int, error) {
 func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 	t.Parallel()
 	const reviews = 4000 // With a debug line each, more than a pipe and the buffer hold.
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
+	p, kcp := newPlane(t)
 	reader, writer, err := os.Pipe()
 	noError(t, err)
 	sink := &stallableSink{logBook: newLogBook(), pipe: writer}

@@ -64,8 +64,7 @@ func TestProcess(t *testing.T) {
 	}
 	path := binary(t)
 	t.Run("stops on SIGTERM, with today's settings only", func(t *testing.T) {
-		p := newPKI(t)
-		kcp := newControlPlane(t, p, http.StatusOK)
+		p, kcp := newPlane(t)
 		ca, cert, key := p.volume.Paths()
 		agent := startProcess(patient(t), t, path,
 			"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
@@ -73,8 +72,7 @@ func TestProcess(t *testing.T) {
 		serves(t, p, kcp, agent)
 	})
 	t.Run("outlives the reader of its log", func(t *testing.T) {
-		p := newPKI(t)
-		kcp := newControlPlane(t, p, http.StatusOK)
+		p, kcp := newPlane(t)
 		reader, writer, err := os.Pipe()
 		noError(t, err)
 		agent := process{exec.CommandContext(patient(t), path), newLogBook()}
@@ -86,8 +84,7 @@ func TestProcess(t *testing.T) {
 		serves(t, p, kcp, agent)
 	})
 	t.Run("answers while others learn that it stops, and a second signal ends it at once", func(t *testing.T) {
-		p := newPKI(t)
-		kcp := newControlPlane(t, p, http.StatusOK)
+		p, kcp := newPlane(t)
 		agent := startProcess(patient(t), t, path, env(p, kcp, "STOP_DELAY=1h")...)
 		webhook, metrics := agent.log.addresses(t)
 		noError(t, agent.Process.Signal(syscall.SIGTERM))
@@ -162,8 +159,7 @@ func TestFIPS(t *testing.T) {
 		t.Skip("builds the cryptography of the standard library anew")
 	}
 	path := binary(t, "GOFIPS140=v1.0.0")
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
+	p, kcp := newPlane(t)
 	out, err := exec.CommandContext(t.Context(), path, "--version").Output()
 	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), "fips140=v1.0.0") {
 		t.Errorf("printed %q, %v, want fips140=v1.0.0", out, err)

@@ -379,18 +379,6 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-func TestFlagsOfAFormerAgentStartThisOne(t *testing.T) {
-	t.Parallel()
-	p := newPKI(t)
-	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK), "TLS_CALLBACK=true"), "--development", "--zap-encoder", "json")
-	for _, line := range s.log.wait(t, "doubtful setting", 2) {
-		if warning, _ := line["warning"].(string); line["level"] != "WARN" || !strings.Contains(warning, "former agent") {
-			t.Errorf("line %v, want a warning about a flag of a former agent", line)
-		}
-	}
-	s.stop(t)
-}
-
 func TestEverySettingIsInHelp(t *testing.T) {
 	t.Parallel()
 	text := help()

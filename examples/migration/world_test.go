@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -310,7 +309,7 @@ func (o *ours) release(step int) {
 			return reconcile.Result{}, o.read(ctx, r, source)
 		})))
 	o.stop = rig.Run(w.t, "operator", mgr.Start)
-	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && answers(o.addr) })
+	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && rig.Accepts(o.addr) })
 }
 
 // read reads an object of a runtime, if the test wants that, as step 5 of the guide does.
@@ -331,12 +330,6 @@ func (o *ours) handled(d core.Delivery, requests int, err error) {
 	if name := o.reads.Load(); name != nil && d.Event.Watched.Name == *name && requests == 0 && err == nil {
 		o.spared.Add(1)
 	}
-}
-
-// answers reports whether a process listens at an address.
-func answers(addr string) bool {
-	conn, err := net.Dial("tcp", addr)
-	return err == nil && conn.Close() == nil
 }
 
 // note keeps the last status of each runtime, for a test that fails.
