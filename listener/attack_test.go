@@ -129,9 +129,9 @@ func TestAttacksOnHeader(t *testing.T) {
 	below := intermediate.client(t, "runtime-a")
 	withURI := p.clients.client(t, "runtime-a", uri(t, "spiffe://cluster/gateway"))
 	good := p.good.header()
-	smuggled := `Hash=` + fingerprint(p.self.cert) + `;Cert="` + escapedPEM(p.self.cert) +
-		`";Subject="CN=x\",Cert=\"` + escapedPEM(p.good.cert) + `\"";URI=`
-	pem := escapedPEM(p.good.cert)
+	smuggled := `Hash=` + fingerprint(p.self.TLS.Leaf) + `;Cert="` + escapedPEM(p.self.TLS.Leaf) +
+		`";Subject="CN=x\",Cert=\"` + escapedPEM(p.good.TLS.Leaf) + `\"";URI=`
+	pem := escapedPEM(p.good.TLS.Leaf)
 	tests := []struct {
 		name   string
 		lines  []string
@@ -141,10 +141,10 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"the good one, from the cache", []string{good}, ""},
 		{"appended to a header of the client", []string{p.self.header() + "," + good}, "several_elements"},
 		{"appended in a line of its own", []string{p.self.header(), good}, "several_elements"},
-		{"with intermediate certificates", []string{`Cert="` + escapedPEM(below.cert) + `";Chain="` + escapedPEM(below.cert, intermediate.cert) + `"`}, ""},
+		{"with intermediate certificates", []string{`Cert="` + escapedPEM(below.TLS.Leaf) + `";Chain="` + escapedPEM(below.TLS.Leaf, intermediate.Certificate) + `"`}, ""},
 		{"with SANs", []string{withURI.header()}, ""},
 		{"no header", nil, "no_certificate"},
-		{"no certificate in it", []string{"Hash=" + fingerprint(p.good.cert)}, "no_certificate"},
+		{"no certificate in it", []string{"Hash=" + fingerprint(p.good.TLS.Leaf)}, "no_certificate"},
 		{"empty", []string{""}, "malformed_header"},
 		{"self-signed", []string{p.self.header()}, "untrusted_chain"},
 		{"expired", []string{p.expired.header()}, "expired"},
@@ -158,7 +158,7 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"a good one inside the subject", []string{smuggled}, "untrusted_chain"},
 		{"a quote left open", []string{`Subject="CN=x,` + good}, "malformed_header"},
 		{"two certificates in one element", []string{p.self.header() + `;Cert="` + pem + `"`}, "malformed_header"},
-		{"the hash of another", []string{`Hash=` + fingerprint(p.self.cert) + `;Cert="` + pem + `"`}, "hash_mismatch"},
+		{"the hash of another", []string{`Hash=` + fingerprint(p.self.TLS.Leaf) + `;Cert="` + pem + `"`}, "hash_mismatch"},
 		{"broken PEM", []string{`Cert="` + strings.Replace(pem, "END", "ENT", 1) + `"`}, "malformed_certificate"},
 		{"33 KiB", []string{`Subject="` + strings.Repeat("x", 33<<10) + `",` + good}, "header_too_large"},
 	}
