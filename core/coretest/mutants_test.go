@@ -603,7 +603,7 @@ func receiverMutants() map[string]*receiverMutant {
 	allow := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 	return map[string]*receiverMutant{
 		"verifies nothing":           {failure: "refuses with <nil>", parts: func(p *coretest.ReceiverParts) { p.Verifier = allow }},
-		"names events for the batch": {failure: "names events", answer: func(b *core.Batch, err error) error { return namesEach(nil, *b, err) }},
+		"names events for the batch": {failure: "names events", answer: func(b *core.Batch, err error) error { return namesEach(context.Background(), *b, err) }},
 		"refuses all for one":        {failure: "refuses events no event failed", answer: firstForAll},
 		"condemns what fails":        {failure: "not permanent", answer: condemnsEvents},
 		"believes the claim":         {failure: "refuses with <nil>", batch: func(id core.RuntimeID, b *core.Batch) { b.Source = id }},
