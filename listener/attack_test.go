@@ -3,14 +3,19 @@ package listener_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -124,9 +129,9 @@ func TestAttacksOnHeader(t *testing.T) {
 	below := intermediate.client(t, "runtime-a")
 	withURI := p.clients.client(t, "runtime-a", uri(t, "spiffe://cluster/gateway"))
 	good := p.good.header()
-	smuggled := `Hash=` + fingerprint(p.self.cert) + `;Cert="` + escapedPEM(p.self.cert) +
-		`";Subject="CN=x\",Cert=\"` + escapedPEM(p.good.cert) + `\"";URI=`
-	pem := escapedPEM(p.good.cert)
+	smuggled := `Hash=` + fingerprint(p.self.TLS.Leaf) + `;Cert="` + escapedPEM(p.self.TLS.Leaf) +
+		`";Subject="CN=x\",Cert=\"` + escapedPEM(p.good.TLS.Leaf) + `\"";URI=`
+	pem := escapedPEM(p.good.TLS.Leaf)
 	tests := []struct {
 		name   string
 		lines  []string
@@ -136,10 +141,10 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"the good one, from the cache", []string{good}, ""},
 		{"appended to a header of the client", []string{p.self.header() + "," + good}, "several_elements"},
 		{"appended in a line of its own", []string{p.self.header(), good}, "several_elements"},
-		{"with intermediate certificates", []string{`Cert="` + escapedPEM(below.cert) + `";Chain="` + escapedPEM(below.cert, intermediate.cert) + `"`}, ""},
+		{"with intermediate certificates", []string{`Cert="` + escapedPEM(below.TLS.Leaf) + `";Chain="` + escapedPEM(below.TLS.Leaf, intermediate.Certificate) + `"`}, ""},
 		{"with SANs", []string{withURI.header()}, ""},
 		{"no header", nil, "no_certificate"},
-		{"no certificate in it", []string{"Hash=" + fingerprint(p.good.cert)}, "no_certificate"},
+		{"no certificate in it", []string{"Hash=" + fingerprint(p.good.TLS.Leaf)}, "no_certificate"},
 		{"empty", []string{""}, "malformed_header"},
 		{"self-signed", []string{p.self.header()}, "untrusted_chain"},
 		{"expired", []string{p.expired.header()}, "expired"},
@@ -153,7 +158,7 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"a good one inside the subject", []string{smuggled}, "untrusted_chain"},
 		{"a quote left open", []string{`Subject="CN=x,` + good}, "malformed_header"},
 		{"two certificates in one element", []string{p.self.header() + `;Cert="` + pem + `"`}, "malformed_header"},
-		{"the hash of another", []string{`Hash=` + fingerprint(p.self.cert) + `;Cert="` + pem + `"`}, "hash_mismatch"},
+		{"the hash of another", []string{`Hash=` + fingerprint(p.self.TLS.Leaf) + `;Cert="` + pem + `"`}, "hash_mismatch"},
 		{"broken PEM", []string{`Cert="` + strings.Replace(pem, "END", "ENT", 1) + `"`}, "malformed_certificate"},
 		{"33 KiB", []string{`Subject="` + strings.Repeat("x", 33<<10) + `",` + good}, "header_too_large"},
 	}
@@ -259,4 +264,53 @@ func btoi(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// largest returns a heartbeat in which everything is as large as the contract allows.
+func largest(source core.RuntimeID, epoch int) core.Batch {
+	long := func(n int) string { return fmt.Sprintf("%0512d", n) }
+	beat := &core.Heartbeat{
+		ID: "id", Number: 1, Interval: time.Hour, Instance: long(epoch), Version: long(1), CertificateFingerprint: long(2),
+		KeyMaterialError: long(3), ConfigHash: long(4), Canary: core.CanaryAlive, Dropped: map[string]int64{},
+	}
+	for n := range 64 {
+		beat.CAFingerprints = append(beat.CAFingerprints, long(n))
+		beat.Dropped[fmt.Sprintf("%064d", n)] = 1
+	}
+	return core.Batch{Source: source, Epoch: long(epoch), Heartbeat: beat}
+}
+
+// A hostile runtime takes at most 64 KiB for each manager. The test does not run beside others, as
+// it measures the memory of the process.
+func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
+	const hostile, epochs, most = 32, 24, 64 << 10
+	watched := newFleet(t, fleet.Options{})
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{}, listener.Options{Fleet: watched})
+	before := heap()
+	for n := range hostile {
+		id := core.RuntimeID(fmt.Sprintf("hostile-%d", n))
+		for epoch := range epochs {
+			// A query fills the header. The path shares the memory of the request line.
+			r := batchFrom(t, id, largest(id, epoch))
+			r.URL = must(url.ParseRequestURI(r.URL.Path + "?" + strings.Repeat("q", 60<<10)))(t)
+			if w := serve(l, r); w.Code != http.StatusAccepted {
+				t.Fatalf("heartbeat is answered %d %s", w.Code, w.Body)
+			}
+		}
+	}
+	each := (heap() - before) / hostile
+	t.Logf("%d bytes for each hostile runtime", each)
+	if each > most {
+		t.Errorf("a hostile runtime takes %d bytes, want at most %d", each, most)
+	}
+	runtime.KeepAlive(watched)
+	runtime.KeepAlive(l)
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // The first one moves pools to where the second one empties them.
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
 }

@@ -83,7 +83,7 @@ func TestLongChainsAreNotVerified(t *testing.T) {
 			issuer, chain := ca, []*x509.Certificate{}
 			for range length - 1 {
 				issuer = issuer.intermediate(t, "below "+strconv.Itoa(len(chain)))
-				chain = append(chain, issuer.cert)
+				chain = append(chain, issuer.Certificate)
 			}
 			r := requestOf(ca, issuer.client(t, string(runtimeA)))
 			r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, chain...)

@@ -41,10 +41,7 @@ func TestListenersShareAFleet(t *testing.T) {
 func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts listener.Options) *listener.Listener {
 	t.Helper()
 	opts.Listener = listen(t)
-	l, err := listener.New(listener.PeersFunc(known), listener.InsecureAllowAll(), map[core.Manager]core.Handler{name: handler}, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(listener.New(listener.PeersFunc(known), listener.InsecureAllowAll(), map[core.Manager]core.Handler{name: handler}, opts))(t)
 	return l
 }
 

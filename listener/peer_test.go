@@ -34,9 +34,9 @@ func TestPeer(t *testing.T) {
 		DNSNames:    []string{"a.example"},
 		URIs:        []string{"spiffe://trust/a"},
 		IPs:         []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-		Fingerprint: fingerprint(cert.cert),
-		NotBefore:   cert.cert.NotBefore,
-		NotAfter:    cert.cert.NotAfter,
+		Fingerprint: fingerprint(cert.TLS.Leaf),
+		NotBefore:   cert.TLS.Leaf.NotBefore,
+		NotAfter:    cert.TLS.Leaf.NotAfter,
 	}
 	sources := map[string]listener.Peers{
 		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
@@ -60,8 +60,8 @@ func requestOf(ca *authority, cert *leaf) *http.Request {
 	r := post("/v2/lifecycle/event", bodyV2)
 	r.Header.Set(headerXFCC, cert.header())
 	r.TLS = &tls.ConnectionState{
-		PeerCertificates: []*x509.Certificate{cert.cert},
-		VerifiedChains:   [][]*x509.Certificate{{cert.cert, ca.cert}},
+		PeerCertificates: []*x509.Certificate{cert.TLS.Leaf},
+		VerifiedChains:   [][]*x509.Certificate{{cert.TLS.Leaf, ca.Certificate}},
 	}
 	return r
 }
@@ -76,7 +76,7 @@ func TestCachedPeer(t *testing.T) {
 		now   time.Time
 	}
 	both := ca.Pool()
-	both.AddCert(next.cert)
+	both.AddCert(next.Certificate)
 	steps := []struct {
 		name   string
 		world  world
@@ -88,9 +88,9 @@ func TestCachedPeer(t *testing.T) {
 		{"CA is gone", world{next.Pool(), time.Now()}, "untrusted_chain"},
 		{"CA is back", world{ca.Pool(), time.Now()}, ""},
 		{"no CA bundle", world{nil, time.Now()}, "not_ready"},
-		{"the last moment", world{ca.Pool(), cert.cert.NotAfter}, ""},
-		{"expired", world{ca.Pool(), cert.cert.NotAfter.Add(time.Second)}, "expired"},
-		{"clock goes back", world{ca.Pool(), cert.cert.NotBefore.Add(-time.Second)}, "not_yet_valid"},
+		{"the last moment", world{ca.Pool(), cert.TLS.Leaf.NotAfter}, ""},
+		{"expired", world{ca.Pool(), cert.TLS.Leaf.NotAfter.Add(time.Second)}, "expired"},
+		{"clock goes back", world{ca.Pool(), cert.TLS.Leaf.NotBefore.Add(-time.Second)}, "not_yet_valid"},
 		{"good again", world{ca.Pool(), time.Now()}, ""},
 	}
 	var current atomic.Pointer[world]
@@ -131,7 +131,7 @@ func TestVerdictOfAConnection(t *testing.T) {
 	)
 	now := func() time.Time {
 		if late.Load() {
-			return cert.cert.NotAfter.Add(time.Second)
+			return cert.TLS.Leaf.NotAfter.Add(time.Second)
 		}
 		return time.Now()
 	}
@@ -272,7 +272,7 @@ func TestChainIsPartOfTheKey(t *testing.T) {
 	source := listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})
 	r := requestOf(ca, cert)
 	expectReason(t, "leaf alone", source, r, "untrusted_chain")
-	r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, below.cert)
+	r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, below.Certificate)
 	expectReason(t, "with its chain", source, r, "")
 	r.TLS.PeerCertificates = r.TLS.PeerCertificates[:1]
 	expectReason(t, "leaf alone again", source, r, "untrusted_chain")
@@ -284,8 +284,8 @@ func FuzzFromXFCC(f *testing.F) {
 	source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 	self := selfSigned(f, "runtime-a")
 	for _, seed := range []string{
-		"", self.header(), self.header() + "," + self.header(), `Subject="Cert=\"x\"";Cert="` + escapedPEM(self.cert),
-		"Chain=" + escapedPEM(self.cert, ca.cert), "Chain=" + escapedPEM(ca.cert), ca.client(f, "a", expired).header(),
+		"", self.header(), self.header() + "," + self.header(), `Subject="Cert=\"x\"";Cert="` + escapedPEM(self.TLS.Leaf),
+		"Chain=" + escapedPEM(self.TLS.Leaf, ca.Certificate), "Chain=" + escapedPEM(ca.Certificate), ca.client(f, "a", expired).header(),
 	} {
 		f.Add(seed)
 	}
@@ -293,7 +293,7 @@ func FuzzFromXFCC(f *testing.F) {
 		r := post("/v2/lifecycle/event", bodyV2)
 		r.Header[headerXFCC] = strings.Split(header, "\n")
 		unescaped, _ := url.PathUnescape(header)
-		isCA := strings.Contains(unescaped, string(encodePEM(ca.cert))) // The own certificate of the CA is good for all uses.
+		isCA := strings.Contains(unescaped, string(encodePEM(ca.Certificate))) // The own certificate of the CA is good for all uses.
 		if peer, err := source.Peer(r); err == nil && !isCA {
 			t.Errorf("peer %+v", peer)
 		} else if err != nil && !errors.Is(err, core.ErrUnauthenticated) {

@@ -15,18 +15,10 @@ import (
 )
 
 // authority is a throw-away CA.
-type authority struct {
-	*testpki.CA
-
-	cert *x509.Certificate
-}
+type authority struct{ *testpki.CA }
 
 // leaf is a certificate with its key.
-type leaf struct {
-	*testpki.Leaf
-
-	cert *x509.Certificate
-}
+type leaf struct{ *testpki.Leaf }
 
 // must returns the value of a constructor of package testpki.
 func must[T any](value T, err error) func(tb testing.TB) T {
@@ -41,26 +33,23 @@ func must[T any](value T, err error) func(tb testing.TB) T {
 
 func newAuthority(tb testing.TB, name string) *authority {
 	tb.Helper()
-	ca := must(testpki.NewCA(name, testpki.Options{}))(tb)
-	return &authority{ca, ca.Certificate}
+	return &authority{must(testpki.NewCA(name, testpki.Options{}))(tb)}
 }
 
 // intermediate returns a CA below a.
 func (a *authority) intermediate(tb testing.TB, name string) *authority {
 	tb.Helper()
-	ca := must(a.Intermediate(name, testpki.Options{}))(tb)
-	return &authority{ca, ca.Certificate}
+	return &authority{must(a.Intermediate(name, testpki.Options{}))(tb)}
 }
 
 // client issues a certificate for a runtime; edits change the good template.
 func (a *authority) client(tb testing.TB, name string, edits ...func(*x509.Certificate)) *leaf {
 	tb.Helper()
-	issued := must(a.Client(name, testpki.Options{Edit: func(c *x509.Certificate) {
+	return &leaf{must(a.Client(name, testpki.Options{Edit: func(c *x509.Certificate) {
 		for _, edit := range edits {
 			edit(c)
 		}
-	}}))(tb)
-	return &leaf{issued, issued.TLS.Leaf}
+	}}))(tb)}
 }
 
 func (a *authority) roots() func() *x509.CertPool {
@@ -70,18 +59,17 @@ func (a *authority) roots() func() *x509.CertPool {
 
 // pair is the certificate without others of its chain.
 func (l *leaf) pair() tls.Certificate {
-	return tls.Certificate{Certificate: [][]byte{l.cert.Raw}, PrivateKey: l.TLS.PrivateKey, Leaf: l.cert}
+	return tls.Certificate{Certificate: [][]byte{l.TLS.Leaf.Raw}, PrivateKey: l.TLS.PrivateKey, Leaf: l.TLS.Leaf}
 }
 
 // header is the header in which a gateway forwards the certificate.
 func (l *leaf) header() string {
-	return "Hash=" + fingerprint(l.cert) + `;Cert="` + escapedPEM(l.cert) + `";Subject="` + l.cert.Subject.String() + `";URI=`
+	return "Hash=" + fingerprint(l.TLS.Leaf) + `;Cert="` + escapedPEM(l.TLS.Leaf) + `";Subject="` + l.TLS.Leaf.Subject.String() + `";URI=`
 }
 
 func selfSigned(tb testing.TB, name string) *leaf {
 	tb.Helper()
-	issued := must(testpki.SelfSigned(name, testpki.Options{}))(tb)
-	return &leaf{issued, issued.TLS.Leaf}
+	return &leaf{must(testpki.SelfSigned(name, testpki.Options{}))(tb)}
 }
 
 func expired(c *x509.Certificate) {

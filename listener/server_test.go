@@ -313,22 +313,6 @@ func TestUnencryptedHTTP2(t *testing.T) {
 	}
 }
 
-func TestOldTLSIsRefused(t *testing.T) {
-	t.Parallel()
-	ca := newAuthority(t, "ca")
-	config := serverConfig(t, ca, tls.NoClientCert, ca)
-	config.MinVersion = 0
-	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
-	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ca.Pool(), MaxVersion: tls.VersionTLS12}}
-	if conn, err := dialer.DialContext(t.Context(), "tcp", run.address()); err == nil {
-		conn.Close()
-		t.Error("TLS 1.2 was accepted")
-	}
-	if config.MinVersion != 0 {
-		t.Error("the config of the caller was changed")
-	}
-}
-
 // firstLine returns that of the answer to text, "" if the connection is closed without one.
 func firstLine(t *testing.T, address, text string) string {
 	t.Helper()

@@ -135,9 +135,7 @@ func TestWebhookConfiguration(t *testing.T) {
 			definitions,
 		},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("configuration (-want +got):\n%s", diff)
-	}
+	compare(t, "configuration", want, got)
 }
 
 func TestWebhookConfigurationIsDeterministic(t *testing.T) {
@@ -175,9 +173,7 @@ func TestWebhookConfigurationForAService(t *testing.T) {
 			},
 			CABundle: endpoint.CABundle,
 		}
-		if diff := cmp.Diff(wantConfig, configuration.Webhooks[0].ClientConfig); diff != "" {
-			t.Errorf("client configuration (-want +got):\n%s", diff)
-		}
+		compare(t, "client configuration", wantConfig, configuration.Webhooks[0].ClientConfig)
 		if timeout := *configuration.Webhooks[0].TimeoutSeconds; timeout != 5 {
 			t.Errorf("timeout %d s, want 5", timeout)
 		}
@@ -212,9 +208,7 @@ func TestExcludedNamespaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			configuration := configure(t, tt.endpoint, admission.ConfigurationOptions{ExcludedNamespaces: tt.excluded}, kymaWatch())
-			if diff := cmp.Diff(tt.want, configuration.Webhooks[0].NamespaceSelector); diff != "" {
-				t.Errorf("namespace selector (-want +got):\n%s", diff)
-			}
+			compare(t, "namespace selector", tt.want, configuration.Webhooks[0].NamespaceSelector)
 		})
 	}
 }
@@ -282,9 +276,7 @@ func TestSubresources(t *testing.T) {
 					t.Errorf("ManagerOf(%s) = %q, %t", path, manager, ok)
 				}
 			}
-			if diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(webhook{})); diff != "" {
-				t.Errorf("webhooks (-want +got):\n%s", diff)
-			}
+			compare(t, "webhooks", tt.want, got, cmpopts.EquateComparable(webhook{}))
 		})
 	}
 }
@@ -308,15 +300,9 @@ func TestPreciseWatch(t *testing.T) {
 	}
 	for i, want := range []*metav1.LabelSelector{objects, {}} { // The second webhook is that of scale.
 		webhook := configuration.Webhooks[i]
-		if diff := cmp.Diff(want, webhook.ObjectSelector); diff != "" {
-			t.Errorf("%s: object selector (-want +got):\n%s", webhook.Name, diff)
-		}
-		if diff := cmp.Diff(namespaces, webhook.NamespaceSelector); diff != "" {
-			t.Errorf("%s: namespace selector (-want +got):\n%s", webhook.Name, diff)
-		}
-		if diff := cmp.Diff(conditions, webhook.MatchConditions[2:]); diff != "" {
-			t.Errorf("%s: conditions (-want +got):\n%s", webhook.Name, diff)
-		}
+		compare(t, webhook.Name+": object selector", want, webhook.ObjectSelector)
+		compare(t, webhook.Name+": namespace selector", namespaces, webhook.NamespaceSelector)
+		compare(t, webhook.Name+": conditions", conditions, webhook.MatchConditions[2:])
 	}
 }
 

@@ -137,9 +137,7 @@ func TestRefusals(t *testing.T) {
 			if tt.code == http.StatusMethodNotAllowed && w.Header().Get("Allow") != "POST" {
 				t.Errorf("Allow %q, want POST", w.Header().Get("Allow"))
 			}
-			if diff := gocmp.Diff([]string{fmt.Sprint(tt.code, " ", tt.reason)}, refused); diff != "" {
-				t.Errorf("refused (-want +got):\n%s", diff)
-			}
+			compare(t, "refused", []string{fmt.Sprint(tt.code, " ", tt.reason)}, refused)
 			// A resync replaces a change that could not be read.
 			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" ||
 				tt.reason == "unsupported_version"
@@ -378,9 +376,7 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 			if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != tt.decision {
 				t.Errorf("decision %q, want %q", have, tt.decision)
 			}
-			if diff := gocmp.Diff([]string{tt.place}, places); diff != "" {
-				t.Errorf("places (-want +got):\n%s", diff)
-			}
+			compare(t, "places", []string{tt.place}, places)
 			if (resyncs == 1) != (tt.decision == "failed") {
 				t.Errorf("%d resyncs, want one for a change that was not decided, and none otherwise", resyncs)
 			}
@@ -421,47 +417,32 @@ func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 	if message := statusOf(t, w.Code, w.Header(), w.Body.Bytes()); strings.Contains(message, "boom") {
 		t.Errorf("message %q says something about the inside", message)
 	}
-	if diff := gocmp.Diff([]string{"500 internal", "request"}, append(refused, places...)); diff != "" {
-		t.Errorf("counted (-want +got):\n%s", diff)
-	}
+	compare(t, "counted", []string{"500 internal", "request"}, append(refused, places...))
 	if !accepted.resyncs() {
 		t.Error("no resync stands in for the change that was not read, want one")
 	}
 }
 
-// brokenLog panics on every line.
-type brokenLog struct{}
+// sink is a log that is called for each line.
+type sink func()
 
-func (brokenLog) Enabled(context.Context, slog.Level) bool  { return true }
-func (brokenLog) Handle(context.Context, slog.Record) error { panic("no disk") }
-func (b brokenLog) WithAttrs([]slog.Attr) slog.Handler      { return b }
-func (b brokenLog) WithGroup(string) slog.Handler           { return b }
+func (sink) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (s sink) Handle(context.Context, slog.Record) error      { s(); return nil }
+func (s sink) WithAttrs([]slog.Attr) slog.Handler             { return s }
+func (s sink) WithGroup(string) slog.Handler                  { return s }
 
 func TestBrokenLogDoesNotReachTheAPIServer(t *testing.T) {
 	t.Parallel()
 	h := newHandler(t, newInbox(), admission.Options{
 		RequireOwner: true,
 		Filter:       func(*core.Change) bool { panic("boom") },
-		Logger:       slog.New(brokenLog{}),
+		Logger:       slog.New(sink(func() { panic("no disk") })),
 	})
 	review := update(t, widget(""), widget(""))
 	if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != "no_owner" {
 		t.Errorf("decision %q, want %q", have, "no_owner")
 	}
 }
-
-// stalledLog does not return from a line until released is closed.
-type stalledLog struct{ released chan struct{} }
-
-func (stalledLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
-
-func (s stalledLog) Handle(context.Context, slog.Record) error {
-	<-s.released
-	return nil
-}
-
-func (s stalledLog) WithAttrs([]slog.Attr) slog.Handler { return s }
-func (s stalledLog) WithGroup(string) slog.Handler      { return s }
 
 func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 	t.Parallel()
@@ -473,7 +454,7 @@ func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 			t.Parallel()
 			released := make(chan struct{})
 			server := httptest.NewServer(newHandler(t, newInbox(), admission.Options{
-				RequireOwner: true, Managers: []core.Manager{"kyma"}, Logger: slog.New(stalledLog{released: released}),
+				RequireOwner: true, Managers: []core.Manager{"kyma"}, Logger: slog.New(sink(func() { <-released })),
 			}))
 			defer server.Close()
 			defer close(released)
@@ -508,9 +489,7 @@ func TestHooksOfAReview(t *testing.T) {
 	decisionOf(t, post(h, "/validate/kyma", specChange(t)), testUID)
 	post(h, "/elsewhere", nil)
 	want := []string{"in flight 1", "accept", "in flight -1", "kyma coalesced 1ms", "in flight 1", "in flight -1"}
-	if diff := gocmp.Diff(want, told); diff != "" {
-		t.Errorf("hooks (-want +got):\n%s", diff)
-	}
+	compare(t, "hooks", want, told)
 }
 
 func TestForeignRequestsCannotFloodTheLog(t *testing.T) {

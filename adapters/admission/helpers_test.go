@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -125,6 +126,13 @@ func widget(metadata string, fields ...string) string {
 		text += "," + metadata
 	}
 	return strings.Join(append([]string{text + "}"}, fields...), ",") + "}"
+}
+
+func compare(t *testing.T, what string, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
 }
 
 func raw(text string) runtime.RawExtension { return runtime.RawExtension{Raw: []byte(text)} }

@@ -7,8 +7,16 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -79,5 +87,64 @@ func TestLogger(t *testing.T) {
 		`"level"=4 "msg"="handled" "manager"="operator"` + "\n"
 	if got := lines.String(); got != want {
 		t.Errorf("have\n%swant\n%s", got, want)
+	}
+}
+
+// answersOfServer are the answers of an API server to each Apply. The last one stays.
+type answersOfServer struct {
+	client.Writer
+
+	answers          []error
+	takes            time.Duration
+	calls, endpoints int
+}
+
+func (a *answersOfServer) Apply(ctx context.Context, object runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+	err := a.answers[min(a.calls, len(a.answers)-1)]
+	a.calls++
+	if slice, ok := object.(*discoveryv1ac.EndpointSliceApplyConfiguration); ok && err == nil {
+		a.endpoints = len(slice.WithResourceVersion("1").Endpoints)
+	}
+	select {
+	case <-time.After(a.takes):
+		return err
+	case <-ctx.Done():
+		return ctx.Err() // It is written.
+	}
+}
+
+// An API server that has just started may forbid what it allows soon after. That must not end an
+// operator that leads. An endpoint is removed, also if it was being written when the operator ended.
+func TestLeaderEndpointOutlastsRefusals(t *testing.T) {
+	t.Parallel()
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, "my-operator-leader", nil)
+	for leads, server := range map[time.Duration]*answersOfServer{
+		time.Minute: {answers: []error{nil, forbidden, nil}}, time.Second: {answers: []error{nil}, takes: 2 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			endpoint, err := controllerruntime.NewLeaderEndpoint(server, types.NamespacedName{Namespace: "kcp", Name: "events"},
+				"192.0.2.1", map[string]int32{"events": 8082}, controllerruntime.LeaderEndpointOptions{})
+			check(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), leads)
+			defer cancel()
+			if err := endpoint.Start(ctx); err != nil {
+				t.Errorf("Start returns %v, want it to try again", err)
+			}
+			if ctx.Err() == nil || server.calls < len(server.answers) || server.endpoints > 0 {
+				t.Errorf("Start ended after %d writes with %d endpoints, want none", server.calls, server.endpoints)
+			}
+		})
+	}
+}
+// With a negative interval it would write without a pause.
+func TestNewLeaderEndpointRefuses(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]controllerruntime.LeaderEndpointOptions{"client": {}, "RefreshInterval": {RefreshInterval: -1}} {
+		server := map[string]client.Writer{"RefreshInterval": &answersOfServer{}}[name]
+		_, err := controllerruntime.NewLeaderEndpoint(server, types.NamespacedName{Namespace: "kcp", Name: "events"},
+			"192.0.2.1", map[string]int32{"events": 8082}, opts)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("error %v, want one about %s", err, name)
+		}
 	}
 }

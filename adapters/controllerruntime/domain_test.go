@@ -107,9 +107,7 @@ func TestDomainAnnotationOption(t *testing.T) {
 	fake := newFakeCache(t, kyma("skr-1", map[string]string{"host": "skr-1.example.com"}, nil))
 	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{DomainAnnotation: "host"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if got, err := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{}); err != nil || got != "skr-1.example.com" {
 		t.Errorf("have %q, %v, want the domain of the annotation", got, err)
 	}

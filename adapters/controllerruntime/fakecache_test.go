@@ -53,9 +53,7 @@ func newFakeCache(t testing.TB, objects ...*metav1.PartialObjectMetadata) *fakeC
 	}
 	for _, object := range objects {
 		fake.Set(object)
-		if err := fake.store.Add(object); err != nil {
-			t.Fatal(err)
-		}
+		check(t, fake.store.Add(object))
 	}
 	return fake
 }
@@ -109,8 +107,6 @@ func newRuntimes(t testing.TB, fake *fakeCache, identify func(metav1.Object) cor
 	t.Helper()
 	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify,
 		controllerruntime.RuntimesOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return runtimes
 }

@@ -47,9 +47,7 @@ func TestFollowEnqueuesRuntimesThatAreNotFresh(t *testing.T) {
 				beating(watched, "early", "my-operator", true)
 				queue := newQueue()
 				defer queue.ShutDown()
-				if err := source.Start(t.Context(), queue); err != nil {
-					t.Fatal(err)
-				}
+				check(t, source.Start(t.Context(), queue))
 				beating(watched, "other", "another", false)
 				beating(watched, "other", "another", true)
 				beating(watched, "bad", "my-operator", false)

@@ -142,10 +142,7 @@ func BenchmarkEnqueueByRuntime(b *testing.B) {
 	deliveries := make([]core.Delivery, 10_000)
 	for i := range deliveries {
 		deliveries[i].Runtime = core.RuntimeID(fmt.Sprintf("skr-%d", i))
-		err := fake.store.Add(kyma(string(deliveries[i].Runtime), domain(fmt.Sprintf("%d.example.com", i)), nil))
-		if err != nil {
-			b.Fatal(err)
-		}
+		check(b, fake.store.Add(kyma(string(deliveries[i].Runtime), domain(fmt.Sprintf("%d.example.com", i)), nil)))
 	}
 	mapFunc := controllerruntime.EnqueueByRuntime(runtimes)
 	b.Run("map", func(b *testing.B) {

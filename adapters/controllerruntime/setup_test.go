@@ -55,9 +55,7 @@ func newManager(t *testing.T, log *records) manager.Manager {
 			return nil, nil //nolint:nilnil // Nothing uses it.
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return mgr
 }
 
@@ -91,15 +89,11 @@ func TestSetUpListener(t *testing.T) {
 	go func() { ended <- mgr.Start(ctx) }()
 	defer func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		check(t, <-ended)
 	}()
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
 	defer queue.ShutDown()
-	if err := source.Start(ctx, queue); err != nil {
-		t.Fatal(err)
-	}
+	check(t, source.Start(ctx, queue))
 	pair := must(tls.X509KeyPair(stranger.CertPEM, stranger.KeyPEM))
 	sender := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13,
@@ -130,10 +124,7 @@ func TestSetUpListener(t *testing.T) {
 func post(t *testing.T, sender *http.Client, url string) int {
 	t.Helper()
 	body := strings.NewReader(`{"watched":{"Namespace":"a","Name":"b"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, url, body))
 	request.Header.Set("Content-Type", "application/json")
 	answer, err := sender.Do(request)
 	if err != nil {
@@ -180,4 +171,11 @@ func must[T any](value T, err error) T {
 		panic(err)
 	}
 	return value
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

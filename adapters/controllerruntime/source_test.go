@@ -52,9 +52,7 @@ func started[request comparable](
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	if err := source.Start(ctx, queue); err != nil {
-		t.Fatal(err)
-	}
+	check(t, source.Start(ctx, queue))
 	return cancel
 }
 
@@ -245,13 +243,9 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	low := handler.LowPriority
 	queue.AddWithOpts(priorityqueue.AddOpts{Priority: &low}, "skr-1:listed", "skr-1:changed")
 	for _, d := range []core.Delivery{resyncOf("skr-2"), delivery("skr-1", "changed"), delivery("skr-1", "new")} {
-		if err := source.Handle(t.Context(), d); err != nil {
-			t.Error(err)
-		}
+		check(t, source.Handle(t.Context(), d))
 	}
-	if err := source.Resync("skr-3:object"); err != nil {
-		t.Error(err)
-	}
+	check(t, source.Resync("skr-3:object"))
 	type ranked struct {
 		Item     string
 		Priority int
@@ -295,9 +289,7 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 		t.Helper()
 		const bound = 10 * time.Second
 		handle := func(d core.Delivery) {
-			if err := source.Handle(t.Context(), d); err != nil {
-				t.Error(err)
-			}
+			check(t, source.Handle(t.Context(), d))
 		}
 		reconciled := map[string][]time.Duration{}
 		begun := time.Now()
@@ -367,9 +359,7 @@ func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {
 			})
 		}
 		handle := func(d core.Delivery) {
-			if err := source.Handle(t.Context(), d); err != nil {
-				t.Error(err)
-			}
+			check(t, source.Handle(t.Context(), d))
 		}
 		var changed time.Time
 		for n := range objects {
@@ -404,18 +394,12 @@ func TestALongListAndChanges(t *testing.T) {
 			list[i] = "listed:" + strconv.Itoa(i)
 		}
 		list[len(list)-1] = "quiet:"
-		if err := errors.Join(source.Resync(list...), source.Resync(list...)); err != nil {
-			t.Fatal(err)
-		}
-		if err := source.Handle(t.Context(), resyncOf("quiet")); err != nil { // It does not wait for the list.
-			t.Fatal(err)
-		}
+		check(t, errors.Join(source.Resync(list...), source.Resync(list...),
+			source.Handle(t.Context(), resyncOf("quiet")))) // The last does not wait for the list.
 		begun, resynced := time.Now(), time.Duration(0)
 		reconciled, slowest := map[string]int{}, time.Duration(0)
 		for i := 0; time.Since(begun) < 30*time.Second; i++ {
-			if err := source.Handle(t.Context(), delivery(strconv.Itoa(i), "changed")); err != nil {
-				t.Fatal(err)
-			}
+			check(t, source.Handle(t.Context(), delivery(strconv.Itoa(i), "changed")))
 			added := time.Now()
 			for item := ""; item != strconv.Itoa(i)+":changed"; reconciled[item]++ {
 				item, _ = queue.Get()
@@ -445,9 +429,7 @@ func TestALongListAndChanges(t *testing.T) {
 func TestAResyncIsReconciledOnce(t *testing.T) {
 	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
 		t.Helper()
-		if err := source.Handle(t.Context(), resyncOf("quiet")); err != nil {
-			t.Fatal(err)
-		}
+		check(t, source.Handle(t.Context(), resyncOf("quiet")))
 		item, _ := queue.Get()
 		queue.Done(item)
 		<-time.After(time.Minute)

@@ -401,9 +401,7 @@ func TestRefusingGatewayIsLeft(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, name)
 		}
 		forwarder := newForwarder(t, ends.client, former.address(), httpmtls.LeaveAfter(opts, 200*time.Millisecond))
-		if err := forward(t, forwarder, event("before")); err != nil {
-			t.Fatal(err)
-		}
+		check(t, forward(t, forwarder, event("before")))
 		fails.Store(true)
 		address.Store(present.address())
 		for deadline := time.Now().Add(patience); forward(t, forwarder, event("moved")) != nil; {

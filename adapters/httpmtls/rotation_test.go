@@ -110,9 +110,7 @@ func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	go func() { results <- forward(t, forwarder, event("c")) }()
 	select {
 	case err := <-results:
-		if err != nil {
-			t.Error(err)
-		}
+		check(t, err)
 		results <- nil
 	case <-time.After(patience):
 		t.Error("no request ended while a line was written, want the other one to end")

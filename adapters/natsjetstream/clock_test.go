@@ -107,9 +107,7 @@ func TestEachStreamHasItsOwnClock(t *testing.T) {
 	b.awaitStream(second)
 	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
 	for m, want := range map[core.Manager]fleet.State{manager: fleet.Fresh, second: fleet.Unknown} {
-		if err := runtime.Forward(t.Context(), m, beat(1, "a")); err != nil {
-			t.Fatal(err)
-		}
+		check(t, runtime.Forward(t.Context(), m, beat(1, "a")))
 		if got := watched.Get("runtime-1", m).State; got != want {
 			t.Errorf("the runtime is %s for %s after its heartbeat, want %s", got, m, want)
 		}

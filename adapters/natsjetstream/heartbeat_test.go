@@ -120,9 +120,7 @@ func TestAcknowledgementsTakeNoPlace(t *testing.T) {
 	publish := must(jetstream.New(conn))
 	publishFrom(t, publish, "runtime-1", numbered(1, "slow"), "")
 	for range 20 {
-		if err := conn.Publish(natsjetstream.Subject(manager, "runtime-1"), []byte(`{"stream":"watch-my-operator","seq":1}`)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, conn.Publish(natsjetstream.Subject(manager, "runtime-1"), []byte(`{"stream":"watch-my-operator","seq":1}`)))
 	}
 	s.awaitFate("terminated malformed", 20)
 	publishFrom(t, publish, "runtime-1", numbered(2, "a"), "")

@@ -74,9 +74,7 @@ func TestDocumentedSetUp(t *testing.T) {
 	go func() { served <- serveOperator(ctx, b.connect(), allowAll(), &coretest.Recorder{}) }()
 	b.awaitStream(manager)
 	runtime, conn, err := connectRuntime(b.addr, "runtime-1", noKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer conn.Close()
 	if err := runtime.Forward(t.Context(), manager, numbered(1, "a")); core.Reason(err) != "disconnected" {
 		t.Errorf("Forward without a connection = %v (reason %q), want disconnected", err, core.Reason(err))

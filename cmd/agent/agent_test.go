@@ -44,8 +44,7 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 		for setting, protocol := range map[string]string{"": test.protocol, "http1": "HTTP/1.1", "http2": "HTTP/2.0"} {
 			t.Run(string(version)+" "+setting, func(t *testing.T) {
 				t.Parallel()
-				p := newPKI(t)
-				kcp := newControlPlane(t, p, http.StatusOK)
+				p, kcp := newPlane(t)
 				s := start(t, p, env(p, kcp, "KCP_CONTRACT="+string(version)), "--kcp-protocol="+setting)
 				if got := s.review(t, "ignored", true); !strings.HasPrefix(got, "dry_run") {
 					t.Errorf("decision %q on a dry run, want dry_run", got)
@@ -225,8 +224,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 // certificate is tried at once.
 func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
+	p, kcp := newPlane(t)
 	later := time.Now().Add(100 * 24 * time.Hour) // When the certificate has expired.
 	kcp.clock.Store(&later)
 	s := start(t, p, env(p, kcp))
@@ -267,27 +265,19 @@ func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
 	}
 }
 
-func TestOneDebugLineForEachEvent(t *testing.T) {
+// The log has the settings, warnings about flags of a former agent, and one debug line for each event.
+func TestLog(t *testing.T) {
 	t.Parallel()
-	kcp, s := startWith(t, http.StatusOK, "LOG_LEVEL=debug")
+	p, kcp := newPlane(t)
+	s := start(t, p, env(p, kcp, "INSTANCE=pod-1", "LOG_LEVEL=debug", "TLS_CALLBACK=true"), "--development", "--zap-encoder", "json")
 	s.review(t, "demo", false)
 	kcp.next(t)
 	s.stop(t)
-	var lines []map[string]any
-	for _, line := range s.log.snapshot() {
-		if line["level"] == "DEBUG" {
-			lines = append(lines, line)
+	for _, line := range s.log.wait(t, "doubtful setting", 2) {
+		if warning, _ := line["warning"].(string); line["level"] != "WARN" || !strings.Contains(warning, "former agent") {
+			t.Errorf("line %v, want a warning about a flag of a former agent", line)
 		}
 	}
-	if len(lines) != 1 {
-		t.Errorf("%d debug lines, want 1: %v", len(lines), lines)
-	}
-}
-
-func TestSettingsAreLogged(t *testing.T) {
-	t.Parallel()
-	kcp, s := startWith(t, http.StatusOK, "INSTANCE=pod-1")
-	s.stop(t)
 	settings, _ := s.log.wait(t, "agent starts", 1)[0]["settings"].(map[string]any)
 	for name, want := range map[string]any{
 		"kcp_addr": kcp.address(), "settle": "1ms", "forward_timeout": "10s", "instance": "pod-1", "managers": nil,
@@ -296,10 +286,17 @@ func TestSettingsAreLogged(t *testing.T) {
 			t.Errorf("%s is logged as %v, want %v", name, settings[name], want)
 		}
 	}
+	var events []map[string]any
 	for _, line := range s.log.snapshot() {
 		if message, _ := line["msg"].(string); strings.HasPrefix(message, "NO JSON") {
 			t.Error(message)
 		}
+		if line["level"] == "DEBUG" {
+			events = append(events, line)
+		}
+	}
+	if len(events) != 1 {
+		t.Errorf("%d debug lines, want 1: %v", len(events), events)
 	}
 }
 

@@ -57,9 +57,7 @@ func benchmarkProcess(b *testing.B, path string, size, status int) {
 	b.StopTimer()
 	b.ReportMetric(residentPeak(b, agent.Process.Pid), "MiB-peak")
 	client.CloseIdleConnections()
-	if err := agent.Process.Kill(); err != nil {
-		b.Error(err)
-	}
+	noError(b, agent.Process.Kill())
 	_ = agent.Wait() // It was killed.
 }
 

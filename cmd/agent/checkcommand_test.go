@@ -10,8 +10,7 @@ import (
 
 func TestCheckCommand(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
+	p, kcp := newPlane(t)
 	for name, test := range map[string]struct {
 		args []string
 		code int
@@ -46,8 +45,7 @@ func TestCheckCommand(t *testing.T) {
 // A control plane that never answers must not keep an init container for ever.
 func TestCheckIsBounded(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
+	p, kcp := newPlane(t)
 	closed := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -71,12 +69,8 @@ func TestCheckIsBounded(t *testing.T) {
 // The sender of the check must be known from its heartbeat.
 func TestHeartbeatOfACheckLeaves(t *testing.T) {
 	t.Parallel()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
-	err := run(t.Context(), []string{"check", "--managers=widgets", "--instance=agent-0"}, lookup(env(p, kcp)), &bytes.Buffer{}, &bytes.Buffer{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, kcp := newPlane(t)
+	noError(t, run(t.Context(), []string{"check", "--managers=widgets", "--instance=agent-0"}, lookup(env(p, kcp)), &bytes.Buffer{}, &bytes.Buffer{}))
 	beat := <-kcp.beats
 	if !beat.Leaving || beat.Sequence != 0 || beat.Number != 1 || beat.Instance != "agent-0/check" {
 		t.Errorf("heartbeat %+v, want the first and last one of an epoch without events", beat)

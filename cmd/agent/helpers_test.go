@@ -108,6 +108,13 @@ func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	return kcp
 }
 
+// newPlane returns certificates, and a control plane of theirs that takes all.
+func newPlane(t *testing.T) (pki, *controlPlane) {
+	t.Helper()
+	p := newPKI(t)
+	return p, newControlPlane(t, p, http.StatusOK)
+}
+
 func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body) // A truncated body fails to decode.
 	version := contract.Version(strings.Split(r.URL.Path, "/")[1])

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -143,8 +142,7 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 // assailed returns the peak of the resident memory of a new agent under an attack, in MiB.
 func assailed(t *testing.T, path string, connections int, plain bool, attack attack) (peak float64) {
 	t.Helper()
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
+	p, kcp := newPlane(t)
 	ca, cert, key := p.volume.Paths()
 	agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0",
 		"CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key, "KCP_ADDR="+kcp.address(),
@@ -165,9 +163,7 @@ func assailed(t *testing.T, path string, connections int, plain bool, attack att
 	strangers.Wait()
 	peak = residentPeak(t, agent.Process.Pid)
 	t.Logf("%.1f MiB after %d bytes", peak, written.Load())
-	if err := agent.Process.Kill(); err != nil {
-		t.Error(err)
-	}
+	noError(t, agent.Process.Kill())
 	_ = agent.Wait() // It was killed.
 	return peak
 }

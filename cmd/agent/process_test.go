@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +15,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
 )
 
 // binary builds the agent as `make build` does, with more environment for the Go command.
@@ -60,8 +64,7 @@ func TestProcess(t *testing.T) {
 	}
 	path := binary(t)
 	t.Run("stops on SIGTERM, with today's settings only", func(t *testing.T) {
-		p := newPKI(t)
-		kcp := newControlPlane(t, p, http.StatusOK)
+		p, kcp := newPlane(t)
 		ca, cert, key := p.volume.Paths()
 		agent := startProcess(patient(t), t, path,
 			"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
@@ -69,25 +72,19 @@ func TestProcess(t *testing.T) {
 		serves(t, p, kcp, agent)
 	})
 	t.Run("outlives the reader of its log", func(t *testing.T) {
-		p := newPKI(t)
-		kcp := newControlPlane(t, p, http.StatusOK)
+		p, kcp := newPlane(t)
 		reader, writer, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		agent := process{exec.CommandContext(patient(t), path), newLogBook()}
 		agent.Env, agent.Stderr = env(p, kcp, "LOG_LEVEL=debug"), writer
-		if err := errors.Join(agent.Start(), writer.Close()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, errors.Join(agent.Start(), writer.Close()))
 		go func() { _, _ = io.Copy(agent.log, reader) }()
 		agent.log.addresses(t)
 		_ = reader.Close() // Each line of the log fails from now on.
 		serves(t, p, kcp, agent)
 	})
 	t.Run("answers while others learn that it stops, and a second signal ends it at once", func(t *testing.T) {
-		p := newPKI(t)
-		kcp := newControlPlane(t, p, http.StatusOK)
+		p, kcp := newPlane(t)
 		agent := startProcess(patient(t), t, path, env(p, kcp, "STOP_DELAY=1h")...)
 		webhook, metrics := agent.log.addresses(t)
 		noError(t, agent.Process.Signal(syscall.SIGTERM))
@@ -162,11 +159,63 @@ func TestFIPS(t *testing.T) {
 		t.Skip("builds the cryptography of the standard library anew")
 	}
 	path := binary(t, "GOFIPS140=v1.0.0")
-	p := newPKI(t)
-	kcp := newControlPlane(t, p, http.StatusOK)
+	p, kcp := newPlane(t)
 	out, err := exec.CommandContext(t.Context(), path, "--version").Output()
 	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), "fips140=v1.0.0") {
 		t.Errorf("printed %q, %v, want fips140=v1.0.0", out, err)
 	}
 	serves(t, p, kcp, startProcess(patient(t), t, path, env(p, kcp, "GODEBUG=fips140=only")...))
+}
+
+// The collector works harder from half of the memory on that the container can spare.
+func TestSoftMemoryLimitFollowsTheContainer(t *testing.T) {
+	t.Parallel()
+	const v1, v2 = "memory/memory.limit_in_bytes", "memory.max"
+	for name, test := range map[string]struct {
+		file, text string
+		want       int64
+	}{
+		"no cgroup":              {"other", "", 22 << 20},
+		"no limit":               {v2, "max\n", 22 << 20},
+		"no limit, v1":           {v1, "9223372036854771712\n", 22 << 20},
+		"the manifest":           {v2, "67108864\n", 22 << 20},
+		"less":                   {v2, "33554432\n", 22 << 20},
+		"for 100,000 objects":    {v2, "268435456\n", 118 << 20},
+		"for many objects in v1": {v1, "209715200\n", 90 << 20},
+	} {
+		root := fstest.MapFS{test.file: {Data: []byte(test.text)}}
+		if got := softMemoryLimit(root); got != test.want {
+			t.Errorf("%s: soft limit %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+// The log names the memory before the container ends the agent for it, once in ten minutes.
+func TestMemoryNearTheLimitIsLogged(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		limit, resident int64
+		want            int
+	}{
+		"below":    {64 << 20, 54 << 20, 0},
+		"near":     {64 << 20, 55 << 20, 3},
+		"no limit": {0, 1 << 40, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var log strings.Builder
+				ctx, stop := context.WithTimeout(t.Context(), 25*time.Minute)
+				defer stop()
+				warnOfMemory(ctx, slog.New(slog.NewJSONHandler(&log, nil)), test.limit, func() int64 { return test.resident })
+				line := `"msg":"memory is near the limit of the container","resident_mib":55,"limit_mib":64`
+				if lines := strings.Count(log.String(), "\n"); lines != test.want || strings.Count(log.String(), line) != lines {
+					t.Errorf("log:\n%s\nwant %d lines with %s", log.String(), test.want, line)
+				}
+			})
+		})
+	}
+	if runtime.GOOS == "linux" && residentMemory() < 1<<20 {
+		t.Errorf("resident memory of this process: %d bytes", residentMemory())
+	}
 }

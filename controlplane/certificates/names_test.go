@@ -69,9 +69,7 @@ func TestInvalidRuntimes(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, errInvalidRuntime)
 		}
 	}
-	if err := set.validateRuntime(Runtime{ID: core.RuntimeID(strings.Repeat("x", 64)), Domain: "A.example."}); err != nil {
-		t.Error(err)
-	}
+	check(t, set.validateRuntime(Runtime{ID: core.RuntimeID(strings.Repeat("x", 64)), Domain: "A.example."}))
 }
 
 func TestNewNamesWhatIsWrong(t *testing.T) {

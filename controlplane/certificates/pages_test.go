@@ -117,14 +117,10 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		t.Errorf("%d writes of what is unchanged", n)
 	}
 	edited := &certv1.Certificate{}
-	if err := c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), edited); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), edited))
 	edited.Generation++ // As an API server does.
 	edited.Spec.CommonName = "another"
-	if err := c.Update(t.Context(), edited); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Update(t.Context(), edited))
 	if n := ensure(); n != 1 {
 		t.Errorf("%d writes after a change by others, want 1", n)
 	}

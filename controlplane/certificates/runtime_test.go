@@ -1,15 +1,21 @@
 package certificates
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 const shared core.RuntimeID = "prod"
@@ -63,9 +70,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 			t.Parallel()
 			var deleted []types.UID
 			c := newPlane(t, &deleted, test.there...)
-			if err := newSet(t, c, mine).RemoveRuntime(t.Context(), Runtime{ID: shared}); err != nil {
-				t.Fatal(err)
-			}
+			check(t, newSet(t, c, mine).RemoveRuntime(t.Context(), Runtime{ID: shared}))
 			for _, object := range test.there {
 				left := slices.ContainsFunc(test.left, func(l client.Object) bool {
 					return l.GetUID() == object.GetUID() &&
@@ -144,9 +149,7 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), certv1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(corev1.AddToScheme(scheme), certv1.AddToScheme(scheme)))
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
 			options := (&client.DeleteOptions{}).ApplyOptions(opts)
@@ -164,9 +167,7 @@ func newSet(t *testing.T, c client.Client, name string) *Certificates {
 	t.Helper()
 	set, err := New(c, types.NamespacedName{Namespace: "kcp", Name: name}, []string{"listener.example.com"},
 		func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return set
 }
 
@@ -199,9 +200,7 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 		t.Errorf("the second object has deleted %v: %v", deleted, err)
 	}
 	certificate := &certv1.Certificate{}
-	if err := c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), certificate); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), certificate))
 	if have := certificate.Spec.DNSNames; len(have) != 1 || have[0] != first.Domain {
 		t.Errorf("the certificate is for %v, want the domain of the first object", have)
 	}
@@ -233,5 +232,128 @@ func wantOwner(t *testing.T, set *Certificates, r Runtime, want bool) {
 	t.Helper()
 	if owned, err := set.OwnsRuntime(t.Context(), r); err != nil || owned != want {
 		t.Errorf("owned by %s: %t, want %t: %v", ownerName(r.Owner), owned, want, err)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An API server refuses a bundle with anything but certificates, and so do agents.
+func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
+	t.Parallel()
+	ca, err := testpki.NewCA("ca", testpki.Options{})
+	check(t, err)
+	leaf, err := ca.Client(string(shared), testpki.Options{})
+	check(t, err)
+	sound := testpki.Bundle(ca)
+	for name, added := range map[string]string{
+		"nothing":        "",
+		"a key":          "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n",
+		"no certificate": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
+	} {
+		files := testpki.Files(leaf, ca)
+		issued := &corev1.Secret{Data: files}
+		listener := &corev1.Secret{ObjectMeta: made("watcher"), Data: map[string][]byte{
+			"ca.crt": append(bytes.Clone(sound), added...), "tls.crt": files["tls.crt"], "tls.key": files["tls.key"],
+		}}
+		var none []types.UID
+		set := newSet(t, newPlane(t, &none, listener), "watcher")
+		set.opts.ListenerSecret = set.key(listener.Name)
+		p := &pair{secret: issued, wanted: &certv1.Certificate{Spec: certv1.CertificateSpec{
+			CommonName: string(shared), Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
+		}}}
+		status, err := set.runtimeStatus(t.Context(), Runtime{ID: shared}, p, p)
+		if have := status.Secret["ca.crt"]; err != nil || !bytes.Equal(have, sound) {
+			t.Errorf("%s: a runtime gets the bundle\n%s\n%v, want the certificate alone", name, have, err)
+		}
+		seen := &observed{}
+		if err := set.readListener(t.Context(), seen); err != nil || seen.fits(set.names) != (added == "") {
+			t.Errorf("%s: the bundle is as published: %t, %v", name, seen.fits(set.names), err)
+		}
+	}
+}
+
+// A rotation that waits for days is reconciled every two seconds.
+func TestARotationThatWaitsIsLoggedAtABoundedPace(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	now := time.Unix(1e9, 0)
+	set := &Certificates{opts: Options{
+		Logger: slog.New(slog.NewTextHandler(&log, nil)), Now: func() time.Time { return now },
+	}.withDefaults()}
+	status := Status{Phase: phaseConfirming, Generation: 2}
+	for i := range 1000 {
+		status.Waiting = append(status.Waiting, core.RuntimeID("runtime-"+strconv.Itoa(i)))
+	}
+	for end := now.Add(24 * time.Hour); now.Before(end); now = now.Add(pollInterval) {
+		status.Message = message(status)
+		set.announce(t.Context(), &observed{}, status)
+	}
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 24 {
+		t.Errorf("%d lines a day, want one an hour", len(lines))
+	}
+	if len(lines[0]) > 1000 || !strings.Contains(lines[0], "waiting=1000") || !strings.Contains(lines[0], "runtime-9") {
+		t.Errorf("want the number and some of the runtimes: %.2000s", lines[0])
+	}
+	// A change is logged soon, and not each one.
+	log.Reset()
+	for range 60 {
+		status.Waiting = status.Waiting[1:]
+		status.Message = message(status)
+		set.announce(t.Context(), &observed{}, status)
+		now = now.Add(pollInterval)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines < 10 || lines > 13 {
+		t.Errorf("%d lines in two minutes of progress, want one each ten seconds", lines)
+	}
+}
+
+// slow is a control plane that waits for its first certificates, and takes its time for each list.
+type slow struct {
+	client.Client
+
+	list time.Duration
+}
+
+func (s *slow) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	if issuer, ok := object.(*certv1.Issuer); ok {
+		issuer.Spec.CA = &certv1.CAIssuer{SecretName: names("b").authority(1)}
+		return nil
+	}
+	return apierrors.NewNotFound(schema.GroupResource{}, "")
+}
+
+func (s *slow) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	time.Sleep(s.list)
+	if certificates, ok := list.(*certv1.CertificateList); ok {
+		ca := certv1.Certificate{}
+		ca.Labels = map[string]string{labelRole: roleCA, labelGeneration: "1"}
+		certificates.Items = append(certificates.Items, ca)
+	}
+	return nil
+}
+
+func (s *slow) Apply(context.Context, runtime.ApplyConfiguration, ...client.ApplyOption) error {
+	return nil
+}
+
+// With thousands of runtimes one look takes seconds, and a rotation may wait for weeks.
+func TestALookTakesATenthOfTheTimeAtMost(t *testing.T) {
+	for list, want := range map[time.Duration]time.Duration{
+		0: pollInterval, 10 * time.Millisecond: pollInterval, 2 * time.Second: 36 * time.Second, time.Minute: longestRequeue,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			set, err := New(&slow{list: list}, types.NamespacedName{Namespace: "a", Name: "b"}, []string{"c"},
+				func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
+			check(t, err)
+			if status, err := set.Reconcile(t.Context()); err != nil || status.RequeueAfter != want {
+				t.Errorf("two lists of %v each: again in %v, want %v: %v", list, status.RequeueAfter, want, err)
+			}
+		})
 	}
 }

@@ -61,18 +61,9 @@ func TestAFormerNamespaceIsNamed(t *testing.T) {
 	in := &cluster{Client: fake.NewClientBuilder().Build(), id: "runtime", log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, namespace := range []string{"former", "former", "new"} {
 		log.Reset()
-		i, err := New("image", "a:443", Options{Namespace: namespace})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ca, err := testpki.NewCA("ca", testpki.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := i.wanted(&Runtime{Secret: map[string][]byte{"ca.crt": ca.PEM}}, facts{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		i := must(New("image", "a:443", Options{Namespace: namespace}))
+		ca := must(testpki.NewCA("ca", testpki.Options{}))
+		want := must(i.wanted(&Runtime{Secret: map[string][]byte{"ca.crt": ca.PEM}}, facts{}))
 		live, err := in.get(t.Context(), i.bareConfiguration())
 		if err == nil {
 			_, err = i.renewConfiguration(t.Context(), in, live, want)
@@ -88,10 +79,7 @@ func TestAFormerNamespaceIsNamed(t *testing.T) {
 
 // The object of a runtime may vanish without an end.
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
-	i, err := New("image", "a:443", Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := must(New("image", "a:443", Options{}))
 	i.looks.Store(core.RuntimeID("prod"), look{})
 	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
 	if _, known := i.looks.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {
@@ -154,4 +142,11 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	if status, err := i.replace(t.Context(), in, Status{State: Ready}); err != nil || status.State != Ready {
 		t.Errorf("got %+v, %v after the end of all objects, want it ready", status, err)
 	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }

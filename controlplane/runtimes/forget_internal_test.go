@@ -34,9 +34,7 @@ type testFleet struct {
 func newTestFleet(t *testing.T) testFleet {
 	t.Helper()
 	f, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return testFleet{f, t}
 }
 
@@ -211,9 +209,7 @@ func TestARemovedRuntimeStaysForgotten(t *testing.T) {
 		f.beat("e", "a") // It was on its way.
 		gone := func() (again time.Duration) {
 			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object})
-			if err != nil {
-				t.Error(err)
-			}
+			check(t, err)
 			f.wantKnown()
 			return result.RequeueAfter
 		}
@@ -252,13 +248,9 @@ func TestARuntimeIsForgottenWithItsLastObject(t *testing.T) {
 			if n == 1 {
 				f.wantKnown("a")
 			}
-			if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object))
 			object.SetFinalizers(nil)
-			if err := errors.Join(c.Update(t.Context(), object), c.Delete(t.Context(), object), reconcileOnce(t, r, object)); err != nil {
-				t.Error(err)
-			}
+			check(t, errors.Join(c.Update(t.Context(), object), c.Delete(t.Context(), object), reconcileOnce(t, r, object)))
 		}
 		f.wantKnown()
 	})

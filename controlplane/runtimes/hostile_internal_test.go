@@ -131,13 +131,9 @@ type valid struct {
 func newValid(t *testing.T) valid {
 	t.Helper()
 	ca, err := testpki.NewCA("ca", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	leaf, err := ca.Server(string(prod), testpki.Options{DNSNames: []string{"runtime-watcher.runtime-watcher.svc"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return valid{secret: testpki.Files(leaf, ca)}
 }
 
@@ -184,9 +180,7 @@ func newHostileWorld(t *testing.T, handler http.Handler) *hostileWorld {
 	w.installer, err = installation.New("image", "control-plane.example.com:443", installation.Options{
 		Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return w
 }
 

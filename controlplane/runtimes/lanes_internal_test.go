@@ -26,9 +26,7 @@ func newQueue(t *testing.T, l *lane) testQueue {
 	t.Helper()
 	q := priorityqueue.New[reconcile.Request](t.Name())
 	t.Cleanup(q.ShutDown)
-	if err := l.source().Start(t.Context(), q); err != nil {
-		t.Fatal(err)
-	}
+	check(t, l.source().Start(t.Context(), q))
 	return q
 }
 
@@ -114,9 +112,7 @@ func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 		return nil, ErrGone
 	}
 	r.certificates = ready{}
-	if err := reconcileOnce(t, r, object); err != nil {
-		t.Error(err)
-	}
+	check(t, reconcileOnce(t, r, object))
 }
 
 func TestPausesGrowFromRetryToInterval(t *testing.T) {
@@ -160,9 +156,7 @@ func TestAnObjectMayOptOut(t *testing.T) {
 	}
 	setSkip(t, r, object, false)
 	r.certificates = &asked{}
-	if err := reconcileOnce(t, r, object); err != nil {
-		t.Error(err)
-	}
+	check(t, reconcileOnce(t, r, object))
 	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil ||
 		!slices.Equal(object.Finalizers, []string{finalizer}) {
 		t.Errorf("without the label it has the finalizers %v, %v", object.Finalizers, err)

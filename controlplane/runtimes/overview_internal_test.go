@@ -9,9 +9,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -104,9 +111,7 @@ func TestEventsTellOfEachStep(t *testing.T) {
 		{State: installation.Failed, Reason: "Unreachable", Message: "no route"},
 		{State: installation.Ready},
 	} {
-		if err := r.report(t.Context(), object, prod, status, contents{}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.report(t.Context(), object, prod, status, contents{}))
 	}
 	var have []string
 	for len(recorder.Events) > 0 {
@@ -131,4 +136,112 @@ func TestARuntimeOfAnotherInstallerIsRefused(t *testing.T) {
 	if err != nil || result.RequeueAfter < r.opts.Interval || reports.last().Reason != "InstallerRefused" {
 		t.Errorf("got %+v, %v, %+v", result, err, reports.last())
 	}
+}
+
+// Other writers of a status may replace its list of conditions.
+func TestConditionThatAnotherWriterRemovedComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		object := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "represents"}}
+		c := planeWith(t, object, func() {})
+		report := ReportCondition(c, "AgentInstalled")
+		wantConditions := func(want int) (live *v1beta2.Watcher) {
+			t.Helper()
+			live = &v1beta2.Watcher{}
+			check(t, errors.Join(report(t.Context(), object, installation.Status{State: installation.Ready}),
+				c.Get(t.Context(), client.ObjectKeyFromObject(object), live)))
+			if have := len(live.Status.Conditions); have != want {
+				t.Fatalf("%d conditions, want %d", have, want)
+			}
+			return live
+		}
+		live := wantConditions(1)
+		live.Status.Conditions = nil
+		check(t, c.Status().Update(t.Context(), live))
+		wantConditions(0) // There is no request for what is written already.
+		time.Sleep(writeAgainAfter)
+		wantConditions(1)
+	})
+}
+
+// Another writer adds a condition after the list was read.
+func TestConditionOfAnotherWriterIsNotOverwritten(t *testing.T) {
+	t.Parallel()
+	object := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "represents"}}
+	plane := planeWith(t, object, func() {})
+	c := interceptor.NewClient(plane, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+			other := &v1beta2.Watcher{}
+			err := errors.Join(c.Get(ctx, key, into, opts...), c.Get(ctx, key, other))
+			other.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Of"}}
+			return errors.Join(err, c.Status().Update(ctx, other))
+		},
+	})
+	err := ReportCondition(c, "AgentInstalled")(t.Context(), object, installation.Status{State: installation.Ready})
+	if !apierrors.IsConflict(err) {
+		t.Errorf("have %v, want a conflict", err)
+	}
+}
+
+// A Watcher stands for an object with conditions of its own. An unchanged condition is not read again.
+func TestConditionIsKeptBesideOthers(t *testing.T) {
+	t.Parallel()
+	others := metav1.Condition{
+		Type: "Ready", Status: metav1.ConditionTrue, Reason: "Of", Message: "the operator", LastTransitionTime: metav1.Now(),
+	}
+	object := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "represents", Generation: 3}}
+	object.Status.Conditions = []metav1.Condition{others}
+	reads := 0
+	c := planeWith(t, object, func() { reads++ })
+	report := ReportCondition(c, "AgentInstalled")
+	installed := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Installed", Message: "the agent answers, with 1 of 2 replicas"}
+	for _, step := range []struct {
+		status installation.Status
+		want   metav1.Condition
+		reads  int
+	}{
+		{
+			installation.Status{State: installation.Progressing, Reason: "CertificateIssuing", Message: "waiting"},
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: "CertificateIssuing", Message: "waiting"},
+			1,
+		},
+		{installation.Status{State: installation.Ready, Available: 1, Replicas: 2}, installed, 2},
+		{installation.Status{State: installation.Ready, Available: 1, Replicas: 2}, installed, 2},
+		{
+			installation.Status{State: installation.Failed, Reason: "InstallerRefused", Message: "of another"},
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: "InstallerRefused", Message: "of another"},
+			3,
+		},
+	} {
+		check(t, report(t.Context(), object, step.status))
+		if reads != step.reads {
+			t.Errorf("%d reads, want %d: an unchanged condition is not read again", reads, step.reads)
+		}
+		before := reads
+		stored := &v1beta2.Watcher{}
+		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), stored))
+		reads = before
+		step.want.Type, step.want.ObservedGeneration = "AgentInstalled", object.Generation
+		ignored := cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")
+		if diff := cmp.Diff([]metav1.Condition{others, step.want}, stored.Status.Conditions, ignored); diff != "" {
+			t.Errorf("conditions (-want +got):\n%s", diff)
+		}
+	}
+	check(t, c.Delete(t.Context(), object))
+	if err := report(t.Context(), object, installation.Status{State: installation.Removed}); err != nil {
+		t.Errorf("of an object that is gone: %v", err)
+	}
+}
+
+// planeWith returns a control plane with one Watcher. It calls read at each Get.
+func planeWith(t *testing.T, object client.Object, read func()) client.WithWatch {
+	t.Helper()
+	known := runtime.NewScheme()
+	check(t, v1beta2.AddToScheme(known))
+	return fake.NewClientBuilder().WithScheme(known).WithObjects(object).WithStatusSubresource(object).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+				read()
+				return c.Get(ctx, key, into, opts...)
+			},
+		}).Build()
 }

@@ -85,9 +85,7 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 		t.Fatal("while its certificate cannot be removed:", err)
 	}
 	broken = false
-	if err := reconcileOnce(t, r, object); err != nil {
-		t.Error(err)
-	}
+	check(t, reconcileOnce(t, r, object))
 	for _, left := range []client.Object{object, certificate, key} {
 		wantGone(t, c, left)
 	}
@@ -104,9 +102,7 @@ func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
 		t.Error("let go at once")
 	}
 	for _, held := range []client.Object{object, certificate} {
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(held), held); err != nil {
-			t.Error(err)
-		}
+		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(held), held))
 	}
 }
 
@@ -144,13 +140,9 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 func setSkip(t *testing.T, r *reconciler, object client.Object, skip bool) {
 	t.Helper()
 	key := client.ObjectKeyFromObject(object)
-	if err := r.client.Get(t.Context(), key, object); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.client.Get(t.Context(), key, object))
 	object.SetLabels(map[string]string{labelSkip: strconv.FormatBool(skip)})
-	if err := r.client.Update(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.client.Update(t.Context(), object))
 }
 
 // The operator restarts before each attempt, and more often than every hour.
@@ -225,12 +217,8 @@ func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
 	if err := reconcileOnce(t, r, object); core.Reason(err) != "invalid_runtime" {
 		t.Errorf("%v, want the reason invalid_runtime", err)
 	}
-	if err := c.Delete(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
-	if err := reconcileOnce(t, r, object); err != nil {
-		t.Error(err)
-	}
+	check(t, c.Delete(t.Context(), object))
+	check(t, reconcileOnce(t, r, object))
 	wantGone(t, c, object)
 }
 
@@ -252,9 +240,7 @@ func TestACertificateIsOwnedByWhatRepresentsItsRuntime(t *testing.T) {
 	issuer := &asked{}
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.certificates = issuer
-	if err := reconcileOnce(t, r, object); err != nil {
-		t.Fatal(err)
-	}
+	check(t, reconcileOnce(t, r, object))
 	want := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "object"},
@@ -381,9 +367,7 @@ func TestTextsOfARuntimeAreBounded(t *testing.T) {
 		t.Errorf("the message has %d bytes: %.40s", len(have), have)
 	}
 	stalled := installation.Status{State: installation.Failed, Reason: "Any", Message: strings.Repeat("a", 1<<20)}
-	if err := r.report(t.Context(), object, prod, stalled, contents{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, r.report(t.Context(), object, prod, stalled, contents{}))
 	if have := reports.last().Message; len(have) > 5000 {
 		t.Errorf("the message of a Deployment has %d bytes", len(have))
 	}
@@ -418,15 +402,11 @@ func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 	forgotten := &forgets{}
 	r.forgetter = newForgetter(forgotten)
 	reports := observeReports(r)
-	if err := reconcileOnce(t, r, first); err != nil {
-		t.Fatal(err)
-	}
+	check(t, reconcileOnce(t, r, first))
 	if err := reconcileOnce(t, r, second); err != nil || reports.last().Reason != "RuntimeTaken" {
 		t.Errorf("the second object: %+v, %v, want the reason RuntimeTaken", reports.last(), err)
 	}
-	if err := errors.Join(c.Delete(t.Context(), second), reconcileOnce(t, r, second)); err != nil {
-		t.Error(err)
-	}
+	check(t, errors.Join(c.Delete(t.Context(), second), reconcileOnce(t, r, second)))
 	wantGone(t, c, second)
 	certificate := &certv1.Certificate{}
 	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kcp", Name: string(prod) + "-watcher-tls"},
@@ -469,10 +449,8 @@ func deleted(ago time.Duration) *corev1.ConfigMap {
 func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme),
-		certv1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme),
+		certv1.AddToScheme(scheme)))
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch,
 			opts ...client.PatchOption,
@@ -497,13 +475,9 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
 		[]string{"listener.example.com"},
 		func(string, []core.RuntimeID) []core.RuntimeID { return nil }, certificates.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return &reconciler{
 		events: &events.FakeRecorder{},
 		client: c, watchers: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
@@ -525,5 +499,12 @@ func wantGone(t *testing.T, c client.Client, object client.Object) {
 	t.Helper()
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
 		t.Errorf("%T %s is still there: %v", object, object.GetName(), err)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -65,9 +65,7 @@ func TestCertificatesAreForTheServiceOfTheAgent(t *testing.T) {
 	for namespace, fits := range map[string]bool{"": true, "elsewhere": false} {
 		for _, informer := range []bool{false, true} {
 			installer, err := installation.New("image", "a:443", installation.Options{Namespace: namespace, Informer: informer})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if err := checkService(issuer, installer); (err == nil) != (fits || informer) {
 				t.Errorf("namespace %q, informer %t: %v", namespace, informer, err)
 			}
@@ -78,9 +76,7 @@ func TestCertificatesAreForTheServiceOfTheAgent(t *testing.T) {
 // A list of another form would start a second cache of the same objects.
 func TestListsAreOfTheFormOfTheKind(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	check(t, corev1.AddToScheme(scheme))
 	for _, test := range []struct {
 		object client.Object
 		want   client.ObjectList

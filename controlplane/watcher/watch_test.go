@@ -122,19 +122,13 @@ func TestEachFieldOfAWatchIsOneOfAWatcher(t *testing.T) {
 	_, changed := watchtest.Watches()
 	for path, want := range changed {
 		text, err := json.Marshal(watch.DocumentOf([]watch.Watch{want}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		var list v1beta2.WatcherList
 		decoder := json.NewDecoder(bytes.NewReader(text))
 		decoder.DisallowUnknownFields()
-		if err := decoder.Decode(&list); err != nil {
-			t.Fatal(err)
-		}
+		check(t, decoder.Decode(&list))
 		want.Conditions[0].Expression, err = condition.Total(want.Conditions[0].Expression)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		got, err := Watches(list.Items)
 		if diff := cmp.Diff([]watch.Watch{want}, got); diff != "" || err != nil {
 			t.Errorf("%s: error %v, watches (-want +got):\n%s", path, err, diff)

@@ -95,11 +95,11 @@ func forwarderMutants() map[string]mutant {
 		"calls for nothing":       {"empty batch reached the far end", callsForNothing},
 		"serves one manager only": {"was not sent", oneManager},
 		"keeps the batch":         {"Forward keeps the batch after it returned", keepsTheBatch},
-		"changes the events":      {"Forward changes the batch", changesEvents},
+		"changes the events":      {"Forward changes the batch", after(changesEvents)},
 		"changes the heartbeat":   {"Forward changes the batch", changesHeartbeat},
 		"acknowledges at once":    {"lost the event for", acknowledgesAtOnce},
 		"never sends the rest":    {"Forward sends nothing", neverSendsTheRest},
-		"breaks for ever":         {"the far end accepts again", breaksForEver},
+		"breaks for ever":         {"the far end accepts again", breaksForEver()},
 		"retries":                 {"Forward retries", again(func(err error) bool { return err != nil && !core.IsPermanent(err) })},
 		"sends twice":             {"Forward sends a batch again", again(func(err error) bool { return err == nil })},
 		"serialises":              {"Forward took more than", serialises},
@@ -140,13 +140,13 @@ func losingMutants() map[string]mutant {
 func answeringMutants() map[string]mutant {
 	return map[string]mutant{
 		"reports success on failure":  {"Forward reports success", mapsErrors(func(error) error { return nil })},
-		"reports failure on success":  {"Forward reports a failure", failsOnSuccess},
+		"reports failure on success":  {"Forward reports a failure", after(failsOnSuccess)},
 		"loses partial failures":      {"lost the refusal of event", mapsSome(func(core.EventErrors) error { return nil })},
 		"repeats the first reason":    {"lost the kind of a refusal", mapsSome(repeatsTheFirst)},
 		"swaps the indexes of errors": {"though the far end took it", mapsSome(swapsIndexes)},
 		"names too many":              {"Forward names element", mapsSome(namesTooMany)},
 		"fails all for one":           {"though the far end took it", mapsSome(failsAllForOne)},
-		"names events for all":        {"though the far end refused the whole batch", namesEventsForAll},
+		"names events for all":        {"though the far end refused the whole batch", after(namesEach)},
 		"marks retryable as permanent": {
 			"lost the kind of a refusal", mapsErrors(relabel(func(r *coretest.Refusal) { r.Permanent = true })),
 		},
@@ -158,8 +158,8 @@ func answeringMutants() map[string]mutant {
 		},
 		"loses the cause":    {"lost the cause", mapsErrors(relabel(func(r *coretest.Refusal) { r.Cause = nil }))},
 		"loses the reason":   {"lost the reason", mapsErrors(relabel(func(r *coretest.Refusal) { r.Label = "other" }))},
-		"forgets beats":      {"refused a batch of 0 events", forgetsHeartbeats},
-		"waits itself":       {"Forward took more than", waitsItself},
+		"forgets beats":      {"refused a batch of 0 events", after(forgetsHeartbeats)},
+		"waits itself":       {"Forward took more than", after(waitsItself)},
 		"condemns the path":  {"lost the kind of a refusal", mapsErrors(condemnsUnreachable)},
 		"blames the manager": {"lost the cause", mapsErrors(blamesTheManager)},
 	}
@@ -255,14 +255,11 @@ func serialises(next forward) forward {
 }
 
 // forgetsHeartbeats takes no answer to a heartbeat that is alone.
-func forgetsHeartbeats(next forward) forward {
-	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		err := next(ctx, manager, batch)
-		if len(batch.Events) == 0 {
-			return nil
-		}
-		return err
+func forgetsHeartbeats(_ context.Context, batch core.Batch, err error) error {
+	if len(batch.Events) == 0 {
+		return nil
 	}
+	return err
 }
 
 func callsForNothing(next forward) forward {
@@ -301,14 +298,11 @@ func keepsTheBatch(next forward) forward {
 	}
 }
 
-func changesEvents(next forward) forward {
-	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		err := next(ctx, manager, batch)
-		for i := range batch.Events {
-			batch.Events[i].Sequence++
-		}
-		return err
+func changesEvents(_ context.Context, batch core.Batch, err error) error {
+	for i := range batch.Events {
+		batch.Events[i].Sequence++
 	}
+	return err
 }
 
 func changesHeartbeat(next forward) forward {
@@ -337,10 +331,9 @@ func neverSendsTheRest(next forward) forward {
 	}
 }
 
-func breaksForEver(next forward) forward {
+func breaksForEver() middle {
 	var broken atomic.Bool
-	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		err := next(ctx, manager, batch)
+	return after(func(_ context.Context, _ core.Batch, err error) error {
 		if err != nil {
 			broken.Store(true)
 		}
@@ -348,38 +341,40 @@ func breaksForEver(next forward) forward {
 			return core.ErrNotReady
 		}
 		return err
-	}
+	})
 }
 
-func waitsItself(next forward) forward {
-	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		err := next(ctx, manager, batch)
-		if core.RetryAfter(err) > 0 {
-			<-ctx.Done()
+func waitsItself(ctx context.Context, _ core.Batch, err error) error {
+	if core.RetryAfter(err) > 0 {
+		<-ctx.Done()
+	}
+	return err
+}
+
+// after changes the result of each call.
+func after(change func(ctx context.Context, batch core.Batch, err error) error) middle {
+	return func(next forward) forward {
+		return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+			return change(ctx, batch, next(ctx, manager, batch))
 		}
-		return err
 	}
 }
 
 // mapsErrors changes the error of each call that fails.
 func mapsErrors(change func(err error) error) middle {
-	return func(next forward) forward {
-		return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-			if err := next(ctx, manager, batch); err != nil {
-				return change(err)
-			}
-			return nil
+	return after(func(_ context.Context, _ core.Batch, err error) error {
+		if err != nil {
+			return change(err)
 		}
-	}
+		return nil
+	})
 }
 
-func failsOnSuccess(next forward) forward {
-	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		if err := next(ctx, manager, batch); err != nil || batch.IsEmpty() {
-			return err
-		}
-		return core.ErrNotReady
+func failsOnSuccess(_ context.Context, batch core.Batch, err error) error {
+	if err != nil || batch.IsEmpty() {
+		return err
 	}
+	return core.ErrNotReady
 }
 
 func plainly(err error) error { return errors.New(err.Error()) }
@@ -427,14 +422,8 @@ func namesTooMany(failed core.EventErrors) error {
 
 func failsAllForOne(failed core.EventErrors) error { return firstOf(failed) }
 
-func namesEventsForAll(next forward) forward {
-	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
-		return namesEach(batch, next(ctx, manager, batch))
-	}
-}
-
 // namesEach names each event where a batch has failed as a whole.
-func namesEach(batch core.Batch, err error) error {
+func namesEach(_ context.Context, batch core.Batch, err error) error {
 	if _, ok := some(err); ok || err == nil {
 		return err
 	}
@@ -614,7 +603,7 @@ func receiverMutants() map[string]*receiverMutant {
 	allow := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 	return map[string]*receiverMutant{
 		"verifies nothing":           {failure: "refuses with <nil>", parts: func(p *coretest.ReceiverParts) { p.Verifier = allow }},
-		"names events for the batch": {failure: "names events", answer: func(b *core.Batch, err error) error { return namesEach(*b, err) }},
+		"names events for the batch": {failure: "names events", answer: func(b *core.Batch, err error) error { return namesEach(context.Background(), *b, err) }},
 		"refuses all for one":        {failure: "refuses events no event failed", answer: firstForAll},
 		"condemns what fails":        {failure: "not permanent", answer: condemnsEvents},
 		"believes the claim":         {failure: "refuses with <nil>", batch: func(id core.RuntimeID, b *core.Batch) { b.Source = id }},

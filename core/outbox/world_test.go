@@ -206,22 +206,12 @@ func (p *plane) lastBeat() core.Heartbeat {
 	return beats[len(beats)-1]
 }
 
-// logBuffer is a bytes.Buffer for concurrent use.
-type logBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.Write(p)
-}
+// logBuffer is read while all other goroutines of the bubble wait.
+type logBuffer struct{ bytes.Buffer }
 
 func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.String()
+	synctest.Wait()
+	return l.Buffer.String()
 }
 
 func (l *logBuffer) count(text string) int { return strings.Count(l.String(), text) }

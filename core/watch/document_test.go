@@ -2,12 +2,15 @@ package watch_test
 
 import (
 	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
@@ -113,6 +116,116 @@ func TestOtherKindsAreRefused(t *testing.T) {
 	} {
 		if watches, err := document.Watches(); err == nil {
 			t.Errorf("%+v: got %v, want an error", document, watches)
+		}
+	}
+}
+
+func valid() watch.Watch {
+	return watch.Watch{
+		Name:     types.NamespacedName{Namespace: "kcp-system", Name: "kyma"},
+		Manager:  "lifecycle-manager",
+		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
+		Selector: watch.Selector{Labels: map[string]string{"operator.kyma-project.io/watched-by": "kyma"}},
+	}
+}
+
+func requirement(key, operator string, values ...string) func(*watch.Watch) {
+	return func(w *watch.Watch) {
+		w.Selector.Requirements = []watch.Requirement{{Key: key, Operator: operator, Values: values}}
+	}
+}
+
+func condition(name, expression string) func(*watch.Watch) {
+	return func(w *watch.Watch) { w.Conditions = []watch.Condition{{Name: name, Expression: expression}} }
+}
+
+func TestInvalidWatches(t *testing.T) {
+	for _, tt := range []struct {
+		want   string
+		change func(*watch.Watch)
+	}{
+		{`namespace "kcp.system"`, func(w *watch.Watch) { w.Name.Namespace = "kcp.system" }},
+		{`name "a/b"`, func(w *watch.Watch) { w.Name.Name = "a/b" }},
+		{"want at most 253", func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 218) }},
+		{"manager is not a DNS-1123 label", func(w *watch.Watch) { w.Manager = "a/../b" }},
+		{`version ""`, func(w *watch.Watch) { w.Resource.Version = "" }},
+		{`version "v*"`, func(w *watch.Watch) { w.Resource.Version = "v*" }},
+		{`resource "*"`, func(w *watch.Watch) { w.Resource.Resource = "*" }},
+		{`resource "kymas/status": want it without status`, func(w *watch.Watch) {
+			w.Resource.Resource, w.Selector.Labels = "kymas/status", nil
+		}},
+		{`resource "kymas/*"`, func(w *watch.Watch) { w.Resource.Resource = "kymas/*" }},
+		{`resource "kymas/"`, func(w *watch.Watch) { w.Resource.Resource = "kymas/" }},
+		{`resource "kymas/a/b"`, func(w *watch.Watch) { w.Resource.Resource = "kymas/a/b" }},
+		{"reviews show no labels", func(w *watch.Watch) { w.Resource.Resource = "kymas/scale" }},
+		{`want "spec" for a subresource`, func(w *watch.Watch) {
+			w.Resource.Resource, w.Selector.Labels, w.Field = "kymas/scale", nil, core.FieldStatus
+		}},
+		{`kind: want upper camel case of ASCII such as Deployment, have "kyma"`, func(w *watch.Watch) {
+			w.Kind = "kyma"
+		}},
+		{`"Like" is not a valid label selector operator`, func(w *watch.Watch) {
+			w.Selector.Requirements = []watch.Requirement{{Key: "a", Operator: "Like"}}
+		}},
+		{`namespace selector: label "a b"`, func(w *watch.Watch) {
+			w.NamespaceSelector.Labels = map[string]string{"a b": ""}
+		}},
+		{`resource ""`, func(w *watch.Watch) { w.Resource.Resource = "" }},
+		{`group "*"`, func(w *watch.Watch) { w.Resource.Group = "*" }},
+		{`field: want "spec" or "status", have "data"`, func(w *watch.Watch) { w.Field = "data" }},
+		{`label "-"`, func(w *watch.Watch) { w.Selector.Labels = map[string]string{"-": ""} }},
+		{`value "a b" of label "a"`, func(w *watch.Watch) { w.Selector.Labels = map[string]string{"a": "a b"} }},
+		{`want values for NotIn`, requirement("a", "NotIn")},
+		{`want no values for Exists`, requirement("a", "Exists", "b")},
+		{`label "a//b"`, requirement("a//b", "Exists")},
+		{`"a b" is not a label value`, requirement("a", "In", "a b")},
+		{"want a DNS-1123 label as name", condition("A", "true")},
+		{`condition "changed": want a unique name`, condition("changed", "true")},
+		{`condition "a": want a unique name`, func(w *watch.Watch) {
+			w.Conditions = []watch.Condition{{Name: "a", Expression: "true"}, {Name: "a", Expression: "true"}}
+		}},
+		{`condition "a": want an expression`, condition("a", "")},
+	} {
+		w := valid()
+		if err := w.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		tt.change(&w)
+		if err := w.Validate(); !errors.Is(err, watch.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("error %v, want it to say %q", err, tt.want)
+		}
+	}
+}
+
+func TestValidWatches(t *testing.T) {
+	for name, change := range map[string]func(*watch.Watch){
+		"a subresource":        func(w *watch.Watch) { w.Resource.Resource, w.Selector.Labels = "pods/eviction", nil },
+		"one with labels":      func(w *watch.Watch) { w.Resource.Resource = "pods/resize" },
+		"the longest name":     func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 217) },
+		"a key without prefix": requirement("A_b.c", "DoesNotExist"),
+		"a key with prefix":    requirement("a.b/C", "In", "", "A_b.c"),
+	} {
+		w := valid()
+		change(&w)
+		if err := w.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestValidateNamesAllProblems(t *testing.T) {
+	wrong := valid()
+	wrong.Name.Name, wrong.Manager, wrong.Field = "wrong", "", "data"
+	err := watch.Validate([]watch.Watch{valid(), wrong, valid()})
+	if !errors.Is(err, watch.ErrInvalid) || !strings.Contains(err.Error(), "manager is not a DNS-1123 label") {
+		t.Fatalf("error %v, want one of the watches and one of the manager", err)
+	}
+	for _, want := range []string{
+		`watch "kcp-system/wrong": manager`, `watch "kcp-system/wrong": field`,
+		`watch "kcp-system/kyma": want a unique name, have it twice`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want it to say %q", err, want)
 		}
 	}
 }

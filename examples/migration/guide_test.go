@@ -165,7 +165,6 @@ func (w *world) aloud(last int) {
 
 // backwards does the same for the way back.
 func (w *world) backwards() {
-	w.t.Helper()
 	for i, c := range slices.Backward(chapters()) {
 		if c.back != nil {
 			w.section = w.page[i+1]
@@ -231,7 +230,6 @@ func shows(w *world, plane *apiserver.ControlPlane, want, command string) {
 
 // allRan wants each command of the guide to have been run, or to be elsewhere.
 func (w *world) allRan() {
-	w.t.Helper()
 	used := map[string]bool{}
 	for _, s := range w.page {
 		for _, text := range slices.Concat(s.blocks, s.commands) {

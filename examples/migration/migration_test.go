@@ -66,7 +66,6 @@ func TestMigration(t *testing.T) {
 
 // setImage sets the image of one runtime first, which the former operator skips meanwhile.
 func (w *world) setImage() {
-	w.t.Helper()
 	w.ours = newOurs(w)
 	w.replacing(func() {
 		// A reconcile that runs meanwhile may set the former image again, as the guide says.
@@ -86,7 +85,6 @@ func (w *world) setImage() {
 
 // returnImage ends with an agent that sends no resync when it starts: the next one of ours does.
 func (w *world) returnImage() {
-	w.t.Helper()
 	w.replacing(func() {
 		w.operator.Set(func(d *today.Duties) { d.Image = todaysImage })
 		w.agentsAre(todaysImage)
@@ -95,7 +93,6 @@ func (w *world) returnImage() {
 }
 
 func (w *world) setListener() {
-	w.t.Helper()
 	w.dryRun(w.members[2])
 	w.ours.release(2)
 	w.ingress.Lead(today.Service, w.ours.addr)
@@ -106,7 +103,6 @@ func (w *world) setListener() {
 // dryRun takes, counts and logs events by another gateway, and those of a runtime with a wrong
 // domain. The commands of the guide list the Kyma of that runtime alone.
 func (w *world) dryRun(m *member) {
-	w.t.Helper()
 	strict := w.ours.opts
 	w.ours.opts.DryRun, w.ours.opts.GatewayNames = true, []string{"spiffe://other.local/gateway"}
 	w.domain(m, wrongDomain)
@@ -130,7 +126,6 @@ func (w *world) dryRun(m *member) {
 
 // metrics are those of the operator.
 func (w *world) metrics() []byte {
-	w.t.Helper()
 	families, err := metrics.Registry.Gather()
 	w.must(err)
 	var text bytes.Buffer
@@ -142,14 +137,12 @@ func (w *world) metrics() []byte {
 }
 
 func (w *world) returnListener() {
-	w.t.Helper()
 	w.ingress.Lead(today.Service, w.formerAt)
 	w.ours.stop()
 	w.everywhereArrives("back-listener")
 }
 
 func (w *world) setWatchers() {
-	w.t.Helper()
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
 	w.stored("v1beta1", "v1beta2")
 	w.kubectl(w.plane, "apply --server-side --force-conflicts -k controlplane/config/crd")
@@ -162,7 +155,6 @@ func (w *world) setWatchers() {
 }
 
 func (w *world) returnWatchers() {
-	w.t.Helper()
 	w.ours.release(2)
 	w.allow("/metrics", "/v2*")
 	w.define(today.Watchers(true))
@@ -172,7 +164,6 @@ func (w *world) returnWatchers() {
 }
 
 func (w *world) setCertificates() {
-	w.t.Helper()
 	w.operator.Set(func(d *today.Duties) { d.Gateway = false })
 	w.ours.release(4)
 	w.serverIsLeafOf("klm-watcher-selfsigned-ca")
@@ -184,7 +175,6 @@ func (w *world) setCertificates() {
 
 // returnCertificates runs the second block, a check, until it succeeds, as the guide says.
 func (w *world) returnCertificates() {
-	w.t.Helper()
 	w.ours.release(3)
 	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
 	if w.block(1) {
@@ -202,7 +192,6 @@ func (w *world) returnCertificates() {
 }
 
 func (w *world) addAgents() {
-	w.t.Helper()
 	wake := w.hibernate(w.members[1])
 	w.ours.release(5)
 	for _, awake := range []*member{w.members[0], w.members[2]} {
@@ -215,7 +204,6 @@ func (w *world) addAgents() {
 }
 
 func (w *world) removeAgents() {
-	w.t.Helper()
 	w.ours.opts.Leave = func(client.Object) bool { return true }
 	w.ours.release(5)
 	w.weLeft()
@@ -224,7 +212,6 @@ func (w *world) removeAgents() {
 }
 
 func (w *world) removeFormer() {
-	w.t.Helper()
 	w.operator.Set(func(d *today.Duties) { d.Image = "" })
 	w.ours.release(6)
 	w.onlyOurs()
@@ -234,7 +221,6 @@ func (w *world) removeFormer() {
 }
 
 func (w *world) addFormer() {
-	w.t.Helper()
 	w.ours.release(5)
 	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
 	w.agentsAre(dropinImage)
@@ -244,7 +230,6 @@ func (w *world) addFormer() {
 
 // rotate replaces the CA of today by one of ours.
 func (w *world) rotate() {
-	w.t.Helper()
 	rotation := func() (ca int) {
 		issuer := &certv1.Issuer{}
 		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKey{Namespace: "kcp-system", Name: "watcher-clients"}, issuer))
@@ -261,7 +246,6 @@ func (w *world) rotate() {
 
 // cleanUp is the step without a way back.
 func (w *world) cleanUp() {
-	w.t.Helper()
 	var kymas []string
 	for _, m := range w.members {
 		kymas = append(kymas, m.kyma)
@@ -311,7 +295,6 @@ func (w *world) agentIs(m *member, image string) {
 // asToday wants our image to send the body of today to the path of today, in FIPS mode as the
 // Deployment sets it, and to have the metrics of today.
 func (w *world) asToday() {
-	w.t.Helper()
 	for _, m := range w.members {
 		events := w.former.Events()
 		at := slices.IndexFunc(events, func(e today.Event) bool {
@@ -397,7 +380,6 @@ func (w *world) stored(versions ...string) {
 // watcherIsOurs wants the existing VirtualService to be taken over, and finalizer and condition to
 // be gone.
 func (w *world) watcherIsOurs() {
-	w.t.Helper()
 	w.eventually("our controller keeps the Watcher", func() bool {
 		stored := w.watcher()
 		return len(stored.GetFinalizers()) == 0 && slices.Equal(conditionsOf(stored), []string{"RouteReady", "Ready"}) &&
@@ -406,7 +388,6 @@ func (w *world) watcherIsOurs() {
 }
 
 func (w *world) watcherIsTodays() {
-	w.t.Helper()
 	w.eventually("the controller of today keeps the Watcher", func() bool {
 		stored := w.watcher()
 		return slices.Equal(stored.GetFinalizers(), []string{today.Finalizer}) &&
@@ -447,7 +428,6 @@ func (w *world) serverIsLeafOf(ca string) {
 // renewFormer lets cert-manager renew the CA of today, with another key, and a certificate that it
 // signs then.
 func (w *world) renewFormer() {
-	w.t.Helper()
 	w.renew("klm-watcher-serving", today.CA())
 	w.ours.release(4) // It reads the CA every five minutes, and when it starts.
 	leaf := w.renew(w.members[0].kyma+"-webhook-tls", today.RuntimeSecret(w.members[0].kyma))
@@ -541,7 +521,6 @@ func (w *world) domain(m *member, domain string) {
 
 // hibernate puts an API server that does not answer into the kubeconfig of a runtime, until wake.
 func (w *world) hibernate(m *member) (wake func()) {
-	w.t.Helper()
 	set := func(host string) {
 		secret := w.secret(types.NamespacedName{Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma})
 		secret.Data["config"] = bytes.ReplaceAll(m.rights.kubeconfig(w.t), []byte(m.rights.config.Host), []byte(host))
@@ -552,7 +531,6 @@ func (w *world) hibernate(m *member) (wake func()) {
 }
 
 func (w *world) onlyOurs() {
-	w.t.Helper()
 	w.configurationsAre(installation.Name)
 	shows(w, w.members[0].ControlPlane, "\nruntime-watcher ", "get validatingwebhookconfigurations")
 	for _, m := range w.members {
@@ -565,7 +543,6 @@ func (w *world) onlyOurs() {
 
 // settled returns when both of our agents are ready.
 func (w *world) settled(m *member) {
-	w.t.Helper()
 	w.eventually("both of our agents are ready in "+m.kyma, func() bool {
 		pods := m.node.Pods(types.NamespacedName{Namespace: today.Namespace, Name: installation.Name})
 		return len(pods) == 2 && !slices.ContainsFunc(pods, func(p node.Pod) bool { return !p.Ready || p.Ending })
@@ -585,7 +562,6 @@ func (w *world) fresh() {
 // weLeft returns when nothing of ours is in the runtimes. The finalizer leaves at last, and a list of all objects is
 // expensive.
 func (w *world) weLeft() {
-	w.t.Helper()
 	w.configurationsAre(today.Name)
 	for _, m := range w.members {
 		w.eventually("the finalizer of "+m.kyma+" is removed", func() bool {
@@ -604,7 +580,6 @@ func leftIn(t *testing.T, plane *apiserver.ControlPlane, prefixes ...string) []s
 }
 
 func (w *world) nothingOfOursIsLeft() {
-	w.t.Helper()
 	names := []string{"watcher-"}
 	for _, m := range w.members {
 		names = append(names, m.id)
@@ -647,7 +622,6 @@ func (w *world) nothingOfTodayIsInRuntimes() {
 }
 
 func (w *world) nothingOfTodayIsLeft() {
-	w.t.Helper()
 	w.nothingOfTodayIsInRuntimes()
 	// The Watcher, its route and the Gateway go on, with their names. There is no garbage collector.
 	stay := []string{"Watcher", "VirtualService", "Gateway", "Kyma", "CertificateRequest"}
@@ -666,7 +640,6 @@ func (w *world) nothingOfTodayIsLeft() {
 // resendsAreSpared turns resends on. A reconcile reads the object of the events through
 // Source.Client, as the guide says.
 func (w *world) resendsAreSpared() {
-	w.t.Helper()
 	name := "resent"
 	w.ours.opts.Agent.Settings["RESEND_AFTER"] = "1s"
 	w.ours.reads.Store(&name)
@@ -686,7 +659,6 @@ func (w *world) resendsAreSpared() {
 // noDoubles writes objects after the end. Each is one event, unless an answer comes too late. A second webhook would
 // double each of them.
 func (w *world) noDoubles() {
-	w.t.Helper()
 	const writes = 20
 	for _, m := range w.members {
 		for n := range writes {

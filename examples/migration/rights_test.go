@@ -59,8 +59,7 @@ func (l *limited) grant(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict",
 		"-f", filepath.Join(test.Root(), l.file))
-	config := rig.Must(plane.AddUser(l.user))
-	l.config = config
+	l.config = rig.Must(plane.AddUser(l.user))
 }
 
 // kubeconfig is that of the user.
@@ -70,8 +69,7 @@ func (l *limited) kubeconfig(t *testing.T) []byte {
 	config.Clusters["it"] = &clientcmdapi.Cluster{Server: l.config.Host, CertificateAuthorityData: l.config.CAData}
 	config.AuthInfos["it"] = &clientcmdapi.AuthInfo{ClientCertificateData: l.config.CertData, ClientKeyData: l.config.KeyData}
 	config.Contexts["it"], config.CurrentContext = &clientcmdapi.Context{Cluster: "it", AuthInfo: "it"}, "it"
-	text := rig.Must(clientcmd.Write(*config))
-	return text
+	return rig.Must(clientcmd.Write(*config))
 }
 
 // right is one verb on one resource. An empty namespace or name is every one.

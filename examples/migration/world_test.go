@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,9 +120,7 @@ func newWorld(t *testing.T, kymas ...string) *world {
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rig.NoError(w.t, err)
 }
 
 func (w *world) eventually(what string, condition func() bool) {
@@ -133,7 +130,6 @@ func (w *world) eventually(what string, condition func() bool) {
 
 // startClusters starts the API servers of the control plane and of the runtimes at the same time.
 func (w *world) startClusters(gateway string, kymas []string) {
-	w.t.Helper()
 	args := map[string][]string{}
 	w.rights = newLimited(w.t, args, operatorUser, "deploy/migration/controlplane.yaml")
 	all := []apiserver.Options{{
@@ -161,7 +157,6 @@ func (w *world) startClusters(gateway string, kymas []string) {
 }
 
 func (w *world) startRuntime(m *member) {
-	w.t.Helper()
 	// It reads all the time.
 	m.node.Start(&apiserver.ControlPlane{Config: m.Config, Kubeconfig: m.Kubeconfig, Client: w.cached(m.ControlPlane)})
 	w.must(m.Client.Create(w.t.Context(), newNamespace(today.Namespace)))
@@ -190,7 +185,6 @@ func newNamespace(name string) *corev1.Namespace {
 
 // startToday makes the control plane of today, with stored versions v1beta1 and v1beta2.
 func (w *world) startToday(gateway string) {
-	w.t.Helper()
 	for _, name := range []string{today.PlaneNamespace, today.GatewayNamespace} {
 		w.must(w.plane.Client.Create(w.t.Context(), newNamespace(name)))
 	}
@@ -237,7 +231,6 @@ func (w *world) define(definition *unstructured.Unstructured) {
 
 // represent makes the operators know a runtime.
 func (w *world) represent(m *member) {
-	w.t.Helper()
 	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma,
@@ -316,7 +309,7 @@ func (o *ours) release(step int) {
 			return reconcile.Result{}, o.read(ctx, r, source)
 		})))
 	o.stop = rig.Run(w.t, "operator", mgr.Start)
-	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && answers(o.addr) })
+	w.eventually("our listener is ready", func() bool { return source.Ready() == nil && rig.Accepts(o.addr) })
 }
 
 // read reads an object of a runtime, if the test wants that, as step 5 of the guide does.
@@ -339,12 +332,6 @@ func (o *ours) handled(d core.Delivery, requests int, err error) {
 	}
 }
 
-// answers reports whether a process listens at an address.
-func answers(addr string) bool {
-	conn, err := net.Dial("tcp", addr)
-	return err == nil && conn.Close() == nil
-}
-
 // note keeps the last status of each runtime, for a test that fails.
 func (o *ours) note(_ context.Context, object client.Object, status installation.Status) error {
 	o.states.Store(object.GetName(), status)
@@ -360,4 +347,45 @@ type formerWatcher struct {
 // DeepCopyObject implements [runtime.Object].
 func (f *formerWatcher) DeepCopyObject() runtime.Object {
 	return &formerWatcher{TypeMeta: f.TypeMeta, ObjectMeta: *f.DeepCopy()}
+}
+
+// todays notes what arrives at an operator of today, for which a resync is an ordinary event.
+func (w *world) todays(e today.Event) {
+	w.record.Note(arrival(e.Runtime, e.Watched.Name), e.Watched.Name == "resync")
+}
+
+func arrival(id, object string) rig.Arrival {
+	return rig.Arrival{Runtime: core.RuntimeID(id), Manager: today.Manager, Object: object}
+}
+
+// every is the time between two writes in a runtime: three runtimes have 20 a second.
+const every = 150 * time.Millisecond
+
+func (w *world) startFlow(m *member) {
+	m.flow = rig.StartFlow(w.t, &w.record, core.RuntimeID(m.id), today.Manager, every, func(ctx context.Context, name string) error {
+		return m.Client.Create(ctx, today.WatchedKyma(m.kyma, name))
+	})
+}
+
+// replacing has an agent replaced. Only then may a resync stand in for a write.
+func (w *world) replacing(replace func()) {
+	for _, m := range w.members {
+		m.windows = append(m.windows, rig.Window{From: m.flow.Committed()})
+	}
+	replace()
+	for _, m := range w.members {
+		m.windows[len(m.windows)-1].To = m.flow.Count()
+	}
+}
+
+// settle wants each write to have arrived, and the rate that the guide names.
+func (w *world) settle() {
+	rate := 0.0
+	for _, m := range w.members {
+		m.flow.Settle(patience, m.windows...)
+		rate += m.flow.Rate()
+	}
+	if rate < 19.5 {
+		w.t.Errorf("%.1f writes a second, want 20", rate)
+	}
 }

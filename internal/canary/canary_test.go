@@ -71,9 +71,7 @@ func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canar
 	go func() { ended <- c.Start(ctx) }()
 	return c, func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		check(t, <-ended)
 	}
 }
 
@@ -316,10 +314,7 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 func TestStalledHandshakeEnds(t *testing.T) {
 	t.Parallel()
 	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
-	frozen, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	frozen := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer frozen.Close()
 	target := strings.TrimPrefix(opts.Server, "https://")
 	var relay, connections sync.WaitGroup

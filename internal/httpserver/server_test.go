@@ -46,6 +46,9 @@ func TestServeAfterTheEnd(t *testing.T) {
 			check(t, s.Serve(ended))
 		}
 	}
+	if config.MinVersion != 0 || config.NextProtos != nil {
+		t.Error("the configuration of the caller was changed")
+	}
 }
 
 func TestProtocols(t *testing.T) {

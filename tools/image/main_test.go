@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -91,10 +92,8 @@ func TestSameBinarySameDigest(t *testing.T) {
 func TestWrongUse(t *testing.T) {
 	file := binary(t, "content")
 	text := filepath.Join(t.TempDir(), "agent")
-	if err := errors.Join(os.WriteFile(text, []byte("#!/bin/sh"), 0o700),
-		os.WriteFile(text+".bad", []byte("=x"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(os.WriteFile(text, []byte("#!/bin/sh"), 0o700),
+		os.WriteFile(text+".bad", []byte("=x"), 0o600)))
 	tests := map[string][]string{
 		"no binary":      {"-out", t.TempDir()},
 		"no output":      {"linux/arm64=" + file},
@@ -334,10 +333,31 @@ func filesOf(t *testing.T, layer v1.Layer) map[string]string {
 		if errors.Is(err, io.EOF) {
 			return found
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		body := must(io.ReadAll(r))
 		found[header.Name] = string(body)
+	}
+}
+
+// TestDockerfileBuildsAsMake compares the flags of both builds, and the properties of both images.
+func TestDockerfileBuildsAsMake(t *testing.T) {
+	docker, makefile := string(must(os.ReadFile("../../Dockerfile"))), string(must(os.ReadFile("../../Makefile")))
+	command := regexp.MustCompile(`GOWORK=off CGO_ENABLED=0 .* build (.*)-X main\.version=`)
+	flags := func(text string) string {
+		found := command.FindStringSubmatch(text)
+		if found == nil {
+			t.Fatalf("no build of the agent in %.200s", text)
+		}
+		return strings.ReplaceAll(found[1], `"`, "'")
+	}
+	if have, want := flags(docker), flags(makefile); have != want {
+		t.Errorf("the Dockerfile builds with %q, make with %q", have, want)
+	}
+	for _, want := range []string{
+		"USER " + nonRoot, source, `ENTRYPOINT ["/agent"]`, "FROM scratch", "/image -licenses -out /licenses", "=build /licenses /licenses",
+	} {
+		if !strings.Contains(docker, want) {
+			t.Errorf("no %q in the Dockerfile", want)
+		}
 	}
 }

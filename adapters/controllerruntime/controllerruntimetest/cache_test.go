@@ -123,12 +123,9 @@ func TestManager(t *testing.T) {
 		Logger:    logr.Discard(),
 	}
 	opts.Controller.SkipNameValidation = &skip
-	mgr, err := manager.New(&rest.Config{Host: "127.0.0.1:1"}, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mgr := must(manager.New(&rest.Config{Host: "127.0.0.1:1"}, opts))
 	reconciled := make(chan string, 10)
-	err = builder.ControllerManagedBy(mgr).For(kyma("", "", ""), builder.OnlyMetadata).
+	err := builder.ControllerManagedBy(mgr).For(kyma("", "", ""), builder.OnlyMetadata).
 		Complete(reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
 			reconciled <- r.Name
 			return reconcile.Result{}, nil
@@ -159,17 +156,11 @@ func TestManager(t *testing.T) {
 // A runtime is forgotten when its last object is deleted or gets another identity. Two objects stand
 // for the second runtime.
 func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
-	watched, err := fleet.New(fleet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watched := must(fleet.New(fleet.Options{}))
 	objects := controllerruntimetest.NewCache(
 		kyma("a", "skr-1", ""), kyma("b", "skr-2", ""), kyma("c", "skr-2", ""), kyma("d", "skr-3", ""))
-	_, err = controllerruntime.NewRuntimes(t.Context(), objects, kind(), controllerruntime.ByLabel("runtime-id"),
-		controllerruntime.RuntimesOptions{Fleet: watched})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(controllerruntime.NewRuntimes(t.Context(), objects, kind(), controllerruntime.ByLabel("runtime-id"),
+		controllerruntime.RuntimesOptions{Fleet: watched}))
 	for _, id := range []core.RuntimeID{"skr-1", "skr-2", "skr-3"} {
 		watched.Observe(core.Peer{ID: id}, "kyma", core.Batch{Source: id}, nil)
 	}
@@ -189,10 +180,7 @@ func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 // The operator of a dead runtime was restarted: nothing showed it any more.
 func TestTheFleetExpectsTheRuntimesOfTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		watched, err := fleet.New(fleet.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		watched := must(fleet.New(fleet.Options{}))
 		objects := controllerruntimetest.NewCache(kyma("a", "skr-1", ""), kyma("b", "", ""))
 		opts := controllerruntime.RuntimesOptions{Managers: []core.Manager{"kyma"}}
 		byLabel := controllerruntime.ByLabel("runtime-id")

@@ -37,9 +37,7 @@ func newClient(t *testing.T, issuerNamespace string, objects ...client.Object) (
 func apply(t *testing.T, c client.Client, kind string, object any) error {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	delete(content, "status")
 	u := &unstructured.Unstructured{Object: content}
 	if kind != "" {
@@ -62,9 +60,7 @@ func TestCertificatesAreTranslated(t *testing.T) {
 		PrivateKey:     &certv1.CertificatePrivateKey{Algorithm: certv1.ECDSAKeyAlgorithm, Size: 256},
 		Duration:       &metav1.Duration{Duration: time.Hour}, Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
 	}}
-	if err := apply(t, c, certv1.CertificateKind, certificate); err != nil {
-		t.Fatal(err)
-	}
+	check(t, apply(t, c, certv1.CertificateKind, certificate))
 	want := []map[string]any{{
 		"apiVersion": "cert.gardener.cloud/v1alpha1", "kind": "Certificate",
 		"metadata": map[string]any{"namespace": "kcp", "name": "a", "labels": map[string]any{"set": "watcher"}},
@@ -89,9 +85,7 @@ func TestOwnersAreTranslated(t *testing.T) {
 		{APIVersion: certv1.SchemeGroupVersion.String(), Kind: "Certificate", Name: "a", UID: "u"},
 		{APIVersion: "v1", Kind: "ConfigMap", Name: "b", UID: "v"},
 	}
-	if err := apply(t, c, "", secret); err != nil {
-		t.Fatal(err)
-	}
+	check(t, apply(t, c, "", secret))
 	owners := (&unstructured.Unstructured{Object: (*applied)[0]}).GetOwnerReferences()
 	if owners[0].APIVersion != "cert.gardener.cloud/v1alpha1" || owners[1].APIVersion != "v1" {
 		t.Errorf("owners %v", owners)
@@ -116,19 +110,13 @@ func TestAuthoritiesAreMadeOnce(t *testing.T) {
 	ca.Spec.IssuerRef.Name = "watcher-selfsigned"
 	var made [2]corev1.Secret
 	for n := range made {
-		if err := apply(t, c, certv1.CertificateKind, ca); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made[n]); err != nil {
-			t.Fatal(err)
-		}
+		check(t, apply(t, c, certv1.CertificateKind, ca))
+		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made[n]))
 	}
 	if len(*applied) > 0 || made[0].Data["tls.key"] == nil || !cmp.Equal(made[0].Data, made[1].Data) {
 		t.Errorf("a second apply changes the CA, or it is applied elsewhere: %v", *applied)
 	}
-	if err := c.Delete(t.Context(), ca); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Delete(t.Context(), ca))
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made[0]); err == nil {
 		t.Error("the key of a CA outlives it")
 	}
@@ -141,17 +129,11 @@ func TestAuthoritiesAreBackdated(t *testing.T) {
 	c, _ := newClient(t, "")
 	ca := newAuthority(duration, "watcher-selfsigned")
 	begun := time.Now().Truncate(time.Second) // Certificates have no smaller unit.
-	if err := apply(t, c, certv1.CertificateKind, ca); err != nil {
-		t.Fatal(err)
-	}
+	check(t, apply(t, c, certv1.CertificateKind, ca))
 	var made corev1.Secret
-	if err := c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made))
 	pair, err := tls.X509KeyPair(made.Data["tls.crt"], made.Data["tls.key"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(pair.Leaf)
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: begun.Add(-59 * time.Minute)}); err != nil {
@@ -170,14 +152,19 @@ func TestSelfSignedIssuersAreLeftOut(t *testing.T) {
 	signing := &certv1.Issuer{ObjectMeta: meta("watcher-clients")}
 	signing.Spec.CA = &certv1.CAIssuer{SecretName: "watcher-ca-1"}
 	for _, issuer := range []*certv1.Issuer{selfSigned, signing} {
-		if err := apply(t, c, certv1.IssuerKind, issuer); err != nil {
-			t.Fatal(err)
-		}
+		check(t, apply(t, c, certv1.IssuerKind, issuer))
 	}
 	want := map[string]any{"ca": map[string]any{
 		"privateKeySecretRef": map[string]any{"name": "watcher-ca-1", "namespace": "kcp"},
 	}}
 	if len(*applied) != 1 || !cmp.Equal(want, (*applied)[0]["spec"]) {
 		t.Errorf("applied %v, want the Issuer with a CA", *applied)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

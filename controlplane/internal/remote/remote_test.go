@@ -32,19 +32,12 @@ func newClient(t *testing.T, url string, ca []byte) *http.Client {
 		Host: url, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Dial: (&net.Dialer{}).DialContext,
 	}
 	remote.Distrust(config)
-	c, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return must(rest.HTTPClientFor(config))
 }
 
 func get(ctx context.Context, t *testing.T, c *http.Client, url string) error {
 	t.Helper()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody))
 	response, err := c.Do(request)
 	if err != nil {
 		return err
@@ -56,19 +49,10 @@ func get(ctx context.Context, t *testing.T, c *http.Client, url string) error {
 
 // A program of a runtime answers nothing, and sends frames for ever.
 func TestFramesWithoutEndEndTheConnection(t *testing.T) {
-	ca, err := testpki.NewCA("ca", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := ca.Server("127.0.0.1", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := tls.Listen("tcp", "127.0.0.1:0",
-		&tls.Config{Certificates: []tls.Certificate{leaf.TLS}, NextProtos: []string{"h2"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	leaf := must(ca.Server("127.0.0.1", testpki.Options{}))
+	listener := must(tls.Listen("tcp", "127.0.0.1:0",
+		&tls.Config{Certificates: []tls.Certificate{leaf.TLS}, NextProtos: []string{"h2"}}))
 	sent := make(chan int, 1)
 	go func() { sent <- sendPings(listener) }()
 	url := "https://" + listener.Addr().String()
@@ -218,4 +202,11 @@ func TestTextsAreCut(t *testing.T) {
 	if remote.Token(strings.Repeat("a", 65)) != "" || remote.Token("a") != "a" || remote.Error(nil) != nil {
 		t.Error("short texts are changed, or long ones kept")
 	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }

@@ -141,15 +141,21 @@ func (w *world) live(c *crash) {
 		w.must(err)
 		w.want(change.want...)
 	}
-	w.must(w.settle())
 	w.want()
 	w.wantClean()
 }
 
 func (w *world) want(names ...string) {
 	w.t.Helper()
+	w.must(w.settle())
+	list, have := &corev1.ConfigMapList{}, []string(nil)
+	w.must(w.skr.Client.List(w.t.Context(), list, client.InNamespace("default")))
+	for i := range list.Items {
+		have = append(have, list.Items[i].Name)
+	}
 	slices.Sort(names)
-	if have := w.configMaps(); !slices.Equal(have, names) {
+	slices.Sort(have)
+	if !slices.Equal(have, names) {
 		w.t.Errorf("the runtime has the ConfigMaps %q, want %q", have, names)
 	}
 }

@@ -166,7 +166,6 @@ func (w *world) testTwoUsers(t *testing.T) {
 		}}
 		w.must(w.skr.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(user)))
 	}
-	w.must(w.settle())
 	w.want("text")
 	if modules := w.kyma().Spec.Modules; len(modules) != 2 {
 		t.Errorf("the control plane has the modules %v, want both", modules)
@@ -302,16 +301,13 @@ func (w *world) testVersions(t *testing.T) {
 	w.must(w.settle())
 	w.must(w.plane.Client.Create(t.Context(), template(t, "1.11", "newer")))
 	w.setModules(v1beta2.Module{Name: moduleName, Version: "1.10"})
-	w.must(w.settle())
 	w.want("text")
 	if have := w.catalog(); len(have) != 2 {
 		t.Errorf("catalog %q, want both versions", have)
 	}
 	w.setModules(v1beta2.Module{Name: moduleName})
-	w.must(w.settle())
 	w.want("newer")
 	w.setModules(v1beta2.Module{Name: moduleName, Version: "1.10"})
-	w.must(w.settle())
 	w.want("newer")
 	if status := w.user().Status.Modules[0]; status.Version != "1.11" || !strings.Contains(status.Message, "older") {
 		t.Errorf("status %+v of an older pin, want it refused", status)
@@ -324,7 +320,6 @@ func (w *world) testVersions(t *testing.T) {
 		t.Errorf("status %+v of a version without objects", status)
 	}
 	w.setTemplate("1.11", "newer")
-	w.must(w.settle())
 	w.want("newer")
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -152,9 +151,7 @@ func (w *world) newOperator(crash *crash) operator {
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	lab.NoError(w.t, err)
 }
 
 func key(name string) types.NamespacedName {
@@ -349,16 +346,4 @@ func (w *world) setModules(modules ...v1beta2.Module) {
 	}
 	remote.Spec.Modules = modules
 	w.must(w.skr.Client.Update(w.t.Context(), remote))
-}
-
-// configMaps returns the names of the ConfigMaps of modules in the runtime.
-func (w *world) configMaps() (names []string) {
-	w.t.Helper()
-	list := &corev1.ConfigMapList{}
-	w.must(w.skr.Client.List(w.t.Context(), list, client.InNamespace("default")))
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
-	}
-	slices.Sort(names)
-	return names
 }

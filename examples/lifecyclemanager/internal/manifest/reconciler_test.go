@@ -73,9 +73,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	lab.NoError(w.t, err)
 }
 
 func (w *world) reconcile() ctrl.Result { return w.reconcileOne("m") }

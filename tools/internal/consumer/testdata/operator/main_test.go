@@ -53,16 +53,9 @@ func newObjects() *controllerruntimetest.Cache {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{objects: newObjects()}
-	var err error
-	w.runtimes, err = controllerruntime.NewRuntimes(t.Context(), w.objects, kind(), controllerruntime.ByLabel("runtime-id"),
-		controllerruntime.RuntimesOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.fleet, err = fleet.New(fleet.Options{Random: func() float64 { return 0.5 }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.runtimes = must(controllerruntime.NewRuntimes(t.Context(), w.objects, kind(), controllerruntime.ByLabel("runtime-id"),
+		controllerruntime.RuntimesOptions{}))
+	w.fleet = must(fleet.New(fleet.Options{Random: func() float64 { return 0.5 }}))
 	return w
 }
 
@@ -98,11 +91,8 @@ func TestOnlyTheRuntimeItselfTriggersIt(t *testing.T) {
 		requests = append(requests, made...)
 		return err
 	})
-	l, err := listener.New(listenertest.Peers(), listener.SANPinning(w.runtimes),
-		map[core.Manager]core.Handler{myOperator: handler}, listener.Options{Fleet: w.fleet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(listener.New(listenertest.Peers(), listener.SANPinning(w.runtimes),
+		map[core.Manager]core.Handler{myOperator: handler}, listener.Options{Fleet: w.fleet}))
 	batch := core.NewBatch(coretest.Changed("ConfigMap", "default", "demo"))
 	runtime := core.Peer{ID: "runtime-1", DNSNames: []string{"one.example.com"}}
 	if err := listenertest.Forwarder(l, runtime).Forward(t.Context(), myOperator, batch); err != nil {
@@ -120,21 +110,12 @@ func TestOnlyTheRuntimeItselfTriggersIt(t *testing.T) {
 
 // All parts fit into a controller manager, which does not start here.
 func TestSetUp(t *testing.T) {
-	mgr, err := manager.New(&rest.Config{Host: "https://127.0.0.1:1"}, manager.Options{
+	mgr := must(manager.New(&rest.Config{Host: "https://127.0.0.1:1"}, manager.Options{
 		NewCache: func(*rest.Config, cache.Options) (cache.Cache, error) { return newObjects(), nil },
 		Metrics:  server.Options{BindAddress: "0"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca, err := testpki.NewCA("runtimes", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := ca.Server("listener", testpki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
+	ca := must(testpki.NewCA("runtimes", testpki.Options{}))
+	leaf := must(ca.Server("listener", testpki.Options{}))
 	volume := testpki.NewVolume(t.TempDir())
 	if err := volume.Write(testpki.Files(leaf, ca)); err != nil {
 		t.Fatal(err)
@@ -205,3 +186,10 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 }
 
 func lookAt(context.Context, core.RuntimeID) error { return nil }
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
