@@ -136,6 +136,7 @@ func TestLeaderEndpointOutlastsRefusals(t *testing.T) {
 		})
 	}
 }
+
 // With a negative interval it would write without a pause.
 func TestNewLeaderEndpointRefuses(t *testing.T) {
 	t.Parallel()
