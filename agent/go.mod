@@ -10,10 +10,10 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126085934-931f6f51ead6
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261126085934-931f6f51ead6
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261126085934-931f6f51ead6
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261126085934-931f6f51ead6
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126121858-f926b7dacca4
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261126121858-f926b7dacca4
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261126121858-f926b7dacca4
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261126121858-f926b7dacca4
 )
 
 require (

@@ -8,7 +8,7 @@ require (
 	k8s.io/apimachinery v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126085934-931f6f51ead6
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126121858-f926b7dacca4
 
 require (
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
