@@ -42,7 +42,7 @@ func identify(
 	return id, checkIdentity(id)
 }
 
-// checkIdentity refuses what [option.RuntimeName] refuses.
+// checkIdentity refuses a name as [option.RuntimeName] does.
 func checkIdentity(id core.RuntimeID) error {
 	if err := option.RuntimeName(string(id)); err != nil {
 		return Unauthenticated(reasons.NoIdentity, "%w", err)

@@ -32,8 +32,8 @@ type Senders struct {
 
 // MutualTLS is for runtimes that connect to the operator itself. The server shows the certificate
 // of material, and demands a client certificate of its CAs. Both are read at each handshake, and
-// the CAs at each request, so that a rotation needs no restart. [SetUpListener] starts [keys.Files].
-// Any other source that must be started is added to the controller manager, too.
+// the CAs at each request, so that a rotation needs no restart. [SetUpListener] starts
+// [keys.Files]. Any other source that must be started is added to the controller manager, too.
 func MutualTLS(material keys.Source) Senders {
 	return Senders{
 		peers: listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),

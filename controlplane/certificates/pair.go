@@ -21,7 +21,8 @@ type pair struct {
 	secret   *corev1.Secret      // nil if there is none
 }
 
-// pairStatus reports whether the issued certificate is complete, fits, and has its CA in the bundle.
+// pairStatus reports whether the issued certificate is complete, fits, and has its CA in the
+// bundle.
 func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status RuntimeStatus, ready bool) {
 	if p.secret == nil {
 		return missing(p.existing), false

@@ -95,8 +95,8 @@ func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	})
 }
 
-// installedKinds returns a mapper with the kinds that an installation reads and writes in a runtime.
-// A client with it needs no discovery there.
+// installedKinds returns a mapper with the kinds that an installation reads and writes in a
+// runtime. A client with it needs no discovery there.
 func installedKinds() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	add := func(scope meta.RESTScope, version string, kinds ...string) {

@@ -48,8 +48,8 @@ func GatewayAddress(
 	}
 }
 
-// first returns the first address with TLS, or else the first one. unread is why a gateway could not
-// be read.
+// first returns the first address with TLS, or else the first one. unread is why a gateway could
+// not be read.
 func first[S any](
 	key client.ObjectKey, unread error, servers []S, addressOf func(S) (address string, withTLS bool),
 ) (string, error) {

@@ -131,8 +131,8 @@ func ownFields() predicate.Predicate {
 	}}
 }
 
-// all returns all Watchers. They are few. A change of one, also its end, may free or take a manager,
-// and the former labels of a gateway are not known.
+// all returns all Watchers. They are few. A change of one, also its end, may free or take a
+// manager, and the former labels of a gateway are not known.
 func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	watchers := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, watchers); err != nil {

@@ -52,8 +52,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	}
 	overview := &runtimes.Overview{}
 	watched, err := fleet.New(fleet.Options{
-		PollFresh: s.pollFresh, PollUnproved: s.pollOtherwise, PollOtherwise: s.pollOtherwise,
-		Logger: controllerruntime.Logger(ctrl.Log),
+		PollFresh: s.pollFresh, PollUnproved: s.pollOtherwise, PollOtherwise: s.pollOtherwise, Logger: controllerruntime.Logger(ctrl.Log),
 	})
 	if err != nil {
 		return err

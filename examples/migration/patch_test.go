@@ -136,9 +136,9 @@ func unpack(t *testing.T, dir string) map[string][]byte {
 
 func write(t *testing.T, dir, name string, text []byte) {
 	t.Helper()
-	path := filepath.Join(dir, name)
-	rig.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	rig.NoError(t, os.WriteFile(path, text, 0o600))
+	file := filepath.Join(dir, name)
+	rig.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	rig.NoError(t, os.WriteFile(file, text, 0o600))
 }
 
 // replace edits a file.
@@ -212,12 +212,12 @@ func (s *stub) Import(name string) (*types.Package, error) {
 }
 
 // show returns a file of the named commit.
-func show(t *testing.T, path string) []byte {
+func show(t *testing.T, name string) []byte {
 	t.Helper()
 	if *checkout == "" {
 		t.Skip("needs -lifecycle-manager, a git directory with commit " + *commit)
 	}
-	return run(t, *checkout, "git", "show", *commit+":"+path)
+	return run(t, *checkout, "git", "show", *commit+":"+name)
 }
 
 func run(t *testing.T, dir, name string, args ...string) []byte {

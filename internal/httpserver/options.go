@@ -64,9 +64,10 @@ type Options struct {
 	// It is not called for a connection that ends before its first byte, such as the probe of a
 	// load balancer. It is not called for a connection that this server closed, either.
 	HandshakeFailed func(cause string, remote net.Addr, err error)
-	// HandshakeSlow is called for each TLS handshake that ends 1 s after its connection was accepted,
-	// or later, also if it failed: its client may have given up its request. It is not called for a
-	// client that has sent nothing. It may be called concurrently and must not block. Default: none.
+	// HandshakeSlow is called for each TLS handshake that ends 1 s after its connection was
+	// accepted, or later, also if it failed: its client may have given up its request. It is not
+	// called for a client that has sent nothing. It may be called concurrently and must not block.
+	// Default: none.
 	HandshakeSlow func()
 	// ConnectionClosed is called for each connection that was closed for MaxConnections. It may be
 	// called concurrently and must not block. Default: none. reason is a metric label:
