@@ -441,6 +441,7 @@ func TestWhatLeadsToOneResync(t *testing.T) {
 		{"kept by the transport", [][]message{{resync("e", 1)}, {kept(changed("e", 2))}, {changed("e", 3)}, {beat("e", 1, 3)}}, []string{"gap"}},
 		{"handed back, and kept then", [][]message{{resync("e", 1)}, {changed("e", 2), changed("e", 3)}, {kept(changed("e", 3))}}, []string{"gap"}},
 		{"kept again", [][]message{{resync("e", 1), changed("e", 2)}, {kept(changed("e", 3))}, {kept(changed("e", 3))}, {changed("e", 3)}}, []string{"gap"}},
+		{"kept, and again after it left", [][]message{{resync("e", 1)}, {kept(changed("e", 2))}, {leaving("e", 2, 2)}, {kept(changed("e", 2))}}, []string{"gap"}},
 		{"resync kept", [][]message{{kept(resync("e", 1))}}, []string{"new_epoch"}},
 		{"gaps at once", [][]message{{resync("e", 1)}, {changed("e", 3), changed("e", 5)}, {changed("e", 9)}}, []string{"gap"}},
 		{"gap before a heartbeat", [][]message{{resync("e", 1)}, {beat("e", 1, 2)}}, []string{"gap"}},
