@@ -42,8 +42,8 @@ func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	noError(t, err)
 	sink := &stallableSink{logBook: newLogBook(), pipe: writer}
-	ctx, signal := context.WithCancel(t.Context())
-	s := &started{pki: p, log: sink.logBook, signal: signal, ended: make(chan error, 1), client: p.apiServer(t)}
+	ctx, stop := context.WithCancel(t.Context())
+	s := &started{pki: p, log: sink.logBook, signal: stop, ended: make(chan error, 1), client: p.apiServer(t)}
 	go func() {
 		s.ended <- run(ctx, nil, lookup(env(p, kcp, "LOG_LEVEL=debug", "OUTBOX_MAX_KEYS=5000")), io.Discard, sink)
 	}()
