@@ -228,9 +228,9 @@ func TestEachCallConnects(t *testing.T) {
 	w.await("a/x")
 	a := must(w.mgr.GetCluster(t.Context(), "a")).GetClient()
 	var made requests
-	config := &rest.Config{Host: "https://127.0.0.1:1", Transport: &made}
+	at := &rest.Config{Host: "https://127.0.0.1:1", Transport: &made}
 	connect = func(client.Object) (client.Client, error) {
-		return client.New(config, client.Options{Scheme: a.Scheme(), Mapper: a.RESTMapper()})
+		return client.New(at, client.Options{Scheme: a.Scheme(), Mapper: a.RESTMapper()})
 	}
 	for _, err := range use(t.Context(), a) {
 		if !errors.Is(err, errRefused) {
