@@ -15,7 +15,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -259,7 +258,7 @@ func TestFixtures(t *testing.T) {
 			t.Errorf("%s:%s has changed, so compare it with %s, and note %s:\n%s", row[1], row[2], row[0], sum, text)
 		}
 		if upstream[row[0]] == "" {
-			code[row[0]] = path.Ext(row[1]) != ".yaml" || strings.Contains(row[1], "/crd/")
+			code[row[0]] = filepath.Ext(row[1]) != ".yaml" || strings.Contains(row[1], "/crd/")
 		}
 		upstream[row[0]] += "\n---\n" + text
 	}
