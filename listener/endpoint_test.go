@@ -23,8 +23,10 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/listener/listenertest"
 )
 
 func TestEventsAreDelivered(t *testing.T) {
@@ -423,4 +425,15 @@ func FuzzServeHTTP(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The listener behaves as every receiver does. The forwarder of package httpmtls is in another
+// module; that of listenertest has its meaning of answers.
+func TestReceiverConformance(t *testing.T) {
+	t.Parallel()
+	coretest.TestReceiver(t, func(t *testing.T, parts coretest.ReceiverParts) func(core.RuntimeID) core.Forwarder {
+		t.Helper()
+		l := must(listener.New(listenertest.Peers(), parts.Verifier, parts.Handlers, listener.Options{Fleet: parts.Fleet}))(t)
+		return func(runtime core.RuntimeID) core.Forwarder { return listenertest.Forwarder(l, core.Peer{ID: runtime}) }
+	}, coretest.ReceiverOptions{})
 }

@@ -3,6 +3,7 @@ package prometheus_test
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -246,5 +247,156 @@ func check(tb testing.TB, err error) {
 	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)
+	}
+}
+
+func TestListenerBoundsManagers(t *testing.T) {
+	listener, reg := registered(t, prometheus.NewListener, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
+	listener.Hooks.Answered("", "", http.StatusNotFound, "unknown_path", time.Microsecond)
+	for i := range 100 {
+		manager := core.Manager(fmt.Sprintf("guess-%d", i))
+		listener.Hooks.Answered("v2", manager, http.StatusNotFound, "unknown_manager", time.Microsecond)
+	}
+	listener.Hooks.Answered("v2", "known", http.StatusServiceUnavailable, "not_ready", time.Microsecond)
+	listener.Hooks.Answered("v2", "known", 0, "\xff", time.Microsecond)
+	wantLines(t, scrape(t, reg),
+		`requests_total{code="404",contract="",manager="_other",reason="unknown_path"} 1`,
+		`requests_total{code="404",contract="v2",manager="guess-0",reason="unknown_manager"} 1`,
+		`requests_total{code="404",contract="v2",manager="_other",reason="unknown_manager"} 99`,
+		`requests_total{code="503",contract="v2",manager="known",reason="not_ready"} 1`,
+		`requests_total{code="other",contract="v2",manager="known",reason="other"} 1`,
+	)
+}
+
+// TestListenerAliases wants the names and labels of the former listener, and none unless asked for.
+func TestListenerAliases(t *testing.T) {
+	const former = "watcher_listener_"
+	listener, reg := registered(t, prometheus.NewListener, prometheus.Options{Aliases: true})
+	for _, status := range []int{
+		http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnauthorized, http.StatusForbidden,
+	} {
+		listener.Hooks.Answered("v2", "known", status, "", time.Second)
+	}
+	listener.Hooks.InFlight(2)
+	text := "\n" + scrape(t, reg)
+	for _, want := range []string{
+		`requests_total{server_name="listener"} 5`, `request_errors_total{server_name="listener"} 4`,
+		`exceeding_size_limit_requests_total{server_name="listener"} 1`,
+		`failed_verification_requests_total{request_uri_label="/v2/known/event",server_name="listener"} 2`,
+		`request_duration{server_name="listener"} 1`, `inflight_requests{server_name="listener"} 2`,
+	} {
+		if !strings.Contains(text, "\n"+former+want+"\n") {
+			t.Errorf("no %s%s in\n%s", former, want, text)
+		}
+	}
+	_, reg = registered(t, prometheus.NewListener, prometheus.Options{})
+	if text := "\n" + scrape(t, reg); strings.Contains(text, "\n"+former) {
+		t.Errorf("aliases that were not asked for in\n%s", text)
+	}
+}
+
+// Each message has one fate. A verifier or handler of the operator may choose reasons, so they are
+// bounded.
+func TestConsumerCountsMessages(t *testing.T) {
+	consumer, reg := registered(t, prometheus.NewConsumer, prometheus.Options{MaxManagers: 1})
+	consumer.Concluded("kyma", "enqueued", "", 3*time.Millisecond)
+	consumer.Concluded("kyma", "enqueued", "", 3*time.Millisecond)
+	consumer.Concluded("kyma", "terminated", "forbidden", time.Millisecond)
+	consumer.Concluded("another", "delayed", "not_ready", time.Millisecond)
+	for i := range 100 {
+		consumer.Concluded("kyma", "delayed", fmt.Sprintf("reason-%d", i), time.Millisecond)
+	}
+	consumer.Backlog("kyma", 12, 0.5, time.Minute)
+	consumer.Redelivered("kyma")
+	wantLines(t, scrape(t, reg),
+		`runtime_watcher_consumer_backlog_messages{manager="kyma"} 12`,
+		`runtime_watcher_consumer_backlog_ratio{manager="kyma"} 0.5`,
+		`runtime_watcher_consumer_backlog_age_seconds{manager="kyma"} 60`,
+		`runtime_watcher_consumer_redelivered_messages_total{manager="kyma"} 1`,
+		`runtime_watcher_consumer_messages_total{fate="enqueued",manager="kyma",reason=""} 2`,
+		`runtime_watcher_consumer_messages_total{fate="terminated",manager="kyma",reason="forbidden"} 1`,
+		`runtime_watcher_consumer_messages_total{fate="delayed",manager="_other",reason="not_ready"} 1`,
+		`runtime_watcher_consumer_messages_total{fate="delayed",manager="kyma",reason="other"} 38`,
+		`runtime_watcher_consumer_message_duration_seconds_bucket{fate="enqueued",le="0.005"} 2`,
+		`runtime_watcher_consumer_message_duration_seconds_count{fate="delayed"} 101`,
+	)
+}
+
+func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
+	agent, reg := newAgent(t, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
+	box := newOutbox(t, agent, discard, outbox.Options{})
+	box.Accept("guess-0", core.WatchEvent{})
+	gatherFates(t, reg)
+	for i := range 10 {
+		box.Accept(core.Manager(fmt.Sprintf("guess-%d", i+1)), core.WatchEvent{})
+	}
+	box.Accept("known", core.WatchEvent{})
+	box.Accept("Not A Label\xff", core.WatchEvent{})
+	agent.Reviewed("guess-7", "accepted", time.Microsecond)
+	want := map[string]fates{
+		"known":   {"accepted": 1, "pending": 1},
+		"guess-0": {"accepted": 1, "pending": 1},
+		"_other":  {"accepted": 11, "pending": 11},
+	}
+	if diff := cmp.Diff(want, gatherFates(t, reg)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if text := scrape(t, reg); !strings.Contains(text, `reviews_total{decision="accepted",manager="_other"} 1`) {
+		t.Errorf("no review of another manager in\n%s", text)
+	}
+}
+
+func TestForeignWordsAreBounded(t *testing.T) {
+	agent, reg := newAgent(t, prometheus.Options{})
+	for i := range 1000 {
+		word := fmt.Sprintf("word_%d", i)
+		agent.Reviewed("kyma", word, time.Microsecond)
+		agent.Refused(http.StatusBadRequest, word, time.Microsecond)
+		agent.Attempted("kyma", 1, time.Millisecond, refusal(word))
+		agent.OwnerProblem("kyma", word)
+		agent.Panicked(word)
+		agent.KeyMaterial(word).Reloaded(time.Unix(1, 0), time.Unix(2, 0))
+		agent.KeyMaterial("client").Refused(word)
+	}
+	agent.Refused(http.StatusBadRequest, "\xff", time.Microsecond)
+	agent.Refused(http.StatusBadRequest, strings.Repeat("a", 65), time.Microsecond)
+	// 64 words, "other", and those that exist from the start.
+	const want = 64 + 1 + 2
+	families := must(reg.Gather())(t)
+	for _, family := range families {
+		if n := len(family.GetMetric()); n > want {
+			t.Errorf("%s has %d series, want at most %d", family.GetName(), n, want)
+		}
+	}
+}
+
+func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
+	agent, reg := newAgent(t, prometheus.Options{})
+	agent.Attempted("kyma", 4, time.Millisecond,
+		fmt.Errorf("batch: %w", core.EventErrors{0: refusal("malformed"), 3: errBroken, 4: core.ErrNotSent}))
+	agent.Attempted("kyma", 2, time.Millisecond, errBroken)
+	text := scrape(t, reg)
+	wantLines(t, text,
+		`forward_events_total{manager="kyma",result="ok"} 2`,
+		`forward_events_total{manager="kyma",result="malformed"} 1`,
+		`forward_events_total{manager="kyma",result="other"} 3`,
+		`forward_duration_seconds_count{result="partial"} 1`,
+		`forward_duration_seconds_count{result="other"} 1`,
+		`forward_duration_seconds_count{result="ok"} 0`,
+	)
+	if strings.Contains(text, "not_sent") || strings.Contains(text, "last_success") {
+		t.Errorf("the heartbeat is counted, or a failure is a success:\n%s", text)
+	}
+}
+
+func TestExpiresIsRemovedByTheZeroTime(t *testing.T) {
+	agent, reg := newAgent(t, prometheus.Options{})
+	material := agent.KeyMaterial("client")
+	material.Reloaded(time.Unix(2, 0), time.Unix(5, 0))
+	wantLines(t, scrape(t, reg), `agent_certificate_expiry_timestamp_seconds{use="client"} 5`,
+		`agent_certificate_lifetime_seconds{use="client"} 3`)
+	material.Reloaded(time.Time{}, time.Time{})
+	if text := scrape(t, reg); strings.Contains(text, "certificate_expiry") || strings.Contains(text, "certificate_lifetime") {
+		t.Error("expiry or lifetime is still exposed")
 	}
 }

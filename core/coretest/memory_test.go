@@ -3,10 +3,16 @@ package coretest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -117,4 +123,149 @@ func TestMemorySharesNoBatchWithItsFarEnd(t *testing.T) {
 	if got.Events[0].Watched.Name != "a" || beat.Dropped["a"] != 1 || !slices.Equal(beat.CAFingerprints, []string{"a"}) {
 		t.Errorf("the far end sees later changes of the batch: %+v", got)
 	}
+}
+
+// domains is a verifier that has the DNS name of each owner.
+type domains map[string]string
+
+var _ core.Verifier = domains{}
+
+func (d domains) Verify(_ context.Context, peer core.Peer, event *core.WatchEvent) error {
+	domain, ok := d[event.Owner.Name]
+	switch {
+	case peer.ID == "":
+		return core.ErrUnauthenticated
+	case !ok:
+		return fmt.Errorf("owner %s: %w", event.Owner.Name, core.ErrNotReady)
+	case !slices.Contains(peer.DNSNames, domain):
+		return fmt.Errorf("want the name %s: %w", domain, core.ErrForbidden)
+	default:
+		return nil
+	}
+}
+
+func verifierCases() []coretest.VerifierCase {
+	peer := core.Peer{ID: "runtime-1", DNSNames: []string{"other.example", "one.example"}}
+	event := func(owner string) core.WatchEvent {
+		return core.WatchEvent{Owner: types.NamespacedName{Namespace: "kcp-system", Name: owner}}
+	}
+	return []coretest.VerifierCase{
+		{Name: "its own owner", Peer: peer, Event: event("one")},
+		{Name: "another owner", Peer: peer, Event: event("two"), Want: core.ErrForbidden},
+		{Name: "an owner not known yet", Peer: peer, Event: event("three"), Want: core.ErrNotReady},
+		{Name: "without identity", Peer: core.Peer{}, Event: event("one"), Want: core.ErrUnauthenticated},
+	}
+}
+
+func TestVerifierSuitePassesAVerifier(t *testing.T) {
+	t.Parallel()
+	verifier := domains{"one": "one.example", "two": "two.example"}
+	coretest.TestVerifier(t, func(*testing.T) core.Verifier { return verifier }, verifierCases()...)
+}
+
+// A verifier with a cold cache answers every question with ErrNotReady. It has no case that
+// passes.
+func TestVerifierSuitePassesAColdVerifier(t *testing.T) {
+	t.Parallel()
+	peer := core.Peer{ID: "runtime-1", DNSNames: []string{"one.example"}}
+	event := core.WatchEvent{Owner: types.NamespacedName{Name: "one"}}
+	coretest.TestVerifier(t, func(*testing.T) core.Verifier { return domains{} },
+		coretest.VerifierCase{Name: "cold", Peer: peer, Event: event, Want: core.ErrNotReady})
+}
+
+func named(names ...string) []core.WatchEvent {
+	events := make([]core.WatchEvent, len(names))
+	for i, name := range names {
+		events[i].Watched = types.NamespacedName{Name: name}
+	}
+	return events
+}
+
+func batchOf(names ...string) core.Batch { return core.NewBatch(named(names...)...) }
+
+func fails(err error) func(context.Context, core.Batch) error {
+	return func(context.Context, core.Batch) error { return err }
+}
+
+func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
+	t.Parallel()
+	var (
+		recorder coretest.Recorder
+		refusal  = coretest.Refusal{Label: "refused"}.Err()
+	)
+	some := core.EventErrors{1: refusal}
+	recorder.Next(fails(refusal), fails(some))
+	first := recorder.Forward(t.Context(), "m", batchOf("a"))
+	second := recorder.Forward(t.Context(), "m", batchOf("a", "b", "c"))
+	third := recorder.Handle(t.Context(), core.Delivery{Runtime: "r", Manager: "m", Event: named("d")[0]})
+	recorder.Always(fails(core.ErrForbidden))
+	fourth := recorder.Forward(t.Context(), "n", batchOf("e"))
+	if !errors.Is(first, refusal) || third != nil || !errors.Is(fourth, core.ErrForbidden) {
+		t.Errorf("answers are %v, %v, %v, %v", first, second, third, fourth)
+	}
+	want := []coretest.Call{
+		{Manager: "m", Batch: batchOf("a"), Returned: true, Err: refusal},
+		{Manager: "m", Batch: batchOf("a", "b", "c"), Returned: true, Err: some},
+		{Runtime: "r", Manager: "m", Batch: batchOf("d"), Returned: true},
+		{Manager: "n", Batch: batchOf("e"), Returned: true, Err: core.ErrForbidden},
+	}
+	compareErrors := cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })
+	if diff := cmp.Diff(want, recorder.Calls(), compareErrors); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(named("a", "c", "d"), recorder.Acknowledged("m")); diff != "" {
+		t.Errorf("acknowledged for m (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]core.WatchEvent(nil), recorder.Acknowledged("n"), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("acknowledged for n (-want +got):\n%s", diff)
+	}
+}
+
+func TestRecorderWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var recorder coretest.Recorder
+		recorder.Next(func(ctx context.Context, _ core.Batch) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() {
+			if err := recorder.Forward(ctx, "m", batchOf("a")); !errors.Is(err, context.Canceled) {
+				t.Errorf("Forward = %v, want the end of the context", err)
+			}
+		})
+		if err := recorder.WaitCalls(t.Context(), 1); err != nil {
+			t.Errorf("WaitCalls = %v", err)
+		}
+		if calls := recorder.Calls(); calls[0].Returned || len(recorder.Acknowledged("m")) != 0 {
+			t.Errorf("a call that hangs counts as answered: %+v", calls[0])
+		}
+		short, cancelShort := context.WithTimeout(t.Context(), time.Minute)
+		defer cancelShort()
+		if err := recorder.WaitAcknowledged(short, "m", 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("WaitAcknowledged = %v, want the end of the context", err)
+		}
+		cancel()
+		group.Go(func() { _ = recorder.Forward(t.Context(), "m", batchOf("b")) })
+		if err := recorder.WaitAcknowledged(t.Context(), "m", 1); err != nil {
+			t.Errorf("WaitAcknowledged = %v", err)
+		}
+		group.Wait()
+	})
+}
+
+func ExampleRecorder() {
+	var recorder coretest.Recorder
+	recorder.Next(func(context.Context, core.Batch) error { return core.ErrNotReady })
+	event := core.WatchEvent{Watched: types.NamespacedName{Namespace: "default", Name: "sample"}}
+	forwarder := coretest.NewMemory(&recorder)
+	fmt.Println(forwarder.Forward(context.Background(), "kyma", core.NewBatch(event)))
+	fmt.Println(forwarder.Forward(context.Background(), "kyma", core.NewBatch(event)))
+	fmt.Println(recorder.Acknowledged("kyma")[0].Watched)
+	// Output:
+	// forward to kyma: not ready
+	// <nil>
+	// default/sample
 }

@@ -51,9 +51,8 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	overview := &runtimes.Overview{}
-	watched, err := fleet.New(fleet.Options{
-		PollFresh: s.pollFresh, PollUnproved: s.pollOtherwise, PollOtherwise: s.pollOtherwise, Logger: controllerruntime.Logger(ctrl.Log),
-	})
+	log, rare := controllerruntime.Logger(ctrl.Log), s.pollOtherwise
+	watched, err := fleet.New(fleet.Options{Logger: log, PollFresh: s.pollFresh, PollUnproved: rare, PollOtherwise: rare})
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,9 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 	c.mu.Lock()
 	a := c.agents[index]
 	c.agents[index] = nil
-	c.noteAgents()
+	if !orderly {
+		c.noteAgents()
+	}
 	c.mu.Unlock()
 	if a == nil {
 		return
@@ -82,7 +84,10 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 	a.scrape()
 	if orderly {
 		a.stop()
-		<-a.ended
+		<-a.ended // It sends heartbeats until then, also after a pause.
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.noteAgents()
 		return
 	}
 	a.kill()

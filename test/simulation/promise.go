@@ -16,7 +16,7 @@ func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool),
 		Expired: make(map[string]oracle.Window), Followers: p.Operators - p.replicas(), CleanStops: p.CleanStops,
-		NATS: p.NATS, Replicas: p.replicas(),
+		NATS: p.NATS, Holds: p.NATS && p.hasAny(MapHangs), Replicas: p.replicas(),
 		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
 		RequestsRepeat: p.hasAny(GatewayRepeats), Rotates: p.hasAny(KeysRotated), Loud: p.Loud, Short: p.isShort(), ReviewMemoryFull: p.hasAny(StrangersLarge),
 		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),

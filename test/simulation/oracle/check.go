@@ -359,7 +359,7 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 		}
 		lives++
 		lost, gaps = lost+l.path.silences, gaps+h.gaps(a, l)
-		if a.to.Before(h.calm.Add(atMostToStop)) {
+		if h.promise.Holds || a.to.Before(h.calm.Add(atMostToStop)) {
 			lost++
 		}
 		if h.promise.Runtimes[a.runtime].FallsBack {

@@ -41,6 +41,8 @@ type Promise struct {
 	Refusals int
 	// AnswersLost is whether answers may get lost, so that agents repeat requests.
 	AnswersLost bool
+	// Holds is whether a stream holds heartbeats while a map function hangs. Each agent may then count as lost once.
+	Holds bool
 	// CleanStops is whether each agent stops with nothing pending, and restarts soon.
 	CleanStops bool
 	// RequestsRepeat is whether a gateway repeats requests, up to 30 s later.
