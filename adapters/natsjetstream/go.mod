@@ -9,7 +9,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126121858-f926b7dacca4
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126125039-e5823ae18253
 )
 
 require (

@@ -9,7 +9,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126121858-f926b7dacca4
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126125039-e5823ae18253
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
