@@ -213,10 +213,12 @@ func (s *Servers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var failed apierrors.APIStatus
 	if errors.As(err, &failed) {
-		w.WriteHeader(int(failed.Status().Code)) // A client makes a Status of it.
-	} else {
-		_ = json.NewEncoder(w).Encode(answer)
+		status := failed.Status()
+		status.APIVersion, status.Kind = "v1", "Status"
+		w.WriteHeader(int(status.Code))
+		answer = status
 	}
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
 func (s *Store) answer(r *http.Request, path string, text []byte, metadata bool) (any, error) {
