@@ -200,6 +200,10 @@ func (r *reading[request]) note(object client.Object) {
 // noteOthers notes that a read has not returned the other objects with some names. They are gone
 // if they existed when an event was sent.
 func (r *reading[request]) noteOthers(read runtime.Object, gone bool, named func(types.NamespacedName) bool) {
+	others := r.others(named)
+	if len(others) == 0 {
+		return
+	}
 	kind, err := r.GroupVersionKindFor(read)
 	if err != nil {
 		return
@@ -207,10 +211,22 @@ func (r *reading[request]) noteOthers(read runtime.Object, gone bool, named func
 	group := schema.GroupKind{Group: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "List")}
 	r.reads.mu.Lock()
 	defer r.reads.mu.Unlock()
-	for _, a := range r.reads.scopes[r.scope] {
-		if a.kind == group && named(a.name) && !r.known[a] {
+	for _, a := range others {
+		if a.kind == group {
 			r.known[a] = true
 			a.gone = a.gone || gone && a.existed > 0 && a.existed <= r.turn
 		}
 	}
+}
+
+// others returns the objects with some names that this reconcile has not read.
+func (r *reading[request]) others(named func(types.NamespacedName) bool) (others []*awaited) {
+	r.reads.mu.Lock()
+	defer r.reads.mu.Unlock()
+	for _, a := range r.reads.scopes[r.scope] {
+		if named(a.name) && !r.known[a] {
+			others = append(others, a)
+		}
+	}
+	return others
 }
