@@ -250,7 +250,7 @@ func (h *History) checkStates() {
 		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.Learns || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, nil) {
 			continue
 		}
-		if !r.allows(s.state) && (!h.promise.Rotates || s.reason != "key_material") {
+		if !r.allows(s) && (!h.promise.Rotates || s.reason != "key_material") {
 			told[t] = true
 			h.violate("state", "%s is %s for %s at %s, reason %q", s.runtime, s.state, s.manager, h.since(s.at), s.reason)
 		}
@@ -278,16 +278,19 @@ func (h *History) checkFinalStates() {
 	}
 	for _, s := range final {
 		r := h.promise.Runtimes[s.runtime]
-		if s.at.Sub(h.calm) > inTime && !r.FallsBack && !r.allows(s.state) {
+		if s.at.Sub(h.calm) > inTime && !r.FallsBack && !r.allows(s) {
 			h.violate("state", "%s is %s for %s in the end, reason %q", s.runtime, s.state, s.manager, s.reason)
 		}
 	}
 }
 
-func (r Runtime) allows(state string) bool {
+func (r Runtime) allows(s sample) bool {
+	state := s.state
 	switch {
 	case !r.Numbered, r.Learns && state == "unknown":
 		return state == "unknown"
+	case r.Rare && s.reason == "dropping": // Only the next heartbeat shows that nothing is dropped any more.
+		return true
 	case r.Canary:
 		return state == "fresh"
 	default:
