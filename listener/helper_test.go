@@ -197,9 +197,9 @@ func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificat
 }
 
 // send posts and returns the answer with its body read.
-func send(tb testing.TB, client *http.Client, url, body string, header http.Header) (*http.Response, string, error) {
+func send(tb testing.TB, client *http.Client, target, body string, header http.Header) (*http.Response, string, error) {
 	tb.Helper()
-	r := must(http.NewRequestWithContext(tb.Context(), http.MethodPost, url, strings.NewReader(body)))(tb)
+	r := must(http.NewRequestWithContext(tb.Context(), http.MethodPost, target, strings.NewReader(body)))(tb)
 	if header != nil {
 		r.Header = header
 	}
@@ -213,9 +213,9 @@ func send(tb testing.TB, client *http.Client, url, body string, header http.Head
 	return response, string(text), err
 }
 
-func mustSend(tb testing.TB, client *http.Client, url, body string, header http.Header) (*http.Response, string) {
+func mustSend(tb testing.TB, client *http.Client, target, body string, header http.Header) (*http.Response, string) {
 	tb.Helper()
-	response, text, err := send(tb, client, url, body, header)
+	response, text, err := send(tb, client, target, body, header)
 	if err != nil {
 		tb.Fatal(err)
 	}

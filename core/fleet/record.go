@@ -153,7 +153,8 @@ func (r *record) succeed(p *replica, beat *core.Heartbeat, now time.Time) {
 		if beat.Pending > 0 {
 			r.unknown = resync{causeReplicaLost, latest(r.unknown.due, now.Add(longestCommit))}
 		}
-		if r.remove(p); len(p.kept) > 0 { // Those events come later, and are not of a new process.
+		r.remove(p)
+		if len(p.kept) > 0 { // Those events come later, and are not of a new process.
 			p.gone, p.resend = true, resync{}
 			r.replicas = append(r.replicas, p)
 		}

@@ -51,8 +51,9 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	overview := &runtimes.Overview{}
-	log, rare := controllerruntime.Logger(ctrl.Log), s.pollOtherwise
-	watched, err := fleet.New(fleet.Options{Logger: log, PollFresh: s.pollFresh, PollUnproved: rare, PollOtherwise: rare})
+	poll := fleet.Options{PollFresh: s.pollFresh, PollUnproved: s.pollOtherwise, PollOtherwise: s.pollOtherwise}
+	poll.Logger = controllerruntime.Logger(ctrl.Log)
+	watched, err := fleet.New(poll)
 	if err != nil {
 		return err
 	}
