@@ -22,10 +22,10 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126125039-e5823ae18253
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261126125039-e5823ae18253
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261126125039-e5823ae18253
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261126125039-e5823ae18253
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126130638-8a045387fe45
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261126130638-8a045387fe45
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261126130638-8a045387fe45
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261126130638-8a045387fe45
 )
 
 require (

@@ -8,7 +8,7 @@ require (
 	k8s.io/apimachinery v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126125039-e5823ae18253
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126130638-8a045387fe45
 
 require (
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect

@@ -9,7 +9,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126125039-e5823ae18253
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126130638-8a045387fe45
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
