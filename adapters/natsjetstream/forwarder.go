@@ -41,11 +41,12 @@ var (
 // It does not use the network. The connection has [ConnectOptions], and the caller closes it. Its
 // error handler is called as before.
 func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions) (*Forwarder, error) {
+	invalid := option.RuntimeName(string(runtime))
 	switch {
 	case conn == nil:
 		return nil, errNoConnection
-	case option.RuntimeName(string(runtime)) != nil:
-		return nil, fmt.Errorf("natsjetstream: %w", option.RuntimeName(string(runtime)))
+	case invalid != nil:
+		return nil, fmt.Errorf("natsjetstream: %w", invalid)
 	case runtime == reservedRuntime:
 		return nil, errReserved
 	case conn.Opts.InboxPrefix != InboxPrefix(runtime):

@@ -342,7 +342,7 @@ func (s *slow) Apply(context.Context, runtime.ApplyConfiguration, ...client.Appl
 	return nil
 }
 
-// With thousands of runtimes one look takes seconds, and a rotation may wait for weeks.
+// With thousands of runtimes one reconcile takes seconds, and a rotation may wait for weeks.
 func TestALookTakesATenthOfTheTimeAtMost(t *testing.T) {
 	for list, want := range map[time.Duration]time.Duration{
 		0: pollInterval, 10 * time.Millisecond: pollInterval, 2 * time.Second: 36 * time.Second, time.Minute: longestRequeue,

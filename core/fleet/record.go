@@ -79,6 +79,9 @@ func (r *record) observe(
 // has kept an event of it. So it is no sign of life: the process that sent it may have ended long
 // ago. It returns nil for any other batch.
 func (r *record) observed(batch *core.Batch, refused core.EventErrors) *replica {
+	if batch.Heartbeat != nil {
+		return nil
+	}
 	at := slices.IndexFunc(r.replicas, func(p *replica) bool {
 		if p.epoch != batch.Epoch {
 			return false
@@ -93,7 +96,7 @@ func (r *record) observed(batch *core.Batch, refused core.EventErrors) *replica 
 		}
 		return kept
 	})
-	if batch.Heartbeat != nil || at < 0 {
+	if at < 0 {
 		return nil
 	}
 	return r.replicas[at]

@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// Entry is one line: a look, a delivery, or a status.
+// Entry is one line: a reconcile, a delivery, or a status.
 type Entry struct {
 	Look     *Look     `json:"look,omitempty"`
 	Delivery *Delivery `json:"delivery,omitempty"`

@@ -508,7 +508,7 @@ func (h *History) mostLines(a *Agent) int64 {
 	return most + all*(4+int64(a.to.Sub(a.from)/lasting))
 }
 
-// Latencies returns the times from a commit to the first look, of all objects that are not refused.
+// Latencies returns the times from a commit to the first reconcile, of all objects that are not refused.
 func (h *History) Latencies() []time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -106,8 +106,9 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 
 func refusal(manager core.Manager, reason string, err error) finding {
 	action := "see the log of the listener"
-	if i := slices.IndexFunc(actions(), func(k known) bool { return k.is(reason, err) }); i >= 0 {
-		action = actions()[i].action
+	all := actions()
+	if i := slices.IndexFunc(all, func(k known) bool { return k.is(reason, err) }); i >= 0 {
+		action = all[i].action
 	}
 	return finding{
 		fmt.Sprintf("manager %s: %s: %v", manager, cmp.Or(reason, "refused"), err), "202 Accepted", action,
