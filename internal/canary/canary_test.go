@@ -66,6 +66,9 @@ const always = 1 << 30
 func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canary, func()) {
 	t.Helper()
 	c := must(canary.New(write, opts))(t)
+	if got := c.State(); got != core.CanaryOff {
+		t.Errorf("before the first write: %q, want off", got)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Start(ctx) }()
@@ -87,9 +90,6 @@ func TestStates(t *testing.T) {
 		api := &cluster{}
 		recovered := 0
 		c, stop := start(t, api.write, canary.Options{Interval: 10 * time.Second, Recovered: func() { recovered++ }})
-		if got := c.State(); got != core.CanaryOff {
-			t.Errorf("before the first write: %q, want off", got)
-		}
 		for _, step := range []struct {
 			name      string
 			bypassed  int
