@@ -94,9 +94,10 @@ func (h *History) checkCommit(t target, c commit, last int) {
 }
 
 // checkRepeats requires one reconcile of each replica for a change that is committed at once, without another write or a fault near it.
+// A stream repeats a message with a refused event as a whole, so it has no such bound.
 func (h *History) checkRepeats(t target, c commit) {
 	r := h.promise.Runtimes[t.runtime]
-	if c.delay > shortDelay || !r.Numbered || r.FallsBack || !h.isCalm(c.at, nil) {
+	if h.promise.NATS && len(h.promise.Refused) > 0 || c.delay > shortDelay || !r.Numbered || r.FallsBack || !h.isCalm(c.at, nil) {
 		return
 	}
 	near := func(at time.Time) bool { return at.Sub(c.at).Abs() < 2*late }
@@ -404,7 +405,7 @@ func (h *History) allowed(manager core.Manager, cause string) int {
 // gaps returns the most gaps in the numbers of an agent. A gap leads to one resync, and has a number of its own that
 // did not come in its order: a gateway refused or dropped it, the outbox dropped it, or a stream kept it.
 func (h *History) gaps(a *Agent, l *lane) int {
-	most := l.drops + len(l.late) + h.unheard()
+	most := l.drops + len(l.late) + h.unheard(l)
 	if len(h.promise.Runtimes[a.runtime].Overflows) > 0 { // The control plane has the number of an event that it refused itself.
 		most += int(l.account["dropped_total"])
 	}
@@ -414,13 +415,17 @@ func (h *History) gaps(a *Agent, l *lane) int {
 	return most
 }
 
-// unheard returns how often a fleet may know no number of an agent: it is new, or has forgotten the runtime. If the
-// first one is old, as a gateway repeats requests and agents retry refused events, the next one shows a gap.
-func (h *History) unheard() int {
-	if h.promise.NewLeaders && (h.promise.RequestsRepeat || len(h.promise.Refused) > 0) {
+// unheard returns how often a fleet may miss a number of an agent that it does not know: a new fleet, one that has
+// forgotten the runtime, or the agent that left. A gateway repeats requests in any order, so each change may show a gap.
+func (h *History) unheard(l *lane) int {
+	switch {
+	case h.promise.RequestsRepeat:
+		return h.promise.Deletions + l.taken.changes
+	case h.promise.NewLeaders && len(h.promise.Refused) > 0:
 		return h.promise.Deletions + 1
+	default:
+		return h.promise.Deletions
 	}
-	return h.promise.Deletions
 }
 
 // atMostToStop is how long an agent runs after the fault that ends it: the time for its last requests, and a second.
