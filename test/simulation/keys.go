@@ -237,6 +237,14 @@ func issue(runtime string, ca *testpki.CA, opts testpki.Options) *testpki.Leaf {
 	return lab.Must(ca.Client(runtime, opts))
 }
 
+// strangersKeys returns key material with the name of a runtime, and the domain of a stranger.
+func (p *pki) strangersKeys(runtime, stranger string) *keys.Material {
+	opts := validity()
+	opts.DNSNames = []string{domainOf(stranger)}
+	opts.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	return lab.Material(lab.Must(p.older.Client(runtime, opts)), p.older)
+}
+
 // clientKeys returns the first key material of a runtime.
 func (p *pki) clientKeys(runtime string) *keys.Material {
 	return lab.Material(p.client(runtime, p.older), p.older)

@@ -14,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
@@ -247,19 +248,20 @@ func (s *sink) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// attack sends events of a runtime with the certificate of another one.
+// attack sends events of a runtime with the certificate of another one, and with one that has its name and another domain.
 func (w *world) attack() {
-	key := w.pki.clientKeys("evil")
-	for _, version := range contract.Versions() {
-		forwarder := lab.Must(httpmtls.NewForwarder(key, serverName, version, httpmtls.Options{
-			Identity: core.RuntimeID(w.plan.Runtimes[0].Name),
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return w.network.dial(ctx, "evil", serverName)
-			},
-		}))
-		w.sleepUntil(w.plan.Length / 2)
-		_ = forwarder.Forward(context.Background(), w.plan.Managers[0], w.forged())
-		_ = forwarder.Close()
+	for _, key := range []*keys.Material{w.pki.clientKeys("evil"), w.pki.strangersKeys(w.plan.Runtimes[0].Name, "evil")} {
+		for _, version := range contract.Versions() {
+			forwarder := lab.Must(httpmtls.NewForwarder(key, serverName, version, httpmtls.Options{
+				Identity: core.RuntimeID(w.plan.Runtimes[0].Name),
+				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return w.network.dial(ctx, "evil", serverName)
+				},
+			}))
+			w.sleepUntil(w.plan.Length / 2)
+			_ = forwarder.Forward(context.Background(), w.plan.Managers[0], w.forged())
+			_ = forwarder.Close()
+		}
 	}
 }
 
