@@ -37,10 +37,16 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 		"namespaces": {func(_ *webhooks, first *webhook) { first.NamespaceSelector.MatchLabels = unwatched }, true},
 		"objects":    {func(_ *webhooks, first *webhook) { first.ObjectSelector.MatchLabels = unwatched }, true},
 		"condition":  {func(_ *webhooks, first *webhook) { first.MatchConditions[0].Expression = "false" }, true},
+		"another condition": {func(_ *webhooks, first *webhook) {
+			first.MatchConditions = append(first.MatchConditions, admissionregistrationv1.MatchCondition{Name: "other", Expression: "false"})
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			before := w.configuration().Webhooks
 			w.drift(t, test.change)
-			if restarted := w.corrects(t, w.template()); restarted != test.restarts {
+			restarted := w.corrects(t, w.template())
+			rig.Same(t, "webhooks", before, w.configuration().Webhooks)
+			if restarted != test.restarts {
 				t.Errorf("restarted: %t, want %t", restarted, test.restarts)
 			}
 		})
