@@ -132,7 +132,7 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 	if !ok || ctx.Err() != nil || whole != nil && whole.Fault == intake.FaultOfReplica {
 		return false
 	}
-	if j.age > unawaited { // The refusal shows the forwarder that the operator is back.
+	if j.age+time.Since(j.began) > unawaited { // The refusal shows the forwarder that the operator is back.
 		_ = c.conn.PublishMsg(answerTo(subject, refusal))
 		return false
 	}
