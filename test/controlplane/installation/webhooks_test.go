@@ -69,6 +69,21 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 	}
 }
 
+// An older copy of the configuration, as of a backup, has the annotation of that time.
+func TestARestoredConfigurationRestartsTheAgents(t *testing.T) {
+	w := newWorld(t, rig.SharedAPIServer(t, apiserver.Options{}), "restored")
+	w.keep()
+	older := w.configuration()
+	w.runtime.Watches = append(w.runtime.Watches, watchFor("second"))
+	w.installed()
+	before := w.template()
+	older.ResourceVersion = w.configuration().ResourceVersion
+	rig.NoError(t, w.client.Update(t.Context(), older))
+	if !w.corrects(t, before) {
+		t.Error("no restart after the webhook of the second manager was missing")
+	}
+}
+
 type webhook = admissionregistrationv1.ValidatingWebhook
 
 // webhooks are those of a configuration.
