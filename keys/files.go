@@ -31,8 +31,8 @@ type FilesHooks struct {
 	// Without a certificate both are the zero time.
 	Reloaded func(notBefore, notAfter time.Time)
 	// Refused is called once per distinct failure with its [Problem]. The last
-	// good generation stays in use. The problem "expired" may also be that of the generation in
-	// use.
+	// good generation stays in use. The problems "expired" and "not_yet_valid" may also be that of
+	// the generation in use.
 	Refused func(problem string)
 }
 
@@ -77,7 +77,8 @@ type refusal struct {
 }
 
 // NewFiles reads the files once. At this point broken files are an error with
-// the file and the [Problem].
+// the file and the [Problem]. A certificate that is not valid yet is in use nevertheless, and
+// [Files.Status] has the problem: the clock of this machine may be wrong, and there is no better one.
 func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(paths.validate(), option.NoneNegative(opts)); err != nil {
@@ -87,7 +88,12 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, err := newGeneration(paths, files)
+	first, err := newGeneration(paths, files, time.Now())
+	for problem, from := err, validFrom(err); !from.IsZero(); from = validFrom(err) {
+		if first, err = newGeneration(paths, files, from); err == nil {
+			first.err = problem
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -96,14 +102,13 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	return f, nil
 }
 
-// newGeneration parses the files at this moment.
-func newGeneration(paths Paths, files snapshot) (*generation, error) {
-	now := time.Now()
+// newGeneration parses files that must be valid at now.
+func newGeneration(paths Paths, files snapshot, now time.Time) (*generation, error) {
 	material, err := parse(paths, files, now)
 	if err != nil {
 		return nil, err
 	}
-	return &generation{material: material, files: files, loaded: now}, nil
+	return &generation{material: material, files: files, loaded: time.Now()}, nil
 }
 
 // Material implements [Source]: the last good generation. Its error is always nil, because
@@ -116,7 +121,7 @@ type Status struct {
 	Material *Material
 	// Loaded is the time at which it was read.
 	Loaded time.Time
-	// Err is the reason for which the present files are not in use, or that they have expired in
+	// Err is the reason for which the present files are not in use, or that they are not valid in
 	// use. It is nil when the files are in use and valid.
 	Err error
 }
@@ -140,7 +145,7 @@ func (f *Files) Start(ctx context.Context) error {
 }
 
 // Reload reads the files now. It returns the error for which it kept the last good generation, or
-// that the generation in use has expired.
+// that the generation in use is not valid.
 func (f *Files) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,7 +160,7 @@ func (f *Files) Reload() error {
 		return f.keep(old)
 	}
 
-	next, err := newGeneration(f.paths, files)
+	next, err := newGeneration(f.paths, files, time.Now())
 	if err != nil {
 		return f.refuse(files, err)
 	}
@@ -164,9 +169,9 @@ func (f *Files) Reload() error {
 	return nil
 }
 
-// keep confirms the generation in use, which equals the files, unless it has expired.
+// keep confirms the generation in use, which equals the files, unless it is not valid.
 func (f *Files) keep(old *generation) error {
-	if err := old.material.expiry(f.paths, time.Now()); err != nil {
+	if err := old.material.invalidity(f.paths, time.Now()); err != nil {
 		return f.refuse(old.files, err)
 	}
 	if old.err == nil {
@@ -201,18 +206,18 @@ func (f *Files) refuse(files snapshot, err error) error {
 		return err
 	}
 	f.refused = refusal{files: files, message: err.Error()}
-	f.logRefused(&old, files.equal(old.files))
+	f.logRefused(&old, Problem(err) == problemExpired && files.equal(old.files))
 	f.opts.Hooks.Refused(Problem(err))
 	return err
 }
 
-// logRefused logs the failure of a generation: of the files in use, or of new ones.
-func (f *Files) logRefused(g *generation, inUse bool) {
+// logRefused logs the failure of a generation.
+func (f *Files) logRefused(g *generation, expiredInUse bool) {
 	attrs := []any{
 		slog.Any("error", g.err), slog.String("fingerprint", g.material.Fingerprint),
 		slog.Time("not_after", g.material.NotAfter),
 	}
-	if inUse {
+	if expiredInUse {
 		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)

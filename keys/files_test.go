@@ -250,6 +250,35 @@ func TestFilesBecomeValid(t *testing.T) {
 	})
 }
 
+// A process starts on a machine whose clock is behind that of the issuer. It would wait in vain for better material.
+func TestFilesStartBeforeTheyAreValid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		early := testpki.Options{NotBefore: time.Now().Add(time.Hour)}
+		ca := must(testpki.NewCA("ca", early))
+		early.NotBefore = early.NotBefore.Add(time.Minute)
+		volume := testpki.NewVolume(t.TempDir())
+		if err := volume.Write(testpki.Files(must(ca.Client(runtime1, early)), ca)); err != nil {
+			t.Fatal(err)
+		}
+		f := &fixture{volume: volume}
+		files, err := keys.NewFiles(f.paths(), keys.FilesOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := files.Status().Err; keys.Problem(err) != "not_yet_valid" {
+				t.Errorf("status %v, want that the material is not valid yet", err)
+			}
+			_ = files.Reload()
+		}
+		time.Sleep(2 * time.Hour)
+		if err := errors.Join(files.Reload(), files.Status().Err); err != nil {
+			t.Errorf("status %v, want that the material is valid now", err)
+		}
+	})
+}
+
 // The certificate or the CA in use expires while its files stay as they are. There is nothing better
 // to use, so it stays in use. The expiry is reported once, until new material is in use.
 func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {

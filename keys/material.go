@@ -101,6 +101,8 @@ type materialError struct {
 	file    string // the path; for [NewMaterial] ca.crt, tls.crt or tls.key
 	problem string
 	err     error
+	// from is the beginning of the validity, with the problem "not_yet_valid".
+	from time.Time
 }
 
 func (e *materialError) Error() string {
@@ -109,6 +111,15 @@ func (e *materialError) Error() string {
 
 func (e *materialError) Unwrap() error  { return e.err }
 func (e *materialError) Reason() string { return e.problem }
+
+// validFrom returns when material becomes valid, for the error that it is not valid yet. It returns
+// the zero time for any other error.
+func validFrom(err error) (from time.Time) {
+	if problem, ok := errors.AsType[*materialError](err); ok {
+		from = problem.from
+	}
+	return from
+}
 
 // parse returns the material of files. It checks validity at now.
 func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
@@ -250,17 +261,18 @@ func checkValidity(file string, certificate *x509.Certificate, now time.Time) er
 		return &materialError{file: file, problem: problemExpired, err: fmt.Errorf(
 			"%.64q expired at %s", certificate.Subject.CommonName, stamp(certificate.NotAfter))}
 	case now.Before(certificate.NotBefore):
-		return &materialError{file: file, problem: problemNotYetValid, err: fmt.Errorf(
+		return &materialError{file: file, problem: problemNotYetValid, from: certificate.NotBefore, err: fmt.Errorf(
 			"%.64q is valid from %s", certificate.Subject.CommonName, stamp(certificate.NotBefore))}
 	default:
 		return nil
 	}
 }
 
-// expiry returns an error when the certificate, or the last CA of the bundle, has expired at now.
-func (m *Material) expiry(paths Paths, now time.Time) error {
+// invalidity returns an error when the certificate is not valid at now, or the last CA of the bundle
+// has expired.
+func (m *Material) invalidity(paths Paths, now time.Time) error {
 	switch {
-	case m.Certificate != nil && now.After(m.NotAfter):
+	case m.Certificate != nil && (now.After(m.NotAfter) || now.Before(m.NotBefore)):
 		return checkValidity(paths.Certificate, m.Certificate.Leaf, now)
 	case m.Roots != nil && now.After(m.RootsNotAfter):
 		return &materialError{file: paths.CA, problem: problemExpired, err: fmt.Errorf(

@@ -49,6 +49,8 @@ type job struct {
 	// age is the time since the stream stored the message, attempts the number of its deliveries.
 	age      time.Duration
 	attempts uint64
+	// key is that of the message among those of all managers.
+	key messageKey
 }
 
 // newJob takes the clock of the stream of a message.
@@ -56,6 +58,7 @@ func newJob(msg jetstream.Msg, clock *clock) *job {
 	j := &job{msg: msg, began: time.Now(), attempts: 1}
 	if info, err := msg.Metadata(); err == nil {
 		j.age, j.attempts = clock.age(info.Timestamp), info.NumDelivered
+		j.key = messageKey{info.Stream, info.Sequence.Stream, info.Timestamp.UnixNano()}
 	}
 	return j
 }
@@ -94,12 +97,58 @@ func (c *Consumer) receiveFrom(
 				handed = c.handBack(ctx, runtime, j, err)
 				return handed
 			},
+			Taken: c.partial.taken(j.key),
 		})
+		c.partial.note(j.key, r.err)
 	}
 	if r.err != nil && ctx.Err() != nil {
 		r.fault = intake.FaultOfReplica
 	}
 	c.conclude(runtime, manager, j, r, handed)
+}
+
+// messageKey has the time, too, as the numbers of a stream that is created again begin again.
+type messageKey struct {
+	stream   string
+	sequence uint64
+	stored   int64
+}
+
+// partial remembers the failed events of messages that stay with their streams. Without it, one
+// event that fails would have the others of its message handled again at each attempt.
+type partial struct {
+	mu     sync.Mutex
+	failed map[messageKey][]int
+}
+
+// maxPartial bounds the messages that are remembered. All events of a forgotten one are handled
+// again.
+const maxPartial = 1 << 10
+
+func (p *partial) taken(message messageKey) func(index int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	failed, known := p.failed[message]
+	return func(index int) bool { return known && !slices.Contains(failed, index) }
+}
+
+func (p *partial) note(message messageKey, err error) {
+	some, ok := errors.AsType[core.EventErrors](err)
+	if !ok || message == (messageKey{}) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failed == nil || len(p.failed) >= maxPartial {
+		p.failed = map[messageKey][]int{}
+	}
+	p.failed[message] = slices.Collect(maps.Keys(some))
+}
+
+func (p *partial) forget(message messageKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.failed, message)
 }
 
 // conclude acknowledges a message, or leaves it to the stream.
@@ -132,7 +181,7 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 	if !ok || ctx.Err() != nil || whole != nil && whole.Fault == intake.FaultOfReplica {
 		return false
 	}
-	if j.age > unawaited { // The refusal shows the forwarder that the operator is back.
+	if j.age+time.Since(j.began) > unawaited { // The refusal shows the forwarder that the operator is back.
 		_ = c.conn.PublishMsg(answerTo(subject, refusal))
 		return false
 	}
@@ -205,6 +254,9 @@ func (c *Consumer) deferred(runtime core.RuntimeID, j *job, manager core.Manager
 func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, err error) {
 	if err != nil {
 		fate, reason = fateDelayed, reasonConnection
+	}
+	if fate != fateDelayed {
+		c.partial.forget(j.key)
 	}
 	c.opts.Hooks.Concluded(manager, fate, reason, time.Since(j.began))
 }

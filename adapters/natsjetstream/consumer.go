@@ -35,6 +35,7 @@ type Consumer struct {
 	serving atomic.Bool
 	paced   *slog.Logger // for lines that a runtime can cause without end
 	returns returns
+	partial partial
 	// managers have a handler.
 	managers []core.Manager
 	now      func() time.Time

@@ -389,6 +389,17 @@ func TestRefusedEventWithoutForwarderLeadsToResync(t *testing.T) {
 	s.awaitEmpty()
 }
 
+// The stream delivers a message again and again as one of its events fails. The others are handled once.
+func TestAnEventThatFailsRepeatsNoOther(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, refuse("bad", core.ErrForbidden), natsjetstream.Options{})
+	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(1, "good", "bad", "other"))
+	s.awaitFate("delayed forbidden", 3)
+	if n := len(s.handler.Acknowledged(manager)); n != 2 {
+		t.Errorf("%d events were handled in three attempts, want 2", n)
+	}
+}
+
 func (s *scene) awaitResyncs(n int) {
 	s.t.Helper()
 	eventually(s.t, fmt.Sprintf("the handler gets %d resyncs", n), func() bool {

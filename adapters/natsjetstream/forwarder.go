@@ -15,7 +15,8 @@ import (
 )
 
 // Forwarder is a [core.Forwarder] that publishes each batch to the stream of its manager. Create
-// one per connection with [NewForwarder]. It is safe for concurrent use, and starts no goroutine.
+// one per connection with [NewForwarder]. It is safe for concurrent use. Only the connection has
+// goroutines: one for each answer that may come.
 //
 // Errors classify as those of HTTP do. A manager without a stream is [core.ErrUnknownManager]. A
 // full stream is [core.ErrNotReady]. A subject that the runtime may not use is [core.ErrForbidden].

@@ -105,6 +105,26 @@ func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 	})
 }
 
+// A forwarder whose wait is just over takes no refusal back. It declines, and counts as no runtime that confirms nothing.
+func TestARefusalJustTooLateSilencesNoRuntime(t *testing.T) {
+	t.Parallel()
+	late := make(chan struct{})
+	s := newScene(t, core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if event.Watched.Name == "late" {
+			<-late
+		}
+		return core.ErrForbidden
+	}), natsjetstream.Options{})
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 30 * time.Millisecond}), numbered(1, "late"))
+	close(late)
+	s.awaitFate("delayed forbidden", 1)
+	err := forward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 10 * time.Second}), numbered(2, "bad"))
+	if !errors.Is(err, core.ErrForbidden) {
+		t.Errorf("the next refusal: %v, want the event back", err)
+	}
+	s.awaitFate("handed_back forbidden", 1)
+}
+
 // The server writes acknowledgements to any subject that a runtime names. They take no place of the
 // runtime of that subject.
 func TestAcknowledgementsTakeNoPlace(t *testing.T) {

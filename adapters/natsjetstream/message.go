@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -49,14 +50,23 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 		_, err := f.storeOnce(ctx, m, "")
 		return err
 	}
-	answers := make(chan *nats.Msg, 1) // SubscribeSync would allocate 512 KiB.
-	subscription, err := f.conn.ChanSubscribe(f.conn.NewInbox(), answers)
+	answers, late := make(chan *nats.Msg, 1), new(atomic.Bool)
+	subscription, err := f.conn.Subscribe(f.conn.NewInbox(), func(msg *nats.Msg) {
+		if len(answers) > 0 {
+			return // There is one answer.
+		}
+		answers <- msg
+		if late.Load() {
+			decline(msg)
+		}
+	})
 	if err != nil {
 		return classify(m.subject, err)
 	}
 	answered, err := f.storeOnce(ctx, m, subscription.Subject)
 	if err == nil && answered {
 		if answered, err = f.await(ctx, m, answers); !answered {
+			late.Store(true)
 			_ = subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
 			f.note(m.subject, lastAnswer{subscription, answers})
 			return nil
@@ -64,6 +74,14 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	}
 	_ = subscription.Unsubscribe() // It fails when the connection is gone.
 	return err
+}
+
+// decline answers a refusal that came too late as a server without a subscriber does. The event stays
+// in the stream. Without an answer, the operator would take the runtime for one that confirms nothing.
+func decline(msg *nats.Msg) {
+	if msg.Reply != "" {
+		_ = msg.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"503"}}}) // It fails when the connection is gone.
+	}
 }
 
 // lastAnswer is the answer of the operator to the last message on a subject. Its zero value came in

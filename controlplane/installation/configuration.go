@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
@@ -85,6 +86,9 @@ func (i *Installer) renewConfiguration(
 		first = i.finishedOf(&narrowed)
 	}
 	renewed, err := in.apply(ctx, first)
+	if err == nil {
+		err = in.restoreConditions(ctx, renewed, want.whole)
+	}
 	if err != nil {
 		return renewal{}, err
 	}
@@ -98,7 +102,7 @@ func (i *Installer) renewConfiguration(
 const annotationWhole = "operator.kyma-project.io/whole"
 
 func wasWhole(live *unstructured.Unstructured, want *wanted) bool {
-	return live.GetAnnotations()[annotationWhole] == want.whole.GetAnnotations()[annotationWhole]
+	return want.intact || live.GetAnnotations()[annotationWhole] == want.whole.GetAnnotations()[annotationWhole]
 }
 
 // missed returns the managers of webhooks that others have removed or changed, so that the API
@@ -118,13 +122,44 @@ func (i *Installer) missed(in *cluster, live *unstructured.Unstructured, want *w
 	})), err
 }
 
+// restoreConditions removes the conditions that others have added to webhooks of ours, as an apply
+// leaves them. For writes that they exclude, an API server would call no agent, and the canary would
+// not notice.
+func (c *cluster) restoreConditions(ctx context.Context, live, wanted *unstructured.Unstructured) error {
+	const field = "matchConditions"
+	before, conditions := live.DeepCopy(), map[any]any{}
+	eachWebhook(wanted, func(webhook map[string]any) { conditions[webhook["name"]] = webhook[field] })
+	eachWebhook(live, func(webhook map[string]any) {
+		if ours, known := conditions[webhook["name"]]; known && ours != nil {
+			webhook[field] = ours
+		} else if known {
+			delete(webhook, field)
+		}
+	})
+	if equality.Semantic.DeepEqual(before, live) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	return c.wrap(c.Patch(ctx, live, patch, client.FieldOwner(fieldOwner)), "patch "+live.GetKind(), live.GetName())
+}
+
+func eachWebhook(configuration *unstructured.Unstructured, do func(webhook map[string]any)) {
+	all, _ := configuration.Object["webhooks"].([]any)
+	for _, one := range all {
+		if webhook, ok := one.(map[string]any); ok {
+			do(webhook)
+		}
+	}
+}
+
 // callsAs reports whether an API server calls a stored webhook as often as another one. It may have
-// set defaults. An apply cannot remove the conditions that others have added.
+// set defaults.
 func callsAs(stored, wanted *admissionregistrationv1.ValidatingWebhook) bool {
 	same, covers := equality.Semantic.DeepEqual, equality.Semantic.DeepDerivative
 	return stored.Name == wanted.Name && covers(wanted.ClientConfig, stored.ClientConfig) &&
 		covers(wanted.Rules, stored.Rules) && covers(wanted.MatchPolicy, stored.MatchPolicy) &&
 		same(wanted.NamespaceSelector, stored.NamespaceSelector) && same(wanted.ObjectSelector, stored.ObjectSelector) &&
+		len(wanted.MatchConditions) == len(stored.MatchConditions) &&
 		!slices.ContainsFunc(wanted.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool {
 			return !slices.Contains(stored.MatchConditions, c)
 		})

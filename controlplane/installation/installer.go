@@ -108,8 +108,9 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if unchanged || err != nil {
 		return status, err
 	}
-	i.looks.Delete(r.ID)
-	return i.correct(ctx, in, &r)
+	found, _ := i.looks.LoadAndDelete(r.ID)
+	last, _ := found.(look) // Zero if there is none.
+	return i.correct(ctx, in, &r, last)
 }
 
 // Agents returns the Service of the agents, which is a name in their serving certificates, and
@@ -158,7 +159,7 @@ func (i *Installer) read(ctx context.Context, in *cluster) (existing, error) {
 }
 
 // correct applies all objects, in an order in which no write of the runtime waits for an agent.
-func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Status, error) {
+func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last look) (Status, error) {
 	found, err := i.read(ctx, in)
 	if err != nil {
 		return Status{}, err
@@ -179,6 +180,8 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 	if err != nil {
 		return Status{}, err
 	}
+	have.intact = last.digest.sum == want.digest.sum
+	want.facts = have
 	missed, err := i.missed(in, found.configuration, want)
 	if len(missed) > 0 {
 		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))

@@ -29,6 +29,9 @@ type Request struct {
 	// the sender owns them again. Otherwise another attempt of the transport delivers them, and the
 	// fleet requests a resync. Nil: the answer is the return, and always arrives.
 	Return func(err error) bool
+	// Taken reports whether the handler took an event in an earlier attempt of the transport, which
+	// then needs no other one. Nil: none.
+	Taken func(index int) bool
 }
 
 func (r *Request) elements() int {
@@ -114,7 +117,9 @@ func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
 func (t *task) take(ctx context.Context) (o outcome) {
 	received := t.opts.Now()
 	for i := range t.Batch.Events {
-		o.note(i, t.takeEvent(ctx, &t.Batch.Events[i].WatchEvent, received))
+		if t.Taken == nil || !t.Taken(i) {
+			o.note(i, t.takeEvent(ctx, &t.Batch.Events[i].WatchEvent, received))
+		}
 	}
 	if t.Batch.Heartbeat != nil {
 		t.takeHeartbeat(ctx, &o)

@@ -246,6 +246,19 @@ func TestLeaseIsPatched(t *testing.T) {
 	}
 }
 
+// A cluster may have several API servers, and some of them may not call the agent.
+func TestEachWriteMayReachAnotherAPIServer(t *testing.T) {
+	from := map[string]bool{}
+	lease := newLease(t, apiServer(t, func(_ http.ResponseWriter, r *http.Request) { from[r.RemoteAddr] = true }))
+	const writes = 3
+	for range writes {
+		_ = must(lease.Write(t.Context(), "00ff"))(t)
+	}
+	if len(from) != writes {
+		t.Errorf("%d writes on %d connections, want one each", writes, len(from))
+	}
+}
+
 func TestRefusedPatchIsAnError(t *testing.T) {
 	opts := apiServer(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)

@@ -29,15 +29,8 @@ const (
 	DefaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// The limits of the connection to the API server.
-const (
-	// maxAnswer is in bytes. Only the message of an error is read from an answer.
-	maxAnswer   = 64 << 10
-	idleTimeout = 90 * time.Second
-	// pingAfter and pingTimeout bound the time in which a dead connection fails writes.
-	pingAfter   = 10 * time.Second
-	pingTimeout = 5 * time.Second
-)
+// maxAnswer is in bytes. Only the message of an error is read from an answer.
+const maxAnswer = 64 << 10
 
 // Lease patches one existing Lease (coordination.k8s.io/v1). It needs the
 // permission to patch this object only. Create one with [NewLease]. It is not safe for concurrent
@@ -85,7 +78,7 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	return lease, nil
 }
 
-// Close closes the idle connection to the API server. A later write opens a new one.
+// Close closes a connection that a write has left behind.
 func (l *Lease) Close() { l.client.CloseIdleConnections() }
 
 // trust makes a client for the present CA bundle, unless the client has the same bundle.
@@ -108,19 +101,16 @@ func (l *Lease) trust() error {
 	return nil
 }
 
-// newClient returns a client with one HTTP/2 connection.
+// newClient returns a client with a connection for each write, which may reach another API server
+// of the cluster. On one connection, a canary would never notice that the others call no agent.
 func newClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		ForceAttemptHTTP2: true,
+		DisableKeepAlives: true,
 		MaxConnsPerHost:   1,
-		IdleConnTimeout:   idleTimeout,
 		// A write that gives up leaves its dial behind, for which the next ones wait.
 		DialContext:         (&net.Dialer{Timeout: writeTimeout}).DialContext,
 		TLSHandshakeTimeout: writeTimeout,
-		// Pings find a dead connection. Without them, each write would fail until the kernel closes
-		// it.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}}
 }
 

@@ -37,10 +37,16 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 		"namespaces": {func(_ *webhooks, first *webhook) { first.NamespaceSelector.MatchLabels = unwatched }, true},
 		"objects":    {func(_ *webhooks, first *webhook) { first.ObjectSelector.MatchLabels = unwatched }, true},
 		"condition":  {func(_ *webhooks, first *webhook) { first.MatchConditions[0].Expression = "false" }, true},
+		"another condition": {func(_ *webhooks, first *webhook) {
+			first.MatchConditions = append(first.MatchConditions, admissionregistrationv1.MatchCondition{Name: "other", Expression: "false"})
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			before := w.configuration().Webhooks
 			w.drift(t, test.change)
-			if restarted := w.corrects(t, w.template()); restarted != test.restarts {
+			restarted := w.corrects(t, w.template())
+			rig.Same(t, "webhooks", before, w.configuration().Webhooks)
+			if restarted != test.restarts {
 				t.Errorf("restarted: %t, want %t", restarted, test.restarts)
 			}
 		})
@@ -60,6 +66,21 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 	w.runtime.Secret = w.newSecret(w.namespace)
 	if w.corrects(t, before) {
 		t.Error("a new watch and a new bundle restart the agents")
+	}
+}
+
+// An older copy of the configuration, as of a backup, has the annotation of that time.
+func TestARestoredConfigurationRestartsTheAgents(t *testing.T) {
+	w := newWorld(t, rig.SharedAPIServer(t, apiserver.Options{}), "restored")
+	w.keep()
+	older := w.configuration()
+	w.runtime.Watches = append(w.runtime.Watches, watchFor("second"))
+	w.installed()
+	before := w.template()
+	older.ResourceVersion = w.configuration().ResourceVersion
+	rig.NoError(t, w.client.Update(t.Context(), older))
+	if !w.corrects(t, before) {
+		t.Error("no restart after the webhook of the second manager was missing")
 	}
 }
 

@@ -53,6 +53,9 @@ func (c *checker) pair(name, certificate, key string) *keys.Material {
 
 func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 	files, err := keys.NewFiles(paths, keys.FilesOptions{})
+	if err == nil {
+		err = files.Status().Err
+	}
 	if err != nil {
 		c.fail(name, material(err))
 		return nil
