@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -22,6 +24,15 @@ const notStarted = 30 * time.Second
 
 // errTwoTLS prevents a listener with other certificates than the caller expects.
 var errTwoTLS = errors.New("MutualTLS and Options.Listener.TLS are both set: want one of them")
+
+// checks has the readiness checks of [SetUpListener]. A controller manager replaces one by another of
+// that name, and cannot be asked for it. It is known by its channel Elected, so that it can be freed.
+var checks sync.Map
+
+type check struct {
+	elected <-chan struct{}
+	name    string
+}
 
 // Senders decides how runtimes prove their identity. Make it with [MutualTLS] or [BehindGateway].
 type Senders struct {
@@ -49,6 +60,7 @@ func BehindGateway(peers listener.Peers) Senders { return Senders{peers: peers} 
 // the listener and a readiness check with the name of component to mgr. It also adds a warning for
 // a source that no controller has started after 30 s. Logs go to mgr.GetLogger(), unless opts name
 // another logger. A replica takes events only while it leads. Pass the source to WatchesRawSource.
+// It fails for a second listener of that component on mgr.
 func SetUpListener[request comparable](
 	mgr manager.Manager, addr, component string, senders Senders, verify core.Verifier, mapFunc MapFunc[request],
 	opts ComponentOptions,
@@ -68,6 +80,9 @@ func SetUpListener[request comparable](
 	events, source, err := RegisterListenerComponent(addr, component, senders.peers, verify, mapFunc, opts)
 	if err != nil {
 		return nil, err
+	}
+	if _, taken := checks.LoadOrStore(check{mgr.Elected(), component}, true); taken {
+		return nil, fmt.Errorf("listener component %q is set up on this controller manager already: want another name", component)
 	}
 	started := manager.RunnableFunc(func(ctx context.Context) error {
 		return warnUntilStarted(ctx, source.Ready, logger.With(slog.String("component", component)))

@@ -3,6 +3,7 @@ package controllerruntime_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -140,6 +141,12 @@ func TestSetUpListenerRefusesMissingParts(t *testing.T) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	serving := must(ca.Server("operator", testpki.Options{}))
 	own := controllerruntime.MutualTLS(must(keys.NewMaterial(ca.PEM, serving.CertPEM, serving.KeyPEM)))
+	mgr := newManager(t, &records{})
+	setUp := func(mgr manager.Manager, component string, senders controllerruntime.Senders, config *tls.Config) error {
+		_, err := controllerruntime.SetUpListener(mgr, ":0", component, senders, listener.InsecureAllowAll(), none,
+			controllerruntime.ComponentOptions{Listener: listener.Options{TLS: config}})
+		return err
+	}
 	for want, test := range map[string]struct {
 		component string
 		senders   controllerruntime.Senders
@@ -150,12 +157,17 @@ func TestSetUpListenerRefusesMissingParts(t *testing.T) {
 		"CA bundle is nil":     {component: "n", senders: controllerruntime.MutualTLS((*keys.Files)(nil))},
 		"Options.Listener.TLS": {component: "o", senders: own, tls: &tls.Config{MinVersion: tls.VersionTLS13}},
 	} {
-		_, err := controllerruntime.SetUpListener(newManager(t, &records{}), ":0", test.component, test.senders,
-			listener.InsecureAllowAll(), none, controllerruntime.ComponentOptions{Listener: listener.Options{TLS: test.tls}})
+		err := setUp(mgr, test.component, test.senders, test.tls)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one with %q", err, want)
 		}
 	}
+	// A call that failed leaves nothing. A second readiness check of a name would replace the first.
+	check(t, setUp(mgr, "o", own, nil))
+	if err := setUp(mgr, "o", own, nil); err == nil || !strings.Contains(err.Error(), `listener component "o" is`) {
+		t.Errorf("a second listener of one name: error %v", err)
+	}
+	check(t, errors.Join(setUp(mgr, "p", own, nil), setUp(newManager(t, &records{}), "o", own, nil)))
 }
 
 // defaultLog is that of controller-runtime, which a process sets once.
