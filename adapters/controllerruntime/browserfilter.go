@@ -13,10 +13,14 @@ import (
 // BrowserFilter lets a browser log in at a FilterProvider of [server.Options] that checks bearer
 // tokens, such as filters.WithAuthenticationAndAuthorization of controller-runtime. The browser
 // asks for a password, which is the token, for example of `kubectl create token`. Requests that
-// pass are authenticated for [statuspage.FleetHandler] among the extra handlers.
+// pass are authenticated for [statuspage.FleetHandler] among the extra handlers. BrowserFilter panics
+// if provider is nil.
 func BrowserFilter(
 	provider func(*rest.Config, *http.Client) (server.Filter, error),
 ) func(*rest.Config, *http.Client) (server.Filter, error) {
+	if provider == nil {
+		panic("controllerruntime: provider of a filter is nil")
+	}
 	return func(config *rest.Config, client *http.Client) (server.Filter, error) {
 		filter, err := provider(config, client)
 		if err != nil {

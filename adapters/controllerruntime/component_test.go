@@ -63,6 +63,15 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 	}
 }
 
+func TestBrowserFilterRefusesNil(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a provider that is nil is taken")
+		}
+	}()
+	controllerruntime.BrowserFilter(nil)
+}
+
 // A panic must not be silent if no logger is given.
 func TestTheDefaultLoggerIsThatOfTheOperator(t *testing.T) {
 	t.Parallel()
