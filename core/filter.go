@@ -55,9 +55,10 @@ func subresourceChanged(c *Change) bool {
 	}
 }
 
-// sameSubresource compares the spec of a Scale. Its status is a copy that a client may send late.
+// sameSubresource compares the spec of a Scale of autoscaling/v1. Its status is a copy that a client
+// may send late.
 func sameSubresource(c *Change) bool {
-	if c.Subresource == subresourceScale {
+	if c.Subresource == "scale" {
 		return c.sameField("spec")
 	}
 	return c.sameContent()
@@ -74,14 +75,10 @@ func lifecycle(c *Change) bool {
 	case OperationCreate, OperationDelete:
 		return true
 	case OperationUpdate:
-		return !updates(c) || ends(c)
+		return !updates(c) || c.New.Deleting && !c.Old.Deleting || c.New.Finalizers == 0 && c.Old.Finalizers > 0
 	default:
 		return false
 	}
-}
-
-func ends(c *Change) bool {
-	return c.New.Deleting && !c.Old.Deleting || c.New.Finalizers == 0 && c.Old.Finalizers > 0
 }
 
 func sameSpec(c *Change) bool {

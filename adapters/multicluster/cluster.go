@@ -20,10 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-var (
-	errNoCache  = errors.New("cluster has no cache: watch it with Complete, not with For or Watches")
-	errNoConfig = errors.New("cluster has no configuration: use its client")
-)
+var errNoCache = errors.New("cluster has no cache: watch it with Complete, not with For or Watches")
 
 // live is a cluster without cache, informers and goroutines. All its reads are requests.
 type live struct {
@@ -64,7 +61,9 @@ func (*live) GetHTTPClient() *http.Client { return &http.Client{Transport: refus
 type refuse struct{}
 
 // RoundTrip implements [http.RoundTripper].
-func (refuse) RoundTrip(*http.Request) (*http.Response, error) { return nil, errNoConfig }
+func (refuse) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("cluster has no configuration: use its client")
+}
 
 // idle has nothing to start.
 type idle struct{}
@@ -91,8 +90,7 @@ func (noCache) GetInformerForKind(
 }
 
 func (noCache) RemoveInformer(context.Context, client.Object) error { return nil }
-
-func (noCache) WaitForCacheSync(context.Context) bool { return true }
+func (noCache) WaitForCacheSync(context.Context) bool               { return true }
 
 func (noCache) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
 	return errNoCache
@@ -164,7 +162,6 @@ func (l *lazy) IsObjectNamespaced(object runtime.Object) (bool, error) {
 	return apiutil.IsObjectNamespaced(object, l.scheme, l.mapper)
 }
 
-// lazySub is the client of a subresource.
 type lazySub struct {
 	*lazy
 

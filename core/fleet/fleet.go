@@ -5,7 +5,7 @@
 // and resyncs need [Fleet.Start].
 //
 // An observation passes record.go and replica.go, and judge.go decides on the state. It may lead to
-// a resync (resync.go, deliver.go) and to a call of the observers (observers.go).
+// a resync (deliver.go) and to a call of the observers (observers.go).
 package fleet
 
 import (
@@ -115,7 +115,7 @@ func (f *Fleet) isProbe(k key, batch *core.Batch) bool {
 		return false
 	}
 	r := f.records[k]
-	return r == nil || !r.knows(batch.Epoch)
+	return r == nil || r.find(batch.Epoch) == nil
 }
 
 // resyncTaken reports whether the handler took a resync of the whole runtime. A resync for one
@@ -142,7 +142,7 @@ func (f *Fleet) record(k key, now time.Time) *record {
 	r := &record{key: k, state: Unknown, since: now}
 	if _, expected := f.expected[k]; expected {
 		delete(f.expected, k)
-		r.expect(now)
+		r.expected = now
 	}
 	f.records[k] = r
 	f.managers[k.runtime] = append(f.managers[k.runtime], k.manager)

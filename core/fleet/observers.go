@@ -64,18 +64,14 @@ func (f *Fleet) log(change *Transition) {
 	if !ok {
 		return
 	}
-	f.opts.Logger.Log(context.Background(), levelOf(change.To.State), "freshness of a runtime changed",
+	level := slog.LevelInfo
+	if change.To.State == Stale || change.To.State == Degraded { // They need an action.
+		level = slog.LevelWarn
+	}
+	f.opts.Logger.Log(context.Background(), level, "freshness of a runtime changed",
 		slog.String("runtime", string(change.To.Runtime)), slog.String("manager", string(change.To.Manager)),
 		slog.String("from", string(change.From)), slog.String("to", string(change.To.State)),
 		slog.String("reason", change.To.Reason), slog.Int("suppressed", suppressed))
-}
-
-// levelOf returns the level of a line about a state: warn if the state needs an action.
-func levelOf(state State) slog.Level {
-	if state == Stale || state == Degraded {
-		return slog.LevelWarn
-	}
-	return slog.LevelInfo
 }
 
 // linesPerWindow and window bound the log lines of a fleet about changes.

@@ -263,7 +263,11 @@ func patience(beat *core.Heartbeat) time.Duration {
 }
 
 func (p *replica) isSilent(now time.Time) bool {
-	return now.Sub(p.lastSeen) > p.sharing.patience(patience(p.beat)) || !p.sharing.on && p.paths.areOver(now)
+	silence := now.Sub(p.lastSeen)
+	if p.sharing.on {
+		return silence > sharedPatience*patience(p.beat)
+	}
+	return silence > patience(p.beat) || p.paths.areOver(now)
 }
 
 // isSpeaking reports whether the replica sends events or heartbeats.
@@ -286,11 +290,6 @@ func (p *replica) expired(now time.Time) bool {
 // isPunctual reports whether the replica sends heartbeats, and the next one is not overdue.
 func (p *replica) isPunctual(now time.Time) bool {
 	return p.beat != nil && !p.gone && p.paths.lost.IsZero() && now.Sub(p.lastSeen) <= interval(p.beat)
-}
-
-// trusts reports whether the replica has reported the certificate authority with that fingerprint.
-func (p *replica) trusts(fingerprint string) bool {
-	return p.beat != nil && slices.Contains(p.beat.CAFingerprints, fingerprint)
 }
 
 func (p *replica) status() Replica {

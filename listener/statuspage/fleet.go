@@ -1,3 +1,6 @@
+// Package statuspage serves the state of a fleet to people and programs: [FleetHandler] has a page
+// for browsers and JSON, [InstallationsHandler] the agents that an operator installs. Both answer
+// 403 unless [RequireToken] or [Authenticated] is in front of them.
 package statuspage
 
 import (
@@ -137,7 +140,6 @@ type fleetCount struct {
 	Count   int          `json:"count"`
 }
 
-// eventCount is the number of events of one manager.
 type eventCount struct {
 	Manager core.Manager `json:"manager"`
 	Count   int64        `json:"count"`
@@ -166,41 +168,22 @@ type heartbeatStatus struct {
 func newRuntimeStatus(s fleet.Status) runtimeStatus {
 	view := runtimeStatus{Status: s}
 	for _, p := range s.Replicas {
-		view.Replicas = append(view.Replicas, replicaStatus{p, newHeartbeatStatus(p.Heartbeat)})
-	}
-	return view
-}
-
-func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
-	if beat == nil {
-		return nil
-	}
-	view := &heartbeatStatus{Heartbeat: *beat, Interval: beat.Interval.String()}
-	if beat.OldestPending > 0 {
-		view.OldestPending = beat.OldestPending.String()
-	}
-	return view
-}
-
-func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
-	view := newCounts(f.Summaries())
-	statuses, total := selected.page(f)
-	if selected.limit > 0 {
-		view.Total = total
-	}
-	for _, status := range statuses {
-		if selected.query.Get("brief") == "true" {
-			status.Replicas = nil
+		shown := replicaStatus{Replica: p}
+		if beat := p.Heartbeat; beat != nil {
+			shown.Heartbeat = &heartbeatStatus{Heartbeat: *beat, Interval: beat.Interval.String()}
+			if beat.OldestPending > 0 {
+				shown.Heartbeat.OldestPending = beat.OldestPending.String()
+			}
 		}
-		view.Runtimes = append(view.Runtimes, newRuntimeStatus(status))
+		view.Replicas = append(view.Replicas, shown)
 	}
 	return view
 }
 
-// newCounts returns a view with the numbers of runtimes and of events, ordered, and no statuses.
-func newCounts(summaries map[core.Manager]*fleet.Summary) fleetView {
+// newFleetView has the numbers of runtimes and of events, ordered, and the selected statuses.
+func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 	view := fleetView{Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
-	for manager, summary := range summaries {
+	for manager, summary := range f.Summaries() {
 		for c, n := range summary.Runtimes {
 			view.Counts = append(view.Counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
 		}
@@ -212,5 +195,15 @@ func newCounts(summaries map[core.Manager]*fleet.Summary) fleetView {
 		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
 	slices.SortFunc(view.Events, func(a, b eventCount) int { return cmp.Compare(a.Manager, b.Manager) })
+	statuses, total := selected.page(f)
+	if selected.limit > 0 {
+		view.Total = total
+	}
+	for _, status := range statuses {
+		if selected.query.Get("brief") == "true" {
+			status.Replicas = nil
+		}
+		view.Runtimes = append(view.Runtimes, newRuntimeStatus(status))
+	}
 	return view
 }

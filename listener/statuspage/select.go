@@ -36,11 +36,13 @@ func newSelection(query string, accepted parameters) (s selection, err error) {
 		}
 	}
 	s.search = strings.ToLower(s.query.Get("search"))
-	if s.offset, err = notNegativeParam(s.query, "offset"); err != nil {
-		return s, err
+	for name, number := range map[string]*int{"offset": &s.offset, "limit": &s.limit} {
+		if *number, err = strconv.Atoi(s.query.Get(name)); s.query.Has(name) && (err != nil || *number < 0) {
+			return s, fmt.Errorf("%s is %q, want a number from 0", name, s.query.Get(name))
+		}
 	}
-	if s.limit, err = notNegativeParam(s.query, "limit"); err != nil || !s.query.Has("expires") {
-		return s, err
+	if !s.query.Has("expires") {
+		return s, nil
 	}
 	within, err := time.ParseDuration(s.query.Get("expires"))
 	if err != nil {
@@ -62,17 +64,6 @@ func (p parameters) check(name string, values []string) error {
 	default:
 		return nil
 	}
-}
-
-func notNegativeParam(query url.Values, name string) (int, error) {
-	if !query.Has(name) {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(query.Get(name))
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%s is %q, want a number from 0", name, query.Get(name))
-	}
-	return n, nil
 }
 
 // page returns the selected statuses in their order, and how many there are without offset and
