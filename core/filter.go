@@ -49,19 +49,13 @@ func subresourceChanged(c *Change) bool {
 	case OperationCreate, OperationDelete, OperationConnect:
 		return true
 	case OperationUpdate:
-		return !updates(c) || !sameSubresource(c)
+		if c.Subresource == "scale" { // Its status is a copy that a client may send late.
+			return !updates(c) || !c.sameField("spec")
+		}
+		return !updates(c) || !c.sameContent()
 	default:
 		return false
 	}
-}
-
-// sameSubresource compares the spec of a Scale of autoscaling/v1. Its status is a copy that a client
-// may send late.
-func sameSubresource(c *Change) bool {
-	if c.Subresource == "scale" {
-		return c.sameField("spec")
-	}
-	return c.sameContent()
 }
 
 // updates reports whether c is an UPDATE with both states to compare.

@@ -148,8 +148,10 @@ func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceAp
 			discoveryv1.LabelServiceName: e.service.Name,
 			discoveryv1.LabelManagedBy:   leaderOwner,
 		}).
-		WithAddressType(family).
-		WithPorts(e.endpointPorts()...)
+		WithAddressType(family)
+	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
+		slice.WithPorts(discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name]).WithProtocol(corev1.ProtocolTCP))
+	}
 	if withEndpoint {
 		slice.WithEndpoints(e.endpoint())
 	}
@@ -164,12 +166,4 @@ func (e *leaderEndpoint) endpoint() *discoveryv1ac.EndpointApplyConfiguration {
 			WithKind("Pod").WithNamespace(e.service.Namespace).WithName(e.opts.Pod))
 	}
 	return endpoint
-}
-
-func (e *leaderEndpoint) endpointPorts() (ports []*discoveryv1ac.EndpointPortApplyConfiguration) {
-	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
-		ports = append(ports,
-			discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name]).WithProtocol(corev1.ProtocolTCP))
-	}
-	return ports
 }

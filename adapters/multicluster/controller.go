@@ -123,8 +123,9 @@ func (o *objects) Reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 		return reconcile.Result{}, o.request(ctx, r.ClusterName, of.GetAPIReader())
 	}
 	// Only a cluster without cache reads the newest version.
-	if live, ok := of.(*live); ok {
-		ctx = context.WithValue(ctx, reconciled{r.ClusterName}, live.reading(o.source, r))
+	if own, ok := of.(*live); ok {
+		read := o.source.Client(r, core.RuntimeID(r.ClusterName), own.client)
+		ctx = context.WithValue(ctx, reconciled{r.ClusterName}, &live{Provider: own.Provider, client: read})
 	}
 	return o.Reconciler.Reconcile(ctx, r)
 }

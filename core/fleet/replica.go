@@ -218,7 +218,7 @@ func bound(beat *core.Heartbeat) *core.Heartbeat {
 
 	for i, reason := range slices.Sorted(maps.Keys(beat.Dropped)) {
 		if i >= maxReasons-1 {
-			b.Dropped[otherReasons] += beat.Dropped[reason]
+			b.Dropped["other"] += beat.Dropped[reason]
 		} else {
 			b.Dropped[boundText(reason)] += beat.Dropped[reason]
 		}
@@ -226,9 +226,6 @@ func bound(beat *core.Heartbeat) *core.Heartbeat {
 
 	return &b
 }
-
-// otherReasons counts the drops with a reason beyond the bound.
-const otherReasons = "other"
 
 func boundText(text string) string { return strings.Clone(text[:min(len(text), maxText)]) }
 

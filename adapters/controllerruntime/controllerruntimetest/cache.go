@@ -173,7 +173,11 @@ func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 	}
 	options := client.ListOptions{}
 	options.ApplyOptions(opts)
-	found, err := c.find(&options)
+	found, err := c.objects.List(), error(nil)
+	if options.FieldSelector != nil && !options.FieldSelector.Empty() {
+		by := options.FieldSelector.Requirements()[0]
+		found, err = c.objects.ByIndex(by.Field, by.Value)
+	}
 	for _, object := range found {
 		into.Items = append(into.Items, *metadata(object).DeepCopy())
 	}
@@ -181,14 +185,6 @@ func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 		return options.Namespace != "" && options.Namespace != object.Namespace
 	})
 	return err
-}
-
-func (c *memory) find(options *client.ListOptions) ([]any, error) {
-	if options.FieldSelector == nil || options.FieldSelector.Empty() {
-		return c.objects.List(), nil
-	}
-	by := options.FieldSelector.Requirements()[0]
-	return c.objects.ByIndex(by.Field, by.Value)
 }
 
 // informer is the watch of a [Cache].
