@@ -150,20 +150,17 @@ func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceAp
 		}).
 		WithAddressType(family)
 	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
-		slice.WithPorts(discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name]).WithProtocol(corev1.ProtocolTCP))
+		port := discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name])
+		slice.WithPorts(port.WithProtocol(corev1.ProtocolTCP))
 	}
 	if withEndpoint {
-		slice.WithEndpoints(e.endpoint())
+		endpoint := discoveryv1ac.Endpoint().WithAddresses(e.address.String()).
+			WithConditions(discoveryv1ac.EndpointConditions().WithReady(true).WithServing(true).WithTerminating(false))
+		if e.opts.Pod != "" {
+			endpoint.WithTargetRef(corev1ac.ObjectReference().
+				WithKind("Pod").WithNamespace(e.service.Namespace).WithName(e.opts.Pod))
+		}
+		slice.WithEndpoints(endpoint)
 	}
 	return slice
-}
-
-func (e *leaderEndpoint) endpoint() *discoveryv1ac.EndpointApplyConfiguration {
-	endpoint := discoveryv1ac.Endpoint().WithAddresses(e.address.String()).
-		WithConditions(discoveryv1ac.EndpointConditions().WithReady(true).WithServing(true).WithTerminating(false))
-	if e.opts.Pod != "" {
-		endpoint.WithTargetRef(corev1ac.ObjectReference().
-			WithKind("Pod").WithNamespace(e.service.Namespace).WithName(e.opts.Pod))
-	}
-	return endpoint
 }

@@ -85,7 +85,8 @@ func SetUpListener[request comparable](
 	}
 	elected := mgr.Elected()
 	if _, taken := checks.LoadOrStore(check{elected, component}, true); taken && elected != nil {
-		return nil, fmt.Errorf("listener component %q is set up on this controller manager already: want another name", component)
+		return nil, fmt.Errorf("listener component %q is set up on this controller manager already: "+
+			"want another name", component)
 	}
 	started := manager.RunnableFunc(func(ctx context.Context) error {
 		return warnUntilStarted(ctx, source.Ready, logger.With(slog.String("component", component)))
@@ -98,12 +99,12 @@ func SetUpListener[request comparable](
 }
 
 // warnUntilStarted runs on the replica that leads, where the controller should have started.
-func warnUntilStarted(ctx context.Context, ready func() error, log *slog.Logger) error {
+func warnUntilStarted(ctx context.Context, ready func() error, logger *slog.Logger) error {
 	starts := func(context.Context) (bool, error) {
 		if ready() == nil {
 			return true, nil
 		}
-		log.WarnContext(ctx, "no controller has started the source of events, so that each is answered 503: "+
+		logger.WarnContext(ctx, "no controller has started the source of events, so that each is answered 503: "+
 			"pass the source to WatchesRawSource")
 		return false, nil
 	}
@@ -116,7 +117,8 @@ func warnUntilStarted(ctx context.Context, ready func() error, log *slog.Logger)
 type ComponentOptions struct {
 	// Listener has the settings of the listener. Its Addr must be empty or equal to addr. Native
 	// mTLS needs its TLS, which [MutualTLS] sets. With a Fleet, the source follows it, as
-	// [Source.Follow] does. The default of its Logger is ctrl.Log.
+	// [Source.Follow] does. The default of its Logger is ctrl.Log. A Fleet has a Logger of its own,
+	// which discards by default.
 	Listener listener.Options
 	// Source has the settings of the source.
 	Source SourceOptions
@@ -141,27 +143,27 @@ func RegisterListenerComponent[request comparable](
 	addr, component string, peers listener.Peers, verify core.Verifier, mapFunc MapFunc[request],
 	opts ComponentOptions,
 ) (*listener.Listener, *Source[request], error) {
-	manager, err := core.ParseManager(component)
+	name, err := core.ParseManager(component)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listener component: %w", err)
 	}
 	if mapFunc == nil {
-		return nil, nil, fmt.Errorf("listener component %s: %w", manager, errNoMapFunc)
+		return nil, nil, fmt.Errorf("listener component %s: %w", name, errNoMapFunc)
 	}
 	if addr != "" && opts.Listener.Addr != "" && addr != opts.Listener.Addr {
 		return nil, nil, fmt.Errorf("listener component %s: addr and Options.Listener.Addr differ: "+
-			"want one of them, have %q and %q", manager, addr, opts.Listener.Addr)
+			"want one of them, have %q and %q", name, addr, opts.Listener.Addr)
 	}
 
 	source := NewSource(mapFunc, opts.Source)
 	opts.Listener.Addr = cmp.Or(addr, opts.Listener.Addr)
 	opts.Listener.Logger = cmp.Or(opts.Listener.Logger, defaultLogger())
-	events, err := listener.New(peers, verify, map[core.Manager]core.Handler{manager: source}, opts.Listener)
+	events, err := listener.New(peers, verify, map[core.Manager]core.Handler{name: source}, opts.Listener)
 	if err != nil {
-		return nil, nil, fmt.Errorf("listener component %s: %w", manager, err)
+		return nil, nil, fmt.Errorf("listener component %s: %w", name, err)
 	}
 	if opts.Listener.Fleet != nil {
-		source.Follow(opts.Listener.Fleet, manager)
+		source.Follow(opts.Listener.Fleet, name)
 	}
 	return events, source, nil
 }

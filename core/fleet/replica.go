@@ -254,10 +254,8 @@ func interval(beat *core.Heartbeat) time.Duration {
 	return min(max(beat.Interval, minInterval), maxInterval)
 }
 
-// patience is how long a replica may be silent.
-func patience(beat *core.Heartbeat) time.Duration {
-	return missedHeartbeats * interval(beat)
-}
+// patience is how long a replica may be silent: for two intervals.
+func patience(beat *core.Heartbeat) time.Duration { return 2 * interval(beat) }
 
 func (p *replica) isSilent(now time.Time) bool {
 	silence := now.Sub(p.lastSeen)
@@ -281,7 +279,7 @@ func (p *replica) isAlive(now time.Time) bool {
 // the silence.
 func (p *replica) expired(now time.Time) bool {
 	expiry := p.certificate.notAfter
-	return p.beat != nil && !now.Before(expiry) && !p.lastSeen.Add(2*interval(p.beat)).Before(expiry)
+	return p.beat != nil && !now.Before(expiry) && !p.lastSeen.Add(patience(p.beat)).Before(expiry)
 }
 
 // isPunctual reports whether the replica sends heartbeats, and the next one is not overdue.
