@@ -32,17 +32,6 @@ type Change struct {
 	GVK schema.GroupVersionKind
 }
 
-// newest returns the newest state that the change carries, nil if there is none.
-func (c *Change) newest() *Object {
-	if c.New != nil {
-		return c.New
-	}
-	return c.Old
-}
-
-// subresourceScale has objects of autoscaling/v1 Scale.
-const subresourceScale = "scale"
-
 // maxIdentity bounds the names and the kind of an event together, in bytes. Kubernetes allows
 // fewer. Without the bound, foreign input could fill an outbox with megabytes under each of its
 // keys.
@@ -86,7 +75,7 @@ func (c *Change) Event(at time.Time) (WatchEvent, error) {
 		Operation: c.Operation, Field: fieldOf(c.Subresource), Time: at,
 	}
 
-	if o := c.newest(); o != nil {
+	if o := cmp.Or(c.New, c.Old); o != nil {
 		e.Generation = o.Generation
 		e.Watched.Namespace = cmp.Or(o.Name.Namespace, e.Watched.Namespace)
 		e.Watched.Name = cmp.Or(o.Name.Name, e.Watched.Name)
@@ -102,21 +91,14 @@ func (c *Change) Event(at time.Time) (WatchEvent, error) {
 		e.Watched.Namespace = ""
 	}
 
-	if err := e.checkIdentity(); err != nil {
-		return WatchEvent{}, err
-	}
-
-	return e, nil
-}
-
-func (e *WatchEvent) checkIdentity() error {
 	name, kind := e.Watched, e.WatchedGVK
 	size := len(name.Namespace) + len(name.Name) + len(kind.Group) + len(kind.Version) + len(kind.Kind)
 	if name.Name == "" || size > maxIdentity {
-		return fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
+		return WatchEvent{}, fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
 			errInvalidObject, maxIdentity, size)
 	}
-	return nil
+
+	return e, nil
 }
 
 func fieldOf(subresource string) Field {
@@ -134,11 +116,8 @@ func (c *Change) sameField(name string) bool {
 
 // sameContent compares everything but the bookkeeping of the API server.
 func (c *Change) sameContent() bool {
-	return sameFields(c.Old.fields, c.New.fields) && sameFields(c.Old.metadata, c.New.metadata)
-}
-
-func sameFields(a, b []rawField) bool {
-	return maps.EqualFunc(present(a), present(b), bytes.Equal)
+	return maps.EqualFunc(present(c.Old.fields), present(c.New.fields), bytes.Equal) &&
+		maps.EqualFunc(present(c.Old.metadata), present(c.New.metadata), bytes.Equal)
 }
 
 // sameSelection compares everything by which a watch selects objects or owners: the labels and the

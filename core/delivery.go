@@ -1,8 +1,11 @@
 package core
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
 )
 
 // Delivery is a verified event and its origin.
@@ -37,4 +40,31 @@ type Peer struct {
 	// Lost is closed when the path on which the peer sends has ended. It is nil if the receiver
 	// does not notice that, as behind a gateway.
 	Lost <-chan struct{}
+}
+
+// RuntimeID identifies one remote cluster. By default it is the Common Name of the cluster's client
+// certificate. It is opaque: compare it, never parse it.
+type RuntimeID string
+
+// Manager names the operator that gets the events of a watch. It is one URL segment and a DNS-1123
+// label (RFC 1123, section 2.1, as Kubernetes narrows it). Build one from foreign input with
+// [ParseManager] only.
+type Manager string
+
+// ParseManager returns name as a [Manager]. The error is permanent, with the reason
+// invalid_manager, when name is not a DNS-1123 label: 1 to 63 of the characters a-z, 0-9 and '-',
+// neither end a '-'.
+func ParseManager(name string) (Manager, error) {
+	if dns1123.IsLabel(name) {
+		return Manager(name), nil
+	}
+	return "", fmt.Errorf("%w: %s", errInvalidManager, shorten(name))
+}
+
+// shorten quotes foreign input for an error message: it must neither flood a log nor forge a line.
+func shorten(input string) string {
+	if len(input) <= dns1123.MaxLabel {
+		return fmt.Sprintf("%q", input)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", input[:dns1123.MaxLabel], len(input))
 }

@@ -14,20 +14,14 @@ import (
 // Errors that callers branch on. Adapters wrap them. Each answers [IsPermanent] and [Reason] for
 // the errors that wrap it.
 var (
-	// errInvalidManager means that a name is not a DNS-1123 label. It is permanent.
 	errInvalidManager error = &reasons.Error{
-		Text:      "manager is not a DNS-1123 label (1 to 63 of a-z, 0-9 and '-', neither end a '-')",
-		Label:     "invalid_manager",
-		Permanent: true,
+		Text:  "manager is not a DNS-1123 label (1 to 63 of a-z, 0-9 and '-', neither end a '-')",
+		Label: "invalid_manager", Permanent: true,
 	}
-	// errInvalidObject means that bytes which should be a Kubernetes object in JSON are not. It is
-	// permanent.
 	errInvalidObject error = &reasons.Error{
-		Text:      "not a Kubernetes object in JSON",
-		Label:     "invalid_object",
-		Permanent: true,
+		Text: "not a Kubernetes object in JSON", Label: "invalid_object", Permanent: true,
 	}
-	// errInvalidOwner means that the value of [OwnerAnnotation] names no object. It is permanent.
+	// errInvalidOwner is of the value of [OwnerAnnotation].
 	errInvalidOwner error = &reasons.Error{
 		Text: "owner is not <namespace>/<name>", Label: "invalid_owner", Permanent: true,
 	}

@@ -49,18 +49,13 @@ func subresourceChanged(c *Change) bool {
 	case OperationCreate, OperationDelete, OperationConnect:
 		return true
 	case OperationUpdate:
-		return !updates(c) || !sameSubresource(c)
+		if c.Subresource == "scale" { // Its status is a copy that a client may send late.
+			return !updates(c) || !c.sameField("spec")
+		}
+		return !updates(c) || !c.sameContent()
 	default:
 		return false
 	}
-}
-
-// sameSubresource compares the spec of a Scale. Its status is a copy that a client may send late.
-func sameSubresource(c *Change) bool {
-	if c.Subresource == subresourceScale {
-		return c.sameField("spec")
-	}
-	return c.sameContent()
 }
 
 // updates reports whether c is an UPDATE with both states to compare.
@@ -74,14 +69,10 @@ func lifecycle(c *Change) bool {
 	case OperationCreate, OperationDelete:
 		return true
 	case OperationUpdate:
-		return !updates(c) || ends(c)
+		return !updates(c) || c.New.Deleting && !c.Old.Deleting || c.New.Finalizers == 0 && c.Old.Finalizers > 0
 	default:
 		return false
 	}
-}
-
-func ends(c *Change) bool {
-	return c.New.Deleting && !c.Old.Deleting || c.New.Finalizers == 0 && c.Old.Finalizers > 0
 }
 
 func sameSpec(c *Change) bool {

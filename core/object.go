@@ -44,8 +44,6 @@ type rawField struct {
 // Objects of the API have fewer than 20 at either place.
 const maxMembers = 256
 
-var errTooManyMembers = fmt.Errorf("more than %d members at the top level or in metadata", maxMembers)
-
 // NewObject makes an object from decoded JSON, such as the content of an unstructured object. The
 // object keeps nothing of content. Nil gives a nil object. The error is permanent, with the reason
 // invalid_object.
@@ -151,7 +149,7 @@ func (o *Object) readKeptMetadata(r *rawjson.Reader, name []byte) error {
 // from.
 func keep(r *rawjson.Reader, name []byte, into *[]rawField) error {
 	if len(*into) == maxMembers {
-		return errTooManyMembers
+		return fmt.Errorf("more than %d members at the top level or in metadata", maxMembers)
 	}
 	raw, err := r.Skip()
 	*into = append(*into, rawField{string(name), raw})

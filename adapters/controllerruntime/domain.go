@@ -55,7 +55,6 @@ func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *co
 	return domain, nil
 }
 
-// triggered returns the object that the event is about.
 func (r *Runtimes) triggered(
 	ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent,
 ) (*metav1.PartialObjectMetadata, error) {
@@ -97,7 +96,6 @@ func (r *Runtimes) owner(
 	return object, nil
 }
 
-// registered returns the domain in the annotation of an object.
 func (r *Runtimes) registered(object *metav1.PartialObjectMetadata) (string, error) {
 	domain, ok := object.Annotations[r.annotation]
 	switch {

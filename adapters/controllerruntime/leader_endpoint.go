@@ -3,7 +3,6 @@ package controllerruntime
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -33,8 +32,6 @@ const (
 	leaderCallTimeout      = 5 * time.Second
 	leaderRetryWait        = time.Second
 )
-
-var errLeaderIncomplete = errors.New("want a client, a Service, a valid address and at least one port")
 
 // LeaderEndpointOptions are the optional settings of [NewLeaderEndpoint]. The zero value is the
 // documented default.
@@ -77,7 +74,8 @@ func NewLeaderEndpoint(
 ) (manager.Runnable, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil || writer == nil || service.Name == "" || service.Namespace == "" || len(ports) == 0 {
-		return nil, fmt.Errorf("leader endpoint of Service %q at %q: %w", service, address, errLeaderIncomplete)
+		return nil, fmt.Errorf("leader endpoint of Service %q at %q: want a client, a Service, a valid address "+
+			"and at least one port", service, address)
 	}
 	if err := option.NoneNegative(opts); err != nil {
 		return nil, fmt.Errorf("leader endpoint of Service %q: %w", service, err)
@@ -97,8 +95,8 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 		switch {
 		case err == nil:
 			version = applied
-		case version == "" && isConfiguration(err):
-			return err
+		case version == "" && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err)):
+			return err // It lasts.
 		case ctx.Err() == nil:
 			wait = leaderRetryWait
 			e.opts.Logger.WarnContext(ctx, "the endpoint of the leader was not written", "error", err)
@@ -110,11 +108,6 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// isConfiguration reports whether an error of the first write lasts.
-func isConfiguration(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err)
 }
 
 // withdraw removes the endpoint from the slice of that version.
@@ -146,40 +139,28 @@ func (e *leaderEndpoint) apply(
 
 // slice returns the whole slice, with or without the endpoint.
 func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
+	family := discoveryv1.AddressTypeIPv6
+	if e.address.Is4() {
+		family = discoveryv1.AddressTypeIPv4
+	}
 	slice := discoveryv1ac.EndpointSlice(e.service.Name+leaderSuffix, e.service.Namespace).
 		WithLabels(map[string]string{
 			discoveryv1.LabelServiceName: e.service.Name,
 			discoveryv1.LabelManagedBy:   leaderOwner,
 		}).
-		WithAddressType(addressType(e.address)).
-		WithPorts(e.endpointPorts()...)
+		WithAddressType(family)
+	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
+		port := discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name])
+		slice.WithPorts(port.WithProtocol(corev1.ProtocolTCP))
+	}
 	if withEndpoint {
-		slice.WithEndpoints(e.endpoint())
+		endpoint := discoveryv1ac.Endpoint().WithAddresses(e.address.String()).
+			WithConditions(discoveryv1ac.EndpointConditions().WithReady(true).WithServing(true).WithTerminating(false))
+		if e.opts.Pod != "" {
+			endpoint.WithTargetRef(corev1ac.ObjectReference().
+				WithKind("Pod").WithNamespace(e.service.Namespace).WithName(e.opts.Pod))
+		}
+		slice.WithEndpoints(endpoint)
 	}
 	return slice
-}
-
-func addressType(address netip.Addr) discoveryv1.AddressType {
-	if address.Is4() {
-		return discoveryv1.AddressTypeIPv4
-	}
-	return discoveryv1.AddressTypeIPv6
-}
-
-func (e *leaderEndpoint) endpoint() *discoveryv1ac.EndpointApplyConfiguration {
-	endpoint := discoveryv1ac.Endpoint().WithAddresses(e.address.String()).
-		WithConditions(discoveryv1ac.EndpointConditions().WithReady(true).WithServing(true).WithTerminating(false))
-	if e.opts.Pod != "" {
-		endpoint.WithTargetRef(corev1ac.ObjectReference().
-			WithKind("Pod").WithNamespace(e.service.Namespace).WithName(e.opts.Pod))
-	}
-	return endpoint
-}
-
-func (e *leaderEndpoint) endpointPorts() (ports []*discoveryv1ac.EndpointPortApplyConfiguration) {
-	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
-		ports = append(ports,
-			discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name]).WithProtocol(corev1.ProtocolTCP))
-	}
-	return ports
 }

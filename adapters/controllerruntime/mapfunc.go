@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // The reasons of [Source.Handle], if the error of the map function has none itself.
@@ -20,8 +21,9 @@ var (
 	// errNoOwner means that the event has no owner, which EnqueueOwner needs.
 	errNoOwner = errors.New("event names no owner, as EnqueueOwner expects: " +
 		"send contract v1, or map with EnqueueByRuntime, or pass it to EnqueueOwner")
-	// errPanicked is the cause that the sender gets. Only the log has the value of the panic.
-	errPanicked = errors.New("panic, see the log")
+	errMapFailed error = &reasons.Error{Text: "map function failed", Label: reasonMapFailed}
+	// errMapPanicked is what the sender gets. Only the log has the value of the panic.
+	errMapPanicked error = &reasons.Error{Text: "map function failed: panic, see the log", Label: reasonMapPanicked}
 )
 
 // MapFunc makes the requests of a controller from a delivery.
@@ -76,26 +78,12 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 	}
 }
 
-// mapError is an error of a map function, with a reason.
-type mapError struct {
-	reason string
-	cause  error
-}
-
-// classify adds a reason to an error without one.
+// classify adds a reason to an error without one. The cause comes first, so that it decides whether
+// the error is permanent.
 func classify(err error) error {
 	var named interface{ Reason() string }
 	if errors.As(err, &named) {
 		return err
 	}
-	return &mapError{reasonMapFailed, err}
+	return fmt.Errorf("%[2]w: %[1]w", err, errMapFailed)
 }
-
-// Error returns the text of the cause.
-func (e *mapError) Error() string { return "map function failed: " + e.cause.Error() }
-
-// Unwrap returns the cause.
-func (e *mapError) Unwrap() error { return e.cause }
-
-// Reason is for [core.Reason].
-func (e *mapError) Reason() string { return e.reason }

@@ -139,7 +139,6 @@ func (r *reads[request]) now() uint64 {
 	return r.turn
 }
 
-// reading is the client of one reconcile.
 type reading[request comparable] struct {
 	client.Client
 

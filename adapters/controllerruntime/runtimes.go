@@ -30,12 +30,6 @@ const (
 	indexDomain  = "runtime-watcher/domain"
 )
 
-// errIncomplete means that a required argument of NewRuntimes is missing.
-var errIncomplete = errors.New("want a cache, a kind with version and an identify function")
-
-// errNoFleet means that an option of NewRuntimes is useless.
-var errNoFleet = errors.New("option Managers: want it only with Fleet")
-
 // ByName identifies a runtime by the name of its object.
 func ByName(object metav1.Object) core.RuntimeID { return core.RuntimeID(object.GetName()) }
 
@@ -86,11 +80,11 @@ func NewRuntimes(
 	identify func(object metav1.Object) core.RuntimeID, opts RuntimesOptions,
 ) (*Runtimes, error) {
 	if objects == nil || kind.Kind == "" || kind.Version == "" || identify == nil {
-		return nil, fmt.Errorf("runtimes of kind %q: %w", kind, errIncomplete)
+		return nil, fmt.Errorf("runtimes of kind %q: want a cache, a kind with version and an identify function", kind)
 	}
 
 	if opts.Fleet == nil && len(opts.Managers) > 0 {
-		return nil, errNoFleet
+		return nil, errors.New("option Managers: want it only with Fleet")
 	}
 	for _, manager := range opts.Managers {
 		if _, err := core.ParseManager(string(manager)); err != nil {
@@ -165,7 +159,6 @@ func (r *Runtimes) idOf(object any) core.RuntimeID {
 	return ""
 }
 
-// indexes returns the functions that compute the values of each index.
 func indexes(identify func(object metav1.Object) core.RuntimeID, annotation string) map[string]client.IndexerFunc {
 	return map[string]client.IndexerFunc{
 		indexRuntime: func(object client.Object) []string { return notEmpty(string(identify(object))) },
@@ -233,4 +226,67 @@ func (r *Runtimes) find(ctx context.Context, index, value string) ([]*metav1.Par
 		return nil, fmt.Errorf("%w: read the cache of %s: %w", core.ErrNotReady, r.kind.Kind, err)
 	}
 	return objects, nil
+}
+
+// lookup returns the objects with a value in an index. They belong to the cache and must not be
+// changed.
+type lookup func(ctx context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error)
+
+// newLookup adds indexes to a cache. It reads the indexer of the informer itself, because a list
+// through the cache takes several times as long. A cache of several namespaces has an indexer for
+// each, and only the list reads them all.
+func newLookup(
+	ctx context.Context, objects cache.Cache, informer cache.Informer, kind schema.GroupVersionKind,
+	indexes map[string]client.IndexerFunc,
+) (lookup, error) {
+	if indexed, ok := informer.(interface{ GetIndexer() toolscache.Indexer }); ok {
+		return lookInIndexer(indexed.GetIndexer()), informer.AddIndexers(indexersOf(indexes))
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind)
+	for name, extract := range indexes {
+		if err := objects.IndexField(ctx, object, name, extract); err != nil {
+			return nil, err // The caller wraps it.
+		}
+	}
+	return lookInLists(objects, kind), nil
+}
+
+func indexersOf(indexes map[string]client.IndexerFunc) toolscache.Indexers {
+	indexers := make(toolscache.Indexers, len(indexes))
+	for name, extract := range indexes {
+		indexers[name] = func(object any) ([]string, error) {
+			if metadata, ok := object.(*metav1.PartialObjectMetadata); ok {
+				return extract(metadata), nil
+			}
+			return nil, nil
+		}
+	}
+	return indexers
+}
+
+func lookInIndexer(indexer toolscache.Indexer) lookup {
+	return func(_ context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error) {
+		found, err := indexer.ByIndex(index, value)
+		objects := make([]*metav1.PartialObjectMetadata, 0, len(found))
+		for _, object := range found {
+			if metadata, ok := object.(*metav1.PartialObjectMetadata); ok {
+				objects = append(objects, metadata)
+			}
+		}
+		return objects, err
+	}
+}
+
+func lookInLists(reader client.Reader, kind schema.GroupVersionKind) lookup {
+	return func(ctx context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error) {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		err := reader.List(ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy)
+		objects := make([]*metav1.PartialObjectMetadata, len(list.Items))
+		for i := range list.Items {
+			objects[i] = &list.Items[i]
+		}
+		return objects, err
+	}
 }

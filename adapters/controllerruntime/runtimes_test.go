@@ -1,21 +1,27 @@
 package controllerruntime_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 func owner(name string) types.NamespacedName {
@@ -162,4 +168,198 @@ func BenchmarkEnqueueByRuntime(b *testing.B) {
 			}
 		}
 	})
+}
+
+// pinned returns the objects of a control plane with many faults. By label, "skr-N" is the runtime
+// of kyma "N".
+func pinned() []*metav1.PartialObjectMetadata {
+	label := func(runtime string) map[string]string { return map[string]string{"runtime-id": runtime} }
+	return []*metav1.PartialObjectMetadata{
+		kyma("good", domain("good.example.com"), label("skr-good")),
+		kyma("other", domain("other.example.com"), label("skr-other")),
+		kyma("nameless", domain("nameless.example.com"), nil),
+		kyma("upper", domain("Upper.Example.com."), label("skr-upper")),
+		kyma("missing", nil, label("skr-missing")),
+		kyma("empty", domain(""), label("skr-empty")),
+		kyma("blank", domain(" "), label("skr-blank")),
+		kyma("dot", domain("."), label("skr-dot")),
+		kyma("wildcard", domain("*.example.com"), label("skr-wildcard")),
+		kyma("twin-1", domain("twin.example.com"), label("skr-twin-1")),
+		kyma("twin-2", domain("TWIN.example.com."), label("skr-twin-2")),
+		kyma("address-1", domain("192.0.2.1"), label("skr-address-1")),
+		kyma("address-2", domain("::ffff:192.0.2.1"), label("skr-address-2")),
+		kyma("double-1", domain("double-1.example.com"), label("skr-double")),
+		kyma("double-2", domain("double-2.example.com"), label("skr-double")),
+	}
+}
+
+func TestDomain(t *testing.T) {
+	t.Parallel()
+	for name, namespaces := range map[string]bool{"one cache": false, "a cache of several namespaces": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fake := newFakeCache(t, pinned()...)
+			fake.namespaces = namespaces
+			testDomain(t, newRuntimes(t, fake, controllerruntime.ByLabel("runtime-id")))
+		})
+	}
+}
+
+func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
+	t.Helper()
+	none := types.NamespacedName{}
+	for name, tc := range map[string]struct {
+		runtime core.RuntimeID
+		owner   types.NamespacedName
+		domain  string
+		reason  string
+	}{
+		"runtime":                 {"skr-good", none, "good.example.com", ""},
+		"owner":                   {"skr-good", owner("good"), "good.example.com", ""},
+		"as written":              {"skr-upper", none, "Upper.Example.com.", ""},
+		"owner without a runtime": {"some common name", owner("nameless"), "nameless.example.com", ""},
+		"owner without runtime, of a known sender": {"skr-good", owner("nameless"), "", "owner_mismatch"},
+		"owner of another runtime":                 {"skr-good", owner("other"), "", "owner_mismatch"},
+		"owner of another, by a stranger":          {"skr-new", owner("good"), "", "owner_mismatch"},
+		"no such runtime":                          {"skr-new", none, "", "runtime_unknown"},
+		"empty runtime":                            {"", none, "", "runtime_unknown"},
+		"no such owner":                            {"skr-good", owner("gone"), "", reasons.OwnerMissing},
+		"owner in another namespace": {
+			"skr-good", types.NamespacedName{Namespace: "default", Name: "good"}, "", reasons.OwnerMissing,
+		},
+		"owner without namespace":            {"skr-good", types.NamespacedName{Name: "good"}, "", reasons.OwnerMissing},
+		"owner without name":                 {"skr-good", types.NamespacedName{Namespace: "kcp-system"}, "", reasons.OwnerMissing},
+		"missing":                            {"skr-missing", none, "", reasons.DomainMissing},
+		"missing, by owner":                  {"skr-missing", owner("missing"), "", reasons.DomainMissing},
+		"empty":                              {"skr-empty", none, "", reasons.DomainEmpty},
+		"blank":                              {"skr-blank", none, "", reasons.DomainEmpty},
+		"the root of DNS":                    {"skr-dot", none, "", reasons.DomainEmpty},
+		"wildcard":                           {"skr-wildcard", owner("wildcard"), "", reasons.DomainWildcard},
+		"registered twice":                   {"skr-twin-1", none, "", reasons.DomainAmbiguous},
+		"registered twice, in other letters": {"skr-twin-2", owner("twin-2"), "", reasons.DomainAmbiguous},
+		"an address registered twice":        {"skr-address-1", none, "", reasons.DomainAmbiguous},
+		"two domains":                        {"skr-double", none, "", reasons.DomainAmbiguous},
+		"two domains, one named":             {"skr-double", owner("double-2"), "double-2.example.com", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := runtimes.Domain(t.Context(), tc.runtime, &core.WatchEvent{Owner: tc.owner})
+			if got != tc.domain {
+				t.Errorf("have domain %q, want %q", got, tc.domain)
+			}
+			if tc.reason == "" {
+				if err != nil {
+					t.Errorf("have %v, want no error", err)
+				}
+				return
+			}
+			if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != tc.reason {
+				t.Errorf("have %v (%s), want it forbidden (%s)", err, core.Reason(err), tc.reason)
+			}
+		})
+	}
+}
+
+func TestDomainAnnotationOption(t *testing.T) {
+	t.Parallel()
+	fake := newFakeCache(t, kyma("skr-1", map[string]string{"host": "skr-1.example.com"}, nil))
+	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{DomainAnnotation: "host"})
+	check(t, err)
+	if got, err := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{}); err != nil || got != "skr-1.example.com" {
+		t.Errorf("have %q, %v, want the domain of the annotation", got, err)
+	}
+}
+
+func kymaKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+// fakeCache is a cache of one kind that can fail. It is its own informer, which has no indexer, as
+// that of a cache of several namespaces. Methods of the informer that are not needed panic.
+type fakeCache struct {
+	*controllerruntimetest.Cache
+	cache.Informer
+
+	store         toolscache.Indexer // of the informer of one namespace
+	cold, stopped atomic.Bool
+	broken        error // of List
+	unknown       error // of GetInformer
+	namespaces    bool  // several of them
+}
+
+// indexedInformer is the informer of a cache of one namespace, or of all.
+type indexedInformer struct{ *fakeCache }
+
+func (i indexedInformer) GetIndexer() toolscache.Indexer { return i.store }
+
+func (i indexedInformer) AddIndexers(indexers toolscache.Indexers) error {
+	return i.store.AddIndexers(indexers)
+}
+
+var errFake = errors.New("fake failure")
+
+func newFakeCache(t testing.TB, objects ...*metav1.PartialObjectMetadata) *fakeCache {
+	t.Helper()
+	fake := &fakeCache{
+		Cache: controllerruntimetest.NewCache(), store: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{}),
+	}
+	for _, object := range objects {
+		fake.Set(object)
+		check(t, fake.store.Add(object))
+	}
+	return fake
+}
+
+func (f *fakeCache) HasSynced() bool { return !f.cold.Load() }
+func (f *fakeCache) IsStopped() bool { return f.stopped.Load() }
+
+func (f *fakeCache) GetInformer(
+	_ context.Context, object client.Object, opts ...cache.InformerGetOption,
+) (cache.Informer, error) {
+	options := cache.InformerGetOptions{}
+	for _, set := range opts {
+		set(&options)
+	}
+	if options.BlockUntilSynced == nil || *options.BlockUntilSynced {
+		return nil, fmt.Errorf("%w: waits for the cache", errFake)
+	}
+	if _, ok := object.(*metav1.PartialObjectMetadata); !ok {
+		return nil, fmt.Errorf("%w: %T holds more than metadata", errFake, object)
+	}
+	if f.namespaces {
+		return f, f.unknown
+	}
+	return indexedInformer{f}, f.unknown
+}
+
+func (f *fakeCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if f.cold.Load() {
+		return fmt.Errorf("%w: a real cache would wait now", errFake)
+	}
+	if f.broken != nil {
+		return f.broken
+	}
+	return f.Cache.List(ctx, list, opts...)
+}
+
+// kyma returns an object with a name, and with annotations and labels as "key=value".
+func kyma(name string, annotations, labels map[string]string) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kymaKind())
+	object.Namespace, object.Name = "kcp-system", name
+	object.Annotations, object.Labels = annotations, labels
+	return object
+}
+
+func domain(value string) map[string]string {
+	return map[string]string{controllerruntime.DomainAnnotation: value}
+}
+
+func newRuntimes(t testing.TB, fake *fakeCache, identify func(metav1.Object) core.RuntimeID) *controllerruntime.Runtimes {
+	t.Helper()
+	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify,
+		controllerruntime.RuntimesOptions{})
+	check(t, err)
+	return runtimes
 }

@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
+	"weak"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -35,13 +39,6 @@ type SourceOptions struct {
 	// a reconcile had read its write, see [Source.Client]. It is called concurrently and must not
 	// block. Default: none.
 	Handled func(d core.Delivery, requests int, err error)
-}
-
-// withDefaults returns a copy with all defaults set.
-func (o SourceOptions) withDefaults() SourceOptions {
-	return option.WithDefaults(o, SourceOptions{
-		Logger: defaultLogger(), Handled: func(core.Delivery, int, error) {},
-	})
 }
 
 // Source hands deliveries to one controller. It is a [core.Handler] for a listener, and a
@@ -74,7 +71,9 @@ var (
 // NewSource returns a source of the requests that mapFunc makes of deliveries. mapFunc is required:
 // without one, Start fails.
 func NewSource[request comparable](mapFunc MapFunc[request], opts SourceOptions) *Source[request] {
-	return &Source[request]{mapFunc: mapFunc, opts: opts.withDefaults()}
+	return &Source[request]{mapFunc: mapFunc, opts: option.WithDefaults(opts, SourceOptions{
+		Logger: defaultLogger(), Handled: func(core.Delivery, int, error) {},
+	})}
 }
 
 // String names the source in the log of its controller.
@@ -191,7 +190,7 @@ func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (reques
 		if r := recover(); r != nil {
 			s.opts.Logger.ErrorContext(ctx, "map function panicked", "runtime", d.Runtime, "manager", d.Manager,
 				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			requests, err = nil, &mapError{reasonMapPanicked, errPanicked}
+			requests, err = nil, errMapPanicked
 		}
 	}()
 	requests, err = s.mapFunc(ctx, d)
@@ -199,4 +198,43 @@ func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (reques
 		return nil, classify(err)
 	}
 	return requests, nil
+}
+
+// Follow enqueues a runtime that is not fresh any more. Its last reconcile may have asked for a
+// long requeue, because it relied on events. The time is random within [fleet.Fleet.RequeueAfter],
+// so that a whole fleet that is cut off is spread over that time.
+//
+// Only changes of manager are followed, and only while the controller runs on this replica. Follow
+// does not block, and may be called before the controller starts.
+func (s *Source[request]) Follow(watched *fleet.Fleet, manager core.Manager) {
+	follows := weak.Make(s) // A fleet may outlive the controller manager of a source.
+	watched.OnChange(func(change fleet.Transition) {
+		if s := follows.Value(); s != nil && change.From == fleet.Fresh && change.To.Manager == manager {
+			s.poll(change.To.Runtime, manager, watched.RequeueAfter(change.To.Runtime))
+		}
+	})
+}
+
+// poll enqueues the requests of a resync of the runtime, each at a random time within a duration.
+func (s *Source[request]) poll(runtime core.RuntimeID, manager core.Manager, within time.Duration) {
+	to, err := s.open()
+	if err != nil {
+		return
+	}
+
+	// A map function answers from memory.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+
+	requests, err := s.requests(ctx, core.Delivery{
+		Runtime: runtime, Manager: manager, Event: core.WatchEvent{Resync: true}, Received: time.Now(),
+	})
+	if err != nil {
+		s.opts.Logger.Warn("a runtime that is not fresh any more is not reconciled early",
+			"runtime", runtime, "manager", manager, "error", err)
+	}
+
+	for _, r := range requests {
+		to.addResync(r, rand.N(within)) //nolint:gosec // Jitter is not a secret.
+	}
 }

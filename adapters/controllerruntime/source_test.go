@@ -168,6 +168,7 @@ func TestSourceMapFunc(t *testing.T) {
 			mapFunc: returns(fmt.Errorf("no answer: %w", core.ErrNotReady)), is: core.ErrNotReady, reason: "not_ready",
 		},
 		"half an answer": {mapFunc: returns(errBroken, "a"), is: errBroken, reason: "map_failed"},
+		"hopeless":       {mapFunc: returns(hopeless{errBroken}), reason: "map_failed"},
 		"panic": {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) { panic("oh no") },
 			reason:  "map_panicked",
@@ -188,8 +189,8 @@ func TestSourceMapFunc(t *testing.T) {
 			if (err == nil) != (tc.reason == "") || err != nil && core.Reason(err) != tc.reason {
 				t.Errorf("have error %v, want one: %q", err, tc.reason)
 			}
-			if core.IsPermanent(err) {
-				t.Errorf("%v must not make a sender drop the event", err)
+			if core.IsPermanent(err) != (name == "hopeless") {
+				t.Errorf("%v: permanent %v, as the cause is not", err, core.IsPermanent(err))
 			}
 			if diff := cmp.Diff(append([]string{}, tc.requests...), drain(queue)); diff != "" {
 				t.Errorf("in the queue (-want +have):\n%s", diff)
@@ -207,6 +208,11 @@ func TestSourceMapFunc(t *testing.T) {
 		})
 	}
 }
+
+// hopeless is a cause without a reason.
+type hopeless struct{ error }
+
+func (hopeless) Retryable() bool { return false }
 
 // handled stores the calls of the hook.
 type handled []string

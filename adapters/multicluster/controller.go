@@ -2,6 +2,7 @@ package multicluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -49,11 +50,14 @@ func Enqueue(_ context.Context, d core.Delivery) ([]mcreconcile.Request, error) 
 // A request for a cluster requests each of its objects of that kind that opts match. There is one
 // when the cluster is engaged, as after a restart of the operator, and for each resync. The list
 // has only the metadata of objects, in pages of 250. While more than 1,000 requests wait, there is
-// one list a second.
+// one list a second. It fails if an argument is missing.
 func Complete(
 	mgr mcmanager.Manager, controller *mcbuilder.Builder, src *controllerruntime.Source[mcreconcile.Request],
 	kind schema.GroupVersionKind, reconciler mcreconcile.Reconciler, opts ...client.ListOption,
 ) error {
+	if mgr == nil || controller == nil || src == nil || reconciler == nil {
+		return errors.New("multicluster: want a controller manager, a builder, a source and a reconciler")
+	}
 	o := &objects{Reconciler: reconciler, mgr: mgr, source: src, kind: kind, opts: opts}
 	built, err := controller.WatchesRawSource(src).Build(o)
 	if err != nil {
@@ -119,8 +123,9 @@ func (o *objects) Reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 		return reconcile.Result{}, o.request(ctx, r.ClusterName, of.GetAPIReader())
 	}
 	// Only a cluster without cache reads the newest version.
-	if live, ok := of.(*live); ok {
-		ctx = context.WithValue(ctx, reconciled{r.ClusterName}, live.reading(o.source, r))
+	if own, ok := of.(*live); ok {
+		read := o.source.Client(r, core.RuntimeID(r.ClusterName), own.client)
+		ctx = context.WithValue(ctx, reconciled{r.ClusterName}, &live{Provider: own.Provider, client: read})
 	}
 	return o.Reconciler.Reconcile(ctx, r)
 }

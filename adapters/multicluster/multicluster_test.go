@@ -188,11 +188,16 @@ func TestAClusterHasNoCache(t *testing.T) {
 	}
 }
 
-func TestAProviderNeedsConnect(t *testing.T) {
+func TestMissingPartsAreRefused(t *testing.T) {
 	provider := multicluster.NewProvider(nil, multicluster.ProviderOptions{})
 	mgr := must(mcmanager.WithMultiCluster(newManager(controllerruntimetest.NewCache()), provider))
 	if err := provider.SetupWithManager(t.Context(), mgr); err == nil {
 		t.Error("no error, want one about connect")
+	}
+	source := controllerruntime.NewSource(multicluster.Enqueue, controllerruntime.SourceOptions{})
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	if err := multicluster.Complete(mgr, mcbuilder.ControllerManagedBy(mgr), source, kind, nil); err == nil {
+		t.Error("no error, want one about the reconciler")
 	}
 }
 

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -22,8 +21,6 @@ const (
 	// deliverTimeout.
 	maxDeliveries = 32
 )
-
-var errManagerTaken = errors.New("resyncs of the manager are delivered elsewhere already: want one handler for each manager")
 
 // Start reviews the runtimes every second and delivers resyncs to the handlers of their managers,
 // until ctx ends. A review calls the observers and forgets runtimes that are silent for too long. A
@@ -55,7 +52,8 @@ func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
 			return fmt.Errorf("fleet: the handler of manager %q is nil", manager)
 		}
 		if _, taken := f.served[manager]; taken {
-			return fmt.Errorf("fleet: %w: %q", errManagerTaken, manager)
+			return fmt.Errorf("fleet: resyncs of the manager are delivered elsewhere already: "+
+				"want one handler for each manager: %q", manager)
 		}
 		f.settled[manager] = true
 	}
@@ -94,7 +92,9 @@ func (f *Fleet) reviewEverySecond(ctx context.Context) {
 const slice = 500
 
 func (f *Fleet) reviewAll() {
-	f.addExpected()
+	for _, manager := range f.adopt(f.readyManagers(), time.Now()) {
+		f.warnUnserved(manager)
+	}
 	for some := range slices.Chunk(f.keys(), slice) {
 		f.reviewSome(some)
 	}
@@ -144,20 +144,17 @@ func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler cor
 	}
 	for ctx.Err() == nil {
 		select {
-		case <-ctx.Done():
 		case <-ticker.C:
-			f.deliverDue(ctx, manager, pace.C, deliver)
-		}
-	}
-}
-
-func (f *Fleet) deliverDue(ctx context.Context, manager core.Manager, pace <-chan time.Time, deliver func(key)) {
-	for _, d := range f.due(manager, time.Now()) {
-		select {
-		case <-pace:
-			deliver(d.key)
 		case <-ctx.Done():
 			return
+		}
+		for _, d := range f.due(manager, time.Now()) {
+			select {
+			case <-pace.C:
+				deliver(d.key)
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
@@ -237,5 +234,52 @@ func (f *Fleet) delivered(manager core.Manager, cause string) {
 	f.mu.Unlock()
 	if f.opts.Resynced != nil {
 		f.opts.Resynced(manager, cause)
+	}
+}
+
+// The causes of the resyncs of a fleet.
+const (
+	// causeNewEpoch means that an agent process sent its first request: earlier events may be lost.
+	causeNewEpoch = "new_epoch"
+	// causeGap means that a number of the sequence did not arrive.
+	causeGap = "gap"
+	// causeWentBack means that the sequence is lower than it was.
+	causeWentBack = "went_back"
+	// causeReturned means that a silent runtime sends requests again.
+	causeReturned = "returned"
+	// causeReplicaLost means that one of several replicas stopped sending without a last heartbeat.
+	causeReplicaLost = "replica_lost"
+)
+
+// Causes returns all causes.
+func Causes() []string {
+	return []string{causeNewEpoch, causeGap, causeWentBack, causeReturned, causeReplicaLost}
+}
+
+const (
+	// longestCommit is longer than the longest timeout of a webhook, 30 s. After it, an API server
+	// commits a write.
+	longestCommit = 35 * time.Second
+	// longestPause is longer than an agent waits after a refusal, 37.5 s by default. A lost replica
+	// would have sent a request by then.
+	longestPause = 40 * time.Second
+)
+
+// resync is a resync to come.
+type resync struct {
+	cause string
+	due   time.Time
+}
+
+// resendOfLoss returns the resend of the resync for a lost replica. It may have ended a moment ago,
+// or may end before its next attempt.
+func resendOfLoss(now time.Time) resync {
+	return resync{causeReplicaLost, now.Add(longestPause + longestCommit)}
+}
+
+// schedule asks for a resync. Causes share a resync that is to come.
+func (f *Fleet) schedule(k key, cause string, now time.Time) {
+	if f.resyncs[k] == nil {
+		f.resyncs[k] = &resync{cause, now.Add(time.Duration(f.opts.Random() * float64(f.opts.ResyncJitter)))}
 	}
 }

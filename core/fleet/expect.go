@@ -1,8 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -19,19 +21,10 @@ func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 	delete(f.forgotten, runtime)
 	k := key{runtime, manager}
 	if r := f.records[k]; r != nil {
-		r.expect(time.Now())
+		r.expected = cmp.Or(r.expected, time.Now())
 		return
 	}
-	if _, known := f.expected[k]; !known {
-		f.expected[k] = time.Now()
-	}
-}
-
-// expect notes since when the runtime is expected.
-func (r *record) expect(now time.Time) {
-	if r.expected.IsZero() {
-		r.expected = now
-	}
+	f.expected[k] = cmp.Or(f.expected[k], time.Now())
 }
 
 // isMissing reports whether the runtime is expected, and silent for too long before its first
@@ -41,20 +34,13 @@ func (r *record) isMissing(now time.Time) bool {
 		now.Sub(latest(r.expected, r.lastSeen)) > patience(nil)
 }
 
-// addExpected makes records of the expected runtimes, where this process serves their manager. It
-// logs each manager that is not served a minute later, as its name may be wrong.
-func (f *Fleet) addExpected() {
-	for _, manager := range f.adopt(f.readyManagers(), time.Now()) {
-		f.warnUnserved(manager)
-	}
-}
-
 func (f *Fleet) warnUnserved(manager core.Manager) {
 	f.opts.Logger.Warn("no listener with this fleet runs for the manager: correct its name, set Options.Fleet, or call Start",
 		slog.String("manager", string(manager)))
 }
 
-// adopt returns the managers to log.
+// adopt makes records of the expected runtimes, where this process serves their manager. It returns
+// each manager that is not served a minute later, to be logged once, as its name may be wrong.
 func (f *Fleet) adopt(ready map[core.Manager]bool, now time.Time) (unserved []core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,22 +56,93 @@ func (f *Fleet) adopt(ready map[core.Manager]bool, now time.Time) (unserved []co
 	return unserved
 }
 
-// readyManagers asks the handlers without the lock.
+// readyManagers asks the handlers of all calls of Start without the lock, if anything is expected.
 func (f *Fleet) readyManagers() map[core.Manager]bool {
+	f.mu.Lock()
+	handlers := maps.Clone(f.served)
+	if len(f.expected) == 0 {
+		handlers = nil
+	}
+	f.mu.Unlock()
 	ready := make(map[core.Manager]bool)
-	for manager, handler := range f.handlers() {
+	for manager, handler := range handlers {
 		r, asks := handler.(core.Readier)
 		ready[manager] = !asks || r.Ready() == nil
 	}
 	return ready
 }
 
-// handlers returns those of all calls of Start, if anything is expected.
-func (f *Fleet) handlers() map[core.Manager]core.Handler {
+// Forget removes a runtime with its resyncs to come. Call it when the runtime is gone. It does not
+// call the observers of [Fleet.OnChange]. For a minute, or until Expect is called for the runtime,
+// its requests are not observed: one that is under way does not bring it back.
+func (f *Fleet) Forget(runtime core.RuntimeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.expected) == 0 {
-		return nil
+	now := time.Now()
+	maps.DeleteFunc(f.forgotten, func(_ core.RuntimeID, at time.Time) bool { return now.Sub(at) >= straggler })
+	if len(f.managers[runtime]) > 0 {
+		f.forgotten[runtime] = now
 	}
-	return maps.Clone(f.served)
+	for _, manager := range f.managers[runtime] {
+		delete(f.records, key{runtime, manager})
+		delete(f.resyncs, key{runtime, manager})
+	}
+	delete(f.managers, runtime)
+	maps.DeleteFunc(f.expected, func(k key, _ time.Time) bool { return k.runtime == runtime })
+}
+
+// ForgetManager removes a runtime for one manager, unless it still sends requests to it, and
+// reports whether it is removed now. Call it when the runtime has no watch for the manager any
+// more, and again while it returns false. Otherwise the runtime is stale for that manager until
+// [Options].ForgetAfter.
+func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k := key{runtime, manager}
+	if r := f.records[k]; r != nil {
+		if r.isSpeaking(time.Now()) {
+			return false
+		}
+		f.remove(k)
+	}
+	delete(f.expected, k)
+	return true
+}
+
+// remove forgets one record.
+func (f *Fleet) remove(k key) {
+	delete(f.records, k)
+	delete(f.resyncs, k)
+	managers := slices.DeleteFunc(f.managers[k.runtime], func(m core.Manager) bool { return m == k.manager })
+	if len(managers) == 0 {
+		delete(f.managers, k.runtime)
+		return
+	}
+	f.managers[k.runtime] = managers
+}
+
+// refusal is the last request that the verifier refused.
+type refusal struct {
+	reason string
+	at     time.Time
+}
+
+// Refuse notes that the verifier refused the whole request of an identified runtime, and why. The
+// reason is from a small fixed set. A runtime without a verified request is not noted, unless
+// [Fleet.Expect] was called for it.
+func (f *Fleet) Refuse(runtime core.RuntimeID, manager core.Manager, reason string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r := f.records[key{runtime, manager}]; r != nil {
+		r.refused = refusal{boundText(reason), time.Now()}
+	}
+}
+
+// refusal returns the reason of the last refusal, "" if it is so old that the runtime would have
+// tried again.
+func (r *record) refusal(now time.Time) string {
+	if now.Sub(r.refused.at) > longestPause+patience(nil) {
+		return ""
+	}
+	return r.refused.reason
 }

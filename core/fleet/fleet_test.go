@@ -709,7 +709,7 @@ func TestForgetting(t *testing.T) {
 	})
 }
 
-func TestNewNamesWrongOptions(t *testing.T) {
+func TestWrongArgumentsAreRefused(t *testing.T) {
 	for name, opts := range map[string]fleet.Options{
 		"ResyncsPerSecond": {ResyncsPerSecond: -1},
 		"PollUnproved":     {PollUnproved: time.Hour},
@@ -722,6 +722,12 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	if _, err := fleet.New(fleet.Options{PollFresh: time.Second}); err != nil {
 		t.Errorf("the others are as short by default: %v", err)
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("an observer that is nil is taken")
+		}
+	}()
+	newFleet(t, fleet.Options{}).OnChange(nil)
 }
 
 // A map function may wait for the API server of its runtime: 100 of them delayed all others by 8 min.

@@ -19,8 +19,11 @@ type Transition struct {
 // OnChange calls observe for every later change of freshness, one after the other and in their
 // order. observe must return at once, as the request of a runtime may wait for it, and may query
 // the fleet. A silent runtime is found within a second, while Start runs. Forget does not call
-// observe.
+// observe. OnChange panics if observe is nil.
 func (f *Fleet) OnChange(observe func(Transition)) {
+	if observe == nil {
+		panic("fleet: observe is nil")
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.observers = append(slices.Clone(f.observers), observe)
@@ -61,18 +64,14 @@ func (f *Fleet) log(change *Transition) {
 	if !ok {
 		return
 	}
-	f.opts.Logger.Log(context.Background(), levelOf(change.To.State), "freshness of a runtime changed",
+	level := slog.LevelInfo
+	if change.To.State == Stale || change.To.State == Degraded { // They need an action.
+		level = slog.LevelWarn
+	}
+	f.opts.Logger.Log(context.Background(), level, "freshness of a runtime changed",
 		slog.String("runtime", string(change.To.Runtime)), slog.String("manager", string(change.To.Manager)),
 		slog.String("from", string(change.From)), slog.String("to", string(change.To.State)),
 		slog.String("reason", change.To.Reason), slog.Int("suppressed", suppressed))
-}
-
-// levelOf returns the level of a line about a state: warn if the state needs an action.
-func levelOf(state State) slog.Level {
-	if state == Stale || state == Degraded {
-		return slog.LevelWarn
-	}
-	return slog.LevelInfo
 }
 
 // linesPerWindow and window bound the log lines of a fleet about changes.

@@ -39,8 +39,9 @@ func (p *paths) observe(path <-chan struct{}, interval time.Duration) {
 
 // review notes the end of the last path.
 func (p *paths) review(now time.Time) {
-	if len(p.open) > 0 && !slices.ContainsFunc(p.open, isOpen) {
-		p.open, p.lost = nil, now
+	before := len(p.open)
+	if p.open = slices.DeleteFunc(p.open, hasEnded); before > 0 && len(p.open) == 0 {
+		p.lost = now
 	}
 }
 
@@ -48,8 +49,6 @@ func (p *paths) review(now time.Time) {
 func (p *paths) areOver(now time.Time) bool {
 	return !p.lost.IsZero() && now.Sub(p.lost) > reconnectWithin
 }
-
-func isOpen(path <-chan struct{}) bool { return !hasEnded(path) }
 
 func hasEnded(path <-chan struct{}) bool {
 	select {

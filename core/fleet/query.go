@@ -1,11 +1,75 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
+
+// State is the freshness of the watch path of one runtime for one manager.
+type State string
+
+// The states of freshness.
+const (
+	// Unknown means that no heartbeat came yet: the runtime is new, or its agent speaks a contract
+	// without heartbeats.
+	Unknown State = "unknown"
+	// Fresh means that a change would reach the control plane. Heartbeats come, and the API server
+	// of the runtime called the agent lately, for its canary or for a review.
+	Fresh State = "fresh"
+	// Unproved means that heartbeats come, and that nothing shows whether the API server calls the
+	// agent.
+	Unproved State = "unproved"
+	// Stale means that the runtime is silent.
+	Stale State = "stale"
+	// Degraded means that changes are missed, or soon will be, for a reason.
+	Degraded State = "degraded"
+)
+
+// Condition is a state with its reason.
+type Condition struct {
+	State  State
+	Reason string
+}
+
+// Status is the freshness of one runtime for one manager.
+type Status struct {
+	Runtime core.RuntimeID `json:"runtime"`
+	Manager core.Manager   `json:"manager"`
+	State   State          `json:"state"`
+	// Reason is why a runtime is degraded, or stale if that is known. It is empty otherwise.
+	Reason string `json:"reason,omitempty"`
+	// Refused is the reason of the verifier, such as san_mismatch. It is empty after a request that
+	// was not refused, or after 100 s without a refusal.
+	Refused string `json:"refused,omitempty"`
+	// Since is the time of the last change of State or Reason.
+	Since time.Time `json:"since"`
+	// LastSeen is the time of the last event or heartbeat, zero if there was none.
+	LastSeen time.Time `json:"lastSeen,omitzero"`
+	// Replicas are the agent processes that are not silent. Those of a stale runtime are the last
+	// that were observed, with their last heartbeats.
+	Replicas []Replica `json:"replicas,omitempty"`
+}
+
+// Replica is one agent process.
+type Replica struct {
+	// Epoch is one life of the process.
+	Epoch string `json:"epoch"`
+	// Sequence is the highest number that was received.
+	Sequence uint64 `json:"sequence"`
+	// LastSeen is the time of the last event or heartbeat.
+	LastSeen time.Time `json:"lastSeen"`
+	// Proved is the last time at which the API server called the agent, zero if that is not known.
+	Proved time.Time `json:"proved,omitzero"`
+	// CertificateExpiry is that of the verified client certificate.
+	CertificateExpiry time.Time `json:"certificateExpiry,omitzero"`
+	// Heartbeat is the last one, nil when none came yet. It must not be changed.
+	Heartbeat *core.Heartbeat `json:"heartbeat,omitempty"`
+}
 
 // Get returns the freshness of a runtime for a manager. A runtime without a request is [Unknown].
 func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
@@ -123,7 +187,7 @@ func (f *Fleet) trusts(runtime core.RuntimeID, fingerprint string, now time.Time
 			if !p.isSpeaking(now) {
 				continue
 			}
-			if !p.trusts(fingerprint) {
+			if p.beat == nil || !slices.Contains(p.beat.CAFingerprints, fingerprint) {
 				return false
 			}
 			trusts = true
@@ -131,3 +195,123 @@ func (f *Fleet) trusts(runtime core.RuntimeID, fingerprint string, now time.Time
 	}
 	return trusts
 }
+
+// Summary sums up the runtimes of one manager. Metrics are made of it.
+type Summary struct {
+	// Runtimes is the number of runtimes in each state, for each reason.
+	Runtimes map[Condition]int
+	// Pending is the number of events that wait in the runtimes, and OldestPending the age of the
+	// oldest, as of the last heartbeats.
+	Pending       int64
+	OldestPending time.Duration
+	// FirstExpiry is the earliest expiry of a verified client certificate, zero if none is known. A
+	// silent runtime counts if its certificate expired when it became silent.
+	FirstExpiry time.Time
+
+	// Resyncs counts the delivered resyncs that the fleet asked for, by cause. ResyncsToCome are
+	// not delivered yet.
+	Resyncs       map[string]int64
+	ResyncsToCome int
+	// Untracked counts the requests of runtimes beyond [Options].MaxStatuses.
+	Untracked int64
+	// Events counts the events of all other requests, with those that were refused or sent again.
+	Events int64
+}
+
+// mostPending bounds the number that one replica can claim: it is foreign input, and added up.
+const mostPending = 1 << 32
+
+// tally has the counters of a manager. They outlive its runtimes.
+type tally struct {
+	resyncs   map[string]int64
+	untracked int64
+	events    int64
+}
+
+func (f *Fleet) tally(manager core.Manager) *tally {
+	t := f.tallies[manager]
+	if t == nil {
+		t = &tally{resyncs: make(map[string]int64)}
+		f.tallies[manager] = t
+	}
+	return t
+}
+
+// Summaries returns the summary of each manager, all at one moment. Its cost grows with the
+// runtimes.
+func (f *Fleet) Summaries() map[core.Manager]*Summary {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	now := time.Now()
+	all := make(map[core.Manager]*Summary)
+	of := func(manager core.Manager) *Summary {
+		if all[manager] == nil {
+			all[manager] = &Summary{Runtimes: make(map[Condition]int), Resyncs: make(map[string]int64)}
+		}
+		return all[manager]
+	}
+
+	for k, r := range f.records {
+		of(k.manager).add(r, &f.opts, now)
+	}
+
+	for k := range f.resyncs {
+		of(k.manager).ResyncsToCome++
+	}
+
+	for manager, t := range f.tallies {
+		s := of(manager)
+		s.Resyncs, s.Untracked, s.Events = maps.Clone(t.resyncs), t.untracked, t.events
+	}
+
+	return all
+}
+
+func (s *Summary) add(r *record, opts *Options, now time.Time) {
+	state, reason := r.judge(opts, now)
+	s.Runtimes[Condition{state, reason}]++
+	for _, p := range r.replicas {
+		expiry := p.certificate.notAfter
+		if p.isAlive(now) {
+			s.Pending += min(max(p.beat.Pending, 0), mostPending)
+			s.OldestPending = max(s.OldestPending, p.beat.OldestPending)
+		} else if state != Stale || !p.expired(now) {
+			continue
+		}
+		if !expiry.IsZero() && (s.FirstExpiry.IsZero() || expiry.Before(s.FirstExpiry)) {
+			s.FirstExpiry = expiry
+		}
+	}
+}
+
+// Installations has the states of the agents that a control plane installs in runtimes. It is a
+// copy.
+type Installations struct {
+	// Runtimes is the number of runtimes in each state.
+	Runtimes map[InstallationState]int
+	// Failed has the agents that cannot be installed or corrected.
+	Failed []FailedInstallation
+	// Repairs counts the reconciles that applied all objects of an agent, because the fleet found
+	// that it does not watch.
+	Repairs int64
+	// NeverHeard are runtimes with an agent that answers, and that has sent nothing for a manager
+	// since then.
+	NeverHeard map[core.Manager][]core.RuntimeID
+	// Phase is the phase of the CA's rotation, empty while it is not known.
+	Phase string
+	// Waiting are the runtimes that delay the rotation.
+	Waiting []core.RuntimeID
+	// Overdue are the runtimes with a certificate that should have been issued or renewed by now.
+	Overdue []core.RuntimeID
+}
+
+// FailedInstallation is an object that represents a runtime, with the reason of its failure.
+type FailedInstallation struct {
+	Object  types.NamespacedName
+	Runtime core.RuntimeID // empty while it is not known
+	Reason  string
+}
+
+// InstallationState is a state, such as Ready, with its reason in CamelCase.
+type InstallationState struct{ State, Reason string }

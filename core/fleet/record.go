@@ -55,9 +55,7 @@ func (r *record) observe(
 		r.disprove()
 	}
 
-	if r.lastSeen = now; r.first.IsZero() {
-		r.first = now
-	}
+	r.first, r.lastSeen = cmp.Or(r.first, now), now
 
 	if batch.Epoch != "" {
 		cause = cmp.Or(r.observeReplica(peer, batch, refused, now), cause)
@@ -79,27 +77,22 @@ func (r *record) observe(
 // has kept an event of it. So it is no sign of life: the process that sent it may have ended long
 // ago. It returns nil for any other batch.
 func (r *record) observed(batch *core.Batch, refused core.EventErrors) *replica {
-	if batch.Heartbeat != nil {
+	p := r.find(batch.Epoch)
+	if batch.Heartbeat != nil || p == nil {
 		return nil
 	}
-	at := slices.IndexFunc(r.replicas, func(p *replica) bool {
-		if p.epoch != batch.Epoch {
-			return false
+	kept := len(batch.Events) == 0
+	for i := range batch.Events {
+		sequence := batch.Events[i].Sequence
+		if sequence > p.sequence {
+			return nil
 		}
-		kept := len(batch.Events) == 0
-		for i := range batch.Events {
-			sequence := batch.Events[i].Sequence
-			if sequence > p.sequence {
-				return false
-			}
-			kept = kept || p.hasKept(sequence) || isKept(refused[i])
-		}
-		return kept
-	})
-	if at < 0 {
+		kept = kept || p.hasKept(sequence) || isKept(refused[i])
+	}
+	if !kept {
 		return nil
 	}
-	return r.replicas[at]
+	return p
 }
 
 // disprove ends all proofs. After a silence, events may come before the heartbeat that reports a
@@ -127,17 +120,15 @@ func (r *record) observeReplica(
 
 // replica returns the sender of a batch, and whether it was unknown.
 func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bool) {
-	for _, p := range r.replicas {
-		if p.epoch == batch.Epoch {
-			return p, false
-		}
+	if p := r.find(batch.Epoch); p != nil {
+		return p, false
 	}
 	if len(r.replicas) >= maxReplicas {
 		r.evict()
 	}
 	p = newReplica(batch, now)
 	if p.begins || now.Sub(r.first) > straggler {
-		p.resend = resendOfEpoch(now)
+		p.resend = resync{causeNewEpoch, now.Add(longestCommit)} // The former life may have reviewed a write.
 	} else { // The fleet is new. It does not know which replicas there were.
 		r.unknown = resync{causeNewEpoch, resendOfLoss(now).due}
 	}
@@ -145,8 +136,13 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 	return p, true
 }
 
-func (r *record) knows(epoch string) bool {
-	return slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.epoch == epoch })
+func (r *record) find(epoch string) *replica {
+	for _, p := range r.replicas {
+		if p.epoch == epoch {
+			return p
+		}
+	}
+	return nil
 }
 
 // succeed dismisses the former lives of the process that p is one of, and forgets p itself when it
@@ -199,10 +195,8 @@ func (r *record) resendsItself(epoch string) {
 	if r.removed == epoch { // It leaves with this request.
 		r.resend = resync{}
 	}
-	for _, p := range r.replicas {
-		if p.epoch == epoch {
-			p.resend = resync{}
-		}
+	if p := r.find(epoch); p != nil {
+		p.resend = resync{}
 	}
 }
 

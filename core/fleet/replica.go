@@ -218,7 +218,7 @@ func bound(beat *core.Heartbeat) *core.Heartbeat {
 
 	for i, reason := range slices.Sorted(maps.Keys(beat.Dropped)) {
 		if i >= maxReasons-1 {
-			b.Dropped[otherReasons] += beat.Dropped[reason]
+			b.Dropped["other"] += beat.Dropped[reason]
 		} else {
 			b.Dropped[boundText(reason)] += beat.Dropped[reason]
 		}
@@ -226,9 +226,6 @@ func bound(beat *core.Heartbeat) *core.Heartbeat {
 
 	return &b
 }
-
-// otherReasons counts the drops with a reason beyond the bound.
-const otherReasons = "other"
 
 func boundText(text string) string { return strings.Clone(text[:min(len(text), maxText)]) }
 
@@ -257,13 +254,15 @@ func interval(beat *core.Heartbeat) time.Duration {
 	return min(max(beat.Interval, minInterval), maxInterval)
 }
 
-// patience is how long a replica may be silent.
-func patience(beat *core.Heartbeat) time.Duration {
-	return missedHeartbeats * interval(beat)
-}
+// patience is how long a replica may be silent: for two intervals.
+func patience(beat *core.Heartbeat) time.Duration { return 2 * interval(beat) }
 
 func (p *replica) isSilent(now time.Time) bool {
-	return now.Sub(p.lastSeen) > p.sharing.patience(patience(p.beat)) || !p.sharing.on && p.paths.areOver(now)
+	silence := now.Sub(p.lastSeen)
+	if p.sharing.on {
+		return silence > sharedPatience*patience(p.beat)
+	}
+	return silence > patience(p.beat) || p.paths.areOver(now)
 }
 
 // isSpeaking reports whether the replica sends events or heartbeats.
@@ -280,17 +279,12 @@ func (p *replica) isAlive(now time.Time) bool {
 // the silence.
 func (p *replica) expired(now time.Time) bool {
 	expiry := p.certificate.notAfter
-	return p.beat != nil && !now.Before(expiry) && !p.lastSeen.Add(2*interval(p.beat)).Before(expiry)
+	return p.beat != nil && !now.Before(expiry) && !p.lastSeen.Add(patience(p.beat)).Before(expiry)
 }
 
 // isPunctual reports whether the replica sends heartbeats, and the next one is not overdue.
 func (p *replica) isPunctual(now time.Time) bool {
 	return p.beat != nil && !p.gone && p.paths.lost.IsZero() && now.Sub(p.lastSeen) <= interval(p.beat)
-}
-
-// trusts reports whether the replica has reported the certificate authority with that fingerprint.
-func (p *replica) trusts(fingerprint string) bool {
-	return p.beat != nil && slices.Contains(p.beat.CAFingerprints, fingerprint)
 }
 
 func (p *replica) status() Replica {

@@ -1,7 +1,5 @@
 package fleet
 
-import "time"
-
 const (
 	// perGap is added to the score for a request with a gap.
 	perGap = 2
@@ -43,11 +41,4 @@ func (s *sharing) observe(cause string) string {
 	default:
 		return cause
 	}
-}
-
-func (s *sharing) patience(usual time.Duration) time.Duration {
-	if s.on {
-		return sharedPatience * usual
-	}
-	return usual
 }

@@ -1,10 +1,17 @@
+// Package statuspage serves the state of a fleet to people and programs: [FleetHandler] has a page
+// for browsers and JSON, [InstallationsHandler] the agents that an operator installs. Both answer
+// 403 unless [RequireToken] or [Authenticated] is in front of them.
 package statuspage
 
 import (
 	"cmp"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -19,31 +26,53 @@ import (
 // The query parameters state, reason, manager and runtime select statuses by value, and search by
 // a part of the runtime's id. expires=4h selects those with a client certificate that ends by then.
 // Offset and limit select a part of the answer, then total is the number without them. brief=true
-// leaves out replicas. order=attention sorts the worst first.
+// leaves out replicas. order=attention sorts the worst first. An unknown parameter or value is
+// answered 400.
 //
 // As [http.ServeMux.Handle] does, the constructors of this package panic if an argument is nil.
 func FleetHandler(f *fleet.Fleet) http.Handler {
 	refuseNil("fleet", f)
 	page := newFleetPage()
-	return authenticatedOnly(func(w http.ResponseWriter, r *http.Request) {
-		if wantsPage(r) {
+	return newHandler(fleetParameters(), func(w http.ResponseWriter, r *http.Request, selected *selection) {
+		// A browser asks for a document. Programs that accept anything get JSON.
+		if strings.Contains(r.Header.Get("Accept"), "text/html") {
 			page.ServeHTTP(w, r)
 			return
 		}
-		serveFleet(w, r, f)
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(newFleetView(f, selected)) // A reader may be gone.
 	})
 }
 
-// authenticatedOnly returns a handler for GET that refuses requests without authentication.
-func authenticatedOnly(get http.HandlerFunc) http.Handler {
+func fleetParameters() parameters {
+	var states, reasons []string
+	for _, c := range fleet.Conditions() {
+		states, reasons = append(states, string(c.State)), append(reasons, c.Reason)
+	}
+	slices.Sort(reasons)
+	return parameters{
+		"state": slices.Compact(states), "reason": slices.Compact(reasons),
+		"order": {"attention"}, "brief": {"true", "false"},
+		"manager": nil, "runtime": nil, "search": nil, "expires": nil, "limit": nil, "offset": nil,
+	}
+}
+
+// newHandler returns a handler for GET that refuses requests without authentication, and those with
+// a wrong query.
+func newHandler(accepted parameters, answer func(http.ResponseWriter, *http.Request, *selection)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		protect(w.Header())
-		if !isAuthenticated(r) {
+		if r.Context().Value(authenticated{}) == nil {
 			http.Error(w, "no authentication is in front: see statuspage.FleetHandler", http.StatusForbidden)
 			return
 		}
-		get(w, r)
+		selected, err := newSelection(r.URL.RawQuery, accepted)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		answer(w, r, &selected)
 	})
 	return mux
 }
@@ -65,15 +94,36 @@ func protect(header http.Header) {
 	header.Set("X-Content-Type-Options", "nosniff")
 }
 
-func serveFleet(w http.ResponseWriter, r *http.Request, f *fleet.Fleet) {
-	selected, err := newSelection(r.URL.Query())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	view := newFleetView(f, &selected)
-	_ = json.NewEncoder(w).Encode(view) //nolint:errchkjson // All times are of this process. A reader may be gone.
+// fleetPage is the page for browsers: one file, without foreign assets.
+//
+//go:embed page.html
+var fleetPage string
+
+// newFleetPage returns a handler that answers with the page. The policy allows the script and the
+// style of the page, and requests to its own origin. Trusted Types keep the page from parsing text
+// as HTML (CSP Level 3; W3C Trusted Types, section 4).
+func newFleetPage() http.Handler {
+	policy := strings.Join([]string{
+		"default-src 'none'",
+		"script-src " + sourceHash(fleetPage, "script"),
+		"style-src " + sourceHash(fleetPage, "style"),
+		"connect-src 'self'", "img-src data:",
+		"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+		"require-trusted-types-for 'script'", "trusted-types 'none'",
+	}, "; ")
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", policy)
+		_, _ = w.Write([]byte(fleetPage)) // It fails when the reader is gone.
+	})
+}
+
+// sourceHash returns the hash of the only element with that name, as a source of a policy.
+func sourceHash(page, name string) string {
+	_, rest, _ := strings.Cut(page, "<"+name+">")
+	content, _, _ := strings.Cut(rest, "</"+name+">")
+	sum := sha256.Sum256([]byte(content))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
 type fleetView struct {
@@ -90,7 +140,6 @@ type fleetCount struct {
 	Count   int          `json:"count"`
 }
 
-// eventCount is the number of events of one manager.
 type eventCount struct {
 	Manager core.Manager `json:"manager"`
 	Count   int64        `json:"count"`
@@ -119,41 +168,22 @@ type heartbeatStatus struct {
 func newRuntimeStatus(s fleet.Status) runtimeStatus {
 	view := runtimeStatus{Status: s}
 	for _, p := range s.Replicas {
-		view.Replicas = append(view.Replicas, replicaStatus{p, newHeartbeatStatus(p.Heartbeat)})
-	}
-	return view
-}
-
-func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
-	if beat == nil {
-		return nil
-	}
-	view := &heartbeatStatus{Heartbeat: *beat, Interval: beat.Interval.String()}
-	if beat.OldestPending > 0 {
-		view.OldestPending = beat.OldestPending.String()
-	}
-	return view
-}
-
-func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
-	view := newCounts(f.Summaries())
-	statuses, total := selected.page(f)
-	if selected.limit > 0 {
-		view.Total = total
-	}
-	for _, status := range statuses {
-		if selected.brief {
-			status.Replicas = nil
+		shown := replicaStatus{Replica: p}
+		if beat := p.Heartbeat; beat != nil {
+			shown.Heartbeat = &heartbeatStatus{Heartbeat: *beat, Interval: beat.Interval.String()}
+			if beat.OldestPending > 0 {
+				shown.Heartbeat.OldestPending = beat.OldestPending.String()
+			}
 		}
-		view.Runtimes = append(view.Runtimes, newRuntimeStatus(status))
+		view.Replicas = append(view.Replicas, shown)
 	}
 	return view
 }
 
-// newCounts returns a view with the numbers of runtimes and of events, ordered, and no statuses.
-func newCounts(summaries map[core.Manager]*fleet.Summary) fleetView {
+// newFleetView has the numbers of runtimes and of events, ordered, and the selected statuses.
+func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 	view := fleetView{Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
-	for manager, summary := range summaries {
+	for manager, summary := range f.Summaries() {
 		for c, n := range summary.Runtimes {
 			view.Counts = append(view.Counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
 		}
@@ -165,5 +195,15 @@ func newCounts(summaries map[core.Manager]*fleet.Summary) fleetView {
 		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
 	slices.SortFunc(view.Events, func(a, b eventCount) int { return cmp.Compare(a.Manager, b.Manager) })
+	statuses, total := selected.page(f)
+	if selected.limit > 0 {
+		view.Total = total
+	}
+	for _, status := range statuses {
+		if selected.query.Get("brief") == "true" {
+			status.Replicas = nil
+		}
+		view.Runtimes = append(view.Runtimes, newRuntimeStatus(status))
+	}
 	return view
 }

@@ -3,10 +3,8 @@ package statuspage
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -23,12 +21,11 @@ import (
 // limit select a part, by default the first 100. Total is the number without them.
 func InstallationsHandler(read func() fleet.Installations) http.Handler {
 	refuseNil("read", read)
-	return authenticatedOnly(func(w http.ResponseWriter, r *http.Request) {
-		selected, err := newProblemSelection(r)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
+	accepted := parameters{
+		"problem": {problemFailed, problemNeverHeard, problemWaiting, problemOverdue},
+		"manager": nil, "reason": nil, "runtime": nil, "search": nil, "limit": nil, "offset": nil,
+	}
+	return newHandler(accepted, func(w http.ResponseWriter, _ *http.Request, selected *selection) {
 		all := read()
 		if len(all.Runtimes) == 0 && all.Phase == "" {
 			http.Error(w, "no installation is known here: this replica does not lead, or leads only now",
@@ -36,7 +33,7 @@ func InstallationsHandler(read func() fleet.Installations) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(newInstallationsView(&all, &selected)) // A reader may be gone.
+		_ = json.NewEncoder(w).Encode(newInstallationsView(&all, selected)) // A reader may be gone.
 	})
 }
 
@@ -49,19 +46,6 @@ const (
 )
 
 const defaultProblems = 100
-
-func newProblemSelection(r *http.Request) (selection, error) {
-	selected, err := newSelection(r.URL.Query())
-	selected.limit = cmp.Or(selected.limit, defaultProblems)
-	if err != nil || !selected.query.Has("problem") {
-		return selected, err
-	}
-	problems := []string{problemFailed, problemNeverHeard, problemWaiting, problemOverdue}
-	if problem := selected.query.Get("problem"); !slices.Contains(problems, problem) {
-		return selected, fmt.Errorf("problem is %q, want one of %s", problem, strings.Join(problems, ", "))
-	}
-	return selected, nil
-}
 
 type installationsView struct {
 	Counts   []installationCount `json:"counts"`
@@ -97,6 +81,7 @@ func newInstallationsView(all *fleet.Installations, selected *selection) install
 
 	view.Problems = slices.DeleteFunc(view.Problems, func(p runtimeProblem) bool { return !selected.hasProblem(&p) })
 	view.Total = len(view.Problems)
+	selected.limit = cmp.Or(selected.limit, defaultProblems)
 	view.Problems = part(selected, view.Problems)
 
 	return view

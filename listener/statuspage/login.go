@@ -16,14 +16,11 @@ type authenticated struct{}
 func Authenticated(next http.Handler) http.Handler {
 	refuseNil("next", next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		pass(r)
+		if c, ok := r.Context().Value(challengerKey{}).(*challenger); ok {
+			c.passed = true
+		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), authenticated{}, true)))
 	})
-}
-
-func isAuthenticated(r *http.Request) bool {
-	marked, _ := r.Context().Value(authenticated{}).(bool)
-	return marked
 }
 
 // RequireToken passes requests with the bearer token (RFC 6750, section 2.1) to next, marked as
@@ -74,14 +71,7 @@ type challengerKey struct{}
 type challenger struct {
 	http.ResponseWriter
 
-	passed bool // the filter
-}
-
-// pass notes that the filter has let the request pass.
-func pass(r *http.Request) {
-	if c, ok := r.Context().Value(challengerKey{}).(*challenger); ok {
-		c.passed = true
-	}
+	passed bool // the filter, as Authenticated notes
 }
 
 func (c *challenger) WriteHeader(status int) {

@@ -3,6 +3,7 @@ package statuspage
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,48 +14,56 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
+// parameters are those of a handler, each with its values, nil for any.
+type parameters map[string][]string
+
 // selection is the query of a request to a [FleetHandler] or an [InstallationsHandler].
 type selection struct {
 	query         url.Values
-	search        string // in lower case
-	offset, limit int    // a limit of 0 is none
-	brief         bool
-	attention     bool
+	search        string    // in lower case
+	offset, limit int       // a limit of 0 is none
 	expires       time.Time // zero selects all
 }
 
-func newSelection(query url.Values) (s selection, err error) {
-	s = selection{query: query, search: strings.ToLower(query.Get("search")), brief: query.Get("brief") == "true"}
-	switch order := query.Get("order"); order {
-	case "":
-	case "attention":
-		s.attention = true
-	default:
-		return s, fmt.Errorf("order is %q, want attention", order)
+// newSelection refuses what it would ignore, because the answer would not show that.
+func newSelection(query string, accepted parameters) (s selection, err error) {
+	if s.query, err = url.ParseQuery(query); err != nil {
+		return s, fmt.Errorf("query: %w", err)
 	}
-	if s.offset, err = notNegativeParam(query, "offset"); err != nil {
-		return s, err
+	for _, name := range slices.Sorted(maps.Keys(s.query)) {
+		if err := accepted.check(name, s.query[name]); err != nil {
+			return s, err
+		}
 	}
-	if s.limit, err = notNegativeParam(query, "limit"); err != nil || !query.Has("expires") {
-		return s, err
+	s.search = strings.ToLower(s.query.Get("search"))
+	for name, number := range map[string]*int{"offset": &s.offset, "limit": &s.limit} {
+		if *number, err = strconv.Atoi(s.query.Get(name)); s.query.Has(name) && (err != nil || *number < 0) {
+			return s, fmt.Errorf("%s is %q, want a number from 0", name, s.query.Get(name))
+		}
 	}
-	within, err := time.ParseDuration(query.Get("expires"))
+	if !s.query.Has("expires") {
+		return s, nil
+	}
+	within, err := time.ParseDuration(s.query.Get("expires"))
 	if err != nil {
-		return s, fmt.Errorf("expires is %q, want a time such as 4h", query.Get("expires"))
+		return s, fmt.Errorf("expires is %q, want a time such as 4h", s.query.Get("expires"))
 	}
 	s.expires = time.Now().Add(within)
 	return s, nil
 }
 
-func notNegativeParam(query url.Values, name string) (int, error) {
-	if !query.Has(name) {
-		return 0, nil
+func (p parameters) check(name string, values []string) error {
+	known, ok := p[name]
+	switch {
+	case !ok:
+		return fmt.Errorf("parameter %q is unknown, want one of %q", name, slices.Sorted(maps.Keys(p)))
+	case len(values) > 1:
+		return fmt.Errorf("parameter %q is there %d times, want it once", name, len(values))
+	case known != nil && !slices.Contains(known, values[0]):
+		return fmt.Errorf("%s is %q, want one of %q", name, values[0], known)
+	default:
+		return nil
 	}
-	n, err := strconv.Atoi(query.Get(name))
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%s is %q, want a number from 0", name, query.Get(name))
-	}
-	return n, nil
 }
 
 // page returns the selected statuses in their order, and how many there are without offset and
@@ -103,7 +112,7 @@ func (s *selection) is(name, value string) bool {
 
 // compare orders by name, or the worst first.
 func (s *selection) compare() func(a, b fleet.Status) int {
-	if !s.attention {
+	if !s.query.Has("order") {
 		return compareNames
 	}
 	badness := make(map[fleet.Condition]int)

@@ -120,17 +120,45 @@ func TestRefusals(t *testing.T) {
 		{statuspage.Authenticated(none), "", asBrowser, 503}, // A replica without knowledge.
 		{statuspage.Authenticated(runtimes), "", asPost, 405},
 		{statuspage.Authenticated(installed), "", asPost, 405},
-		{statuspage.Authenticated(installed), "?problem=waiting", asBrowser, 400},
-		{statuspage.Authenticated(installed), "?limit=-1", asBrowser, 400},
-		{statuspage.Authenticated(runtimes), "?limit=-1", func(*http.Request) {}, 400},
-		{statuspage.Authenticated(runtimes), "?limit=many", func(*http.Request) {}, 400},
-		{statuspage.Authenticated(runtimes), "?offset=1.5", func(*http.Request) {}, 400},
-		{statuspage.Authenticated(runtimes), "?order=random", func(*http.Request) {}, 400},
-		{statuspage.Authenticated(runtimes), "?expires=soon", func(*http.Request) {}, 400},
 	} {
 		w := get(test.handler, test.query, test.change)
 		if w.Code != test.want || strings.Contains(w.Body.String(), "counts") {
 			t.Errorf("%q: answer %d, want %d without content: %s", test.query, w.Code, test.want, w.Body)
+		}
+	}
+}
+
+// A misspelt selection must not look like an answer for all runtimes, or for none.
+func TestWrongQueriesAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		handler http.Handler
+		wrong   map[string]string // what the answer says of each query
+	}{
+		{statuspage.FleetHandler(newFleet(t)), map[string]string{
+			"stat=stale": `parameter "stat" is unknown, want one of ` +
+				`["brief" "expires" "limit" "manager" "offset" "order" "reason" "runtime" "search" "state"]`,
+			"state=stael":             `state is "stael", want one of ["fresh" "unproved" "unknown" "stale" "degraded"]`,
+			"reason=canary_lst":       `"canary_lost"`,
+			"order=random":            `order is "random", want one of ["attention"]`,
+			"state=fresh&state=stale": `parameter "state" is there 2 times, want it once`,
+			"state=stale&limit=%zz":   `invalid URL escape "%zz"`,
+			"limit=-1":                `limit is "-1", want a number from 0`,
+			"offset=1.5":              `offset is "1.5", want a number from 0`,
+			"expires=soon":            `expires is "soon", want a time such as 4h`,
+		}},
+		{statuspage.InstallationsHandler(installations), map[string]string{
+			"state=Failed":    `parameter "state" is unknown, want one of ["limit" "manager" "offset" "problem" "reason" "runtime" "search"]`,
+			"problem=waiting": `problem is "waiting", want one of ["failed" "never_heard" "ca_waiting" "certificate_overdue"]`,
+		}},
+	} {
+		for query, want := range test.wrong {
+			for _, change := range []func(*http.Request){asBrowser, func(*http.Request) {}} {
+				w := get(statuspage.Authenticated(test.handler), "?"+query, change)
+				if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+					t.Errorf("%s: answer %d, want 400 with %s:\n%.300s", query, w.Code, want, w.Body)
+				}
+			}
 		}
 	}
 }

@@ -201,6 +201,24 @@ func faults(t testing.TB, runbooks map[string][]string, p *panel) (all []string)
 	return all
 }
 
+// TestAcceptedRequests: what is no error for the alert is no failure on the dashboard.
+func TestAcceptedRequests(t *testing.T) {
+	reasons, found := regexp.MustCompile(`reason!~"([^"]+)"`), map[string]string{}
+	for _, rule := range alerts(t) {
+		if rule.Alert == "RuntimeWatcherListenerErrors" {
+			found["alert"] = reasons.FindString(rule.Expr)
+		}
+	}
+	for _, p := range dashboards(t)["control-plane.json"].Panels {
+		if p.Title == "Accepted requests" {
+			found["panel"] = reasons.FindString(p.Targets[0].Expr)
+		}
+	}
+	if found["alert"] == "" || found["alert"] != found["panel"] {
+		t.Errorf("reasons that are left out: %q", found)
+	}
+}
+
 func TestFaultsAreFound(t *testing.T) {
 	const sentence, gauge, foreign = "A sentence.", "runtime_watcher_listener_requests_in_flight", "sum(workqueue_depth)"
 	runbooks := runbooksOf(t)

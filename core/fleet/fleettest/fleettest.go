@@ -47,8 +47,6 @@ type agent struct {
 	last    core.Heartbeat
 }
 
-const epochs = "fleettest-"
-
 // current returns the agent that sent the last heartbeat, and a new one without any.
 func current(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agent {
 	a := next(f, runtime, manager)
@@ -65,7 +63,7 @@ func next(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agent {
 	now := time.Now()
 	return &agent{
 		peer:    core.Peer{ID: runtime, NotBefore: now.Add(-year), NotAfter: now.Add(year)},
-		manager: manager, epoch: fmt.Sprint(epochs, now.UnixNano(), "-", len(f.Get(runtime, manager).Replicas)),
+		manager: manager, epoch: fmt.Sprint("fleettest-", now.UnixNano(), "-", len(f.Get(runtime, manager).Replicas)),
 	}
 }
 
