@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"crypto/fips140"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
+	"strings"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -71,4 +74,92 @@ func (b *builder) addObserving() (err error) {
 	})
 
 	return err
+}
+
+// aliases exposes the metrics of kyma-project/runtime-watcher by their names, computed from those
+// of this agent. docs/platforms/migration.md has the table.
+type aliases struct{ source prom.Gatherer }
+
+// durationStep keeps the mean duration out of the notation with an exponent, which the consumers of
+// this metric do not read.
+const durationStep = 1e-4
+
+func (a aliases) Describe(descs chan<- *prom.Desc) { prom.DescribeByCollect(a, descs) }
+
+// Collect leaves out requests outside of /validate/, as the metrics that these stand for do.
+func (a aliases) Collect(metrics chan<- prom.Metric) {
+	alias := func(kind prom.ValueType, name, help string, value float64) {
+		metrics <- prom.MustNewConstMetric(prom.NewDesc("watcher_"+name, "Alias: "+help, nil, nil), kind, value)
+	}
+	sum := a.gather()
+	const outside = "unknown_path"
+	refusals := sum("admission_refusals_total", "reason", outside).count
+	alias(prom.CounterValue, "admission_request_total", "requests of the webhook.",
+		sum("admission_reviews_total", "").count+refusals)
+	alias(prom.CounterValue, "admission_request_error_total",
+		"requests of the webhook that were no readable review.",
+		sum("admission_refusals_total", "reason", outside, "manager").count)
+	alias(prom.CounterValue, "kcp_requests_total", "events in attempts to forward them.",
+		sum("forward_events_total", "result", "not_sent").count)
+	took := sum("admission_duration_seconds", "")
+	alias(prom.GaugeValue, "request_duration", "mean time to answer a request of the webhook, in seconds.",
+		math.Ceil(took.seconds/max(took.answers, 1)/durationStep)*durationStep)
+	alias(prom.GaugeValue, "fips_mode", "FIPS 140-3 mode of the process, 0 is off, 1 is on, 2 is only.", fipsMode())
+
+	failed := prom.NewDesc("watcher_failed_kcp_total",
+		"Alias: events in failed attempts, short retries, and objects without a valid owner.",
+		[]string{"error_reason"}, nil)
+	// All reasons are there from the start, so that a missing metric differs from 0.
+	for reason, value := range map[string]float64{
+		"failed-request": sum("forward_events_total", "result", "not_sent", "ok").count +
+			sum("forward_retries_total", "").count,
+		"unknown-owner":       sum("admission_owner_problems_total", "").count,
+		"invalid-subresource": 0, "missing-address-or-contract": 0, "request-setup": 0,
+	} {
+		metrics <- prom.MustNewConstMetric(failed, prom.CounterValue, value, reason)
+	}
+}
+
+func fipsMode() float64 {
+	switch {
+	case !fips140.Enabled():
+		return 0
+	case fips140.Enforced():
+		return 2
+	default:
+		return 1
+	}
+}
+
+// series are those of one metric, added up: of a counter, or of a histogram.
+type series struct{ count, seconds, answers float64 }
+
+// gather returns a function that adds up the series of a metric of this agent, without those with
+// some values of a label.
+func (a aliases) gather() func(name, label string, without ...string) series {
+	families, _ := a.source.Gather() // Sorted by name. The scrape of the source itself reports its errors.
+	return func(name, label string, without ...string) (sum series) {
+		at, found := slices.BinarySearchFunc(families, "runtime_watcher_agent_"+name, byName)
+		if !found {
+			return sum
+		}
+		for _, metric := range families[at].GetMetric() {
+			value := ""
+			for _, pair := range metric.GetLabel() {
+				if pair.GetName() == label {
+					value = pair.GetValue()
+				}
+			}
+			if !slices.Contains(without, value) {
+				sum.count += metric.GetCounter().GetValue()
+				sum.seconds += metric.GetHistogram().GetSampleSum()
+				sum.answers += float64(metric.GetHistogram().GetSampleCount())
+			}
+		}
+		return sum
+	}
+}
+
+func byName[F interface{ GetName() string }](family F, name string) int {
+	return strings.Compare(family.GetName(), name)
 }
