@@ -42,7 +42,6 @@ type FilesHooks struct {
 	Refused func(problem string)
 }
 
-// withDefaults returns a copy with all defaults set.
 func (o FilesOptions) withDefaults() FilesOptions {
 	return option.WithDefaults(o, FilesOptions{
 		Poll:   defaultPoll,
@@ -62,24 +61,17 @@ type Files struct {
 	current atomic.Pointer[generation]
 
 	mu sync.Mutex // held while reading
-	// refused is the failure that was reported last.
-	refused refusal
+	// refused is the failure that was reported last, nil after a success. A failure is the same if
+	// its text and its files are.
+	refused *generation
 }
 
 var _ Source = (*Files)(nil)
 
-// generation is the material in use, and the state of the files behind it.
 type generation struct {
-	material *Material
-	files    snapshot
-	loaded   time.Time
-	err      error
-}
+	Status
 
-// refusal identifies a failure, so that it is reported once.
-type refusal struct {
-	files   snapshot
-	message string
+	files snapshot
 }
 
 // NewFiles reads the files once. At this point broken files are an error with
@@ -102,19 +94,18 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	return f, nil
 }
 
-// newGeneration parses the files at this moment.
 func newGeneration(paths Paths, files snapshot) (*generation, error) {
 	now := time.Now()
 	material, err := parse(paths, files, now)
 	if err != nil {
 		return nil, err
 	}
-	return &generation{material: material, files: files, loaded: now}, nil
+	return &generation{Status{Material: material, Loaded: now}, files}, nil
 }
 
 // Material implements [Source]: the last good generation. Its error is always nil, because
 // [NewFiles] fails without valid material.
-func (f *Files) Material() (*Material, error) { return f.current.Load().material, nil }
+func (f *Files) Material() (*Material, error) { return f.Status().Material, nil }
 
 // Status is the state of key material in files.
 type Status struct {
@@ -128,10 +119,7 @@ type Status struct {
 }
 
 // Status returns the material in use and the fault of the present files.
-func (f *Files) Status() Status {
-	g := f.current.Load()
-	return Status{Material: g.material, Loaded: g.loaded, Err: g.err}
-}
+func (f *Files) Status() Status { return f.current.Load().Status }
 
 // NeedLeaderElection returns false. A manager of controller-runtime then calls Start on every
 // replica, so that a standby never serves an old certificate.
@@ -172,41 +160,40 @@ func (f *Files) Reload() error {
 
 // keep confirms the generation in use, which equals the files, unless it has expired.
 func (f *Files) keep(old *generation) error {
-	if err := old.material.expiry(f.paths, time.Now()); err != nil {
+	if err := old.Material.expiry(f.paths, time.Now()); err != nil {
 		return f.refuse(old.files, err)
 	}
-	if old.err == nil {
+	if old.Err == nil {
 		return nil
 	}
-
 	// A later failure is reported again.
-	f.refused = refusal{}
-	f.current.Store(&generation{material: old.material, files: old.files, loaded: old.loaded})
+	f.refused = nil
+	f.current.Store(&generation{Status{Material: old.Material, Loaded: old.Loaded}, old.files})
 	f.opts.Logger.Info("key material on disk equals the material in use again",
-		slog.String("fingerprint", old.material.Fingerprint))
+		slog.String("fingerprint", old.Material.Fingerprint))
 	return nil
 }
 
 // accept puts a new generation in use, and reports it.
 func (f *Files) accept(next *generation) {
-	f.refused = refusal{}
+	f.refused = nil
 	f.current.Store(next)
 	f.opts.Logger.Info("key material reloaded",
-		slog.String("fingerprint", next.material.Fingerprint),
-		slog.Any("ca_fingerprints", next.material.RootFingerprints),
-		slog.Time("not_after", next.material.NotAfter))
-	f.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
+		slog.String("fingerprint", next.Material.Fingerprint),
+		slog.Any("ca_fingerprints", next.Material.RootFingerprints),
+		slog.Time("not_after", next.Material.NotAfter))
+	f.opts.Hooks.Reloaded(next.Material.NotBefore, next.Material.NotAfter)
 }
 
 // refuse stores the error for Status, and reports it unless the same files failed in the same way.
 func (f *Files) refuse(files snapshot, err error) error {
 	old := *f.current.Load()
-	old.err = err
+	old.Err = err
 	f.current.Store(&old)
-	if f.refused.message == err.Error() && f.refused.files.equal(files) {
+	if f.refused != nil && f.refused.Err.Error() == err.Error() && f.refused.files.equal(files) {
 		return err
 	}
-	f.refused = refusal{files: files, message: err.Error()}
+	f.refused = &generation{Status{Err: err}, files}
 	f.logRefused(&old, files.equal(old.files))
 	f.opts.Hooks.Refused(Problem(err))
 	return err
@@ -215,8 +202,8 @@ func (f *Files) refuse(files snapshot, err error) error {
 // logRefused logs the failure of a generation: of the files in use, or of new ones.
 func (f *Files) logRefused(g *generation, inUse bool) {
 	attrs := []any{
-		slog.Any("error", g.err), slog.String("fingerprint", g.material.Fingerprint),
-		slog.Time("not_after", g.material.NotAfter),
+		slog.Any("error", g.Err), slog.String("fingerprint", g.Material.Fingerprint),
+		slog.Time("not_after", g.Material.NotAfter),
 	}
 	if inUse {
 		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
@@ -248,7 +235,6 @@ func (p Paths) validate() error {
 // snapshot is the content of the files at one moment.
 type snapshot struct{ ca, cert, key []byte }
 
-// equal compares the content.
 func (s snapshot) equal(other snapshot) bool {
 	return bytes.Equal(s.ca, other.ca) && bytes.Equal(s.cert, other.cert) && bytes.Equal(s.key, other.key)
 }

@@ -2,8 +2,6 @@
 package managersfile
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const maxBytes = 64 << 10
@@ -36,22 +35,16 @@ func read(path string) ([]core.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	if len(text) > maxBytes {
 		return nil, fmt.Errorf("%s has %d bytes, want at most %d", path, len(text), maxBytes)
 	}
-
-	var (
-		managers []core.Manager
-		wrong    []error
-	)
-
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		name := strings.TrimSpace(lines.Text())
+	var managers []core.Manager
+	var wrong []error
+	for line := range strings.Lines(string(text)) {
+		name := strings.TrimSpace(line)
 		if name == "" || strings.HasPrefix(name, "#") {
 			continue
 		}
-
 		manager, err := core.ParseManager(name)
 		if err != nil {
 			wrong = append(wrong, err)
@@ -59,10 +52,6 @@ func read(path string) ([]core.Manager, error) {
 			managers = append(managers, manager)
 		}
 	}
-
-	if err := errors.Join(wrong...); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-
-	return managers, nil
+	err = errors.Join(wrong...)
+	return managers, option.Unless(err == nil, "%s: %w", path, err)
 }

@@ -2,6 +2,7 @@ package testpki
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -56,16 +57,11 @@ type CA struct {
 
 // NewCA returns a self-signed root. It uses only the validity of opts.
 func NewCA(commonName string, opts Options) (*CA, error) {
-	return newCA(nil, commonName, opts)
+	return (*CA)(nil).Intermediate(commonName, opts)
 }
 
 // Intermediate returns a CA signed by ca. Its leaves carry the chain up to, and without, the root.
 func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
-	return newCA(ca, commonName, opts)
-}
-
-// newCA returns a CA that is signed by parent, or by itself without one.
-func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 	template, err := opts.template(commonName)
 	if err != nil {
 		return nil, err
@@ -75,16 +71,16 @@ func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	template.DNSNames, template.IPAddresses, template.URIs = nil, nil, nil
 
-	certificate, key, err := sign(parent, template)
+	certificate, key, err := sign(ca, template)
 	if err != nil {
 		return nil, err
 	}
 
-	ca := &CA{Certificate: certificate, PEM: encode(pemCertificate, certificate.Raw), key: key}
-	if parent != nil {
-		ca.chain = append([][]byte{certificate.Raw}, parent.chain...)
+	next := &CA{Certificate: certificate, PEM: encode(pemCertificate, certificate.Raw), key: key}
+	if ca != nil {
+		next.chain = append([][]byte{certificate.Raw}, ca.chain...)
 	}
-	return ca, nil
+	return next, nil
 }
 
 // Client returns a leaf for TLS client authentication. Its Common Name is the default identity of a
@@ -150,7 +146,6 @@ func Bundle(cas ...*CA) []byte {
 	return all
 }
 
-// template returns an unsigned certificate.
 func (o Options) template(commonName string) (*x509.Certificate, error) {
 	uris := make([]*url.URL, 0, len(o.URIs))
 	for _, raw := range o.URIs {
@@ -168,8 +163,8 @@ func (o Options) template(commonName string) (*x509.Certificate, error) {
 		DNSNames:              o.DNSNames,
 		IPAddresses:           o.IPs,
 		URIs:                  uris,
-		NotBefore:             orTime(o.NotBefore, now.Add(-backdate)),
-		NotAfter:              orTime(o.NotAfter, now.Add(lifetime)),
+		NotBefore:             cmp.Or(o.NotBefore, now.Add(-backdate)),
+		NotAfter:              cmp.Or(o.NotAfter, now.Add(lifetime)),
 		BasicConstraintsValid: true,
 	}, nil
 }
@@ -198,17 +193,8 @@ func sign(parent *CA, template *x509.Certificate) (*x509.Certificate, *ecdsa.Pri
 	return certificate, key, nil
 }
 
-// encode returns one PEM block.
 func encode(blockType string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockType, Bytes: der})
-}
-
-// orTime returns fallback for the zero time.
-func orTime(value, fallback time.Time) time.Time {
-	if value.IsZero() {
-		return fallback
-	}
-	return value
 }
 
 // Leaf is a certificate with its private key. Do not change it.
