@@ -21,8 +21,8 @@ import (
 type follower struct {
 	client rest.Interface
 	watch  *watched
-	store  store
-	// objects is the store, unless it is that of the labels of namespaces.
+	store  cache.ReflectorStore
+	// objects is the store, unless it is that of the namespaces.
 	objects *objects
 	// whole is whether an object did not count generations, so that metadata is not enough.
 	whole bool
