@@ -36,15 +36,13 @@ type Forwarder struct {
 	// slots has one element per request in flight.
 	slots chan struct{}
 
-	mu sync.Mutex
-	// pool is nil before the first request.
-	pool   *pool
+	mu     sync.Mutex
+	pool   *pool // nil before the first request
 	closed bool
 }
 
 var _ core.Forwarder = (*Forwarder)(nil)
 
-// errClosed is returned for a request after Close.
 var errClosed = errors.New("the forwarder is closed")
 
 // NewForwarder returns a forwarder to the control plane at address, which is host, host:port or

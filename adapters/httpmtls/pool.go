@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,8 +31,7 @@ type pool struct {
 	material  *keys.Material
 	client    *retryablehttp.Client
 	transport *http.Transport
-	// disconnected is [Hooks.Disconnected].
-	disconnected func()
+	hooks     Hooks
 
 	mu sync.Mutex
 	// refused is when the refusals since the last success began, zero without one.
@@ -50,13 +51,12 @@ func newPool(material *keys.Material, header http.Header, opts Options) (*pool, 
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{material: material, conns: map[*trackedConn]struct{}{}, disconnected: opts.Hooks.Disconnected}
+	p := &pool{material: material, conns: map[*trackedConn]struct{}{}, hooks: opts.Hooks}
 	p.transport = newTransport(config, p.dial(opts), opts)
 	p.client = newClient(p.transport, header, opts)
 	return p, nil
 }
 
-// dialFunc makes a TCP connection.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // newTransport returns a transport with limits, which does not use the environment.
@@ -98,22 +98,12 @@ func (p *pool) dial(opts Options) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		// A dial belongs to no request: it may outlast the request that began it.
 		conn, err := opts.DialContext(ctx, network, address)
-		opts.connected(err)
 		if err != nil {
+			p.hooks.Connected(dialError{err})
 			return nil, err
 		}
+		p.hooks.Connected(nil)
 		return p.track(conn)
-	}
-}
-
-// connected calls the hook for an attempt to connect.
-func (o Options) connected(err error) {
-	switch {
-	case o.Hooks.Connected == nil:
-	case err == nil:
-		o.Hooks.Connected(nil)
-	default:
-		o.Hooks.Connected(dialError{err})
 	}
 }
 
@@ -146,8 +136,8 @@ type trackedConn struct {
 
 // Close also removes the connection from its pool.
 func (c *trackedConn) Close() error {
-	if c.pool.remove(c) && c.pool.disconnected != nil {
-		defer c.pool.disconnected()
+	if c.pool.remove(c) {
+		defer c.pool.hooks.Disconnected()
 	}
 	return c.Conn.Close()
 }
@@ -163,16 +153,22 @@ func (p *pool) remove(c *trackedConn) (lost bool) {
 }
 
 // use adds a request. The caller must call release after it, once.
-func (p *pool) use() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.users++
-}
+func (p *pool) use() { p.change(func() { p.users++ }) }
 
-// release ends the use by a request. The last request of a retired pool closes its connections.
-func (p *pool) release() {
+// release ends the use by a request.
+func (p *pool) release() { p.change(func() { p.users-- }) }
+
+// retire lets the pool take no new requests.
+func (p *pool) retire() { p.change(func() { p.retired = true }) }
+
+// leave retires the pool, because its connections may be dead.
+func (p *pool) leave() { p.change(func() { p.retired, p.left = true, true }) }
+
+// change also closes the connections of a retired pool when no request is in flight. If it closed
+// them earlier, net/http would leave requests waiting for a dial that another request began.
+func (p *pool) change(state func()) {
 	p.mu.Lock()
-	p.users--
+	state()
 	last := p.retired && p.users == 0
 	p.mu.Unlock()
 	if last {
@@ -194,35 +190,12 @@ func (p *pool) noteAnswer(err error) (refused time.Duration) {
 	return time.Since(p.refused)
 }
 
-// retire closes the connections when no request is in flight. If it closed them earlier, net/http
-// would leave requests waiting for a dial that another request began.
-func (p *pool) retire() {
-	p.mu.Lock()
-	p.retired = true
-	last := p.users == 0
-	p.mu.Unlock()
-	if last {
-		p.closeAll()
-	}
-}
-
-// leave retires the pool, because its connections may be dead.
-func (p *pool) leave() {
-	p.mu.Lock()
-	p.left = true
-	p.mu.Unlock()
-	p.retire()
-}
-
 // closeAll also closes connections that CloseIdleConnections leaves open, because the transport
 // does not know yet that they are idle.
 func (p *pool) closeAll() {
 	p.transport.CloseIdleConnections()
 	p.mu.Lock()
-	conns := make([]*trackedConn, 0, len(p.conns))
-	for conn := range p.conns {
-		conns = append(conns, conn)
-	}
+	conns := slices.Collect(maps.Keys(p.conns))
 	p.mu.Unlock()
 	for _, conn := range conns {
 		_ = conn.Close() // No request uses it.

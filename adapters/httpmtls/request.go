@@ -43,8 +43,10 @@ func (f *Forwarder) send(ctx context.Context, target *url.URL, m *message) error
 	// A refusal of replaced key material does not concern the new one. So the new one is tried at
 	// once, instead of after the long wait that a refusal asks for.
 	used, err := f.attempt(ctx, target, m)
-	if refusesMaterial(err) && f.hasReplaced(used) {
-		_, err = f.attempt(ctx, target, m)
+	if refusesMaterial(err) {
+		if newest, sourceErr := f.source.Material(); sourceErr == nil && newest != used {
+			_, err = f.attempt(ctx, target, m)
+		}
 	}
 	return f.ofEvent(err, m)
 }
@@ -64,18 +66,15 @@ func refusesMaterial(err error) bool {
 	}
 }
 
-// hasReplaced reports whether the key material is not the used one any more.
-func (f *Forwarder) hasReplaced(used *keys.Material) bool {
-	now, err := f.source.Material()
-	return err == nil && now != used
-}
-
 // attempt makes one request with the present key material, including short retries. It returns the
 // material, which is nil if there is none.
 func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*keys.Material, error) {
 	pool, err := f.acquire()
-	if err != nil {
-		return nil, failure(target, acquireReason(err), err)
+	switch {
+	case errors.Is(err, errClosed):
+		return nil, failure(target, reasonClosed, err)
+	case err != nil:
+		return nil, failure(target, reasonMaterial, err)
 	}
 	defer pool.release()
 
@@ -200,14 +199,6 @@ func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *req
 // failure returns the error of a request without an answer.
 func failure(target *url.URL, reason string, err error) *requestError {
 	return &requestError{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason}
-}
-
-// acquireReason returns the reason of an error of acquire.
-func acquireReason(err error) string {
-	if errors.Is(err, errClosed) {
-		return reasonClosed
-	}
-	return reasonMaterial
 }
 
 // withoutURL removes the wrapper of net/http, because a [*requestError] has the URL itself.

@@ -2,6 +2,7 @@ package httpmtls
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,6 +14,8 @@ import (
 // newClient returns a client that retries a few times within [Options.Timeout]. The outbox does all
 // longer waits.
 func newClient(transport http.RoundTripper, header http.Header, opts Options) *retryablehttp.Client {
+	// A redirect is an answer like any other: following it could leak the event.
+	keepRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &retryablehttp.Client{
 		HTTPClient:   &http.Client{Transport: keepAlive{transport, header}, CheckRedirect: keepRedirect},
 		RetryMax:     max(opts.Retries, 0),
@@ -24,9 +27,6 @@ func newClient(transport http.RoundTripper, header http.Header, opts Options) *r
 		ErrorHandler: retryablehttp.PassthroughErrorHandler,
 	}
 }
-
-// keepRedirect makes a redirect an answer like any other: following it could leak the event.
-func keepRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // checkRetry is a [retryablehttp.CheckRetry]. It allows a retry of a passing failure, if the
 // longest wait ends before the deadline.
@@ -62,18 +62,12 @@ func passing(answer *http.Response, err error) bool {
 // backoff is a [retryablehttp.Backoff], which is called once before each retry. It calls
 // [Hooks.Retried].
 func (o Options) backoff(shortest, longest time.Duration, attempt int, answer *http.Response) time.Duration {
-	if o.Hooks.Retried != nil {
-		o.Hooks.Retried(statusOf(answer))
+	status := 0
+	if answer != nil {
+		status = answer.StatusCode
 	}
+	o.Hooks.Retried(status)
 	return retryablehttp.LinearJitterBackoff(shortest, longest, attempt, answer)
-}
-
-// statusOf returns 0 without an answer.
-func statusOf(answer *http.Response) int {
-	if answer == nil {
-		return 0
-	}
-	return answer.StatusCode
 }
 
 // parseRetryAfter returns the wait that Retry-After asks for, in seconds or until a date (RFC 9110,
@@ -81,31 +75,17 @@ func statusOf(answer *http.Response) int {
 // the Date of the answer, as clocks differ, and from now without one.
 func parseRetryAfter(header http.Header, now time.Time, limit time.Duration) time.Duration {
 	value := strings.TrimSpace(header.Get("Retry-After"))
-	switch date, err := http.ParseTime(value); {
-	case value == "":
-		return 0
-	case isDigits(value):
-		return parseSeconds(value, limit)
-	case err != nil:
-		return 0
-	default:
-		if sent, err := http.ParseTime(header.Get("Date")); err == nil {
-			now = sent
-		}
-		return min(max(date.Sub(now), 0), limit)
+	// A number without sign. One that is too large for 31 bits is the largest that is not.
+	seconds, err := strconv.ParseUint(value, 10, 31)
+	if err == nil || errors.Is(err, strconv.ErrRange) {
+		return min(time.Duration(seconds)*time.Second, limit)
 	}
-}
-
-// parseSeconds returns limit for a number that is too large for an integer.
-func parseSeconds(digits string, limit time.Duration) time.Duration {
-	seconds, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || seconds > int64(limit/time.Second) {
-		return limit
+	date, err := http.ParseTime(value)
+	if err != nil {
+		return 0
 	}
-	return time.Duration(seconds) * time.Second
-}
-
-// isDigits reports whether value has only ASCII digits.
-func isDigits(value string) bool {
-	return strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' }) < 0
+	if sent, err := http.ParseTime(header.Get("Date")); err == nil {
+		now = sent
+	}
+	return min(max(date.Sub(now), 0), limit)
 }
