@@ -17,7 +17,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -72,7 +71,6 @@ func (p Parts) withDefaults() Parts {
 	})
 }
 
-// noTracing returns each port unchanged.
 type noTracing struct{}
 
 func (noTracing) Webhook(next http.Handler) http.Handler       { return next }
@@ -96,7 +94,7 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 		return nil, err
 	}
 	opts.noteProxy(parts)
-	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger, closeCanary: func() {}}
+	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())
 	}
@@ -138,15 +136,9 @@ func (a *Agent) total() slog.Attr {
 		slog.Int64("coalesced", sum.Coalesced), slog.Int64("dropped", dropped), slog.Int64("pending", sum.Pending))
 }
 
-// deadlines divide the time for the shutdown. Their sum leaves some for parts without a deadline.
-type deadlines struct{ requests, drain, scrapes time.Duration }
+// The parts of the time for the shutdown. Their sum leaves some for what has no deadline.
+const requestsPart, drainPart, scrapesPart = 4, 2, 8
 
-func newDeadlines(total time.Duration) deadlines {
-	const quarter = 4
-	return deadlines{requests: total / quarter, drain: total / 2, scrapes: total / quarter / 2}
-}
-
-// builder has the parts that are built so far.
 type builder struct {
 	ctx   context.Context //nolint:containedctx // It lives as long as New.
 	parts Parts
@@ -159,17 +151,16 @@ type builder struct {
 	managers  *managerList
 	pulse     *pulse
 	transport core.Forwarder
+	closers   []io.Closer // of the transport
 	// disconnects counts the connections of the transport that have ended.
 	disconnects atomic.Int64
 	outbox      *outbox.Outbox
 	missed      *missedWatch
 	watchdog    *watchdog
-	canary      *canary.Canary // nil: none
-	closeCanary func()
-	source      func(context.Context, *Inbox) error
+	canary      []component // none or one
+	source      component
 	ready       *readiness
 	observing   *server
-	webhook     *server
 }
 
 func (b *builder) build() error {
@@ -217,7 +208,7 @@ func (b *builder) addOutbox() error {
 func (b *builder) outboxOptions() outbox.Options {
 	opts := b.opts.Outbox
 	opts.MaxBatch = b.opts.Contract.MaxEvents()
-	opts.DrainTimeout = newDeadlines(b.opts.ShutdownTimeout).drain
+	opts.DrainTimeout = b.opts.ShutdownTimeout / drainPart
 	opts.Managers = b.managers.all()
 	opts.ResyncFirst = true
 	opts.ResyncOwners = b.opts.Contract.NeedsOwner()
@@ -231,17 +222,12 @@ func (b *builder) outboxOptions() outbox.Options {
 }
 
 func (b *builder) addSource() error {
-	if b.source = b.parts.Source; b.source != nil {
-		return nil
+	if b.parts.Source == nil {
+		return b.addWebhook()
 	}
-	return b.addWebhook()
-}
-
-func (b *builder) sourceName() string {
-	if b.webhook != nil {
-		return b.webhook.name
-	}
-	return "source"
+	inbox := b.inbox()
+	b.source = component{"source", func(ctx context.Context) error { return b.parts.Source(ctx, inbox) }}
+	return nil
 }
 
 func (b *builder) inbox() *Inbox {
@@ -253,23 +239,18 @@ func (b *builder) agent() *Agent {
 	for _, set := range b.keys.all() {
 		components = append(components, component{"key material", set.Start})
 	}
-
-	if closable, ok := b.transport.(io.Closer); ok {
-		components = append(components, closer("transport", closable.Close))
+	for _, c := range b.closers {
+		components = append(components, closer("transport", c.Close))
 	}
-
-	inbox := b.inbox()
 	components = append(components,
 		component{"outbox", b.outbox.Start},
 		component{"watchdog", b.watchdog.start},
 		component{"missed changes", b.missed.start}, // It ends after the source.
 		b.managers.component(b.outbox, b.opts.Contract),
-		component{b.sourceName(), func(ctx context.Context) error { return b.source(ctx, inbox) }},
-		b.canaryComponent(), // It proves the webhook, so it follows it.
-		b.controlPlaneCheck(),
-		b.ready.component(),
+		b.source,
 	)
-
+	components = append(components, b.canary...) // It proves the webhook, so it follows it.
+	components = append(components, b.controlPlaneCheck(), b.ready.component())
 	return &Agent{outbox: b.outbox, log: b.log, components: components, watchdog: b.watchdog}
 }
 
@@ -343,9 +324,7 @@ func (r *running) stop() error {
 func closer(name string, closeIt func() error) component {
 	return component{name, func(ctx context.Context) error {
 		<-ctx.Done()
-		if err := closeIt(); err != nil {
-			return fmt.Errorf("close: %w", err)
-		}
-		return nil
+		err := closeIt()
+		return option.Unless(err == nil, "close: %w", err)
 	}}
 }

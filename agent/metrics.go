@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -69,7 +68,7 @@ func (b *builder) addObserving() (err error) {
 
 	b.observing, err = b.bind("metrics", b.opts.MetricsAddress, mux, httpserver.Options{
 		MaxConnections:   maxScrapers,
-		ShutdownTimeout:  newDeadlines(b.opts.ShutdownTimeout).scrapes,
+		ShutdownTimeout:  b.opts.ShutdownTimeout / scrapesPart,
 		ConnectionClosed: func(reason string) { b.metrics.ConnectionDropped("metrics", reason) },
 	})
 
@@ -137,29 +136,26 @@ type series struct{ count, seconds, answers float64 }
 // gather returns a function that adds up the series of a metric of this agent, without those with
 // some values of a label.
 func (a aliases) gather() func(name, label string, without ...string) series {
-	families, _ := a.source.Gather() // Sorted by name. The scrape of the source itself reports its errors.
+	families, _ := a.source.Gather() // The scrape of the source itself reports its errors.
 	return func(name, label string, without ...string) (sum series) {
-		at, found := slices.BinarySearchFunc(families, "runtime_watcher_agent_"+name, byName)
-		if !found {
-			return sum
-		}
-		for _, metric := range families[at].GetMetric() {
-			value := ""
-			for _, pair := range metric.GetLabel() {
-				if pair.GetName() == label {
-					value = pair.GetValue()
-				}
+		for _, family := range families {
+			if family.GetName() != "runtime_watcher_agent_"+name {
+				continue
 			}
-			if !slices.Contains(without, value) {
-				sum.count += metric.GetCounter().GetValue()
-				sum.seconds += metric.GetHistogram().GetSampleSum()
-				sum.answers += float64(metric.GetHistogram().GetSampleCount())
+			for _, metric := range family.GetMetric() {
+				value := ""
+				for _, pair := range metric.GetLabel() {
+					if pair.GetName() == label {
+						value = pair.GetValue()
+					}
+				}
+				if !slices.Contains(without, value) {
+					sum.count += metric.GetCounter().GetValue()
+					sum.seconds += metric.GetHistogram().GetSampleSum()
+					sum.answers += float64(metric.GetHistogram().GetSampleCount())
+				}
 			}
 		}
 		return sum
 	}
-}
-
-func byName[F interface{ GetName() string }](family F, name string) int {
-	return strings.Compare(family.GetName(), name)
 }

@@ -26,11 +26,11 @@ func (b *builder) addWebhook() error {
 		return err
 	}
 	handler := b.withCanary(b.parts.Tracing.Webhook(reviews))
-	b.webhook, err = b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
+	webhook, err := b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
 	if err != nil {
 		return err
 	}
-	b.source = func(ctx context.Context, _ *Inbox) error { return b.webhook.start(ctx) }
+	b.source = webhook.component()
 	return nil
 }
 
@@ -69,7 +69,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 		MaxHandshakes:  b.opts.Webhook.MaxHandshakes,
 		// 2 KiB of ClientHello, 8 KiB of client certificates, a header, and a record of TLS.
 		MaxHandshakeBytes: 32 << 10,
-		ShutdownTimeout:   newDeadlines(b.opts.ShutdownTimeout).requests,
+		ShutdownTimeout:   b.opts.ShutdownTimeout / requestsPart,
 		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
 			b.metrics.HandshakeFailed(cause)
 
@@ -119,41 +119,27 @@ func (b *builder) addCanary() error {
 	if b.hasNoCanary() {
 		return nil
 	}
-	write, err := b.canaryWrite()
-	if err == nil {
-		b.canary, err = canary.New(write, canary.Options{
-			Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
+	write, end := canary.Write(b.parts.Canary), func() {}
+	if write == nil {
+		opts := b.opts.Canary
+		lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
+			Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
 		})
+		if err != nil {
+			return fmt.Errorf("agent: %w", err)
+		}
+		write, end = lease.Write, lease.Close
 	}
+	writer, err := canary.New(write, canary.Options{
+		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
+	})
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-	b.pulse.canary = b.canary.State
+	b.pulse.canary = writer.State
+	b.canary = []component{{"canary", func(ctx context.Context) error {
+		defer end()
+		return writer.Start(ctx)
+	}}}
 	return nil
-}
-
-func (b *builder) canaryWrite() (canary.Write, error) {
-	if b.parts.Canary != nil {
-		return b.parts.Canary, nil
-	}
-	opts := b.opts.Canary
-	lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
-		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
-	})
-	if err != nil {
-		return nil, err
-	}
-	b.closeCanary = lease.Close
-	return lease.Write, nil
-}
-
-func (b *builder) canaryComponent() component {
-	return component{"canary", func(ctx context.Context) error {
-		defer b.closeCanary()
-		if b.canary != nil {
-			return b.canary.Start(ctx)
-		}
-		<-ctx.Done()
-		return nil
-	}}
 }

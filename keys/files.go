@@ -174,7 +174,6 @@ func (f *Files) keep(old *generation) error {
 	return nil
 }
 
-// accept puts a new generation in use, and reports it.
 func (f *Files) accept(next *generation) {
 	f.refused = nil
 	f.current.Store(next)
@@ -199,7 +198,6 @@ func (f *Files) refuse(files snapshot, err error) error {
 	return err
 }
 
-// logRefused logs the failure of a generation: of the files in use, or of new ones.
 func (f *Files) logRefused(g *generation, inUse bool) {
 	attrs := []any{
 		slog.Any("error", g.Err), slog.String("fingerprint", g.Material.Fingerprint),

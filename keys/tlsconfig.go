@@ -101,7 +101,6 @@ type server struct {
 	last atomic.Pointer[serverGeneration]
 }
 
-// serverGeneration is a configuration and the material that it was made of.
 type serverGeneration struct {
 	serving, clients *Material
 	config           *tls.Config
@@ -156,7 +155,6 @@ func (s *server) clientMaterial() (*Material, error) {
 	return material, nil
 }
 
-// generation returns the configuration for one generation of both sources.
 func (s *server) generation(serving, clients *Material) *tls.Config {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,

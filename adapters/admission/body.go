@@ -40,8 +40,7 @@ var errNoRoom = errors.New("too many large bodies at once")
 type bodies struct {
 	// limit bounds one body, in bytes.
 	limit int64
-	// room bounds all bodies together.
-	room *room
+	room  *room
 	// pools has one pool for each step.
 	pools []sync.Pool
 }
@@ -179,7 +178,6 @@ type room struct {
 	// size is the number of bytes in all. It does not change.
 	size int64
 
-	// mu guards the fields below.
 	mu    sync.Mutex
 	taken int64
 	held  map[netip.Prefix]int64
@@ -209,13 +207,12 @@ func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline 
 	if freed == nil {
 		return true
 	}
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
+	timeout := time.After(time.Until(deadline))
 	for freed != nil {
 		select {
 		case <-freed:
 			freed = r.tryTakeOrCollect(origin, n)
-		case <-timer.C:
+		case <-timeout:
 			return false
 		case <-ctx.Done():
 			return false

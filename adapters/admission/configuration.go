@@ -136,19 +136,17 @@ func WebhookConfiguration(
 			Kind:       "ValidatingWebhookConfiguration",
 		},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: maps.Clone(opts.Labels)},
-		Webhooks:   webhooks(endpoint, watches, opts),
+		Webhooks:   (&builder{endpoint, opts}).webhooks(watches),
 	}, nil
 }
 
-func webhooks(
-	endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
-) (all []admissionregistrationv1.ValidatingWebhook) {
+func (b *builder) webhooks(watches []watch.Watch) (all []admissionregistrationv1.ValidatingWebhook) {
 	for n := range watches {
-		all = append(all, (&registration{&watches[n], endpoint, opts}).webhooks()...)
+		all = append(all, (&registration{&watches[n], b}).webhooks()...)
 	}
-	all = append(all, definitionWebhooks(endpoint, watches, opts)...)
-	if opts.Canary != (types.NamespacedName{}) {
-		all = append(all, canaryWebhook(endpoint, opts))
+	all = append(all, b.definitionWebhooks(watches)...)
+	if b.opts.Canary != (types.NamespacedName{}) {
+		all = append(all, b.canaryWebhook())
 	}
 	slices.SortFunc(all, func(a, b admissionregistrationv1.ValidatingWebhook) int {
 		return strings.Compare(a.Name, b.Name)

@@ -141,7 +141,6 @@ func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	return answer
 }
 
-// reviewFor reads the review of a manager that is known, and decides it.
 func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	// The decision refers to the body, so the body is released last.
 	body, err := h.bodies.read(w, r)
@@ -190,7 +189,6 @@ func (h *handler) panicked(place string, cause any) {
 	h.opts.Hooks.Panicked(place)
 }
 
-// report calls the hooks for an answered request, and logs it.
 func (h *handler) report(ctx context.Context, answer *reply, started time.Time) {
 	took := h.opts.Now().Sub(started)
 	h.opts.Hooks.InFlight(-1)
@@ -215,7 +213,6 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 // warnEvery is the time between two lines of one kind that others can cause.
 const warnEvery = time.Minute
 
-// warn logs a line that others can cause.
 func (h *handler) warn(ctx context.Context, text string, attrs ...slog.Attr) {
 	handler := h.paced.Handler()
 	if !handler.Enabled(ctx, slog.LevelWarn) {

@@ -30,7 +30,6 @@ const (
 
 // refusal is the answer to a request that is not a review of this handler.
 type refusal struct {
-	// code is an HTTP status.
 	code int
 	// reason is a label for [Hooks.Refused].
 	reason string
@@ -147,19 +146,16 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	header.Set("Content-Type", "application/json")
 	// The answer may quote the request, so a browser must not guess its type.
 	header.Set("X-Content-Type-Options", "nosniff")
+	code, body := http.StatusOK, []byte(nil)
 	if p.refusal == nil {
-		p.send(w, http.StatusOK, p.body())
-		return
+		body = p.body()
+	} else {
+		code, body = p.refusal.code, p.refusal.body()
 	}
-	if p.refusal.code == http.StatusMethodNotAllowed {
+	if code == http.StatusMethodNotAllowed {
 		header.Set("Allow", http.MethodPost)
 	}
-	p.send(w, p.refusal.code, p.refusal.body())
-}
-
-// send announces the length, so that a flush completes the answer.
-func (p *reply) send(w http.ResponseWriter, code int, body []byte) {
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	header.Set("Content-Length", strconv.Itoa(len(body))) // With it, a flush completes the answer.
 	w.WriteHeader(code)
 	_, _ = w.Write(body)
 }

@@ -121,13 +121,11 @@ func reasonOf(err error) string {
 	}
 }
 
-// isA reports whether err wraps an error of type T.
 func isA[T error](err error) bool {
 	_, ok := errors.AsType[T](err)
 	return ok
 }
 
-// isOperation reports whether err wraps a [net.OpError] of that operation.
 func isOperation(err error, operation string) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == operation

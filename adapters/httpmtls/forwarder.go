@@ -109,7 +109,6 @@ func (f *Forwarder) prepare(batch core.Batch) core.Batch {
 	return batch
 }
 
-// message is an encoded batch that is being sent.
 type message struct {
 	*contract.Request
 
@@ -117,7 +116,6 @@ type message struct {
 	events int
 }
 
-// index returns the index in the batch of an element of the body.
 func (m *message) index(element int) int { return m.Index(element, m.events) }
 
 // permanent returns the error of a request that was not sent, and never can be.

@@ -134,7 +134,6 @@ type trackedConn struct {
 	pool *pool
 }
 
-// Close also removes the connection from its pool.
 func (c *trackedConn) Close() error {
 	if c.pool.remove(c) {
 		defer c.pool.hooks.Disconnected()
@@ -212,7 +211,6 @@ type keepAlive struct {
 	header    http.Header
 }
 
-// RoundTrip implements [http.RoundTripper].
 func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.WithContext(request.Context()) // The given one must not be changed.
 	request.Header = k.header

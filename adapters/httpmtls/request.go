@@ -167,7 +167,6 @@ func isWebPage(header http.Header) bool {
 	return mediaType == "text/html"
 }
 
-// eventErrors translates the refusals of single elements.
 func (f *Forwarder) eventErrors(target *url.URL, refused map[int]contract.Refusal, m *message) core.EventErrors {
 	all := make(core.EventErrors, len(refused))
 	for element, r := range refused {
@@ -196,7 +195,6 @@ func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *req
 	return failed
 }
 
-// failure returns the error of a request without an answer.
 func failure(target *url.URL, reason string, err error) *requestError {
 	return &requestError{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason}
 }

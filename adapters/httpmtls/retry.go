@@ -34,7 +34,6 @@ func (o Options) checkRetry(ctx context.Context, answer *http.Response, err erro
 	return endsAfter(ctx, o.longestWait()) && passing(answer, err), nil
 }
 
-// longestWait returns the longest wait before a retry.
 func (o Options) longestWait() time.Duration { return o.retryWait * time.Duration(o.Retries) }
 
 // endsAfter reports whether the deadline of ctx is later than wait from now.

@@ -33,14 +33,12 @@ type follower struct {
 	conditions []*condition
 }
 
-// works records that the API server showed that the watch works.
 func (f *follower) works() {
 	for _, c := range f.conditions {
 		f.health.works(c)
 	}
 }
 
-// fails records that the watch is not established.
 func (f *follower) fails(err error) {
 	for _, c := range f.conditions {
 		f.health.fails(c, err)

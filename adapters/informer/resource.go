@@ -143,7 +143,6 @@ func newWatched(w watch.Watch, opts *Options) *watched {
 	}
 }
 
-// selectorOf copies a valid selector.
 func selectorOf(s watch.Selector) labels.Selector {
 	selector := labels.SelectorFromSet(s.Labels)
 	for _, r := range s.Requirements {

@@ -72,7 +72,6 @@ func (p parts) read(raw []byte) (*state, error) {
 	return &s, nil
 }
 
-// digester collects the members of a digest.
 type digester struct {
 	parts
 
@@ -150,7 +149,6 @@ func (d *digester) annotations(raw []byte) error {
 	})
 }
 
-// keep copies a member of metadata into the digest.
 func (d *digester) keep(name string, raw []byte) {
 	d.metadata = fmt.Appendf(d.metadata, `,%q:%s`, name, raw)
 }

@@ -151,7 +151,6 @@ func help() string {
 	return out.String()
 }
 
-// note describes the values that s takes, and its default.
 func (s setting) note() string {
 	switch {
 	case s.required:

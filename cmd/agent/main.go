@@ -58,16 +58,15 @@ func exitCode(err error) int {
 // run is the whole program. It returns after ctx has ended and all parts have stopped, or with an
 // error that stderr has already. Help and version go to stdout, the log goes to stderr.
 func run(ctx context.Context, args []string, env environment, stdout, stderr io.Writer) error {
-	if len(args) > 0 && args[0] == commandWebhookConfiguration {
-		return printWebhookConfiguration(args[1:], stdout, stderr)
-	}
-	if len(args) > 0 && args[0] == commandCheck {
-		return checkSetUp(ctx, args[1:], env, stdout)
-	}
-	if len(args) > 0 && args[0] == commandDebug {
-		return sendDebug(args[1:], stderr)
-	}
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		switch args[0] {
+		case commandWebhookConfiguration:
+			return printWebhookConfiguration(args[1:], stdout, stderr)
+		case commandCheck:
+			return checkSetUp(ctx, args[1:], env, stdout)
+		case commandDebug:
+			return sendDebug(args[1:], stderr)
+		}
 		hint := didYouMean(args[0], []string{commandCheck, commandDebug, commandWebhookConfiguration})
 		err := &wrongSettings{mistakes: []string{fmt.Sprintf("%.64q: unknown command%s", args[0], hint)}}
 		return errors.Join(err, printTo(stderr, err.Error()+"\n"))
@@ -114,7 +113,7 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 
 func (c *config) informerSettings() watching.Settings {
 	settings := c.informer
-	settings.Getenv, settings.RequireOwner = c.getenv, c.Contract.NeedsOwner()
+	settings.Getenv, settings.RequireOwner = c.env.get, c.Contract.NeedsOwner()
 	return settings
 }
 
@@ -131,7 +130,7 @@ func (c *config) parts(log *slog.Logger) (agent.Parts, []prom.Collector, error) 
 }
 
 func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Writer) error {
-	limitMemory(c.getenv)
+	limitMemory(c.env.get)
 	for _, warning := range c.warnings {
 		log.WarnContext(ctx, "doubtful setting", slog.String("warning", warning))
 	}

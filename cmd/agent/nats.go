@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/url"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/check"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -26,13 +24,6 @@ const (
 	transportHTTPS = "https"
 	transportNATS  = "nats"
 )
-
-func (c *config) checkTransport() error {
-	if c.transport == transportNATS && (c.Contract != contract.V3 || c.ControlPlane.Fallback != "") {
-		return errors.New("TRANSPORT=nats: want KCP_CONTRACT=v3 and no CONTRACT_FALLBACK")
-	}
-	return nil
-}
 
 // natsTransport is a forwarder with its connection, which the agent closes after the last batch.
 type natsTransport struct {

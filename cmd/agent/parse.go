@@ -121,7 +121,6 @@ func (c *config) managers() value {
 	}}
 }
 
-// parseManagers names every item that is wrong.
 func parseManagers(list string) (listed []core.Manager, others bool, err error) {
 	names, err := parseList(list, func(name string) (core.Manager, error) {
 		if name == anyManager {
@@ -136,7 +135,6 @@ func parseManagers(list string) (listed []core.Manager, others bool, err error) 
 	return listed, len(listed) < len(names), err
 }
 
-// parseNames names every item that is wrong.
 func parseNames(list string) ([]string, error) {
 	return parseList(list, func(name string) (string, error) {
 		if name == "" {
@@ -146,17 +144,12 @@ func parseNames(list string) ([]string, error) {
 	})
 }
 
-// parseList parses the items of a list that commas separate. Its error names every item that is
-// wrong.
+// parseList parses items between commas. Its error names every item that is wrong.
 func parseList[T comparable](list string, parse func(string) (T, error)) ([]T, error) {
-	var (
-		items []T
-		wrong []string
-	)
-
+	var items []T
+	var wrong []string
 	for word := range strings.SplitSeq(list, ",") {
 		item, err := parse(strings.TrimSpace(word))
-
 		switch {
 		case err != nil:
 			wrong = append(wrong, err.Error())
@@ -166,7 +159,6 @@ func parseList[T comparable](list string, parse func(string) (T, error)) ([]T, e
 			items = append(items, item)
 		}
 	}
-
 	if wrong != nil {
 		return nil, errors.New(strings.Join(wrong, "; "))
 	}

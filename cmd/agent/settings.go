@@ -59,15 +59,15 @@ func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env
 // readSettings reads and checks the settings of the agent. The error is errHelp, errVersion, or
 // wraps errSettings and names all mistakes.
 func readSettings(args []string, env environment) (config, error) {
-	c := config{getenv: env.get}
-	r, err := resolve(settings(&c), args, env)
+	c := config{resolution: resolution{env: env}}
+	err := c.resolve(settings(&c), args)
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return config{}, err
 	}
 	if err := errors.Join(err, c.check()); err != nil {
-		return config{}, &wrongSettings{textsOf(err), r.warnings}
+		return config{}, &wrongSettings{textsOf(err), c.warnings}
 	}
-	c.effective, c.warnings = r.effective, slices.Concat(r.warnings, c.doubts())
+	c.warnings = append(c.warnings, c.doubts()...)
 	return c, nil
 }
 
@@ -96,27 +96,29 @@ func textsOf(err error) (texts []string) {
 	return texts
 }
 
+// resolution is where settings come from, and what was found there.
 type resolution struct {
 	given flags
 	env   environment
 	// effective are the texts of the settings that are set, also by their default.
 	effective entries
-	warnings  []string
+	// warnings are doubtful settings. They are logged at start.
+	warnings []string
 }
 
 // resolve takes each setting from its flag, else from its variable, else from its default. An empty
 // variable counts as unset. The error is errHelp, errVersion, or names all mistakes, one per line.
-func resolve(all []setting, args []string, env environment) (resolution, error) {
-	given, err := readFlags(all, args)
-	r := resolution{given: given, env: env, warnings: append(given.withoutEffect(), env.suspicious(all)...)}
+func (r *resolution) resolve(all []setting, args []string) (err error) {
+	r.given, err = readFlags(all, args)
+	r.warnings = append(r.given.withoutEffect(), r.env.suspicious(all)...)
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
-		return r, err
+		return err
 	}
 	wrong := []error{err}
 	for _, s := range all {
 		wrong = append(wrong, r.set(s))
 	}
-	return r, errors.Join(wrong...)
+	return errors.Join(wrong...)
 }
 
 func (r *resolution) set(s setting) error {
@@ -126,7 +128,8 @@ func (r *resolution) set(s setting) error {
 	}
 	text := r.env[s.env]
 	if s.env == envInstance && text == "" {
-		text = defaultInstance(r.env)
+		host, _ := os.Hostname() // The instance is empty without a name.
+		text = cmp.Or(r.env["POD_NAME"], r.env["HOSTNAME"], host)
 	}
 	err := r.apply(s, text)
 	err = option.Unless(err == nil, "%s: %w", s.env, err)
@@ -153,18 +156,8 @@ func (r *resolution) apply(s setting, text string) error {
 	return err
 }
 
-// defaultInstance is the name of the pod, or else of the machine.
-func defaultInstance(env environment) string {
-	host, _ := os.Hostname() // The instance is empty without a name.
-	return cmp.Or(env["POD_NAME"], env["HOSTNAME"], host)
-}
-
-var (
-	// errHelp means that only the help was requested.
-	errHelp = errors.New("help requested")
-	// errVersion means that only the version was requested.
-	errVersion = errors.New("version requested")
-)
+// The errors for arguments that only request a text.
+var errHelp, errVersion = errors.New("help requested"), errors.New("version requested")
 
 const flagVersion = "version"
 

@@ -179,8 +179,8 @@ func TestSettings(t *testing.T) {
 			got := must(readSettings(test.args, lookup(env)))(t)
 			want := defaultConfig()
 			test.want(&want)
-			got.getenv, got.effective, got.warnings = nil, nil, nil
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{})); diff != "" {
+			got.resolution = resolution{}
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, resolution{}, bindAddress{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -155,7 +155,6 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-
 
 func isLabelValue(text string) bool { return text == "" || namePattern.MatchString(text) }
 
-// isQualifiedName accepts the key of a label.
 func isQualifiedName(key string) bool {
 	prefix, name, hasPrefix := strings.Cut(key, "/")
 	if !hasPrefix {

@@ -207,7 +207,6 @@ type Leaf struct {
 	KeyPEM []byte
 }
 
-// newLeaf returns the leaf with the intermediates of chain.
 func newLeaf(certificate *x509.Certificate, key *ecdsa.PrivateKey, chain [][]byte) (*Leaf, error) {
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {

@@ -51,7 +51,6 @@ func (v *Volume) Write(files map[string][]byte) error {
 	return nil
 }
 
-// write replaces the generation, and removes the old one.
 func (v *Volume) write(files map[string][]byte) error {
 	old, _ := os.Readlink(v.Path(dataLink)) // None before the first generation.
 	generation, err := v.writeGeneration(files)

@@ -165,7 +165,6 @@ func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Ma
 	return err
 }
 
-// sendOnce sends on a new connection.
 func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	to := c.opts.ControlPlane
 	forwarder, err := httpmtls.NewForwarder(c.client, to.Address, c.opts.Contract, httpmtls.Options{
