@@ -64,7 +64,7 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 	server := &server{serving: serving, clients: clients, names: clientNames}
 	server.base = &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		NextProtos:         []string{protoHTTP2, protoHTTP1},
+		NextProtos:         []string{"h2", "http/1.1"},
 		GetConfigForClient: server.config,
 	}
 	return server.base
@@ -85,12 +85,6 @@ func Roots(source Source) func() *x509.CertPool {
 		return material.Roots
 	}
 }
-
-// The names of the protocols in the handshake (RFC 7301).
-const (
-	protoHTTP2 = "h2"
-	protoHTTP1 = "http/1.1"
-)
 
 // server makes one configuration per generation. It is safe for concurrent use.
 type server struct {

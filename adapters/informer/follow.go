@@ -58,22 +58,16 @@ func (f *follower) follow(ctx context.Context) {
 	delay := backoff()
 	for ctx.Err() == nil {
 		started := time.Now()
-		f.attempt(ctx)
+		switch r, err := discover(ctx, f.client, f.watch.Resource); {
+		case err == nil:
+			f.reflect(ctx, r)
+		case ctx.Err() == nil:
+			f.lost(err)
+		}
 		if time.Since(started) > healthy {
 			delay = backoff()
 		}
 		periodic.Pause(ctx, delay.Step())
-	}
-}
-
-// attempt returns when the watch has to be established again.
-func (f *follower) attempt(ctx context.Context) {
-	r, err := discover(ctx, f.client, f.watch.Resource)
-	switch {
-	case err == nil:
-		f.reflect(ctx, r)
-	case ctx.Err() == nil:
-		f.lost(err)
 	}
 }
 
@@ -127,5 +121,3 @@ func (f *follower) partsOf(r *resource) parts {
 func isRetried(err error) bool {
 	return err != nil && (utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err))
 }
-
-func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }

@@ -60,7 +60,7 @@ func (q *requests) listWatch() *cache.ListWatch {
 
 // note reports a failure, if err is one. An expired version is none: the objects are listed again.
 func (q *requests) note(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil || isExpired(err) {
+	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
 	q.fails(err)
