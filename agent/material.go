@@ -92,14 +92,6 @@ func (k keySet) all() []*keyMaterial {
 	return sets
 }
 
-// callerSource is nil when the webhook requests no client certificate.
-func (k keySet) callerSource() keys.Source {
-	if k.callers == nil {
-		return nil
-	}
-	return k.callers
-}
-
 func (k *keyMaterial) name() string { return strings.Join(k.uses, ",") }
 
 func (k *keyMaterial) reloaded(_, _ time.Time) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -61,7 +62,7 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 
 // webhookOptions offers HTTP/1.1 only: see bind.
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
-	config := keys.WebhookTLSConfig(b.keys.serving, b.keys.callerSource(), b.opts.Webhook.ClientNames...)
+	config := keys.WebhookTLSConfig(b.keys.serving, b.keys.callers, b.opts.Webhook.ClientNames...)
 	config.NextProtos = []string{"http/1.1"}
 	return httpserver.Options{
 		TLS:            config,
@@ -89,12 +90,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 // isRejection reports whether one end rejected the certificate of the other, as an API server with
 // a wrong caBundle does. A scanner of ports fails in other ways, and is no evidence.
 func isRejection(cause string) bool {
-	switch cause {
-	case "bad_certificate", "untrusted", "no_certificate": // See [httpserver.Options].
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]string{"bad_certificate", "untrusted", "no_certificate"}, cause) // See [httpserver.Options].
 }
 
 // withCanary serves the reviews of the canary, if there is one, beside all others.
@@ -119,7 +115,7 @@ func (b *builder) addCanary() error {
 	if b.hasNoCanary() {
 		return nil
 	}
-	write, end := canary.Write(b.parts.Canary), func() {}
+	write, end := b.parts.Canary, func() {}
 	if write == nil {
 		opts := b.opts.Canary
 		lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{

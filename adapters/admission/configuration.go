@@ -93,7 +93,11 @@ func (o ConfigurationOptions) validate() error {
 			invalid(validation.IsQualifiedName(key), "label %.80q", key),
 			invalid(validation.IsValidLabelValue(o.Labels[key]), "value %.80q of label %.80q", o.Labels[key], key))
 	}
-	problems = append(problems, canaryProblem(o.Canary))
+	if o.Canary != (types.NamespacedName{}) {
+		problems = append(problems,
+			invalid(validation.IsDNS1123Label(o.Canary.Namespace), "canary: namespace %.80q", o.Canary.Namespace),
+			invalid(validation.IsDNS1123Subdomain(o.Canary.Name), "canary: name %.80q", o.Canary.Name))
+	}
 	for _, namespace := range o.ExcludedNamespaces {
 		problems = append(problems,
 			invalid(validation.IsDNS1123Label(namespace), "excluded namespace %.80q", namespace))

@@ -146,7 +146,8 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	header.Set("Content-Type", "application/json")
 	// The answer may quote the request, so a browser must not guess its type.
 	header.Set("X-Content-Type-Options", "nosniff")
-	code, body := http.StatusOK, []byte(nil)
+	var body []byte
+	code := http.StatusOK
 	if p.refusal == nil {
 		body = p.body()
 	} else {

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,8 +9,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -176,14 +173,4 @@ func (b *builder) canaryWebhook() admissionregistrationv1.ValidatingWebhook {
 		Name: "lease", Expression: fmt.Sprintf("request.name == %q", b.opts.Canary.Name),
 	}}
 	return webhook
-}
-
-// canaryProblem returns an error for an invalid name, and nil without a canary.
-func canaryProblem(lease types.NamespacedName) error {
-	if lease == (types.NamespacedName{}) {
-		return nil
-	}
-	return errors.Join(
-		invalid(validation.IsDNS1123Label(lease.Namespace), "canary: namespace %.80q", lease.Namespace),
-		invalid(validation.IsDNS1123Subdomain(lease.Name), "canary: name %.80q", lease.Name))
 }

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,16 +57,9 @@ func (f *Forwarder) send(ctx context.Context, target *url.URL, m *message) error
 // refusesMaterial reports whether another certificate or CA bundle may be accepted.
 func refusesMaterial(err error) bool {
 	failed, ok := errors.AsType[*requestError](err)
-	if !ok {
-		return false
-	}
-	switch failed.reason {
-	case reasons.Unauthenticated, reasons.Forbidden, reasons.GatewayRefused,
-		reasonTLSRefused, reasonTLSVerify:
-		return true
-	default:
-		return false
-	}
+	return ok && slices.Contains([]string{
+		reasons.Unauthenticated, reasons.Forbidden, reasons.GatewayRefused, reasonTLSRefused, reasonTLSVerify,
+	}, failed.reason)
 }
 
 // attempt makes one request with the present key material, including short retries. It returns the

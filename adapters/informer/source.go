@@ -33,7 +33,11 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opt
 	if config == nil || option.IsNil(acceptor) {
 		return nil, errors.New("informer: want a config of the API server and an acceptor, have nil")
 	}
-	if err := errors.Join(validate(watches), opts.validate()); err != nil {
+	problems := []error{watch.Validate(watches), opts.validate()}
+	for n := range watches {
+		problems = append(problems, unsupported(&watches[n]))
+	}
+	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("informer: %w", err)
 	}
 	client, err := newClient(config)
@@ -44,14 +48,6 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opt
 	s := &Source{client: client, health: &health{opts: &opts}}
 	s.add(acceptor, watches, &opts)
 	return s, nil
-}
-
-func validate(watches []watch.Watch) error {
-	problems := []error{watch.Validate(watches)}
-	for n := range watches {
-		problems = append(problems, unsupported(&watches[n]))
-	}
-	return errors.Join(problems...)
 }
 
 // add adds a follower for each watch, and one for the labels of namespaces if a watch needs them.

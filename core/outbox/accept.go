@@ -16,7 +16,10 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	defer o.mu.Unlock()
 
 	if o.stopped {
-		return o.countsOf(manager).refuse(reasonShutdown)
+		if l := o.lanes[manager]; l != nil {
+			return l.counts.refuse(reasonShutdown)
+		}
+		return o.others.refuse(reasonShutdown)
 	}
 
 	now := time.Now() // Under the lock, so that events are due in the order in which they are kept.

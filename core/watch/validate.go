@@ -42,7 +42,7 @@ func Validate(watches []Watch) error {
 func (w *Watch) Validate() error {
 	_, invalidManager := core.ParseManager(string(w.Manager))
 	return w.named(append(slices.Concat(
-		w.nameProblems(), []error{invalidManager, w.fieldProblem()}, w.resourceProblems(),
+		w.nameProblems(), []error{invalidManager}, w.resourceProblems(),
 		w.selectorProblems()), w.conditionProblems()...)...)
 }
 
@@ -69,18 +69,6 @@ func (w *Watch) nameProblems() []error {
 	}
 }
 
-// fieldProblem refuses the status of a subresource.
-func (w *Watch) fieldProblem() error {
-	switch {
-	case w.Field != "" && w.Field != core.FieldSpec && w.Field != core.FieldStatus:
-		return fmt.Errorf("field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field)
-	case w.Field == core.FieldStatus && strings.Contains(w.Resource.Resource, "/"):
-		return fmt.Errorf("field: want %q for a subresource, have %q", core.FieldSpec, w.Field)
-	default:
-		return nil
-	}
-}
-
 // kindPattern matches the kinds that the path of a webhook can carry.
 var kindPattern = regexp.MustCompile(`^([A-Z][a-z0-9]*)+$`)
 
@@ -90,6 +78,10 @@ func (w *Watch) resourceProblems() []error {
 	r := w.Resource
 	resource, subresource, hasSubresource := strings.Cut(r.Resource, "/")
 	return []error{
+		option.Unless(w.Field == "" || w.Field == core.FieldSpec || w.Field == core.FieldStatus,
+			"field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field),
+		option.Unless(w.Field != core.FieldStatus || !hasSubresource,
+			"field: want %q for a subresource, have %q", core.FieldSpec, w.Field),
 		option.Unless(dns1123.IsLabel(resource) && (!hasSubresource || dns1123.IsLabel(subresource)),
 			"resource %.80q: want one by its plural name, such as configmaps or pods/eviction", r.Resource),
 		option.Unless(subresource != string(core.FieldStatus),

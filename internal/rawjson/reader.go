@@ -249,8 +249,7 @@ func unquote(raw []byte) ([]byte, error) {
 // Len returns the number of elements of a JSON array, and 0 for anything else.
 func Len(array []byte) (n int) {
 	r := NewReader(array)
-	r.space()
-	err := r.members('[', ']', func() error {
+	err := r.Array(func() error {
 		n++
 		return r.value()
 	})
