@@ -88,9 +88,10 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 }
 
 // isRejection reports whether one end rejected the certificate of the other, as an API server with
-// a wrong caBundle does. A scanner of ports fails in other ways, and is no evidence.
+// a wrong caBundle does. A scanner of ports fails in other ways, and is no evidence. For the causes see
+// [httpserver.Options].
 func isRejection(cause string) bool {
-	return slices.Contains([]string{"bad_certificate", "untrusted", "no_certificate"}, cause) // See [httpserver.Options].
+	return slices.Contains([]string{"bad_certificate", "untrusted", "no_certificate"}, cause)
 }
 
 // withCanary serves the reviews of the canary, if there is one, beside all others.

@@ -64,7 +64,8 @@ func (w *Watch) nameProblems() []error {
 	return []error{
 		option.Unless(dns1123.IsLabel(w.Name.Namespace), "namespace %.80q: want a DNS-1123 label", w.Name.Namespace),
 		option.Unless(dns1123.IsSubdomain(w.Name.Name), "name %.80q: want a DNS-1123 subdomain", w.Name.Name),
-		option.Unless(length <= dns1123.MaxSubdomain, "the webhook's name <namespace>.<name>%s has %d bytes, want at most %d",
+		option.Unless(length <= dns1123.MaxSubdomain,
+			"the webhook's name <namespace>.<name>%s has %d bytes, want at most %d",
 			webhookSuffix, length, dns1123.MaxSubdomain),
 	}
 }
@@ -115,7 +116,8 @@ func (s Selector) problems(what string) (problems []error) {
 		value := s.Labels[key]
 		problems = append(problems,
 			option.Unless(isQualifiedName(key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", key),
-			option.Unless(isLabelValue(value), what+" %.80q: value %.80q of label %.80q is not a label value", key, value, key))
+			option.Unless(isLabelValue(value),
+				what+" %.80q: value %.80q of label %.80q is not a label value", key, value, key))
 	}
 	for _, r := range s.Requirements {
 		problems = append(problems,
@@ -128,9 +130,11 @@ func (s Selector) problems(what string) (problems []error) {
 func (r *Requirement) valueProblems(what string) (problems []error) {
 	switch r.Operator {
 	case "In", "NotIn":
-		problems = append(problems, option.Unless(len(r.Values) > 0, what+" %.80q: want values for %s", r.Key, r.Operator))
+		problems = append(problems,
+			option.Unless(len(r.Values) > 0, what+" %.80q: want values for %s", r.Key, r.Operator))
 	case "Exists", "DoesNotExist":
-		problems = append(problems, option.Unless(len(r.Values) == 0, what+" %.80q: want no values for %s", r.Key, r.Operator))
+		problems = append(problems,
+			option.Unless(len(r.Values) == 0, what+" %.80q: want no values for %s", r.Key, r.Operator))
 	default:
 		problems = append(problems,
 			fmt.Errorf(what+" %.80q: %.80q is not a valid label selector operator", r.Key, r.Operator))

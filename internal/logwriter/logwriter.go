@@ -86,8 +86,8 @@ func (w *Writer) write(ctx context.Context) {
 	}
 }
 
-// take returns the next line, and after the last one a line about those that were dropped. Its room is free only then, so that the lines that the
-// sink did not take yet count.
+// take returns the next line, and after the last one a line about those that were dropped, nil for
+// none. Its room is free only then, so that the lines that the sink did not take yet count.
 func (w *Writer) take() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -142,7 +142,8 @@ func (r *Reader) Decode(decode func(rest []byte) (size int, err error)) error {
 
 // members reads an array or an object, calling each at the start of each member.
 func (r *Reader) members(opening, closing byte, each func() error) error {
-	switch r.depth++; {
+	r.depth++
+	switch {
 	case r.peek() != opening:
 		return r.fail("'" + string(rune(opening)) + "'")
 	case r.depth > maxDepth:
