@@ -88,8 +88,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 }
 
 // isRejection reports whether one end rejected the certificate of the other, as an API server with
-// a wrong caBundle does. A scanner of ports fails in other ways, and is no evidence. For the causes see
-// [httpserver.Options].
+// a wrong caBundle does ([httpserver.Options]). A scanner of ports fails in other ways.
 func isRejection(cause string) bool {
 	return slices.Contains([]string{"bad_certificate", "untrusted", "no_certificate"}, cause)
 }
