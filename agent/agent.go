@@ -1,3 +1,9 @@
+// Package agent composes an agent: a change source, an outbox and a transport. With them
+// come heartbeats, metrics, health, key material, a canary and a watch for missed changes. [New]
+// builds all parts, and [Agent.Start] runs them.
+//
+// The default source is a webhook for admission reviews, the default transport is HTTPS with client
+// certificates. [Parts] replaces them.
 package agent
 
 import (
@@ -17,7 +23,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -72,7 +77,6 @@ func (p Parts) withDefaults() Parts {
 	})
 }
 
-// noTracing returns each port unchanged.
 type noTracing struct{}
 
 func (noTracing) Webhook(next http.Handler) http.Handler       { return next }
@@ -96,7 +100,7 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 		return nil, err
 	}
 	opts.noteProxy(parts)
-	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger, closeCanary: func() {}}
+	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())
 	}
@@ -138,15 +142,9 @@ func (a *Agent) total() slog.Attr {
 		slog.Int64("coalesced", sum.Coalesced), slog.Int64("dropped", dropped), slog.Int64("pending", sum.Pending))
 }
 
-// deadlines divide the time for the shutdown. Their sum leaves some for parts without a deadline.
-type deadlines struct{ requests, drain, scrapes time.Duration }
+// The parts of the time for the shutdown. Their sum leaves some for what has no deadline.
+const requestsPart, drainPart, scrapesPart = 4, 2, 8
 
-func newDeadlines(total time.Duration) deadlines {
-	const quarter = 4
-	return deadlines{requests: total / quarter, drain: total / 2, scrapes: total / quarter / 2}
-}
-
-// builder has the parts that are built so far.
 type builder struct {
 	ctx   context.Context //nolint:containedctx // It lives as long as New.
 	parts Parts
@@ -159,17 +157,16 @@ type builder struct {
 	managers  *managerList
 	pulse     *pulse
 	transport core.Forwarder
+	closers   []io.Closer // of the transport
 	// disconnects counts the connections of the transport that have ended.
 	disconnects atomic.Int64
 	outbox      *outbox.Outbox
 	missed      *missedWatch
 	watchdog    *watchdog
-	canary      *canary.Canary // nil: none
-	closeCanary func()
-	source      func(context.Context, *Inbox) error
+	canary      []component // none or one
+	source      component
 	ready       *readiness
 	observing   *server
-	webhook     *server
 }
 
 func (b *builder) build() error {
@@ -217,7 +214,7 @@ func (b *builder) addOutbox() error {
 func (b *builder) outboxOptions() outbox.Options {
 	opts := b.opts.Outbox
 	opts.MaxBatch = b.opts.Contract.MaxEvents()
-	opts.DrainTimeout = newDeadlines(b.opts.ShutdownTimeout).drain
+	opts.DrainTimeout = b.opts.ShutdownTimeout / drainPart
 	opts.Managers = b.managers.all()
 	opts.ResyncFirst = true
 	opts.ResyncOwners = b.opts.Contract.NeedsOwner()
@@ -231,17 +228,12 @@ func (b *builder) outboxOptions() outbox.Options {
 }
 
 func (b *builder) addSource() error {
-	if b.source = b.parts.Source; b.source != nil {
-		return nil
+	if b.parts.Source == nil {
+		return b.addWebhook()
 	}
-	return b.addWebhook()
-}
-
-func (b *builder) sourceName() string {
-	if b.webhook != nil {
-		return b.webhook.name
-	}
-	return "source"
+	inbox := b.inbox()
+	b.source = component{"source", func(ctx context.Context) error { return b.parts.Source(ctx, inbox) }}
+	return nil
 }
 
 func (b *builder) inbox() *Inbox {
@@ -253,23 +245,18 @@ func (b *builder) agent() *Agent {
 	for _, set := range b.keys.all() {
 		components = append(components, component{"key material", set.Start})
 	}
-
-	if closable, ok := b.transport.(io.Closer); ok {
-		components = append(components, closer("transport", closable.Close))
+	for _, c := range b.closers {
+		components = append(components, closer("transport", c.Close))
 	}
-
-	inbox := b.inbox()
 	components = append(components,
 		component{"outbox", b.outbox.Start},
 		component{"watchdog", b.watchdog.start},
 		component{"missed changes", b.missed.start}, // It ends after the source.
 		b.managers.component(b.outbox, b.opts.Contract),
-		component{b.sourceName(), func(ctx context.Context) error { return b.source(ctx, inbox) }},
-		b.canaryComponent(), // It proves the webhook, so it follows it.
-		b.controlPlaneCheck(),
-		b.ready.component(),
+		b.source,
 	)
-
+	components = append(components, b.canary...) // It proves the webhook, so it follows it.
+	components = append(components, b.controlPlaneCheck(), b.ready.component())
 	return &Agent{outbox: b.outbox, log: b.log, components: components, watchdog: b.watchdog}
 }
 
@@ -287,3 +274,63 @@ func (h noDebug) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 func (h noDebug) WithGroup(name string) slog.Handler { return noDebug{h.Handler.WithGroup(name)} }
+
+// component is a part of the agent. start blocks until ctx has ended and the part has stopped. The
+// part has its own deadline for that.
+type component struct {
+	name  string
+	start func(ctx context.Context) error
+}
+
+var errEnded = errors.New("ended by itself")
+
+// runAll starts components in their order. When ctx ends, or one of them fails, it stops them one
+// by one in reverse order. So each has the parts that it needs. runAll returns their errors.
+func runAll(ctx context.Context, components []component) error {
+	ended := make(chan struct{}, len(components))
+	parts := make([]*running, 0, len(components))
+	for _, c := range components {
+		parts = append(parts, c.run(ctx, ended))
+	}
+	select {
+	case <-ctx.Done():
+	case <-ended:
+	}
+	errs := make([]error, len(parts))
+	for i := len(parts) - 1; i >= 0; i-- {
+		errs[i] = parts[i].stop()
+	}
+	return errors.Join(errs...)
+}
+
+type running struct {
+	cancel context.CancelFunc
+	result chan error
+}
+
+func (c component) run(ctx context.Context, ended chan<- struct{}) *running {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r := &running{cancel: cancel, result: make(chan error, 1)}
+	go func() {
+		err := c.start(ctx)
+		if err == nil && ctx.Err() == nil {
+			err = errEnded
+		}
+		r.result <- option.Unless(err == nil, "%s: %w", c.name, err)
+		ended <- struct{}{}
+	}()
+	return r
+}
+
+func (r *running) stop() error {
+	r.cancel()
+	return <-r.result
+}
+
+func closer(name string, closeIt func() error) component {
+	return component{name, func(ctx context.Context) error {
+		<-ctx.Done()
+		err := closeIt()
+		return option.Unless(err == nil, "close: %w", err)
+	}}
+}

@@ -61,18 +61,13 @@ func (b *builder) addManagers() error {
 	if b.managers.path == "" {
 		return nil
 	}
-	managers, err := b.managers.read()
+	managers, err := managersfile.Others(opts.Managers, opts.ManagersFile)
 	if err != nil {
 		return fmt.Errorf("agent: managers: %w", err)
 	}
 	b.managers.added.Store(&managers)
 	b.managers.listed = managers
 	return nil
-}
-
-// read returns the managers of the file that are not fixed.
-func (m *managerList) read() ([]core.Manager, error) {
-	return managersfile.Others(m.fixed, m.path)
 }
 
 // all returns each manager once.
@@ -96,7 +91,7 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 
 // reload reads the file. The last good list stays in use when the new one is broken.
 func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
-	managers, err := m.read()
+	managers, err := managersfile.Others(m.fixed, m.path)
 	if err != nil {
 		if m.judge(err.Error()) {
 			m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))

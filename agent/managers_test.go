@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 )
 
 // A ConfigMap volume adds managers without a restart. A manager that the file does not list any more
@@ -132,8 +133,7 @@ func TestBrokenManagersFiles(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "managers")
 		writeFile(t, path, text)
-		m := &managerList{fixed: []core.Manager{"fixed"}, path: path}
-		if _, err := m.read(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+		if _, err := managersfile.Others([]core.Manager{"fixed"}, path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%.20q: error %v, want the path and %q", text, err, want)
 		}
 	}

@@ -43,21 +43,16 @@ func (b *builder) addKeys() error {
 	paths := b.opts.Keys
 	shared := paths.Serving == (keys.Paths{}) && b.parts.ServingKeys == nil && b.parts.Source == nil
 	clientUses := []string{useClient}
-
 	if shared {
 		clientUses = append(clientUses, useServer)
 	}
-
 	var errs [3]error
-
 	b.keys.client, errs[0] = b.newKeyMaterial(b.parts.ClientKeys, paths.Client, clientUses...)
 	b.keys.serving, errs[1] = b.newKeyMaterial(b.parts.ServingKeys, paths.Serving, useServer)
 	b.keys.callers, errs[2] = b.newKeyMaterial(nil, keys.Paths{CA: paths.WebhookCAs}, useWebhookCAs)
-
 	if shared {
 		b.keys.serving = b.keys.client
 	}
-
 	return errors.Join(errs[:]...)
 }
 
@@ -66,29 +61,23 @@ func (b *builder) newKeyMaterial(source keys.Source, paths keys.Paths, uses ...s
 	if source == nil && paths == (keys.Paths{}) {
 		return nil, nil
 	}
-
 	k := &keyMaterial{uses: uses, renewed: func() {}, metrics: b.metrics}
 	k.log = b.log.With(slog.String("use", k.name()))
-
 	var err error
 	hooks := keys.FilesHooks{Reloaded: k.reloaded, Refused: k.refused}
-
 	if source != nil {
 		k.material, err = follow(source, hooks)
 	} else {
 		k.material, err = keys.NewFiles(paths, keys.FilesOptions{Logger: k.log, Hooks: hooks})
 	}
-
 	if err != nil {
 		return nil, err
 	}
 	if slices.Contains(uses, useServer) && k.Status().Material.Certificate == nil {
 		return nil, fmt.Errorf("agent: key material of use %q: want a certificate with its key", k.name())
 	}
-
 	k.measure()
 	k.warnOfServing()
-
 	return k, nil
 }
 
@@ -96,19 +85,11 @@ func (b *builder) newKeyMaterial(source keys.Source, paths keys.Paths, uses ...s
 func (k keySet) all() []*keyMaterial {
 	var sets []*keyMaterial
 	for _, set := range []*keyMaterial{k.client, k.serving, k.callers} {
-		if set != nil && (set != k.serving || set != k.client || len(sets) == 0) {
+		if set != nil && !slices.Contains(sets, set) {
 			sets = append(sets, set)
 		}
 	}
 	return sets
-}
-
-// callerSource is nil when the webhook requests no client certificate.
-func (k keySet) callerSource() keys.Source {
-	if k.callers == nil {
-		return nil
-	}
-	return k.callers
 }
 
 func (k *keyMaterial) name() string { return strings.Join(k.uses, ",") }

@@ -50,10 +50,10 @@ func (b *builder) bind(name, address string, handler http.Handler, opts httpserv
 	return &server{bound, name, opts.TLS != nil, opts.Logger}, nil
 }
 
-// start serves until ctx ends, and then finishes the requests in flight.
-func (s *server) start(ctx context.Context) error {
-	s.log.InfoContext(ctx, "listening", slog.String("address", s.Addr().String()), slog.Bool("tls", s.tls))
-	return s.Serve(ctx)
+// component serves until it is stopped, and then finishes the requests in flight.
+func (s *server) component() component {
+	return component{s.name, func(ctx context.Context) error {
+		s.log.InfoContext(ctx, "listening", slog.String("address", s.Addr().String()), slog.Bool("tls", s.tls))
+		return s.Serve(ctx)
+	}}
 }
-
-func (s *server) component() component { return component{s.name, s.start} }

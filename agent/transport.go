@@ -3,8 +3,8 @@ package agent
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -12,28 +12,19 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // minIdle is the least time for which a connection without requests stays open.
 const minIdle = 90 * time.Second
 
-type transport struct {
-	core.Forwarder
-
-	forwarders []*httpmtls.Forwarder
-}
-
-func (t *transport) Close() error {
-	var errs []error
-	for _, forwarder := range t.forwarders {
-		errs = append(errs, forwarder.Close())
-	}
-	return errors.Join(errs...)
-}
-
 func (b *builder) addTransport() (err error) {
-	if b.transport = b.parts.Transport; b.transport == nil {
+	b.transport = b.parts.Transport
+	if closable, ok := b.transport.(io.Closer); ok {
+		b.closers = append(b.closers, closable)
+	}
+	if b.transport == nil {
 		b.transport, err = b.newTransport()
 	}
 	return err
@@ -41,40 +32,25 @@ func (b *builder) addTransport() (err error) {
 
 // newTransport returns a forwarder for the contract. It uses the fallback for a control plane that
 // does not know the contract.
-func (b *builder) newTransport() (*transport, error) {
+func (b *builder) newTransport() (core.Forwarder, error) {
 	newest, err := b.newForwarder(b.opts.Contract)
-	if err != nil {
-		return nil, err
+	if err != nil || !b.opts.Contract.Numbered() {
+		return newest, err
 	}
-
-	t := &transport{newest, []*httpmtls.Forwarder{newest}}
-	if !b.opts.Contract.Numbered() {
-		return t, nil
-	}
-
 	var older core.Forwarder
-
-	if b.opts.ControlPlane.Fallback != "" {
-		forwarder, err := b.newForwarder(b.opts.ControlPlane.Fallback)
-		if err != nil {
+	if fallback := b.opts.ControlPlane.Fallback; fallback != "" {
+		if older, err = b.newForwarder(fallback); err != nil {
 			return nil, err
 		}
-
-		older, t.forwarders = forwarder, append(t.forwarders, forwarder)
 	}
-
 	log := &contractLog{b, pacedlog.New(b.log, warnEvery)}
-	t.Forwarder, err = httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
+	forwarder, err := httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
 		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: log.unknown, InUse: log.inUse,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("agent: %w", err)
-	}
-
-	return t, nil
+	return forwarder, option.Unless(err == nil, "agent: %w", err)
 }
 
-func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, error) {
+func (b *builder) newForwarder(version contract.Version) (core.Forwarder, error) {
 	agent := "runtime-watcher"
 	if b.opts.Version != "" {
 		agent += "/" + b.opts.Version
@@ -97,6 +73,7 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
+	b.closers = append(b.closers, forwarder)
 	return forwarder, nil
 }
 
@@ -131,18 +108,16 @@ func (l *contractLog) unknown(manager core.Manager, err error) {
 const warnEvery = time.Minute
 
 func (l *contractLog) inUse(manager core.Manager, older bool) {
+	log := l.log.With(slog.String("manager", string(manager)), slog.String("contract", string(l.opts.Contract)))
 	if older {
 		l.metrics.ContractInUse(manager, string(l.opts.ControlPlane.Fallback))
-		l.log.Warn("control plane does not know the contract: "+
-			"an older one without heartbeats and numbers is in use",
-			slog.String("manager", string(manager)), slog.String("contract", string(l.opts.Contract)),
+		log.Warn("control plane does not know the contract: an older one without heartbeats and numbers is in use",
 			slog.String("fallback", string(l.opts.ControlPlane.Fallback)),
 			slog.Duration("retry", l.opts.ControlPlane.RetryNewest))
 		return
 	}
 	l.metrics.ContractInUse(manager, string(l.opts.Contract))
-	l.log.Info("control plane knows the contract", slog.String("manager", string(manager)),
-		slog.String("contract", string(l.opts.Contract)))
+	log.Info("control plane knows the contract")
 }
 
 // controlPlaneCheck connects to the control plane once, and logs the result. Without pending

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -26,11 +27,11 @@ func (b *builder) addWebhook() error {
 		return err
 	}
 	handler := b.withCanary(b.parts.Tracing.Webhook(reviews))
-	b.webhook, err = b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
+	webhook, err := b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
 	if err != nil {
 		return err
 	}
-	b.source = func(ctx context.Context, _ *Inbox) error { return b.webhook.start(ctx) }
+	b.source = webhook.component()
 	return nil
 }
 
@@ -61,7 +62,7 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 
 // webhookOptions offers HTTP/1.1 only: see bind.
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
-	config := keys.WebhookTLSConfig(b.keys.serving, b.keys.callerSource(), b.opts.Webhook.ClientNames...)
+	config := keys.WebhookTLSConfig(b.keys.serving, b.keys.callers, b.opts.Webhook.ClientNames...)
 	config.NextProtos = []string{"http/1.1"}
 	return httpserver.Options{
 		TLS:            config,
@@ -69,7 +70,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 		MaxHandshakes:  b.opts.Webhook.MaxHandshakes,
 		// 2 KiB of ClientHello, 8 KiB of client certificates, a header, and a record of TLS.
 		MaxHandshakeBytes: 32 << 10,
-		ShutdownTimeout:   newDeadlines(b.opts.ShutdownTimeout).requests,
+		ShutdownTimeout:   b.opts.ShutdownTimeout / requestsPart,
 		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
 			b.metrics.HandshakeFailed(cause)
 
@@ -87,14 +88,9 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 }
 
 // isRejection reports whether one end rejected the certificate of the other, as an API server with
-// a wrong caBundle does. A scanner of ports fails in other ways, and is no evidence.
+// a wrong caBundle does ([httpserver.Options]). A scanner of ports fails in other ways.
 func isRejection(cause string) bool {
-	switch cause {
-	case "bad_certificate", "untrusted", "no_certificate": // See [httpserver.Options].
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]string{"bad_certificate", "untrusted", "no_certificate"}, cause)
 }
 
 // withCanary serves the reviews of the canary, if there is one, beside all others.
@@ -109,4 +105,37 @@ func (b *builder) withCanary(reviews http.Handler) http.Handler {
 			reviews.ServeHTTP(w, r)
 		}
 	})
+}
+
+func (b *builder) hasNoCanary() bool { return b.parts.Canary == nil && b.opts.Canary.off() }
+
+// addCanary adds a canary. Changes may have been missed before it recovers, so it requests a
+// resync.
+func (b *builder) addCanary() error {
+	if b.hasNoCanary() {
+		return nil
+	}
+	write, end := b.parts.Canary, func() {}
+	if write == nil {
+		opts := b.opts.Canary
+		lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
+			Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
+		})
+		if err != nil {
+			return fmt.Errorf("agent: %w", err)
+		}
+		write, end = lease.Write, lease.Close
+	}
+	writer, err := canary.New(write, canary.Options{
+		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
+	})
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	b.pulse.canary = writer.State
+	b.canary = []component{{"canary", func(ctx context.Context) error {
+		defer end()
+		return writer.Start(ctx)
+	}}}
+	return nil
 }

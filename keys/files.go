@@ -1,9 +1,15 @@
 package keys
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +42,6 @@ type FilesHooks struct {
 	Refused func(problem string)
 }
 
-// withDefaults returns a copy with all defaults set.
 func (o FilesOptions) withDefaults() FilesOptions {
 	return option.WithDefaults(o, FilesOptions{
 		Poll:   defaultPoll,
@@ -56,24 +61,17 @@ type Files struct {
 	current atomic.Pointer[generation]
 
 	mu sync.Mutex // held while reading
-	// refused is the failure that was reported last.
-	refused refusal
+	// refused is the failure that was reported last, nil after a success. A failure is the same if
+	// its text and its files are.
+	refused *generation
 }
 
 var _ Source = (*Files)(nil)
 
-// generation is the material in use, and the state of the files behind it.
 type generation struct {
-	material *Material
-	files    snapshot
-	loaded   time.Time
-	err      error
-}
+	Status
 
-// refusal identifies a failure, so that it is reported once.
-type refusal struct {
-	files   snapshot
-	message string
+	files snapshot
 }
 
 // NewFiles reads the files once. At this point broken files are an error with
@@ -91,7 +89,7 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	first, err := newGeneration(paths, files, time.Now())
 	for problem, from := err, validFrom(err); !from.IsZero(); from = validFrom(err) {
 		if first, err = newGeneration(paths, files, from); err == nil {
-			first.err = problem
+			first.Err = problem
 		}
 	}
 	if err != nil {
@@ -108,12 +106,12 @@ func newGeneration(paths Paths, files snapshot, now time.Time) (*generation, err
 	if err != nil {
 		return nil, err
 	}
-	return &generation{material: material, files: files, loaded: time.Now()}, nil
+	return &generation{Status{Material: material, Loaded: time.Now()}, files}, nil
 }
 
 // Material implements [Source]: the last good generation. Its error is always nil, because
 // [NewFiles] fails without valid material.
-func (f *Files) Material() (*Material, error) { return f.current.Load().material, nil }
+func (f *Files) Material() (*Material, error) { return f.Status().Material, nil }
 
 // Status is the state of key material in files.
 type Status struct {
@@ -127,10 +125,7 @@ type Status struct {
 }
 
 // Status returns the material in use and the fault of the present files.
-func (f *Files) Status() Status {
-	g := f.current.Load()
-	return Status{Material: g.material, Loaded: g.loaded, Err: g.err}
-}
+func (f *Files) Status() Status { return f.current.Load().Status }
 
 // NeedLeaderElection returns false. A manager of controller-runtime then calls Start on every
 // replica, so that a standby never serves an old certificate.
@@ -171,41 +166,39 @@ func (f *Files) Reload() error {
 
 // keep confirms the generation in use, which equals the files, unless it is not valid.
 func (f *Files) keep(old *generation) error {
-	if err := old.material.invalidity(f.paths, time.Now()); err != nil {
+	if err := old.Material.invalidity(f.paths, time.Now()); err != nil {
 		return f.refuse(old.files, err)
 	}
-	if old.err == nil {
+	if old.Err == nil {
 		return nil
 	}
-
 	// A later failure is reported again.
-	f.refused = refusal{}
-	f.current.Store(&generation{material: old.material, files: old.files, loaded: old.loaded})
+	f.refused = nil
+	f.current.Store(&generation{Status{Material: old.Material, Loaded: old.Loaded}, old.files})
 	f.opts.Logger.Info("key material on disk equals the material in use again",
-		slog.String("fingerprint", old.material.Fingerprint))
+		slog.String("fingerprint", old.Material.Fingerprint))
 	return nil
 }
 
-// accept puts a new generation in use, and reports it.
 func (f *Files) accept(next *generation) {
-	f.refused = refusal{}
+	f.refused = nil
 	f.current.Store(next)
 	f.opts.Logger.Info("key material reloaded",
-		slog.String("fingerprint", next.material.Fingerprint),
-		slog.Any("ca_fingerprints", next.material.RootFingerprints),
-		slog.Time("not_after", next.material.NotAfter))
-	f.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
+		slog.String("fingerprint", next.Material.Fingerprint),
+		slog.Any("ca_fingerprints", next.Material.RootFingerprints),
+		slog.Time("not_after", next.Material.NotAfter))
+	f.opts.Hooks.Reloaded(next.Material.NotBefore, next.Material.NotAfter)
 }
 
 // refuse stores the error for Status, and reports it unless the same files failed in the same way.
 func (f *Files) refuse(files snapshot, err error) error {
 	old := *f.current.Load()
-	old.err = err
+	old.Err = err
 	f.current.Store(&old)
-	if f.refused.message == err.Error() && f.refused.files.equal(files) {
+	if f.refused != nil && f.refused.Err.Error() == err.Error() && f.refused.files.equal(files) {
 		return err
 	}
-	f.refused = refusal{files: files, message: err.Error()}
+	f.refused = &generation{Status{Err: err}, files}
 	f.logRefused(&old, Problem(err) == problemExpired && files.equal(old.files))
 	f.opts.Hooks.Refused(Problem(err))
 	return err
@@ -214,12 +207,119 @@ func (f *Files) refuse(files snapshot, err error) error {
 // logRefused logs the failure of a generation.
 func (f *Files) logRefused(g *generation, expiredInUse bool) {
 	attrs := []any{
-		slog.Any("error", g.err), slog.String("fingerprint", g.material.Fingerprint),
-		slog.Time("not_after", g.material.NotAfter),
+		slog.Any("error", g.Err), slog.String("fingerprint", g.Material.Fingerprint),
+		slog.Time("not_after", g.Material.NotAfter),
 	}
 	if expiredInUse {
 		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
 	}
+}
+
+// Paths are the paths of the files with key material. They may be in different directories.
+type Paths struct {
+	// CA is the bundle of trusted CAs. Empty: no bundle.
+	CA string
+	// Certificate is the chain, leaf first, and Key is its private key. Both empty: no certificate.
+	Certificate, Key string
+}
+
+// validate reports a certificate without a key, a key without a certificate, and no path at all.
+func (p Paths) validate() error {
+	switch {
+	case (p.Certificate == "") != (p.Key == ""):
+		return fmt.Errorf("keys: certificate %q and key %q: want both or none", p.Certificate, p.Key)
+	case p.CA == "" && p.Certificate == "":
+		return errors.New("keys: no key material: want a CA bundle, or a certificate and its key, or all three")
+	default:
+		return nil
+	}
+}
+
+// snapshot is the content of the files at one moment.
+type snapshot struct{ ca, cert, key []byte }
+
+func (s snapshot) equal(other snapshot) bool {
+	return bytes.Equal(s.ca, other.ca) && bytes.Equal(s.cert, other.cert) && bytes.Equal(s.key, other.key)
+}
+
+// Limits of reading.
+const (
+	// maxFile bounds the size of a file. No bundle is that large.
+	maxFile = 1 << 20
+	// readAttempts bounds the pairs of readings of files that keep changing.
+	readAttempts = 5
+)
+
+// errChanging means that no two readings in a row were equal.
+var errChanging = errors.New("the files change while they are read, want two equal readings")
+
+// read returns the content of the files at one moment. For files that equal known, one reading is
+// enough.
+func (p Paths) read(known snapshot) (snapshot, error) {
+	if files, err := p.readOnce(); err == nil && files.equal(known) {
+		return files, nil
+	}
+	files, err := settled(p.readOnce)
+	if errors.Is(err, errChanging) {
+		err = &materialError{file: cmp.Or(p.Certificate, p.CA), problem: problemUnreadable, err: err}
+	}
+	return files, err
+}
+
+// settled reads until two readings in a row are equal. No file changed between them, so the files
+// of two generations never mix.
+func settled(read func() (snapshot, error)) (snapshot, error) {
+	for range readAttempts {
+		first, firstErr := read()
+		second, secondErr := read()
+		switch {
+		case firstErr == nil && secondErr == nil && first.equal(second):
+			return first, nil
+		case firstErr != nil && secondErr != nil && firstErr.Error() == secondErr.Error():
+			return snapshot{}, firstErr
+		}
+	}
+	return snapshot{}, errChanging
+}
+
+// readOnce reads each file once. The result may mix two generations.
+func (p Paths) readOnce() (files snapshot, err error) {
+	if files.ca, err = readFile(p.CA); err != nil {
+		return snapshot{}, err
+	}
+	if files.cert, err = readFile(p.Certificate); err != nil {
+		return snapshot{}, err
+	}
+	if files.key, err = readFile(p.Key); err != nil {
+		return snapshot{}, err
+	}
+	return files, nil
+}
+
+// readFile returns nil without a path, and an error for a file that it cannot read.
+func readFile(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	content, err := readBounded(path)
+	if err != nil {
+		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
+	}
+	return content, nil
+}
+
+// readBounded reads a file of at most maxFile bytes.
+func readBounded(path string) ([]byte, error) {
+	file, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err == nil && len(content) > maxFile {
+		err = fmt.Errorf("more than %d bytes", maxFile)
+	}
+	return content, err
 }

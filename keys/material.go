@@ -1,3 +1,9 @@
+// Package keys holds the key material of both ends of a connection: certificates, private keys and
+// trusted CAs, their reloading from files, and the TLS configurations that use them.
+//
+// A [Source] is the port. [*Material] is one fixed generation, [*Files] reads a mounted Secret
+// again and again. The functions that return a [tls.Config] ask the source at each handshake, so
+// that new key material counts at once and old connections stay open.
 package keys
 
 import (
@@ -52,7 +58,6 @@ func (m *Material) Material() (*Material, error) {
 	return m, nil
 }
 
-// errNoMaterial is the error of a nil [Material].
 var errNoMaterial = errors.New("keys: no key material")
 
 // NewMaterial parses PEM text, as in the keys ca.crt, tls.crt and tls.key of a Kubernetes Secret.
@@ -152,13 +157,8 @@ func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
 			m.RootsNotAfter = root.NotAfter
 		}
 	}
-	return checkAnyValidity(paths.CA, roots, now)
-}
-
-// checkAnyValidity returns nil if one of the certificates is valid, and else the last error.
-func checkAnyValidity(file string, certificates []*x509.Certificate, now time.Time) (err error) {
-	for _, certificate := range certificates {
-		if err = checkValidity(file, certificate, now); err == nil {
+	for _, root := range roots {
+		if err = checkValidity(paths.CA, root, now); err == nil {
 			return nil
 		}
 	}
@@ -230,15 +230,12 @@ func parseCertificates(file string, content []byte) ([]*x509.Certificate, error)
 	return certificates, nil
 }
 
-// pemBegin begins each PEM block (RFC 7468, section 2).
-var pemBegin = []byte("-----BEGIN ")
-
 // checkPEM refuses an empty file, and one with an incomplete PEM block (RFC 7468).
 func checkPEM(file string, content []byte) error {
 	if len(bytes.TrimSpace(content)) == 0 {
 		return &materialError{file: file, problem: problemEmpty, err: errors.New("want PEM blocks")}
 	}
-	begun, whole := bytes.Count(content, pemBegin), 0
+	begun, whole := bytes.Count(content, []byte("-----BEGIN ")), 0
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		whole++
 	}
@@ -248,7 +245,6 @@ func checkPEM(file string, content []byte) error {
 	return nil
 }
 
-// malformed returns the error for PEM text that cannot be parsed.
 func malformed(file string, err error) error {
 	return &materialError{file: file, problem: problemMalformed, err: err}
 }
@@ -282,10 +278,8 @@ func (m *Material) invalidity(paths Paths, now time.Time) error {
 	}
 }
 
-// stamp formats a time for an error.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// fingerprint returns the SHA-256 of the DER bytes in hex.
 func fingerprint(certificate *x509.Certificate) string {
 	sum := sha256.Sum256(certificate.Raw)
 	return hex.EncodeToString(sum[:])

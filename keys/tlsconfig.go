@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,7 +18,7 @@ const sessionCache = 8
 
 // ClientTLSConfig returns the configuration of a client with a certificate, for a server named
 // serverName. It keeps the present generation of source for good: after a rotation, make another
-// one with a new transport, as [Forwarder] does. It fails without a certificate or without CAs.
+// one with a new transport, as a forwarder does. It fails without a certificate or without CAs.
 func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 	if option.IsNil(source) {
 		return nil, errNoMaterial
@@ -60,12 +61,14 @@ func ServerTLSConfig(source Source) *tls.Config {
 // It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of them, set NextProtos,
 // too, before the first use.
 func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Config {
+	if option.IsNil(clients) {
+		clients = nil
+	}
 	server := &server{serving: serving, clients: clients, names: clientNames}
 	server.base = &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		NextProtos:         []string{protoHTTP2, protoHTTP1},
+		NextProtos:         []string{"h2", "http/1.1"},
 		GetConfigForClient: server.config,
-		GetCertificate:     server.certificate,
 	}
 	return server.base
 }
@@ -86,12 +89,6 @@ func Roots(source Source) func() *x509.CertPool {
 	}
 }
 
-// The names of the protocols in the handshake (RFC 7301).
-const (
-	protoHTTP2 = "h2"
-	protoHTTP1 = "http/1.1"
-)
-
 // server makes one configuration per generation. It is safe for concurrent use.
 type server struct {
 	serving, clients Source
@@ -101,20 +98,9 @@ type server struct {
 	last atomic.Pointer[serverGeneration]
 }
 
-// serverGeneration is a configuration and the material that it was made of.
 type serverGeneration struct {
 	serving, clients *Material
 	config           *tls.Config
-}
-
-// certificate is never called, as config always answers. Without it, net/http demands certificate
-// files.
-func (s *server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	material, err := s.servingMaterial()
-	if err != nil {
-		return nil, err
-	}
-	return material.Certificate, nil
 }
 
 // config implements [tls.Config.GetConfigForClient]. Handshakes of one generation share the result.
@@ -166,7 +152,6 @@ func (s *server) clientMaterial() (*Material, error) {
 	return material, nil
 }
 
-// generation returns the configuration for one generation of both sources.
 func (s *server) generation(serving, clients *Material) *tls.Config {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -219,30 +204,14 @@ func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 // verifyName checks that a client certificate has one of the allowed names. No names allow all. An
 // empty name allows none.
 func verifyName(certificate *x509.Certificate, allowed []string) error {
-	if len(allowed) == 0 {
-		return nil
-	}
-	for _, name := range allowed {
-		if name != "" && hasName(certificate, name) {
-			return nil
-		}
-	}
-	return fmt.Errorf("keys: client certificate of %.64q: want one of the allowed names",
-		certificate.Subject.CommonName)
+	matches := func(name string) bool { return name != "" && hasName(certificate, name) }
+	return option.Unless(len(allowed) == 0 || slices.ContainsFunc(allowed, matches),
+		"keys: client certificate of %.64q: want one of the allowed names", certificate.Subject.CommonName)
 }
 
 // hasName compares DNS names without regard to case (RFC 5280, section 4.2.1.6), all else exactly.
 func hasName(certificate *x509.Certificate, name string) bool {
-	if certificate.Subject.CommonName == name {
-		return true
-	}
-	if slices.ContainsFunc(certificate.DNSNames, func(dns string) bool { return strings.EqualFold(dns, name) }) {
-		return true
-	}
-	for _, uri := range certificate.URIs {
-		if uri.String() == name {
-			return true
-		}
-	}
-	return false
+	return certificate.Subject.CommonName == name ||
+		slices.ContainsFunc(certificate.DNSNames, func(dns string) bool { return strings.EqualFold(dns, name) }) ||
+		slices.ContainsFunc(certificate.URIs, func(uri *url.URL) bool { return uri.String() == name })
 }

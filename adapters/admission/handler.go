@@ -1,3 +1,11 @@
+// Package admission is a change source for the webhook of a runtime. The API server sends each
+// write as an AdmissionReview (admission.k8s.io/v1) before it commits the write.
+//
+// The handler of [New] answers every review with allowed, and never waits for the control plane. A
+// [core.Filter] decides whether the change matters. An event for it goes to a [core.Acceptor],
+// which must not block.
+//
+// [WebhookConfiguration] builds the object that makes an API server call the handler.
 package admission
 
 import (
@@ -141,7 +149,6 @@ func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	return answer
 }
 
-// reviewFor reads the review of a manager that is known, and decides it.
 func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	// The decision refers to the body, so the body is released last.
 	body, err := h.bodies.read(w, r)
@@ -190,7 +197,6 @@ func (h *handler) panicked(place string, cause any) {
 	h.opts.Hooks.Panicked(place)
 }
 
-// report calls the hooks for an answered request, and logs it.
 func (h *handler) report(ctx context.Context, answer *reply, started time.Time) {
 	took := h.opts.Now().Sub(started)
 	h.opts.Hooks.InFlight(-1)
@@ -215,7 +221,6 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 // warnEvery is the time between two lines of one kind that others can cause.
 const warnEvery = time.Minute
 
-// warn logs a line that others can cause.
 func (h *handler) warn(ctx context.Context, text string, attrs ...slog.Attr) {
 	handler := h.paced.Handler()
 	if !handler.Enabled(ctx, slog.LevelWarn) {

@@ -603,7 +603,7 @@ func TestNewNamesAllProblems(t *testing.T) {
 		t.Fatal("wrong options were taken")
 	}
 	for _, want := range []string{
-		"MaxBody:", "MaxBodies:", `Managers: manager`, `"Bad"`, `Filters: manager`,
+		"Options.MaxBody is", "Options.MaxBodies is", `Managers: manager`, `"Bad"`, `Filters: manager`,
 		`"nil-filter"`,
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -53,7 +53,6 @@ func updateChanged(differ string) string {
 	return or("request.operation != 'UPDATE'", "object == null", "oldObject == null", differ)
 }
 
-// specChanged decides as [core.Changed] for the resource itself.
 func specChanged() string {
 	return or(
 		"request.operation != 'UPDATE'",
@@ -69,7 +68,6 @@ func specChanged() string {
 	)
 }
 
-// statusChanged decides as [core.Changed] for the status subresource.
 func statusChanged() string {
 	return "request.operation == 'UPDATE' && (" + or(
 		"object == null",
@@ -112,7 +110,6 @@ func owner(object string) string {
 	return "(has(" + annotations + ") && " + key + " in " + annotations + " ? " + annotations + "[" + key + "] : null)"
 }
 
-// held is true if an object has finalizers.
 func held(object string) string {
 	return "has(" + object + ".metadata.finalizers) && " + object + ".metadata.finalizers.size() > 0"
 }

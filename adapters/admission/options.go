@@ -2,7 +2,6 @@ package admission
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -74,27 +73,15 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	problems := []error{notNegative("MaxBody", o.MaxBody), notNegative("MaxBodies", o.MaxBodies)}
+	problems := []error{option.NoneNegative(o)}
 	for _, manager := range o.Managers {
-		if _, err := core.ParseManager(string(manager)); err != nil {
-			problems = append(problems, fmt.Errorf("Managers: %w", err))
-		}
+		_, err := core.ParseManager(string(manager))
+		problems = append(problems, option.Unless(err == nil, "Managers: %w", err))
 	}
 	for _, manager := range slices.Sorted(maps.Keys(o.Filters)) {
-		if _, err := core.ParseManager(string(manager)); err != nil {
-			problems = append(problems, fmt.Errorf("Filters: %w", err))
-		}
-		if o.Filters[manager] == nil {
-			problems = append(problems, fmt.Errorf("Filters: want a filter for manager %.63q, have nil", manager))
-		}
+		_, err := core.ParseManager(string(manager))
+		problems = append(problems, option.Unless(err == nil, "Filters: %w", err),
+			option.Unless(o.Filters[manager] != nil, "Filters: want a filter for manager %.63q, have nil", manager))
 	}
 	return errors.Join(problems...)
-}
-
-// notNegative returns an error for a negative number of bytes. 0 means the default.
-func notNegative(name string, bytes int64) error {
-	if bytes >= 0 {
-		return nil
-	}
-	return fmt.Errorf("%s: want a number of bytes above 0, have %d", name, bytes)
 }

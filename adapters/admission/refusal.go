@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,7 +30,6 @@ const (
 
 // refusal is the answer to a request that is not a review of this handler.
 type refusal struct {
-	// code is an HTTP status.
 	code int
 	// reason is a label for [Hooks.Refused].
 	reason string
@@ -122,4 +122,77 @@ func badBody(err error) *refusal {
 		return &refusal{http.StatusServiceUnavailable, refusedBusy, err.Error()}
 	}
 	return &refusal{http.StatusBadRequest, refusedBody, "the body did not arrive completely"}
+}
+
+// reply is the answer to a request: a refusal, or the decision on a review.
+type reply struct {
+	// refusal is nil for a review.
+	refusal *refusal
+	manager core.Manager
+	// parent is the kind in the path, "" if it has none.
+	parent   string
+	decision decision
+	uid      string
+	// missed is whether a resync replaces the event of the change.
+	missed bool
+	// warn writes a log line. It is called after the answer, as a log sink may stall. Nil: none.
+	warn func()
+}
+
+// writeTo writes headers and body. It ignores write errors, which mean that the peer has
+// disconnected.
+func (p *reply) writeTo(w http.ResponseWriter) {
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	// The answer may quote the request, so a browser must not guess its type.
+	header.Set("X-Content-Type-Options", "nosniff")
+	var body []byte
+	code := http.StatusOK
+	if p.refusal == nil {
+		body = p.body()
+	} else {
+		code, body = p.refusal.code, p.refusal.body()
+	}
+	if code == http.StatusMethodNotAllowed {
+		header.Set("Allow", http.MethodPost)
+	}
+	header.Set("Content-Length", strconv.Itoa(len(body))) // With it, a flush completes the answer.
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
+// replyCapacity is in bytes: the longest message with a uid of an API server.
+const replyCapacity = 320
+
+// body returns an AdmissionReview that has only a response. It makes one allocation.
+func (p *reply) body() []byte {
+	text := make([]byte, 0, replyCapacity)
+	text = append(text, `{"kind":"`+reviewKind+`","apiVersion":"`+reviewAPIVersion+`","response":{"uid":`...)
+	text = appendQuoted(text, p.uid)
+	text = append(text, `,"allowed":true,"status":{"metadata":{},"status":"Success","message":`...)
+	text = strconv.AppendQuote(text, messages[p.decision])
+	return append(text, `,"code":200}}}`...)
+}
+
+func appendQuoted(to []byte, text string) []byte {
+	if isPlain(text) {
+		return append(append(append(to, '"'), text...), '"')
+	}
+	quoted, err := json.Marshal(text)
+	if err != nil { // Every string has a JSON form.
+		return append(to, `""`...)
+	}
+	return append(to, quoted...)
+}
+
+// isPlain reports whether text has only letters, digits and '-', as the uids of an API server (RFC
+// 9562).
+func isPlain(text string) bool {
+	for i := range len(text) {
+		c := text[i]
+		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '-' {
+			return false
+		}
+	}
+	return true
 }

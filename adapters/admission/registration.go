@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,20 +9,22 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
+// builder makes the webhooks of a configuration.
+type builder struct {
+	endpoint Endpoint
+	opts     ConfigurationOptions
+}
+
 // registration makes the webhooks of one watch.
 type registration struct {
 	*watch.Watch
-
-	endpoint Endpoint
-	opts     ConfigurationOptions
+	*builder
 }
 
 // webhooks returns the webhook of the watch, and that of scale if the watch includes it.
@@ -40,7 +41,7 @@ func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
 
 // webhook has a name that is unique for each watch, because a namespace has no dot.
 func (r *registration) webhook(target target, suffix string) admissionregistrationv1.ValidatingWebhook {
-	webhook := emptyWebhook(r.Name.Namespace+"."+r.Name.Name+suffix, r.endpoint, r.path(target), r.opts)
+	webhook := r.emptyWebhook(r.Name.Namespace+"."+r.Name.Name+suffix, r.path(target))
 	webhook.Rules = r.rules(target)
 	webhook.NamespaceSelector = r.namespaceSelector()
 	webhook.ObjectSelector = labelSelector(r.Selector)
@@ -50,19 +51,17 @@ func (r *registration) webhook(target target, suffix string) admissionregistrati
 
 // emptyWebhook returns a webhook without rules. It sets all defaults that an API server would set,
 // so that the stored object equals it.
-func emptyWebhook(
-	name string, endpoint Endpoint, path string, opts ConfigurationOptions,
-) admissionregistrationv1.ValidatingWebhook {
+func (b *builder) emptyWebhook(name, path string) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
 		Name:         name,
-		ClientConfig: endpoint.clientConfig(path),
+		ClientConfig: b.endpoint.clientConfig(path),
 		// Ignore: a write must not fail because the agent is not available.
 		FailurePolicy:           new(admissionregistrationv1.Ignore),
 		MatchPolicy:             new(admissionregistrationv1.Equivalent),
 		NamespaceSelector:       &metav1.LabelSelector{},
 		ObjectSelector:          &metav1.LabelSelector{},
 		SideEffects:             new(admissionregistrationv1.SideEffectClassNoneOnDryRun),
-		TimeoutSeconds:          new(int32(opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
+		TimeoutSeconds:          new(int32(b.opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
 		AdmissionReviewVersions: []string{"v1"},
 	}
 }
@@ -74,7 +73,6 @@ func (r *registration) namespaceSelector() *metav1.LabelSelector {
 	return joined
 }
 
-// labelSelector copies the selector.
 func labelSelector(of watch.Selector) *metav1.LabelSelector {
 	selector := &metav1.LabelSelector{MatchLabels: maps.Clone(of.Labels)}
 	for _, r := range of.Requirements {
@@ -118,9 +116,7 @@ const (
 // definitionWebhooks returns one webhook for each manager that watches custom resources, for the
 // deletion of their definitions. An API server then deletes all objects of the definition without a
 // call of any webhook.
-func definitionWebhooks(
-	endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
-) (all []admissionregistrationv1.ValidatingWebhook) {
+func (b *builder) definitionWebhooks(watches []watch.Watch) (all []admissionregistrationv1.ValidatingWebhook) {
 	names := make(map[core.Manager][]string)
 	for _, w := range watches {
 		if strings.Contains(w.Resource.Group, ".") { // The group of a definition has a dot.
@@ -129,20 +125,19 @@ func definitionWebhooks(
 		}
 	}
 	for manager, names := range names {
-		all = append(all, definitionWebhook(endpoint, manager, names, opts))
+		all = append(all, b.definitionWebhook(manager, names))
 	}
 	return all
 }
 
 // definitionWebhook compares the name of the stored object, because a request for several objects
 // has no name.
-func definitionWebhook(
-	endpoint Endpoint, manager core.Manager, names []string, opts ConfigurationOptions,
+func (b *builder) definitionWebhook(
+	manager core.Manager, names []string,
 ) admissionregistrationv1.ValidatingWebhook {
 	slices.Sort(names)
 	list := `["` + strings.Join(slices.Compact(names), `", "`) + `"]`
-	path := pathOf(manager) + "/" + kindSegment(kindDefinition)
-	webhook := emptyWebhook(string(manager)+definitionsSuffix, endpoint, path, opts)
+	webhook := b.emptyWebhook(string(manager)+definitionsSuffix, pathOf(manager)+"/"+kindSegment(kindDefinition))
 	webhook.Rules = rules("apiextensions.k8s.io", "v1", "customresourcedefinitions",
 		admissionregistrationv1.ClusterScope, admissionregistrationv1.Delete)
 	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{
@@ -166,26 +161,16 @@ const (
 
 // canaryWebhook calls the agent for writes to one Lease. The condition compares the name in the
 // request, because its evaluation never fails. An object selector could be changed by others.
-func canaryWebhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
-	webhook := emptyWebhook(canaryName, endpoint, canary.Path, opts)
+func (b *builder) canaryWebhook() admissionregistrationv1.ValidatingWebhook {
+	webhook := b.emptyWebhook(canaryName, canary.Path)
 	webhook.Rules = rules("coordination.k8s.io", "v1", "leases", admissionregistrationv1.NamespacedScope,
 		admissionregistrationv1.Create, admissionregistrationv1.Update)
 	webhook.NamespaceSelector = &metav1.LabelSelector{
-		MatchLabels: map[string]string{namespaceLabel: opts.Canary.Namespace},
+		MatchLabels: map[string]string{namespaceLabel: b.opts.Canary.Namespace},
 	}
 	webhook.SideEffects = new(admissionregistrationv1.SideEffectClassNone)
 	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{
-		Name: "lease", Expression: fmt.Sprintf("request.name == %q", opts.Canary.Name),
+		Name: "lease", Expression: fmt.Sprintf("request.name == %q", b.opts.Canary.Name),
 	}}
 	return webhook
-}
-
-// canaryProblem returns an error for an invalid name, and nil without a canary.
-func canaryProblem(lease types.NamespacedName) error {
-	if lease == (types.NamespacedName{}) {
-		return nil
-	}
-	return errors.Join(
-		invalid(validation.IsDNS1123Label(lease.Namespace), "canary: namespace %.80q", lease.Namespace),
-		invalid(validation.IsDNS1123Subdomain(lease.Name), "canary: name %.80q", lease.Name))
 }

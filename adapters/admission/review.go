@@ -32,9 +32,7 @@ type review struct {
 	request          *request
 }
 
-// request is the field "request" of a review.
 type request struct {
-	// uid is echoed in the answer.
 	uid string
 	// gvk is the kind of object and oldObject.
 	gvk schema.GroupVersionKind
@@ -44,8 +42,7 @@ type request struct {
 	name        types.NamespacedName
 	operation   core.Operation
 	subresource string
-	// dryRun means that the write is not persisted.
-	dryRun bool
+	dryRun      bool
 	// traceParent is that of the call, "" if it has none.
 	traceParent string
 	// object and oldObject are nil if they are absent or null.
@@ -110,7 +107,6 @@ func (q *request) readField(r *rawjson.Reader, name []byte) (err error) {
 		q.name.Namespace, err = r.Text()
 	case "operation":
 		var text string
-
 		text, err = r.Text()
 		q.operation = core.Operation(text)
 	case "object":
@@ -163,18 +159,13 @@ func (v *review) validate() error {
 		return fmt.Errorf("%w: want a request, have none", errMalformedReview)
 	case v.request.uid == "":
 		return fmt.Errorf("%w: want a request.uid, have none", errMalformedReview)
-	default:
-		return v.request.validate()
 	}
-}
-
-func (q *request) validate() error {
-	switch q.operation {
+	switch v.request.operation {
 	case core.OperationCreate, core.OperationUpdate, core.OperationDelete, core.OperationConnect:
 		return nil
 	default:
 		return fmt.Errorf("%w: want request.operation CREATE, UPDATE, DELETE or CONNECT, have %.40q",
-			errMalformedReview, string(q.operation))
+			errMalformedReview, string(v.request.operation))
 	}
 }
 

@@ -80,15 +80,13 @@ func (e *requestError) Error() string {
 	return text
 }
 
-// Unwrap returns the cause.
 func (e *requestError) Unwrap() error { return e.Err }
 
 // Retryable reports whether another attempt can succeed. It is false only if the answer proves that
 // none can.
 func (e *requestError) Retryable() bool { return !e.permanent }
 
-// RetryAfter returns the wait that the receiver asks for, at most 5 min. It is 0
-// without one.
+// RetryAfter returns the wait that the receiver asks for, at most 5 min, 0 without one.
 func (e *requestError) RetryAfter() time.Duration { return e.retryAfter }
 
 // Reason returns one of the reasons above, or one of the contract.
@@ -123,13 +121,11 @@ func reasonOf(err error) string {
 	}
 }
 
-// isA reports whether err wraps an error of type T.
 func isA[T error](err error) bool {
 	_, ok := errors.AsType[T](err)
 	return ok
 }
 
-// isOperation reports whether err wraps a [net.OpError] of that operation.
 func isOperation(err error, operation string) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == operation

@@ -30,7 +30,6 @@ type FallbackOptions struct {
 	InUse func(manager core.Manager, older bool)
 }
 
-// withDefaults returns a copy with all defaults set.
 func (o FallbackOptions) withDefaults() FallbackOptions {
 	return option.WithDefaults(o, FallbackOptions{
 		RetryNewest: defaults.RetryNewest,
@@ -45,7 +44,6 @@ type fallback struct {
 	newest, older core.Forwarder
 	opts          FallbackOptions
 
-	// mu guards courses.
 	mu      sync.Mutex
 	courses map[core.Manager]course
 }
@@ -126,7 +124,6 @@ func (f *fallback) wait() time.Duration {
 	return f.opts.RetryNewest + time.Duration(jitter*float64(f.opts.RetryNewest))
 }
 
-// course returns the contract in use for a manager.
 func (f *fallback) course(manager core.Manager) course {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,7 +184,6 @@ type results struct {
 	named bool
 }
 
-// newResults returns the results for that many events.
 func newResults(events int) *results {
 	r := &results{errs: make(core.EventErrors, events)}
 	for i := range events {
@@ -196,14 +192,12 @@ func newResults(events int) *results {
 	return r
 }
 
-// failed reports whether the manager failed.
 func (r *results) failed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.whole != nil
 }
 
-// add stores the answer to the event with index i.
 func (r *results) add(i int, err error) {
 	some, single := errors.AsType[core.EventErrors](err)
 	r.mu.Lock()

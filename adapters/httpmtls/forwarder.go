@@ -1,3 +1,12 @@
+// Package httpmtls sends events to the control plane over HTTPS with a client certificate.
+//
+// [Forwarder] is the [core.Forwarder]. It has one pool of reused connections, uses TLS 1.3 only,
+// and makes a few short retries. Its errors classify themselves for the outbox. [NewFallback]
+// combines two of them, for a control plane that may not know the newest contract. Package keys has
+// the key material.
+//
+// Nothing here restricts curves or cipher suites beyond TLS 1.3. The standard library chooses them,
+// also in FIPS mode.
 package httpmtls
 
 import (
@@ -36,15 +45,13 @@ type Forwarder struct {
 	// slots has one element per request in flight.
 	slots chan struct{}
 
-	mu sync.Mutex
-	// pool is nil before the first request.
-	pool   *pool
+	mu     sync.Mutex
+	pool   *pool // nil before the first request
 	closed bool
 }
 
 var _ core.Forwarder = (*Forwarder)(nil)
 
-// errClosed is returned for a request after Close.
 var errClosed = errors.New("the forwarder is closed")
 
 // NewForwarder returns a forwarder to the control plane at address, which is host, host:port or
@@ -111,7 +118,6 @@ func (f *Forwarder) prepare(batch core.Batch) core.Batch {
 	return batch
 }
 
-// message is an encoded batch that is being sent.
 type message struct {
 	*contract.Request
 
@@ -119,7 +125,6 @@ type message struct {
 	events int
 }
 
-// index returns the index in the batch of an element of the body.
 func (m *message) index(element int) int { return m.Index(element, m.events) }
 
 // permanent returns the error of a request that was not sent, and never can be.

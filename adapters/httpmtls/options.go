@@ -116,17 +116,14 @@ func (o Options) withDefaults(host string) Options {
 		Retries:           2,
 		RefusedRetryAfter: 30 * time.Second,
 		UserAgent:         "runtime-watcher",
+		Hooks:             Hooks{Connected: func(error) {}, Disconnected: func() {}, Retried: func(int) {}},
 		Logger:            slog.New(slog.DiscardHandler),
 	})
-	return option.WithDefaults(o, Options{InFlight: inFlight(o.Protocol), DialContext: o.dialer().DialContext})
-}
-
-// inFlight returns the default of InFlight.
-func inFlight(protocol string) int {
-	if protocol == http1 {
-		return 8
+	inFlight := 16
+	if o.Protocol == http1 {
+		inFlight = 8
 	}
-	return 16
+	return option.WithDefaults(o, Options{InFlight: inFlight, DialContext: o.dialer().DialContext})
 }
 
 // dialer probes idle connections, so that dead ones are closed before a request uses them.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,8 +31,7 @@ type pool struct {
 	material  *keys.Material
 	client    *retryablehttp.Client
 	transport *http.Transport
-	// disconnected is [Hooks.Disconnected].
-	disconnected func()
+	hooks     Hooks
 
 	mu sync.Mutex
 	// refused is when the refusals since the last success began, zero without one.
@@ -49,13 +51,12 @@ func newPool(material *keys.Material, header http.Header, opts Options) (*pool, 
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{material: material, conns: map[*trackedConn]struct{}{}, disconnected: opts.Hooks.Disconnected}
+	p := &pool{material: material, conns: map[*trackedConn]struct{}{}, hooks: opts.Hooks}
 	p.transport = newTransport(config, p.dial(opts), opts)
 	p.client = newClient(p.transport, header, opts)
 	return p, nil
 }
 
-// dialFunc makes a TCP connection.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // newTransport returns a transport with limits, which does not use the environment.
@@ -97,22 +98,12 @@ func (p *pool) dial(opts Options) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		// A dial belongs to no request: it may outlast the request that began it.
 		conn, err := opts.DialContext(ctx, network, address)
-		opts.connected(err)
 		if err != nil {
+			p.hooks.Connected(dialError{err})
 			return nil, err
 		}
+		p.hooks.Connected(nil)
 		return p.track(conn)
-	}
-}
-
-// connected calls the hook for an attempt to connect.
-func (o Options) connected(err error) {
-	switch {
-	case o.Hooks.Connected == nil:
-	case err == nil:
-		o.Hooks.Connected(nil)
-	default:
-		o.Hooks.Connected(dialError{err})
 	}
 }
 
@@ -143,10 +134,9 @@ type trackedConn struct {
 	pool *pool
 }
 
-// Close also removes the connection from its pool.
 func (c *trackedConn) Close() error {
-	if c.pool.remove(c) && c.pool.disconnected != nil {
-		defer c.pool.disconnected()
+	if c.pool.remove(c) {
+		defer c.pool.hooks.Disconnected()
 	}
 	return c.Conn.Close()
 }
@@ -162,16 +152,22 @@ func (p *pool) remove(c *trackedConn) (lost bool) {
 }
 
 // use adds a request. The caller must call release after it, once.
-func (p *pool) use() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.users++
-}
+func (p *pool) use() { p.change(func() { p.users++ }) }
 
-// release ends the use by a request. The last request of a retired pool closes its connections.
-func (p *pool) release() {
+// release ends the use by a request.
+func (p *pool) release() { p.change(func() { p.users-- }) }
+
+// retire lets the pool take no new requests.
+func (p *pool) retire() { p.change(func() { p.retired = true }) }
+
+// leave retires the pool, because its connections may be dead.
+func (p *pool) leave() { p.change(func() { p.retired, p.left = true, true }) }
+
+// change also closes the connections of a retired pool when no request is in flight. If it closed
+// them earlier, net/http would leave requests waiting for a dial that another request began.
+func (p *pool) change(state func()) {
 	p.mu.Lock()
-	p.users--
+	state()
 	last := p.retired && p.users == 0
 	p.mu.Unlock()
 	if last {
@@ -193,37 +189,55 @@ func (p *pool) noteAnswer(err error) (refused time.Duration) {
 	return time.Since(p.refused)
 }
 
-// retire closes the connections when no request is in flight. If it closed them earlier, net/http
-// would leave requests waiting for a dial that another request began.
-func (p *pool) retire() {
-	p.mu.Lock()
-	p.retired = true
-	last := p.users == 0
-	p.mu.Unlock()
-	if last {
-		p.closeAll()
-	}
-}
-
-// leave retires the pool, because its connections may be dead.
-func (p *pool) leave() {
-	p.mu.Lock()
-	p.left = true
-	p.mu.Unlock()
-	p.retire()
-}
-
 // closeAll also closes connections that CloseIdleConnections leaves open, because the transport
 // does not know yet that they are idle.
 func (p *pool) closeAll() {
 	p.transport.CloseIdleConnections()
 	p.mu.Lock()
-	conns := make([]*trackedConn, 0, len(p.conns))
-	for conn := range p.conns {
-		conns = append(conns, conn)
-	}
+	conns := slices.Collect(maps.Keys(p.conns))
 	p.mu.Unlock()
 	for _, conn := range conns {
 		_ = conn.Close() // No request uses it.
 	}
+}
+
+// keepAlive is a transport that keeps its connections after failures. It hides
+// CloseIdleConnections, which retryablehttp calls after the last attempt. Otherwise, each request
+// that ends in 503 would cost a handshake.
+//
+// It also sets the header, because [http.Client] clones that of each request, for redirects.
+type keepAlive struct {
+	transport http.RoundTripper
+	header    http.Header
+}
+
+func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.WithContext(request.Context()) // The given one must not be changed.
+	request.Header = k.header
+	answer, err := k.transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode == http.StatusSwitchingProtocols {
+		_ = answer.Body.Close() // It is the connection, and no deadline ends its reads.
+		answer.Body = http.NoBody
+	}
+	if answer.ContentLength != 0 {
+		answer.Body = drainedBody{answer.Body}
+	}
+	return answer, nil
+}
+
+// maxDrained bounds the bytes read from an answer so that its connection can be reused. Beyond
+// that, a new connection is cheaper.
+const maxDrained = 64 << 10
+
+// drainedBody reads the rest of an answer when it is closed. Only then can HTTP/1.1 reuse the
+// connection.
+type drainedBody struct{ io.ReadCloser }
+
+// Close reads at most maxDrained bytes, and closes the body.
+func (b drainedBody) Close() error {
+	_, _ = io.CopyN(io.Discard, b.ReadCloser, maxDrained) // If it fails, the connection is not reused.
+	return b.ReadCloser.Close()
 }

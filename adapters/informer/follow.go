@@ -21,8 +21,8 @@ import (
 type follower struct {
 	client rest.Interface
 	watch  *watched
-	store  store
-	// objects is the store, unless it is that of the labels of namespaces.
+	store  cache.ReflectorStore
+	// objects is the store, unless it is that of the namespaces.
 	objects *objects
 	// whole is whether an object did not count generations, so that metadata is not enough.
 	whole bool
@@ -33,14 +33,12 @@ type follower struct {
 	conditions []*condition
 }
 
-// works records that the API server showed that the watch works.
 func (f *follower) works() {
 	for _, c := range f.conditions {
 		f.health.works(c)
 	}
 }
 
-// fails records that the watch is not established.
 func (f *follower) fails(err error) {
 	for _, c := range f.conditions {
 		f.health.fails(c, err)
@@ -60,22 +58,16 @@ func (f *follower) follow(ctx context.Context) {
 	delay := backoff()
 	for ctx.Err() == nil {
 		started := time.Now()
-		f.attempt(ctx)
+		switch r, err := discover(ctx, f.client, f.watch.Resource); {
+		case err == nil:
+			f.reflect(ctx, r)
+		case ctx.Err() == nil:
+			f.lost(err)
+		}
 		if time.Since(started) > healthy {
 			delay = backoff()
 		}
 		periodic.Pause(ctx, delay.Step())
-	}
-}
-
-// attempt returns when the watch has to be established again.
-func (f *follower) attempt(ctx context.Context) {
-	r, err := discover(ctx, f.client, f.watch.Resource)
-	switch {
-	case err == nil:
-		f.reflect(ctx, r)
-	case ctx.Err() == nil:
-		f.lost(err)
 	}
 }
 
@@ -129,5 +121,3 @@ func (f *follower) partsOf(r *resource) parts {
 func isRetried(err error) bool {
 	return err != nil && (utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err))
 }
-
-func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }

@@ -56,7 +56,6 @@ func (h *health) works(c *condition) {
 	}
 }
 
-// enter sets the problem of a watch, and returns the one before.
 func (h *health) enter(c *condition, problem string) (before string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +63,6 @@ func (h *health) enter(c *condition, problem string) (before string) {
 	return before
 }
 
-// fails records that a watch is not established.
 func (h *health) fails(c *condition, err error) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Failed(manager, reasonOf(err))
@@ -88,7 +86,6 @@ func (h *health) problems(match func(*condition) bool) string {
 	return strings.Join(problems, "; ")
 }
 
-// String names the watch, its resource and the problem.
 func (c *condition) String() string {
 	return fmt.Sprintf("watch %s of %s: %s", c.watch.name, c.watch.Resource.GroupResource(), c.problem)
 }

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -47,7 +48,7 @@ func TestMemoryOfAnObject(t *testing.T) {
 			w := newWatched(watch.Watch{}, &Options{})
 			ctx, stop := context.WithCancel(t.Context())
 			s.stop, s.before, s.objects = stop, heap(), &objects{
-				watch: w, selects: func(string) bool { return true }, opts: new(Options{}.withDefaults()),
+				watch: w, namespaces: cache.NewStore(cache.MetaNamespaceKeyFunc), opts: new(Options{}.withDefaults()),
 				acceptor: core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return "" }),
 			}
 			f := &follower{client: client, watch: w, store: s, objects: s.objects, health: &health{}}
@@ -90,8 +91,8 @@ func (s *sized) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// replace implements [store].
-func (s *sized) replace(all []any) {
+// Replace implements [cache.ReflectorStore].
+func (s *sized) Replace(all []any, version string) error {
 	s.mu.Lock()
 	s.listed = append(s.listed, max(s.peak, heap()-s.before))
 	s.peak = 0
@@ -99,7 +100,7 @@ func (s *sized) replace(all []any) {
 	if len(s.listed) > 1 {
 		s.stop()
 	}
-	s.objects.replace(all)
+	return s.objects.Replace(all, version)
 }
 
 // smallObjects returns custom resources of a few owners.

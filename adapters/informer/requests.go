@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,7 +60,7 @@ func (q *requests) listWatch() *cache.ListWatch {
 
 // note reports a failure, if err is one. An expired version is none: the objects are listed again.
 func (q *requests) note(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil || isExpired(err) {
+	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
 	q.fails(err)
@@ -85,7 +86,9 @@ func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Int
 	}
 	p := q.parts
 	p.texts = newRecent()
-	return watch.NewStreamWatcher(&frames{body: body, json: json.NewDecoder(body), parts: p}, reporter{}), nil
+	// After a broken event, the objects are listed again.
+	broken := apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "")
+	return watch.NewStreamWatcher(&frames{body: body, json: json.NewDecoder(body), parts: p}, broken), nil
 }
 
 func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata string) (io.ReadCloser, error) {
@@ -96,7 +99,7 @@ func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata
 		accept = metadata
 	}
 	return q.client.Get().AbsPath(q.path()).SetHeader("Accept", accept).
-		SpecificallyVersionedParams(&opts, parameters, versionV1).Stream(ctx)
+		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, metav1.SchemeGroupVersion).Stream(ctx)
 }
 
 func (q *requests) path() string {

@@ -1,27 +1,36 @@
+// Package informer is a change source that watches objects through the Kubernetes API of a runtime,
+// after the commit. It needs the rights to list and watch the objects, and no webhook.
+//
+// A [Source] keeps a digest of each object: enough to see whether the watched part changed, and not
+// the object. A [core.Filter] decides whether a change matters, as in adapters/admission. An event
+// for it goes to a [core.Acceptor], which must not block. A change is committed when it is seen, so
+// the outbox needs no settle time and no resends.
+//
+// The first list of a watch makes no events for its objects, but one resync for the manager:
+// changes before it are unknown. Every later list is compared with the digests, so that changes and
+// deletions during an outage become events. A resync follows, for objects that came and went in
+// between.
 package informer
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
-
-var errNotEstablished = errors.New("watches are not established")
 
 // Source watches objects of one runtime. Create it with [New].
 type Source struct {
@@ -36,7 +45,11 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opt
 	if config == nil || option.IsNil(acceptor) {
 		return nil, errors.New("informer: want a config of the API server and an acceptor, have nil")
 	}
-	if err := errors.Join(validate(watches), opts.validate()); err != nil {
+	problems := []error{watch.Validate(watches), opts.validate()}
+	for n := range watches {
+		problems = append(problems, unsupported(&watches[n]))
+	}
+	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("informer: %w", err)
 	}
 	client, err := newClient(config)
@@ -49,41 +62,30 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opt
 	return s, nil
 }
 
-func validate(watches []watch.Watch) error {
-	problems := []error{watch.Validate(watches)}
-	for n := range watches {
-		problems = append(problems, unsupported(&watches[n]))
-	}
-	return errors.Join(problems...)
-}
-
 // add adds a follower for each watch, and one for the labels of namespaces if a watch needs them.
 func (s *Source) add(acceptor core.Acceptor, watches []watch.Watch, opts *Options) {
-	labelled := &namespaces{}
+	namespaces := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	for _, w := range watches {
 		w := newWatched(w, opts)
 		c := s.health.add(w)
 		f := &follower{client: s.client, watch: w, conditions: []*condition{c}, health: s.health}
-		f.objects = &objects{
-			watch: w, acceptor: acceptor, opts: opts,
-			selects: func(namespace string) bool { return labelled.selects(w.namespaces, namespace) },
-		}
+		f.objects = &objects{watch: w, acceptor: acceptor, opts: opts, namespaces: namespaces}
 		f.store = f.objects
 		s.followers = append(s.followers, f)
 	}
-	s.addNamespaces(labelled)
+	s.addNamespaces(namespaces)
 }
 
 // addNamespaces adds the follower of the labels of namespaces. Its failure is one of each manager
 // that needs them.
-func (s *Source) addNamespaces(labelled *namespaces) {
+func (s *Source) addNamespaces(store cache.Store) {
 	resource := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	of := func(name string, manager core.Manager) *watched {
 		return &watched{
 			Watch: watch.Watch{Manager: manager, Resource: resource}, name: name, objects: labels.Everything(),
 		}
 	}
-	f := &follower{client: s.client, health: s.health, store: labelled, watch: of("labels of namespaces", "")}
+	f := &follower{client: s.client, health: s.health, store: store, watch: of("labels of namespaces", "")}
 	for _, other := range s.followers {
 		if w := other.watch; !w.NamespaceSelector.IsZero() {
 			f.conditions = append(f.conditions, s.health.add(of(w.name+", labels of namespaces", w.Manager)))
@@ -112,7 +114,7 @@ func (s *Source) Start(ctx context.Context) error {
 // that are not, with the cause. It may be called concurrently.
 func (s *Source) Ready() error {
 	if problems := s.health.problems(func(*condition) bool { return true }); problems != "" {
-		return fmt.Errorf("%w: %s", errNotEstablished, problems)
+		return errors.New("watches are not established: " + problems)
 	}
 	return nil
 }
@@ -123,24 +125,11 @@ func (s *Source) Problem(manager core.Manager) string {
 	return s.health.problems(func(c *condition) bool { return c.watch.Manager == manager && c.problem != notYet })
 }
 
-var (
-	versionV1   = schema.GroupVersion{Version: "v1"}
-	optionTypes = typesOfV1()
-	parameters  = runtime.NewParameterCodec(optionTypes)
-)
-
-// typesOfV1 has the options and errors that a client of any resource encodes and decodes.
-func typesOfV1() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, versionV1)
-	return scheme
-}
-
 func newClient(config *rest.Config) (*rest.RESTClient, error) {
 	config = rest.CopyConfig(config)
-	config.APIPath = "/apis"
-	config.GroupVersion = &schema.GroupVersion{}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(optionTypes).WithoutConversion()
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // The errors of an API server.
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType = runtime.ContentTypeJSON
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	if config.QPS == 0 && config.RateLimiter == nil {
@@ -149,17 +138,9 @@ func newClient(config *rest.Config) (*rest.RESTClient, error) {
 	if config.UserAgent == "" {
 		config.UserAgent = rest.DefaultKubernetesUserAgent()
 	}
-	client, err := rest.RESTClientFor(config)
+	client, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("informer: client of the API server: %w", err)
 	}
 	return client, nil
-}
-
-// reporter reports a broken event of a watch, after which the objects are listed again.
-type reporter struct{}
-
-func (reporter) AsObject(err error) runtime.Object {
-	return &apierrors.NewGenericServerResponse(http.StatusInternalServerError, "watch", schema.GroupResource{}, "",
-		err.Error(), 0, true).ErrStatus
 }

@@ -3,12 +3,14 @@ package informer
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"hash"
 	"hash/maphash"
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,8 +25,8 @@ type state struct {
 	resourceVersion string
 	// endOfList marks the bookmark after the initial objects of a watch.
 	endOfList bool
-	// labels are raw JSON, only kept for namespaces.
-	labels string
+	// labels are only kept for namespaces.
+	labels labels.Set
 	digest *digest
 }
 
@@ -70,7 +72,6 @@ func (p parts) read(raw []byte) (*state, error) {
 	return &s, nil
 }
 
-// digester collects the members of a digest.
 type digester struct {
 	parts
 
@@ -120,7 +121,7 @@ func (d *digester) metadataField(r *rawjson.Reader, name string) (err error) {
 		d.state.digest.generation, err = strconv.ParseInt(string(raw), 10, 64)
 	case "labels":
 		if d.labels {
-			d.state.labels = string(raw)
+			err = json.Unmarshal(raw, &d.state.labels)
 		}
 		d.keep(name, raw)
 	case "deletionTimestamp", "finalizers":
@@ -148,7 +149,6 @@ func (d *digester) annotations(raw []byte) error {
 	})
 }
 
-// keep copies a member of metadata into the digest.
 func (d *digester) keep(name string, raw []byte) {
 	d.metadata = fmt.Appendf(d.metadata, `,%q:%s`, name, raw)
 }

@@ -2,7 +2,6 @@ package informer
 
 import (
 	"context"
-	"iter"
 	"log/slog"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -11,50 +10,21 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// store takes the states of a watch. One goroutine uses it.
-type store interface {
-	// set takes the present state of an object.
-	set(s *state)
-	// remove takes the last state of an object that is gone.
-	remove(s *state)
-	// replace takes a complete list of states.
-	replace(all []any)
-}
-
-func statesOf(all []any) iter.Seq[*state] {
-	return func(yield func(*state) bool) {
-		for _, object := range all {
-			if s, ok := object.(*state); ok && !yield(s) {
-				return
-			}
-		}
-	}
-}
-
 // proofs gives objects to the store of a follower. It reports that the API server serves the watch.
 type proofs struct{ *follower }
 
-var (
-	_ cache.ReflectorStore         = proofs{}
-	_ cache.ReflectorBookmarkStore = proofs{}
-)
+var _ cache.ReflectorBookmarkStore = proofs{}
 
 func (p proofs) Add(object any) error {
 	p.works()
-	if s, ok := object.(*state); ok {
-		p.store.set(s)
-	}
-	return nil
+	return p.store.Add(object)
 }
 
 func (p proofs) Update(object any) error { return p.Add(object) }
 
 func (p proofs) Delete(object any) error {
 	p.works()
-	if s, ok := object.(*state); ok {
-		p.store.remove(s)
-	}
-	return nil
+	return p.store.Delete(object)
 }
 
 func (p proofs) Bookmark(string) error {
@@ -64,24 +34,24 @@ func (p proofs) Bookmark(string) error {
 
 // Replace implements [cache.ReflectorStore]. A list alone proves nothing: the right to watch may be
 // missing.
-func (p proofs) Replace(all []any, _ string) error {
-	p.store.replace(all)
+func (p proofs) Replace(all []any, version string) error {
+	err := p.store.Replace(all, version)
 	if p.streams.Load() {
 		p.works()
 	}
-	return nil
+	return err
 }
 
 func (proofs) Resync() error { return nil }
 
-// objects is the [store] of a watch. It compares each state with the last one, and offers the
-// changes that matter.
+// objects is the store of a watch, which one goroutine uses. It compares each [state] with the last
+// one, and offers the changes that matter.
 type objects struct {
 	watch    *watched
 	resource *resource
 	acceptor core.Acceptor
-	// selects reports whether a namespace is watched.
-	selects func(namespace string) bool
+	// namespaces has the states of all namespaces, with their labels.
+	namespaces cache.Store
 	// uncounted is called when an object does not count generations, although they stand for the
 	// spec.
 	uncounted func()
@@ -92,34 +62,53 @@ type objects struct {
 	listed bool
 }
 
-func (o *objects) set(s *state) { o.observe(s, o.known[s.name]) }
+// Add takes the present state of an object.
+func (o *objects) Add(object any) error {
+	if s, ok := object.(*state); ok {
+		o.observe(s, o.known[s.name])
+	}
+	return nil
+}
 
-func (o *objects) remove(s *state) { o.removed(s.name, s.digest) }
+func (o *objects) Update(object any) error { return o.Add(object) }
 
-// replace makes a resync of the first list, because nothing is known of the time before. Each later
+// Delete takes the last state of an object that is gone.
+func (o *objects) Delete(object any) error {
+	if s, ok := object.(*state); ok {
+		o.removed(s.name, s.digest)
+	}
+	return nil
+}
+
+func (*objects) Resync() error { return nil }
+
+// Replace makes a resync of the first list, because nothing is known of the time before. Each later
 // one is compared with the known objects: an object that is missing was deleted. A resync follows
 // the comparison, for objects that were created and deleted between two lists. The operator may
 // know them from a reconcile in that time.
-func (o *objects) replace(all []any) {
+func (o *objects) Replace(all []any, _ string) error {
 	before := o.known
 	o.known = make(map[types.NamespacedName]*digest, len(all))
-	for s := range statesOf(all) {
-		if !o.listed {
+	for _, object := range all {
+		switch s, ok := object.(*state); {
+		case !ok:
+		case !o.listed:
 			o.keep(s)
-			continue
+		default:
+			last := before[s.name]
+			delete(before, s.name)
+			o.observe(s, last)
 		}
-		last := before[s.name]
-		delete(before, s.name)
-		o.observe(s, last)
 	}
 	for name, last := range before {
 		o.removed(name, last)
 	}
 	o.listed = true
 	o.resync()
+	return nil
 }
 
-// resync asks for a look at the whole runtime.
+// resync asks for a reconcile of the whole runtime.
 func (o *objects) resync() {
 	now := o.opts.Now()
 	if !o.opts.RequireOwner {
@@ -209,7 +198,7 @@ const (
 )
 
 func (o *objects) decide(name types.NamespacedName, c *core.Change) string {
-	switch matters := o.selects(o.namespaceOf(name)) && o.opts.Filter(c); {
+	switch matters := o.selects(name) && o.opts.Filter(c); {
 	case !matters && c.Operation == core.OperationUpdate:
 		return decisionUnchanged
 	case !matters:
@@ -226,12 +215,17 @@ func (o *objects) decide(name types.NamespacedName, c *core.Change) string {
 	return string(o.acceptor.Accept(o.watch.Manager, event))
 }
 
-// namespaceOf returns the namespace for the selector of namespaces. A Namespace is its own.
-func (o *objects) namespaceOf(name types.NamespacedName) string {
+// selects reports whether the watch selects the namespace of an object. A Namespace is its own. A
+// namespace that is not known counts as selected: a superfluous event costs one reconcile, and a
+// missing one is lost.
+func (o *objects) selects(name types.NamespacedName) bool {
+	namespace := name.Namespace
 	if o.resource.isNamespaces() {
-		return name.Name
+		namespace = name.Name
 	}
-	return name.Namespace
+	known, _, _ := o.namespaces.GetByKey(namespace) // It never fails.
+	s, ok := known.(*state)
+	return !ok || o.watch.namespaces.Matches(s.labels)
 }
 
 // decode reads a digest, which was made by this package.

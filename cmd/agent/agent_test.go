@@ -306,12 +306,12 @@ func TestAFailureEndsWithItsReason(t *testing.T) {
 	p := newPKI(t)
 	book := newLogBook()
 	err := run(t.Context(), nil, lookup(env(p, newControlPlane(t, p, http.StatusOK),
-		"TLS_CERT=table.go", "WEBHOOK_TLS_CERT=run.go", "WEBHOOK_TLS_KEY=run.go", "WEBHOOK_CLIENT_CA=main.go")), nil, book)
+		"TLS_CERT=table.go", "WEBHOOK_TLS_CERT=nats.go", "WEBHOOK_TLS_KEY=nats.go", "WEBHOOK_CLIENT_CA=main.go")), nil, book)
 	if exitCode(err) != 1 {
 		t.Errorf("exit code %d of %v, want 1", exitCode(err), err)
 	}
 	message := fmt.Sprint(book.wait(t, "agent failed", 1)[0]["error"])
-	for _, want := range []string{"table.go", "run.go", "main.go"} {
+	for _, want := range []string{"table.go", "nats.go", "main.go"} {
 		if !strings.Contains(message, want) {
 			t.Errorf("error %q, want %q in it", message, want)
 		}

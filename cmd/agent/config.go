@@ -37,11 +37,7 @@ type config struct {
 	informer  watching.Settings
 	logLevel  slog.Level
 
-	// effective are the texts of the settings that are set, also by their default.
-	effective entries
-	// warnings are doubtful settings. They are logged at start.
-	warnings []string
-	getenv   func(string) string
+	resolution
 }
 
 // The values of SOURCE.
@@ -60,24 +56,7 @@ func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.I
 
 // check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
-	return errors.Join(c.checkWebhook(), c.checkSource(), c.checkTransport())
-}
-
-func (c *config) checkSource() error {
 	watches := c.informer.Watches != nil // An empty list is one.
-	switch {
-	case c.source == sourceInformer && c.Canary.Lease != types.NamespacedName{}:
-		return fmt.Errorf("CANARY_LEASE: want it only with SOURCE=%s: the canary proves the webhook", sourceAdmission)
-	case c.source == sourceAdmission && watches:
-		return fmt.Errorf("WATCHERS: want it only with SOURCE=%s", sourceInformer)
-	case c.source == sourceInformer && !watches:
-		return fmt.Errorf("WATCHERS: missing, want it with SOURCE=%s", sourceInformer)
-	default:
-		return nil
-	}
-}
-
-func (c *config) checkWebhook() error {
 	return errors.Join(
 		option.Unless((c.Keys.Serving.Certificate == "") == (c.Keys.Serving.Key == ""),
 			"WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"),
@@ -85,6 +64,12 @@ func (c *config) checkWebhook() error {
 			"WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port),
 		option.Unless(len(c.Webhook.ClientNames) == 0 || c.Keys.WebhookCAs != "",
 			"WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"),
+		option.Unless(c.source != sourceInformer || c.Canary.Lease == types.NamespacedName{},
+			"CANARY_LEASE: want it only with SOURCE=%s: the canary proves the webhook", sourceAdmission),
+		option.Unless(c.source != sourceAdmission || !watches, "WATCHERS: want it only with SOURCE=%s", sourceInformer),
+		option.Unless(c.source != sourceInformer || watches, "WATCHERS: missing, want it with SOURCE=%s", sourceInformer),
+		option.Unless(c.transport != transportNATS || c.Contract == contract.V3 && c.ControlPlane.Fallback == "",
+			"TRANSPORT=nats: want KCP_CONTRACT=v3 and no CONTRACT_FALLBACK"),
 	)
 }
 
@@ -113,7 +98,6 @@ func (c *config) hash() string {
 	return hex.EncodeToString(sum[:])[:length]
 }
 
-// entry is the text of a setting in effect.
 type entry struct{ env, text string }
 
 type entries []entry

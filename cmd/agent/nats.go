@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/url"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/check"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -26,13 +24,6 @@ const (
 	transportHTTPS = "https"
 	transportNATS  = "nats"
 )
-
-func (c *config) checkTransport() error {
-	if c.transport == transportNATS && (c.Contract != contract.V3 || c.ControlPlane.Fallback != "") {
-		return errors.New("TRANSPORT=nats: want KCP_CONTRACT=v3 and no CONTRACT_FALLBACK")
-	}
-	return nil
-}
 
 // natsTransport is a forwarder with its connection, which the agent closes after the last batch.
 type natsTransport struct {
@@ -91,10 +82,13 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	if err != nil {
 		return nil, err
 	}
-	runtime, server, err := c.natsNames(t.files)
+	address, err := connect.ParseAddress(c.ControlPlane.Address)
 	if err != nil {
 		return nil, err
 	}
+	certificate, _ := t.material()
+	runtime := core.RuntimeID(certificate.Leaf.Subject.CommonName)
+	server := (&url.URL{Scheme: "tls", Host: address.Host}).String() // Without a port, the client takes 4222.
 	expectServer := func(o *nats.Options) error {
 		o.TLSConfig.ServerName = c.ControlPlane.ServerName // Empty: the host.
 		return nil
@@ -111,25 +105,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	return t, nil
 }
 
-// natsNames returns the name of the runtime and the URL of the server. Without a port, the client
-// takes 4222.
-func (c *config) natsNames(files *keys.Files) (core.RuntimeID, string, error) {
-	material, err := files.Material()
-	if err != nil {
-		return "", "", err
-	}
-	address, err := connect.ParseAddress(c.ControlPlane.Address)
-	if err != nil {
-		return "", "", err
-	}
-	server := url.URL{Scheme: "tls", Host: address.Host}
-	return core.RuntimeID(material.Certificate.Leaf.Subject.CommonName), server.String(), nil
-}
-
 func (t *natsTransport) material() (*tls.Certificate, *x509.CertPool) {
-	material, err := t.files.Material()
-	if err != nil {
-		return nil, nil
-	}
+	material := t.files.Status().Material
 	return material.Certificate, material.Roots
 }

@@ -3,8 +3,12 @@ package main
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -55,15 +59,15 @@ func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env
 // readSettings reads and checks the settings of the agent. The error is errHelp, errVersion, or
 // wraps errSettings and names all mistakes.
 func readSettings(args []string, env environment) (config, error) {
-	c := config{getenv: env.get}
-	r, err := resolve(settings(&c), args, env)
+	c := config{resolution: resolution{env: env}}
+	err := c.resolve(settings(&c), args)
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return config{}, err
 	}
 	if err := errors.Join(err, c.check()); err != nil {
-		return config{}, &wrongSettings{textsOf(err), r.warnings}
+		return config{}, &wrongSettings{textsOf(err), c.warnings}
 	}
-	c.effective, c.warnings = r.effective, slices.Concat(r.warnings, c.doubts())
+	c.warnings = append(c.warnings, c.doubts()...)
 	return c, nil
 }
 
@@ -92,27 +96,29 @@ func textsOf(err error) (texts []string) {
 	return texts
 }
 
+// resolution is where settings come from, and what was found there.
 type resolution struct {
 	given flags
 	env   environment
 	// effective are the texts of the settings that are set, also by their default.
 	effective entries
-	warnings  []string
+	// warnings are doubtful settings. They are logged at start.
+	warnings []string
 }
 
 // resolve takes each setting from its flag, else from its variable, else from its default. An empty
 // variable counts as unset. The error is errHelp, errVersion, or names all mistakes, one per line.
-func resolve(all []setting, args []string, env environment) (resolution, error) {
-	given, err := readFlags(all, args)
-	r := resolution{given: given, env: env, warnings: append(given.withoutEffect(), env.suspicious(all)...)}
+func (r *resolution) resolve(all []setting, args []string) (err error) {
+	r.given, err = readFlags(all, args)
+	r.warnings = append(r.given.withoutEffect(), r.env.suspicious(all)...)
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
-		return r, err
+		return err
 	}
 	wrong := []error{err}
 	for _, s := range all {
 		wrong = append(wrong, r.set(s))
 	}
-	return r, errors.Join(wrong...)
+	return errors.Join(wrong...)
 }
 
 func (r *resolution) set(s setting) error {
@@ -122,7 +128,8 @@ func (r *resolution) set(s setting) error {
 	}
 	text := r.env[s.env]
 	if s.env == envInstance && text == "" {
-		text = defaultInstance(r.env)
+		host, _ := os.Hostname() // The instance is empty without a name.
+		text = cmp.Or(r.env["POD_NAME"], r.env["HOSTNAME"], host)
 	}
 	err := r.apply(s, text)
 	err = option.Unless(err == nil, "%s: %w", s.env, err)
@@ -149,8 +156,168 @@ func (r *resolution) apply(s setting, text string) error {
 	return err
 }
 
-// defaultInstance is the name of the pod, or else of the machine.
-func defaultInstance(env environment) string {
-	host, _ := os.Hostname() // The instance is empty without a name.
-	return cmp.Or(env["POD_NAME"], env["HOSTNAME"], host)
+// The errors for arguments that only request a text.
+var errHelp, errVersion = errors.New("help requested"), errors.New("version requested")
+
+const flagVersion = "version"
+
+// flags are the given values by the name of their flag.
+type flags map[string]string
+
+// formerFlags are accepted without effect: kyma-project/runtime-watcher takes them, and a
+// Deployment that sets them must start. Each has whether it needs a value.
+var formerFlags = map[string]bool{
+	"development": false, "kubeconfig": true, "zap-devel": false, "zap-encoder": true, "zap-log-level": true,
+	"zap-stacktrace-level": true, "zap-time-encoding": true,
+}
+
+// readFlags reads -name=value and --name value. Of a repeated flag the last one counts. The error
+// is errHelp or errVersion, or it names each wrong argument.
+func readFlags(all []setting, args []string) (flags, error) {
+	given := flags{}
+	known := given.set(all)
+	var wrong []error
+	for len(args) > 0 {
+		err := known.Parse(args)
+		left := known.Args()
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return nil, errHelp
+		case err == nil && len(left) > 0:
+			err = fmt.Errorf("%.64q: unexpected argument, want --name=value", left[0])
+			left = left[1:]
+		case err != nil && len(left) == len(args): // Such as "---".
+			left = left[1:]
+		}
+		wrong, args = append(wrong, err), left
+	}
+	if given.has(flagVersion) {
+		return nil, errVersion
+	}
+	return given, errors.Join(wrong...)
+}
+
+// set returns the flags that may be given. Each one stores its value in f.
+func (f flags) set(all []setting) *flag.FlagSet {
+	known := flag.NewFlagSet("agent", flag.ContinueOnError)
+	known.SetOutput(io.Discard)
+	known.Usage = func() {}
+	store := func(name string) func(string) error {
+		return func(text string) error {
+			f[name] = text
+			return nil
+		}
+	}
+	known.BoolFunc(flagVersion, "", store(flagVersion))
+	for name, needsValue := range formerFlags {
+		if needsValue {
+			known.Func(name, "", store(name))
+		} else {
+			known.BoolFunc(name, "", store(name))
+		}
+	}
+	for _, s := range all {
+		known.Func(s.flag(), "", store(s.flag()))
+	}
+	return known
+}
+
+func (f flags) has(name string) bool {
+	_, ok := f[name]
+	return ok
+}
+
+func (f flags) withoutEffect() []string {
+	var warnings []string
+	for _, name := range slices.Sorted(maps.Keys(formerFlags)) {
+		if f.has(name) {
+			warnings = append(warnings, "--"+name+": a flag of a former agent, without effect")
+		}
+	}
+	return warnings
+}
+
+type environment map[string]string
+
+// newEnvironment takes pairs in the form of [os.Environ].
+func newEnvironment(pairs []string) environment {
+	env := environment{}
+	for _, pair := range pairs {
+		name, text, _ := strings.Cut(pair, "=")
+		env[name] = text
+	}
+	return env
+}
+
+func (e environment) get(name string) string { return e[name] }
+
+// ownPrefix matches variables that are meant for the agent, even if none is a setting.
+var ownPrefix = regexp.MustCompile(`(?i)^(KCP|WEBHOOK|METRICS|CANARY|OUTBOX|CONTRACT|INFORMER)_`)
+
+// serviceLink matches the variables that Kubernetes sets for each Service of a namespace, except
+// NAME_PORT.
+var serviceLink = regexp.MustCompile(`_SERVICE_(HOST|PORT(_.*)?)$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$`)
+
+func isServiceLink(name, text string) bool {
+	return serviceLink.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
+}
+
+// suspicious has a warning for each variable that resembles a setting and is none.
+func (e environment) suspicious(all []setting) []string {
+	names := make([]string, 0, len(all))
+	for _, s := range all {
+		names = append(names, s.env)
+	}
+	var warnings []string
+	for name, text := range e {
+		hint := didYouMean(strings.ToUpper(name), names)
+		resembles := hint != "" || ownPrefix.MatchString(name)
+		if resembles && text != "" && !slices.Contains(names, name) && !isServiceLink(name, text) {
+			warnings = append(warnings, fmt.Sprintf("%s: no setting has this name, it is without effect%s", name, hint))
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
+}
+
+// didYouMean asks for the first of names that is nearest to name. It is empty when none is near.
+func didYouMean(name string, names []string) string {
+	const shortName = 6
+	nearest, limit := "", 2
+	if len(name) < shortName {
+		limit = 1
+	}
+	for _, candidate := range names {
+		if d := distance(name, candidate); d <= limit {
+			nearest, limit = candidate, d-1
+		}
+	}
+	if nearest == "" {
+		return ""
+	}
+	return ", did you mean " + nearest + "?"
+}
+
+// distance is how many bytes must be inserted, deleted or replaced to make b of a (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
 }

@@ -99,10 +99,10 @@ func TestSettings(t *testing.T) {
 				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me",
 				"SETTLE=0s", "RESEND_AFTER=0s", "RESEND_RESYNC=0s", "OUTBOX_MAX_KEYS=7",
 				"WEBHOOK_MAX_CONNECTIONS=9", "WEBHOOK_MAX_HANDSHAKES=5", "METRICS_BIND=::1",
-				"WEBHOOK_TLS_CERT=run.go", "WEBHOOK_TLS_KEY=table.go",
-				"WEBHOOK_CLIENT_CA=flags.go", "WEBHOOK_CLIENT_NAMES=kube-apiserver, front-proxy", "LOG_LEVEL=debug",
+				"WEBHOOK_TLS_CERT=nats.go", "WEBHOOK_TLS_KEY=table.go",
+				"WEBHOOK_CLIENT_CA=config.go", "WEBHOOK_CLIENT_NAMES=kube-apiserver, front-proxy", "LOG_LEVEL=debug",
 				"CONTRACT_FALLBACK=v2", "CONTRACT_RETRY=1m", "CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s",
-				"CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=help.go", "CANARY_CA_CERT=parse.go",
+				"CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=memory.go", "CANARY_CA_CERT=commands.go",
 				"FORWARD_TIMEOUT=2s", "MAX_BACKOFF=4s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s",
 				"SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 			},
@@ -115,10 +115,10 @@ func TestSettings(t *testing.T) {
 				c.ControlPlane.Fallback, c.ControlPlane.RetryNewest = contract.V2, time.Minute
 				c.Canary = agent.Canary{
 					Lease: types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, Interval: time.Second,
-					Server: "https://api", TokenFile: "help.go", CAFile: "parse.go",
+					Server: "https://api", TokenFile: "memory.go", CAFile: "commands.go",
 				}
 				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
-				c.Keys.Serving, c.Keys.WebhookCAs = keys.Paths{Certificate: "run.go", Key: "table.go"}, "flags.go"
+				c.Keys.Serving, c.Keys.WebhookCAs = keys.Paths{Certificate: "nats.go", Key: "table.go"}, "config.go"
 				c.Webhook.ClientNames, c.Webhook.MaxHandshakes = []string{"kube-apiserver", "front-proxy"}, 5
 			},
 		},
@@ -132,7 +132,7 @@ func TestSettings(t *testing.T) {
 		"informer": {
 			env: []string{
 				"SOURCE=informer", "WATCHERS=" + watcherText, "EXCLUDED_NAMESPACES=a,b",
-				"INFORMER_API_SERVER=https://api", "INFORMER_TOKEN_FILE=help.go", "INFORMER_CA_CERT=parse.go",
+				"INFORMER_API_SERVER=https://api", "INFORMER_TOKEN_FILE=memory.go", "INFORMER_CA_CERT=commands.go",
 			},
 			want: func(c *config) {
 				c.source = sourceInformer
@@ -143,7 +143,7 @@ func TestSettings(t *testing.T) {
 						Selector: watch.Selector{Labels: map[string]string{"a": "b"}},
 					}},
 					ExcludedNamespaces: []string{"a", "b"},
-					Server:             "https://api", TokenFile: "help.go", CAFile: "parse.go",
+					Server:             "https://api", TokenFile: "memory.go", CAFile: "commands.go",
 				}
 			},
 		},
@@ -179,8 +179,8 @@ func TestSettings(t *testing.T) {
 			got := must(readSettings(test.args, lookup(env)))(t)
 			want := defaultConfig()
 			test.want(&want)
-			got.getenv, got.effective, got.warnings = nil, nil, nil
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{})); diff != "" {
+			got.resolution = resolution{}
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, resolution{}, bindAddress{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

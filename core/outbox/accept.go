@@ -16,7 +16,10 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	defer o.mu.Unlock()
 
 	if o.stopped {
-		return o.countsOf(manager).refuse(reasonShutdown)
+		if l := o.lanes[manager]; l != nil {
+			return l.counts.refuse(reasonShutdown)
+		}
+		return o.others.refuse(reasonShutdown)
 	}
 
 	now := time.Now() // Under the lock, so that events are due in the order in which they are kept.
@@ -55,17 +58,16 @@ func (o *Outbox) lane(manager core.Manager, now time.Time) (l *lane, added bool)
 			o.opts.MaxManagers)
 		return nil, false
 	}
-	return o.addLane(manager, now), true
-}
-
-func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
-	l := newLane(&o.shared, manager, o.idPrefix(manager))
+	l = newLane(&o.shared, manager)
+	if o.evicted > 0 { // The manager may have had a lane with the same numbers.
+		l.idPrefix += strconv.Itoa(o.evicted) + "-"
+	}
 	o.lanes[manager] = l
 	if o.opts.Epoch != "" && o.opts.HeartbeatInterval > 0 {
 		l.pulse.next = now
 	}
 	signal(o.added)
-	return l
+	return l, true
 }
 
 // evictLane makes room for a lane, and reports whether there is some. It removes the lane of a
@@ -106,14 +108,4 @@ func (o *Outbox) evict(l *lane, now time.Time) {
 	l.clear(reasonUnknownManager)
 	close(l.closed)
 	o.others.add(l.counts)
-}
-
-// idPrefix begins the IDs of a lane. A manager may get a second lane after its first one was
-// evicted.
-func (o *Outbox) idPrefix(manager core.Manager) string {
-	prefix := o.opts.Epoch + "-" + string(manager) + "-"
-	if o.evicted > 0 {
-		prefix += strconv.Itoa(o.evicted) + "-"
-	}
-	return prefix
 }

@@ -58,14 +58,6 @@ func (o *Outbox) Counts() map[core.Manager]Counts {
 	return all
 }
 
-// countsOf returns the counts of a manager's lane, or else those of the managers without one.
-func (o *Outbox) countsOf(manager core.Manager) *Counts {
-	if l := o.lanes[manager]; l != nil {
-		return &l.counts
-	}
-	return &o.others
-}
-
 func newCounts() Counts { return Counts{Dropped: make(map[string]int64)} }
 
 func (c *Counts) clone() Counts {

@@ -14,20 +14,15 @@ import (
 func (l *lane) dispatch(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
-
 	slots := make(chan struct{}, l.opts.InFlight)
-
 	for {
 		slots <- struct{}{} // The end of ctx ends the calls, and so frees a slot.
-
 		c, ok := l.next(ctx)
 		if !ok {
 			return
 		}
-
 		calls.Go(func() {
 			defer func() { <-slots }()
-
 			l.send(ctx, c)
 		})
 	}
@@ -66,9 +61,7 @@ func (l *lane) next(ctx context.Context) (c call, ok bool) {
 func (l *lane) rest(ctx context.Context, wait time.Duration) (open bool) {
 	var passed <-chan time.Time
 	if wait >= 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		passed = timer.C
+		passed = time.After(wait)
 	}
 	select {
 	case <-l.wake:
@@ -135,9 +128,7 @@ func (l *lane) send(ctx context.Context, c call) {
 	c.err = l.forward(ctx, c.batch)
 	took := time.Since(began)
 	l.conclude(ctx, c)
-	if l.opts.Hooks.Attempted != nil {
-		l.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
-	}
+	l.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
 	l.noteForwarded(c, took)
 }
 

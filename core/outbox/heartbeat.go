@@ -101,10 +101,7 @@ func (l *lane) hastenIfChanged() {
 		return
 	}
 	l.pulse.checked = now
-	var beat core.Heartbeat
-	if l.opts.Heartbeat != nil {
-		beat = l.opts.Heartbeat(l.manager)
-	}
+	beat := l.opts.Heartbeat(l.manager)
 	disconnects := l.opts.Disconnects()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,22 +158,14 @@ func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 	return beat
 }
 
-// fill completes the heartbeat of a batch, if it has one. The caller is the dispatcher, without the
-// lock.
+// fill adds the fields that the outbox does not know to the heartbeat of a batch, if it has one. The
+// caller is the dispatcher, without the lock.
 func (l *lane) fill(beat *core.Heartbeat) {
-	if beat != nil {
-		l.opts.fill(l.manager, beat)
-		l.pulse.note(beat)
-	}
-}
-
-// fill adds the fields that the outbox does not know.
-func (o Options) fill(manager core.Manager, beat *core.Heartbeat) {
-	if o.Heartbeat == nil {
+	if beat == nil {
 		return
 	}
 	own := *beat
-	*beat = o.Heartbeat(manager)
+	*beat = l.opts.Heartbeat(l.manager)
 	beat.ID, beat.Time, beat.Number, beat.Interval = own.ID, own.Time, own.Number, own.Interval
 	beat.Sequence, beat.Leaving, beat.Dropped = own.Sequence, own.Leaving, own.Dropped
 	beat.Pending, beat.OldestPending = own.Pending, own.OldestPending
@@ -184,6 +173,7 @@ func (o Options) fill(manager core.Manager, beat *core.Heartbeat) {
 		// The age counts, and a wall clock that was set back in between does not change it.
 		beat.LastReview = own.Time.Add(-own.Time.Sub(beat.LastReview))
 	}
+	l.pulse.note(beat)
 }
 
 // concludeHeartbeat sends a heartbeat again that did not arrive. One that was refused waits for its

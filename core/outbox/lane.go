@@ -65,11 +65,11 @@ type lane struct {
 	closed chan struct{} // closed when the lane is evicted.
 }
 
-func newLane(all *shared, manager core.Manager, idPrefix string) *lane {
+func newLane(all *shared, manager core.Manager) *lane {
 	return &lane{
 		shared:   all,
 		manager:  manager,
-		idPrefix: idPrefix,
+		idPrefix: all.opts.Epoch + "-" + string(manager) + "-",
 		entries:  make(map[core.EventKey]*entry),
 		counts:   newCounts(),
 		resynced: make(map[types.NamespacedName]time.Time),
@@ -230,7 +230,6 @@ func (l *lane) untilDue(now time.Time) time.Duration {
 		if len(q) == 0 {
 			continue
 		}
-
 		// A resend is overdue only when the outbox has stopped: nothing is waited for then.
 		if next := q[0].due.Sub(now); next > 0 && (wait < 0 || next < wait) {
 			wait = next

@@ -21,7 +21,7 @@ func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 	*(*uint64)(unsafe.Pointer(&review)) += hourInWall
 	opts := Options{Heartbeat: func(core.Manager) core.Heartbeat { return core.Heartbeat{LastReview: review} }}
 	beat := core.Heartbeat{Time: now}
-	opts.fill("kyma", &beat)
+	newLane(&shared{opts: opts}, "kyma").fill(&beat)
 	// On the wire, the times have no monotonic reading.
 	if age := beat.Time.Round(0).Sub(beat.LastReview.Round(0)); age != 10*time.Minute {
 		t.Errorf("the review is %v old, want 10 min", age)
@@ -31,7 +31,7 @@ func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 // A stranger can give 10,000 keys long names in an outage.
 func TestEventsOfAKeyShareItsTexts(t *testing.T) {
 	t.Parallel()
-	l, now := newLane(&shared{opts: Options{}.withDefaults()}, "kyma", ""), time.Now()
+	l, now := newLane(&shared{opts: Options{}.withDefaults()}, "kyma"), time.Now()
 	var event core.WatchEvent
 	for range 2 {
 		event.Watched.Name = strings.Repeat("n", 100)
@@ -47,7 +47,7 @@ func TestEventsOfAKeyShareItsTexts(t *testing.T) {
 func TestTimesOfResyncsAreBounded(t *testing.T) {
 	t.Parallel()
 	all := &shared{opts: Options{}.withDefaults()}
-	l := newLane(all, "kyma", "")
+	l := newLane(all, "kyma")
 	start := time.Now()
 	for i := range 100 * maxOwners {
 		l.noteResynced(types.NamespacedName{Name: strconv.Itoa(i)}, start.Add(time.Duration(i)*time.Second))

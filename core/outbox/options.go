@@ -130,7 +130,9 @@ func (o Options) withDefaults() Options {
 		DrainTimeout:      10 * time.Second,
 		HeartbeatInterval: defaultHeartbeatInterval,
 		Disconnects:       func() int64 { return 0 },
+		Heartbeat:         func(core.Manager) (none core.Heartbeat) { return none },
 		Random:            rand.Float64,
+		Hooks:             Hooks{Attempted: func(core.Manager, int, time.Duration, error) {}},
 		Logger:            slog.New(slog.DiscardHandler),
 	})
 }

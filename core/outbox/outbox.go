@@ -101,21 +101,16 @@ func (o *Outbox) Start(ctx context.Context) error {
 	if err := o.start(); err != nil {
 		return err
 	}
-
 	endLog := o.log.start()
 	defer endLog()
-
 	// Deliveries outlive ctx, for the drain.
 	sending, abort := context.WithCancel(context.WithoutCancel(ctx))
-
 	var dispatchers sync.WaitGroup
-
 	o.dispatchAll(ctx, sending, &dispatchers)
 	o.drain(sending, &dispatchers)
 	abort()
 	dispatchers.Wait()
 	o.stop()
-
 	return nil
 }
 
@@ -171,14 +166,13 @@ func (o *Outbox) drain(ctx context.Context, all *sync.WaitGroup) {
 	if o.opts.DrainTimeout < 0 {
 		return
 	}
-	deadline := time.NewTimer(o.opts.DrainTimeout)
-	defer deadline.Stop()
+	deadline := time.After(o.opts.DrainTimeout)
 	for !o.leave() {
 		o.dispatchNew(ctx, all)
 		select {
 		case <-o.added:
 		case <-o.emptied:
-		case <-deadline.C:
+		case <-deadline:
 			return
 		}
 	}

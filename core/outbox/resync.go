@@ -51,7 +51,6 @@ func (l *lane) resync(owner types.NamespacedName, now time.Time) {
 	}
 }
 
-// newResync returns a resync, and whether there is room for it.
 func (l *lane) newResync(owner types.NamespacedName, now time.Time) (resync core.WatchEvent, ok bool) {
 	resync = core.WatchEvent{Resync: true, Time: now}
 	if !l.opts.ResyncOwners {

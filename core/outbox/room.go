@@ -83,7 +83,6 @@ func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
 	return due
 }
 
-// keep puts an event for which there is room into the lane.
 func (l *lane) keep(event core.WatchEvent, now time.Time) core.Outcome {
 	due := l.dueTime(&event, now)
 	outcome, added := l.put(event, now, due)

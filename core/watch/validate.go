@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -41,7 +42,7 @@ func Validate(watches []Watch) error {
 func (w *Watch) Validate() error {
 	_, invalidManager := core.ParseManager(string(w.Manager))
 	return w.named(append(slices.Concat(
-		w.nameProblems(), []error{invalidManager, w.fieldProblem()}, w.resourceProblems(),
+		w.nameProblems(), []error{invalidManager}, w.resourceProblems(),
 		w.selectorProblems()), w.conditionProblems()...)...)
 }
 
@@ -56,35 +57,16 @@ func (w *Watch) named(problems ...error) error {
 	return errors.Join(all...)
 }
 
-// want returns an error unless ok.
-func want(ok bool, format string, args ...any) error {
-	if ok {
-		return nil
-	}
-	return fmt.Errorf(format, args...)
-}
-
 // nameProblems checks that a webhook can have the name. Its errors may be nil, as those of the
 // functions below.
 func (w *Watch) nameProblems() []error {
 	length := len(w.Name.Namespace) + len(".") + len(w.Name.Name) + len(webhookSuffix)
 	return []error{
-		want(dns1123.IsLabel(w.Name.Namespace), "namespace %.80q: want a DNS-1123 label", w.Name.Namespace),
-		want(dns1123.IsSubdomain(w.Name.Name), "name %.80q: want a DNS-1123 subdomain", w.Name.Name),
-		want(length <= dns1123.MaxSubdomain, "the webhook's name <namespace>.<name>%s has %d bytes, want at most %d",
+		option.Unless(dns1123.IsLabel(w.Name.Namespace), "namespace %.80q: want a DNS-1123 label", w.Name.Namespace),
+		option.Unless(dns1123.IsSubdomain(w.Name.Name), "name %.80q: want a DNS-1123 subdomain", w.Name.Name),
+		option.Unless(length <= dns1123.MaxSubdomain,
+			"the webhook's name <namespace>.<name>%s has %d bytes, want at most %d",
 			webhookSuffix, length, dns1123.MaxSubdomain),
-	}
-}
-
-// fieldProblem refuses the status of a subresource.
-func (w *Watch) fieldProblem() error {
-	switch {
-	case w.Field != "" && w.Field != core.FieldSpec && w.Field != core.FieldStatus:
-		return fmt.Errorf("field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field)
-	case w.Field == core.FieldStatus && strings.Contains(w.Resource.Resource, "/"):
-		return fmt.Errorf("field: want %q for a subresource, have %q", core.FieldSpec, w.Field)
-	default:
-		return nil
 	}
 }
 
@@ -97,21 +79,25 @@ func (w *Watch) resourceProblems() []error {
 	r := w.Resource
 	resource, subresource, hasSubresource := strings.Cut(r.Resource, "/")
 	return []error{
-		want(dns1123.IsLabel(resource) && (!hasSubresource || dns1123.IsLabel(subresource)),
+		option.Unless(w.Field == "" || w.Field == core.FieldSpec || w.Field == core.FieldStatus,
+			"field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field),
+		option.Unless(w.Field != core.FieldStatus || !hasSubresource,
+			"field: want %q for a subresource, have %q", core.FieldSpec, w.Field),
+		option.Unless(dns1123.IsLabel(resource) && (!hasSubresource || dns1123.IsLabel(subresource)),
 			"resource %.80q: want one by its plural name, such as configmaps or pods/eviction", r.Resource),
-		want(subresource != string(core.FieldStatus),
+		option.Unless(subresource != string(core.FieldStatus),
 			"resource %.80q: want it without status, and field %q", r.Resource, core.FieldStatus),
-		want(w.Kind == "" || kindPattern.MatchString(w.Kind),
+		option.Unless(w.Kind == "" || kindPattern.MatchString(w.Kind),
 			"kind: want upper camel case of ASCII such as Deployment, have %.80q", w.Kind),
-		want(r.Version == AnyVersion || dns1123.IsLabel(r.Version),
+		option.Unless(r.Version == AnyVersion || dns1123.IsLabel(r.Version),
 			"version %.80q: want %q, or a DNS-1123 label", r.Version, AnyVersion),
-		want(r.Group == "" || dns1123.IsSubdomain(r.Group), "group %.80q: want a DNS-1123 subdomain", r.Group),
+		option.Unless(r.Group == "" || dns1123.IsSubdomain(r.Group), "group %.80q: want a DNS-1123 subdomain", r.Group),
 	}
 }
 
 func (w *Watch) selectorProblems() []error {
 	_, subresource, _ := strings.Cut(w.Resource.Resource, "/")
-	problems := append(w.Selector.problems("label"), want(w.Selector.IsZero() || hasLabels(subresource),
+	problems := append(w.Selector.problems("label"), option.Unless(w.Selector.IsZero() || hasLabels(subresource),
 		"labels: want none for %.80q: its reviews show no labels", w.Resource.Resource))
 	return append(problems, w.NamespaceSelector.problems("namespace selector: label")...)
 }
@@ -129,12 +115,13 @@ func (s Selector) problems(what string) (problems []error) {
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
 		value := s.Labels[key]
 		problems = append(problems,
-			want(isQualifiedName(key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", key),
-			want(isLabelValue(value), what+" %.80q: value %.80q of label %.80q is not a label value", key, value, key))
+			option.Unless(isQualifiedName(key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", key),
+			option.Unless(isLabelValue(value),
+				what+" %.80q: value %.80q of label %.80q is not a label value", key, value, key))
 	}
 	for _, r := range s.Requirements {
 		problems = append(problems,
-			want(isQualifiedName(r.Key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", r.Key))
+			option.Unless(isQualifiedName(r.Key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", r.Key))
 		problems = append(problems, r.valueProblems(what)...)
 	}
 	return problems
@@ -143,16 +130,18 @@ func (s Selector) problems(what string) (problems []error) {
 func (r *Requirement) valueProblems(what string) (problems []error) {
 	switch r.Operator {
 	case "In", "NotIn":
-		problems = append(problems, want(len(r.Values) > 0, what+" %.80q: want values for %s", r.Key, r.Operator))
+		problems = append(problems,
+			option.Unless(len(r.Values) > 0, what+" %.80q: want values for %s", r.Key, r.Operator))
 	case "Exists", "DoesNotExist":
-		problems = append(problems, want(len(r.Values) == 0, what+" %.80q: want no values for %s", r.Key, r.Operator))
+		problems = append(problems,
+			option.Unless(len(r.Values) == 0, what+" %.80q: want no values for %s", r.Key, r.Operator))
 	default:
 		problems = append(problems,
 			fmt.Errorf(what+" %.80q: %.80q is not a valid label selector operator", r.Key, r.Operator))
 	}
 	for _, value := range r.Values {
 		problems = append(problems,
-			want(isLabelValue(value), what+" %.80q: %.80q is not a label value", r.Key, value))
+			option.Unless(isLabelValue(value), what+" %.80q: %.80q is not a label value", r.Key, value))
 	}
 	return problems
 }
@@ -162,7 +151,6 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-
 
 func isLabelValue(text string) bool { return text == "" || namePattern.MatchString(text) }
 
-// isQualifiedName accepts the key of a label.
 func isQualifiedName(key string) bool {
 	prefix, name, hasPrefix := strings.Cut(key, "/")
 	if !hasPrefix {
@@ -176,9 +164,9 @@ func (w *Watch) conditionProblems() (problems []error) {
 	names := []string{"persisted", "changed"}
 	for _, c := range w.Conditions {
 		problems = append(problems,
-			want(dns1123.IsLabel(c.Name), "condition %.80q: want a DNS-1123 label as name", c.Name),
-			want(!slices.Contains(names, c.Name), "condition %.80q: want a unique name", c.Name),
-			want(c.Expression != "", "condition %.80q: want an expression", c.Name))
+			option.Unless(dns1123.IsLabel(c.Name), "condition %.80q: want a DNS-1123 label as name", c.Name),
+			option.Unless(!slices.Contains(names, c.Name), "condition %.80q: want a unique name", c.Name),
+			option.Unless(c.Expression != "", "condition %.80q: want an expression", c.Name))
 		names = append(names, c.Name)
 	}
 	return problems

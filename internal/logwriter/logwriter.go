@@ -2,6 +2,7 @@
 package logwriter
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -44,7 +45,7 @@ func (w *Writer) Write(line []byte) (int, error) {
 		w.dropped.Add(1)
 		return len(line), nil
 	}
-	w.lines = append(w.lines, append([]byte(nil), line...))
+	w.lines = append(w.lines, bytes.Clone(line))
 	w.bytes += len(line)
 	select {
 	case w.added <- struct{}{}:
@@ -60,71 +61,49 @@ func (w *Writer) Dropped() int64 { return w.dropped.Load() }
 // stalled sink is left behind: nothing can end it.
 func (w *Writer) Start(ctx context.Context) error {
 	ended := make(chan struct{})
-
 	go func() {
 		defer close(ended)
-
 		w.write(ctx)
 	}()
-
 	<-ctx.Done()
-
-	flushed := time.NewTimer(flushTimeout)
-	defer flushed.Stop()
-
 	select {
 	case <-ended:
-	case <-flushed.C:
+	case <-time.After(flushTimeout):
 	}
-
 	return nil
 }
 
 func (w *Writer) write(ctx context.Context) {
-	for {
+	for ended := false; !ended; {
 		select {
 		case <-w.added:
-			w.writeAll()
 		case <-ctx.Done():
-			w.writeAll()
-			return
+			ended = true
+		}
+		for line := w.take(); line != nil; line = w.take() {
+			_, _ = w.sink.Write(line) // There is no other place to report to.
 		}
 	}
 }
 
-// writeAll writes the waiting lines, and then a line about the dropped ones.
-func (w *Writer) writeAll() {
-	for line := w.take(); line != nil; line = w.take() {
-		_, _ = w.sink.Write(line) // There is no other place to report to.
-	}
-}
-
-// take returns the next line, nil for none. Its room is free only then, so that the lines that the
-// sink did not take yet count.
+// take returns the next line, and after the last one a line about those that were dropped, nil for
+// none. Its room is free only then, so that the lines that the sink did not take yet count.
 func (w *Writer) take() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	if len(w.lines) > 0 {
 		line := w.lines[0]
 		w.lines[0] = nil
 		w.lines = w.lines[1:]
 		w.bytes -= len(line)
-
 		return line
 	}
-
 	w.lines = nil
-
-	dropped := w.dropped.Load()
-	if dropped == w.reported {
+	lines := w.dropped.Load() - w.reported
+	if lines == 0 {
 		return nil
 	}
-
-	lines := dropped - w.reported
-	w.reported = dropped
-
+	w.reported += lines
 	const line = `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}` + "\n"
-
 	return fmt.Appendf(nil, line, time.Now().Format(time.RFC3339Nano), lines)
 }

@@ -2,8 +2,6 @@
 package managersfile
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -12,57 +10,40 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const maxBytes = 64 << 10
 
-// Others returns the managers of the file that are not in known. It fails if known and the file
+// Others returns the managers of the file that are not in known. The file has one name per line.
+// Empty lines and those that begin with '#' are skipped. It fails if known and the file
 // have more than [defaults.MaxManagers] managers in all.
 func Others(known []core.Manager, path string) ([]core.Manager, error) {
-	managers, err := read(path)
-	if err != nil {
-		return nil, err
-	}
-	managers = slices.DeleteFunc(managers, func(manager core.Manager) bool { return slices.Contains(known, manager) })
-	if n := len(known) + len(managers); n > defaults.MaxManagers {
-		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", path, n, defaults.MaxManagers)
-	}
-	return managers, nil
-}
-
-// read reads one name per line. It skips empty lines and those that begin with '#'.
-func read(path string) ([]core.Manager, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // The settings name it.
 	if err != nil {
 		return nil, err
 	}
-
 	if len(text) > maxBytes {
 		return nil, fmt.Errorf("%s has %d bytes, want at most %d", path, len(text), maxBytes)
 	}
-
-	var (
-		managers []core.Manager
-		wrong    []error
-	)
-
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		name := strings.TrimSpace(lines.Text())
+	var managers []core.Manager
+	var wrong []error
+	for line := range strings.Lines(string(text)) {
+		name := strings.TrimSpace(line)
 		if name == "" || strings.HasPrefix(name, "#") {
 			continue
 		}
-
 		manager, err := core.ParseManager(name)
 		if err != nil {
 			wrong = append(wrong, err)
-		} else if !slices.Contains(managers, manager) {
+		} else if !slices.Contains(known, manager) && !slices.Contains(managers, manager) {
 			managers = append(managers, manager)
 		}
 	}
-
 	if err := errors.Join(wrong...); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-
-	return managers, nil
+	n := len(known) + len(managers)
+	return managers, option.Unless(n <= defaults.MaxManagers,
+		"%s: %d managers in all, want at most %d", path, n, defaults.MaxManagers)
 }

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
-
-var errNegative = errors.New("option is negative")
 
 // WithDefaults returns options in which each field without a value has that of defaults. It sets
 // exported fields only, also those of structs within.
@@ -35,12 +36,10 @@ func IsNil(port any) bool {
 	return !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil()
 }
 
-var errNoVerifier = errors.New("verifier is nil: want SAN pinning, or another verifier")
-
 // Verifier refuses a verifier that is nil, and one with a method Validate that fails.
 func Verifier(verifier any) error {
 	if IsNil(verifier) {
-		return errNoVerifier
+		return errors.New("verifier is nil: want SAN pinning, or another verifier")
 	}
 	if v, ok := verifier.(interface{ Validate() error }); ok {
 		return v.Validate()
@@ -58,10 +57,10 @@ func Unless(ok bool, format string, args ...any) error {
 
 // NotNegative refuses a negative value of the option with that name.
 func NotNegative[T int | time.Duration](name string, value T) error {
-	return Unless(value >= 0, negative, errNegative, name, value)
+	return Unless(value >= 0, negative, name, value)
 }
 
-const negative = "%w: %s is %v, want more than 0, or 0 for the default"
+const negative = "option is negative: %s is %v, want more than 0, or 0 for the default"
 
 // NoneNegative refuses negative values of all numbers and times among options, in the order of
 // their fields.
@@ -71,8 +70,28 @@ func NoneNegative(options any) error {
 	for i := range v.NumField() {
 		value, field := v.Field(i), v.Type().Field(i)
 		if field.IsExported() && (value.CanInt() && value.Int() < 0 || value.CanFloat() && value.Float() < 0) {
-			problems = append(problems, fmt.Errorf(negative, errNegative, v.Type().Name()+"."+field.Name, value))
+			problems = append(problems, fmt.Errorf(negative, v.Type().Name()+"."+field.Name, value))
 		}
 	}
 	return errors.Join(problems...)
 }
+
+// longestName is that of a runtime, in bytes: a SPIFFE ID (SPIFFE-ID, section 2.3).
+const longestName = 2048
+
+// RuntimeName refuses names of runtimes that are blank, would forge a line of a log, or would make
+// a scrape of metrics fail. All transports share it.
+func RuntimeName(name string) error {
+	switch {
+	case strings.TrimSpace(name) == "":
+		return errors.New("the name of the runtime is empty")
+	case len(name) > longestName:
+		return fmt.Errorf("the name of the runtime has %d bytes, want at most %d", len(name), longestName)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, notPrintable):
+		return errors.New("the name of the runtime has characters that cannot be printed")
+	default:
+		return nil
+	}
+}
+
+func notPrintable(r rune) bool { return !unicode.IsPrint(r) }

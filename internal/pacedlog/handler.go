@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -94,7 +95,7 @@ type Pace struct {
 }
 
 // NewPace returns a pace of one line of each kind in every.
-func NewPace(every time.Duration) *Pace { return &Pace{every: every} }
+func NewPace(every time.Duration) *Pace { return &Pace{every: every, kinds: map[string]*kind{}} }
 
 type kind struct {
 	next       time.Time // from which a line is due
@@ -116,32 +117,15 @@ func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 
 // of returns a kind, or the shared one when there are too many.
 func (p *Pace) of(name string, now time.Time) *kind {
-	if k := p.kinds[name]; k != nil {
-		return k
-	}
-	if len(p.kinds) >= maxKinds {
-		p.expire(now)
-	}
-	if len(p.kinds) >= maxKinds {
-		name = "" // No line has this kind.
-	}
-	k := p.kinds[name]
-	if k == nil {
-		if p.kinds == nil {
-			p.kinds = make(map[string]*kind)
-		}
-		k = new(kind)
-		p.kinds[name] = k
-	}
-	return k
-}
-
-// expire forgets the kinds without a line for so long that the next one is due. Their counts are
-// lost.
-func (p *Pace) expire(now time.Time) {
-	for name, k := range p.kinds {
-		if !now.Before(k.next) {
-			delete(p.kinds, name)
+	if p.kinds[name] == nil && len(p.kinds) >= maxKinds {
+		// The counts of kinds without a line for so long that the next one is due are lost.
+		maps.DeleteFunc(p.kinds, func(_ string, k *kind) bool { return !now.Before(k.next) })
+		if len(p.kinds) >= maxKinds {
+			name = "" // No line has this kind.
 		}
 	}
+	if p.kinds[name] == nil {
+		p.kinds[name] = new(kind)
+	}
+	return p.kinds[name]
 }

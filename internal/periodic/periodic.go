@@ -24,10 +24,8 @@ func Call(ctx context.Context, period time.Duration, f func()) {
 
 // Pause waits for d, or until ctx ends.
 func Pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

@@ -61,9 +61,8 @@ func (r *Reader) Null() bool {
 // null counts as an object without members. An error of member ends the reading and is returned
 // unchanged. The name may be part of the text, and must not be changed.
 func (r *Reader) Object(member func(name []byte) error) error {
-	r.space()
-	if r.peek() == 'n' {
-		return r.literal("null")
+	if r.Null() {
+		return nil
 	}
 	return r.members('{', '}', func() error {
 		name, err := r.name()
@@ -77,9 +76,8 @@ func (r *Reader) Object(member func(name []byte) error) error {
 // Array reads one array and calls element at the start of each of its elements. element must
 // consume the value as a member of an object. A null counts as an array without elements.
 func (r *Reader) Array(element func() error) error {
-	r.space()
-	if r.peek() == 'n' {
-		return r.literal("null")
+	if r.Null() {
+		return nil
 	}
 	return r.members('[', ']', element)
 }
@@ -90,9 +88,8 @@ func (r *Reader) Text() (string, error) { return r.TextLike("") }
 // TextLike is [Reader.Text] for a text that often equals like. It then returns like, and needs no
 // memory.
 func (r *Reader) TextLike(like string) (string, error) {
-	r.space()
-	if r.peek() == 'n' {
-		return "", r.literal("null")
+	if r.Null() {
+		return "", nil
 	}
 	raw, err := r.rawString()
 	if err != nil {
@@ -145,9 +142,14 @@ func (r *Reader) Decode(decode func(rest []byte) (size int, err error)) error {
 
 // members reads an array or an object, calling each at the start of each member.
 func (r *Reader) members(opening, closing byte, each func() error) error {
-	if err := r.open(opening); err != nil {
-		return err
+	r.depth++
+	switch {
+	case r.peek() != opening:
+		return r.fail("'" + string(rune(opening)) + "'")
+	case r.depth > maxDepth:
+		return r.fail(tooDeep)
 	}
+	r.pos++
 	r.space()
 	for first := true; r.peek() != closing; first = false {
 		if !first {
@@ -164,18 +166,6 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 	}
 	r.pos++
 	r.depth--
-	return nil
-}
-
-func (r *Reader) open(opening byte) error {
-	if r.peek() != opening {
-		return r.fail("'" + string(rune(opening)) + "'")
-	}
-	r.depth++
-	if r.depth > maxDepth {
-		return r.fail(tooDeep)
-	}
-	r.pos++
 	return nil
 }
 
@@ -260,8 +250,7 @@ func unquote(raw []byte) ([]byte, error) {
 // Len returns the number of elements of a JSON array, and 0 for anything else.
 func Len(array []byte) (n int) {
 	r := NewReader(array)
-	r.space()
-	err := r.members('[', ']', func() error {
+	err := r.Array(func() error {
 		n++
 		return r.value()
 	})

@@ -1,9 +1,17 @@
+// Package testpki makes throw-away certificates for tests and demonstrations: certificate
+// authorities, leaves with any flaw, and files as a Kubernetes secret volume presents them.
+//
+// It imports the standard library only and works in FIPS mode (ECDSA P-256, SHA-256). It is not for
+// production: every caller can read the private keys.
 package testpki
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -54,16 +62,11 @@ type CA struct {
 
 // NewCA returns a self-signed root. It uses only the validity of opts.
 func NewCA(commonName string, opts Options) (*CA, error) {
-	return newCA(nil, commonName, opts)
+	return (*CA)(nil).Intermediate(commonName, opts)
 }
 
 // Intermediate returns a CA signed by ca. Its leaves carry the chain up to, and without, the root.
 func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
-	return newCA(ca, commonName, opts)
-}
-
-// newCA returns a CA that is signed by parent, or by itself without one.
-func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 	template, err := opts.template(commonName)
 	if err != nil {
 		return nil, err
@@ -73,16 +76,16 @@ func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	template.DNSNames, template.IPAddresses, template.URIs = nil, nil, nil
 
-	certificate, key, err := sign(parent, template)
+	certificate, key, err := sign(ca, template)
 	if err != nil {
 		return nil, err
 	}
 
-	ca := &CA{Certificate: certificate, PEM: encode(pemCertificate, certificate.Raw), key: key}
-	if parent != nil {
-		ca.chain = append([][]byte{certificate.Raw}, parent.chain...)
+	next := &CA{Certificate: certificate, PEM: encode(pemCertificate, certificate.Raw), key: key}
+	if ca != nil {
+		next.chain = append([][]byte{certificate.Raw}, ca.chain...)
 	}
-	return ca, nil
+	return next, nil
 }
 
 // Client returns a leaf for TLS client authentication. Its Common Name is the default identity of a
@@ -148,7 +151,6 @@ func Bundle(cas ...*CA) []byte {
 	return all
 }
 
-// template returns an unsigned certificate.
 func (o Options) template(commonName string) (*x509.Certificate, error) {
 	uris := make([]*url.URL, 0, len(o.URIs))
 	for _, raw := range o.URIs {
@@ -166,8 +168,8 @@ func (o Options) template(commonName string) (*x509.Certificate, error) {
 		DNSNames:              o.DNSNames,
 		IPAddresses:           o.IPs,
 		URIs:                  uris,
-		NotBefore:             orTime(o.NotBefore, now.Add(-backdate)),
-		NotAfter:              orTime(o.NotAfter, now.Add(lifetime)),
+		NotBefore:             cmp.Or(o.NotBefore, now.Add(-backdate)),
+		NotAfter:              cmp.Or(o.NotAfter, now.Add(lifetime)),
 		BasicConstraintsValid: true,
 	}, nil
 }
@@ -196,15 +198,32 @@ func sign(parent *CA, template *x509.Certificate) (*x509.Certificate, *ecdsa.Pri
 	return certificate, key, nil
 }
 
-// encode returns one PEM block.
 func encode(blockType string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockType, Bytes: der})
 }
 
-// orTime returns fallback for the zero time.
-func orTime(value, fallback time.Time) time.Time {
-	if value.IsZero() {
-		return fallback
+// Leaf is a certificate with its private key. Do not change it.
+type Leaf struct {
+	// TLS is for a [tls.Config]. Its Leaf is the certificate itself, without its chain.
+	TLS tls.Certificate
+	// CertPEM has the certificate and its intermediates, leaf first, as in a tls.crt file.
+	CertPEM []byte
+	// KeyPEM has the private key in PKCS #8 (RFC 5958), as in a tls.key file.
+	KeyPEM []byte
+}
+
+func newLeaf(certificate *x509.Certificate, key *ecdsa.PrivateKey, chain [][]byte) (*Leaf, error) {
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("private key of certificate %q: %w", certificate.Subject.CommonName, err)
 	}
-	return value
+	ders := append([][]byte{certificate.Raw}, chain...)
+	var text bytes.Buffer
+	for _, der := range ders {
+		text.Write(encode(pemCertificate, der))
+	}
+	return &Leaf{
+		TLS:     tls.Certificate{Certificate: ders, PrivateKey: key, Leaf: certificate},
+		CertPEM: text.Bytes(), KeyPEM: encode(pemPrivateKey, private),
+	}, nil
 }

@@ -2,10 +2,8 @@ package testpki
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 )
 
@@ -16,10 +14,7 @@ const (
 	fileKey  = "tls.key"
 )
 
-const (
-	dataLink    = "..data"
-	dataTmpLink = "..data_tmp"
-)
+const dataLink = "..data"
 
 // Files returns the content of a Secret: the bundle of cas, and leaf with its key.
 func Files(leaf *Leaf, cas ...*CA) map[string][]byte {
@@ -56,7 +51,6 @@ func (v *Volume) Write(files map[string][]byte) error {
 	return nil
 }
 
-// write replaces the generation, and removes the old one.
 func (v *Volume) write(files map[string][]byte) error {
 	old, _ := os.Readlink(v.Path(dataLink)) // None before the first generation.
 	generation, err := v.writeGeneration(files)
@@ -91,10 +85,11 @@ func (v *Volume) writeGeneration(files map[string][]byte) (string, error) {
 
 // swap replaces the link to the present generation in one step.
 func (v *Volume) swap(generation string) error {
-	if err := os.Symlink(generation, v.Path(dataTmpLink)); err != nil {
+	next := v.Path(dataLink + "_tmp")
+	if err := os.Symlink(generation, next); err != nil {
 		return err
 	}
-	return os.Rename(v.Path(dataTmpLink), v.Path(dataLink))
+	return os.Rename(next, v.Path(dataLink))
 }
 
 // link makes the visible names, and removes those without a file.
@@ -111,9 +106,8 @@ func (v *Volume) link(files map[string][]byte) error {
 		return err
 	}
 
-	keep := slices.Collect(maps.Keys(files))
 	for _, entry := range entries {
-		if entry.Name()[0] == '.' || slices.Contains(keep, entry.Name()) {
+		if _, keep := files[entry.Name()]; keep || entry.Name()[0] == '.' {
 			continue
 		}
 		if err := os.Remove(v.Path(entry.Name())); err != nil {

@@ -3,6 +3,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,6 @@ import (
 // ErrFailed means that at least one check failed. The output names it.
 var ErrFailed = errors.New("checks failed")
 
-// timeout bounds all checks together.
 const timeout = 40 * time.Second
 
 // Run checks the set-up that opts describe and prints the results. It takes at most 40 s. It binds
@@ -36,7 +36,8 @@ func Run(
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c := &checker{report: &report{out: out}, opts: opts}
-	c.settings(warnings)
+	c.doubts(warnings)
+	c.ok("settings", "contract %s, control plane %s", opts.Contract, opts.ControlPlane.Address)
 	c.clientKeys()
 	if informer == nil {
 		c.servingKeys()
@@ -66,9 +67,7 @@ func Refuse(mistakes, warnings []string, out io.Writer) error {
 			found: strings.TrimSuffix(mistake, "."), action: "correct it, agent --help lists all settings",
 		})
 	}
-	for _, warning := range warnings {
-		r.warn("settings", finding{found: warning})
-	}
+	r.doubts(warnings)
 	return r.end()
 }
 
@@ -77,15 +76,9 @@ type checker struct {
 	*report
 
 	opts   agent.Options
+	pair   *keys.Material // of the client, nil if it is broken
 	client keys.Source    // nil unless the files are sound
 	known  []core.Manager // that heartbeats are sent to
-}
-
-func (c *checker) settings(warnings []string) {
-	for _, warning := range warnings {
-		c.warn("settings", finding{found: warning})
-	}
-	c.ok("settings", "contract %s, control plane %s", c.opts.Contract, c.opts.ControlPlane.Address)
 }
 
 func (c *checker) informer(problems []error) {
@@ -143,6 +136,12 @@ func (r *report) ok(name, format string, args ...any) {
 	r.line("ok", name, fmt.Sprintf(format, args...))
 }
 
+func (r *report) doubts(warnings []string) {
+	for _, warning := range warnings {
+		r.warn("settings", finding{found: warning})
+	}
+}
+
 func (r *report) warn(name string, f finding) { r.line("warn", name, f.String()) }
 
 func (r *report) fail(name string, f finding) {
@@ -155,17 +154,17 @@ func (r *report) skip(name, reason string) { r.line("skip", name, reason) }
 // line writes one line. The text may have line breaks, as errors of other hosts do.
 func (r *report) line(result, name, text string) {
 	r.checks++
-	text = strings.Join(strings.Fields(text), " ")
-	if _, err := fmt.Fprintf(r.out, "%-4s  %-20s  %s\n", result, name, text); err != nil && r.err == nil {
-		r.err = err
-	}
+	r.printf("%-4s  %-20s  %s\n", result, name, strings.Join(strings.Fields(text), " "))
+}
+
+func (r *report) printf(format string, args ...any) {
+	_, err := fmt.Fprintf(r.out, format, args...)
+	r.err = cmp.Or(r.err, err)
 }
 
 // end prints the sum, and returns [ErrFailed] if a check failed.
 func (r *report) end() error {
-	if _, err := fmt.Fprintf(r.out, "\n%d checks, %d failed\n", r.checks, r.failed); err != nil && r.err == nil {
-		r.err = err
-	}
+	r.printf("\n%d checks, %d failed\n", r.checks, r.failed)
 	if r.failed > 0 {
 		return ErrFailed
 	}

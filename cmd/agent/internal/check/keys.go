@@ -15,13 +15,14 @@ import (
 func (c *checker) clientKeys() {
 	paths := c.opts.Keys.Client
 	ca := c.bundle("CA_CERT", paths.CA)
-	pair := c.pair("TLS_CERT", paths.Certificate, paths.Key)
-	if pair != nil {
-		c.clientUsage(pair.Certificate.Leaf)
-		c.identity(pair.Certificate.Leaf)
-		c.expiry("TLS_CERT expiry", pair)
+	c.pair = c.read("TLS_CERT", keys.Paths{Certificate: paths.Certificate, Key: paths.Key})
+	if c.pair != nil {
+		c.ok("TLS_CERT", "%s and its key %s", paths.Certificate, paths.Key)
+		c.clientUsage(c.pair.Certificate.Leaf)
+		c.identity(c.pair.Certificate.Leaf)
+		c.expiry("TLS_CERT expiry", c.pair)
 	}
-	if ca == nil || pair == nil {
+	if ca == nil || c.pair == nil {
 		return
 	}
 	files, err := keys.NewFiles(paths, keys.FilesOptions{})
@@ -42,15 +43,7 @@ func (c *checker) bundle(name, path string) *keys.Material {
 	return m
 }
 
-// pair checks a certificate and its key, and returns nil if they are broken.
-func (c *checker) pair(name, certificate, key string) *keys.Material {
-	m := c.read(name, keys.Paths{Certificate: certificate, Key: key})
-	if m != nil {
-		c.ok(name, "%s and its key %s", certificate, key)
-	}
-	return m
-}
-
+// read returns nil for files that are broken.
 func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 	files, err := keys.NewFiles(paths, keys.FilesOptions{})
 	if err == nil {
@@ -150,20 +143,16 @@ func until(t time.Time) string {
 
 // servingKeys checks the certificate of the webhook, which is that of the client by default.
 func (c *checker) servingKeys() {
-	paths := c.opts.Keys.Serving
-	name := "WEBHOOK_TLS_CERT"
-	if paths == (keys.Paths{}) {
-		paths, name = c.opts.Keys.Client, "TLS_CERT as server"
-	}
-	pair := keys.Paths{Certificate: paths.Certificate, Key: paths.Key}
-	files, err := keys.NewFiles(pair, keys.FilesOptions{})
-	switch {
-	case err != nil && paths == c.opts.Keys.Client: // Reported for the client.
-		c.skip(name, "the certificate cannot be read")
-	case err != nil:
-		c.fail(name, material(err))
+	const name, shared = "WEBHOOK_TLS_CERT", "TLS_CERT as server"
+	switch paths := c.opts.Keys.Serving; {
+	case paths != keys.Paths{}:
+		if m := c.read(name, paths); m != nil {
+			c.serving(name, m)
+		}
+	case c.pair == nil:
+		c.skip(shared, "the certificate cannot be read")
 	default:
-		c.serving(name, files.Status().Material)
+		c.serving(shared, c.pair)
 	}
 }
 

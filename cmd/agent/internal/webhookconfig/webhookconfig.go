@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // ErrUsage means that the arguments are wrong. The error that wraps it names all mistakes.
@@ -121,31 +122,18 @@ func newSettings(help io.Writer) *settings {
 // read turns the flags into arguments of [admission.WebhookConfiguration]. Its error names all
 // mistakes.
 func (s *settings) read(stdin io.Reader) (watches []watch.Watch, endpoint admission.Endpoint, err error) {
-	var mistakes []error
-
-	note := func(err error) { mistakes = append(mistakes, err) }
-
-	if s.flags.NArg() > 0 {
-		note(fmt.Errorf("%.64q: want flags only", s.flags.Arg(0)))
-	}
-
-	watches, err = s.watches(stdin)
-	note(err)
-
-	endpoint, err = s.endpoint()
-	note(err)
-
+	argument := option.Unless(s.flags.NArg() == 0, "%.64q: want flags only", s.flags.Arg(0))
+	watches, noWatches := s.watches(stdin)
+	endpoint, noEndpoint := s.endpoint()
+	var noCanary error
 	if s.canary != "" {
-		s.opts.Canary, err = namespacedName("canary", s.canary)
-		note(err)
+		s.opts.Canary, noCanary = namespacedName("canary", s.canary)
 	}
-
 	s.opts.NoMatchConditions = !s.matchConditions
 	if s.excludedNamespaces != "" {
 		s.opts.ExcludedNamespaces = strings.Split(s.excludedNamespaces, ",")
 	}
-
-	return watches, endpoint, errors.Join(mistakes...)
+	return watches, endpoint, errors.Join(argument, noWatches, noEndpoint, noCanary)
 }
 
 func (s *settings) watches(stdin io.Reader) ([]watch.Watch, error) {

@@ -1,4 +1,0 @@
-package informer
-
-// ErrNotEstablished means that watches are not established.
-var ErrNotEstablished = errNotEstablished
