@@ -51,7 +51,6 @@ func decodeBatch(body []byte) (core.Batch, error) {
 	if err == nil {
 		err = d.r.End()
 	}
-
 	switch {
 	case !utf8.Valid(body):
 		return core.Batch{}, fmt.Errorf("%w: the body is not UTF-8", errMalformed)
@@ -84,7 +83,6 @@ func (d *decoder) readNext() error {
 	case d.batch.Heartbeat != nil:
 		return fmt.Errorf("%w: want a heartbeat as the last element only", errMalformed)
 	}
-
 	var c received
 	if err := d.r.Object(func(name []byte) error { return c.readAttribute(d.r, name, &d.last) }); err != nil {
 		return err
@@ -188,12 +186,10 @@ func (c *received) checkAttributes() error {
 		if attribute.value == "" && !attribute.optional {
 			return fmt.Errorf("%w: attribute %s is missing", errMalformed, attribute.name)
 		}
-
 		if err := checkAttribute(attribute.name, attribute.value); err != nil {
 			return err
 		}
 	}
-
 	if c.specVersion != specVersion {
 		return fmt.Errorf("%w: specversion is %.16q, want %q", errMalformed, c.specVersion, specVersion)
 	}
@@ -214,9 +210,7 @@ func parseTime(text string) (time.Time, error) {
 // readData reads the event or the heartbeat; last is the event before it.
 func (c *received) readData(last *core.WatchEvent) error {
 	var err error
-
 	d := dataReader{rawjson.NewReader(c.data), &c.event.WatchEvent, last}
-
 	switch c.kind {
 	case typeHeartbeat:
 		if c.heartbeat, err = readHeartbeat(c.data); err == nil {
@@ -230,11 +224,9 @@ func (c *received) readData(last *core.WatchEvent) error {
 	default:
 		return fmt.Errorf("type is %.80q, want one of %v", c.kind, []string{typeChanged, typeResync, typeHeartbeat})
 	}
-
 	if err != nil {
 		return fmt.Errorf("data of type %s: %w", c.kind, err)
 	}
-
 	return nil
 }
 
@@ -273,7 +265,6 @@ func (d *dataReader) readOwner(name []byte) error {
 
 func (d *dataReader) readChanged(name []byte) (err error) {
 	var text string
-
 	switch string(name) {
 	case fieldWatched:
 		return d.readName(&d.event.Watched, &d.last.Watched)
