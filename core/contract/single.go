@@ -3,12 +3,14 @@ package contract
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 // bodyV2 is the body of contract v2. Its mixed case is that of deployed agents.
@@ -52,10 +54,9 @@ func (b *bodyV1) part(v Version) any {
 	return &b.bodyV2
 }
 
-// decodeSingle reads a body as encoding/json does, which also takes names in another case.
 func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
-	var decoded bodyV1
-	if err := json.Unmarshal(body, decoded.part(v)); err != nil {
+	decoded, err := readSingle(v, body)
+	if err != nil {
 		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", errMalformed, v, err)
 	}
 	if err := decoded.check(v); err != nil {
@@ -70,6 +71,79 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 		Watched:    types.NamespacedName(decoded.Watched),
 		WatchedGVK: schema.GroupVersionKind(decoded.WatchedGVK),
 	}, nil
+}
+
+// readSingle reads a body as encoding/json does, which also takes names in another case. A body
+// without such names is read in half the time.
+func readSingle(v Version, body []byte) (bodyV1, error) {
+	var decoded bodyV1
+	if decoded.read(v, body) == nil {
+		return decoded, nil
+	}
+	decoded = bodyV1{}
+	err := json.Unmarshal(body, decoded.part(v))
+	return decoded, err
+}
+
+// errUnusual means that encoding/json must read the body.
+var errUnusual = errors.New("unusual name")
+
+func (b *bodyV1) read(v Version, body []byte) error {
+	r := rawjson.NewReader(body)
+	err := r.Object(func(name []byte) error {
+		switch string(name) {
+		case fieldWatched:
+			return b.Watched.read(r)
+		case fieldWatchedGVK:
+			return b.WatchedGVK.read(r)
+		case fieldOwner:
+			if v.NeedsOwner() {
+				return b.Owner.read(r)
+			}
+		}
+		return errUnusual
+	})
+	if err != nil {
+		return err
+	}
+	return r.End()
+}
+
+func (n *wireName) read(r *rawjson.Reader) error {
+	return r.Object(func(name []byte) error {
+		switch string(name) {
+		case "Namespace":
+			return readText(r, &n.Namespace)
+		case "Name":
+			return readText(r, &n.Name)
+		default:
+			return errUnusual
+		}
+	})
+}
+
+func (k *gvk) read(r *rawjson.Reader) error {
+	return r.Object(func(name []byte) error {
+		switch string(name) {
+		case "group":
+			return readText(r, &k.Group)
+		case "version":
+			return readText(r, &k.Version)
+		case "kind":
+			return readText(r, &k.Kind)
+		default:
+			return errUnusual
+		}
+	})
+}
+
+// readText leaves the text as it is when the value is null, as encoding/json does.
+func readText(r *rawjson.Reader, into *string) (err error) {
+	if r.Null() {
+		return nil
+	}
+	*into, err = r.Text()
+	return err
 }
 
 // encodeSingle encodes the first event that the contract can express.
