@@ -65,27 +65,22 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	if err := p.proxy(r); err != nil {
 		return core.Peer{}, notTheGateway(err)
 	}
-
 	lines := r.Header[headerXFCC]
 	if len(lines) == 0 {
 		return core.Peer{}, errNoHeader
 	}
-
 	roots := p.roots()
 	if roots == nil {
 		return core.Peer{}, errNoRoots
 	}
-
 	key := keyOfLines(lines)
 	if v, ok := p.known(key, roots); ok {
 		return v.peer, v.err
 	}
-
 	leaf, chain, err := p.certificates(lines)
 	if err != nil {
 		return core.Peer{}, err
 	}
-
 	return p.check(key, leaf, chain, roots)
 }
 

@@ -35,16 +35,13 @@ func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.R
 		if roots == nil {
 			return errRootsMissing
 		}
-
 		peer, err := check.fromConnection(r.TLS, roots())
 		if err != nil {
 			return err
 		}
-
 		if !slices.ContainsFunc(names, func(name string) bool { return hasSAN(&peer, name) }) {
 			return errNotNamed
 		}
-
 		return nil
 	}
 }

@@ -72,26 +72,19 @@ func (l *Listener) handshakeFailed(cause string, _ net.Addr, _ error) {
 // serve runs the server, and beside it the resyncs of the fleet.
 func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	running, stop := context.WithCancelCause(ctx)
-
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop(nil)
-
 	if l.opts.Fleet != nil {
 		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}
-
 	l.state.Store(serving)
 	l.opts.Logger.InfoContext(ctx, "listener started", "address", server.Addr().String(), "tls", l.opts.TLS != nil)
-
 	err := l.serveUntil(running, server)
-
 	if cause := context.Cause(running); cause != nil && ctx.Err() == nil {
 		err = errors.Join(cause, err)
 	}
-
 	l.opts.Logger.InfoContext(ctx, "listener stopped")
-
 	return err
 }
 

@@ -94,7 +94,6 @@ func forwarderChecks() []forwarderCheck {
 		{"context", (*suite).testEndedBefore},
 		{"context", (*suite).testCancelledMeanwhile},
 		{"context", (*suite).testDeadline},
-
 		{"empty", (*suite).testEmpty},
 		{"content", (*suite).testEvents},
 		{"resync", (*suite).testResync},
@@ -108,7 +107,6 @@ func forwarderChecks() []forwarderCheck {
 		{"concurrent", (*suite).testSlowManager},
 		{"batch", (*suite).testUnchanged},
 		{"batch", (*suite).testNotKept},
-
 		{"permanent", of(Refusal{Permanent: true, Label: "malformed"})},
 		{"refused-sender", ofAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})},
 		{"refused-sender", of(Refusal{Label: "forbidden", Cause: core.ErrForbidden})},

@@ -87,7 +87,6 @@ func (s *forwarderSuite) testMany() {
 	sent := sampleEvents(0, 500) // As many as an agent sends.
 	s.mustSend(managerA, s.batch(sent...))
 	s.arrived(managerA, sent...)
-
 	// Some may arrive twice: the first time counts.
 	last := -1
 	for i := range sent {
@@ -103,23 +102,18 @@ func (s *forwarderSuite) testMany() {
 
 func (s *forwarderSuite) testConcurrent() {
 	const calls, perCall = 16, 3
-
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
 	defer cancel()
-
 	var (
 		group sync.WaitGroup
 		sent  = map[core.Manager][]core.WatchEvent{}
 	)
-
 	for i := range calls {
 		manager := []core.Manager{managerA, managerB}[i%2]
 		events := sampleEvents(i*perCall, perCall)
 		sent[manager] = append(sent[manager], events...)
-
 		group.Go(func() { s.sendConcurrently(ctx, manager, s.batch(events...)) })
 	}
-
 	group.Wait()
 	s.arrived(managerA, sent[managerA]...)
 	s.arrived(managerB, sent[managerB]...)

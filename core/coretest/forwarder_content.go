@@ -44,7 +44,6 @@ func (s *forwarderSuite) testResync() {
 		s.t.Errorf("lost the resync: it arrived as %s", describe(&got))
 	}
 	resync.Owner = types.NamespacedName{}
-
 	// Contract v1 cannot carry it.
 	if err := s.send(managerA, s.batch(resync))[0]; core.IsPermanent(err) {
 		return
@@ -98,10 +97,8 @@ func (s *forwarderSuite) testClaim() {
 
 func (s *forwarderSuite) testNumbers() {
 	s.skipWithout(s.opts.WithoutNumbers, "numbers")
-
 	sent := s.batch(sampleEvents(0, 3)...)
 	sent.Events[2].Sequence = 1 << 60 // A gap is for the receiver to see.
-
 	numbers := func(events []core.Numbered) map[string]uint64 { // Some may arrive twice.
 		all := make(map[string]uint64)
 		for _, e := range events {
@@ -147,7 +144,6 @@ func (s *forwarderSuite) testUnchanged() {
 	batch := s.batch(sampleEvents(0, 8)...)
 	batch.Heartbeat = sampleHeartbeat()
 	before := clone(batch)
-
 	// Not send, which makes batches of its own. A cut batch is changed as well.
 	_ = s.forward(managerA, batch)
 	if diff := cmp.Diff(before, batch); diff != "" {
@@ -159,21 +155,16 @@ func (s *forwarderSuite) testUnchanged() {
 func (s *forwarderSuite) testNotKept() {
 	first := s.batch(sampleEvents(0, 3)...)
 	_ = s.forward(managerA, first)
-
 	poison := sampleEvent(0)
 	poison.Watched.Name = "written-after-return"
-
 	for i := range first.Events {
 		first.Events[i].WatchEvent = poison
 	}
-
 	s.mustSend(managerA, s.batch(sampleEvents(3, 3)...))
-
 	for _, got := range s.farEnd.Acknowledged(managerA) {
 		if got.Watched.Name == poison.Watched.Name {
 			s.t.Fatal("Forward keeps the batch after it returned: an event that was written into it later arrived")
 		}
 	}
-
 	s.delivered(managerA, sampleEvents(3, 3)...)
 }

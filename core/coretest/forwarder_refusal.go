@@ -80,7 +80,6 @@ func hasReason(err error) bool {
 func (s *forwarderSuite) testUnreachable() {
 	s.mustSend(managerA, s.batch(sampleEvent(0)))
 	s.Disconnect()
-
 	err := s.failsWhole(s.batch(sampleEvent(1)), "the far end is unreachable")
 	s.classified(err, Refusal{After: core.RetryAfter(err)}) // The far end may come back at any time.
 	s.arrived(managerA, sampleEvent(0))

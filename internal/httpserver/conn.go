@@ -80,7 +80,6 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	}
 	c.received.Store(true)
 	err = h.acquire(c.Conn, c.closed, c.readDeadline())
-
 	// A Close meanwhile has released no slot, and no later call would.
 	if c.handshake.Load() == nil {
 		h.release()

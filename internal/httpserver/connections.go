@@ -91,7 +91,6 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	if !ok {
 		return
 	}
-
 	// It returns the result of the handshake that has ended.
 	err := encrypted.HandshakeContext(context.Background())
 	if err == nil || isOwnClose(err) {

@@ -68,7 +68,6 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := &waiter{queue: q, granted: make(chan struct{})}
-
 	// There are no waiters while a slot is free.
 	if q.free > 0 {
 		q.free--

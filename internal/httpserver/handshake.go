@@ -56,7 +56,6 @@ func (h *handshake) acquire(from net.Conn, closed <-chan struct{}, deadline time
 		w.done()
 		return err
 	}
-
 	// It is stored only now, because a concurrent Write (HTTP/2) must not release a slot that was
 	// not granted.
 	h.slot.Store(w)
@@ -76,15 +75,12 @@ func (w *waiter) wait(closed <-chan struct{}, deadline time.Time) error {
 		return nil
 	default:
 	}
-
 	var late <-chan time.Time
 	if !deadline.IsZero() {
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
-
 		late = timer.C
 	}
-
 	select {
 	case <-w.granted:
 		return nil

@@ -196,7 +196,6 @@ func (l *limiter) rank(o *originSlots) {
 		o.rank = l.bySize[size].PushBack(o)
 		l.largest = max(l.largest, size)
 	}
-
 	// A size changes by one, so this loop runs at most once.
 	for l.largest > 0 && l.bySize[l.largest] == nil {
 		l.largest--

@@ -152,10 +152,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
-
 	s.http.BaseContext = func(net.Listener) context.Context { return base }
 	served := make(chan error, 1)
-
 	go func() { served <- s.http.Serve(accepting) }()
 	select {
 	case err := <-served:
@@ -163,7 +161,6 @@ func (s *Server) Serve(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", errEnded, err)
 	case <-ctx.Done():
 	}
-
 	err = s.shutdown(base, abort)
 	// Shutdown makes Serve of net/http return ErrServerClosed.
 	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {

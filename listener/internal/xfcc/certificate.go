@@ -71,22 +71,17 @@ func decode(key, escaped string, limit int) ([]*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s is not percent-encoded", ErrMalformedCertificate, key)
 	}
-
 	var certs []*x509.Certificate
-
 	for rest := []byte(strings.TrimSpace(spaces.Replace(text))); len(rest) > 0; {
 		if len(certs) == limit {
 			return nil, fmt.Errorf("%w: %s holds more than %d", ErrMalformedCertificate, key, limit)
 		}
-
 		var cert *x509.Certificate
 		if cert, rest, err = next(rest); err != nil {
 			return nil, fmt.Errorf("%w: %s holds %w", ErrMalformedCertificate, key, err)
 		}
-
 		certs = append(certs, cert)
 	}
-
 	return certs, nil
 }
 

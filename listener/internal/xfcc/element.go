@@ -35,18 +35,14 @@ func (b *builder) set(key, value string) bool {
 		}
 		return true
 	}
-
 	field := b.field(key)
 	if field == nil {
 		return true // An unknown key: the format can grow.
 	}
-
 	if slices.Contains(b.seen, key) {
 		return false
 	}
-
 	*field, b.seen = value, append(b.seen, key)
-
 	return true
 }
 

@@ -28,20 +28,16 @@ func Parse(lines []string) ([]Element, error) {
 	for _, line := range lines {
 		size += len(line)
 	}
-
 	if size > MaxSize {
 		return nil, ErrTooLarge
 	}
-
 	var elements []Element
-
 	for _, line := range lines {
 		var err error
 		if elements, err = parseLine(elements, line); err != nil {
 			return nil, err
 		}
 	}
-
 	return elements, nil
 }
 
@@ -70,22 +66,18 @@ type scanner struct {
 
 func (s *scanner) element() (Element, error) {
 	var b builder
-
 	for {
 		key, err := s.key()
 		if err != nil {
 			return Element{}, err
 		}
-
 		value, err := s.value()
 		if err != nil {
 			return Element{}, err
 		}
-
 		if !b.set(key, value) {
 			return Element{}, s.malformed(key + " twice in one element")
 		}
-
 		if !s.skip(';') {
 			return b.element, nil
 		}
@@ -127,7 +119,6 @@ func (s *scanner) value() (string, error) {
 func (s *scanner) quoted() (string, error) {
 	s.pos++
 	start, escapes := s.pos, false
-
 	for ; s.pos < len(s.text); s.pos++ {
 		switch c := s.text[s.pos]; {
 		case c == '"':
