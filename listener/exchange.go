@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"mime"
 	"net/http"
 	"runtime/debug"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -213,4 +216,154 @@ func (x *exchange) level(a *answer) (level slog.Level, suppressed int) {
 		}
 	}
 	return slog.LevelDebug, 0
+}
+
+// size returns the bytes of the body that a request costs. A body of unknown size costs as much as
+// the largest.
+func (x *exchange) size() int64 {
+	size := int64(x.version.MaxBody())
+	if announced := x.request.ContentLength; announced >= 0 {
+		size = min(size, announced)
+	}
+	return size
+}
+
+// tooFast refuses a request beyond the share of its account, and pauses its connection.
+func (x *exchange) tooFast(f *intake.Failure) answer {
+	x.pause(f.Pause)
+	a := answerTo(x.version, f)
+	a.Status = x.tooFastStatus()
+	return a
+}
+
+// pause pauses the connection of a refused request, unless that is a gateway's.
+func (x *exchange) pause(pause time.Duration) {
+	if x.peers.ownsConnection {
+		httpserver.PauseReads(x.request.Context(), spread(pause))
+	}
+}
+
+// shortestPause bounds the cost of a single connection: an answer costs processor time, and a flood
+// comes as fast as it is answered.
+const shortestPause = 500 * time.Millisecond
+
+// spread adds at random to a pause, so that connections that were paused together do not come back
+// together.
+func spread(pause time.Duration) time.Duration {
+	return max(pause, shortestPause+rand.N(shortestPause)) //nolint:gosec // Jitter is no secret.
+}
+
+// tooFastStatus returns 503 on contracts v1 and v2: their deployed agents give up an event on 429.
+func (x *exchange) tooFastStatus() int {
+	if x.version != "" && !x.version.Numbered() {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusTooManyRequests
+}
+
+// answer is the answer to a request, and the known facts about the request.
+type answer struct {
+	// Answer has the reason for metrics and logs. It is empty when everything was taken.
+	contract.Answer
+
+	// runtime is the identified sender, manager the operator if it is one of this listener's.
+	runtime core.RuntimeID
+	manager core.Manager
+	// public replaces the reason in the body: a stranger does not learn the cause.
+	public string
+	// atOnce asks for no wait: the next request may reach another replica.
+	atOnce bool
+	// closes ends the connection, so that the sender connects to another replica.
+	closes bool
+	// err is for the log.
+	err error
+}
+
+// refuse returns the refusal of a request.
+func refuse(status int, reason string) answer {
+	return answer{Answer: contract.Answer{Refusal: contract.Refusal{Status: status, Reason: reason}}}
+}
+
+// refuseAndClose returns the refusal of a request that also ends the connection.
+func refuseAndClose(status int, reason string) answer {
+	a := refuse(status, reason)
+	a.closes = true
+	return a
+}
+
+// answerTo returns the answer for the result of a request.
+func answerTo(version contract.Version, err error) answer {
+	return answer{Answer: version.AnswerTo(err), err: err}
+}
+
+// write sends the answer.
+func (a *answer) write(w http.ResponseWriter) {
+	if a.closes {
+		w.Header().Set("Connection", "close")
+	}
+	if a.Reason == "" {
+		w.WriteHeader(a.Status)
+		return
+	}
+	body := a.body()
+	a.setHeader(w.Header(), len(body))
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(body) // It fails when the sender is gone.
+}
+
+func (a *answer) setHeader(header http.Header, size int) {
+	switch a.Status {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		if a.atOnce {
+			break
+		}
+		header.Set("Retry-After", a.wait())
+	case http.StatusMethodNotAllowed:
+		header.Set("Allow", http.MethodPost)
+	}
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", strconv.Itoa(size))
+}
+
+// wait returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3). Without a
+// wait it is random, so that senders that were refused together do not come back together.
+func (a *answer) wait() string {
+	if a.RetryAfter > 0 {
+		return strconv.FormatInt(contract.Seconds(a.RetryAfter), 10)
+	}
+	const shortest, longest = 1, 3
+	return strconv.Itoa(shortest + rand.IntN(longest-shortest+1)) //nolint:gosec // Jitter is no secret.
+}
+
+func (a *answer) body() []byte {
+	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.Reason)}, Failed: a.Failed}
+	body, err := sent.Body()
+	if err != nil {
+		return nil // Strings and numbers always have a JSON form.
+	}
+	return body
+}
+
+// maxKept is the size of the largest buffer that is kept for another request: that of the largest
+// body, after it grew. The garbage collector frees buffers that no request takes.
+const maxKept = 512 << 10
+
+// pool keeps buffers, which grow with the bytes that arrive, and not with the announced length.
+type pool struct{ buffers sync.Pool }
+
+func newPool() *pool {
+	return &pool{buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }}}
+}
+
+func (p *pool) get() *bytes.Buffer {
+	buffer, _ := p.buffers.Get().(*bytes.Buffer) // The pool has nothing else.
+	return buffer
+}
+
+func (p *pool) put(buffer *bytes.Buffer) {
+	if buffer.Cap() > maxKept {
+		return
+	}
+	buffer.Reset()
+	p.buffers.Put(buffer)
 }

@@ -1,16 +1,20 @@
 package listener
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Peers identifies the senders of requests. It is made by [FromTLSWithRoots], [FromXFCC] or
@@ -104,4 +108,111 @@ func (o PeerOptions) withDefaults() PeerOptions {
 
 func (o PeerOptions) validate() error {
 	return option.NotNegative("PeerOptions.CacheSize", o.CacheSize)
+}
+
+// FromTLSWithRoots takes the peer from the client certificate of the TLS connection, and verifies
+// its chain against the current CA bundle. Options.TLS must request a client certificate. A
+// connection of a CA that is removed from the bundle is refused from its next request on.
+//
+// roots returns the current CA bundle. It is called for every request and must not block. It must
+// return a new pool rather than change one that it has returned. Nil means that there is no bundle
+// yet: requests are then answered 503. The roots of the system are never used.
+//
+// With [tls.RequestClientCert], each refusal is answered 401 and counted with its reason. With
+// [tls.RequireAndVerifyClientCert], as keys.ServerTLSConfig sets it, most strangers fail in the
+// handshake. Hooks.HandshakeFailed then gets the cause.
+//
+// Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
+// comparison only. A chain of more than 10 certificates is refused unverified.
+func FromTLSWithRoots(roots func() *x509.CertPool, opts PeerOptions) Peers {
+	invalid := opts.validate()
+	if roots == nil {
+		invalid = errors.Join(invalid, errRootsMissing)
+	}
+	check := newChecker(opts)
+	return Peers{
+		identify: func(r *http.Request) (core.Peer, error) { return check.fromRequest(r, roots()) },
+		// The verdict is remembered for the requests.
+		checkHandshake: func(state *tls.ConnectionState) { _, _ = check.fromConnection(state, roots()) },
+		ownsConnection: true,
+		invalid:        invalid,
+	}
+}
+
+var (
+	errNoCertificate = Unauthenticated(reasonNoCertificate, "want a client certificate on a TLS connection")
+	errRootsMissing  = errors.New("function for the CA bundle is nil")
+)
+
+// commonName returns the Common Name of the certificate's subject.
+func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
+	return core.RuntimeID(cert.Subject.CommonName), nil
+}
+
+var errNoSPIFFE = errors.New("want exactly one URI SAN, of the form spiffe://<trust domain>/<path>")
+
+// SPIFFE is an Identity of [PeerOptions]. It returns the whole SPIFFE ID, with scheme and trust
+// domain: the one URI SAN of the certificate (X509-SVID, section 2).
+func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
+	if len(cert.URIs) != 1 {
+		return "", fmt.Errorf("%w, have %d", errNoSPIFFE, len(cert.URIs))
+	}
+	id := cert.URIs[0]
+	if id.Scheme != "spiffe" || id.Host == "" || id.User != nil || id.Port() != "" ||
+		id.RawQuery != "" || id.Fragment != "" || len(id.Path) < 2 {
+		return "", errNoSPIFFE
+	}
+	return core.RuntimeID(id.String()), nil
+}
+
+// identify calls identity, and refuses the names that checkIdentity refuses.
+func identify(
+	cert *x509.Certificate, identity func(*x509.Certificate) (core.RuntimeID, error),
+) (core.RuntimeID, error) {
+	id, err := identity(cert)
+	if err != nil {
+		return "", Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
+	}
+	return id, checkIdentity(id)
+}
+
+// checkIdentity refuses a name as [option.RuntimeName] does.
+func checkIdentity(id core.RuntimeID) error {
+	if err := option.RuntimeName(string(id)); err != nil {
+		return Unauthenticated(reasons.NoIdentity, "%w", err)
+	}
+	return nil
+}
+
+// newPeer returns the peer with an identity and a certificate.
+func newPeer(id core.RuntimeID, cert *x509.Certificate) core.Peer {
+	sum := sha256.Sum256(cert.Raw)
+	return core.Peer{
+		ID:          id,
+		CommonName:  cert.Subject.CommonName,
+		DNSNames:    cert.DNSNames,
+		URIs:        uris(cert),
+		IPs:         addresses(cert),
+		Fingerprint: hex.EncodeToString(sum[:]),
+		NotBefore:   cert.NotBefore,
+		NotAfter:    cert.NotAfter,
+	}
+}
+
+func uris(cert *x509.Certificate) []string {
+	var uris []string
+	for _, uri := range cert.URIs {
+		uris = append(uris, uri.String())
+	}
+	return uris
+}
+
+func addresses(cert *x509.Certificate) []netip.Addr {
+	var ips []netip.Addr
+	for _, ip := range cert.IPAddresses {
+		if addr, ok := netip.AddrFromSlice(ip); ok {
+			ips = append(ips, addr.Unmap())
+		}
+	}
+	return ips
 }
