@@ -9,22 +9,19 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
-// verdict is the result of checking a client certificate.
 type verdict struct {
 	peer core.Peer
 	err  error
 	// notBefore and notAfter bound the time for which the verdict holds: that of the chain, or a
 	// few seconds for an error.
 	notBefore, notAfter time.Time
-	// roots are the CA bundle of the check.
-	roots *x509.CertPool
+	roots               *x509.CertPool
 }
 
 // holds reports whether a new check has the same result.
@@ -45,10 +42,8 @@ type checker struct {
 const (
 	// maxChain bounds the certificates of a chain. Real ones have two or three.
 	maxChain = 10
-	// maxBad bounds the bad certificates that are remembered.
-	maxBad = 1024
-	// badFor is the time for which a bad certificate is remembered.
-	badFor = 10 * time.Second
+	maxBad   = 1024
+	badFor   = 10 * time.Second
 )
 
 func newChecker(opts PeerOptions) *checker {
@@ -76,20 +71,15 @@ func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) (core.Peer,
 		return k.peer, nil
 	}
 	peer, err := c.fromConnection(r.TLS, roots)
-	if err == nil {
-		c.keep(kept, keyOf(r.TLS.PeerCertificates))
+	if err != nil {
+		return peer, err
 	}
-	return peer, err
-}
-
-// keep keeps the good verdict under key with a connection.
-func (c *checker) keep(kept *atomic.Value, key cacheKey) {
-	if v, ok := c.good.get(key); ok {
+	if v, ok := c.good.get(keyOf(r.TLS.PeerCertificates)); ok {
 		kept.Store(keptVerdict{c, v})
 	}
+	return peer, nil
 }
 
-// fromConnection checks the certificate of a connection.
 func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPool) (core.Peer, error) {
 	switch {
 	case roots == nil:
@@ -130,28 +120,18 @@ func (c *checker) check(
 	}
 	now := c.now()
 	chain, err := verify(leaf, others, roots, now)
+	var id core.RuntimeID
 	if err == nil {
-		return c.accept(key, chain, roots)
+		id, err = identify(chain[0], c.identity)
 	}
-	return core.Peer{}, c.refuse(key, err, roots)
-}
-
-// accept identifies the first certificate of a verified chain.
-func (c *checker) accept(key cacheKey, chain []*x509.Certificate, roots *x509.CertPool) (core.Peer, error) {
-	id, err := identify(chain[0], c.identity)
 	if err != nil {
-		return core.Peer{}, c.refuse(key, err, roots)
+		c.bad.put(key, verdict{err: err, roots: roots, notBefore: now, notAfter: now.Add(badFor)})
+		return core.Peer{}, err
 	}
 	v := verdict{peer: newPeer(id, chain[0]), roots: roots}
 	v.notBefore, v.notAfter = validity(chain)
 	c.good.put(key, v)
 	return v.peer, nil
-}
-
-func (c *checker) refuse(key cacheKey, err error, roots *x509.CertPool) error {
-	now := c.now()
-	c.bad.put(key, verdict{err: err, roots: roots, notBefore: now, notAfter: now.Add(badFor)})
-	return err
 }
 
 var errLongChain = Unauthenticated(reasonUntrustedChain, "want a chain of at most %d certificates", maxChain)

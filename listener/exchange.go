@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -134,8 +133,11 @@ func isMediaType(header, want string) bool {
 
 // read returns the batch of the body, or the answer if there is none.
 func (x *exchange) read() (core.Batch, answer) {
-	buffer := x.bodies.get()
-	defer x.bodies.put(buffer)
+	buffer, ok := x.bodies.Get().(*bytes.Buffer)
+	if !ok {
+		buffer = &bytes.Buffer{}
+	}
+	defer x.keep(buffer)
 	if refused := x.readBody(buffer); refused.Status != 0 {
 		return core.Batch{}, refused
 	}
@@ -168,7 +170,6 @@ func (x *exchange) readBody(buffer *bytes.Buffer) answer {
 	}
 }
 
-// answerVerdict returns the answer for the verdict on a batch.
 func (x *exchange) answerVerdict(v *intake.Verdict) answer {
 	if v.Whole != nil && v.Whole.Fault == intake.FaultOfShare {
 		return x.tooFast(v.Whole)
@@ -187,11 +188,8 @@ func (x *exchange) sendElsewhere(a *answer) {
 	a.atOnce = x.peers.behindGateway && a.RetryAfter == 0
 }
 
-// report calls the hook and logs a refusal.
 func (x *exchange) report(a *answer, took time.Duration) {
-	if x.opts.Hooks.Answered != nil {
-		x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, cmp.Or(a.Reason, observedIn(x.request)), took)
-	}
+	x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, cmp.Or(a.Reason, observedIn(x.request)), took)
 	if a.Reason == "" {
 		return
 	}
@@ -228,19 +226,18 @@ func (x *exchange) size() int64 {
 	return size
 }
 
-// tooFast refuses a request beyond the share of its account, and pauses its connection.
+// tooFast refuses a request beyond the share of its account, and pauses its connection, unless that
+// is a gateway's. Contracts v1 and v2 get 503: their deployed agents give up an event on 429.
 func (x *exchange) tooFast(f *intake.Failure) answer {
-	x.pause(f.Pause)
-	a := answerTo(x.version, f)
-	a.Status = x.tooFastStatus()
-	return a
-}
-
-// pause pauses the connection of a refused request, unless that is a gateway's.
-func (x *exchange) pause(pause time.Duration) {
 	if x.peers.ownsConnection {
-		httpserver.PauseReads(x.request.Context(), spread(pause))
+		httpserver.PauseReads(x.request.Context(), spread(f.Pause))
 	}
+	a := answerTo(x.version, f)
+	a.Status = http.StatusTooManyRequests
+	if x.version != "" && !x.version.Numbered() {
+		a.Status = http.StatusServiceUnavailable
+	}
+	return a
 }
 
 // shortestPause bounds the cost of a single connection: an answer costs processor time, and a flood
@@ -251,14 +248,6 @@ const shortestPause = 500 * time.Millisecond
 // together.
 func spread(pause time.Duration) time.Duration {
 	return max(pause, shortestPause+rand.N(shortestPause)) //nolint:gosec // Jitter is no secret.
-}
-
-// tooFastStatus returns 503 on contracts v1 and v2: their deployed agents give up an event on 429.
-func (x *exchange) tooFastStatus() int {
-	if x.version != "" && !x.version.Numbered() {
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusTooManyRequests
 }
 
 // answer is the answer to a request, and the known facts about the request.
@@ -279,24 +268,20 @@ type answer struct {
 	err error
 }
 
-// refuse returns the refusal of a request.
 func refuse(status int, reason string) answer {
 	return answer{Answer: contract.Answer{Refusal: contract.Refusal{Status: status, Reason: reason}}}
 }
 
-// refuseAndClose returns the refusal of a request that also ends the connection.
 func refuseAndClose(status int, reason string) answer {
 	a := refuse(status, reason)
 	a.closes = true
 	return a
 }
 
-// answerTo returns the answer for the result of a request.
 func answerTo(version contract.Version, err error) answer {
 	return answer{Answer: version.AnswerTo(err), err: err}
 }
 
-// write sends the answer.
 func (a *answer) write(w http.ResponseWriter) {
 	if a.closes {
 		w.Header().Set("Connection", "close")
@@ -337,10 +322,7 @@ func (a *answer) wait() string {
 
 func (a *answer) body() []byte {
 	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.Reason)}, Failed: a.Failed}
-	body, err := sent.Body()
-	if err != nil {
-		return nil // Strings and numbers always have a JSON form.
-	}
+	body, _ := sent.Body() // Strings and numbers always have a JSON form.
 	return body
 }
 
@@ -348,22 +330,9 @@ func (a *answer) body() []byte {
 // body, after it grew. The garbage collector frees buffers that no request takes.
 const maxKept = 512 << 10
 
-// pool keeps buffers, which grow with the bytes that arrive, and not with the announced length.
-type pool struct{ buffers sync.Pool }
-
-func newPool() *pool {
-	return &pool{buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }}}
-}
-
-func (p *pool) get() *bytes.Buffer {
-	buffer, _ := p.buffers.Get().(*bytes.Buffer) // The pool has nothing else.
-	return buffer
-}
-
-func (p *pool) put(buffer *bytes.Buffer) {
-	if buffer.Cap() > maxKept {
-		return
+func (e *endpoint) keep(buffer *bytes.Buffer) {
+	if buffer.Cap() <= maxKept {
+		buffer.Reset()
+		e.bodies.Put(buffer)
 	}
-	buffer.Reset()
-	p.buffers.Put(buffer)
 }

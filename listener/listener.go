@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -23,7 +24,8 @@ type Listener struct {
 	verifier core.Verifier
 	intake   *intake.Intake
 	opts     Options
-	routes   *routes
+	mux      *http.ServeMux
+	nowhere  *endpoint // answers requests for no contract
 	state    atomic.Int32
 	bound    atomic.Pointer[net.Addr]
 	// refusals is the pace of lines about refused requests.
@@ -56,7 +58,7 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 		opts.TLS = checkHandshakes(opts.TLS, peers.checkHandshake)
 	}
 	l := &Listener{peers: peers, verifier: verifier, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
-	l.routes = l.newRoutes()
+	l.routeAll()
 	return l, nil
 }
 
@@ -64,7 +66,11 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 // and room for headers of 64 KiB. With [FromTLSWithRoots], chains are then verified in the first
 // request of a certificate rather than in the handshake.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	l.routes.ServeHTTP(w, r)
+	if !isClean(r) {
+		l.nowhere.ServeHTTP(w, r)
+		return
+	}
+	l.mux.ServeHTTP(w, r)
 }
 
 // NeedLeaderElection returns false: controller-runtime then starts the listener on every replica. A
@@ -99,10 +105,10 @@ type endpoint struct {
 	*Listener
 
 	version contract.Version
-	bodies  *pool
+	// bodies are buffers, which grow with the bytes that arrive, and not with the announced length.
+	bodies sync.Pool
 }
 
-// ServeHTTP implements [http.Handler].
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := e.opts.Now()
 	x := exchange{endpoint: e, request: e.observing(r)}
@@ -114,35 +120,15 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // wildcard is the name of the path segment with the manager.
 const wildcard = "manager"
 
-// routes are the endpoints.
-type routes struct {
-	mux     *http.ServeMux
-	nowhere *endpoint // answers requests for no contract
-}
-
-// newRoutes routes each contract to its endpoint. The endpoint without a version gets everything
+// routeAll routes each contract to its endpoint. The endpoint without a version gets everything
 // else.
-func (l *Listener) newRoutes() *routes {
-	all := &routes{http.NewServeMux(), &endpoint{Listener: l}}
-	all.mux.Handle("/", all.nowhere)
+func (l *Listener) routeAll() {
+	l.mux, l.nowhere = http.NewServeMux(), &endpoint{Listener: l}
+	l.mux.Handle("/", l.nowhere)
 	for _, version := range contract.Versions() {
-		all.mux.Handle(pattern(version), &endpoint{Listener: l, version: version, bodies: newPool()})
+		pattern := strings.Replace(version.Path(wildcard), "/"+wildcard+"/", "/{"+wildcard+"}/", 1)
+		l.mux.Handle(pattern, &endpoint{Listener: l, version: version})
 	}
-	return all
-}
-
-// ServeHTTP implements [http.Handler].
-func (all *routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !isClean(r) {
-		all.nowhere.ServeHTTP(w, r)
-		return
-	}
-	all.mux.ServeHTTP(w, r)
-}
-
-// pattern returns the path of a contract with a wildcard for the manager.
-func pattern(version contract.Version) string {
-	return strings.Replace(version.Path(wildcard), "/"+wildcard+"/", "/{"+wildcard+"}/", 1)
 }
 
 // isClean reports whether a mux takes the path as it is. It redirects others, which a sender of

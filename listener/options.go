@@ -90,10 +90,13 @@ func (o Options) withDefaults() Options {
 		ShutdownTimeout: 10 * time.Second,
 		Now:             time.Now,
 		Logger:          slog.New(slog.DiscardHandler),
+		Hooks: Hooks{
+			Answered:        func(string, core.Manager, int, string, time.Duration) {},
+			HandshakeFailed: func(string) {},
+		},
 	})
 }
 
-// ofIntake returns the options of the intake.
 func (o Options) ofIntake() intake.Options {
 	return intake.Options{
 		MaxInFlight: o.MaxInFlight, RuntimeRate: o.RuntimeRate, RuntimeBurst: o.RuntimeBurst,

@@ -24,8 +24,7 @@ type Peers struct {
 	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
 	// Those of a gateway carry the requests of many runtimes.
 	ownsConnection bool
-	// behindGateway means that a gateway sends the requests.
-	behindGateway bool
+	behindGateway  bool
 	// observeOnly means that the sender need not be the gateway.
 	observeOnly bool
 	// checkHandshake checks the certificate in the handshake, while the connection has a slot for
@@ -144,7 +143,6 @@ var (
 	errRootsMissing  = errors.New("function for the CA bundle is nil")
 )
 
-// commonName returns the Common Name of the certificate's subject.
 func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
 	return core.RuntimeID(cert.Subject.CommonName), nil
 }
@@ -184,35 +182,23 @@ func checkIdentity(id core.RuntimeID) error {
 	return nil
 }
 
-// newPeer returns the peer with an identity and a certificate.
 func newPeer(id core.RuntimeID, cert *x509.Certificate) core.Peer {
 	sum := sha256.Sum256(cert.Raw)
-	return core.Peer{
+	peer := core.Peer{
 		ID:          id,
 		CommonName:  cert.Subject.CommonName,
 		DNSNames:    cert.DNSNames,
-		URIs:        uris(cert),
-		IPs:         addresses(cert),
 		Fingerprint: hex.EncodeToString(sum[:]),
 		NotBefore:   cert.NotBefore,
 		NotAfter:    cert.NotAfter,
 	}
-}
-
-func uris(cert *x509.Certificate) []string {
-	var uris []string
 	for _, uri := range cert.URIs {
-		uris = append(uris, uri.String())
+		peer.URIs = append(peer.URIs, uri.String())
 	}
-	return uris
-}
-
-func addresses(cert *x509.Certificate) []netip.Addr {
-	var ips []netip.Addr
 	for _, ip := range cert.IPAddresses {
 		if addr, ok := netip.AddrFromSlice(ip); ok {
-			ips = append(ips, addr.Unmap())
+			peer.IPs = append(peer.IPs, addr.Unmap())
 		}
 	}
-	return ips
+	return peer
 }

@@ -11,10 +11,10 @@ import (
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
-// headerXFCC is the header in which a gateway forwards the certificate of its client.
 const headerXFCC = "X-Forwarded-Client-Cert"
 
 // FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of
@@ -29,10 +29,8 @@ const headerXFCC = "X-Forwarded-Client-Cert"
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
 // set.
 func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts PeerOptions) Peers {
-	invalid := opts.validate()
-	if proxy == nil {
-		invalid = errors.Join(invalid, errProxyMissing)
-	}
+	invalid := errors.Join(opts.validate(), option.Unless(proxy != nil,
+		"proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy"))
 	if roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
 	}
@@ -47,12 +45,8 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 	return Peers{identify: o.identify, behindGateway: true, observeOnly: true}
 }
 
-var (
-	errProxyMissing = errors.New("proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy")
-	errNoHeader     = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
-)
+var errNoHeader = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
 
-// headerPeers takes certificates from the header of a gateway.
 type headerPeers struct {
 	*checker
 
@@ -121,15 +115,11 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 	case len(p.gatewayNames) > 0:
 		return p.beforeSidecar(elements)
 	case len(elements) > 1:
-		return nil, severalElements(len(elements))
+		return nil, Unauthenticated(reasonSeveralElements, "%s has %d elements, want the gateway to set the header, "+
+			"not to append to it; behind a sidecar, set PeerOptions.GatewayNames", headerXFCC, len(elements))
 	default:
 		return &elements[0], nil
 	}
-}
-
-func severalElements(count int) error {
-	return Unauthenticated(reasonSeveralElements, "%s has %d elements, want the gateway to set the header, not to "+
-		"append to it; behind a sidecar, set PeerOptions.GatewayNames", headerXFCC, count)
 }
 
 // beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
@@ -149,7 +139,6 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	}
 }
 
-// headerError returns the refusal for an error of package xfcc.
 func (p *headerPeers) headerError(err error) error {
 	if errors.Is(err, xfcc.ErrNoCertificate) && len(p.gatewayNames) == 0 {
 		return Unauthenticated(reasonNoCertificate,

@@ -43,7 +43,6 @@ var errDomainsMissing = errors.New("domains for SAN pinning are nil")
 
 type sanPinning struct{ domains Domains }
 
-// Validate refuses domains that are nil.
 func (p *sanPinning) Validate() error {
 	if option.IsNil(p.domains) {
 		return errDomainsMissing
@@ -63,7 +62,6 @@ type pinnedRequest struct {
 	err     error
 }
 
-// Verify implements [core.Verifier].
 func (r *pinnedRequest) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	if key := (core.EventKey{Owner: event.Owner}); !r.known || r.key != key {
 		r.err = r.pinning.Verify(ctx, peer, event)
@@ -72,7 +70,6 @@ func (r *pinnedRequest) Verify(ctx context.Context, peer core.Peer, event *core.
 	return r.err
 }
 
-// Verify implements [core.Verifier].
 func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	domain, err := p.domains.Domain(ctx, peer.ID, event)
 	switch {

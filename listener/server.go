@@ -15,10 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
-const (
-	// writeGrace is the time for writing an answer of a few bytes.
-	writeGrace = 5 * time.Second
-)
+// writeGrace is the time for writing an answer of a few bytes.
+const writeGrace = 5 * time.Second
 
 var (
 	errStarted = errors.New("listener was started before: want one Start for each New")
@@ -59,15 +57,9 @@ func (l *Listener) serverOptions() httpserver.Options {
 		WriteTimeout:      l.opts.ReadTimeout + l.opts.HandleTimeout + writeGrace,
 		IdleTimeout:       l.opts.IdleTimeout,
 		ShutdownTimeout:   l.opts.ShutdownTimeout,
-		HandshakeFailed:   l.handshakeFailed,
+		HandshakeFailed:   func(cause string, _ net.Addr, _ error) { l.opts.Hooks.HandshakeFailed(cause) },
 		ConnectionClosed:  l.opts.Hooks.ConnectionDropped,
 		Logger:            l.opts.Logger,
-	}
-}
-
-func (l *Listener) handshakeFailed(cause string, _ net.Addr, _ error) {
-	if l.opts.Hooks.HandshakeFailed != nil {
-		l.opts.Hooks.HandshakeFailed(cause)
 	}
 }
 
@@ -106,7 +98,6 @@ func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) er
 	return <-served
 }
 
-// stop makes the listener refuse requests.
 func (l *Listener) stop() {
 	l.state.Store(stopping)
 	l.intake.Stop()

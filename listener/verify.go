@@ -23,7 +23,6 @@ func AllOf(verifiers ...core.Verifier) core.Verifier { return allOf(slices.Clone
 
 type allOf []core.Verifier
 
-// Verify implements [core.Verifier].
 func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	if len(all) == 0 {
 		return errNoVerifier
@@ -36,10 +35,8 @@ func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	return nil
 }
 
-// Validate refuses verifiers that are nil.
 func (all allOf) Validate() error { return validateAll(all) }
 
-// ForRequest returns the verifier for one request (see [New]).
 func (all allOf) ForRequest() core.Verifier { return allOf(allForRequest(all)) }
 
 // AnyOf lets an event pass if one verifier does. Otherwise it returns the first error that is no
@@ -49,7 +46,6 @@ func AnyOf(verifiers ...core.Verifier) core.Verifier { return anyOf(slices.Clone
 
 type anyOf []core.Verifier
 
-// Verify implements [core.Verifier].
 func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	var unknown, refused error
 	for _, verifier := range one {
@@ -66,10 +62,8 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	return cmp.Or(unknown, refused, errNoVerifier)
 }
 
-// Validate refuses verifiers that are nil.
 func (one anyOf) Validate() error { return validateAll(one) }
 
-// ForRequest returns the verifier for one request (see [New]).
 func (one anyOf) ForRequest() core.Verifier { return anyOf(allForRequest(one)) }
 
 func allForRequest(verifiers []core.Verifier) []core.Verifier {
@@ -98,7 +92,6 @@ func InsecureAllowAll() core.Verifier {
 	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 }
 
-// observedEvery is the pace of the lines of [ObserveOnly].
 const observedEvery = time.Minute
 
 // ObserveOnly lets each event pass. It is for a fleet that gets a verifier for the first time. For
@@ -115,15 +108,12 @@ type observer struct {
 	log      observedLog
 }
 
-// Validate refuses a verifier that is nil.
 func (o *observer) Validate() error { return option.Verifier(o.verifier) }
 
-// ForRequest returns the verifier for one request (see [New]).
 func (o *observer) ForRequest() core.Verifier {
 	return &observer{intake.ForRequest(o.verifier), o.log}
 }
 
-// Verify implements [core.Verifier].
 func (o *observer) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	if err := o.verifier.Verify(ctx, peer, event); err != nil {
 		o.log.taken(ctx, peer.ID, err)

@@ -71,7 +71,7 @@ func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
 
 		time.Sleep(clockInterval)
 		stream.silent, stream.ahead = false, -time.Hour
-		_, _ = clock.sync(t.Context(), stream)
+		c.measure(t.Context(), "m", clock, stream)
 		if age := clock.age(stream.now()); age != 0 {
 			t.Errorf("after the next measurement, a new message is %v old, want 0", age)
 		}

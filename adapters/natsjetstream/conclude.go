@@ -260,7 +260,6 @@ const (
 	perReturn = 8
 	// silentFor is the time without offers to a runtime that did not confirm one.
 	silentFor = 30 * time.Second
-	// maxSilent bounds the runtimes that are remembered.
 	maxSilent = 16 << 10
 )
 

@@ -21,8 +21,7 @@ type message struct {
 	subject, stream, id string
 
 	request *contract.Request
-	// events is the number of events in the batch.
-	events int
+	events  int
 	// replaceable means that the batch is a heartbeat, another one follows, and the operator did
 	// not answer the last message.
 	replaceable bool
@@ -257,5 +256,4 @@ func readAnswer(msg *nats.Msg, elements int) contract.Answer {
 	return answer
 }
 
-// maxRetryAfter bounds the wait that an answer asks for.
 const maxRetryAfter = 5 * time.Minute

@@ -21,8 +21,7 @@ const (
 	ackWait = 10 * time.Second
 	// readyInterval is the time between two questions whether a handler is ready.
 	readyInterval = 100 * time.Millisecond
-	// reopenWait is the wait after a failure to reach the stream.
-	reopenWait = time.Second
+	reopenWait    = time.Second
 	// openTimeout bounds one attempt to open a stream and its durable consumer.
 	openTimeout = 5 * time.Second
 	// fetchWait bounds one request for messages, and so the time in which a replica stops.
@@ -118,18 +117,23 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 // extensions is the number of times that a message is extended within ackWait.
 const extensions = 4
 
-// measure measures the clock and the backlog of a stream, and logs why it cannot, at most once a
-// minute.
+// measure measures the clock and the backlog of a stream, if a measurement is due, and waits at most
+// clockTimeout. It logs why it cannot, at most once a minute. The last measurement then stays.
 func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream) {
-	info, err := clock.sync(ctx, stream)
-	if info != nil {
-		c.reportBacklog(manager, clock, info)
-	}
-	if err == nil || ctx.Err() != nil {
+	began := clock.now()
+	if !clock.ask(began) {
 		return
 	}
-	c.paced.WarnContext(ctx, "the stream does not return its time, so the age of messages drifts",
-		slog.Any("error", err))
+	asking, cancel := context.WithTimeout(ctx, clockTimeout)
+	defer cancel()
+	switch info, err := stream.Info(asking); {
+	case err == nil:
+		clock.learn(began, info)
+		c.reportBacklog(manager, clock, info)
+	case ctx.Err() == nil:
+		c.paced.WarnContext(ctx, "the stream does not return its time, so the age of messages drifts",
+			slog.Any("error", err))
+	}
 }
 
 func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetstream.StreamInfo) {
@@ -272,13 +276,12 @@ func (q *queues) add(msg jetstream.Msg) {
 		<-q.slots
 		return
 	}
-	switch q.enqueue(runtime, msg) {
-	case tooMany:
+	switch first, ok := q.enqueue(runtime, msg); {
+	case !ok:
 		q.deferred(runtime, &job{msg: msg, began: time.Now()}, q.manager)
 		<-q.slots
 	case first:
 		q.running.Go(func() { q.work(runtime, msg) })
-	case queued:
 	}
 }
 
@@ -291,27 +294,20 @@ func isAcknowledgement(msg jetstream.Msg) bool {
 	return len(msg.Headers()) == 0 && !bytes.HasPrefix(bytes.TrimLeft(msg.Data(), " \t\r\n"), []byte("["))
 }
 
-type place int
-
-const (
-	first place = iota
-	queued
-	tooMany
-)
-
-func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) place {
+// enqueue reports whether the message has a place, and whether it is the first of its runtime.
+func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) (first, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	own := q.queues[runtime]
 	switch {
 	case own == nil:
 		q.queues[runtime] = &queue{handled: msg, began: time.Now()}
-		return first
+		return true, true
 	case len(own.waiting) >= q.limit():
-		return tooMany
+		return false, false
 	default:
 		own.waiting = append(own.waiting, msg)
-		return queued
+		return false, true
 	}
 }
 

@@ -17,8 +17,7 @@ const (
 	// duplicates is the time for which a stream remembers the IDs of messages.
 	duplicates = 2 * time.Minute
 	// maxMessage is the largest batch of contract v3 with its headers, in bytes.
-	maxMessage = 257 << 10
-	// defaultMaxPending and defaultMaxBytes bound a stream.
+	maxMessage        = 257 << 10
 	defaultMaxPending = 256
 	defaultMaxBytes   = 1 << 30
 )
@@ -119,8 +118,7 @@ func consumerConfig(manager core.Manager, ackWait time.Duration) jetstream.Consu
 const (
 	// clockInterval is the time between two measurements of the server's clock.
 	clockInterval = time.Minute
-	// clockTimeout bounds one measurement.
-	clockTimeout = time.Second
+	clockTimeout  = time.Second
 )
 
 // clock continues the clock of the leader of one stream, which stamps the messages. So the age of a
@@ -146,24 +144,8 @@ func (c *clock) age(stored time.Time) time.Duration {
 	return c.server.Add(c.now().Sub(c.measured)).Sub(stored)
 }
 
-// sync measures the clock of a stream, and waits at most clockTimeout. It asks at most once in
-// clockInterval, also after a failure. Without an answer, the last measurement stays, and sync
-// returns the error. The info is nil without a measurement.
-func (c *clock) sync(ctx context.Context, stream jetstream.Stream) (info *jetstream.StreamInfo, err error) {
-	began := c.now()
-	if !c.ask(began) {
-		return nil, nil //nolint:nilnil // No measurement is due.
-	}
-	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
-	defer cancel()
-	if info, err = stream.Info(ctx); err != nil {
-		return nil, err
-	}
-	c.learn(began, info)
-	return info, nil
-}
-
-// ask reports whether a request is due, and notes it.
+// ask reports whether a request is due, and notes it. One is due once in clockInterval, also after a
+// failure.
 func (c *clock) ask(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

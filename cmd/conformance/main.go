@@ -90,7 +90,6 @@ func parse(end conformance.End, args []string, stderr io.Writer) (s settings, er
 	return s, err
 }
 
-// run judges one end, and fails if a rule is broken.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		return errors.New("want sender or receiver, flags, and a command")
@@ -172,7 +171,6 @@ type endpoint struct {
 	volume *testpki.Volume
 }
 
-// newEndpoint writes the files of a leaf into a folder.
 func (m material) newEndpoint(s settings, leaf *testpki.Leaf) (*endpoint, error) {
 	dir, err := os.MkdirTemp(s.dir, "")
 	if err != nil {

@@ -31,13 +31,11 @@ type player struct {
 
 // request is one request. Its zero value is a POST of nothing.
 type request struct {
-	path  string         // default: that of contract v3
-	from  core.RuntimeID // default: the runtime of the check
-	media string         // default: that of contract v3
-	body  string
-	// edit changes the connection.
-	edit func(*http.Transport)
-	// unsized hides the size of the body.
+	path    string         // default: that of contract v3
+	from    core.RuntimeID // default: the runtime of the check
+	media   string         // default: that of contract v3
+	body    string
+	edit    func(*http.Transport)
 	unsized bool
 }
 
@@ -280,7 +278,6 @@ func (p *player) singleTrials() (all []trial) {
 
 func list(elements ...string) string { return "[" + strings.Join(elements, ",") + "]" }
 
-// entries are n entries of a list or of an object.
 func entries(n int, format string) string {
 	all := make([]string, n)
 	for i := range all {

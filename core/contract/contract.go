@@ -13,10 +13,8 @@ import (
 )
 
 var (
-	// errUnknownVersion means that this package does not know a contract. It is permanent.
 	errUnknownVersion error = &reasons.Error{Text: "unknown contract", Label: "unknown_contract", Permanent: true}
-	// errMalformed means that a body or an event does not follow its contract. It is permanent.
-	errMalformed error = &reasons.Error{Text: "malformed event", Label: "malformed", Permanent: true}
+	errMalformed      error = &reasons.Error{Text: "malformed event", Label: "malformed", Permanent: true}
 )
 
 // Version is a wire contract.
@@ -107,9 +105,8 @@ const (
 )
 
 const (
-	specVersion  = "1.0"
-	sourcePrefix = "/runtimes/"
-	// maxBatchEvents and maxBatchBody bound a batch.
+	specVersion    = "1.0"
+	sourcePrefix   = "/runtimes/"
 	maxBatchEvents = 500
 	maxBatchBody   = 256 << 10
 	// maxAttribute bounds the attributes of an event and the texts of a heartbeat, in bytes.

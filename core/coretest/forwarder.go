@@ -73,7 +73,11 @@ func TestForwarder(
 	hangs := false
 	for _, c := range forwarderChecks() {
 		t.Run(c.rule, func(t *testing.T) {
-			s := newForwarderSuite(t, newForwarder, opts)
+			farEnd := &Recorder{}
+			s := &forwarderSuite{ForwarderHarness: newForwarder(t, farEnd), t: t, farEnd: farEnd, opts: opts}
+			if s.Forwarder == nil || s.Disconnect == nil {
+				t.Fatal("the harness lacks its Forwarder or its Disconnect")
+			}
 			defer func() { hangs = s.hangs.Load() }()
 			c.check(s)
 		})
@@ -132,18 +136,6 @@ type forwarderSuite struct {
 	hangs  atomic.Bool // Forward ignored the end of its context
 }
 
-func newForwarderSuite(
-	t *testing.T, newForwarder func(t *testing.T, farEnd *Recorder) ForwarderHarness, opts ForwarderOptions,
-) *forwarderSuite {
-	t.Helper()
-	farEnd := &Recorder{}
-	harness := newForwarder(t, farEnd)
-	if harness.Forwarder == nil || harness.Disconnect == nil {
-		t.Fatal("the harness lacks its Forwarder or its Disconnect")
-	}
-	return &forwarderSuite{ForwarderHarness: harness, t: t, farEnd: farEnd, opts: opts}
-}
-
 // errHangs means that Forward did not return after the end of its context.
 var errHangs = errors.New("the call of Forward did not return after its context ended")
 
@@ -184,12 +176,12 @@ func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.Event
 	s.t.Helper()
 	failed := core.EventErrors{}
 	part := newPart(&batch)
-	for len(part.places) > 0 {
+	for len(part) > 0 {
 		err := s.forward(manager, part.batch(&batch))
-		s.checkNamed(err, len(part.places))
+		s.checkNamed(err, len(part))
 		rest := part.conclude(err, failed)
-		if len(rest.places) == len(part.places) {
-			s.t.Fatalf("Forward sends nothing: it returns core.ErrNotSent for all %d elements", len(rest.places))
+		if len(rest) == len(part) {
+			s.t.Fatalf("Forward sends nothing: it returns core.ErrNotSent for all %d elements", len(rest))
 		}
 		part = rest
 	}
@@ -212,7 +204,7 @@ func (s *forwarderSuite) checkNamed(err error, elements int) {
 
 // part is a part of a batch: the places of its elements in the batch. The heartbeat has the place
 // behind the events.
-type part struct{ places []int }
+type part []int
 
 func newPart(batch *core.Batch) (p part) {
 	elements := len(batch.Events)
@@ -220,14 +212,14 @@ func newPart(batch *core.Batch) (p part) {
 		elements++
 	}
 	for i := range elements {
-		p.places = append(p.places, i)
+		p = append(p, i)
 	}
 	return p
 }
 
-func (p *part) batch(all *core.Batch) core.Batch {
+func (p part) batch(all *core.Batch) core.Batch {
 	batch := core.Batch{Source: all.Source, Epoch: all.Epoch}
-	for _, place := range p.places {
+	for _, place := range p {
 		if place == len(all.Events) {
 			batch.Heartbeat = all.Heartbeat
 		} else {
@@ -238,11 +230,11 @@ func (p *part) batch(all *core.Batch) core.Batch {
 }
 
 // conclude adds the errors of the elements to failed, and returns the elements that were not sent.
-func (p *part) conclude(err error, failed core.EventErrors) (rest part) {
-	for i, place := range p.places {
+func (p part) conclude(err error, failed core.EventErrors) (rest part) {
+	for i, place := range p {
 		switch err := eventError(err, i); {
 		case errors.Is(err, core.ErrNotSent):
-			rest.places = append(rest.places, place)
+			rest = append(rest, place)
 		case err != nil:
 			failed[place] = err
 		}

@@ -298,7 +298,7 @@ func (s *forwarderSuite) testSlowManager() {
 // sendConcurrently does as send, beside others: it must not end the test.
 func (s *forwarderSuite) sendConcurrently(ctx context.Context, manager core.Manager, batch core.Batch) {
 	failed := core.EventErrors{}
-	for part := newPart(&batch); len(part.places) > 0 && ctx.Err() == nil; {
+	for part := newPart(&batch); len(part) > 0 && ctx.Err() == nil; {
 		part = part.conclude(s.call(ctx, manager, part.batch(&batch)), failed)
 	}
 	if len(failed) > 0 || ctx.Err() != nil {

@@ -54,10 +54,16 @@ func sampleEvents(from, count int) []core.WatchEvent {
 	return events
 }
 
-// batch returns a batch of numbered events.
 func (s *forwarderSuite) batch(events ...core.WatchEvent) core.Batch {
+	batch := numbered(events...)
+	batch.Source = s.opts.Source
+	return batch
+}
+
+// numbered returns a batch of numbered events.
+func numbered(events ...core.WatchEvent) core.Batch {
 	batch := core.NewBatch(events...)
-	batch.Source, batch.Epoch = s.opts.Source, epoch
+	batch.Epoch = epoch
 	for i := range batch.Events {
 		batch.Events[i].Sequence = uint64(i + 1)
 		batch.Events[i].ID = fmt.Sprintf("%s-%d", epoch, i+1)
@@ -91,7 +97,6 @@ func sampleHeartbeat() *core.Heartbeat {
 	}
 }
 
-// describe names an event in a failure.
 func describe(e *core.WatchEvent) string {
 	if e.Resync {
 		return fmt.Sprintf("the resync of owner %q", e.Owner)

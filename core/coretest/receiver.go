@@ -112,7 +112,6 @@ const (
 	defaultReceiverPatience = 30 * time.Second
 )
 
-// receiverSuite is one check of [TestReceiver].
 type receiverSuite struct {
 	RemoteReceiver
 
@@ -126,7 +125,6 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 	c.check(&receiverSuite{RemoteReceiver: remote, t: t, opts: opts, runtime: c.runtime})
 }
 
-// send forwards a batch of the runtime.
 func (s *receiverSuite) send(runtime core.RuntimeID, batch core.Batch) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
 	defer cancel()
@@ -135,14 +133,11 @@ func (s *receiverSuite) send(runtime core.RuntimeID, batch core.Batch) error {
 
 // batchOf returns a numbered batch of changes of objects.
 func batchOf(names ...string) core.Batch {
-	batch := core.Batch{Epoch: epoch}
+	events := make([]core.WatchEvent, len(names))
 	for i, name := range names {
-		batch.Events = append(batch.Events, core.Numbered{
-			WatchEvent: Changed("Sample", "default", name), Sequence: uint64(i + 1),
-			ID: fmt.Sprintf("%s-%d", epoch, i+1),
-		})
+		events[i] = Changed("Sample", "default", name)
 	}
-	return batch
+	return numbered(events...)
 }
 
 // handled returns the names of the objects that the operator accepted from a runtime.

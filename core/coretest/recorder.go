@@ -27,7 +27,6 @@ type Call struct {
 	Err      error
 }
 
-// acknowledged returns the events of the call that were accepted.
 func (c *Call) acknowledged() []core.WatchEvent {
 	if !c.Returned {
 		return nil
@@ -170,13 +169,10 @@ func (r *Recorder) watch() (calls []Call, changed <-chan struct{}) {
 	return slices.Clone(r.calls), r.changed
 }
 
-// answer decides the answer of a [Recorder] to a call.
 type answer = func(ctx context.Context, batch core.Batch) error
 
-// accept acknowledges everything.
 func accept(context.Context, core.Batch) error { return nil }
 
-// refuse fails every call with err.
 func refuse(err error) answer {
 	return func(context.Context, core.Batch) error { return err }
 }

@@ -76,7 +76,6 @@ func faultOf(cases []VerifierCase) string {
 	}
 }
 
-// verifierSuite is one check of [TestVerifier].
 type verifierSuite struct {
 	t        *testing.T
 	verifier core.Verifier

@@ -107,8 +107,7 @@ func (s *shares) leave(a Account, now time.Time) {
 const (
 	// pauseEach is the pause of an account for each of its refused requests. So at most 100 of them
 	// a second are answered, on any number of connections.
-	pauseEach = 10 * time.Millisecond
-	// longestPause bounds the pause of an account.
+	pauseEach    = 10 * time.Millisecond
 	longestPause = 5 * time.Second
 )
 

@@ -11,7 +11,6 @@ import (
 //
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call.
 type limiter struct {
-	// limit is the number of slots.
 	limit int
 
 	// mu guards the fields below.

@@ -28,8 +28,7 @@ const (
 	headerTable = 1
 	// abortGrace is how long requests have to answer after their contexts are cancelled.
 	abortGrace = time.Second
-	// logEvery is the time between two log lines of one kind.
-	logEvery = time.Minute
+	logEvery   = time.Minute
 )
 
 // The errors of Serve.

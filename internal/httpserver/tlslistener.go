@@ -24,8 +24,7 @@ import (
 type tlsListener struct {
 	limitedListener
 
-	config *tls.Config
-	// timeout bounds a handshake.
+	config  *tls.Config
 	timeout time.Duration
 	ready   chan net.Conn
 	failed  chan error
@@ -54,9 +53,9 @@ func (s *Server) newTLSListener() *tlsListener {
 // has returned it, because [net/http.Server] paces errors.
 func (l *tlsListener) acceptAll() {
 	for l.ctx.Err() == nil {
-		c, err := l.accept()
+		c, err := l.limitedListener.Accept()
 		if err == nil {
-			l.server.open.Go(func() { l.handshake(c) })
+			l.server.open.Go(func() { l.handshake(connOf(c)) })
 			continue
 		}
 		select {
@@ -209,8 +208,7 @@ func (v *visit) Close() error {
 type parking struct {
 	// resume gives a connection back to net/http.
 	resume func(*visit)
-	// work counts the goroutines.
-	work *sync.WaitGroup
+	work   *sync.WaitGroup
 
 	mu     sync.Mutex
 	parked map[*tls.Conn]struct{}

@@ -47,7 +47,6 @@ type forwarder struct {
 	peer core.Peer
 }
 
-// Forward implements [core.Forwarder].
 func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	if batch.IsEmpty() {
 		return nil
@@ -110,7 +109,6 @@ func decode(answer *httptest.ResponseRecorder, elements int) contract.Answer {
 	return decoded
 }
 
-// refusal is the answer of a listener as an error.
 type refusal struct {
 	contract.Refusal
 	contract.Meaning
@@ -118,7 +116,6 @@ type refusal struct {
 
 func refused(r contract.Refusal) error { return &refusal{r, contract.V3.Interpret(r, false)} }
 
-// Error names the status and both reasons.
 func (r *refusal) Error() string {
 	return fmt.Sprintf("the listener answers %d (%s)", r.Status, cmp.Or(r.Refusal.Reason, r.Meaning.Reason))
 }

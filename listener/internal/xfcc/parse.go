@@ -3,7 +3,6 @@ package xfcc
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -54,7 +53,10 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		}
 		elements = append(elements, element)
 		if !s.skip(',') {
-			return elements, s.end()
+			if s.pos < len(s.text) {
+				return nil, s.malformed("neither ',' nor ';' behind a value")
+			}
+			return elements, nil
 		}
 	}
 }
@@ -66,7 +68,9 @@ type scanner struct {
 }
 
 func (s *scanner) element() (Element, error) {
-	var b builder
+	var e Element
+	one := map[string]*string{"hash": &e.Hash, "cert": &e.Cert, "chain": &e.Chain, "subject": &e.Subject}
+	lists := map[string]*[]string{"by": &e.By, "uri": &e.URIs, "dns": &e.DNS}
 	for {
 		key, err := s.key()
 		if err != nil {
@@ -76,11 +80,17 @@ func (s *scanner) element() (Element, error) {
 		if err != nil {
 			return Element{}, err
 		}
-		if !b.set(key, value) {
+		field, known := one[key] // Keys that are not known are ignored: the format can grow.
+		switch list := lists[key]; {
+		case known && field == nil:
 			return Element{}, s.malformed(key + " twice in one element")
+		case known:
+			*field, one[key] = value, nil
+		case list != nil && value != "": // Proxies write an empty value when a certificate has no such SAN.
+			*list = append(*list, value)
 		}
 		if !s.skip(';') {
-			return b.element, nil
+			return e, nil
 		}
 	}
 }
@@ -125,7 +135,10 @@ func (s *scanner) quoted() (string, error) {
 		case c == '"':
 			value := s.text[start:s.pos]
 			s.pos++
-			return unescape(value, escapes), nil
+			if escapes {
+				value = unescape.Replace(value)
+			}
+			return value, nil
 		case c == '\\':
 			escapes = true
 			s.pos++ // Skip the escaped character. At the end of the line, the quote stays open.
@@ -137,12 +150,7 @@ func (s *scanner) quoted() (string, error) {
 }
 
 // unescape resolves \" and \\. Other escapes belong to the notation of the subject, and stay.
-func unescape(value string, escapes bool) string {
-	if !escapes {
-		return value
-	}
-	return strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace(value)
-}
+var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
 // skip goes past a separator and the space before it, and reports whether it was there.
 func (s *scanner) skip(separator byte) bool {
@@ -152,13 +160,6 @@ func (s *scanner) skip(separator byte) bool {
 	}
 	s.pos++
 	return true
-}
-
-func (s *scanner) end() error {
-	if s.pos < len(s.text) {
-		return s.malformed("neither ',' nor ';' behind a value")
-	}
-	return nil
 }
 
 func (s *scanner) space() {
@@ -192,59 +193,4 @@ type Element struct {
 	Subject string
 	// URIs and DNS are SANs of the client certificate.
 	URIs, DNS []string
-}
-
-// builder collects the pairs of one element.
-type builder struct {
-	element Element
-	seen    []string
-}
-
-// set keeps the value of a key. It reports false for a second value of a key that may have only
-// one.
-func (b *builder) set(key, value string) bool {
-	if list := b.list(key); list != nil {
-		// Proxies write an empty value when a certificate has no such SAN.
-		if value != "" {
-			*list = append(*list, value)
-		}
-		return true
-	}
-	field := b.field(key)
-	if field == nil {
-		return true // An unknown key: the format can grow.
-	}
-	if slices.Contains(b.seen, key) {
-		return false
-	}
-	*field, b.seen = value, append(b.seen, key)
-	return true
-}
-
-func (b *builder) field(key string) *string {
-	switch key {
-	case "hash":
-		return &b.element.Hash
-	case "cert":
-		return &b.element.Cert
-	case "chain":
-		return &b.element.Chain
-	case "subject":
-		return &b.element.Subject
-	default:
-		return nil
-	}
-}
-
-func (b *builder) list(key string) *[]string {
-	switch key {
-	case "by":
-		return &b.element.By
-	case "uri":
-		return &b.element.URIs
-	case "dns":
-		return &b.element.DNS
-	default:
-		return nil
-	}
 }
