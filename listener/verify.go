@@ -53,7 +53,7 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 		switch {
 		case err == nil:
 			return nil
-		case isRefusal(err):
+		case errors.Is(err, core.ErrForbidden), errors.Is(err, core.ErrUnauthenticated):
 			refused = cmp.Or(refused, err)
 		default:
 			unknown = cmp.Or(unknown, err)
@@ -72,10 +72,6 @@ func allForRequest(verifiers []core.Verifier) []core.Verifier {
 		all[i] = intake.ForRequest(verifier)
 	}
 	return all
-}
-
-func isRefusal(err error) bool {
-	return errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated)
 }
 
 func validateAll(verifiers []core.Verifier) error {

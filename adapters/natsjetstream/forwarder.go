@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,6 +16,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
+
+// ForwarderOptions are the optional settings of a [Forwarder]. The zero value is the documented
+// default.
+type ForwarderOptions struct {
+	// Timeout bounds one call of Forward. The context of the caller may end it earlier. Default: 10
+	// s.
+	Timeout time.Duration
+	// AnswerWait is the time that Forward waits for the answer of the operator after the stream has
+	// stored the batch. Without an answer it returns nil. Default: 2 s. Negative: it does not wait,
+	// and the operator cannot hand refused events back.
+	AnswerWait time.Duration
+	// RefusedRetryAfter is the wait after a refusal of the sender that asks for none, because
+	// certificates may be rotating. Default: 30 s. Negative: none.
+	RefusedRetryAfter time.Duration
+}
+
+func (o ForwarderOptions) withDefaults() ForwarderOptions {
+	return option.WithDefaults(o, ForwarderOptions{
+		Timeout: 10 * time.Second, AnswerWait: 2 * time.Second, RefusedRetryAfter: 30 * time.Second,
+	})
+}
 
 // Forwarder is a [core.Forwarder] that publishes each batch to the stream of its manager. Create
 // one per connection with [NewForwarder]. It is safe for concurrent use, and starts no goroutine.

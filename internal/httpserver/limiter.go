@@ -118,38 +118,37 @@ func (l *limiter) len() int {
 	return l.size
 }
 
-// setBusy marks the slot as busy or idle. It does nothing after release or eviction.
-func (s *slot) setBusy(busy bool) {
-	s.limiter.mu.Lock()
-	defer s.limiter.mu.Unlock()
-	if s.place == nil || s.busy == busy {
-		return
-	}
-	s.list().Remove(s.place)
-	s.busy = busy
-	s.place = s.list().PushBack(s)
-}
-
-// move counts the slot to another origin. It does nothing after release or eviction.
-func (s *slot) move(origin string) {
-	l := s.limiter
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s.place == nil || s.origin.name == origin {
-		return
-	}
-	l.remove(s)
-	l.add(s, origin)
-}
-
-// release frees the slot. Only the first call counts, and none does after eviction.
-func (s *slot) release() {
+// update calls change with the lock, unless the slot was released or evicted.
+func (s *slot) update(change func(l *limiter)) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 	if s.place != nil {
-		s.limiter.remove(s)
+		change(s.limiter)
 	}
 }
+
+func (s *slot) setBusy(busy bool) {
+	s.update(func(*limiter) {
+		if s.busy != busy {
+			s.list().Remove(s.place)
+			s.busy = busy
+			s.place = s.list().PushBack(s)
+		}
+	})
+}
+
+// move counts the slot to another origin.
+func (s *slot) move(origin string) {
+	s.update(func(l *limiter) {
+		if s.origin.name != origin {
+			l.remove(s)
+			l.add(s, origin)
+		}
+	})
+}
+
+// release frees the slot.
+func (s *slot) release() { s.update(func(l *limiter) { l.remove(s) }) }
 
 // list returns the list of its origin in which the slot is. The caller must hold the lock, as for
 // the functions below.

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -125,19 +124,6 @@ func (l *tlsListener) Close() error {
 	l.stop()
 	l.parking.close()
 	return l.limitedListener.Close()
-}
-
-// The names of the protocols in the handshake (RFC 7301).
-const protoHTTP2, protoHTTP1 = "h2", "http/1.1"
-
-// nextProtos returns the protocols to offer: those of a configuration, with HTTP/1.1, and with or
-// without HTTP/2. A name may be there twice.
-func nextProtos(have []string, http1Only bool) []string {
-	offered := slices.Concat(have, []string{protoHTTP2, protoHTTP1})
-	if http1Only {
-		offered = slices.DeleteFunc(offered, func(name string) bool { return name == protoHTTP2 })
-	}
-	return offered
 }
 
 const (

@@ -76,23 +76,20 @@ func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	failed := request.Failed
-	if answer.Code != contract.V3.Status() {
-		decoded := decode(answer, request.Elements())
-		if len(decoded.Failed) == 0 {
-			return refused(decoded.Refusal)
-		}
-		if failed == nil {
-			failed = core.EventErrors{}
-		}
-		for element, r := range decoded.Failed {
-			failed[request.Index(element, events)] = refused(r)
-		}
+	if answer.Code == contract.V3.Status() {
+		return request.Result(nil)
 	}
-	if len(failed) == 0 {
-		return nil
+	decoded := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), request.Elements())
+	seconds, _ := strconv.Atoi(answer.Header().Get("Retry-After")) // A listener sends seconds.
+	decoded.RetryAfter = time.Duration(seconds) * time.Second
+	if len(decoded.Failed) == 0 {
+		return refused(decoded.Refusal)
 	}
-	return failed
+	failed := make(core.EventErrors, len(decoded.Failed))
+	for element, r := range decoded.Failed {
+		failed[request.Index(element, events)] = refused(r)
+	}
+	return request.Result(failed)
 }
 
 func (f *forwarder) request(ctx context.Context, to core.Manager, body []byte) *http.Request {
@@ -100,13 +97,6 @@ func (f *forwarder) request(ctx context.Context, to core.Manager, body []byte) *
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, contract.V3.Path(to), bytes.NewReader(body))
 	r.Header.Set("Content-Type", contract.V3.ContentType())
 	return r
-}
-
-func decode(answer *httptest.ResponseRecorder, elements int) contract.Answer {
-	decoded := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), elements)
-	seconds, _ := strconv.Atoi(answer.Header().Get("Retry-After")) // A listener sends seconds.
-	decoded.RetryAfter = time.Duration(seconds) * time.Second
-	return decoded
 }
 
 type refusal struct {
