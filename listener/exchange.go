@@ -39,7 +39,9 @@ func (x *exchange) answer() (a answer) {
 	if err != nil {
 		return x.answerStranger(err)
 	}
-	x.claim(x.request, &peer)
+	if x.peers.ownsConnection { // The fleet then notices the end of the connection.
+		peer.Lost = httpserver.SetOrigin(x.request.Context(), "runtime "+string(peer.ID))
+	}
 	a = x.answerPeer(&peer)
 	a.runtime = peer.ID
 	if manager := core.Manager(x.request.PathValue(wildcard)); x.intake.Serves(manager) {
@@ -176,16 +178,12 @@ func (x *exchange) answerVerdict(v *intake.Verdict) answer {
 	}
 	a := answerTo(x.version, v.Err())
 	if v.Whole != nil && v.Whole.Fault == intake.FaultOfReplica {
-		x.sendElsewhere(&a)
+		// The sender connects again, to find the replica that leads. Behind a gateway that costs no
+		// handshake of the runtime, so that it need not wait.
+		a.closes = true
+		a.atOnce = x.peers.behindGateway && a.RetryAfter == 0
 	}
 	return a
-}
-
-// sendElsewhere makes the sender connect again, to find the replica that leads. Behind a gateway
-// that costs no handshake of the runtime, so that it need not wait.
-func (x *exchange) sendElsewhere(a *answer) {
-	a.closes = true
-	a.atOnce = x.peers.behindGateway && a.RetryAfter == 0
 }
 
 func (x *exchange) report(a *answer, took time.Duration) {
@@ -290,7 +288,8 @@ func (a *answer) write(w http.ResponseWriter) {
 		w.WriteHeader(a.Status)
 		return
 	}
-	body := a.body()
+	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.Reason)}, Failed: a.Failed}
+	body, _ := sent.Body() // Strings and numbers always have a JSON form.
 	a.setHeader(w.Header(), len(body))
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(body) // It fails when the sender is gone.
@@ -318,12 +317,6 @@ func (a *answer) wait() string {
 	}
 	const shortest, longest = 1, 3
 	return strconv.Itoa(shortest + rand.IntN(longest-shortest+1)) //nolint:gosec // Jitter is no secret.
-}
-
-func (a *answer) body() []byte {
-	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.Reason)}, Failed: a.Failed}
-	body, _ := sent.Body() // Strings and numbers always have a JSON form.
-	return body
 }
 
 // maxKept is the size of the largest buffer that is kept for another request: that of the largest

@@ -235,25 +235,15 @@ func (o Options) ofIntake() intake.Options {
 }
 
 func (o Options) validate() error {
+	_, _, err := net.SplitHostPort(o.Addr)
 	return errors.Join(
-		o.validateAddr(),
+		option.Unless(o.Listener != nil || err == nil, "Options.Addr: want host:port, have %.80q", o.Addr),
 		option.NotNegative("Options.MaxConnections", o.MaxConnections),
 		option.NotNegative("Options.MaxHandshakes", o.MaxHandshakes),
 		option.NotNegative("Options.ReadTimeout", o.ReadTimeout),
 		option.NotNegative("Options.IdleTimeout", o.IdleTimeout),
 		option.NotNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
 	)
-}
-
-// validateAddr refuses an address without port before the start.
-func (o Options) validateAddr() error {
-	if o.Listener != nil {
-		return nil
-	}
-	if _, _, err := net.SplitHostPort(o.Addr); err != nil {
-		return fmt.Errorf("Options.Addr: want host:port, have %.80q", o.Addr)
-	}
-	return nil
 }
 
 // Hooks are optional callbacks. They are called concurrently and must not block. All strings are

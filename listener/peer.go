@@ -108,10 +108,6 @@ func (o PeerOptions) withDefaults() PeerOptions {
 	return option.WithDefaults(o, PeerOptions{Identity: commonName, CacheSize: 16 << 10, Now: time.Now})
 }
 
-func (o PeerOptions) validate() error {
-	return option.NotNegative("PeerOptions.CacheSize", o.CacheSize)
-}
-
 // FromTLSWithRoots takes the peer from the client certificate of the TLS connection, and verifies
 // its chain against the current CA bundle. Options.TLS must request a client certificate. A
 // connection of a CA that is removed from the bundle is refused from its next request on.
@@ -127,7 +123,7 @@ func (o PeerOptions) validate() error {
 // Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
 // comparison only. A chain of more than 10 certificates is refused unverified.
 func FromTLSWithRoots(roots func() *x509.CertPool, opts PeerOptions) Peers {
-	invalid := opts.validate()
+	invalid := option.NotNegative("PeerOptions.CacheSize", opts.CacheSize)
 	if roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
 	}
@@ -220,7 +216,7 @@ const headerXFCC = "X-Forwarded-Client-Cert"
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
 // set.
 func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts PeerOptions) Peers {
-	invalid := errors.Join(opts.validate(), option.Unless(proxy != nil,
+	invalid := errors.Join(option.NotNegative("PeerOptions.CacheSize", opts.CacheSize), option.Unless(proxy != nil,
 		"proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy"))
 	if roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
@@ -249,8 +245,11 @@ type headerPeers struct {
 }
 
 func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
-	if err := p.proxy(r); err != nil {
-		return core.Peer{}, notTheGateway(err)
+	switch err := p.proxy(r); {
+	case errors.Is(err, core.ErrNotReady):
+		return core.Peer{}, err
+	case err != nil:
+		return core.Peer{}, Unauthenticated(reasonUntrustedProxy, "sender is not the gateway: %w", err)
 	}
 	lines := r.Header[headerXFCC]
 	if len(lines) == 0 {
@@ -269,13 +268,6 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 		return core.Peer{}, err
 	}
 	return p.check(key, leaf, chain, roots)
-}
-
-func notTheGateway(err error) error {
-	if errors.Is(err, core.ErrNotReady) {
-		return err
-	}
-	return Unauthenticated(reasonUntrustedProxy, "sender is not the gateway: %w", err)
 }
 
 // certificates returns the runtime's certificate and the others of its chain.

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
@@ -101,14 +99,6 @@ func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) er
 func (l *Listener) stop() {
 	l.state.Store(stopping)
 	l.intake.Stop()
-}
-
-// claim counts the connection of a request to the runtime that sent it, if it is the runtime's. The
-// fleet then notices its end.
-func (e *endpoint) claim(r *http.Request, peer *core.Peer) {
-	if e.peers.ownsConnection {
-		peer.Lost = httpserver.SetOrigin(r.Context(), "runtime "+string(peer.ID))
-	}
 }
 
 // checkHandshakes returns a copy of config, and of the configurations that it returns, that calls

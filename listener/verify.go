@@ -88,8 +88,6 @@ func InsecureAllowAll() core.Verifier {
 	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 }
 
-const observedEvery = time.Minute
-
 // ObserveOnly lets each event pass. It is for a fleet that gets a verifier for the first time. For
 // each runtime and reason that verifier would refuse, logger gets a line at warn, and one more each
 // minute while that lasts. A nil logger discards. As the verifier of a listener it also passes the
@@ -139,7 +137,7 @@ func (o *observedPeers) identify(r *http.Request) (core.Peer, error) {
 type observedLog struct{ log *slog.Logger }
 
 func newObservedLog(logger *slog.Logger) observedLog {
-	return observedLog{pacedlog.New(logger, observedEvery, "runtime", "reason")}
+	return observedLog{pacedlog.New(logger, time.Minute, "runtime", "reason")}
 }
 
 func (o observedLog) taken(ctx context.Context, runtime core.RuntimeID, err error) {

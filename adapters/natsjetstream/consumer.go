@@ -128,8 +128,6 @@ func (o Options) ofIntake() intake.Options {
 	}
 }
 
-func (o Options) validate() error { return option.NotNegative("Options.GiveUpAfter", o.GiveUpAfter) }
-
 // Consumer takes the batches of one or several managers from their streams. It hands the events to
 // the handlers. Create one with [NewConsumer] and run Start. All replicas of an operator share the
 // work: each message goes to one of them.
@@ -170,7 +168,7 @@ func NewConsumer(
 ) (*Consumer, error) {
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())
-	err = errors.Join(err, opts.validate())
+	err = errors.Join(err, option.NotNegative("Options.GiveUpAfter", opts.GiveUpAfter))
 	if conn == nil {
 		err = errors.Join(errNoConnection, err)
 	}

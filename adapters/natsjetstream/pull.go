@@ -71,8 +71,9 @@ func sleep(ctx context.Context, wait time.Duration) error {
 // serveWhileReady takes messages until the handler is not ready, ctx ends or the stream fails.
 func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	pulling, stop := context.WithCancel(ctx)
-	defer stop()
 	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer stop()
 	watching.Go(func() {
 		for pulling.Err() == nil && c.intake.Ready(out.manager) == nil {
 			_ = sleep(pulling, readyInterval)
@@ -81,10 +82,8 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	})
 	err := c.pull(pulling, out)
 	if pulling.Err() != nil {
-		err = nil
+		return nil
 	}
-	stop()
-	watching.Wait()
 	return err
 }
 

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -173,27 +174,17 @@ func (c *received) interpret(last *received) (err error) {
 }
 
 func (c *received) checkAttributes() error {
-	for _, attribute := range []struct {
-		name, value string
-		optional    bool
-	}{
-		{"id", c.event.ID, false},
-		{"source", c.source, false},
-		{"type", c.kind, false},
-		{"epoch", c.epoch, true},
-		{"traceparent", c.event.TraceParent, true},
-	} {
-		if attribute.value == "" && !attribute.optional {
-			return fmt.Errorf("%w: attribute %s is missing", errMalformed, attribute.name)
-		}
-		if err := checkAttribute(attribute.name, attribute.value); err != nil {
-			return err
+	for _, required := range [][2]string{{"id", c.event.ID}, {"source", c.source}, {"type", c.kind}} {
+		if required[1] == "" {
+			return fmt.Errorf("%w: attribute %s is missing", errMalformed, required[0])
 		}
 	}
 	if c.specVersion != specVersion {
 		return fmt.Errorf("%w: specversion is %.16q, want %q", errMalformed, c.specVersion, specVersion)
 	}
-	return nil
+	return cmp.Or(
+		checkAttribute("id", c.event.ID), checkAttribute("source", c.source), checkAttribute("type", c.kind),
+		checkAttribute("epoch", c.epoch), checkAttribute("traceparent", c.event.TraceParent))
 }
 
 func parseTime(text string) (time.Time, error) {

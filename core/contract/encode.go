@@ -70,8 +70,11 @@ const usualElement = 1 << 10
 
 // encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
 func encodeBatch(batch *core.Batch) (Request, error) {
-	shared := &claim{source: formatSource(batch.Source), epoch: batch.Epoch}
-	if err := shared.check(batch); err != nil {
+	if batch.Source == "" {
+		return Request{}, fmt.Errorf("%w: source is empty", errMalformed)
+	}
+	shared := &claim{source: sourcePrefix + url.PathEscape(string(batch.Source)), epoch: batch.Epoch}
+	if err := cmp.Or(checkAttribute("source", shared.source), checkAttribute("epoch", shared.epoch)); err != nil {
 		return Request{}, err
 	}
 	r := Request{
@@ -212,8 +215,6 @@ func appendObjectName(b []byte, field string, name types.NamespacedName) []byte 
 	return append(appendString(b, "name", name.Name), '}')
 }
 
-func formatSource(id core.RuntimeID) string { return sourcePrefix + url.PathEscape(string(id)) }
-
 // wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
 func wireTime(t time.Time) time.Time {
 	const lastYear = 9999
@@ -221,14 +222,6 @@ func wireTime(t time.Time) time.Time {
 		return time.Time{}
 	}
 	return t
-}
-
-// check is the validation of the attributes that all elements of a batch share.
-func (c *claim) check(batch *core.Batch) error {
-	if batch.Source == "" {
-		return fmt.Errorf("%w: source is empty", errMalformed)
-	}
-	return cmp.Or(checkAttribute("source", c.source), checkAttribute("epoch", c.epoch))
 }
 
 func checkID(id string) error {

@@ -264,8 +264,8 @@ func (s *receiverSuite) testHandlerNotReady() {
 }
 
 func (s *receiverSuite) testClaim() {
-	batch := batchOf("a")
-	batch.Source, batch.Heartbeat = "runtime-2", beat()
+	batch := beating()
+	batch.Source = "runtime-2"
 	s.wantWhole(s.send(s.runtime, batch), core.ErrForbidden)
 	for _, runtime := range []core.RuntimeID{"runtime-2", s.runtime} {
 		s.wantHandled(runtime)
@@ -275,16 +275,17 @@ func (s *receiverSuite) testClaim() {
 	}
 }
 
-func beat() *core.Heartbeat {
-	return &core.Heartbeat{
+// beating returns a batch with a heartbeat.
+func beating() core.Batch {
+	batch := batchOf("a")
+	batch.Heartbeat = &core.Heartbeat{
 		ID: "beat-1", Number: 1, Sequence: 1, Interval: time.Minute, Time: time.Now(), Canary: core.CanaryAlive,
 	}
+	return batch
 }
 
 func (s *receiverSuite) testHeartbeat() {
-	batch := batchOf("a")
-	batch.Heartbeat = beat()
-	if err := s.send(s.runtime, batch); err != nil {
+	if err := s.send(s.runtime, beating()); err != nil {
 		s.t.Errorf("Forward = %v, want nil", err)
 	}
 	s.wantHandled(s.runtime, "a")
@@ -294,9 +295,7 @@ func (s *receiverSuite) testHeartbeat() {
 }
 
 func (s *receiverSuite) testRefusedHeartbeat() {
-	batch := batchOf("a")
-	batch.Heartbeat = beat()
-	s.wantWhole(s.send(s.runtime, batch), core.ErrForbidden)
+	s.wantWhole(s.send(s.runtime, beating()), core.ErrForbidden)
 	if s.fleet != nil && s.isKnown(s.runtime) {
 		s.t.Error("the fleet got the heartbeat of a sender that the verifier refuses")
 	}

@@ -57,7 +57,8 @@ type Recorder struct {
 	changed chan struct{} // closed at the next change, nil without a waiting call
 }
 
-// Always sets the function that answers all further calls. It may block until ctx ends.
+// Always sets the function that answers all further calls. It may block until ctx ends. Nil
+// acknowledges them.
 func (r *Recorder) Always(answer func(ctx context.Context, batch core.Batch) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,33 +84,23 @@ func (r *Recorder) Handle(ctx context.Context, d core.Delivery) error {
 }
 
 func (r *Recorder) take(ctx context.Context, call Call) error {
-	answer, index := r.arrived(call)
-	err := answer(ctx, clone(call.Batch))
+	r.mu.Lock()
+	index, answer := len(r.calls), r.always
+	if len(r.next) > 0 {
+		answer, r.next = r.next[0], r.next[1:]
+	}
+	r.calls = append(r.calls, call)
+	r.wake()
+	r.mu.Unlock()
+	var err error
+	if answer != nil {
+		err = answer(ctx, clone(call.Batch))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls[index].Returned, r.calls[index].Err = true, err
 	r.wake()
 	return err
-}
-
-func (r *Recorder) arrived(call Call) (script answer, index int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.calls = append(r.calls, call)
-	r.wake()
-	return r.answer(), len(r.calls) - 1
-}
-
-func (r *Recorder) answer() answer {
-	if len(r.next) > 0 {
-		answer := r.next[0]
-		r.next = r.next[1:]
-		return answer
-	}
-	if r.always != nil {
-		return r.always
-	}
-	return accept
 }
 
 func (r *Recorder) wake() {
@@ -144,7 +135,12 @@ func acknowledged(calls []Call, manager core.Manager) (events []core.WatchEvent)
 // ends before. done is called again after each change. It must not call r or change the calls.
 func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error {
 	for {
-		calls, changed := r.watch()
+		r.mu.Lock()
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		calls, changed := slices.Clone(r.calls), r.changed
+		r.mu.Unlock()
 		if done(calls) {
 			return nil
 		}
@@ -166,18 +162,7 @@ func (r *Recorder) WaitAcknowledged(ctx context.Context, manager core.Manager, n
 	return r.wait(ctx, func(calls []Call) bool { return len(acknowledged(calls, manager)) >= n })
 }
 
-func (r *Recorder) watch() (calls []Call, changed <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.changed == nil {
-		r.changed = make(chan struct{})
-	}
-	return slices.Clone(r.calls), r.changed
-}
-
 type answer = func(ctx context.Context, batch core.Batch) error
-
-func accept(context.Context, core.Batch) error { return nil }
 
 func refuse(err error) answer {
 	return func(context.Context, core.Batch) error { return err }

@@ -112,12 +112,6 @@ func (l *limiter) evictAll() {
 	}
 }
 
-func (l *limiter) len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.size
-}
-
 // update calls change with the lock, unless the slot was released or evicted.
 func (s *slot) update(change func(l *limiter)) {
 	s.limiter.mu.Lock()

@@ -41,9 +41,8 @@ const (
 
 // The errors of Serve.
 var (
-	errAborted = errors.New("requests in flight did not end in time and were cut off")
-	errEnded   = errors.New("server ended by itself")
-
+	errAborted             = errors.New("requests in flight did not end in time and were cut off")
+	errEnded               = errors.New("server ended by itself")
 	errNoServerCertificate = errors.New("Options.TLS has no certificate, and no function that returns one")
 )
 
@@ -85,14 +84,7 @@ func newServer(listener net.Listener, handler http.Handler, opts Options) *Serve
 	if opts.TLS != nil {
 		s.queue = newFairQueue(opts.MaxHandshakes)
 	}
-	s.http = s.newHTTP(handler)
-	return s
-}
-
-// newHTTP returns the server of net/http, with all limits set.
-func (s *Server) newHTTP(handler http.Handler) *http.Server {
-	opts := s.opts
-	return &http.Server{
+	s.http = &http.Server{
 		Handler:                      s.logPanics(handler),
 		DisableGeneralOptionsHandler: true,
 		TLSConfig:                    serverTLS(opts),
@@ -112,6 +104,7 @@ func (s *Server) newHTTP(handler http.Handler) *http.Server {
 			PingTimeout:               pingTimeout,
 		},
 	}
+	return s
 }
 
 // The names of the protocols in the handshake (RFC 7301).

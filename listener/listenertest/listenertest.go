@@ -71,8 +71,11 @@ func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 // send returns the errors of the events that failed, sent or not. An answer to the whole request is
 // the error.
 func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract.Request, events int) error {
-	answer := httptest.NewRecorder()
-	f.to.ServeHTTP(answer, f.request(ctx, to, request.Body))
+	answer, body := httptest.NewRecorder(), bytes.NewReader(request.Body)
+	of := context.WithValue(ctx, peerKey{}, f.peer)
+	r := httptest.NewRequestWithContext(of, http.MethodPost, contract.V3.Path(to), body)
+	r.Header.Set("Content-Type", contract.V3.ContentType())
+	f.to.ServeHTTP(answer, r)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -90,13 +93,6 @@ func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract
 		failed[request.Index(element, events)] = refused(r)
 	}
 	return request.Result(failed)
-}
-
-func (f *forwarder) request(ctx context.Context, to core.Manager, body []byte) *http.Request {
-	ctx = context.WithValue(ctx, peerKey{}, f.peer)
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, contract.V3.Path(to), bytes.NewReader(body))
-	r.Header.Set("Content-Type", contract.V3.ContentType())
-	return r
 }
 
 type refusal struct {

@@ -28,6 +28,8 @@ const (
 	MaxSize = 32 << 10
 	// MaxElements is the largest number of elements that is read.
 	MaxElements = 16
+	// maxChain bounds the certificates of a chain. Real ones have two or three.
+	maxChain = 10
 )
 
 var (
@@ -35,6 +37,12 @@ var (
 	ErrTooLarge = fmt.Errorf("header is larger than %d bytes", MaxSize)
 	// ErrMalformed means that a header does not follow the format.
 	ErrMalformed = errors.New("malformed header")
+	// ErrNoCertificate means that an element has neither Cert nor Chain.
+	ErrNoCertificate = errors.New("no certificate")
+	// ErrMalformedCertificate means that Cert or Chain are not certificates in percent-encoded PEM.
+	ErrMalformedCertificate = errors.New("malformed certificate")
+	// ErrHashMismatch means that Hash is not the SHA-256 of the certificate.
+	ErrHashMismatch = errors.New("hash is not that of the certificate")
 )
 
 // Parse returns the elements of a header in the order in which proxies added them. A quoted value
@@ -211,18 +219,6 @@ type Element struct {
 	// URIs and DNS are SANs of the client certificate.
 	URIs, DNS []string
 }
-
-// maxChain bounds the certificates of a chain. Real ones have two or three.
-const maxChain = 10
-
-var (
-	// ErrNoCertificate means that an element has neither Cert nor Chain.
-	ErrNoCertificate = errors.New("no certificate")
-	// ErrMalformedCertificate means that Cert or Chain are not certificates in percent-encoded PEM.
-	ErrMalformedCertificate = errors.New("malformed certificate")
-	// ErrHashMismatch means that Hash is not the SHA-256 of the certificate.
-	ErrHashMismatch = errors.New("hash is not that of the certificate")
-)
 
 // Certificates returns the client certificate and the others of its chain. The client certificate
 // is Cert, or the first of Chain if there is no Cert. A Hash is compared with the certificate.
