@@ -85,7 +85,7 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	}
 	// It returns the result of the handshake that has ended.
 	err := encrypted.HandshakeContext(context.Background())
-	// This end closes a connection in a shutdown, or for the limiter.
+	// An error of a close by this end is left out: in a shutdown, or for the limiter.
 	if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
 		return
 	}

@@ -116,7 +116,8 @@ func serverTLS(opts Options) *tls.Config {
 		return nil
 	}
 	config := opts.TLS.Clone()
-	config.NextProtos = slices.Concat(config.NextProtos, []string{protoHTTP2, protoHTTP1}) // Maybe there twice.
+	// A name may be there twice.
+	config.NextProtos = slices.Concat(config.NextProtos, []string{protoHTTP2, protoHTTP1})
 	if opts.HTTP1Only {
 		config.NextProtos = slices.DeleteFunc(config.NextProtos, func(name string) bool { return name == protoHTTP2 })
 	}
