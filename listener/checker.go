@@ -1,26 +1,27 @@
 package listener
 
 import (
+	"container/list"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net/http"
 	"runtime"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
-// verdict is the result of checking a client certificate.
 type verdict struct {
 	peer core.Peer
 	err  error
 	// notBefore and notAfter bound the time for which the verdict holds: that of the chain, or a
 	// few seconds for an error.
 	notBefore, notAfter time.Time
-	// roots are the CA bundle of the check.
-	roots *x509.CertPool
+	roots               *x509.CertPool
 }
 
 // holds reports whether a new check has the same result.
@@ -41,10 +42,8 @@ type checker struct {
 const (
 	// maxChain bounds the certificates of a chain. Real ones have two or three.
 	maxChain = 10
-	// maxBad bounds the bad certificates that are remembered.
-	maxBad = 1024
-	// badFor is the time for which a bad certificate is remembered.
-	badFor = 10 * time.Second
+	maxBad   = 1024
+	badFor   = 10 * time.Second
 )
 
 func newChecker(opts PeerOptions) *checker {
@@ -72,20 +71,15 @@ func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) (core.Peer,
 		return k.peer, nil
 	}
 	peer, err := c.fromConnection(r.TLS, roots)
-	if err == nil {
-		c.keep(kept, keyOf(r.TLS.PeerCertificates))
+	if err != nil {
+		return peer, err
 	}
-	return peer, err
-}
-
-// keep keeps the good verdict under key with a connection.
-func (c *checker) keep(kept *atomic.Value, key cacheKey) {
-	if v, ok := c.good.get(key); ok {
+	if v, ok := c.good.get(keyOf(r.TLS.PeerCertificates)); ok {
 		kept.Store(keptVerdict{c, v})
 	}
+	return peer, nil
 }
 
-// fromConnection checks the certificate of a connection.
 func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPool) (core.Peer, error) {
 	switch {
 	case roots == nil:
@@ -126,17 +120,13 @@ func (c *checker) check(
 	}
 	now := c.now()
 	chain, err := verify(leaf, others, roots, now)
+	var id core.RuntimeID
 	if err == nil {
-		return c.accept(key, chain, roots)
+		id, err = identify(chain[0], c.identity)
 	}
-	return core.Peer{}, c.refuse(key, err, roots)
-}
-
-// accept identifies the first certificate of a verified chain.
-func (c *checker) accept(key cacheKey, chain []*x509.Certificate, roots *x509.CertPool) (core.Peer, error) {
-	id, err := identify(chain[0], c.identity)
 	if err != nil {
-		return core.Peer{}, c.refuse(key, err, roots)
+		c.bad.put(key, verdict{err: err, roots: roots, notBefore: now, notAfter: now.Add(badFor)})
+		return core.Peer{}, err
 	}
 	v := verdict{peer: newPeer(id, chain[0]), roots: roots}
 	v.notBefore, v.notAfter = validity(chain)
@@ -144,8 +134,136 @@ func (c *checker) accept(key cacheKey, chain []*x509.Certificate, roots *x509.Ce
 	return v.peer, nil
 }
 
-func (c *checker) refuse(key cacheKey, err error, roots *x509.CertPool) error {
-	now := c.now()
-	c.bad.put(key, verdict{err: err, roots: roots, notBefore: now, notAfter: now.Add(badFor)})
-	return err
+var errLongChain = Unauthenticated(reasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
+
+// verify returns the chain from leaf to roots that is valid longest (RFC 5280, section 6). A
+// certificate with extended key usages must allow client authentication, and so must those above it
+// (section 4.2.1.12).
+func verify(
+	leaf *x509.Certificate, others []*x509.Certificate, roots *x509.CertPool, now time.Time,
+) ([]*x509.Certificate, error) {
+	intermediates := x509.NewCertPool()
+	for _, cert := range others {
+		intermediates.AddCert(cert)
+	}
+	chains, err := leaf.Verify(x509.VerifyOptions{
+		Roots:         roots,
+		Intermediates: intermediates,
+		CurrentTime:   now,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return nil, untrusted(leaf, now, err)
+	}
+	return longest(chains), nil
+}
+
+// untrusted names the fault of a chain. The leaf's own validity comes first, because its owner can
+// mend it.
+func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
+	var invalid x509.CertificateInvalidError
+	switch {
+	case now.Before(leaf.NotBefore):
+		return Unauthenticated(reasonNotYetValid, "certificate is valid from %s", leaf.NotBefore.Format(time.RFC3339))
+	case now.After(leaf.NotAfter):
+		return Unauthenticated(reasonExpired, "certificate was valid until %s", leaf.NotAfter.Format(time.RFC3339))
+	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
+		return Unauthenticated(reasonWrongKeyUsage, "want a certificate for client authentication: %w", err)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return Unauthenticated(reasonExpired, "want a valid chain: %w", err)
+	default:
+		return Unauthenticated(reasonUntrustedChain, "want a chain to the CA bundle: %w", err)
+	}
+}
+
+// longest returns the chain with the latest end of validity.
+func longest(chains [][]*x509.Certificate) []*x509.Certificate {
+	best := chains[0]
+	_, until := validity(best)
+	for _, chain := range chains[1:] {
+		if _, notAfter := validity(chain); notAfter.After(until) {
+			best, until = chain, notAfter
+		}
+	}
+	return best
+}
+
+// validity returns the time for which all certificates of a chain are valid.
+func validity(chain []*x509.Certificate) (notBefore, notAfter time.Time) {
+	notBefore, notAfter = chain[0].NotBefore, chain[0].NotAfter
+	for _, cert := range chain[1:] {
+		if cert.NotBefore.After(notBefore) {
+			notBefore = cert.NotBefore
+		}
+		if cert.NotAfter.Before(notAfter) {
+			notAfter = cert.NotAfter
+		}
+	}
+	return notBefore, notAfter
+}
+
+// keyOf hashes certificates one after the other. DER is self-delimiting.
+func keyOf(certs []*x509.Certificate) cacheKey {
+	if len(certs) == 1 {
+		return sha256.Sum256(certs[0].Raw)
+	}
+	hash := sha256.New()
+	for _, cert := range certs {
+		hash.Write(cert.Raw)
+	}
+	return cacheKey(hash.Sum(nil))
+}
+
+// cacheKey is the SHA-256 of the bytes that a verdict is about.
+type cacheKey [sha256.Size]byte
+
+// cache remembers verdicts. When it is full, it forgets the one that was not used for the longest
+// time.
+type cache struct {
+	size int
+
+	mu      sync.Mutex
+	entries map[cacheKey]*list.Element
+	recent  *list.List
+}
+
+type cacheEntry struct {
+	key     cacheKey
+	verdict verdict
+}
+
+func newCache(size int) *cache {
+	return &cache{size: size, entries: map[cacheKey]*list.Element{}, recent: list.New()}
+}
+
+// get returns a verdict that must not be changed.
+func (c *cache) get(key cacheKey) (*verdict, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	element, ok := c.entries[key]
+	if !ok {
+		return nil, false
+	}
+	c.recent.MoveToFront(element)
+	return &entryOf(element).verdict, true
+}
+
+// put replaces an entry rather than change it, because get hands it out.
+func (c *cache) put(key cacheKey, v verdict) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old, ok := c.entries[key]; ok {
+		c.recent.Remove(old)
+	}
+	c.entries[key] = c.recent.PushFront(&cacheEntry{key: key, verdict: v})
+	if c.recent.Len() > c.size {
+		oldest := c.recent.Back()
+		c.recent.Remove(oldest)
+		delete(c.entries, entryOf(oldest).key)
+	}
+}
+
+func entryOf(element *list.Element) *cacheEntry {
+	entry, _ := element.Value.(*cacheEntry) // The list has nothing else.
+	return entry
 }

@@ -131,14 +131,12 @@ func TestAnswers(t *testing.T) {
 		{name: "cut off on the way", request: func() *http.Request { return broken(good()) }, want: v2(503, "unreadable_body")},
 		{name: "no media type", request: typed(""), want: v2(415, "unsupported_media_type")},
 		{name: "wrong media type", request: typed("text/plain"), want: v2(415, "unsupported_media_type")},
-
 		{name: "v3, no JSON", request: batch("[", type3), want: v3(400, "malformed")},
 		{name: "v3, no events", request: batch("[]", type3), want: v3(400, "malformed")},
 		{name: "v3, event of v2", request: batch(bodyV2, type3), want: v3(400, "malformed")},
 		{name: "v3, media type of v2", request: batch("[]", "application/json"), want: v3(415, "unsupported_media_type")},
 		{name: "v3, media type of one event", request: batch("{}", "application/cloudevents+json"), want: v3(415, "unsupported_media_type")},
 		{name: "v3, too large", request: batch(blank(contract.V3.MaxBody()+1), type3), want: v3(413, "too_large"), closes: true},
-
 		{name: "stranger", request: good, peers: stranger, want: answered{"v2", "", 401, "unauthenticated"}},
 		{
 			name: "stranger, wrong in every other way", peers: stranger, want: answered{"v2", "", 401, "unauthenticated"},

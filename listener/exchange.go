@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"mime"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -37,7 +39,9 @@ func (x *exchange) answer() (a answer) {
 	if err != nil {
 		return x.answerStranger(err)
 	}
-	x.claim(x.request, &peer)
+	if x.peers.ownsConnection { // The fleet then notices the end of the connection.
+		peer.Lost = httpserver.SetOrigin(x.request.Context(), "runtime "+string(peer.ID))
+	}
 	a = x.answerPeer(&peer)
 	a.runtime = peer.ID
 	if manager := core.Manager(x.request.PathValue(wildcard)); x.intake.Serves(manager) {
@@ -131,8 +135,11 @@ func isMediaType(header, want string) bool {
 
 // read returns the batch of the body, or the answer if there is none.
 func (x *exchange) read() (core.Batch, answer) {
-	buffer := x.bodies.get()
-	defer x.bodies.put(buffer)
+	buffer, ok := x.bodies.Get().(*bytes.Buffer)
+	if !ok {
+		buffer = &bytes.Buffer{}
+	}
+	defer x.keep(buffer)
 	if refused := x.readBody(buffer); refused.Status != 0 {
 		return core.Batch{}, refused
 	}
@@ -165,30 +172,22 @@ func (x *exchange) readBody(buffer *bytes.Buffer) answer {
 	}
 }
 
-// answerVerdict returns the answer for the verdict on a batch.
 func (x *exchange) answerVerdict(v *intake.Verdict) answer {
 	if v.Whole != nil && v.Whole.Fault == intake.FaultOfShare {
 		return x.tooFast(v.Whole)
 	}
 	a := answerTo(x.version, v.Err())
 	if v.Whole != nil && v.Whole.Fault == intake.FaultOfReplica {
-		x.sendElsewhere(&a)
+		// The sender connects again, to find the replica that leads. Behind a gateway that costs no
+		// handshake of the runtime, so that it need not wait.
+		a.closes = true
+		a.atOnce = x.peers.behindGateway && a.RetryAfter == 0
 	}
 	return a
 }
 
-// sendElsewhere makes the sender connect again, to find the replica that leads. Behind a gateway
-// that costs no handshake of the runtime, so that it need not wait.
-func (x *exchange) sendElsewhere(a *answer) {
-	a.closes = true
-	a.atOnce = x.peers.behindGateway && a.RetryAfter == 0
-}
-
-// report calls the hook and logs a refusal.
 func (x *exchange) report(a *answer, took time.Duration) {
-	if x.opts.Hooks.Answered != nil {
-		x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, cmp.Or(a.Reason, observedIn(x.request)), took)
-	}
+	x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, cmp.Or(a.Reason, observedIn(x.request)), took)
 	if a.Reason == "" {
 		return
 	}
@@ -213,4 +212,120 @@ func (x *exchange) level(a *answer) (level slog.Level, suppressed int) {
 		}
 	}
 	return slog.LevelDebug, 0
+}
+
+// size returns the bytes of the body that a request costs. A body of unknown size costs as much as
+// the largest.
+func (x *exchange) size() int64 {
+	size := int64(x.version.MaxBody())
+	if announced := x.request.ContentLength; announced >= 0 {
+		size = min(size, announced)
+	}
+	return size
+}
+
+// tooFast refuses a request beyond the share of its account, and pauses its connection, unless that
+// is a gateway's. Contracts v1 and v2 get 503: their deployed agents give up an event on 429.
+func (x *exchange) tooFast(f *intake.Failure) answer {
+	if x.peers.ownsConnection {
+		httpserver.PauseReads(x.request.Context(), spread(f.Pause))
+	}
+	a := answerTo(x.version, f)
+	a.Status = http.StatusTooManyRequests
+	if x.version != "" && !x.version.Numbered() {
+		a.Status = http.StatusServiceUnavailable
+	}
+	return a
+}
+
+// shortestPause bounds the cost of a single connection: an answer costs processor time, and a flood
+// comes as fast as it is answered.
+const shortestPause = 500 * time.Millisecond
+
+// spread adds at random to a pause, so that connections that were paused together do not come back
+// together.
+func spread(pause time.Duration) time.Duration {
+	return max(pause, shortestPause+rand.N(shortestPause)) //nolint:gosec // Jitter is no secret.
+}
+
+// answer is the answer to a request, and the known facts about the request.
+type answer struct {
+	// Answer has the reason for metrics and logs. It is empty when everything was taken.
+	contract.Answer
+
+	// runtime is the identified sender, manager the operator if it is one of this listener's.
+	runtime core.RuntimeID
+	manager core.Manager
+	// public replaces the reason in the body: a stranger does not learn the cause.
+	public string
+	// atOnce asks for no wait: the next request may reach another replica.
+	atOnce bool
+	// closes ends the connection, so that the sender connects to another replica.
+	closes bool
+	// err is for the log.
+	err error
+}
+
+func refuse(status int, reason string) answer {
+	return answer{Answer: contract.Answer{Refusal: contract.Refusal{Status: status, Reason: reason}}}
+}
+
+func refuseAndClose(status int, reason string) answer {
+	a := refuse(status, reason)
+	a.closes = true
+	return a
+}
+
+func answerTo(version contract.Version, err error) answer {
+	return answer{Answer: version.AnswerTo(err), err: err}
+}
+
+func (a *answer) write(w http.ResponseWriter) {
+	if a.closes {
+		w.Header().Set("Connection", "close")
+	}
+	if a.Reason == "" {
+		w.WriteHeader(a.Status)
+		return
+	}
+	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.Reason)}, Failed: a.Failed}
+	body, _ := sent.Body() // Strings and numbers always have a JSON form.
+	a.setHeader(w.Header(), len(body))
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(body) // It fails when the sender is gone.
+}
+
+func (a *answer) setHeader(header http.Header, size int) {
+	switch a.Status {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		if a.atOnce {
+			break
+		}
+		header.Set("Retry-After", a.wait())
+	case http.StatusMethodNotAllowed:
+		header.Set("Allow", http.MethodPost)
+	}
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", strconv.Itoa(size))
+}
+
+// wait returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3). Without a
+// wait it is random, so that senders that were refused together do not come back together.
+func (a *answer) wait() string {
+	if a.RetryAfter > 0 {
+		return strconv.FormatInt(contract.Seconds(a.RetryAfter), 10)
+	}
+	const shortest, longest = 1, 3
+	return strconv.Itoa(shortest + rand.IntN(longest-shortest+1)) //nolint:gosec // Jitter is no secret.
+}
+
+// maxKept is the size of the largest buffer that is kept for another request: that of the largest
+// body, after it grew. The garbage collector frees buffers that no request takes.
+const maxKept = 512 << 10
+
+func (e *endpoint) keep(buffer *bytes.Buffer) {
+	if buffer.Cap() <= maxKept {
+		buffer.Reset()
+		e.bodies.Put(buffer)
+	}
 }

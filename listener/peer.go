@@ -1,16 +1,23 @@
 package listener
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
 // Peers identifies the senders of requests. It is made by [FromTLSWithRoots], [FromXFCC] or
@@ -20,8 +27,7 @@ type Peers struct {
 	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
 	// Those of a gateway carry the requests of many runtimes.
 	ownsConnection bool
-	// behindGateway means that a gateway sends the requests.
-	behindGateway bool
+	behindGateway  bool
 	// observeOnly means that the sender need not be the gateway.
 	observeOnly bool
 	// checkHandshake checks the certificate in the handshake, while the connection has a slot for
@@ -102,6 +108,312 @@ func (o PeerOptions) withDefaults() PeerOptions {
 	return option.WithDefaults(o, PeerOptions{Identity: commonName, CacheSize: 16 << 10, Now: time.Now})
 }
 
-func (o PeerOptions) validate() error {
-	return option.NotNegative("PeerOptions.CacheSize", o.CacheSize)
+// FromTLSWithRoots takes the peer from the client certificate of the TLS connection, and verifies
+// its chain against the current CA bundle. Options.TLS must request a client certificate. A
+// connection of a CA that is removed from the bundle is refused from its next request on.
+//
+// roots returns the current CA bundle. It is called for every request and must not block. It must
+// return a new pool rather than change one that it has returned. Nil means that there is no bundle
+// yet: requests are then answered 503. The roots of the system are never used.
+//
+// With [tls.RequestClientCert], each refusal is answered 401 and counted with its reason. With
+// [tls.RequireAndVerifyClientCert], as keys.ServerTLSConfig sets it, most strangers fail in the
+// handshake. Hooks.HandshakeFailed then gets the cause.
+//
+// Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
+// comparison only. A chain of more than 10 certificates is refused unverified.
+func FromTLSWithRoots(roots func() *x509.CertPool, opts PeerOptions) Peers {
+	invalid := option.NotNegative("PeerOptions.CacheSize", opts.CacheSize)
+	if roots == nil {
+		invalid = errors.Join(invalid, errRootsMissing)
+	}
+	check := newChecker(opts)
+	return Peers{
+		identify: func(r *http.Request) (core.Peer, error) { return check.fromRequest(r, roots()) },
+		// The verdict is remembered for the requests.
+		checkHandshake: func(state *tls.ConnectionState) { _, _ = check.fromConnection(state, roots()) },
+		ownsConnection: true,
+		invalid:        invalid,
+	}
+}
+
+var (
+	errNoCertificate = Unauthenticated(reasonNoCertificate, "want a client certificate on a TLS connection")
+	errRootsMissing  = errors.New("function for the CA bundle is nil")
+)
+
+func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
+	return core.RuntimeID(cert.Subject.CommonName), nil
+}
+
+var errNoSPIFFE = errors.New("want exactly one URI SAN, of the form spiffe://<trust domain>/<path>")
+
+// SPIFFE is an Identity of [PeerOptions]. It returns the whole SPIFFE ID, with scheme and trust
+// domain: the one URI SAN of the certificate (X509-SVID, section 2).
+func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
+	if len(cert.URIs) != 1 {
+		return "", fmt.Errorf("%w, have %d", errNoSPIFFE, len(cert.URIs))
+	}
+	id := cert.URIs[0]
+	if id.Scheme != "spiffe" || id.Host == "" || id.User != nil || id.Port() != "" ||
+		id.RawQuery != "" || id.Fragment != "" || len(id.Path) < 2 {
+		return "", errNoSPIFFE
+	}
+	return core.RuntimeID(id.String()), nil
+}
+
+// identify calls identity, and refuses the names that checkIdentity refuses.
+func identify(
+	cert *x509.Certificate, identity func(*x509.Certificate) (core.RuntimeID, error),
+) (core.RuntimeID, error) {
+	id, err := identity(cert)
+	if err != nil {
+		return "", Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
+	}
+	return id, checkIdentity(id)
+}
+
+// checkIdentity refuses a name as [option.RuntimeName] does.
+func checkIdentity(id core.RuntimeID) error {
+	if err := option.RuntimeName(string(id)); err != nil {
+		return Unauthenticated(reasons.NoIdentity, "%w", err)
+	}
+	return nil
+}
+
+func newPeer(id core.RuntimeID, cert *x509.Certificate) core.Peer {
+	sum := sha256.Sum256(cert.Raw)
+	peer := core.Peer{
+		ID:          id,
+		CommonName:  cert.Subject.CommonName,
+		DNSNames:    cert.DNSNames,
+		Fingerprint: hex.EncodeToString(sum[:]),
+		NotBefore:   cert.NotBefore,
+		NotAfter:    cert.NotAfter,
+	}
+	for _, uri := range cert.URIs {
+		peer.URIs = append(peer.URIs, uri.String())
+	}
+	for _, ip := range cert.IPAddresses {
+		if addr, ok := netip.AddrFromSlice(ip); ok {
+			peer.IPs = append(peer.IPs, addr.Unmap())
+		}
+	}
+	return peer
+}
+
+const headerXFCC = "X-Forwarded-Client-Cert"
+
+// FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of
+// Envoy. The runtime's certificate is checked as with [FromTLSWithRoots], with the intermediate
+// certificates of the element's Chain.
+//
+// The function proxy returns nil if a request comes from the gateway, as [ProxyCertificate] and
+// [ProxyAddresses] do. An error that wraps [core.ErrNotReady] is answered 503, any other 401. It is
+// called concurrently and must not block.
+//
+// The gateway must demand a client certificate, and must set the header in every request instead of
+// appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
+// set.
+func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts PeerOptions) Peers {
+	invalid := errors.Join(option.NotNegative("PeerOptions.CacheSize", opts.CacheSize), option.Unless(proxy != nil,
+		"proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy"))
+	if roots == nil {
+		invalid = errors.Join(invalid, errRootsMissing)
+	}
+	p := &headerPeers{
+		checker: newChecker(opts), proxy: proxy, roots: roots, gatewayNames: slices.Clone(opts.GatewayNames),
+	}
+	if opts.ObserveOnly == nil || invalid != nil {
+		return Peers{identify: p.identify, behindGateway: true, invalid: invalid}
+	}
+	dry := &headerPeers{checker: newChecker(opts), proxy: InsecureAnyProxy(), roots: roots, takesLast: true}
+	o := &observedPeers{p, dry, newObservedLog(opts.ObserveOnly)}
+	return Peers{identify: o.identify, behindGateway: true, observeOnly: true}
+}
+
+var errNoHeader = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
+
+type headerPeers struct {
+	*checker
+
+	proxy        func(*http.Request) error
+	roots        func() *x509.CertPool
+	gatewayNames []string
+	// takesLast means that the last element with a certificate is the runtime's.
+	takesLast bool
+}
+
+func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
+	switch err := p.proxy(r); {
+	case errors.Is(err, core.ErrNotReady):
+		return core.Peer{}, err
+	case err != nil:
+		return core.Peer{}, Unauthenticated(reasonUntrustedProxy, "sender is not the gateway: %w", err)
+	}
+	lines := r.Header[headerXFCC]
+	if len(lines) == 0 {
+		return core.Peer{}, errNoHeader
+	}
+	roots := p.roots()
+	if roots == nil {
+		return core.Peer{}, errNoRoots
+	}
+	key := keyOfLines(lines)
+	if v, ok := p.known(key, roots); ok {
+		return v.peer, v.err
+	}
+	leaf, chain, err := p.certificates(lines)
+	if err != nil {
+		return core.Peer{}, err
+	}
+	return p.check(key, leaf, chain, roots)
+}
+
+// certificates returns the runtime's certificate and the others of its chain.
+func (p *headerPeers) certificates(lines []string) (*x509.Certificate, []*x509.Certificate, error) {
+	elements, err := xfcc.Parse(lines)
+	if err != nil {
+		return nil, nil, p.headerError(err)
+	}
+	element, err := p.runtimeElement(elements)
+	if err != nil {
+		return nil, nil, err
+	}
+	leaf, chain, err := element.Certificates()
+	if err != nil {
+		return nil, nil, p.headerError(err)
+	}
+	return leaf, chain, nil
+}
+
+// runtimeElement returns the element that the gateway wrote about its client, the runtime.
+func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, error) {
+	switch {
+	case p.takesLast:
+		for len(elements) > 1 && elements[len(elements)-1].Cert == "" {
+			elements = elements[:len(elements)-1]
+		}
+		return &elements[len(elements)-1], nil
+	case len(p.gatewayNames) > 0:
+		return p.beforeSidecar(elements)
+	case len(elements) > 1:
+		return nil, Unauthenticated(reasonSeveralElements, "%s has %d elements, want the gateway to set the header, "+
+			"not to append to it; behind a sidecar, set PeerOptions.GatewayNames", headerXFCC, len(elements))
+	default:
+		return &elements[0], nil
+	}
+}
+
+// beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
+// gateway. Elements before these two came from outside and are not used.
+func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, error) {
+	client := elements[len(elements)-1]
+	named := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
+	switch {
+	case !slices.ContainsFunc(client.URIs, named) && !slices.ContainsFunc(client.DNS, named):
+		return nil, Unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
+			"it is %.200q, and has none of PeerOptions.GatewayNames, %q",
+			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
+	case len(elements) == 1:
+		return nil, errNoHeader
+	default:
+		return &elements[len(elements)-2], nil
+	}
+}
+
+func (p *headerPeers) headerError(err error) error {
+	if errors.Is(err, xfcc.ErrNoCertificate) && len(p.gatewayNames) == 0 {
+		return Unauthenticated(reasonNoCertificate,
+			"%s: %w; if a sidecar wrote the element, set PeerOptions.GatewayNames", headerXFCC, err)
+	}
+	return Unauthenticated(reasonOfHeader(err), "%s: %w", headerXFCC, err)
+}
+
+func reasonOfHeader(err error) string {
+	switch {
+	case errors.Is(err, xfcc.ErrTooLarge):
+		return reasonHeaderTooLarge
+	case errors.Is(err, xfcc.ErrNoCertificate):
+		return reasonNoCertificate
+	case errors.Is(err, xfcc.ErrMalformedCertificate):
+		return reasonMalformedCertificate
+	case errors.Is(err, xfcc.ErrHashMismatch):
+		return reasonHashMismatch
+	default:
+		return reasonMalformedHeader
+	}
+}
+
+// keyOfLines hashes the header. A line has no line break, so that two headers do not share one
+// input.
+func keyOfLines(lines []string) cacheKey {
+	if len(lines) == 1 {
+		return sha256.Sum256([]byte(lines[0]))
+	}
+	hash := sha256.New()
+	for _, line := range lines {
+		_, _ = io.WriteString(hash, line+"\n") // A hash never fails.
+	}
+	return cacheKey(hash.Sum(nil))
+}
+
+var (
+	errNotNamed   = errors.New("no SAN of the proxy is a name of the gateway")
+	errNoAddress  = errors.New("no IP address with a port")
+	errOutOfRange = errors.New("not in the ranges of the gateway")
+)
+
+// maxGateways bounds the certificates of gateways that are remembered. The replicas of a gateway
+// have few.
+const maxGateways = 256
+
+// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. Its chain
+// must lead to roots. One of its SANs (DNS name, URI, IP address) must equal one of names. Without
+// names it accepts none.
+//
+// With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the handshake.
+func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.Request) error {
+	// A gateway is identified by its names: it need not have the identity of a runtime.
+	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
+	check := newChecker(PeerOptions{Identity: identity, CacheSize: maxGateways})
+	names = slices.Clone(names)
+	return func(r *http.Request) error {
+		if roots == nil {
+			return errRootsMissing
+		}
+		peer, err := check.fromConnection(r.TLS, roots())
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(names, func(name string) bool { return hasSAN(&peer, name) }) {
+			return errNotNamed
+		}
+		return nil
+	}
+}
+
+// ProxyAddresses accepts a gateway that connects from one of the address ranges. Use it only in a
+// network in which others cannot send from such an address. Without ranges it accepts none. Behind
+// a sidecar of Istio, requests come from 127.0.0.6.
+func ProxyAddresses(ranges ...netip.Prefix) func(*http.Request) error {
+	ranges = slices.Clone(ranges)
+	return func(r *http.Request) error {
+		remote, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil {
+			return fmt.Errorf("remote address %.80q: %w", r.RemoteAddr, errNoAddress)
+		}
+		addr := remote.Addr().Unmap().WithZone("")
+		if !slices.ContainsFunc(ranges, func(prefix netip.Prefix) bool { return prefix.Contains(addr) }) {
+			return fmt.Errorf("remote address %s: %w", addr, errOutOfRange)
+		}
+		return nil
+	}
+}
+
+// InsecureAnyProxy accepts every sender. A certificate is no secret: each sender that has seen one
+// can then pass for its runtime. Use it in tests only, or if nothing but the gateway can reach the
+// listener.
+func InsecureAnyProxy() func(*http.Request) error {
+	return func(*http.Request) error { return nil }
 }

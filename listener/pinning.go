@@ -3,6 +3,8 @@ package listener
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -41,7 +43,6 @@ var errDomainsMissing = errors.New("domains for SAN pinning are nil")
 
 type sanPinning struct{ domains Domains }
 
-// Validate refuses domains that are nil.
 func (p *sanPinning) Validate() error {
 	if option.IsNil(p.domains) {
 		return errDomainsMissing
@@ -61,7 +62,6 @@ type pinnedRequest struct {
 	err     error
 }
 
-// Verify implements [core.Verifier].
 func (r *pinnedRequest) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	if key := (core.EventKey{Owner: event.Owner}); !r.known || r.key != key {
 		r.err = r.pinning.Verify(ctx, peer, event)
@@ -70,7 +70,6 @@ func (r *pinnedRequest) Verify(ctx context.Context, peer core.Peer, event *core.
 	return r.err
 }
 
-// Verify implements [core.Verifier].
 func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	domain, err := p.domains.Domain(ctx, peer.ID, event)
 	switch {
@@ -85,4 +84,36 @@ func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.Wat
 	default:
 		return nil
 	}
+}
+
+// hasSAN reports whether one of the peer's SANs equals name. A wildcard in the certificate matches
+// nothing but itself. A URI has a scheme: without one, it would pass for a domain.
+func hasSAN(peer *core.Peer, name string) bool {
+	if addr, err := netip.ParseAddr(name); err == nil {
+		return slices.Contains(peer.IPs, addr.Unmap())
+	}
+	return strings.Contains(name, ":") && slices.Contains(peer.URIs, name) ||
+		slices.ContainsFunc(peer.DNSNames, func(dns string) bool { return sameDNSName(dns, name) })
+}
+
+// sameDNSName compares as DNS does (RFC 4343): without regard to the case of ASCII letters, and to
+// the trailing dot of the root.
+func sameDNSName(a, b string) bool {
+	a, b = strings.TrimSuffix(a, "."), strings.TrimSuffix(b, ".")
+	if a == "" || len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if lower(a[i]) != lower(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
 }

@@ -45,18 +45,12 @@ func Forbidden(reason, format string, args ...any) error {
 	return &refusal{class: core.ErrForbidden, reason: reason, cause: fmt.Errorf(format, args...)}
 }
 
-// refusal is a refusal of this package.
 type refusal struct {
 	class  error
 	reason string
 	cause  error
 }
 
-// Error returns the class and the cause.
-func (r *refusal) Error() string { return r.class.Error() + ": " + r.cause.Error() }
-
-// Unwrap returns the class and the cause.
+func (r *refusal) Error() string   { return r.class.Error() + ": " + r.cause.Error() }
 func (r *refusal) Unwrap() []error { return []error{r.class, r.cause} }
-
-// Reason returns the metric label.
-func (r *refusal) Reason() string { return r.reason }
+func (r *refusal) Reason() string  { return r.reason }

@@ -2,21 +2,19 @@ package listener
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
-const (
-	// writeGrace is the time for writing an answer of a few bytes.
-	writeGrace = 5 * time.Second
-)
+// writeGrace is the time for writing an answer of a few bytes.
+const writeGrace = 5 * time.Second
 
 var (
 	errStarted = errors.New("listener was started before: want one Start for each New")
@@ -57,41 +55,28 @@ func (l *Listener) serverOptions() httpserver.Options {
 		WriteTimeout:      l.opts.ReadTimeout + l.opts.HandleTimeout + writeGrace,
 		IdleTimeout:       l.opts.IdleTimeout,
 		ShutdownTimeout:   l.opts.ShutdownTimeout,
-		HandshakeFailed:   l.handshakeFailed,
+		HandshakeFailed:   func(cause string, _ net.Addr, _ error) { l.opts.Hooks.HandshakeFailed(cause) },
 		ConnectionClosed:  l.opts.Hooks.ConnectionDropped,
 		Logger:            l.opts.Logger,
-	}
-}
-
-func (l *Listener) handshakeFailed(cause string, _ net.Addr, _ error) {
-	if l.opts.Hooks.HandshakeFailed != nil {
-		l.opts.Hooks.HandshakeFailed(cause)
 	}
 }
 
 // serve runs the server, and beside it the resyncs of the fleet.
 func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	running, stop := context.WithCancelCause(ctx)
-
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop(nil)
-
 	if l.opts.Fleet != nil {
 		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}
-
 	l.state.Store(serving)
 	l.opts.Logger.InfoContext(ctx, "listener started", "address", server.Addr().String(), "tls", l.opts.TLS != nil)
-
 	err := l.serveUntil(running, server)
-
 	if cause := context.Cause(running); cause != nil && ctx.Err() == nil {
 		err = errors.Join(cause, err)
 	}
-
 	l.opts.Logger.InfoContext(ctx, "listener stopped")
-
 	return err
 }
 
@@ -111,16 +96,63 @@ func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) er
 	return <-served
 }
 
-// stop makes the listener refuse requests.
 func (l *Listener) stop() {
 	l.state.Store(stopping)
 	l.intake.Stop()
 }
 
-// claim counts the connection of a request to the runtime that sent it, if it is the runtime's. The
-// fleet then notices its end.
-func (e *endpoint) claim(r *http.Request, peer *core.Peer) {
-	if e.peers.ownsConnection {
-		peer.Lost = httpserver.SetOrigin(r.Context(), "runtime "+string(peer.ID))
+// checkHandshakes returns a copy of config, and of the configurations that it returns, that calls
+// check in each handshake.
+func checkHandshakes(config *tls.Config, check func(*tls.ConnectionState)) *tls.Config {
+	h := handshakes{checkPeer: check}
+	config = h.hook(config)
+	if next := config.GetConfigForClient; next != nil {
+		config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen, err := next(hello)
+			if err != nil || chosen == nil {
+				return nil, err
+			}
+			return h.hooked(chosen), nil
+		}
 	}
+	return config
+}
+
+type handshakes struct {
+	checkPeer func(*tls.ConnectionState)
+	last      atomic.Pointer[hookedConfig]
+}
+
+type hookedConfig struct{ from, to *tls.Config }
+
+// hooked returns one copy for successive handshakes with the same config: clients resume sessions
+// only with the ticket keys of that copy.
+func (h *handshakes) hooked(config *tls.Config) *tls.Config {
+	if last := h.last.Load(); last != nil && last.from == config {
+		return last.to
+	}
+	last := &hookedConfig{config, h.hook(config)}
+	h.last.Store(last)
+	return last.to
+}
+
+func (h *handshakes) hook(config *tls.Config) *tls.Config {
+	config = config.Clone()
+	first := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if first != nil {
+			if err := first(state); err != nil {
+				return err
+			}
+		}
+		h.check(&state)
+		return nil
+	}
+	return config
+}
+
+// check drops a panic of the operator's code. The first request has it again, and is answered 503.
+func (h *handshakes) check(state *tls.ConnectionState) {
+	defer func() { _ = recover() }()
+	h.checkPeer(state)
 }

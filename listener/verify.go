@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
+	"net/http"
 	"slices"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 var errNoVerifier = Forbidden("no_verifier", "want at least one verifier")
@@ -19,7 +23,6 @@ func AllOf(verifiers ...core.Verifier) core.Verifier { return allOf(slices.Clone
 
 type allOf []core.Verifier
 
-// Verify implements [core.Verifier].
 func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	if len(all) == 0 {
 		return errNoVerifier
@@ -32,10 +35,8 @@ func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	return nil
 }
 
-// Validate refuses verifiers that are nil.
 func (all allOf) Validate() error { return validateAll(all) }
 
-// ForRequest returns the verifier for one request (see [New]).
 func (all allOf) ForRequest() core.Verifier { return allOf(allForRequest(all)) }
 
 // AnyOf lets an event pass if one verifier does. Otherwise it returns the first error that is no
@@ -45,7 +46,6 @@ func AnyOf(verifiers ...core.Verifier) core.Verifier { return anyOf(slices.Clone
 
 type anyOf []core.Verifier
 
-// Verify implements [core.Verifier].
 func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	var unknown, refused error
 	for _, verifier := range one {
@@ -53,7 +53,7 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 		switch {
 		case err == nil:
 			return nil
-		case isRefusal(err):
+		case errors.Is(err, core.ErrForbidden), errors.Is(err, core.ErrUnauthenticated):
 			refused = cmp.Or(refused, err)
 		default:
 			unknown = cmp.Or(unknown, err)
@@ -62,10 +62,8 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	return cmp.Or(unknown, refused, errNoVerifier)
 }
 
-// Validate refuses verifiers that are nil.
 func (one anyOf) Validate() error { return validateAll(one) }
 
-// ForRequest returns the verifier for one request (see [New]).
 func (one anyOf) ForRequest() core.Verifier { return anyOf(allForRequest(one)) }
 
 func allForRequest(verifiers []core.Verifier) []core.Verifier {
@@ -74,10 +72,6 @@ func allForRequest(verifiers []core.Verifier) []core.Verifier {
 		all[i] = intake.ForRequest(verifier)
 	}
 	return all
-}
-
-func isRefusal(err error) bool {
-	return errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated)
 }
 
 func validateAll(verifiers []core.Verifier) error {
@@ -92,4 +86,85 @@ func validateAll(verifiers []core.Verifier) error {
 // others.
 func InsecureAllowAll() core.Verifier {
 	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+}
+
+// ObserveOnly lets each event pass. It is for a fleet that gets a verifier for the first time. For
+// each runtime and reason that verifier would refuse, logger gets a line at warn, and one more each
+// minute while that lasts. A nil logger discards. As the verifier of a listener it also passes the
+// reason to Hooks.Answered. The sender must still prove its identity. Until verifier is in its
+// place, a runtime can trigger others, as with [InsecureAllowAll].
+func ObserveOnly(verifier core.Verifier, logger *slog.Logger) core.Verifier {
+	return &observer{verifier, newObservedLog(logger)}
+}
+
+type observer struct {
+	verifier core.Verifier
+	log      observedLog
+}
+
+func (o *observer) Validate() error { return option.Verifier(o.verifier) }
+
+func (o *observer) ForRequest() core.Verifier {
+	return &observer{intake.ForRequest(o.verifier), o.log}
+}
+
+func (o *observer) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	if err := o.verifier.Verify(ctx, peer, event); err != nil {
+		o.log.taken(ctx, peer.ID, err)
+	}
+	return nil
+}
+
+// observedPeers are those of PeerOptions.ObserveOnly.
+type observedPeers struct {
+	strict, any *headerPeers
+	log         observedLog
+}
+
+func (o *observedPeers) identify(r *http.Request) (core.Peer, error) {
+	peer, err := o.strict.identify(r)
+	if err == nil || core.Reason(err) != reasonUntrustedProxy {
+		return peer, err
+	}
+	peer, failed := o.any.identify(r)
+	if failed == nil {
+		o.log.taken(r.Context(), peer.ID, err)
+	}
+	return peer, failed
+}
+
+// observedLog notes events that were taken although they would be refused.
+type observedLog struct{ log *slog.Logger }
+
+func newObservedLog(logger *slog.Logger) observedLog {
+	return observedLog{pacedlog.New(logger, time.Minute, "runtime", "reason")}
+}
+
+func (o observedLog) taken(ctx context.Context, runtime core.RuntimeID, err error) {
+	if seen, ok := ctx.Value(observedKey{}).(*observed); ok && seen.reason == "" {
+		seen.reason = core.Reason(err)
+	}
+	o.log.WarnContext(ctx, "event taken that would be refused without ObserveOnly",
+		slog.String("runtime", string(runtime)), slog.String("reason", core.Reason(err)), slog.Any("error", err))
+}
+
+// observed has the first reason for which a request would be refused. It is in the context of a
+// request, which one goroutine answers.
+type observed struct{ reason string }
+
+type observedKey struct{}
+
+// observing returns a request that can have a reason, if the listener observes only.
+func (l *Listener) observing(r *http.Request) *http.Request {
+	if _, only := l.verifier.(*observer); !only && !l.peers.observeOnly {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), observedKey{}, &observed{}))
+}
+
+func observedIn(r *http.Request) string {
+	if seen, ok := r.Context().Value(observedKey{}).(*observed); ok {
+		return seen.reason
+	}
+	return ""
 }

@@ -153,7 +153,10 @@ func (p *partial) forget(message messageKey) {
 
 // conclude acknowledges a message, or leaves it to the stream.
 func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job, r result, handed bool) {
-	reason := reasonOf(r.err)
+	reason := ""
+	if r.err != nil {
+		reason = core.Reason(errorsOf(r.err)[0])
+	}
 	switch {
 	case r.err == nil:
 		c.settled(j, manager, fateEnqueued, "", j.msg.Ack())
@@ -276,13 +279,6 @@ func isFinal(err error) bool {
 	})
 }
 
-func reasonOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	return core.Reason(errorsOf(err)[0])
-}
-
 func longestWait(err error) (longest time.Duration) {
 	for _, err := range errorsOf(err) {
 		longest = max(longest, min(core.RetryAfter(err), maxRetryAfter))
@@ -312,7 +308,6 @@ const (
 	perReturn = 8
 	// silentFor is the time without offers to a runtime that did not confirm one.
 	silentFor = 30 * time.Second
-	// maxSilent bounds the runtimes that are remembered.
 	maxSilent = 16 << 10
 )
 
@@ -324,7 +319,10 @@ func newReturns(maxInFlight int) returns {
 // reports whether the runtime confirmed. An answer for which no forwarder waits any more costs no
 // time.
 func (r *returns) offer(runtime core.RuntimeID, ask func() error) bool {
-	if r.isSilent(runtime, time.Now()) {
+	r.mu.Lock()
+	silent := time.Now().Before(r.silent[runtime])
+	r.mu.Unlock()
+	if silent {
 		return false
 	}
 	select {
@@ -338,12 +336,6 @@ func (r *returns) offer(runtime core.RuntimeID, ask func() error) bool {
 		r.silence(runtime, time.Now())
 	}
 	return err == nil
-}
-
-func (r *returns) isSilent(runtime core.RuntimeID, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return now.Before(r.silent[runtime])
 }
 
 func (r *returns) silence(runtime core.RuntimeID, now time.Time) {

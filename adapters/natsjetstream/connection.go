@@ -3,6 +3,8 @@ package natsjetstream
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"time"
@@ -11,6 +13,63 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
+
+const (
+	pingInterval  = 15 * time.Second
+	reconnectWait = time.Second
+	// noBuffer makes a publish fail at once without a connection: the outbox keeps the events.
+	noBuffer = -1
+)
+
+// ConnectOptions returns the options for the connection of a runtime's [Forwarder]. The connection
+// never gives up, buffers nothing without a server, and gets answers under [InboxPrefix]. After a
+// rotation, [nats.Conn.ForceReconnect] presents the new certificate. Options of the caller may
+// follow.
+//
+// The function keys returns the present client certificate, and the CAs that may sign the server's.
+// It is called for each new connection, concurrently, and must return at once.
+func ConnectOptions(runtime core.RuntimeID, keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
+	return append(connectOptions(keys),
+		nats.Name("runtime-watcher agent"),
+		nats.CustomInboxPrefix(InboxPrefix(runtime)),
+		nats.ReconnectBufSize(noBuffer),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // Forward returns the errors.
+	)
+}
+
+// OperatorConnectOptions returns the options for the connection of the [Consumer] of a manager. The
+// connection never gives up, also if no server answers at the start, and finds a frozen server
+// within 45 s. It gets answers of the API under "_INBOX.operator.<manager>". Keys are those of
+// [ConnectOptions]. Options of the caller may follow.
+func OperatorConnectOptions(manager core.Manager, keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
+	return append(connectOptions(keys),
+		nats.Name("runtime-watcher operator"),
+		nats.CustomInboxPrefix(operatorInbox(manager)),
+	)
+}
+
+func connectOptions(keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
+	return []nats.Option{
+		nats.Secure(&tls.Config{
+			MinVersion: tls.VersionTLS13,
+			// Sent even if the server does not name our CA: its list may be outdated in a rotation.
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				certificate, _ := keys()
+				return certificate, nil
+			},
+		}),
+		nats.ClientTLSConfig(nil, func() (*x509.CertPool, error) {
+			_, roots := keys()
+			return roots, nil
+		}),
+		nats.MaxReconnects(-1),
+		nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(reconnectWait),
+		nats.ReconnectJitter(reconnectWait, reconnectWait),
+		nats.PingInterval(pingInterval),
+	}
+}
 
 // watchConnection logs each loss of the connection and each return, until ctx ends. A lost
 // connection fails no request for messages, so nothing else reports it. A closed connection is an

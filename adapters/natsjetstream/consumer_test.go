@@ -658,7 +658,6 @@ func TestBacklogIsReported(t *testing.T) {
 	runtime := b.forwarder("runtime-1", noAnswer)
 	mustForward(t, runtime, numbered(1, "a"))
 	mustForward(t, runtime, numbered(2, "b"))
-
 	var (
 		mu       sync.Mutex
 		messages []uint64

@@ -15,8 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// The reasons of a forwarder for a batch that was not stored, as metric labels. Those of an answer
-// are in [contract.Meaning].
+// The reasons of a forwarder for a batch that was not stored, as metric labels, beside those of
+// package reasons. Those of an answer are in [contract.Meaning].
 const (
 	// The contract cannot carry the event.
 	reasonUnsendable = "unsendable"
@@ -24,18 +24,10 @@ const (
 	reasonMaterial = "material"
 	// There is no connection to a NATS server.
 	reasonDisconnected = "disconnected"
-	// The NATS server refuses the certificate or the user.
-	reasonUnauthenticated = "unauthenticated"
 	// The handshake failed.
 	reasonTLS = "tls"
-	// The runtime may not publish to the subject.
-	reasonForbidden = "forbidden"
-	// No stream takes the subject, or the stream has no leader.
-	reasonUnknownManager = "unknown_manager"
 	// The stream has no room for this runtime, or none at all.
 	reasonStreamFull = "stream_full"
-	// The message is larger than the NATS server or the stream allows.
-	reasonTooLarge = "too_large"
 	// The stream refused the message for another reason.
 	reasonStream = "stream"
 	// Anything else between this end and the stream.
@@ -46,7 +38,6 @@ const (
 //
 // Callers use the sentinels and the interfaces of core, so the type is not exported.
 type publishError struct {
-	// Subject is that of the message.
 	Subject string
 	// Err is the cause; nil: the answer names none.
 	Err error
@@ -71,33 +62,27 @@ func (e *publishError) RetryAfter() time.Duration { return e.retryAfter }
 
 // classify returns the error of a message that the stream did not acknowledge.
 func classify(subject string, err error) *publishError {
-	failed := &publishError{Subject: subject, Err: reasons.Plain(err)}
+	failed := &publishError{Subject: subject, Err: reasons.Plain(err), reason: reasonConnection}
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		failed.reason = core.Reason(err)
 	case errors.Is(err, nats.ErrPermissionViolation):
-		failed.reason, failed.Err = reasonForbidden, both(core.ErrForbidden, err)
+		failed.reason, failed.Err = reasons.Forbidden, both(core.ErrForbidden, err)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
-		failed.reason, failed.Err = reasonUnknownManager, both(core.ErrUnknownManager, err)
+		failed.reason, failed.Err = reasons.UnknownManager, both(core.ErrUnknownManager, err)
 	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
-		failed.reason = reasonTooLarge
-	case isDisconnected(err):
+		failed.reason = reasons.TooLarge
+	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrReconnectBufExceeded),
+		errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrConnectionReconnecting):
 		failed.reason = reasonDisconnected
 	case errors.As(err, &api):
 		failed.reason, failed.Err = reasonOfStream(api), both(core.ErrNotReady, err)
-	default:
-		failed.reason = reasonConnection
 	}
 	return failed
 }
 
 func both(class, cause error) error { return fmt.Errorf("%w: %w", class, cause) }
-
-func isDisconnected(err error) bool {
-	return errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrReconnectBufExceeded) ||
-		errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrConnectionReconnecting)
-}
 
 // The error codes of a server that has no room (errors.json of nats-server).
 const (
@@ -122,7 +107,7 @@ func disconnected(subject string, last error) *publishError {
 	failed := &publishError{Subject: subject, Err: last, reason: reasonDisconnected}
 	switch {
 	case errors.Is(last, nats.ErrAuthorization), errors.Is(last, nats.ErrAuthExpired):
-		failed.reason, failed.Err = reasonUnauthenticated, both(core.ErrUnauthenticated, last)
+		failed.reason, failed.Err = reasons.Unauthenticated, both(core.ErrUnauthenticated, last)
 	case errors.Is(last, nats.ErrTLS):
 		failed.reason = reasonTLS
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // TestClassify: the label of a metric tells a slow stream from a broken connection, and the class
@@ -23,11 +24,11 @@ func TestClassify(t *testing.T) {
 	}{
 		{cause: context.DeadlineExceeded, reason: core.Reason(context.DeadlineExceeded)},
 		{cause: context.Canceled, reason: core.Reason(context.Canceled)},
-		{cause: nats.ErrPermissionViolation, class: core.ErrForbidden, reason: reasonForbidden},
-		{cause: jetstream.ErrNoStreamResponse, class: core.ErrUnknownManager, reason: reasonUnknownManager},
-		{cause: nats.ErrNoResponders, class: core.ErrUnknownManager, reason: reasonUnknownManager},
-		{cause: nats.ErrMaxPayload, reason: reasonTooLarge},
-		{cause: jetstream.ErrStreamMessageExceedsMaximum, reason: reasonTooLarge},
+		{cause: nats.ErrPermissionViolation, class: core.ErrForbidden, reason: reasons.Forbidden},
+		{cause: jetstream.ErrNoStreamResponse, class: core.ErrUnknownManager, reason: reasons.UnknownManager},
+		{cause: nats.ErrNoResponders, class: core.ErrUnknownManager, reason: reasons.UnknownManager},
+		{cause: nats.ErrMaxPayload, reason: reasons.TooLarge},
+		{cause: jetstream.ErrStreamMessageExceedsMaximum, reason: reasons.TooLarge},
 		{cause: nats.ErrConnectionClosed, reason: reasonDisconnected},
 		{cause: nats.ErrReconnectBufExceeded, reason: reasonDisconnected},
 		{cause: nats.ErrDisconnected, reason: reasonDisconnected},

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -13,6 +16,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
+
+// ForwarderOptions are the optional settings of a [Forwarder]. The zero value is the documented
+// default.
+type ForwarderOptions struct {
+	// Timeout bounds one call of Forward. The context of the caller may end it earlier. Default: 10
+	// s.
+	Timeout time.Duration
+	// AnswerWait is the time that Forward waits for the answer of the operator after the stream has
+	// stored the batch. Without an answer it returns nil. Default: 2 s. Negative: it does not wait,
+	// and the operator cannot hand refused events back.
+	AnswerWait time.Duration
+	// RefusedRetryAfter is the wait after a refusal of the sender that asks for none, because
+	// certificates may be rotating. Default: 30 s. Negative: none.
+	RefusedRetryAfter time.Duration
+}
+
+func (o ForwarderOptions) withDefaults() ForwarderOptions {
+	return option.WithDefaults(o, ForwarderOptions{
+		Timeout: 10 * time.Second, AnswerWait: 2 * time.Second, RefusedRetryAfter: 30 * time.Second,
+	})
+}
 
 // Forwarder is a [core.Forwarder] that publishes each batch to the stream of its manager. Create
 // one per connection with [NewForwarder]. It is safe for concurrent use. Only the connection has
@@ -96,4 +120,45 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 		m.replaceable = !f.isAnswered(subject)
 	}
 	return encoded.Result(f.send(ctx, m))
+}
+
+// denials ends attempts that the NATS server denies. It does not answer a publish that is denied,
+// but reports an error of the connection with the subject in its text.
+type denials struct{ attempts sync.Map } // Its keys are *attempt.
+
+type attempt struct {
+	subject string
+	end     context.CancelCauseFunc
+}
+
+func (d *denials) listen(conn *nats.Conn) {
+	before := conn.ErrorHandler()
+	conn.SetErrorHandler(func(conn *nats.Conn, sub *nats.Subscription, err error) {
+		d.deny(err)
+		if before != nil {
+			before(conn, sub, err)
+		}
+	})
+}
+
+// watch returns a context that ends when the subject is denied. stop must be called.
+func (d *denials) watch(ctx context.Context, subject string) (watched context.Context, stop func()) {
+	watched, end := context.WithCancelCause(ctx)
+	a := &attempt{strconv.Quote(subject), end}
+	d.attempts.Store(a, nil)
+	return watched, func() {
+		d.attempts.Delete(a)
+		end(nil)
+	}
+}
+
+func (d *denials) deny(err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return
+	}
+	for key := range d.attempts.Range {
+		if a, ok := key.(*attempt); ok && strings.Contains(err.Error(), a.subject) {
+			a.end(err)
+		}
+	}
 }

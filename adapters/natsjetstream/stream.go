@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,8 +17,7 @@ const (
 	// duplicates is the time for which a stream remembers the IDs of messages.
 	duplicates = 2 * time.Minute
 	// maxMessage is the largest batch of contract v3 with its headers, in bytes.
-	maxMessage = 257 << 10
-	// defaultMaxPending and defaultMaxBytes bound a stream.
+	maxMessage        = 257 << 10
 	defaultMaxPending = 256
 	defaultMaxBytes   = 1 << 30
 )
@@ -112,5 +112,59 @@ func consumerConfig(manager core.Manager, ackWait time.Duration) jetstream.Consu
 		AckWait:       ackWait,
 		MaxDeliver:    -1,
 		MaxAckPending: -1,
+	}
+}
+
+const (
+	// clockInterval is the time between two measurements of the server's clock.
+	clockInterval = time.Minute
+	clockTimeout  = time.Second
+)
+
+// clock continues the clock of the leader of one stream, which stamps the messages. So the age of a
+// message is the difference of two times of one clock. A step of the clock of this process has no
+// effect: only the time since the measurement counts, by the monotonic clock. It is safe for
+// concurrent use.
+type clock struct {
+	now func() time.Time
+
+	mu sync.Mutex
+	// server is the time of the server at the time measured.
+	server, measured time.Time
+	// asked is the time of the last request, which may have failed.
+	asked time.Time
+}
+
+func newClock(now func() time.Time) *clock { return &clock{now: now} }
+
+// age returns the time since the stream stored a message.
+func (c *clock) age(stored time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server.Add(c.now().Sub(c.measured)).Sub(stored)
+}
+
+// ask reports whether a request is due, and notes it. One is due once in clockInterval, also after a
+// failure.
+func (c *clock) ask(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.asked) < clockInterval {
+		return false
+	}
+	c.asked = now
+	return true
+}
+
+// learn takes the time in an answer to a request that began at a time. The server read its clock in
+// the middle of the request. A server before 2.10 sends no time: its clock must then agree with
+// that of this process.
+func (c *clock) learn(began time.Time, info *jetstream.StreamInfo) {
+	middle := began.Add(c.now().Sub(began) / 2)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server, c.measured, c.asked = info.TimeStamp, middle, began
+	if info.TimeStamp.IsZero() {
+		c.server = middle
 	}
 }

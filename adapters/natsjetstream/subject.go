@@ -1,8 +1,10 @@
 package natsjetstream
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -49,4 +51,105 @@ func parseSubject(subject string) (core.RuntimeID, error) {
 		return "", errReserved
 	}
 	return core.RuntimeID(id), nil
+}
+
+// User is a client of a NATS server with "verify_and_map": an agent, an operator, or neither.
+type User struct {
+	// Name is a SAN of the client's certificate: the registered domain of a runtime.
+	Name string
+	// Runtime is the runtime of an agent. It may send to Managers under its own name, and confirm
+	// refusals of its own batches, also through a leaf node. Default: no agent.
+	Runtime  core.RuntimeID
+	Managers []core.Manager
+	// Operator is the manager of an operator. It may create and change the stream of the manager,
+	// and read nothing of others. Default: no operator.
+	Operator core.Manager
+	// Publish and Subscribe are more subjects that the client may use. Default: none.
+	Publish, Subscribe []string
+}
+
+// reservedRuntime would get the answers to operators.
+const reservedRuntime core.RuntimeID = "operator"
+
+var (
+	errReserved = errors.New("natsjetstream: the name \"operator\" is reserved")
+	errName     = errors.New("natsjetstream: the name of a user is no SAN")
+	errRights   = errors.New("natsjetstream: want Managers with Runtime only")
+	errTwice    = errors.New("natsjetstream: two users have one name")
+)
+
+func (u *User) subjects() (publish, subscribe []string) {
+	publish, subscribe = slices.Clone(u.Publish), slices.Clone(u.Subscribe)
+	if u.Runtime != "" {
+		subscribe = append(subscribe, InboxPrefix(u.Runtime)+".>")
+	}
+	for _, manager := range u.Managers {
+		publish = append(publish, Subject(manager, u.Runtime), confirmations(operatorInbox(manager), u.Runtime)+".*")
+	}
+	if u.Operator != "" {
+		stream := streamName(u.Operator)
+		publish = append(publish,
+			"$JS.API.STREAM.INFO."+stream, "$JS.API.STREAM.CREATE."+stream, "$JS.API.STREAM.UPDATE."+stream,
+			"$JS.API.CONSUMER.*."+stream+".>", "$JS.API.CONSUMER.MSG.NEXT."+stream+".>",
+			"$JS.ACK."+stream+".>", inboxRoot+".>")
+		subscribe = append(subscribe, operatorInbox(u.Operator)+".>")
+	}
+	return publish, subscribe
+}
+
+// operatorInbox is the prefix of the subjects on which the operator of a manager gets answers.
+func operatorInbox(manager core.Manager) string {
+	return inboxRoot + "." + string(reservedRuntime) + "." + string(manager)
+}
+
+// confirmations is the prefix of the subjects on which a runtime confirms refusals.
+func confirmations(inbox string, runtime core.RuntimeID) string {
+	return inbox + ".refused." + token(runtime)
+}
+
+// Authorization returns the block "authorization" of the configuration of a NATS server, to be
+// included there. It refuses wrong and repeated names, the subjects of a reserved name, and
+// Managers without Runtime. The error names each such user.
+func Authorization(users ...User) ([]byte, error) {
+	var text strings.Builder
+	text.WriteString("authorization {\n  users: [\n")
+	seen, wrong := map[string]bool{}, []error(nil)
+	for _, u := range users {
+		if err := u.validate(seen[u.Name]); err != nil {
+			wrong = append(wrong, fmt.Errorf("%w: %.253q", err, u.Name))
+		}
+		seen[u.Name] = true
+		publish, subscribe := u.subjects()
+		fmt.Fprintf(&text, "    { user: %q, permissions: {\n      publish: { allow: [\n        %s\n      ] }\n"+
+			"      subscribe: { allow: [%s] }\n    } }\n",
+			u.Name, quoted(publish, ",\n        "), quoted(subscribe, ", "))
+	}
+	text.WriteString("  ]\n}\n")
+	return []byte(text.String()), errors.Join(wrong...)
+}
+
+func (u *User) validate(twice bool) error {
+	switch {
+	case twice:
+		return errTwice
+	case u.Name == "", strings.ContainsFunc(u.Name, isForeign):
+		return errName
+	case u.Runtime == reservedRuntime, slices.Contains(u.Subscribe, InboxPrefix(reservedRuntime)+".>"):
+		return errReserved
+	case len(u.Managers) > 0 && (u.Runtime == "" || u.Operator != ""):
+		return errRights
+	default:
+		return nil
+	}
+}
+
+// isForeign reports whether a SAN has no such character, or the configuration another use for it.
+func isForeign(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }
+
+func quoted(subjects []string, between string) string {
+	all := make([]string, len(subjects))
+	for i, subject := range subjects {
+		all[i] = `"` + subject + `"`
+	}
+	return strings.Join(all, between)
 }

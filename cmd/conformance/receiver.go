@@ -49,7 +49,12 @@ func judgeReceiver(ctx context.Context, s settings, to *report, _, stderr io.Wri
 				if m.given != nil {
 					p.id = core.RuntimeID(m.given.Leaf.Subject.CommonName)
 				}
-				p.skipWithout(rule.Needs)
+				switch {
+				case rule.Needs >= conformance.Script && !p.script:
+					p.skip("needs a receiver that follows the script")
+				case rule.Needs >= conformance.Operator && p.operator == nil:
+					p.skip("needs a receiver that prints its deliveries")
+				}
 				check(p)
 			})
 		}
@@ -84,15 +89,6 @@ func startReceiver(
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
 	return await(ctx, e.address, p.ended)
-}
-
-func (p *player) skipWithout(needs conformance.Needs) {
-	switch {
-	case needs >= conformance.Script && !p.script:
-		p.skip("needs a receiver that follows the script")
-	case needs >= conformance.Operator && p.operator == nil:
-		p.skip("needs a receiver that prints its deliveries")
-	}
 }
 
 // sharedChecks are those of the suite for receivers on every transport.

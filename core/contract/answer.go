@@ -44,12 +44,6 @@ type failureBody struct {
 	RetryAfter int64  `json:"retryAfter,omitempty"`
 }
 
-// partialAnswer returns the answer that names the refused elements of a request. Its status is 422:
-// an error, so that no sender mistakes it for a success, and one that gateways do not retry.
-func partialAnswer(failed map[int]Refusal) Answer {
-	return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: reasons.Partial}, Failed: failed}
-}
-
 // AnswerTo returns the answer of a receiver that has the result of a [core.Forwarder]: nil, an
 // error for the whole request, or [core.EventErrors].
 //
@@ -70,7 +64,8 @@ func (v Version) AnswerTo(err error) Answer {
 		failed[i] = refusalOf(err)
 	}
 	if v.MaxEvents() > 1 {
-		return partialAnswer(failed)
+		// An error, so that no sender mistakes it for a success, and one that gateways do not retry.
+		return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: reasons.Partial}, Failed: failed}
 	}
 	first := slices.Min(slices.Collect(maps.Keys(some)))
 	answer := Answer{Refusal: failed[first], Failed: failed}

@@ -19,10 +19,10 @@ func body(t *testing.T, answer contract.Answer) []byte {
 
 func TestPartialAnswer(t *testing.T) {
 	t.Parallel()
-	want := contract.Partial(map[int]contract.Refusal{
+	want := contract.Answer{Refusal: contract.Refusal{Status: 422, Reason: "partial"}, Failed: map[int]contract.Refusal{
 		0: {Status: 503, Reason: "not_ready", RetryAfter: 2 * time.Second},
 		7: {Status: 403, Reason: "san_mismatch"},
-	})
+	}}
 	text := body(t, want)
 	const wire = `{"reason":"partial","failed":[` +
 		`{"index":0,"status":503,"reason":"not_ready","retryAfter":2},{"index":7,"status":403,"reason":"san_mismatch"}]}`

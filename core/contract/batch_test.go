@@ -64,6 +64,7 @@ func TestMalformedBatches(t *testing.T) {
 		"attribute source is missing": func(e, _ map[string]any) { delete(e, "source") },
 		"attribute type is missing":   func(e, _ map[string]any) { delete(e, "type") },
 		"attribute id has 600 bytes":  func(e, _ map[string]any) { e["id"] = long },
+		"attribute traceparent has":   func(e, _ map[string]any) { e["traceparent"] = long },
 		"source is \"runtime-1\"":     func(e, _ map[string]any) { e["source"] = "runtime-1" },
 		"source is \"/runtimes/\"":    func(e, _ map[string]any) { e["source"] = "/runtimes/" },
 		"source is \"/runtimes/%zz\"": func(e, _ map[string]any) { e["source"] = "/runtimes/%zz" },

@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 var (
-	// errUnknownVersion means that this package does not know a contract. It is permanent.
 	errUnknownVersion error = &reasons.Error{Text: "unknown contract", Label: "unknown_contract", Permanent: true}
-	// errMalformed means that a body or an event does not follow its contract. It is permanent.
-	errMalformed error = &reasons.Error{Text: "malformed event", Label: "malformed", Permanent: true}
+	errMalformed      error = &reasons.Error{Text: "malformed event", Label: "malformed", Permanent: true}
 )
 
 // Version is a wire contract.
@@ -97,3 +96,90 @@ func (v Version) NeedsOwner() bool { return v.traits().needsOwner }
 
 // Numbered reports whether events travel with an epoch and a sequence, and with heartbeats.
 func (v Version) Numbered() bool { return v.traits().numbered }
+
+// The types of the CloudEvents of contract v3.
+const (
+	typeChanged   = "com.github.runtime-watcher.changed"
+	typeResync    = "com.github.runtime-watcher.resync"
+	typeHeartbeat = "com.github.runtime-watcher.heartbeat"
+)
+
+const (
+	specVersion    = "1.0"
+	sourcePrefix   = "/runtimes/"
+	maxBatchEvents = 500
+	maxBatchBody   = 256 << 10
+	// maxAttribute bounds the attributes of an event and the texts of a heartbeat, in bytes.
+	maxAttribute = 512
+)
+
+// envelope has the attributes of an event of v3, a CloudEvent in JSON. Its extensions are the
+// documented "sequence" and "distributed tracing", and epoch.
+type envelope struct {
+	claim       *claim
+	kind        string
+	id          string
+	subject     string
+	time        time.Time
+	sequence    uint64
+	traceParent string
+}
+
+// claim has the attributes that all events of a batch share, as they travel.
+type claim struct{ source, epoch string }
+
+// Bounds on the content of a heartbeat: a listener keeps it. A sender cuts to them.
+const (
+	maxReasons      = 32
+	maxFingerprints = 64
+	// reasonOther is the drop reason under which a heartbeat counts those that it has no room for.
+	reasonOther = "other"
+)
+
+// heartbeatData is a heartbeat as it travels, with durations in milliseconds. It has the fields of
+// [core.Heartbeat], so that each converts to the other.
+type heartbeatData struct {
+	ID                     string           `json:"-"`
+	Time                   time.Time        `json:"-"`
+	Number                 uint64           `json:"number"`
+	Interval               time.Duration    `json:"intervalMs"`
+	Instance               string           `json:"instance,omitempty"`
+	Leaving                bool             `json:"leaving,omitempty"`
+	Sequence               uint64           `json:"sequence"`
+	Pending                int64            `json:"pending"`
+	OldestPending          time.Duration    `json:"oldestPendingMs"`
+	Dropped                map[string]int64 `json:"dropped,omitempty"`
+	Version                string           `json:"version,omitempty"`
+	CertificateFingerprint string           `json:"certificateFingerprint,omitempty"`
+	CertificateExpiry      time.Time        `json:"certificateExpiry,omitzero"`
+	CAFingerprints         []string         `json:"caFingerprints,omitempty"`
+	KeyMaterialError       string           `json:"keyMaterialError,omitempty"`
+	Canary                 core.CanaryState `json:"canary,omitempty"`
+	LastReview             time.Time        `json:"lastReview,omitzero"`
+	WebhookFailures        int64            `json:"webhookFailures,omitempty"`
+	ConfigHash             string           `json:"configHash,omitempty"`
+	ConfigError            string           `json:"configError,omitempty"`
+}
+
+// maxName is the longest name of a Kubernetes object, a DNS-1123 subdomain at most.
+const maxName = 253
+
+// The statuses of HTTP that the contracts use (RFC 9110, section 15). Core does not import
+// net/http.
+const (
+	statusOK                    = 200
+	statusAccepted              = 202
+	statusMultipleChoices       = 300
+	statusBadRequest            = 400
+	statusUnauthorized          = 401
+	statusForbidden             = 403
+	statusNotFound              = 404
+	statusRequestEntityTooLarge = 413
+	statusUnsupportedMediaType  = 415
+	statusUnprocessableContent  = 422
+	statusTooManyRequests       = 429
+	statusInternalServerError   = 500
+	statusBadGateway            = 502
+	statusServiceUnavailable    = 503
+	statusGatewayTimeout        = 504
+)

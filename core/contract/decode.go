@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -51,7 +52,6 @@ func decodeBatch(body []byte) (core.Batch, error) {
 	if err == nil {
 		err = d.r.End()
 	}
-
 	switch {
 	case !utf8.Valid(body):
 		return core.Batch{}, fmt.Errorf("%w: the body is not UTF-8", errMalformed)
@@ -84,7 +84,6 @@ func (d *decoder) readNext() error {
 	case d.batch.Heartbeat != nil:
 		return fmt.Errorf("%w: want a heartbeat as the last element only", errMalformed)
 	}
-
 	var c received
 	if err := d.r.Object(func(name []byte) error { return c.readAttribute(d.r, name, &d.last) }); err != nil {
 		return err
@@ -175,29 +174,17 @@ func (c *received) interpret(last *received) (err error) {
 }
 
 func (c *received) checkAttributes() error {
-	for _, attribute := range []struct {
-		name, value string
-		optional    bool
-	}{
-		{"id", c.event.ID, false},
-		{"source", c.source, false},
-		{"type", c.kind, false},
-		{"epoch", c.epoch, true},
-		{"traceparent", c.event.TraceParent, true},
-	} {
-		if attribute.value == "" && !attribute.optional {
-			return fmt.Errorf("%w: attribute %s is missing", errMalformed, attribute.name)
-		}
-
-		if err := checkAttribute(attribute.name, attribute.value); err != nil {
-			return err
+	for _, required := range [][2]string{{"id", c.event.ID}, {"source", c.source}, {"type", c.kind}} {
+		if required[1] == "" {
+			return fmt.Errorf("%w: attribute %s is missing", errMalformed, required[0])
 		}
 	}
-
 	if c.specVersion != specVersion {
 		return fmt.Errorf("%w: specversion is %.16q, want %q", errMalformed, c.specVersion, specVersion)
 	}
-	return nil
+	return cmp.Or(
+		checkAttribute("id", c.event.ID), checkAttribute("source", c.source), checkAttribute("type", c.kind),
+		checkAttribute("epoch", c.epoch), checkAttribute("traceparent", c.event.TraceParent))
 }
 
 func parseTime(text string) (time.Time, error) {
@@ -214,9 +201,7 @@ func parseTime(text string) (time.Time, error) {
 // readData reads the event or the heartbeat; last is the event before it.
 func (c *received) readData(last *core.WatchEvent) error {
 	var err error
-
 	d := dataReader{rawjson.NewReader(c.data), &c.event.WatchEvent, last}
-
 	switch c.kind {
 	case typeHeartbeat:
 		if c.heartbeat, err = readHeartbeat(c.data); err == nil {
@@ -230,11 +215,9 @@ func (c *received) readData(last *core.WatchEvent) error {
 	default:
 		return fmt.Errorf("type is %.80q, want one of %v", c.kind, []string{typeChanged, typeResync, typeHeartbeat})
 	}
-
 	if err != nil {
 		return fmt.Errorf("data of type %s: %w", c.kind, err)
 	}
-
 	return nil
 }
 
@@ -273,7 +256,6 @@ func (d *dataReader) readOwner(name []byte) error {
 
 func (d *dataReader) readChanged(name []byte) (err error) {
 	var text string
-
 	switch string(name) {
 	case fieldWatched:
 		return d.readName(&d.event.Watched, &d.last.Watched)

@@ -2,7 +2,9 @@ package contract
 
 import (
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -68,8 +70,11 @@ const usualElement = 1 << 10
 
 // encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
 func encodeBatch(batch *core.Batch) (Request, error) {
-	shared := &claim{source: formatSource(batch.Source), epoch: batch.Epoch}
-	if err := shared.check(batch); err != nil {
+	if batch.Source == "" {
+		return Request{}, fmt.Errorf("%w: source is empty", errMalformed)
+	}
+	shared := &claim{source: sourcePrefix + url.PathEscape(string(batch.Source)), epoch: batch.Epoch}
+	if err := cmp.Or(checkAttribute("source", shared.source), checkAttribute("epoch", shared.epoch)); err != nil {
 		return Request{}, err
 	}
 	r := Request{
@@ -210,8 +215,6 @@ func appendObjectName(b []byte, field string, name types.NamespacedName) []byte 
 	return append(appendString(b, "name", name.Name), '}')
 }
 
-func formatSource(id core.RuntimeID) string { return sourcePrefix + url.PathEscape(string(id)) }
-
 // wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
 func wireTime(t time.Time) time.Time {
 	const lastYear = 9999
@@ -219,14 +222,6 @@ func wireTime(t time.Time) time.Time {
 		return time.Time{}
 	}
 	return t
-}
-
-// check is the validation of the attributes that all elements of a batch share.
-func (c *claim) check(batch *core.Batch) error {
-	if batch.Source == "" {
-		return fmt.Errorf("%w: source is empty", errMalformed)
-	}
-	return cmp.Or(checkAttribute("source", c.source), checkAttribute("epoch", c.epoch))
 }
 
 func checkID(id string) error {
@@ -345,67 +340,6 @@ func fits(dropped map[string]int64) bool {
 	return len(dropped) <= maxReasons
 }
 
-// encodeSingle encodes the first event that the contract can express.
-func encodeSingle(v Version, batch *core.Batch) (r Request) {
-	for i := range batch.Events {
-		body, err := encodeEvent(v, &batch.Events[i].WatchEvent)
-		if err != nil {
-			r.fail(i, err)
-			continue
-		}
-		r.Body, r.Sent = body, []int{i}
-		r.failFrom(i+1, len(batch.Events))
-		break
-	}
-	return r
-}
-
-func encodeEvent(v Version, event *core.WatchEvent) ([]byte, error) {
-	body := toBody(event)
-	if err := check(v, event.Owner, body); err != nil {
-		return nil, err
-	}
-	b := append(make([]byte, 0, usualBody), '{')
-	if v.NeedsOwner() {
-		b = appendWireName(b, fieldOwner, event.Owner)
-	}
-	b = appendWireName(b, fieldWatched, types.NamespacedName(body.Watched))
-	return append(appendKind(b, schema.GroupVersionKind(body.WatchedGVK)), '}'), nil
-}
-
-// usualBody is the size in bytes that most bodies of contracts v1 and v2 do not exceed.
-const usualBody = 512
-
-func appendWireName(b []byte, field string, name types.NamespacedName) []byte {
-	b = append(appendName(b, field), '{')
-	b = appendString(b, "Namespace", name.Namespace)
-	return append(appendString(b, "Name", name.Name), '}')
-}
-
-func toBody(event *core.WatchEvent) bodyV2 {
-	if event.Resync {
-		return resyncV2()
-	}
-	return bodyV2{Watched: wireName(event.Watched), WatchedGVK: gvk(event.WatchedGVK)}
-}
-
-// check is the validation of an event at both ends.
-func check(v Version, owner types.NamespacedName, body bodyV2) error {
-	var errOwner error
-	if v.NeedsOwner() {
-		errOwner = cmp.Or(
-			checkName("owner.Namespace", owner.Namespace, true),
-			checkName("owner.Name", owner.Name, true))
-	}
-	return cmp.Or(
-		errOwner,
-		checkName("watched.Namespace", body.Watched.Namespace, false),
-		checkName("watched.Name", body.Watched.Name, true),
-		checkName("watchedGvk.group", body.WatchedGVK.Group, false),
-		checkName("watchedGvk.version", body.WatchedGVK.Version, false),
-		checkName("watchedGvk.kind", body.WatchedGVK.Kind, true))
-}
-
 func checkName(field, name string, required bool) error {
 	switch {
 	case required && name == "":
@@ -417,4 +351,58 @@ func checkName(field, name string, required bool) error {
 	default:
 		return nil
 	}
+}
+
+// Claim returns the batch as a runtime sends it: with its name, unless the batch has one, and with
+// IDs for events without one, as CloudEvents require. An outbox with an epoch gives an ID to each
+// event. The batch of the caller is not changed.
+func Claim(batch core.Batch, runtime core.RuntimeID) core.Batch {
+	batch.Source = cmp.Or(batch.Source, runtime)
+	if slices.ContainsFunc(batch.Events, func(e core.Numbered) bool { return e.ID == "" }) {
+		batch.Events = slices.Clone(batch.Events)
+		for i := range batch.Events {
+			batch.Events[i].ID = cmp.Or(batch.Events[i].ID, rand.Text())
+		}
+	}
+	return batch
+}
+
+// Elements returns the number of elements in the body, which is that of the events and heartbeats.
+func (r *Request) Elements() int {
+	if r.Heartbeat {
+		return len(r.Sent) + 1
+	}
+	return len(r.Sent)
+}
+
+// Index returns the index in a batch with that many events of an element of the body.
+func (r *Request) Index(element, events int) int {
+	if element < len(r.Sent) {
+		return r.Sent[element]
+	}
+	return events
+}
+
+// Unsendable replaces the errors of the events that the contract cannot express. An event without
+// room keeps [core.ErrNotSent]: it is sent with the next batch.
+func (r *Request) Unsendable(permanent func(err error) error) {
+	for i, err := range r.Failed {
+		if !errors.Is(err, core.ErrNotSent) {
+			r.Failed[i] = permanent(err)
+		}
+	}
+}
+
+// Result joins the events that were not sent with the result of the others.
+func (r *Request) Result(err error) error {
+	refused, partial := errors.AsType[core.EventErrors](err)
+	switch {
+	case len(r.Failed) == 0, err != nil && !partial:
+		return err
+	case len(refused) == 0:
+		return r.Failed
+	}
+	all := maps.Clone(r.Failed)
+	maps.Copy(all, refused)
+	return all
 }

@@ -4,5 +4,4 @@ package contract
 var (
 	ErrUnknownVersion = errUnknownVersion
 	ErrMalformed      = errMalformed
-	Partial           = partialAnswer
 )

@@ -50,20 +50,16 @@ func appendOptionalTime(b []byte, name string, value time.Time) []byte {
 func appendQuoted(b []byte, text string) []byte {
 	for i := range len(text) {
 		if !unescaped[text[i]] {
-			return appendEscaped(b, text)
+			quoted, err := json.Marshal(text)
+			if err != nil {
+				quoted = []byte(`""`) // Not possible: each string has a JSON form.
+			}
+			return append(b, quoted...)
 		}
 	}
 	b = append(b, '"')
 	b = append(b, text...)
 	return append(b, '"')
-}
-
-func appendEscaped(b []byte, text string) []byte {
-	quoted, err := json.Marshal(text)
-	if err != nil {
-		return append(b, `""`...) // Not possible: each string has a JSON form.
-	}
-	return append(b, quoted...)
 }
 
 // unescaped marks the bytes of ASCII that encoding/json writes as they are.

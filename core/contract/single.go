@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,33 +13,69 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
-func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
-	decoded, err := readSingle(v, body)
-	if err != nil {
-		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", errMalformed, v, err)
-	}
-	owner := types.NamespacedName(decoded.Owner)
-	if err := check(v, owner, decoded.bodyV2); err != nil {
-		return core.WatchEvent{}, err
-	}
-	return fromBody(owner, decoded.bodyV2), nil
+// bodyV2 is the body of contract v2. Its mixed case is that of deployed agents.
+type bodyV2 struct {
+	Watched    wireName `json:"watched"`
+	WatchedGVK gvk      `json:"watchedGvk"`
 }
 
-// readSingle reads a body as encoding/json does, which also takes names in another case. A body
-// without such names is read in half the time.
-func readSingle(v Version, body []byte) (bodyV1, error) {
-	var decoded bodyV1
-	if decoded.read(v, body) == nil {
-		return decoded, nil
+type bodyV1 struct {
+	Owner wireName `json:"owner"`
+	bodyV2
+}
+
+type wireName struct {
+	Namespace string `json:"Namespace"`
+	Name      string `json:"Name"`
+}
+
+type gvk struct {
+	Group   string `json:"group"`
+	Version string `json:"version"`
+	Kind    string `json:"kind"`
+}
+
+// resyncV2 encodes a resync in the contracts that have no word for it. Consumers that read the
+// owner or the certificate only see an ordinary event. It names no object of a runtime, as a
+// Watcher has a namespace.
+func resyncV2() bodyV2 {
+	return bodyV2{
+		Watched:    wireName{Name: "resync"},
+		WatchedGVK: gvk{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Watcher"},
 	}
-	decoded = bodyV1{}
-	// In v2 an owner is an unknown field, which is ignored.
-	var into any = &decoded.bodyV2
+}
+
+// part returns the part of a body that a contract has. In v2 an owner is an unknown field, which is
+// ignored.
+func (b *bodyV1) part(v Version) any {
 	if v.NeedsOwner() {
-		into = &decoded
+		return b
 	}
-	err := json.Unmarshal(body, into)
-	return decoded, err
+	return &b.bodyV2
+}
+
+// decodeSingle reads a body as encoding/json does, which also takes names in another case. A body
+// without such names is read in half the time.
+func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
+	var decoded bodyV1
+	if decoded.read(v, body) != nil {
+		decoded = bodyV1{}
+		if err := json.Unmarshal(body, decoded.part(v)); err != nil {
+			return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", errMalformed, v, err)
+		}
+	}
+	if err := decoded.check(v); err != nil {
+		return core.WatchEvent{}, err
+	}
+	owner := types.NamespacedName(decoded.Owner)
+	if decoded.bodyV2 == resyncV2() {
+		return core.WatchEvent{Resync: true, Owner: owner}, nil
+	}
+	return core.WatchEvent{
+		Owner:      owner,
+		Watched:    types.NamespacedName(decoded.Watched),
+		WatchedGVK: schema.GroupVersionKind(decoded.WatchedGVK),
+	}, nil
 }
 
 // errUnusual means that encoding/json must read the body.
@@ -66,49 +103,74 @@ func (b *bodyV1) read(v Version, body []byte) error {
 }
 
 func (n *wireName) read(r *rawjson.Reader) error {
-	return r.Object(func(name []byte) error {
+	return r.Object(func(name []byte) (err error) {
 		switch string(name) {
 		case "Namespace":
-			return readText(r, &n.Namespace)
+			n.Namespace, err = r.Text()
 		case "Name":
-			return readText(r, &n.Name)
+			n.Name, err = r.Text()
 		default:
-			return errUnusual
+			err = errUnusual
 		}
+		return err
 	})
 }
 
 func (k *gvk) read(r *rawjson.Reader) error {
-	return r.Object(func(name []byte) error {
+	return r.Object(func(name []byte) (err error) {
 		switch string(name) {
 		case "group":
-			return readText(r, &k.Group)
+			k.Group, err = r.Text()
 		case "version":
-			return readText(r, &k.Version)
+			k.Version, err = r.Text()
 		case "kind":
-			return readText(r, &k.Kind)
+			k.Kind, err = r.Text()
 		default:
-			return errUnusual
+			err = errUnusual
 		}
+		return err
 	})
 }
 
-// readText leaves the text as it is when the value is null, as encoding/json does.
-func readText(r *rawjson.Reader, into *string) (err error) {
-	if r.Null() {
-		return nil
+// encodeSingle encodes the first event that the contract can express.
+func encodeSingle(v Version, batch *core.Batch) (r Request) {
+	for i := range batch.Events {
+		body, err := encodeEvent(v, &batch.Events[i].WatchEvent)
+		if err != nil {
+			r.fail(i, err)
+			continue
+		}
+		r.Body, r.Sent = body, []int{i}
+		r.failFrom(i+1, len(batch.Events))
+		break
 	}
-	*into, err = r.Text()
-	return err
+	return r
 }
 
-func fromBody(owner types.NamespacedName, body bodyV2) core.WatchEvent {
-	if body == resyncV2() {
-		return core.WatchEvent{Resync: true, Owner: owner}
+func encodeEvent(v Version, event *core.WatchEvent) ([]byte, error) {
+	body := bodyV1{wireName(event.Owner), bodyV2{wireName(event.Watched), gvk(event.WatchedGVK)}}
+	if event.Resync {
+		body.bodyV2 = resyncV2()
 	}
-	return core.WatchEvent{
-		Owner:      owner,
-		Watched:    types.NamespacedName(body.Watched),
-		WatchedGVK: schema.GroupVersionKind(body.WatchedGVK),
+	if err := body.check(v); err != nil {
+		return nil, err
 	}
+	return json.Marshal(body.part(v))
+}
+
+// check is the validation of an event at both ends.
+func (b *bodyV1) check(v Version) error {
+	var errOwner error
+	if v.NeedsOwner() {
+		errOwner = cmp.Or(
+			checkName("owner.Namespace", b.Owner.Namespace, true),
+			checkName("owner.Name", b.Owner.Name, true))
+	}
+	return cmp.Or(
+		errOwner,
+		checkName("watched.Namespace", b.Watched.Namespace, false),
+		checkName("watched.Name", b.Watched.Name, true),
+		checkName("watchedGvk.group", b.WatchedGVK.Group, false),
+		checkName("watchedGvk.version", b.WatchedGVK.Version, false),
+		checkName("watchedGvk.kind", b.WatchedGVK.Kind, true))
 }

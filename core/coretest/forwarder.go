@@ -2,6 +2,9 @@ package coretest
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,7 +73,11 @@ func TestForwarder(
 	hangs := false
 	for _, c := range forwarderChecks() {
 		t.Run(c.rule, func(t *testing.T) {
-			s := newForwarderSuite(t, newForwarder, opts)
+			farEnd := &Recorder{}
+			s := &forwarderSuite{ForwarderHarness: newForwarder(t, farEnd), t: t, farEnd: farEnd, opts: opts}
+			if s.Forwarder == nil || s.Disconnect == nil {
+				t.Fatal("the harness lacks its Forwarder or its Disconnect")
+			}
 			defer func() { hangs = s.hangs.Load() }()
 			c.check(s)
 		})
@@ -94,7 +101,6 @@ func forwarderChecks() []forwarderCheck {
 		{"context", (*suite).testEndedBefore},
 		{"context", (*suite).testCancelledMeanwhile},
 		{"context", (*suite).testDeadline},
-
 		{"empty", (*suite).testEmpty},
 		{"content", (*suite).testEvents},
 		{"resync", (*suite).testResync},
@@ -108,7 +114,6 @@ func forwarderChecks() []forwarderCheck {
 		{"concurrent", (*suite).testSlowManager},
 		{"batch", (*suite).testUnchanged},
 		{"batch", (*suite).testNotKept},
-
 		{"permanent", of(Refusal{Permanent: true, Label: "malformed"})},
 		{"refused-sender", ofAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})},
 		{"refused-sender", of(Refusal{Label: "forbidden", Cause: core.ErrForbidden})},
@@ -118,5 +123,196 @@ func forwarderChecks() []forwarderCheck {
 		{"partial", (*suite).testRefusedEvents},
 		{"unsendable", (*suite).testUnsendable},
 		{"recovers", (*suite).testRecovers},
+	}
+}
+
+// forwarderSuite is one check of [TestForwarder]. Its methods report failures at their own lines.
+type forwarderSuite struct {
+	ForwarderHarness
+
+	t      *testing.T
+	farEnd *Recorder
+	opts   ForwarderOptions
+	hangs  atomic.Bool // Forward ignored the end of its context
+}
+
+// errHangs means that Forward did not return after the end of its context.
+var errHangs = errors.New("the call of Forward did not return after its context ended")
+
+// call calls Forward, and fails with errHangs when it does not return within Patience after the end
+// of ctx.
+func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch core.Batch) error {
+	result := make(chan error, 1)
+	go func() { result <- s.Forwarder.Forward(ctx, manager, batch) }()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-time.After(s.opts.Patience):
+		s.hangs.Store(true)
+		return errHangs
+	}
+}
+
+// forward calls Forward with all the time that a prompt answer needs.
+func (s *forwarderSuite) forward(manager core.Manager, batch core.Batch) error {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
+	defer cancel()
+	err := s.call(ctx, manager, batch)
+	if ctx.Err() != nil {
+		s.t.Fatalf("Forward took more than %v, and returned: %v", s.opts.Patience, err)
+	}
+	return err
+}
+
+// send forwards a batch, and again the rest that is not sent. It returns the errors of the elements
+// by their place in the batch; an error for all is the error of each.
+func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.EventErrors {
+	s.t.Helper()
+	failed := core.EventErrors{}
+	part := newPart(&batch)
+	for len(part) > 0 {
+		err := s.forward(manager, part.batch(&batch))
+		s.checkNamed(err, len(part))
+		rest := part.conclude(err, failed)
+		if len(rest) == len(part) {
+			s.t.Fatalf("Forward sends nothing: it returns core.ErrNotSent for all %d elements", len(rest))
+		}
+		part = rest
+	}
+	return failed
+}
+
+// checkNamed fails the test when err names an element that the batch does not have.
+func (s *forwarderSuite) checkNamed(err error, elements int) {
+	s.t.Helper()
+	some, _ := errors.AsType[core.EventErrors](err)
+	for i, err := range some {
+		if i < 0 || i >= elements {
+			s.t.Fatalf("Forward names element %d of %d: %v", i, elements, err)
+		}
+		if err == nil {
+			s.t.Errorf("Forward names element %d without an error: EventErrors has failed elements only", i)
+		}
+	}
+}
+
+// part is a part of a batch: the places of its elements in the batch. The heartbeat has the place
+// behind the events.
+type part []int
+
+func newPart(batch *core.Batch) (p part) {
+	elements := len(batch.Events)
+	if batch.Heartbeat != nil {
+		elements++
+	}
+	for i := range elements {
+		p = append(p, i)
+	}
+	return p
+}
+
+func (p part) batch(all *core.Batch) core.Batch {
+	batch := core.Batch{Source: all.Source, Epoch: all.Epoch}
+	for _, place := range p {
+		if place == len(all.Events) {
+			batch.Heartbeat = all.Heartbeat
+		} else {
+			batch.Events = append(batch.Events, all.Events[place])
+		}
+	}
+	return batch
+}
+
+// conclude adds the errors of the elements to failed, and returns the elements that were not sent.
+func (p part) conclude(err error, failed core.EventErrors) (rest part) {
+	for i, place := range p {
+		switch err := eventError(err, i); {
+		case errors.Is(err, core.ErrNotSent):
+			rest = append(rest, place)
+		case err != nil:
+			failed[place] = err
+		}
+	}
+	return rest
+}
+
+// mustSend fails the test unless all elements of a batch are delivered.
+func (s *forwarderSuite) mustSend(manager core.Manager, batch core.Batch) {
+	s.t.Helper()
+	for i, err := range s.send(manager, batch) {
+		s.t.Fatalf("Forward reports a failure, though the far end accepts everything: element %d: %v", i, err)
+	}
+}
+
+func (s *forwarderSuite) testEndedBefore() {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	cancel()
+	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.Canceled)
+}
+
+func (s *forwarderSuite) testCancelledMeanwhile() {
+	s.farEnd.Always(s.hang())
+	ctx, cancel := context.WithCancel(s.t.Context())
+	defer cancel()
+	result := make(chan error, 1)
+	go func() { result <- s.call(ctx, managerA, s.batch(sampleEvent(0))) }()
+	s.awaitCall()
+	select {
+	case err := <-result:
+		s.t.Fatalf("Forward = %v before the far end answered", err)
+	default:
+	}
+	cancel()
+	s.endedBy(<-result, context.Canceled)
+}
+
+func (s *forwarderSuite) testDeadline() {
+	s.farEnd.Always(s.hang())
+	ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
+	defer cancel()
+	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.DeadlineExceeded)
+}
+
+// hang blocks until ctx or the test ends: a far end may not notice that the caller has
+// disconnected.
+func (s *forwarderSuite) hang() answer {
+	end := s.t.Context()
+	return func(ctx context.Context, _ core.Batch) error {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-end.Done():
+			return context.Cause(end)
+		}
+	}
+}
+
+func (s *forwarderSuite) awaitCall() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
+	defer cancel()
+	if err := s.farEnd.WaitCalls(ctx, 1); err != nil {
+		s.t.Fatalf("no call reached the far end: %v", err)
+	}
+}
+
+// endedBy fails the test unless err is that of the context, and not permanent.
+func (s *forwarderSuite) endedBy(err, want error) {
+	s.t.Helper()
+	if errors.Is(err, errHangs) {
+		s.t.Fatalf("Forward ignores ctx: it did not return within %v after its context ended", s.opts.Patience)
+	}
+	err = eventError(err, 0)
+	if !errors.Is(err, want) {
+		s.t.Errorf("lost the error of ctx: Forward = %v, want an error that is %v", err, want)
+	}
+	if core.IsPermanent(err) {
+		s.t.Errorf("Forward = %v is permanent, but the far end did not refuse the event", err)
 	}
 }

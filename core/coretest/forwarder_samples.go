@@ -33,7 +33,6 @@ func sampleEvent(n int) core.WatchEvent {
 		Time:        time.Unix(1_700_000_000, 123_456_789).UTC(),
 		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
-
 	switch n % 4 {
 	case 1:
 		e.Watched = types.NamespacedName{Name: fmt.Sprintf("system:role-%d", n)}
@@ -55,10 +54,16 @@ func sampleEvents(from, count int) []core.WatchEvent {
 	return events
 }
 
-// batch returns a batch of numbered events.
 func (s *forwarderSuite) batch(events ...core.WatchEvent) core.Batch {
+	batch := numbered(events...)
+	batch.Source = s.opts.Source
+	return batch
+}
+
+// numbered returns a batch of numbered events.
+func numbered(events ...core.WatchEvent) core.Batch {
 	batch := core.NewBatch(events...)
-	batch.Source, batch.Epoch = s.opts.Source, epoch
+	batch.Epoch = epoch
 	for i := range batch.Events {
 		batch.Events[i].Sequence = uint64(i + 1)
 		batch.Events[i].ID = fmt.Sprintf("%s-%d", epoch, i+1)
@@ -92,7 +97,6 @@ func sampleHeartbeat() *core.Heartbeat {
 	}
 }
 
-// describe names an event in a failure.
 func describe(e *core.WatchEvent) string {
 	if e.Resync {
 		return fmt.Sprintf("the resync of owner %q", e.Owner)

@@ -1,3 +1,9 @@
+// Package coretest holds the conformance suites for adapters of the ports in core, and fakes for
+// tests.
+//
+// [TestForwarder], [TestReceiver] and [TestVerifier] are the suites: an adapter calls them from one
+// of its own tests. [Recorder] is a far end: it records each batch and delivery, and answers as its
+// script says.
 package coretest
 
 import (
@@ -5,9 +11,13 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 // Call is one call of a [Recorder].
@@ -23,7 +33,6 @@ type Call struct {
 	Err      error
 }
 
-// acknowledged returns the events of the call that were accepted.
 func (c *Call) acknowledged() []core.WatchEvent {
 	if !c.Returned {
 		return nil
@@ -48,7 +57,8 @@ type Recorder struct {
 	changed chan struct{} // closed at the next change, nil without a waiting call
 }
 
-// Always sets the function that answers all further calls. It may block until ctx ends.
+// Always sets the function that answers all further calls. It may block until ctx ends. Nil
+// acknowledges them.
 func (r *Recorder) Always(answer func(ctx context.Context, batch core.Batch) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,33 +84,23 @@ func (r *Recorder) Handle(ctx context.Context, d core.Delivery) error {
 }
 
 func (r *Recorder) take(ctx context.Context, call Call) error {
-	answer, index := r.arrived(call)
-	err := answer(ctx, clone(call.Batch))
+	r.mu.Lock()
+	index, answer := len(r.calls), r.always
+	if len(r.next) > 0 {
+		answer, r.next = r.next[0], r.next[1:]
+	}
+	r.calls = append(r.calls, call)
+	r.wake()
+	r.mu.Unlock()
+	var err error
+	if answer != nil {
+		err = answer(ctx, clone(call.Batch))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls[index].Returned, r.calls[index].Err = true, err
 	r.wake()
 	return err
-}
-
-func (r *Recorder) arrived(call Call) (script answer, index int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.calls = append(r.calls, call)
-	r.wake()
-	return r.answer(), len(r.calls) - 1
-}
-
-func (r *Recorder) answer() answer {
-	if len(r.next) > 0 {
-		answer := r.next[0]
-		r.next = r.next[1:]
-		return answer
-	}
-	if r.always != nil {
-		return r.always
-	}
-	return accept
 }
 
 func (r *Recorder) wake() {
@@ -135,7 +135,12 @@ func acknowledged(calls []Call, manager core.Manager) (events []core.WatchEvent)
 // ends before. done is called again after each change. It must not call r or change the calls.
 func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error {
 	for {
-		calls, changed := r.watch()
+		r.mu.Lock()
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		calls, changed := slices.Clone(r.calls), r.changed
+		r.mu.Unlock()
 		if done(calls) {
 			return nil
 		}
@@ -157,22 +162,8 @@ func (r *Recorder) WaitAcknowledged(ctx context.Context, manager core.Manager, n
 	return r.wait(ctx, func(calls []Call) bool { return len(acknowledged(calls, manager)) >= n })
 }
 
-func (r *Recorder) watch() (calls []Call, changed <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.changed == nil {
-		r.changed = make(chan struct{})
-	}
-	return slices.Clone(r.calls), r.changed
-}
-
-// answer decides the answer of a [Recorder] to a call.
 type answer = func(ctx context.Context, batch core.Batch) error
 
-// accept acknowledges everything.
-func accept(context.Context, core.Batch) error { return nil }
-
-// refuse fails every call with err.
 func refuse(err error) answer {
 	return func(context.Context, core.Batch) error { return err }
 }
@@ -196,3 +187,88 @@ func clone(batch core.Batch) core.Batch {
 	}
 	return batch
 }
+
+// The names in the script of [ScriptedParts].
+const (
+	coldRuntime      core.RuntimeID = "cold-runtime"
+	forbiddenRuntime core.RuntimeID = "forbidden-runtime"
+	forbiddenName                   = "forbidden"
+	lateName                        = "late"
+)
+
+// ScriptedParts returns the parts of a receiver that follows a script, with a fleet. The
+// operator gets each event that they accept. The verifier is not ready for cold-runtime, refuses
+// all of forbidden-runtime, and the objects forbidden and forbidden-too. It panics at unverifiable.
+// The handler panics at unhandled, fails at failing, and is not ready at the first event of late.
+func ScriptedParts(operator core.Handler) (ReceiverParts, error) {
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		return ReceiverParts{}, err
+	}
+	s := &script{operator: operator}
+	return ReceiverParts{
+		Verifier: core.VerifierFunc(s.verify),
+		Handlers: map[core.Manager]core.Handler{receiverManager: core.HandlerFunc(s.handle)},
+		Fleet:    watched,
+	}, nil
+}
+
+type script struct {
+	operator core.Handler
+	late     atomic.Bool
+}
+
+func (s *script) verify(_ context.Context, peer core.Peer, event *core.WatchEvent) error {
+	switch {
+	case peer.ID == coldRuntime:
+		return core.ErrNotReady
+	case peer.ID == forbiddenRuntime, strings.HasPrefix(event.Watched.Name, forbiddenName):
+		return core.ErrForbidden
+	case event.Watched.Name == "unverifiable":
+		panic("made by the test")
+	default:
+		return nil
+	}
+}
+
+func (s *script) handle(ctx context.Context, d core.Delivery) error {
+	switch name := d.Event.Watched.Name; {
+	case name == "unhandled":
+		panic("made by the test")
+	case name == "failing":
+		return Refusal{Label: "map_failed", Permanent: true}.Err()
+	case name == lateName && !s.late.Swap(true):
+		return core.ErrNotReady
+	default:
+		return s.operator.Handle(ctx, d)
+	}
+}
+
+// Refusal is a refusal with every classification that core knows, for scripts.
+type Refusal struct {
+	// Permanent is whether no later attempt can succeed.
+	Permanent bool
+	// After is the wait that the receiver asks for; 0: none.
+	After time.Duration
+	// Label is the metric label.
+	Label string
+	// Cause is the error that it wraps; nil: none.
+	Cause error
+}
+
+// Err returns the refusal as an error.
+func (r Refusal) Err() error { return &refusal{r} }
+
+type refusal struct{ Refusal }
+
+func (r *refusal) Error() string {
+	if r.Cause == nil {
+		return "scripted refusal: " + r.Label
+	}
+	return "scripted refusal: " + r.Label + ": " + r.Cause.Error()
+}
+
+func (r *refusal) Unwrap() error             { return r.Cause }
+func (r *refusal) Retryable() bool           { return !r.Permanent }
+func (r *refusal) RetryAfter() time.Duration { return r.After }
+func (r *refusal) Reason() string            { return r.Label }

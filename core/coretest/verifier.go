@@ -56,7 +56,6 @@ func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, ca
 // faultOf returns the fault of a set of cases that proves too little, and "" for a good one.
 func faultOf(cases []VerifierCase) string {
 	var passing, cold int
-
 	for _, c := range cases {
 		switch {
 		case c.Want == nil:
@@ -67,7 +66,6 @@ func faultOf(cases []VerifierCase) string {
 			return "case " + c.Name + ": Want is none of nil, ErrUnauthenticated, ErrForbidden and ErrNotReady"
 		}
 	}
-
 	switch {
 	case len(cases) == 0:
 		return "no cases"
@@ -78,7 +76,6 @@ func faultOf(cases []VerifierCase) string {
 	}
 }
 
-// verifierSuite is one check of [TestVerifier].
 type verifierSuite struct {
 	t        *testing.T
 	verifier core.Verifier

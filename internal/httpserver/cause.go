@@ -38,7 +38,6 @@ func causeOf(err error, certified bool) string {
 	if cause := networkCause(err); cause != "" {
 		return cause
 	}
-
 	switch {
 	// VerifyPeerCertificate and VerifyConnection return errors of any type.
 	case certified:
@@ -60,12 +59,10 @@ func networkCause(err error) string {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return causeClosed
 	}
-
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok {
 		return ""
 	}
-
 	switch {
 	case op.Op == "remote error" && isRefusal(op.Err):
 		return causeBadCertificate

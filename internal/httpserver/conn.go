@@ -79,8 +79,7 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 		return n, err
 	}
 	c.received.Store(true)
-	err = h.acquire(c.Conn, c.closed, c.readDeadline())
-
+	err = h.acquire(c.Conn, c.closed, c.deadline.Load())
 	// A Close meanwhile has released no slot, and no later call would.
 	if c.handshake.Load() == nil {
 		h.release()
@@ -90,14 +89,6 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 		return 0, err
 	}
 	return n, nil
-}
-
-// readDeadline returns the zero time without a deadline.
-func (c *conn) readDeadline() time.Time {
-	if t := c.deadline.Load(); t != nil {
-		return *t
-	}
-	return time.Time{}
 }
 
 // awaitPause runs after a read, because a pause may begin while a Read waits for data.

@@ -24,14 +24,6 @@ type limitedListener struct {
 }
 
 func (l limitedListener) Accept() (net.Conn, error) {
-	c, err := l.accept()
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-func (l limitedListener) accept() (*conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
 		if err != nil {
@@ -91,10 +83,10 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	if !ok {
 		return
 	}
-
 	// It returns the result of the handshake that has ended.
 	err := encrypted.HandshakeContext(context.Background())
-	if err == nil || isOwnClose(err) {
+	// An error of a close by this end is left out: in a shutdown, or for the limiter.
+	if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
 		return
 	}
 	cause := causeOf(err, len(encrypted.ConnectionState().PeerCertificates) > 0)
@@ -104,9 +96,4 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	s.opts.HandshakeFailed(cause, c.RemoteAddr(), err)
 	s.log.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
 		slog.String("cause", cause), slog.String("remote", c.RemoteAddr().String()), slog.Any("error", err))
-}
-
-// isOwnClose reports whether this end closed the connection: in a shutdown, or for the limiter.
-func isOwnClose(err error) bool {
-	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
 }

@@ -11,7 +11,6 @@ import (
 //
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call.
 type limiter struct {
-	// limit is the number of slots.
 	limit int
 
 	// mu guards the fields below.
@@ -113,44 +112,37 @@ func (l *limiter) evictAll() {
 	}
 }
 
-func (l *limiter) len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.size
-}
-
-// setBusy marks the slot as busy or idle. It does nothing after release or eviction.
-func (s *slot) setBusy(busy bool) {
-	s.limiter.mu.Lock()
-	defer s.limiter.mu.Unlock()
-	if s.place == nil || s.busy == busy {
-		return
-	}
-	s.list().Remove(s.place)
-	s.busy = busy
-	s.place = s.list().PushBack(s)
-}
-
-// move counts the slot to another origin. It does nothing after release or eviction.
-func (s *slot) move(origin string) {
-	l := s.limiter
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s.place == nil || s.origin.name == origin {
-		return
-	}
-	l.remove(s)
-	l.add(s, origin)
-}
-
-// release frees the slot. Only the first call counts, and none does after eviction.
-func (s *slot) release() {
+// update calls change with the lock, unless the slot was released or evicted.
+func (s *slot) update(change func(l *limiter)) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 	if s.place != nil {
-		s.limiter.remove(s)
+		change(s.limiter)
 	}
 }
+
+func (s *slot) setBusy(busy bool) {
+	s.update(func(*limiter) {
+		if s.busy != busy {
+			s.list().Remove(s.place)
+			s.busy = busy
+			s.place = s.list().PushBack(s)
+		}
+	})
+}
+
+// move counts the slot to another origin.
+func (s *slot) move(origin string) {
+	s.update(func(l *limiter) {
+		if s.origin.name != origin {
+			l.remove(s)
+			l.add(s, origin)
+		}
+	})
+}
+
+// release frees the slot.
+func (s *slot) release() { s.update(func(l *limiter) { l.remove(s) }) }
 
 // list returns the list of its origin in which the slot is. The caller must hold the lock, as for
 // the functions below.
@@ -196,7 +188,6 @@ func (l *limiter) rank(o *originSlots) {
 		o.rank = l.bySize[size].PushBack(o)
 		l.largest = max(l.largest, size)
 	}
-
 	// A size changes by one, so this loop runs at most once.
 	for l.largest > 0 && l.bySize[l.largest] == nil {
 		l.largest--

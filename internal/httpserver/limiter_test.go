@@ -18,6 +18,12 @@ type named struct {
 	evicted []string
 }
 
+func (l *limiter) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.size
+}
+
 func newNamed(limit int, names ...string) *named {
 	n := &named{limiter: newLimiter(limit), slots: make(map[string]*slot)}
 	for _, name := range names {

@@ -1,3 +1,9 @@
+// Package httpserver is an HTTP server for ports that untrusted clients can reach. It bounds open
+// connections and concurrent TLS handshakes. It shares both fairly between the origins of the
+// connections, and reports each failed handshake with its cause.
+//
+// The origin of a connection is its remote IPv4 address or IPv6 /64 network, because one host may
+// use any address in such a network. [SetOrigin] replaces it by a name.
 package httpserver
 
 import (
@@ -8,7 +14,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,15 +36,13 @@ const (
 	headerTable = 1
 	// abortGrace is how long requests have to answer after their contexts are cancelled.
 	abortGrace = time.Second
-	// logEvery is the time between two log lines of one kind.
-	logEvery = time.Minute
+	logEvery   = time.Minute
 )
 
 // The errors of Serve.
 var (
-	errAborted = errors.New("requests in flight did not end in time and were cut off")
-	errEnded   = errors.New("server ended by itself")
-
+	errAborted             = errors.New("requests in flight did not end in time and were cut off")
+	errEnded               = errors.New("server ended by itself")
 	errNoServerCertificate = errors.New("Options.TLS has no certificate, and no function that returns one")
 )
 
@@ -78,14 +84,7 @@ func newServer(listener net.Listener, handler http.Handler, opts Options) *Serve
 	if opts.TLS != nil {
 		s.queue = newFairQueue(opts.MaxHandshakes)
 	}
-	s.http = s.newHTTP(handler)
-	return s
-}
-
-// newHTTP returns the server of net/http, with all limits set.
-func (s *Server) newHTTP(handler http.Handler) *http.Server {
-	opts := s.opts
-	return &http.Server{
+	s.http = &http.Server{
 		Handler:                      s.logPanics(handler),
 		DisableGeneralOptionsHandler: true,
 		TLSConfig:                    serverTLS(opts),
@@ -105,7 +104,11 @@ func (s *Server) newHTTP(handler http.Handler) *http.Server {
 			PingTimeout:               pingTimeout,
 		},
 	}
+	return s
 }
+
+// The names of the protocols in the handshake (RFC 7301).
+const protoHTTP2, protoHTTP1 = "h2", "http/1.1"
 
 // serverTLS returns a clone with a minimum version and protocols, or nil for plain HTTP.
 func serverTLS(opts Options) *tls.Config {
@@ -113,7 +116,11 @@ func serverTLS(opts Options) *tls.Config {
 		return nil
 	}
 	config := opts.TLS.Clone()
-	config.NextProtos = nextProtos(config.NextProtos, opts.HTTP1Only)
+	// A name may be there twice.
+	config.NextProtos = slices.Concat(config.NextProtos, []string{protoHTTP2, protoHTTP1})
+	if opts.HTTP1Only {
+		config.NextProtos = slices.DeleteFunc(config.NextProtos, func(name string) bool { return name == protoHTTP2 })
+	}
 	if config.MinVersion == 0 {
 		config.MinVersion = tls.VersionTLS13
 	}
@@ -152,10 +159,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
-
 	s.http.BaseContext = func(net.Listener) context.Context { return base }
 	served := make(chan error, 1)
-
 	go func() { served <- s.http.Serve(accepting) }()
 	select {
 	case err := <-served:
@@ -163,7 +168,6 @@ func (s *Server) Serve(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", errEnded, err)
 	case <-ctx.Done():
 	}
-
 	err = s.shutdown(base, abort)
 	// Shutdown makes Serve of net/http return ErrServerClosed.
 	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
@@ -250,4 +254,92 @@ func (s *Server) logPanics(handler http.Handler) http.Handler {
 func growStack(index int64) byte {
 	var room [8 << 10]byte
 	return room[uint64(index)%uint64(len(room))] //nolint:gosec // Any index will do.
+}
+
+// Options are the optional settings of a [Server]. The zero value is the documented default.
+type Options struct {
+	// Listener is used instead of binding an address. The server closes it. Default: none.
+	Listener net.Listener
+	// TLS is the configuration to serve with. It is cloned. The minimum version is TLS 1.3 unless
+	// it names another. A configuration that its GetConfigForClient returns must offer "h2" itself.
+	// Default: plain HTTP.
+	TLS *tls.Config
+	// HTTP1Only disables HTTP/2. Without TLS, HTTP/2 needs prior knowledge. Default: both.
+	HTTP1Only bool
+
+	// MaxConnections bounds open connections. When it is reached, a new connection closes the
+	// oldest idle one of the origin that has the most. Default: 16,384.
+	MaxConnections int
+	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
+	// round-robin by origin. A handshake that waits for its client has no slot.
+	//
+	// A handshake has a slot while it calls the callbacks of TLS. VerifyConnection is an exception
+	// if the session is resumed, or the server asks for no client certificate. Default: half of
+	// GOMAXPROCS, at least 1.
+	MaxHandshakes int
+	// MaxHandshakeBytes bounds the bytes that a TLS connection receives until the header of its
+	// first request is complete. It bounds the memory of a handshake, which would otherwise be 64
+	// KiB and more for each connection. Default: 128 KiB.
+	MaxHandshakeBytes int
+	// MaxHeaderBytes bounds the header of a request. Default: 64 KiB.
+	MaxHeaderBytes int
+
+	// ReadHeaderTimeout bounds the TLS handshake, and the header of each request. Default: 10 s.
+	ReadHeaderTimeout time.Duration
+	// ReadTimeout bounds reading one request. Default: 10 s.
+	ReadTimeout time.Duration
+	// WriteTimeout bounds the time from the header of a request to the end of its answer, and each
+	// write without a request. Default: 20 s.
+	WriteTimeout time.Duration
+	// IdleTimeout bounds the time between two requests of a connection. Default: 3 min.
+	IdleTimeout time.Duration
+	// ShutdownTimeout is how long Serve waits for requests in flight at its end. Default: 10 s.
+	ShutdownTimeout time.Duration
+
+	// HandshakeFailed is called for each failed TLS handshake. It may be called concurrently and
+	// must not block. Default: none. cause is a metric label:
+	//
+	//   - "no_certificate": the client sent no certificate, but must
+	//   - "untrusted": this server refused the certificate of the client
+	//   - "bad_certificate": the client refused the certificate of this server
+	//   - "protocol": there is no common version or cipher, or it was not TLS
+	//   - "timeout": the handshake took longer than ReadHeaderTimeout
+	//   - "closed": the client closed the connection after its first byte
+	//   - "other": an error of this server, such as missing key material
+	//
+	// It is not called for a connection that ends before its first byte, such as the probe of a
+	// load balancer. It is not called for a connection that this server closed, either.
+	HandshakeFailed func(cause string, remote net.Addr, err error)
+	// HandshakeSlow is called for each TLS handshake that ends 1 s after its connection was
+	// accepted, or later, also if it failed: its client may have given up its request. It is not
+	// called for a client that has sent nothing. It may be called concurrently and must not block.
+	// Default: none.
+	HandshakeSlow func()
+	// ConnectionClosed is called for each connection that was closed for MaxConnections. It may be
+	// called concurrently and must not block. Default: none. reason is a metric label:
+	//
+	//   - "displaced": a new connection got the slot of this one
+	//   - "no_slot": it was new, its origin has the most connections, and all of those are busy
+	ConnectionClosed func(reason string)
+	// Logger gets failed handshakes at warn, at most one a minute for each cause. It also gets
+	// errors of accepting at the same pace, and panics of the handler. Default: discarded.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	return option.WithDefaults(o, Options{
+		MaxConnections:    16 << 10,
+		MaxHandshakes:     max(runtime.GOMAXPROCS(0)/2, 1),
+		MaxHandshakeBytes: 128 << 10,
+		MaxHeaderBytes:    64 << 10,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      20 * time.Second,
+		IdleTimeout:       3 * time.Minute,
+		ShutdownTimeout:   10 * time.Second,
+		HandshakeFailed:   func(string, net.Addr, error) {},
+		HandshakeSlow:     func() {},
+		ConnectionClosed:  func(string) {},
+		Logger:            slog.New(slog.DiscardHandler),
+	})
 }

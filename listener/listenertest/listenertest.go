@@ -47,7 +47,6 @@ type forwarder struct {
 	peer core.Peer
 }
 
-// Forward implements [core.Forwarder].
 func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	if batch.IsEmpty() {
 		return nil
@@ -72,45 +71,30 @@ func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 // send returns the errors of the events that failed, sent or not. An answer to the whole request is
 // the error.
 func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract.Request, events int) error {
-	answer := httptest.NewRecorder()
-	f.to.ServeHTTP(answer, f.request(ctx, to, request.Body))
+	answer, body := httptest.NewRecorder(), bytes.NewReader(request.Body)
+	of := context.WithValue(ctx, peerKey{}, f.peer)
+	r := httptest.NewRequestWithContext(of, http.MethodPost, contract.V3.Path(to), body)
+	r.Header.Set("Content-Type", contract.V3.ContentType())
+	f.to.ServeHTTP(answer, r)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	failed := request.Failed
-	if answer.Code != contract.V3.Status() {
-		decoded := decode(answer, request.Elements())
-		if len(decoded.Failed) == 0 {
-			return refused(decoded.Refusal)
-		}
-		if failed == nil {
-			failed = core.EventErrors{}
-		}
-		for element, r := range decoded.Failed {
-			failed[request.Index(element, events)] = refused(r)
-		}
+	if answer.Code == contract.V3.Status() {
+		return request.Result(nil)
 	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return failed
-}
-
-func (f *forwarder) request(ctx context.Context, to core.Manager, body []byte) *http.Request {
-	ctx = context.WithValue(ctx, peerKey{}, f.peer)
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, contract.V3.Path(to), bytes.NewReader(body))
-	r.Header.Set("Content-Type", contract.V3.ContentType())
-	return r
-}
-
-func decode(answer *httptest.ResponseRecorder, elements int) contract.Answer {
-	decoded := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), elements)
+	decoded := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), request.Elements())
 	seconds, _ := strconv.Atoi(answer.Header().Get("Retry-After")) // A listener sends seconds.
 	decoded.RetryAfter = time.Duration(seconds) * time.Second
-	return decoded
+	if len(decoded.Failed) == 0 {
+		return refused(decoded.Refusal)
+	}
+	failed := make(core.EventErrors, len(decoded.Failed))
+	for element, r := range decoded.Failed {
+		failed[request.Index(element, events)] = refused(r)
+	}
+	return request.Result(failed)
 }
 
-// refusal is the answer of a listener as an error.
 type refusal struct {
 	contract.Refusal
 	contract.Meaning
@@ -118,7 +102,6 @@ type refusal struct {
 
 func refused(r contract.Refusal) error { return &refusal{r, contract.V3.Interpret(r, false)} }
 
-// Error names the status and both reasons.
 func (r *refusal) Error() string {
 	return fmt.Sprintf("the listener answers %d (%s)", r.Status, cmp.Or(r.Refusal.Reason, r.Meaning.Reason))
 }

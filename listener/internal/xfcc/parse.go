@@ -1,8 +1,25 @@
+// Package xfcc reads the X-Forwarded-Client-Cert header, in which a proxy that terminates TLS
+// describes its client.
+//
+// The format is Envoy's ("HTTP header manipulation", section x-forwarded-client-cert). Elements are
+// separated by commas, one for each proxy on the way. An element has key=value pairs, separated by
+// semicolons. A value with a separator is in double quotes, in which a backslash escapes the next
+// character. Cert and Chain are PEM in percent-encoding.
+//
+// The package only reads. The caller decides which proxy may write the header, which element
+// counts, and whether a certificate is good.
 package xfcc
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 )
 
@@ -11,6 +28,8 @@ const (
 	MaxSize = 32 << 10
 	// MaxElements is the largest number of elements that is read.
 	MaxElements = 16
+	// maxChain bounds the certificates of a chain. Real ones have two or three.
+	maxChain = 10
 )
 
 var (
@@ -18,6 +37,12 @@ var (
 	ErrTooLarge = fmt.Errorf("header is larger than %d bytes", MaxSize)
 	// ErrMalformed means that a header does not follow the format.
 	ErrMalformed = errors.New("malformed header")
+	// ErrNoCertificate means that an element has neither Cert nor Chain.
+	ErrNoCertificate = errors.New("no certificate")
+	// ErrMalformedCertificate means that Cert or Chain are not certificates in percent-encoded PEM.
+	ErrMalformedCertificate = errors.New("malformed certificate")
+	// ErrHashMismatch means that Hash is not the SHA-256 of the certificate.
+	ErrHashMismatch = errors.New("hash is not that of the certificate")
 )
 
 // Parse returns the elements of a header in the order in which proxies added them. A quoted value
@@ -28,20 +53,16 @@ func Parse(lines []string) ([]Element, error) {
 	for _, line := range lines {
 		size += len(line)
 	}
-
 	if size > MaxSize {
 		return nil, ErrTooLarge
 	}
-
 	var elements []Element
-
 	for _, line := range lines {
 		var err error
 		if elements, err = parseLine(elements, line); err != nil {
 			return nil, err
 		}
 	}
-
 	return elements, nil
 }
 
@@ -57,7 +78,10 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		}
 		elements = append(elements, element)
 		if !s.skip(',') {
-			return elements, s.end()
+			if s.pos < len(s.text) {
+				return nil, s.malformed("neither ',' nor ';' behind a value")
+			}
+			return elements, nil
 		}
 	}
 }
@@ -69,25 +93,29 @@ type scanner struct {
 }
 
 func (s *scanner) element() (Element, error) {
-	var b builder
-
+	var e Element
+	one := map[string]*string{"hash": &e.Hash, "cert": &e.Cert, "chain": &e.Chain, "subject": &e.Subject}
+	lists := map[string]*[]string{"by": &e.By, "uri": &e.URIs, "dns": &e.DNS}
 	for {
 		key, err := s.key()
 		if err != nil {
 			return Element{}, err
 		}
-
 		value, err := s.value()
 		if err != nil {
 			return Element{}, err
 		}
-
-		if !b.set(key, value) {
+		field, known := one[key] // Keys that are not known are ignored: the format can grow.
+		switch list := lists[key]; {
+		case known && field == nil:
 			return Element{}, s.malformed(key + " twice in one element")
+		case known:
+			*field, one[key] = value, nil
+		case list != nil && value != "": // Proxies write an empty value when a certificate has no such SAN.
+			*list = append(*list, value)
 		}
-
 		if !s.skip(';') {
-			return b.element, nil
+			return e, nil
 		}
 	}
 }
@@ -127,13 +155,15 @@ func (s *scanner) value() (string, error) {
 func (s *scanner) quoted() (string, error) {
 	s.pos++
 	start, escapes := s.pos, false
-
 	for ; s.pos < len(s.text); s.pos++ {
 		switch c := s.text[s.pos]; {
 		case c == '"':
 			value := s.text[start:s.pos]
 			s.pos++
-			return unescape(value, escapes), nil
+			if escapes {
+				value = unescape.Replace(value)
+			}
+			return value, nil
 		case c == '\\':
 			escapes = true
 			s.pos++ // Skip the escaped character. At the end of the line, the quote stays open.
@@ -145,12 +175,7 @@ func (s *scanner) quoted() (string, error) {
 }
 
 // unescape resolves \" and \\. Other escapes belong to the notation of the subject, and stay.
-func unescape(value string, escapes bool) string {
-	if !escapes {
-		return value
-	}
-	return strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace(value)
-}
+var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
 // skip goes past a separator and the space before it, and reports whether it was there.
 func (s *scanner) skip(separator byte) bool {
@@ -160,13 +185,6 @@ func (s *scanner) skip(separator byte) bool {
 	}
 	s.pos++
 	return true
-}
-
-func (s *scanner) end() error {
-	if s.pos < len(s.text) {
-		return s.malformed("neither ',' nor ';' behind a value")
-	}
-	return nil
 }
 
 func (s *scanner) space() {
@@ -184,3 +202,98 @@ func isKey(c byte) bool {
 }
 
 func isControl(c byte) bool { return c < ' ' && c != '\t' || c == 0x7f }
+
+// Element is the description of a client by one proxy. Fields that the proxy did not send are
+// empty.
+type Element struct {
+	// By are the URI SANs of the proxy's own certificate.
+	By []string
+	// Hash is the SHA-256 of the client certificate in hex, as written.
+	Hash string
+	// Cert is the client certificate, Chain the same with the others of its chain, in
+	// percent-encoded PEM.
+	Cert, Chain string
+	// Subject is the subject of the client certificate (RFC 4514), in which only \" and \\ are
+	// unescaped. Its text is the client's choice.
+	Subject string
+	// URIs and DNS are SANs of the client certificate.
+	URIs, DNS []string
+}
+
+// Certificates returns the client certificate and the others of its chain. The client certificate
+// is Cert, or the first of Chain if there is no Cert. A Hash is compared with the certificate.
+// Certificates checks nothing else.
+func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certificate, err error) {
+	if chain, err = decode("Chain", e.Chain, maxChain); err != nil {
+		return nil, nil, err
+	}
+	certs, err := decode("Cert", e.Cert, 1)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case len(certs) > 0:
+		leaf = certs[0]
+	case len(chain) > 0:
+		leaf, chain = chain[0], chain[1:]
+	default:
+		return nil, nil, ErrNoCertificate
+	}
+	return leaf, chain, e.checkHash(leaf)
+}
+
+func (e *Element) checkHash(leaf *x509.Certificate) error {
+	if e.Hash == "" {
+		return nil
+	}
+	want := sha256.Sum256(leaf.Raw)
+	if have, err := hex.DecodeString(e.Hash); err != nil || subtle.ConstantTimeCompare(have, want[:]) == 0 {
+		return ErrHashMismatch
+	}
+	return nil
+}
+
+// spaces undoes the escaping of a query in the lines around a certificate. A plus between them is a
+// character of Base64.
+var spaces = strings.NewReplacer(
+	"-----BEGIN+CERTIFICATE-----", "-----BEGIN CERTIFICATE-----",
+	"-----END+CERTIFICATE-----", "-----END CERTIFICATE-----",
+)
+
+// decode returns the certificates in escaped, at most limit. It returns none if escaped is empty.
+func decode(key, escaped string, limit int) ([]*x509.Certificate, error) {
+	// Not QueryUnescape: not every proxy escapes a plus of Base64.
+	text, err := url.PathUnescape(escaped)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s is not percent-encoded", ErrMalformedCertificate, key)
+	}
+	var certs []*x509.Certificate
+	for rest := []byte(strings.TrimSpace(spaces.Replace(text))); len(rest) > 0; {
+		if len(certs) == limit {
+			return nil, fmt.Errorf("%w: %s holds more than %d", ErrMalformedCertificate, key, limit)
+		}
+		var cert *x509.Certificate
+		if cert, rest, err = next(rest); err != nil {
+			return nil, fmt.Errorf("%w: %s holds %w", ErrMalformedCertificate, key, err)
+		}
+		certs = append(certs, cert)
+	}
+	return certs, nil
+}
+
+var errNoPEM = errors.New("no certificate in PEM")
+
+// next reads one certificate. Unlike [pem.Decode], it does not search for one behind other text.
+func next(text []byte) (*x509.Certificate, []byte, error) {
+	if !bytes.HasPrefix(text, []byte("-----BEGIN CERTIFICATE-----")) {
+		return nil, nil, errNoPEM
+	}
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
+		return nil, nil, errNoPEM
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("no valid certificate: %w", err)
+	}
+	return cert, bytes.TrimSpace(rest), nil
+}
