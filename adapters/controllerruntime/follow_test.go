@@ -65,6 +65,7 @@ func TestFollowEnqueuesRuntimesThatAreNotFresh(t *testing.T) {
 					t.Errorf("%s was enqueued after %v, want skr-1 within a minute", request, took)
 				}
 				queue.Done(request)
+				runtime.KeepAlive(source) // A controller has it. The fleet would let the collector free it.
 			})
 		})
 	}

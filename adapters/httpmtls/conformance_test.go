@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
@@ -23,9 +22,9 @@ func TestForwarderConformance(t *testing.T) {
 					t.Helper()
 					keys := newPKI(t)
 					end := newFarEnd(t, keys.server, contractHandler(version, far))
-					// The suite expects the Retry-After of the far end only.
-					forwarder := newForwarderOf(t, keys.client, end.address(), version,
-						httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1})
+					opts := unhurried(protocol)
+					opts.RefusedRetryAfter = -1 // The suite expects the Retry-After of the far end only.
+					forwarder := newForwarderOf(t, keys.client, end.address(), version, opts)
 					return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
 						_ = end.Listener.Close()
 						end.CloseClientConnections()

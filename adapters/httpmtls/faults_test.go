@@ -358,10 +358,14 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
-		arrives("before")
-		network.swallow()
-		if err := forward(t, forwarder, event("lost")); err == nil || core.IsPermanent(err) {
-			t.Errorf("have %v, want a timeout that condemns no event", err)
+		var lost error
+		for tries := 0; lost == nil && tries < 100; tries++ { // One, unless the connection is not kept: see fewConnections.
+			arrives("before")
+			network.swallow()
+			lost = forward(t, forwarder, event("lost"))
+		}
+		if lost == nil || core.IsPermanent(lost) {
+			t.Errorf("have %v, want a timeout that condemns no event", lost)
 		}
 		if given.Load() == 0 {
 			t.Error("the end of the connection is not reported")
@@ -418,18 +422,24 @@ func TestRefusingGatewayIsLeft(t *testing.T) {
 // The server closes an idle connection at the moment of the next request.
 func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	t.Parallel()
-	var requests atomic.Int64
+	var (
+		requests atomic.Int64
+		closed   atomic.Bool
+		known    sync.Map // the connections
+	)
 	_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
-		if requests.Add(1) == 2 {
+		requests.Add(1)
+		if _, again := known.LoadOrStore(r.RemoteAddr, true); again && closed.CompareAndSwap(false, true) {
 			panic(http.ErrAbortHandler)
 		}
 		accept(w, r)
 	}, httpmtls.Options{Protocol: http1, Retries: -1})
-	for range 2 {
+	events := int64(0)
+	for ; !closed.Load() && events < 100; events++ { // Two, unless a connection is not kept: see fewConnections.
 		mustForward(t, forwarder, event("object"))
 	}
-	if requests.Load() != 3 {
-		t.Errorf("%d requests, want 3: the second of them once more", requests.Load())
+	if n := requests.Load(); n != events+1 {
+		t.Errorf("%d requests for %d events, want the last of them once more", n, events)
 	}
 }
 
@@ -442,7 +452,7 @@ func TestCutsUnderLoad(t *testing.T) {
 		network, ends := &hole{}, newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
-			Protocol: protocol, DialContext: network.dial, Timeout: patience / 2,
+			Protocol: protocol, DialContext: network.dial, Timeout: patience / 2, DialTimeout: patience / 2,
 		})
 		var (
 			group            sync.WaitGroup

@@ -68,6 +68,7 @@ func TestLoudRuntimeWaits(t *testing.T) {
 	s.awaitFate("delayed too_fast", 1)
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	s.awaitEmpty()
+	s.awaitFate("enqueued", messages+1) // The fate is counted after the acknowledgement.
 	refused, enqueued := s.fates.of("delayed too_fast"), s.fates.of("enqueued")
 	if refused == 0 || refused > 2*messages || enqueued != messages+1 {
 		t.Errorf("%d of %d messages were enqueued after %d refusals, want at most two each", enqueued, messages+1, refused)
