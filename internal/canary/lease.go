@@ -44,8 +44,7 @@ const (
 // use.
 type Lease struct {
 	// url has the path of the Lease and the name of the field manager.
-	url string
-	// token and ca are paths of files.
+	url       string
 	token, ca string
 
 	// bundle has the CAs that client trusts.
@@ -108,7 +107,6 @@ func (l *Lease) trust() error {
 	return nil
 }
 
-// newClient returns a client with one HTTP/2 connection.
 func newClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
