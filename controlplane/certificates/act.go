@@ -46,7 +46,7 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	key := c.ListenerSecret()
 	secret.Namespace, secret.Name = key.Namespace, key.Name
 	secret.Annotations = map[string]string{
-		annotationBundleSince: stamp(since), annotationAdditional: seen.additionalValue(),
+		annotationBundleSince: since.UTC().Format(time.RFC3339Nano), annotationAdditional: seen.additionalValue(),
 	}
 	if seen.listener != nil {
 		secret.Type = seen.listener.Type // It cannot be changed, and another program may have made the Secret.

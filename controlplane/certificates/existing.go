@@ -40,7 +40,6 @@ func (c *Certificates) importAuthority(ctx context.Context, seen *observed, gene
 	return c.apply(ctx, c.copyOf(source, generation, request))
 }
 
-// isNew reports whether this set has never had a CA.
 func (o *observed) isNew() bool {
 	return len(o.authorities) == 0 && o.clientSigner == 0 && o.serverSigner == 0
 }
@@ -115,7 +114,6 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 	return nil
 }
 
-// additionalValue is the value of annotationAdditional.
 func (o *observed) additionalValue() string { return strings.Join(fingerprints(o.additional), ",") }
 
 // hasAdditional reports whether the listener's Secret has the additional CAs, and no former ones.

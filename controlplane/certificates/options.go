@@ -142,7 +142,6 @@ func (o Options) validate(server []string) error {
 	return errors.Join(wrong...)
 }
 
-// serviceNames are the DNS names of the agent's Service.
 func (o Options) serviceNames() []string {
 	host := o.Service + "." + o.RuntimeNamespace
 	return []string{host, host + ".svc", host + ".svc." + clusterDomain}
