@@ -138,7 +138,6 @@ func (c *cluster) webhooks(
 	return stored.Webhooks, err
 }
 
-// managersCalled returns the managers of webhooks, each once.
 func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) []core.Manager {
 	return remote.Managers(func(yield func(string) bool) {
 		for n := range webhooks {

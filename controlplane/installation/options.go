@@ -128,7 +128,6 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// lease returns the Lease of the canary, empty without canary.
 func (o Options) lease() types.NamespacedName {
 	if o.NoCanary {
 		return types.NamespacedName{}
