@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// httpRoutes are the routes of the Gateway API.
 type httpRoutes struct {
 	where string // the namespaces of the gateways, for messages
 }
@@ -61,7 +60,7 @@ func backend(service v1beta2.Service) gatewayv1.HTTPBackendRef {
 			Kind:      new(gatewayv1.Kind("Service")),
 			Name:      gatewayv1.ObjectName(service.Name),
 			Namespace: new(gatewayv1.Namespace(service.Namespace)),
-			Port:      new(gatewayv1.PortNumber(service.Port)), //nolint:gosec // checkPort bounds it.
+			Port:      new(gatewayv1.PortNumber(service.Port)), //nolint:gosec // It is at most maxPort.
 		},
 		Weight: new(int32(1)),
 	}}

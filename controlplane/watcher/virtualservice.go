@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// virtualServices are the routes of Istio.
 type virtualServices struct {
 	clusterDomain string
 	where         string // the namespaces of the gateways, for messages
@@ -69,7 +68,7 @@ const (
 func (v virtualServices) destination(service v1beta2.Service) *apinetworkingv1beta1.Destination {
 	return &apinetworkingv1beta1.Destination{
 		Host: service.Name + "." + service.Namespace + ".svc." + v.clusterDomain,
-		Port: &apinetworkingv1beta1.PortSelector{Number: uint32(service.Port)}, //nolint:gosec // checkPort bounds it.
+		Port: &apinetworkingv1beta1.PortSelector{Number: uint32(service.Port)}, //nolint:gosec // It is at most maxPort.
 	}
 }
 
