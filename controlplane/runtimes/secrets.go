@@ -32,11 +32,9 @@ import (
 )
 
 const (
-	// requestTimeout bounds each request to a runtime.
 	requestTimeout = 15 * time.Second
-	// dialTimeout bounds each attempt to connect to a runtime.
-	dialTimeout = 3 * time.Second
-	userAgent   = "runtime-watcher-installation"
+	dialTimeout    = 3 * time.Second
+	userAgent      = "runtime-watcher-installation"
 
 	defaultClients = 64
 )
@@ -262,7 +260,6 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	return connection{client: made, http: connected}, err
 }
 
-// errInvalidKubeconfig means that another kubeconfig is needed.
 var errInvalidKubeconfig = errors.New("invalid kubeconfig")
 
 // load refuses a kubeconfig that could take keys or files of the operator, or of other runtimes,
