@@ -52,6 +52,10 @@ const (
 	annotationRequest = "operator.kyma-project.io/requested-by"
 	// annotationBundleSince is the time at which the bundle got its youngest CA.
 	annotationBundleSince = "operator.kyma-project.io/bundle-since"
+	// annotationImported is <namespace>/<name> of the Secret that a CA was copied from.
+	annotationImported = "operator.kyma-project.io/imported-from"
+	// annotationAdditional lists the fingerprints of [Options.AdditionalCAs] in the bundle.
+	annotationAdditional = "operator.kyma-project.io/additional-cas"
 	// annotationRuntime is the ID of a runtime, on its certificates.
 	annotationRuntime = "operator.kyma-project.io/runtime-id"
 	// annotationOwner is <namespace>/<name> of the object that represents a runtime,

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -110,6 +111,40 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 		o.published.since, o.published.undated = o.now, true
 	}
 	return nil
+}
+
+// readAdditional reads the CAs of [Options.AdditionalCAs]. It runs after readListener, and removes
+// the CAs from the bundle that were additional before, and are not any more.
+func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
+	for _, key := range c.opts.AdditionalCAs {
+		secret := &corev1.Secret{}
+		if err := c.client.Get(ctx, key, secret); err != nil && !serverside.IsAbsent(err) {
+			return err
+		}
+		cas := slices.DeleteFunc(parse(secret.Data[cmmeta.TLSCAKey]), func(ca *x509.Certificate) bool { return !ca.IsCA })
+		if len(cas) == 0 { // It may be the wrong Secret.
+			return fmt.Errorf("additional CAs: Secret %s has no CA in ca.crt", key)
+		}
+		o.additional = append(o.additional, cas...)
+	}
+	o.additional = compose(nil, o.additional, o.now)
+	if o.listener != nil {
+		former := strings.Split(o.listener.Annotations[annotationAdditional], ",")
+		o.bundle = slices.DeleteFunc(o.bundle, func(ca *x509.Certificate) bool {
+			return slices.Contains(former, fingerprint(ca)) && !slices.ContainsFunc(o.additional, ca.Equal)
+		})
+	}
+	return nil
+}
+
+// checkListener refuses a Secret of another program, unless its CA is imported. Agents trust other
+// CAs, and a new server certificate would cut them off.
+func (c *Certificates) checkListener(seen *observed) error {
+	if seen.listener == nil || seen.listener.Labels[labelSet] == string(c.names) || c.opts.ImportCA.Name != "" {
+		return nil
+	}
+	return fmt.Errorf("certificates: existing Secret of the listener is not of this set: %s: "+
+		"want Options.ImportCA with its CA, or another name", c.ListenerSecret())
 }
 
 func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
@@ -220,7 +255,12 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 func (o *observed) readLeaves(names names) {
 	for name, l := range o.leaves {
 		if issued, ok := o.issuedLeaves[l.secret]; ok {
-			l.present, l.notAfter, l.signer = true, issued.notAfter, o.signerOf(issued)
+			l.present, l.notAfter = true, issued.notAfter
+			for _, ca := range o.issued {
+				if issued.signedBy(ca) {
+					l.signer = fingerprint(ca)
+				}
+			}
 		}
 		if l.runtime != "" {
 			o.runtimes = append(o.runtimes, l)
@@ -231,16 +271,6 @@ func (o *observed) readLeaves(names names) {
 	slices.SortFunc(o.runtimes, func(a, b leaf) int {
 		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
 	})
-}
-
-// signerOf returns the fingerprint of the CA that has signed, empty if it is unknown.
-func (o *observed) signerOf(issued issuedLeaf) (signer string) {
-	for _, ca := range o.issued {
-		if issued.signedBy(ca) {
-			signer = fingerprint(ca)
-		}
-	}
-	return signer
 }
 
 func leafOf(certificate *certv1.Certificate) leaf {
@@ -275,6 +305,16 @@ func (o *observed) fits(names names) bool {
 		slices.Equal(issued.Data[corev1.TLSCertKey], o.listener.Data[corev1.TLSCertKey]) &&
 		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey]) &&
 		bytes.Equal(encode(o.bundle), o.listener.Data[cmmeta.TLSCAKey])
+}
+
+func (o *observed) additionalValue() string { return strings.Join(fingerprints(o.additional), ",") }
+
+// hasAdditional reports whether the listener's Secret has the additional CAs, and no former ones.
+func (o *observed) hasAdditional() bool {
+	return o.listener != nil && o.listener.Annotations[annotationAdditional] == o.additionalValue() &&
+		!slices.ContainsFunc(o.additional, func(ca *x509.Certificate) bool {
+			return !slices.ContainsFunc(o.bundle, ca.Equal)
+		})
 }
 
 // unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was

@@ -46,7 +46,6 @@ type Runtime struct {
 
 // The reasons why the certificates of a runtime are not ready.
 const (
-	// reasonIssuing means that cert-manager has not issued one yet.
 	reasonIssuing = "Issuing"
 	// reasonFailed means that cert-manager could not issue one, and retries.
 	reasonFailed = "Failed"
