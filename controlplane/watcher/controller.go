@@ -48,13 +48,13 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, err
 	}
-	if !w.DeletionTimestamp.IsZero() { // Finalizers of others may still hold it.
+	ends := !w.DeletionTimestamp.IsZero() // Finalizers of others may still hold it.
+	if ends {
 		if err := r.removeAll(ctx, request.NamespacedName); err != nil {
 			return reconcile.Result{}, err
 		}
-		return reconcile.Result{}, r.removeFinalizer(ctx, w)
 	}
-	if err := r.removeFinalizer(ctx, w); err != nil {
+	if err := r.removeFinalizer(ctx, w); err != nil || ends {
 		return reconcile.Result{}, err
 	}
 	result, err := r.establish(ctx, w)
@@ -161,10 +161,8 @@ const (
 const (
 	reasonRouteApplied   = "RouteApplied"
 	reasonRouteNotNeeded = "RouteNotNeeded"
-	// reasonRoutePending means that a gateway has not accepted the route yet.
-	reasonRoutePending = "RoutePending"
-	// reasonRouteRejected means that a gateway has rejected the route.
-	reasonRouteRejected = "RouteRejected"
+	reasonRoutePending   = "RoutePending"
+	reasonRouteRejected  = "RouteRejected"
 	// reasonManagerShared means that an older Watcher leads the same manager to another service.
 	reasonManagerShared  = "ManagerShared"
 	reasonManagerMissing = "ManagerMissing"
