@@ -179,10 +179,6 @@ func (r *repairs) isInstalled(id core.RuntimeID, version string) (installed bool
 	return installed
 }
 
-func (r *repairs) noteInstalled(id core.RuntimeID, version string) {
-	r.edit(id, func(known *repairable) { known.installed = version })
-}
-
 // begin reports whether a reconcile must apply all objects.
 func (r *repairs) begin(id core.RuntimeID) (verify bool) {
 	r.edit(id, func(known *repairable) { verify, known.verify = known.verify, false })

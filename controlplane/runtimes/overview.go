@@ -117,9 +117,9 @@ func (o *Overview) Installations() fleet.Installations {
 }
 
 // silent reports whether a runtime has sent nothing, and should have.
-func (o *Overview) silent(runtime seen, manager core.Manager) bool {
-	return o.status != nil && !runtime.ready.IsZero() && time.Since(runtime.ready) > neverHeardAfter &&
-		o.status(runtime.id, manager).LastSeen.IsZero()
+func (o *Overview) silent(last seen, manager core.Manager) bool {
+	return o.status != nil && !last.ready.IsZero() && time.Since(last.ready) > neverHeardAfter &&
+		o.status(last.id, manager).LastSeen.IsZero()
 }
 
 // note sets the status of an object. An empty id leaves the former one.

@@ -166,7 +166,10 @@ func (r *reconciler) install(
 		return installation.Status{}, err
 	}
 	own, next := r.runtimeOf(object, identity), &installation.Runtime{ID: identity.ID, Watches: watches}
-	version := r.version(own)
+	version := "" // if the objects that EnsureRuntime reads are not followed
+	if followed, ok := r.certificates.(followed); ok {
+		version = followed.Version(own)
+	}
 	if r.repairs.isInstalled(identity.ID, version) {
 		status, unchanged, err := r.glance(ctx, object, next)
 		if unchanged || err != nil {
@@ -190,17 +193,9 @@ func (r *reconciler) install(
 	next.Secret = issued.Secret
 	status, err := r.apply(ctx, *next)
 	if err == nil && status.State == installation.Ready {
-		r.repairs.noteInstalled(identity.ID, version)
+		r.repairs.edit(identity.ID, func(known *repairable) { known.installed = version })
 	}
 	return status, err
-}
-
-// version is empty if the objects that EnsureRuntime reads are not followed.
-func (r *reconciler) version(own certificates.Runtime) string {
-	if followed, ok := r.certificates.(followed); ok {
-		return followed.Version(own)
-	}
-	return ""
 }
 
 // glance reads no certificates. It reports whether the agent is still as it was installed.

@@ -35,8 +35,6 @@ const (
 	requestTimeout = 15 * time.Second
 	dialTimeout    = 3 * time.Second
 	userAgent      = "runtime-watcher-installation"
-
-	defaultClients = 64
 )
 
 // kubeconfigs keeps the clients that were used last, until their Secret changes.
@@ -86,7 +84,7 @@ func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	o.Clients = max(o.Clients, 0)
 	known := installedKinds()
 	return option.WithDefaults(o, KubeconfigOptions{
-		Clients:   defaultClients,
+		Clients:   64,
 		Scheme:    runtime.NewScheme(),
 		Mapper:    func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return known, nil },
 		Configure: func(*rest.Config) {},
