@@ -31,7 +31,7 @@ type factory struct {
 }
 
 func newFactory(word string, opts Options) (*factory, error) {
-	opts.MaxManagers = cmp.Or(opts.MaxManagers, defaultMaxManagers)
+	opts.MaxManagers = cmp.Or(opts.MaxManagers, 100)
 	f := &factory{
 		word: word, opts: opts, managers: &managers{max: opts.MaxManagers}, scrape: func(chan<- prom.Metric) {},
 	}
@@ -228,8 +228,6 @@ func code(status int) string {
 	}
 	return strconv.Itoa(status)
 }
-
-const defaultMaxManagers = 100
 
 var errOptions = errors.New("invalid metrics options")
 

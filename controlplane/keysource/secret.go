@@ -25,8 +25,6 @@ import (
 
 const (
 	readTimeout = 10 * time.Second
-	// defaultPoll is that of [keys.FilesOptions].
-	defaultPoll = 5 * time.Second
 	// firstPoll bounds the poll without any key material.
 	firstPoll = time.Second
 )
@@ -65,7 +63,7 @@ func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesO
 		return nil, fmt.Errorf("keysource: %w", err)
 	}
 	opts = option.WithDefaults(opts, keys.FilesOptions{
-		Poll:   defaultPoll,
+		Poll:   5 * time.Second,
 		Hooks:  keys.FilesHooks{Reloaded: func(_, _ time.Time) {}, Refused: func(string) {}},
 		Logger: slog.New(slog.DiscardHandler),
 	})

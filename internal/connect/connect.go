@@ -136,10 +136,7 @@ func Allows(leaf *x509.Certificate, usage x509.ExtKeyUsage) bool {
 		slices.Contains(usages, usage) || slices.Contains(usages, x509.ExtKeyUsageAny)
 }
 
-const (
-	scheme  = "https"
-	maxPort = 1<<16 - 1
-)
+const scheme = "https"
 
 // ParseAddress returns the URL for host, host:port or https://host:port. It refuses all else. Its
 // error repeats the address, unless that has credentials.
@@ -167,8 +164,8 @@ func validPort(address *url.URL) bool {
 	if address.Port() == "" {
 		return !strings.HasSuffix(address.Host, ":")
 	}
-	port, err := strconv.Atoi(address.Port())
-	return err == nil && port > 0 && port <= maxPort
+	port, err := strconv.ParseUint(address.Port(), 10, 16)
+	return err == nil && port > 0
 }
 
 // addressError does not wrap the error of [url.Parse], which repeats its input and may contain a
