@@ -1,7 +1,28 @@
+// Package opentelemetry makes one trace of a change: from the request to the API server of a
+// runtime to the reconcile in the control plane.
+//
+// Create a [Tracing] on each side, and wrap the ports with it:
+//
+//	API server     traceparent header
+//	agent          Webhook, Acceptor, Forwarder
+//	control plane  Verifier, Handler, Queue
+//
+// The trace travels in [core.WatchEvent].TraceParent, and so with contract v3 only. It is a W3C
+// trace context (https://www.w3.org/TR/trace-context/, section 3.2). Events that merge have the
+// trace of the newest. Resyncs of an agent or a fleet, and heartbeats, have none.
+//
+// A span ends while an API server or a runtime waits for its answer. So the span processor must not
+// block: it must collect spans, and drop those for which it has no room.
+//
+// The package needs the API of OpenTelemetry only. The program chooses SDK and exporter.
 package opentelemetry
 
 import (
 	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -9,6 +30,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const scope = "github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
@@ -24,6 +46,8 @@ const (
 	keyNamespace = attribute.Key("k8s.namespace.name")
 	keyName      = attribute.Key("runtime_watcher.object.name")
 	keyOperation = attribute.Key("runtime_watcher.operation")
+	// keyMerged is the number of deliveries with a trace that a reconcile stands for, less one.
+	keyMerged = attribute.Key("runtime_watcher.merged")
 )
 
 // Tracing wraps ports with spans. Create one with [New]. A nil Tracing is off: it returns each port
@@ -43,7 +67,8 @@ func New(provider trace.TracerProvider) *Tracing {
 func (t *Tracing) child(
 	ctx context.Context, parent, name string, kind trace.SpanKind, attrs ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
-	remote := parse(parent)
+	carrier := propagation.MapCarrier{headerTraceParent: parent}
+	remote := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 	if !remote.IsValid() {
 		return ctx, nil
 	}
@@ -63,21 +88,12 @@ func end(span trace.Span, err error, attrs ...attribute.KeyValue) {
 	span.End()
 }
 
-func parse(parent string) trace.SpanContext {
-	if parent == "" {
-		return trace.SpanContext{}
-	}
-	carrier := propagation.MapCarrier{headerTraceParent: parent}
-	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
-}
-
 func format(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[headerTraceParent]
 }
 
-// headerTraceParent is the name of the header in lower case.
 const headerTraceParent = "traceparent"
 
 func describe(manager core.Manager, event *core.WatchEvent) []attribute.KeyValue {
@@ -86,4 +102,250 @@ func describe(manager core.Manager, event *core.WatchEvent) []attribute.KeyValue
 		keyNamespace.String(event.Watched.Namespace), keyName.String(event.Watched.Name),
 		keyOperation.String(string(event.Operation)),
 	}
+}
+
+// Webhook makes a span of each request. The span belongs to the trace of the API server, if its
+// request has one. If not, the sampler of the provider decides. The request that next gets has the
+// span in its traceparent header, which package admission reads.
+func (t *Tracing) Webhook(next http.Handler) http.Handler {
+	if t == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		carrier := propagation.HeaderCarrier(r.Header)
+		ctx := propagation.TraceContext{}.Extract(r.Context(), carrier)
+		ctx, span := t.tracer.Start(ctx, "review", trace.WithSpanKind(trace.SpanKindServer))
+		defer span.End()
+		r = r.Clone(ctx)
+		r.Header.Del(headerTraceParent)
+		if span.IsRecording() {
+			propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(r.Header))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Acceptor makes a span of each event with a trace, for the time until it is in the outbox.
+func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
+	if t == nil || option.IsNil(next) {
+		return next
+	}
+	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
+		if event.TraceParent == "" {
+			return next.Accept(manager, event)
+		}
+		ctx, span := t.child(context.Background(), event.TraceParent, "accept", trace.SpanKindProducer,
+			describe(manager, &event)...)
+		if span != nil {
+			event.TraceParent = format(ctx)
+		}
+		outcome := next.Accept(manager, event)
+		end(span, nil, keyOutcome.String(string(outcome)))
+		return outcome
+	})
+}
+
+// Forwarder makes a span of each event with a trace in each batch, for the time until the batch is
+// answered. The batch that next gets is a copy if one of its events has a trace.
+func (t *Tracing) Forwarder(next core.Forwarder) core.Forwarder {
+	if t == nil || option.IsNil(next) {
+		return next
+	}
+	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		if !slices.ContainsFunc(batch.Events, func(e core.Numbered) bool { return e.TraceParent != "" }) {
+			return next.Forward(ctx, manager, batch)
+		}
+		batch.Events = slices.Clone(batch.Events)
+		spans := t.startSends(ctx, manager, batch.Events)
+		err := next.Forward(ctx, manager, batch)
+		endSends(spans, err)
+		return err
+	})
+}
+
+// startSends starts a span for each event, and makes it the trace parent of the event. The span of
+// an event without trace is nil.
+func (t *Tracing) startSends(ctx context.Context, manager core.Manager, events []core.Numbered) []trace.Span {
+	spans := make([]trace.Span, len(events))
+	for i := range events {
+		event := &events[i].WatchEvent
+		attrs := append(describe(manager, event), keyBatch.Int(len(events)))
+		within, span := t.child(ctx, event.TraceParent, "send", trace.SpanKindClient, attrs...)
+		if span != nil {
+			event.TraceParent = format(within)
+		}
+		spans[i] = span
+	}
+	return spans
+}
+
+// endSends ends the spans. An error of single events is the error of their spans only.
+func endSends(spans []trace.Span, err error) {
+	var failed core.EventErrors
+	single := errors.As(err, &failed)
+	for i, span := range spans {
+		if single {
+			end(span, failed[i])
+		} else {
+			end(span, err)
+		}
+	}
+}
+
+// Verifier makes a span of each event with a trace that is verified.
+func (t *Tracing) Verifier(next core.Verifier) core.Verifier {
+	if t == nil || option.IsNil(next) {
+		return next
+	}
+	return &verifier{tracing: t, next: next}
+}
+
+type verifier struct {
+	tracing *Tracing
+	next    core.Verifier
+}
+
+// ForRequest keeps the memory of a verifier that has one for each request, as SANPinning has.
+func (v *verifier) ForRequest() core.Verifier {
+	if next, ok := v.next.(interface{ ForRequest() core.Verifier }); ok {
+		return &verifier{tracing: v.tracing, next: next.ForRequest()}
+	}
+	return v
+}
+
+// Validate refuses a verifier that is not usable, as SANPinning without domains.
+func (v *verifier) Validate() error { return option.Verifier(v.next) }
+
+func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	if event.TraceParent == "" {
+		return v.next.Verify(ctx, peer, event)
+	}
+	ctx, span := v.tracing.child(ctx, event.TraceParent, "verify", trace.SpanKindInternal,
+		keyRuntime.String(string(peer.ID)))
+	err := v.next.Verify(ctx, peer, event)
+	end(span, err)
+	return err
+}
+
+// Handler makes a span of each delivery with a trace, which next gets as trace parent. The result
+// has the method Ready if next has.
+func (t *Tracing) Handler(next core.Handler) core.Handler {
+	if t == nil || option.IsNil(next) {
+		return next
+	}
+	traced := core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
+		if d.Event.TraceParent == "" {
+			return next.Handle(ctx, d)
+		}
+		ctx, d, span := t.consume(ctx, "handle", d)
+		err := next.Handle(ctx, d)
+		end(span, err)
+		return err
+	})
+	if next, ok := next.(core.Readier); ok {
+		return readyHandler{traced, next}
+	}
+	return traced
+}
+
+func (t *Tracing) consume(
+	ctx context.Context, name string, d core.Delivery,
+) (context.Context, core.Delivery, trace.Span) {
+	attrs := append(describe(d.Manager, &d.Event), keyRuntime.String(string(d.Runtime)))
+	ctx, span := t.child(ctx, d.Event.TraceParent, name, trace.SpanKindConsumer, attrs...)
+	if span != nil {
+		d.Event.TraceParent = format(ctx)
+	}
+	return ctx, d, span
+}
+
+type readyHandler struct {
+	core.Handler
+	core.Readier
+}
+
+// maxRemembered bounds the requests with a trace that are not reconciled yet.
+const maxRemembered = 10_000
+
+// queue carries traces through a workqueue. It is safe for concurrent use.
+type queue[R comparable] struct {
+	mu      sync.Mutex
+	parents map[R]parent
+}
+
+// parent is the newest trace parent of a request, and the number of those that it replaces.
+type parent struct {
+	text   string
+	merged int
+}
+
+// Queue carries traces through the workqueue of a controller, which keeps requests only. It wraps
+// the map function of a source, and the function of the reconciler. Call it once for each
+// controller. The results are safe for concurrent use.
+//
+// Each delivery with a trace that becomes requests makes a span, and so does each reconcile of such
+// a request. The request's newest delivery decides on the trace. The traces of up to 10,000
+// requests are remembered. A further one takes the place of any other, because some requests are
+// never reconciled. If tracing is nil, Queue returns its arguments.
+func Queue[R comparable, Result any](
+	tracing *Tracing,
+	requests func(context.Context, core.Delivery) ([]R, error), reconcile func(context.Context, R) (Result, error),
+) (func(context.Context, core.Delivery) ([]R, error), func(context.Context, R) (Result, error)) {
+	if tracing == nil {
+		return requests, reconcile
+	}
+	q := &queue[R]{parents: make(map[R]parent)}
+	enqueue := func(ctx context.Context, d core.Delivery) ([]R, error) {
+		if d.Event.TraceParent == "" {
+			return requests(ctx, d)
+		}
+		ctx, d, span := tracing.consume(ctx, "enqueue", d)
+		found, err := requests(ctx, d)
+		if span != nil {
+			q.remember(found, d.Event.TraceParent)
+		}
+		end(span, err)
+		return found, err
+	}
+	return enqueue, func(ctx context.Context, r R) (Result, error) {
+		p := q.take(r)
+		if p.text == "" {
+			return reconcile(ctx, r)
+		}
+		ctx, span := tracing.child(ctx, p.text, "reconcile", trace.SpanKindConsumer, keyMerged.Int(p.merged))
+		result, err := reconcile(ctx, r)
+		end(span, err)
+		return result, err
+	}
+}
+
+func (q *queue[R]) remember(requests []R, text string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, r := range requests {
+		old, known := q.parents[r]
+		if known {
+			q.parents[r] = parent{text, old.merged + 1}
+			continue
+		}
+		q.makeRoom()
+		q.parents[r] = parent{text: text}
+	}
+}
+
+func (q *queue[R]) makeRoom() {
+	for r := range q.parents {
+		if len(q.parents) < maxRemembered {
+			return
+		}
+		delete(q.parents, r)
+	}
+}
+
+func (q *queue[R]) take(r R) parent {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p := q.parents[r]
+	delete(q.parents, r)
+	return p
 }

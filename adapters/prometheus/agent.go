@@ -1,6 +1,8 @@
 package prometheus
 
 import (
+	"errors"
+	"sync/atomic"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -107,4 +109,193 @@ func choose(gauges *prom.GaugeVec, words *vocabulary, word string, labels ...str
 			gauges.WithLabelValues(append(labels, other)...).Set(0)
 		}
 	}
+}
+
+const (
+	resultOK      = "ok"
+	resultPartial = "partial"
+)
+
+func (a *Agent) measureForwarding(f *factory) {
+	var results, contracts vocabulary
+	a.measureAttempts(f, &results)
+	connects := f.counters("forward_connections_total",
+		"Attempts to connect to the control plane, by result.", labelResult)
+	connects.WithLabelValues(resultOK)
+	a.Connected = func(err error) { connects.WithLabelValues(results.value(result(err))).Inc() }
+
+	retries := f.counters("forward_retries_total",
+		"Short retries within an attempt to forward, by the HTTP status before; empty without an answer.", labelCode)
+	a.Retried = func(status int) {
+		after := ""
+		if status != 0 {
+			after = code(status)
+		}
+		retries.WithLabelValues(after).Inc()
+	}
+
+	inUse := f.gauges("contract_in_use",
+		"1 for the contract that events to the manager travel with, 0 for a former one.", labelManager, labelContract)
+	a.ContractInUse = func(manager core.Manager, contract string) {
+		choose(inUse, &contracts, contract, f.managers.value(manager))
+	}
+
+	unknown := f.counters("contract_unknown_total",
+		"Attempts to forward that the control plane answers as if it does not know the contract.", labelManager)
+	for _, manager := range f.managers.values() {
+		unknown.WithLabelValues(manager)
+	}
+	a.ContractUnknown = func(manager core.Manager) { unknown.WithLabelValues(f.managers.value(manager)).Inc() }
+}
+
+func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
+	durations := f.histograms("forward_duration_seconds",
+		"Time of one attempt to forward events or a heartbeat to the control plane, by result.",
+		forwardBuckets(), labelResult)
+	durations.WithLabelValues(resultOK)
+	byResult := f.counters("forward_events_total",
+		"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult)
+	success := f.gauges("forward_last_success_timestamp_seconds",
+		"Time of the last attempt that was acknowledged as a whole, in Unix time.", labelManager)
+	a.Attempted = func(manager core.Manager, events int, took time.Duration, err error) {
+		label := f.managers.value(manager)
+		durations.WithLabelValues(results.value(result(err))).Observe(took.Seconds())
+		for result, n := range split(events, err, results) {
+			byResult.WithLabelValues(label, result).Add(float64(n))
+		}
+		if err == nil {
+			success.WithLabelValues(label).SetToCurrentTime()
+		}
+	}
+}
+
+func split(events int, err error, results *vocabulary) map[string]int {
+	failed, partial := errors.AsType[core.EventErrors](err)
+	switch {
+	case events == 0:
+		return nil
+	case !partial:
+		return map[string]int{results.value(result(err)): events}
+	}
+	split := map[string]int{resultOK: events}
+	for i, cause := range failed {
+		if i < events { // The next index stands for the heartbeat.
+			split[results.value(core.Reason(cause))]++
+			split[resultOK]--
+		}
+	}
+	return split
+}
+
+func result(err error) string {
+	if err == nil {
+		return resultOK
+	}
+	if _, partial := errors.AsType[core.EventErrors](err); partial {
+		return resultPartial
+	}
+	return core.Reason(err)
+}
+
+// forwardBuckets range from a machine nearby to a control plane that does not answer.
+func forwardBuckets() []float64 {
+	return []float64{1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30}
+}
+
+// measureOutbox makes the metrics of an outbox, which each scrape reads. All counts are of one
+// moment, so they are balanced.
+func (a *Agent) measureOutbox(f *factory) {
+	accepted := f.sampledCounter("events_accepted_total",
+		"Events offered to the outbox. Always the sum of delivered, coalesced, dropped and pending.", labelManager)
+	delivered := f.sampledCounter("events_delivered_total", "Events acknowledged by the control plane.", labelManager)
+	coalesced := f.sampledCounter("events_coalesced_total",
+		"Events that another one with the same key stands for.", labelManager)
+	dropped := f.sampledCounter("events_dropped_total", "Events given up, by reason.", labelManager, labelReason)
+	pending := f.sampledGauge("events_pending", "Events that wait to be sent or acknowledged.", labelManager)
+	oldest := f.sampledGauge("oldest_event_pending_seconds",
+		"Age of the oldest event that waits, 0 if there is none.", labelManager)
+	box, reasons := new(atomic.Pointer[outbox.Outbox]), new(vocabulary)
+	a.ReadOutbox = box.Store
+	f.scrape = func(metrics chan<- prom.Metric) {
+		for manager, s := range stocksOf(box.Load(), f.managers, reasons) {
+			metrics <- accepted(float64(s.Accepted), manager)
+			metrics <- delivered(float64(s.Delivered), manager)
+			metrics <- coalesced(float64(s.Coalesced), manager)
+			metrics <- pending(float64(s.Pending), manager)
+			metrics <- oldest(s.oldest, manager)
+			for reason, n := range s.Dropped {
+				metrics <- dropped(float64(n), manager, reason)
+			}
+		}
+	}
+}
+
+type stock struct {
+	outbox.Counts
+
+	oldest float64 // seconds
+}
+
+// stocksOf returns the stocks by label value. Each known manager has one, and each stock has the
+// drop reasons of the outbox: PromQL does not take an absent series for zero.
+func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[string]*stock {
+	all := make(map[string]*stock)
+	of := func(label string) *stock {
+		if all[label] == nil {
+			all[label] = &stock{Counts: outbox.Counts{Dropped: map[string]int64{
+				reasons.value("overflow"): 0, reasons.value("shutdown"): 0,
+			}}}
+		}
+		return all[label]
+	}
+	for _, manager := range managers.values() {
+		of(manager)
+	}
+	if box == nil {
+		return all
+	}
+	for manager, counts := range box.Counts() {
+		s := of(managers.value(manager))
+		s.Accepted += counts.Accepted
+		s.Delivered += counts.Delivered
+		s.Coalesced += counts.Coalesced
+		s.Pending += counts.Pending
+		for reason, n := range counts.Dropped {
+			s.Dropped[reasons.value(reason)] += n
+		}
+		s.oldest = max(s.oldest, box.OldestPending(manager).Seconds())
+	}
+	return all
+}
+
+// Informer has the metrics of a source that watches, such as adapters/informer: its functions
+// are hooks of that. Register it as a collector. Create it with [NewInformer]. It is safe for
+// concurrent use.
+type Informer struct {
+	// Observed counts a change of an object of a manager, by its decision.
+	Observed func(manager core.Manager, decision string)
+	// Proved records that the API server showed that a watch works.
+	Proved func(manager core.Manager)
+	// Failed counts a failed attempt to establish a watch.
+	Failed func(manager core.Manager, reason string)
+
+	prom.Collector
+}
+
+// NewInformer returns metrics that are not registered yet. The error names each wrong option.
+func NewInformer(opts Options) (*Informer, error) {
+	f, err := newFactory("agent", opts)
+	if err != nil {
+		return nil, err
+	}
+	last := f.gauges("informer_last_proof_timestamp_seconds",
+		"Time at which the API server last showed that a watch works, in Unix time.", labelManager)
+	return &Informer{
+		Observed: f.countBy("informer_changes_total",
+			"Changes of watched objects that the informer observed, by decision.", labelDecision),
+		Proved: func(manager core.Manager) { last.WithLabelValues(f.managers.value(manager)).SetToCurrentTime() },
+		Failed: f.countBy("informer_failures_total",
+			"Failed attempts of the informer to establish a watch.", labelReason),
+		Collector: f,
+	}, nil
 }

@@ -26,13 +26,10 @@ func RegisterInstallations(reg prom.Registerer, read func() fleet.Installations,
 	if read == nil {
 		return fmt.Errorf("%w: the function that reads is nil, want one", errOptions)
 	}
-	return register(reg, "installation", opts, func(f *factory) {
-		sample := sampleInstallations(f)
-		f.scrape = func(metrics chan<- prom.Metric) { sample(metrics, read()) }
-	})
+	return register(reg, "installation", opts, func(f *factory) { sampleInstallations(f, read) })
 }
 
-func sampleInstallations(f *factory) func(metrics chan<- prom.Metric, all fleet.Installations) {
+func sampleInstallations(f *factory, read func() fleet.Installations) {
 	runtimes := f.sampledGauge("runtimes", "Runtimes in each state of the agent's installation, by reason.",
 		labelState, labelReason)
 	neverHeard := f.sampledGauge("never_heard_runtimes",
@@ -44,7 +41,8 @@ func sampleInstallations(f *factory) func(metrics chan<- prom.Metric, all fleet.
 	repairs := f.sampledCounter("repairs_total",
 		"Reconciles that applied all objects of an agent, because the fleet found that it does not watch.")
 	problem := f.sampledGauge("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem)
-	return func(metrics chan<- prom.Metric, all fleet.Installations) {
+	f.scrape = func(metrics chan<- prom.Metric) {
+		all := read()
 		for state, number := range all.Runtimes {
 			metrics <- runtimes(float64(number), state.State, state.Reason)
 		}

@@ -2,7 +2,13 @@ package prometheus
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"unicode/utf8"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
@@ -25,7 +31,7 @@ type factory struct {
 }
 
 func newFactory(word string, opts Options) (*factory, error) {
-	opts.MaxManagers = cmp.Or(opts.MaxManagers, defaultMaxManagers)
+	opts.MaxManagers = cmp.Or(opts.MaxManagers, 100)
 	f := &factory{
 		word: word, opts: opts, managers: &managers{max: opts.MaxManagers}, scrape: func(chan<- prom.Metric) {},
 	}
@@ -93,13 +99,11 @@ func (f *factory) histograms(name, help string, buckets []float64, labels ...str
 	}, labels))
 }
 
-// count returns a function that counts by a word.
 func (f *factory) count(name, help, label string) func(word string) {
 	counters, words := f.counters(name, help, label), new(vocabulary)
 	return func(word string) { counters.WithLabelValues(words.value(word)).Inc() }
 }
 
-// countBy returns a function that counts by manager and a word.
 func (f *factory) countBy(name, help, label string) func(manager core.Manager, word string) {
 	counters, words := f.counters(name, help, labelManager, label), new(vocabulary)
 	return func(manager core.Manager, word string) {
@@ -124,4 +128,146 @@ func (f *factory) sampledGauge(name, help string, labels ...string) sample {
 
 func (f *factory) sampledCounter(name, help string, labels ...string) sample {
 	return f.sampled(prom.CounterValue, name, help, labels)
+}
+
+const (
+	labelCause    = "cause"
+	labelCode     = "code"
+	labelContract = "contract"
+	labelDecision = "decision"
+	labelFate     = "fate"
+	labelManager  = "manager"
+	labelPhase    = "phase"
+	labelPlace    = "place"
+	labelProblem  = "problem"
+	labelReason   = "reason"
+	labelResult   = "result"
+	labelRuntime  = "runtime"
+	labelState    = "state"
+	labelServer   = "server"
+	labelUse      = "use"
+)
+
+const (
+	// otherValue stands for values beyond the limit. It is also the result of core.Reason for an
+	// unknown cause.
+	otherValue = "other"
+	// maxValues bounds the values of a label other than the manager. They are constants of our
+	// code.
+	maxValues     = 64
+	maxValueBytes = 64
+)
+
+// vocabulary bounds the values of one label: the first maxValues are kept, others become "other".
+// The zero value is ready to use. It is safe for concurrent use.
+type vocabulary struct {
+	mu   sync.Mutex
+	seen map[string]struct{}
+}
+
+// value returns word, or "other" when there is no room for it. An empty word stays empty.
+func (v *vocabulary) value(word string) string {
+	// A value that is not UTF-8 makes the whole scrape fail.
+	isValid := func() bool { return len(word) <= maxValueBytes && utf8.ValidString(word) }
+	if word == "" || v.take(word, maxValues, isValid) {
+		return word
+	}
+	return otherValue
+}
+
+// take reports whether word is known, or valid and among the first words.
+func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, known := v.seen[word]; known {
+		return true
+	}
+	if len(v.seen) >= most || !isValid() {
+		return false
+	}
+	if v.seen == nil {
+		v.seen = make(map[string]struct{})
+	}
+	v.seen[word] = struct{}{}
+	return true
+}
+
+func (v *vocabulary) values() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Collect(maps.Keys(v.seen))
+}
+
+// otherManager is the value of the label "manager" for all managers without series of their own. It
+// is no valid name of a manager.
+const otherManager = "_other"
+
+// managers bounds the values of the label "manager". It is safe for concurrent use.
+type managers struct {
+	vocabulary
+
+	max int
+}
+
+// value returns the manager, or "_other" when its name is invalid or there is no room for it.
+func (m *managers) value(manager core.Manager) string {
+	if m.take(string(manager), m.max, func() bool { return validManager(manager) }) {
+		return string(manager)
+	}
+	return otherManager
+}
+
+func validManager(manager core.Manager) bool {
+	_, err := core.ParseManager(string(manager))
+	return err == nil
+}
+
+func code(status int) string {
+	if status < 100 || status > 599 {
+		return otherValue
+	}
+	return strconv.Itoa(status)
+}
+
+var errOptions = errors.New("invalid metrics options")
+
+// Options are the optional settings of metrics. The zero value is the documented default.
+type Options struct {
+	// Managers always have series of their own. Those of an agent exist from the start, at zero, so
+	// that alerts can compare. Other managers get series with their first event. Default: none.
+	Managers []core.Manager
+	// MaxManagers bounds the managers with series of their own, Managers included. All others share
+	// the label value "_other". Default: 100.
+	MaxManagers int
+	// Aliases adds the six metrics watcher_listener_* of kyma-project/runtime-watcher to those of a
+	// listener. docs/platforms/migration.md has the differences. Default: false.
+	Aliases bool
+	// PerRuntime bounds the series of single runtimes. [RegisterFleet] has three for each pair of
+	// runtime and manager: pairs that are not fresh come first, and a scrape sorts all that are
+	// known. [RegisterInstallations] has one for each runtime with a problem, and bounds each
+	// problem alone. Default: 0, none.
+	PerRuntime int
+}
+
+func (o Options) validate() error {
+	var wrong []error
+	if o.MaxManagers < 0 {
+		wrong = append(wrong, fmt.Errorf("MaxManagers is %d, want at least 1", o.MaxManagers))
+	} else if len(o.Managers) > o.MaxManagers {
+		wrong = append(wrong, fmt.Errorf("%d Managers, want at most MaxManagers, %d", len(o.Managers), o.MaxManagers))
+	}
+	if o.PerRuntime < 0 {
+		wrong = append(wrong, fmt.Errorf("PerRuntime is %d, want at least 0", o.PerRuntime))
+	}
+	for i, manager := range o.Managers {
+		_, err := core.ParseManager(string(manager))
+		wrong = append(wrong, err)
+		if slices.Contains(o.Managers[:i], manager) {
+			wrong = append(wrong, fmt.Errorf("manager %q is named twice in Managers", manager))
+		}
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return fmt.Errorf("%w: %w", errOptions, err)
+	}
+	return nil
 }

@@ -3,10 +3,12 @@ package certificates
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -46,13 +48,69 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	key := c.ListenerSecret()
 	secret.Namespace, secret.Name = key.Namespace, key.Name
 	secret.Annotations = map[string]string{
-		annotationBundleSince: stamp(since), annotationAdditional: seen.additionalValue(),
+		annotationBundleSince: since.UTC().Format(time.RFC3339Nano), annotationAdditional: seen.additionalValue(),
 	}
 	if seen.listener != nil {
 		secret.Type = seen.listener.Type // It cannot be changed, and another program may have made the Secret.
 	}
 	return c.apply(ctx, secret)
 }
+
+// importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
+// already.
+func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int, request string) error {
+	source, err := serverside.Get(ctx, c.client, c.opts.ImportCA, &corev1.Secret{})
+	if err != nil {
+		return err
+	}
+	if source == nil {
+		return fmt.Errorf("import: there is no Secret %s", c.opts.ImportCA)
+	}
+	if err := importable(source, seen); err != nil {
+		return fmt.Errorf("import of Secret %s: %w", c.opts.ImportCA, err)
+	}
+	return c.apply(ctx, c.copyOf(source, generation, request))
+}
+
+func (o *observed) isNew() bool {
+	return len(o.authorities) == 0 && o.clientSigner == 0 && o.serverSigner == 0
+}
+
+// importable reports why a CA cannot be the first one of this set, nil if it can.
+func importable(source *corev1.Secret, seen *observed) error {
+	pair, err := tls.X509KeyPair(source.Data[corev1.TLSCertKey], source.Data[corev1.TLSPrivateKeyKey])
+	switch {
+	case err != nil:
+		return fmt.Errorf("want a CA in tls.crt and its key in tls.key: %w", err)
+	case !pair.Leaf.IsCA:
+		return fmt.Errorf("%q in tls.crt is no CA", pair.Leaf.Subject)
+	case seen.now.After(pair.Leaf.NotAfter):
+		return fmt.Errorf("the CA is expired since %s", pair.Leaf.NotAfter)
+	case seen.listener != nil && !slices.ContainsFunc(seen.bundle, pair.Leaf.Equal):
+		return errors.New("its CA is not in ca.crt of the existing Secret of the listener, so peers may not trust it")
+	default:
+		return nil
+	}
+}
+
+// copyOf has no Certificate: cert-manager would issue the CA anew.
+func (c *Certificates) copyOf(source *corev1.Secret, generation int, request string) *corev1.Secret {
+	meta := c.meta(c.names.authority(generation))
+	meta.Labels[labelRole], meta.Labels[labelGeneration] = roleCA, strconv.Itoa(generation)
+	meta.Annotations = map[string]string{
+		annotationImported: c.opts.ImportCA.String(), annotationRequest: request,
+	}
+	return &corev1.Secret{
+		ObjectMeta: meta, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{
+			cmmeta.TLSCAKey:         source.Data[corev1.TLSCertKey],
+			corev1.TLSCertKey:       source.Data[corev1.TLSCertKey],
+			corev1.TLSPrivateKeyKey: source.Data[corev1.TLSPrivateKeyKey],
+		},
+	}
+}
+
+func imported(object client.Object) bool { return object.GetAnnotations()[annotationImported] != "" }
 
 // reissue makes cert-manager issue a new certificate and key, which it does not do for a new CA.
 // cert-manager writes the same status, so conflicts are usual.

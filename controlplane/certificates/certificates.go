@@ -1,23 +1,29 @@
 package certificates
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -228,4 +234,193 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 		}
 	}
 	return nil
+}
+
+// named is the largest number of runtimes in a message.
+const named = 10
+
+func message(s Status) string {
+	switch s.Phase {
+	case phaseBootstrap:
+		return "waiting for cert-manager to issue the first certificates"
+	case phaseCreating:
+		return "waiting for cert-manager to issue the next CA"
+	case phasePropagating:
+		return fmt.Sprintf("CA %d is in the bundle, and signs once every listener has got it", s.Generation)
+	case phaseReissuing:
+		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificates of it: %s",
+			s.Generation, count(s.Waiting), list(s.Waiting))
+	case phaseConfirming:
+		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; "+
+			"%s yet to confirm that: %s",
+			s.Generation, count(s.Waiting), list(s.Waiting))
+	case phaseSwitching, phaseRetiring:
+		if len(s.Waiting) > 0 {
+			return fmt.Sprintf("the server certificate switches to CA %d without waiting for %d runtimes: %s",
+				s.Generation, len(s.Waiting), list(s.Waiting))
+		}
+		return fmt.Sprintf("the server certificate switches to CA %d", s.Generation)
+	case phaseStable:
+	}
+	return fmt.Sprintf("CA %d signs everything", s.Generation)
+}
+
+// issuance is how long the first issuance of a certificate may take.
+const issuance = 10 * time.Minute
+
+// overdue returns the runtimes with a late certificate, each once. They are in order.
+func overdue(v view, renewBefore time.Duration) (runtimes []core.RuntimeID) {
+	const part = 10
+	renewal := renewBefore - renewBefore/part
+	for _, r := range v.runtimes {
+		late := v.now.Sub(r.created) > issuance
+		if r.present {
+			late = v.now.After(r.notAfter.Add(-renewal))
+		}
+		if late {
+			runtimes = append(runtimes, r.runtime)
+		}
+	}
+	return slices.Compact(runtimes)
+}
+
+func count(runtimes []core.RuntimeID) string {
+	if len(runtimes) == 1 {
+		return "1 runtime has"
+	}
+	return fmt.Sprintf("%d runtimes have", len(runtimes))
+}
+
+func list(runtimes []core.RuntimeID) string {
+	ids := make([]string, 0, named+1)
+	for i, id := range runtimes {
+		if i == named {
+			ids = append(ids, "…")
+			break
+		}
+		ids = append(ids, string(id))
+	}
+	return strings.Join(ids, ", ")
+}
+
+const (
+	// noticeInterval is the shortest time between two notices about a rotation that waits.
+	noticeInterval = 10 * time.Second
+	// noticeReminder is the time after which an unchanged notice is repeated.
+	noticeReminder = time.Hour
+)
+
+func (c *Certificates) announce(ctx context.Context, seen *observed, status Status) {
+	if len(status.Waiting) == 0 || !c.notices.due(status.Message, c.opts.Now()) {
+		return
+	}
+	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes",
+		slog.String("phase", status.Phase), slog.Int("generation", status.Generation),
+		slog.Int("waiting", len(status.Waiting)), slog.String("runtimes", list(status.Waiting)))
+	if c.opts.Recorder != nil && seen.clientsIssuer != nil {
+		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning,
+			"RotationWaits", status.Phase, "%s", status.Message)
+	}
+}
+
+// notices decides when a notice is due. The zero value is ready.
+type notices struct {
+	mu   sync.Mutex
+	last string
+	at   time.Time
+}
+
+// due reports whether a notice is new, or old enough to be repeated, and notes it.
+func (n *notices) due(notice string, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	since := now.Sub(n.at)
+	if since < noticeInterval || n.last == notice && since < noticeReminder {
+		return false
+	}
+	n.last, n.at = notice, now
+	return true
+}
+
+// defaultWarmUp is longer than two default heartbeats of an agent.
+const defaultWarmUp = 90 * time.Second
+
+// FromFleet makes heartbeats confirm, for [New]. A runtime has confirmed a CA when each replica of
+// its agent that sends heartbeats trusts the CA. A runtime without heartbeats has not.
+//
+// The heartbeats of a runtime count warmUp after the first one, because they may come from one
+// replica of its agent only. That time begins again when this process starts or takes the lead. 0
+// means 90 s.
+func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []core.RuntimeID) []core.RuntimeID {
+	warmUp = cmp.Or(warmUp, defaultWarmUp)
+	return func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
+		steady, since := make(map[core.RuntimeID]bool), time.Now().Add(-warmUp)
+		f.Range(func(s fleet.Status) bool {
+			if len(s.Replicas) > 0 && !s.Since.After(since) {
+				steady[s.Runtime] = true
+			}
+			return true
+		})
+		for _, id := range f.WithoutCA(fingerprint) {
+			steady[id] = false
+		}
+		return slices.DeleteFunc(slices.Clone(runtimes), func(id core.RuntimeID) bool { return steady[id] })
+	}
+}
+
+// Follow watches the metadata of the set's objects until ctx ends. For a changed Certificate or
+// Secret of a runtime it calls changed with the Owner. When an annotation of the clients' Issuer
+// asks for a rotation or a switch, it calls changed with the zero name. changed must not block.
+//
+// While Follow runs, [Certificates.Version] knows the versions. It retries without cert-manager.
+func (c *Certificates) Follow(
+	ctx context.Context, watching client.WithWatch, changed func(owner types.NamespacedName),
+) {
+	ofCertificate := follow.Owned(changed)
+	ofSecret := func(name, _ string) { ofCertificate(name, c.certificates.Version(name)) }
+	ofIssuer := func(name, _ string) {
+		if name == c.names.clients() {
+			changed(types.NamespacedName{})
+		}
+	}
+	issuers := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind), requestVersion)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { c.certificates.Run(ctx, watching, ofCertificate, c.inSet()...) })
+	tasks.Go(func() { c.secrets.Run(ctx, watching, ofSecret, c.inSet()...) })
+	tasks.Go(func() { issuers.Run(ctx, watching, ofIssuer, c.inSet()...) })
+	tasks.Wait()
+}
+
+// certificateVersion begins with the owner. The status of a Certificate does not matter.
+func certificateVersion(meta *metav1.PartialObjectMetadata) string {
+	return meta.Annotations[annotationOwner] + " " + meta.Annotations[annotationOwnerUID] + " " +
+		string(meta.UID) + " " + strconv.FormatInt(meta.Generation, 10) + strconv.FormatBool(meta.DeletionTimestamp != nil)
+}
+
+func requestVersion(meta *metav1.PartialObjectMetadata) string {
+	return meta.Annotations[annotationRotate] + "\n" + meta.Annotations[annotationSwitchAnyway]
+}
+
+// Version returns a text that changes with the objects that [Certificates.EnsureRuntime] reads for
+// a runtime, and with the runtime. It is empty if one of them does not exist or is not known. It
+// reads nothing from the API server.
+func (c *Certificates) Version(r Runtime) string {
+	bundle, _ := c.bundle.Load().(string)
+	if bundle == "" {
+		return ""
+	}
+	parts := []string{bundle, string(r.ID), canonical(r.Domain)}
+	if r.Owner != nil {
+		parts = append(parts, ownerName(r.Owner), string(r.Owner.GetUID()))
+	}
+	for _, suffix := range []string{clientSuffix, webhookSuffix} {
+		name := objectName(r.ID, suffix)
+		certificate, secret := c.certificates.Version(name), c.secrets.Version(name)
+		if certificate == "" || secret == "" {
+			return ""
+		}
+		parts = append(parts, certificate, secret)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
+	return string(sum[:])
 }

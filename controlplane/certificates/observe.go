@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -20,7 +24,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// observed is the view, and the objects that the actions need.
 type observed struct {
 	view
 
@@ -110,6 +113,40 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	return nil
 }
 
+// readAdditional reads the CAs of [Options.AdditionalCAs]. It runs after readListener, and removes
+// the CAs from the bundle that were additional before, and are not any more.
+func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
+	for _, key := range c.opts.AdditionalCAs {
+		secret := &corev1.Secret{}
+		if err := c.client.Get(ctx, key, secret); err != nil && !serverside.IsAbsent(err) {
+			return err
+		}
+		cas := slices.DeleteFunc(parse(secret.Data[cmmeta.TLSCAKey]), func(ca *x509.Certificate) bool { return !ca.IsCA })
+		if len(cas) == 0 { // It may be the wrong Secret.
+			return fmt.Errorf("additional CAs: Secret %s has no CA in ca.crt", key)
+		}
+		o.additional = append(o.additional, cas...)
+	}
+	o.additional = compose(nil, o.additional, o.now)
+	if o.listener != nil {
+		former := strings.Split(o.listener.Annotations[annotationAdditional], ",")
+		o.bundle = slices.DeleteFunc(o.bundle, func(ca *x509.Certificate) bool {
+			return slices.Contains(former, fingerprint(ca)) && !slices.ContainsFunc(o.additional, ca.Equal)
+		})
+	}
+	return nil
+}
+
+// checkListener refuses a Secret of another program, unless its CA is imported. Agents trust other
+// CAs, and a new server certificate would cut them off.
+func (c *Certificates) checkListener(seen *observed) error {
+	if seen.listener == nil || seen.listener.Labels[labelSet] == string(c.names) || c.opts.ImportCA.Name != "" {
+		return nil
+	}
+	return fmt.Errorf("certificates: existing Secret of the listener is not of this set: %s: "+
+		"want Options.ImportCA with its CA, or another name", c.ListenerSecret())
+}
+
 func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	clients, clientsErr := serverside.Get(ctx, c.client, c.key(c.names.clients()), &certv1.Issuer{})
 	servers, serversErr := serverside.Get(ctx, c.client, c.key(c.names.servers()), &certv1.Issuer{})
@@ -130,45 +167,38 @@ func (c *Certificates) signer(issuer *certv1.Issuer) int {
 	return c.names.generationOf(issuer.Spec.CA.SecretName)
 }
 
-// inSet selects the objects of this set.
 func (c *Certificates) inSet() []client.ListOption {
 	return []client.ListOption{client.InNamespace(c.namespace), client.MatchingLabels{labelSet: string(c.names)}}
 }
 
+// readSecrets keeps the keys of the control plane alone.
 func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 	return eachPage(ctx, c, func(page *corev1.SecretList) {
 		for i := range page.Items {
-			o.readSecret(&page.Items[i])
+			secret := &page.Items[i]
+			if issued, ok := newIssuedLeaf(secret); ok {
+				o.issuedLeaves[secret.Name] = issued
+			}
+			if role := secret.Labels[labelRole]; role != roleClient && role != roleWebhook {
+				o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
+			}
 		}
 	})
-}
-
-// readSecret keeps the keys of the control plane alone.
-func (o *observed) readSecret(secret *corev1.Secret) {
-	if issued, ok := newIssuedLeaf(secret); ok {
-		o.issuedLeaves[secret.Name] = issued
-	}
-	if role := secret.Labels[labelRole]; role != roleClient && role != roleWebhook {
-		o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
-	}
 }
 
 func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
 	return eachPage(ctx, c, func(page *certv1.CertificateList) {
 		for i := range page.Items {
-			o.readCertificate(&page.Items[i])
+			certificate := &page.Items[i]
+			switch role := certificate.Labels[labelRole]; {
+			case certificate.DeletionTimestamp != nil:
+			case role == roleCA:
+				o.certificates[certificate.Name] = certificate.DeepCopy()
+			case role == roleClient, role == roleWebhook, role == roleServer:
+				o.leaves[certificate.Name] = leafOf(certificate)
+			}
 		}
 	})
-}
-
-func (o *observed) readCertificate(certificate *certv1.Certificate) {
-	switch role := certificate.Labels[labelRole]; {
-	case certificate.DeletionTimestamp != nil:
-	case role == roleCA:
-		o.certificates[certificate.Name] = certificate.DeepCopy()
-	case role == roleClient, role == roleWebhook, role == roleServer:
-		o.leaves[certificate.Name] = leafOf(certificate)
-	}
 }
 
 // readAuthorities finds the CAs. One that was imported has no Certificate.
@@ -201,7 +231,6 @@ func (o *observed) readAuthority(object client.Object, issued *x509.Certificate,
 	o.authorities = append(o.authorities, a)
 }
 
-// generationOf returns the generation of the CA in an object, 0 if it has none.
 func generationOf(object client.Object) int {
 	generation, _ := strconv.Atoi(object.GetLabels()[labelGeneration])
 	return generation
@@ -226,7 +255,12 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 func (o *observed) readLeaves(names names) {
 	for name, l := range o.leaves {
 		if issued, ok := o.issuedLeaves[l.secret]; ok {
-			l.present, l.notAfter, l.signer = true, issued.notAfter, o.signerOf(issued)
+			l.present, l.notAfter = true, issued.notAfter
+			for _, ca := range o.issued {
+				if issued.signedBy(ca) {
+					l.signer = fingerprint(ca)
+				}
+			}
 		}
 		if l.runtime != "" {
 			o.runtimes = append(o.runtimes, l)
@@ -239,17 +273,6 @@ func (o *observed) readLeaves(names names) {
 	})
 }
 
-// signerOf returns the fingerprint of the CA that has signed, empty if it is unknown.
-func (o *observed) signerOf(issued issuedLeaf) (signer string) {
-	for _, ca := range o.issued {
-		if issued.signedBy(ca) {
-			signer = fingerprint(ca)
-		}
-	}
-	return signer
-}
-
-// leafOf returns a leaf without its Secret.
 func leafOf(certificate *certv1.Certificate) leaf {
 	l := leaf{
 		name: certificate.Name, secret: certificate.Spec.SecretName, issuing: isIssuing(certificate),
@@ -282,6 +305,16 @@ func (o *observed) fits(names names) bool {
 		slices.Equal(issued.Data[corev1.TLSCertKey], o.listener.Data[corev1.TLSCertKey]) &&
 		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey]) &&
 		bytes.Equal(encode(o.bundle), o.listener.Data[cmmeta.TLSCAKey])
+}
+
+func (o *observed) additionalValue() string { return strings.Join(fingerprints(o.additional), ",") }
+
+// hasAdditional reports whether the listener's Secret has the additional CAs, and no former ones.
+func (o *observed) hasAdditional() bool {
+	return o.listener != nil && o.listener.Annotations[annotationAdditional] == o.additionalValue() &&
+		!slices.ContainsFunc(o.additional, func(ca *x509.Certificate) bool {
+			return !slices.ContainsFunc(o.bundle, ca.Equal)
+		})
 }
 
 // unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was
@@ -326,4 +359,66 @@ func eachPage[L any, P interface {
 			return nil
 		}
 	}
+}
+
+// parse returns the certificates of a PEM text and skips all else.
+func parse(text []byte) []*x509.Certificate {
+	var all []*x509.Certificate
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			all = append(all, certificate)
+		}
+	}
+	return all
+}
+
+// first returns the first certificate of a PEM text, nil if there is none.
+func first(text []byte) *x509.Certificate {
+	if all := parse(text); len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+func fingerprint(certificate *x509.Certificate) string {
+	sum := sha256.Sum256(certificate.Raw)
+	return hex.EncodeToString(sum[:])
+}
+
+func fingerprints(certificates []*x509.Certificate) []string {
+	all := make([]string, len(certificates))
+	for i, certificate := range certificates {
+		all[i] = fingerprint(certificate)
+	}
+	return all
+}
+
+// compose returns the bundle: the published CAs that are not expired, and then the new ones, each
+// once. The order is stable, so that an unchanged bundle has the same bytes.
+func compose(published, authorities []*x509.Certificate, now time.Time) []*x509.Certificate {
+	var bundle []*x509.Certificate
+	for _, certificate := range slices.Concat(published, authorities) {
+		known := slices.ContainsFunc(bundle, certificate.Equal)
+		if !known && !now.After(certificate.NotAfter) {
+			bundle = append(bundle, certificate)
+		}
+	}
+	return bundle
+}
+
+func encode(certificates []*x509.Certificate) []byte {
+	var text bytes.Buffer
+	for _, certificate := range certificates {
+		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}) // Writes to memory do not fail.
+	}
+	return text.Bytes()
+}
+
+// signedBy reports whether ca has signed a certificate. It compares key identifiers, and verifies
+// the signature only where one of them is missing.
+func signedBy(certificate, ca *x509.Certificate) bool {
+	if len(certificate.AuthorityKeyId) > 0 && len(ca.SubjectKeyId) > 0 {
+		return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)
+	}
+	return certificate.CheckSignatureFrom(ca) == nil
 }

@@ -19,10 +19,6 @@ import (
 const day = 24 * time.Hour
 
 const (
-	defaultCADuration  = 365 * day
-	defaultDuration    = 90 * day
-	defaultRenewBefore = 30 * day
-	defaultPropagation = 5 * time.Minute
 	// rotateBefore is how long before the end of a CA its rotation begins, and switchBefore how
 	// long before it the server certificate switches without confirmations.
 	rotateBefore, switchBefore = 120 * day, 14 * day
@@ -97,10 +93,10 @@ func (o Options) withDefaults() Options {
 		o.KeySize = sizes[0]
 	}
 	return option.WithDefaults(o, Options{
-		CADuration:       defaultCADuration,
-		Duration:         defaultDuration,
-		RenewBefore:      defaultRenewBefore,
-		Propagation:      defaultPropagation,
+		CADuration:       365 * day,
+		Duration:         90 * day,
+		RenewBefore:      30 * day,
+		Propagation:      5 * time.Minute,
 		Service:          material.Name,
 		RuntimeNamespace: material.Name,
 		Now:              time.Now,
@@ -142,7 +138,6 @@ func (o Options) validate(server []string) error {
 	return errors.Join(wrong...)
 }
 
-// serviceNames are the DNS names of the agent's Service.
 func (o Options) serviceNames() []string {
 	host := o.Service + "." + o.RuntimeNamespace
 	return []string{host, host + ".svc", host + ".svc." + clusterDomain}

@@ -71,7 +71,7 @@ func TestABundleIsNotOfTheFuture(t *testing.T) {
 	t.Parallel()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "kcp", Name: names("watcher").listener(),
-		Annotations: map[string]string{annotationBundleSince: stamp(time.Now().Add(300 * day))},
+		Annotations: map[string]string{annotationBundleSince: time.Now().Add(300 * day).UTC().Format(time.RFC3339Nano)},
 	}}
 	set := newSet(t, newPlane(t, new([]types.UID), secret), "watcher")
 	seen, err := set.observe(t.Context())

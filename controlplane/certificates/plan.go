@@ -93,7 +93,6 @@ type leaf struct {
 	failed   time.Time // of the last failed issuance, zero if none failed
 }
 
-// published is the content of the listener's Secret.
 type published struct {
 	present bool
 	bundle  []string // fingerprints
@@ -131,7 +130,6 @@ type step struct {
 	after      time.Duration
 }
 
-// limits are the options that the plan follows.
 type limits struct {
 	propagation   time.Duration
 	issuingAtOnce int
@@ -152,10 +150,9 @@ func plan(v view, l limits) step {
 			return s
 		}
 	}
-	return step{phase: phaseStable, after: clamp(v.newest().rotatesAt().Sub(v.now))}
+	rotation := v.newest().rotatesAt().Sub(v.now)
+	return step{phase: phaseStable, after: min(max(rotation, pollInterval), longestRequeue)}
 }
-
-func clamp(d time.Duration) time.Duration { return min(max(d, pollInterval), longestRequeue) }
 
 func waitIn(phase string) (step, bool) { return step{phase: phase, after: pollInterval}, true }
 

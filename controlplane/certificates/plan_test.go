@@ -216,7 +216,7 @@ func (w *world) issue(pick int) {
 	// One that is issued already is renewed, as cert-manager does when it likes.
 	for _, a := range w.authorities {
 		if a.generation == signer && a.fingerprint != "" {
-			l.signer, l.present, l.issuing, l.notAfter = a.fingerprint, true, false, w.now.Add(defaultDuration)
+			l.signer, l.present, l.issuing, l.notAfter = a.fingerprint, true, false, w.now.Add(Options{}.withDefaults().Duration)
 		}
 	}
 }

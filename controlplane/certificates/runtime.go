@@ -2,19 +2,22 @@ package certificates
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
@@ -43,7 +46,6 @@ type Runtime struct {
 
 // The reasons why the certificates of a runtime are not ready.
 const (
-	// reasonIssuing means that cert-manager has not issued one yet.
 	reasonIssuing = "Issuing"
 	// reasonFailed means that cert-manager could not issue one, and retries.
 	reasonFailed = "Failed"
@@ -128,7 +130,6 @@ func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pai
 	return nil
 }
 
-// ensure applies a Certificate and reads its Secret.
 func (c *Certificates) ensure(ctx context.Context, p *pair) error {
 	if err := c.applyPair(ctx, p); err != nil {
 		return err
@@ -240,7 +241,6 @@ var errRuntimeTaken error = &reasons.Error{
 	Text: "certificates of the runtime belong to another object", Label: "runtime_taken",
 }
 
-// checkOwner refuses a Certificate of another runtime or another owner.
 func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error {
 	if existing == nil {
 		return nil
@@ -249,7 +249,8 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 		return fmt.Errorf("%w: runtime %q: Certificate %s/%s is of %q in the set %q: delete it if that set is gone",
 			errRuntimeTaken, r.ID, existing.Namespace, existing.Name, runtimeOf(existing), existing.Labels[labelSet])
 	}
-	if owns(existing, r.Owner) || isNamesake(existing, r.Owner) {
+	// An owner takes the place of a recorded one with its name, which is gone then.
+	if owns(existing, r.Owner) || r.Owner != nil && existing.Annotations[annotationOwner] == ownerName(r.Owner) {
 		return nil
 	}
 	return fmt.Errorf("%w: runtime %q: Certificate %s/%s belongs to %s with the UID %s: "+
@@ -263,12 +264,6 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 func owns(certificate *certv1.Certificate, owner client.Object) bool {
 	uid := certificate.Annotations[annotationOwnerUID]
 	return uid == "" || owner != nil && uid == string(owner.GetUID())
-}
-
-// isNamesake reports whether an owner has the name of the recorded one, which is gone then: it
-// takes its place.
-func isNamesake(certificate *certv1.Certificate, owner client.Object) bool {
-	return owner != nil && certificate.Annotations[annotationOwner] == ownerName(owner)
 }
 
 func ownerName(owner client.Object) string { return owner.GetNamespace() + "/" + owner.GetName() }
@@ -287,24 +282,101 @@ func runtimeOf(certificate *certv1.Certificate) core.RuntimeID {
 }
 
 // setOwner adds an owner reference where Kubernetes allows one: to an owner in the same namespace,
-// or cluster-scoped.
+// or cluster-scoped. An owner may name its kind itself, as metadata does.
 func (c *Certificates) setOwner(certificate *certv1.Certificate, r Runtime) error {
 	if r.Owner == nil || r.Owner.GetNamespace() != "" && r.Owner.GetNamespace() != c.namespace {
 		return nil
 	}
-	if err := controllerutil.SetOwnerReference(r.Owner, certificate, schemeOf(r.Owner, c.client.Scheme())); err != nil {
-		return fmt.Errorf("%w: owner of runtime %q: %w", errInvalidRuntime, r.ID, err)
+	kind := r.Owner.GetObjectKind().GroupVersionKind()
+	if kind.Empty() {
+		var err error
+		if kind, err = apiutil.GVKForObject(r.Owner, c.client.Scheme()); err != nil {
+			return fmt.Errorf("%w: owner of runtime %q: %w", errInvalidRuntime, r.ID, err)
+		}
 	}
+	certificate.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: r.Owner.GetName(), UID: r.Owner.GetUID(),
+	}}
 	return nil
 }
 
-// schemeOf returns a scheme with the kind of an owner that names its kind itself, as metadata does.
-func schemeOf(owner client.Object, scheme *runtime.Scheme) *runtime.Scheme {
-	gvk := owner.GetObjectKind().GroupVersionKind()
-	if _, _, err := scheme.ObjectKinds(owner); err == nil || gvk.Empty() {
-		return scheme
+type pair struct {
+	wanted   *certv1.Certificate
+	existing *certv1.Certificate // nil if it was just created
+	secret   *corev1.Secret      // nil if there is none
+}
+
+// pairStatus reports whether the issued certificate is complete, fits, and has its CA in the
+// bundle.
+func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status RuntimeStatus, ready bool) {
+	if p.secret == nil {
+		return missing(p.existing), false
 	}
-	own := runtime.NewScheme()
-	own.AddKnownTypeWithName(gvk, owner)
-	return own
+	loaded, err := tls.X509KeyPair(p.secret.Data[corev1.TLSCertKey], p.secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil { // cert-manager repairs its Secret.
+		return missing(p.existing), false
+	}
+	if problem := c.misfit(p.wanted, loaded.Leaf); problem != "" {
+		return RuntimeStatus{Reason: reasonOutdated, Message: problem + ", and is being replaced"}, false
+	}
+	if !trusted(loaded.Leaf, bundle) {
+		return RuntimeStatus{Reason: reasonNoBundle, Message: "waiting for a bundle with the CA of the certificate"}, false
+	}
+	return RuntimeStatus{}, true
+}
+
+func missing(certificate *certv1.Certificate) RuntimeStatus {
+	status := RuntimeStatus{Reason: reasonIssuing, Message: "waiting for cert-manager to issue the certificate"}
+	if certificate == nil || certificate.Status.LastFailureTime == nil {
+		return status
+	}
+	status.Reason = reasonFailed
+	for _, condition := range certificate.Status.Conditions {
+		if condition.Type == certv1.CertificateConditionIssuing && condition.Message != "" {
+			status.Message = condition.Message
+		}
+	}
+	return status
+}
+
+// misfit returns the first difference between a Certificate and the issued one, empty if there is
+// none.
+func (c *Certificates) misfit(wanted *certv1.Certificate, issued *x509.Certificate) string {
+	usage := x509.ExtKeyUsageServerAuth
+	if slices.Contains(wanted.Spec.Usages, certv1.UsageClientAuth) {
+		usage = x509.ExtKeyUsageClientAuth
+	}
+	switch {
+	case issued.Subject.CommonName != wanted.Spec.CommonName:
+		return fmt.Sprintf("the certificate is for %q", issued.Subject.CommonName)
+	case !sets.New(wanted.Spec.DNSNames...).Equal(sets.New(issued.DNSNames...)):
+		return "the certificate is for " + strings.Join(issued.DNSNames, ", ")
+	case !c.bothUsages() && !slices.Equal(issued.ExtKeyUsage, []x509.ExtKeyUsage{usage}):
+		return "the certificate has other extended key usages"
+	case c.opts.Now().After(issued.NotAfter):
+		return "the certificate is expired"
+	default:
+		return ""
+	}
+}
+
+func trusted(certificate *x509.Certificate, bundle []*x509.Certificate) bool {
+	return slices.ContainsFunc(bundle, func(ca *x509.Certificate) bool { return signedBy(certificate, ca) })
+}
+
+// ownSecret makes a Secret end with its Certificate, as a key must not outlive its use.
+// cert-manager does that only on request.
+func (c *Certificates) ownSecret(ctx context.Context, certificate *certv1.Certificate, secret *corev1.Secret) error {
+	isOwner := func(o metav1.OwnerReference) bool { return o.UID == certificate.UID }
+	if slices.ContainsFunc(secret.OwnerReferences, isOwner) {
+		return nil
+	}
+	owned := &corev1.Secret{}
+	// The UID keeps a Secret that is gone from being created.
+	owned.Namespace, owned.Name, owned.UID = secret.Namespace, secret.Name, secret.UID
+	owned.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.CertificateKind,
+		Name: certificate.Name, UID: certificate.UID,
+	}}
+	return c.apply(ctx, owned)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// cluster writes to a runtime.
 type cluster struct {
 	client.Client
 
@@ -26,7 +25,6 @@ type cluster struct {
 	log *slog.Logger
 }
 
-// wrap returns nil if err is nil.
 func (c *cluster) wrap(err error, what, name string) error {
 	return option.Unless(err == nil, "installation: runtime %q: %s %s: %w", c.id, what, name, err)
 }
@@ -117,7 +115,6 @@ func (c *cluster) removeAll(ctx context.Context, objects []*unstructured.Unstruc
 	})
 }
 
-// each runs a task for each object, at the same time.
 func each(objects []*unstructured.Unstructured, task func(*unstructured.Unstructured) error) error {
 	tasks := make([]func() error, len(objects))
 	for n, object := range objects {

@@ -23,8 +23,7 @@ import (
 
 const (
 	// managersKey is the key of the ConfigMap, and the name of the file.
-	managersKey = "managers"
-	// managersMount is the folder of the file in a container.
+	managersKey   = "managers"
 	managersMount = "/etc/runtime-watcher/managers"
 )
 
@@ -135,7 +134,6 @@ var errTaken error = &reasons.Error{Text: "another runtime has its agent in the 
 // runtime would speak for it.
 const annotationRuntime = "operator.kyma-project.io/runtime-id"
 
-// annotationInstalledBy has the owner of an installation.
 const annotationInstalledBy = "operator.kyma-project.io/installed-by"
 
 // checkOwner refuses a runtime with an object of another owner, or of another runtime. Objects
@@ -162,7 +160,6 @@ func ownerOf(object *unstructured.Unstructured) string {
 	return object.GetAnnotations()[annotationInstalledBy]
 }
 
-// owner is the identity of this installer in every runtime.
 func (i *Installer) owner() string { return cmp.Or(i.opts.Owner, i.controlPlane) }
 
 func annotate(object *unstructured.Unstructured, name, value string) {

@@ -2,7 +2,6 @@ package installation
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // configuration returns the webhook configuration of a runtime. A namespace that this package has
@@ -30,10 +30,7 @@ func (i *Installer) configuration(
 		Service:  types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name},
 		CABundle: r.Secret[material.CA],
 	}, r.Watches, opts)
-	if err != nil {
-		return nil, fmt.Errorf("installation: runtime %q: %w", r.ID, err)
-	}
-	return configuration, nil
+	return configuration, option.Unless(err == nil, "installation: runtime %q: %w", r.ID, err)
 }
 
 func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
@@ -173,7 +170,6 @@ func (c *cluster) webhooks(
 	return stored.Webhooks, err
 }
 
-// managersCalled returns the managers of webhooks, each once.
 func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) []core.Manager {
 	return remote.Managers(func(yield func(string) bool) {
 		for n := range webhooks {

@@ -97,10 +97,11 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if r.Verify {
 		i.looks.Delete(r.ID) // Even if this call fails.
 	}
-	if err := r.validate(i.host(), !i.opts.Informer, i.opts.overNATS()); err != nil {
-		return Status{}, err
+	err := r.validate(i.host(), !i.opts.Informer, i.opts.overNATS())
+	if err == nil {
+		_, err = parsePort(i.addressFor(&r))
 	}
-	if _, err := parsePort(i.addressFor(&r)); err != nil {
+	if err != nil {
 		return Status{}, fmt.Errorf("%w %q: %w", errInvalidRuntime, r.ID, err)
 	}
 	in := i.cluster(&r)
@@ -126,7 +127,6 @@ func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 
 func (i *Installer) addressFor(r *Runtime) string { return cmp.Or(r.ControlPlane, i.controlPlane) }
 
-// host is the name by which the API server of a runtime calls the agent.
 func (i *Installer) host() string { return i.opts.Name + "." + i.opts.Namespace + ".svc" }
 
 func (i *Installer) cluster(r *Runtime) *cluster {
@@ -156,6 +156,18 @@ func (i *Installer) read(ctx context.Context, in *cluster) (existing, error) {
 		i.roleInto(ctx, in, &found.role),
 	)
 	return found, err
+}
+
+// roleInto returns a task that gets the role of agents that watch. An installer of webhooks that
+// may not read roles has not made one.
+func (i *Installer) roleInto(ctx context.Context, in *cluster, into **unstructured.Unstructured) func() error {
+	return func() error {
+		err := in.getInto(ctx, i.object(roleFile), into)()
+		if apierrors.IsForbidden(err) && !i.opts.Informer {
+			return nil
+		}
+		return err
+	}
 }
 
 // correct applies all objects, in an order in which no write of the runtime waits for an agent.
@@ -244,6 +256,27 @@ func (i *Installer) installWebhook(
 		if err == nil && status.State == Ready {
 			status, err = i.complete(ctx, in, status, i.lookOf(want, configuration, live))
 		}
+	}
+	status.Former = former
+	return status, err
+}
+
+// installInformer installs agents that watch. The webhook configuration goes first, because these
+// agents do not answer. The resync of their start stands in for the changes in between. former are
+// the managers that the ConfigMap loses.
+func (i *Installer) installInformer(
+	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
+) (Status, error) {
+	if found.configuration != nil {
+		held, err := in.remove(ctx, i.bareConfiguration())
+		if err != nil || len(held) > 0 {
+			return awaitingEndOf(held), err
+		}
+		found.configuration = nil
+	}
+	live, status, err := i.installAgent(ctx, in, found, want)
+	if err == nil && status.State == Ready {
+		status, err = i.complete(ctx, in, status, i.lookOf(want, found.role, live))
 	}
 	status.Former = former
 	return status, err

@@ -18,7 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// facts of a runtime decide about its objects.
 type facts struct {
 	ownNamespace bool // this package has made, or makes, the namespace
 	restart      string
@@ -99,7 +98,6 @@ type look struct {
 	marker, deployment mark
 }
 
-// lookOf returns a look at a complete installation. marker is nil if it is not known.
 func (i *Installer) lookOf(want *wanted, marker *unstructured.Unstructured, live agents) look {
 	return look{
 		facts: want.facts, digest: want.digest, at: i.opts.Now(),
@@ -110,7 +108,6 @@ func (i *Installer) lookOf(want *wanted, marker *unstructured.Unstructured, live
 // mark changes with each change of the spec of an object.
 type mark [sha256.Size]byte
 
-// markOf returns the zero mark for nil.
 func markOf(object *unstructured.Unstructured) mark {
 	if object == nil {
 		return mark{}

@@ -1,20 +1,30 @@
 package installation
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/config/agent"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 // The parts of the manifests, in the reverse order of their removal.
@@ -46,19 +56,17 @@ const (
 
 const (
 	annotationCreatedBy = "operator.kyma-project.io/created-by"
-	// createdBy is the value of annotationCreatedBy.
-	createdBy = "runtime-watcher-installation"
+	createdBy           = "runtime-watcher-installation"
 )
 
-// mustManifest reads an embedded file. It panics if this build is broken.
-func mustManifest[T any](path string) *T {
-	text, err := fs.ReadFile(agent.Manifests(), path)
+func mustManifest[T any](file string) *T {
+	text, err := fs.ReadFile(agent.Manifests(), file)
 	object := new(T)
 	if err == nil {
 		err = yaml.Unmarshal(text, object)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("manifest %s of this build: %v", path, err))
+		panic(fmt.Sprintf("manifest %s of this build: %v", file, err))
 	}
 	return object
 }
@@ -69,9 +77,9 @@ func (o Options) manifests() map[string]*unstructured.Unstructured {
 	all := map[string]*unstructured.Unstructured{
 		namespaceFile: {Object: *mustManifest[map[string]any](namespaceFile)},
 	}
-	for _, path := range append(slices.Concat(files()...), deploymentFile) {
-		content, _ := o.renamed("", *mustManifest[map[string]any](path)).(map[string]any) // It stays one.
-		all[path] = &unstructured.Unstructured{Object: content}
+	for _, file := range append(slices.Concat(files()...), deploymentFile) {
+		content, _ := o.renamed("", *mustManifest[map[string]any](file)).(map[string]any) // It stays one.
+		all[file] = &unstructured.Unstructured{Object: content}
 	}
 	all[namespaceFile].SetName(o.Namespace)
 	role := o.ConfigurationName + "-informer"
@@ -81,9 +89,8 @@ func (o Options) manifests() map[string]*unstructured.Unstructured {
 	return all
 }
 
-// object returns a copy of a manifest.
-func (i *Installer) object(path string) *unstructured.Unstructured {
-	return i.manifests[path].DeepCopy()
+func (i *Installer) object(file string) *unstructured.Unstructured {
+	return i.manifests[file].DeepCopy()
 }
 
 // renamed returns the value of a field with another name in all names and labels, and another
@@ -110,7 +117,6 @@ func (o Options) renamed(field string, value any) any {
 	return value
 }
 
-// labels are those of every object.
 func (o Options) labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": o.Name}
 }
@@ -122,7 +128,6 @@ func (i *Installer) finished(object *unstructured.Unstructured) *unstructured.Un
 	return object
 }
 
-// finishedOf is finished for an object of k8s.io/api.
 func (i *Installer) finishedOf(typed any) *unstructured.Unstructured {
 	return i.finished(&unstructured.Unstructured{Object: content(typed)})
 }
@@ -154,12 +159,12 @@ func (i *Installer) objects(r *Runtime, have facts) objects {
 	if r.PullSecret != nil {
 		all.early = append(all.early, i.pullSecret(r))
 	}
-	for part, paths := range files() {
+	for part, names := range files() {
 		if part == partCanary && i.opts.NoCanary || part == partInformer && !i.opts.Informer {
 			continue
 		}
-		for _, path := range paths {
-			object := i.filled(path, r)
+		for _, file := range names {
+			object := i.filled(file, r)
 			if strings.HasSuffix(object.GetKind(), "Binding") {
 				all.late = append(all.late, object)
 			} else {
@@ -170,10 +175,9 @@ func (i *Installer) objects(r *Runtime, have facts) objects {
 	return all
 }
 
-// filled returns the object of a manifest as it is applied.
-func (i *Installer) filled(path string, r *Runtime) *unstructured.Unstructured {
-	object := i.object(path)
-	switch path {
+func (i *Installer) filled(file string, r *Runtime) *unstructured.Unstructured {
+	object := i.object(file)
+	switch file {
 	case roleFile:
 		var role rbacv1.ClusterRole
 		edit(object, &role, func() { role.Rules = rulesOf(r.Watches) })
@@ -188,10 +192,9 @@ func (i *Installer) filled(path string, r *Runtime) *unstructured.Unstructured {
 	return i.finished(object)
 }
 
-// removable returns the objects of a part, in the order of their removal.
 func (i *Installer) removable(part int) (objects []*unstructured.Unstructured) {
-	for _, path := range slices.Backward(files()[part]) {
-		objects = append(objects, i.object(path))
+	for _, file := range slices.Backward(files()[part]) {
+		objects = append(objects, i.object(file))
 	}
 	return objects
 }
@@ -212,4 +215,138 @@ func content(typed any) map[string]any {
 		panic(fmt.Sprintf("k8s.io/api: %v", err)) // All of its types can be converted.
 	}
 	return fields
+}
+
+const (
+	settingControlPlane       = "KCP_ADDR"
+	settingContract           = "KCP_CONTRACT"
+	settingFallback           = "CONTRACT_FALLBACK"
+	settingTransport          = "TRANSPORT"
+	settingManagers           = "MANAGERS"
+	settingManagersFile       = "MANAGERS_FILE"
+	settingCanary             = "CANARY_LEASE"
+	settingSource             = "SOURCE"
+	settingWatchers           = "WATCHERS"
+	settingExcluded           = "EXCLUDED_NAMESPACES"
+	settingServingCertificate = "WEBHOOK_TLS_CERT"
+	settingServingKey         = "WEBHOOK_TLS_KEY"
+)
+
+// reservedSettings belong to the manifests or to parameters.
+func reservedSettings() map[string]bool {
+	names := map[string]bool{
+		settingControlPlane: true, settingManagersFile: true, settingCanary: true,
+		settingSource: true, settingWatchers: true, settingExcluded: true,
+		settingServingCertificate: true, settingServingKey: true,
+	}
+	for _, variable := range mustManifest[appsv1.Deployment](deploymentFile).Spec.Template.Spec.Containers[0].Env {
+		names[variable.Name] = true
+	}
+	return names
+}
+
+func (i *Installer) deployment(r *Runtime, have facts) *unstructured.Unstructured {
+	object := i.object(deploymentFile)
+	var deployment appsv1.Deployment
+	edit(object, &deployment, func() {
+		deployment.Spec.Replicas = new(i.opts.Replicas)
+		if have.restart != "" {
+			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: have.restart}
+		}
+		i.fillPod(&deployment.Spec.Template.Spec, r, have.ownNamespace)
+	})
+	return i.finished(object)
+}
+
+// informerMemory is the limit of config/agent/informer.
+const informerMemory = "128Mi"
+
+func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) {
+	pod.PriorityClassName = i.opts.PriorityClassName
+	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary || i.opts.Informer)
+	pod.Volumes[0].Secret.SecretName = i.opts.secretName()
+	names := i.opts.ImagePullSecrets
+	if r.PullSecret != nil {
+		names = append(slices.Clone(names), i.pullSecretName())
+	}
+	for _, name := range names {
+		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	container := &pod.Containers[0]
+	container.Image = i.image
+	container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath, ownNamespace)...)
+	if i.opts.Informer {
+		container.Resources.Limits[corev1.ResourceMemory] = resource.MustParse(informerMemory)
+	}
+	if i.opts.Resources != nil {
+		container.Resources = *i.opts.Resources.DeepCopy()
+	}
+	i.mountManagers(pod)
+}
+
+// environment is sorted by name: another order would restart the agents. The Secret is mounted at
+// mount.
+func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []corev1.EnvVar {
+	settings := make(map[string]string)
+	maps.Copy(settings, i.opts.Settings)
+	delete(settings, settingManagers) // They are in the file, with those of the watches.
+	settings[settingControlPlane] = i.addressFor(r)
+	settings[settingManagersFile] = path.Join(managersMount, managersKey)
+	if !i.opts.NoCanary {
+		settings[settingCanary] = i.opts.lease().String()
+	}
+	if i.opts.Informer {
+		settings[settingSource] = "informer"
+		settings[settingWatchers] = watchersSetting(r.Watches)
+		settings[settingExcluded] = strings.Join(i.excludedNamespaces(ownNamespace), ",")
+	}
+	if r.hasServingPair() {
+		settings[settingServingCertificate] = path.Join(mount, material.ServingCertificate)
+		settings[settingServingKey] = path.Join(mount, material.ServingKey)
+	}
+	variables := make([]corev1.EnvVar, 0, len(settings))
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		// A '$' would begin a reference to another variable.
+		variables = append(variables, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(settings[name], "$", "$$")})
+	}
+	return variables
+}
+
+// rulesOf returns the least rights to watch: list and watch of each watched resource, and of
+// namespaces if a watch selects them by labels. They are sorted.
+func rulesOf(watches []watch.Watch) []rbacv1.PolicyRule {
+	var resources []schema.GroupResource
+	for n := range watches {
+		w := &watches[n]
+		// The agent reports that a subresource cannot be watched.
+		if !strings.Contains(w.Resource.Resource, "/") {
+			resources = append(resources, schema.GroupResource{Group: w.Resource.Group, Resource: w.Resource.Resource})
+		}
+		if !w.NamespaceSelector.IsZero() {
+			resources = append(resources, schema.GroupResource{Resource: "namespaces"})
+		}
+	}
+	slices.SortFunc(resources, func(a, b schema.GroupResource) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource))
+	})
+	rules := []rbacv1.PolicyRule{} // Not null, so that an apply removes former rules.
+	for _, r := range slices.Compact(resources) {
+		rules = append(rules, rbacv1.PolicyRule{
+			APIGroups: []string{r.Group}, Resources: []string{r.Resource}, Verbs: []string{"list", "watch"},
+		})
+	}
+	return rules
+}
+
+// watchersSetting is the value of WATCHERS. Conditions need an API server.
+func watchersSetting(watches []watch.Watch) string {
+	watches = slices.Clone(watches)
+	for n := range watches {
+		watches[n].Conditions = nil
+	}
+	text, err := json.Marshal(watch.DocumentOf(watches))
+	if err != nil {
+		panic(fmt.Sprintf("watches: %v", err)) // Texts, and maps of texts.
+	}
+	return string(text)
 }

@@ -24,18 +24,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// Names of the objects in a runtime.
-const (
-	// Name is the default name of Deployment, Service and ServiceAccount, and of their namespace.
-	Name = material.Name
+// Name is the default name of Deployment, Service and ServiceAccount, and of their namespace.
+const Name = material.Name
 
+const (
 	// fieldOwner owns the fields that the installer applies.
-	fieldOwner               = "runtime-watcher-installation"
-	defaultConfigurationName = "runtime-watcher"
-)
-
-const (
-	defaultReplicas = 2
+	fieldOwner = "runtime-watcher-installation"
 	// verifyAfter is the longest time between two applies of all objects of a runtime, by which
 	// changes by others are corrected.
 	verifyAfter = time.Hour
@@ -113,14 +107,14 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Namespace = cmp.Or(o.Namespace, Name)
 	o.Name = cmp.Or(o.Name, Name)
-	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
+	o.ConfigurationName = cmp.Or(o.ConfigurationName, Name)
 	if o.Informer {
 		o.NoCanary = true
 		o.Replicas = cmp.Or(o.Replicas, 1)
 	}
 	o.Webhooks.Canary = o.lease()
 	return option.WithDefaults(o, Options{
-		Replicas: defaultReplicas,
+		Replicas: 2,
 		Webhooks: admission.ConfigurationOptions{Labels: o.labels()},
 		Adjust:   func(*unstructured.Unstructured) {},
 		Now:      time.Now,
@@ -128,7 +122,6 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// lease returns the Lease of the canary, empty without canary.
 func (o Options) lease() types.NamespacedName {
 	if o.NoCanary {
 		return types.NamespacedName{}

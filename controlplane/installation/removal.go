@@ -41,7 +41,6 @@ func (i *Installer) uninstall(ctx context.Context, in *cluster) (Status, error) 
 	return awaitingEndOf(held), nil
 }
 
-// bareConfiguration names the webhook configuration.
 func (i *Installer) bareConfiguration() *unstructured.Unstructured {
 	return named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", i.opts.ConfigurationName)
 }
@@ -76,7 +75,6 @@ func awaitingEndOf(held []*unstructured.Unstructured) Status {
 	return progressing(reasonObjectsEnding, "waiting for the end of "+strings.Join(names, ", "))
 }
 
-// formerName is the name of most objects of kyma-project/runtime-watcher in a runtime.
 const formerName = "skr-webhook"
 
 // SKRWebhook returns the objects that kyma-project/lifecycle-manager installs for its agent in a

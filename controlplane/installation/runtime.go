@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -51,7 +53,6 @@ type Runtime struct {
 	Verify bool
 }
 
-// hasServingPair reports whether the webhook has a certificate of its own.
 func (r *Runtime) hasServingPair() bool {
 	return r.Secret[material.ServingCertificate] != nil || r.Secret[material.ServingKey] != nil
 }
@@ -61,17 +62,17 @@ func (r *Runtime) hasServingPair() bool {
 // a user.
 func (r *Runtime) validate(host string, serves, user bool) error {
 	if r.Client == nil {
-		return fmt.Errorf("%w %q: want a client, have none", errInvalidRuntime, r.ID)
+		return errors.New("want a client, have none")
 	}
 	if len(r.PullSecret) > maxPullSecret || r.PullSecret != nil && !json.Valid(r.PullSecret) {
-		return fmt.Errorf("%w %q: PullSecret: want JSON of at most %d bytes", errInvalidRuntime, r.ID, maxPullSecret)
+		return fmt.Errorf("PullSecret: want JSON of at most %d bytes", maxPullSecret)
 	}
 	pair, err := r.pair(material.ClientCertificate, material.ClientKey)
 	if err != nil {
 		return err
 	}
 	if have := pair.Leaf.Subject.CommonName; have != string(r.ID) || r.ID == "" {
-		return fmt.Errorf("%w %q: its Secret has the certificate of %.80q", errInvalidRuntime, r.ID, have)
+		return fmt.Errorf("its Secret has the certificate of %.80q", have)
 	}
 	if user {
 		if err := r.validateUser(pair.Leaf); err != nil {
@@ -105,30 +106,23 @@ func (r *Runtime) validateServing(host string) error {
 		}
 	}
 	if _, err := pair.Leaf.Verify(opts); err != nil {
-		return fmt.Errorf("%w %q: API server would not trust %s of its Secret as %s: %w",
-			errInvalidRuntime, r.ID, certificate, host, err)
+		return fmt.Errorf("API server would not trust %s of its Secret as %s: %w", certificate, host, err)
 	}
 	return nil
 }
 
 func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(r.Secret[certificate], r.Secret[key])
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("%w %q: %s and %s of its Secret: %w",
-			errInvalidRuntime, r.ID, certificate, key, err)
-	}
-	return pair, nil
+	return pair, option.Unless(err == nil, "%s and %s of its Secret: %w", certificate, key, err)
 }
 
 // validateUser refuses a runtime that a NATS server cannot identify.
 func (r *Runtime) validateUser(certificate *x509.Certificate) error {
 	switch {
 	case r.ID == reservedID:
-		return fmt.Errorf("%w %q: want another ID with %s=%s, which reserves this one",
-			errInvalidRuntime, r.ID, settingTransport, transportNATS)
+		return fmt.Errorf("want another ID with %s=%s, which reserves this one", settingTransport, transportNATS)
 	case len(certificate.DNSNames) == 0:
-		return fmt.Errorf("%w %q: the certificate in its Secret has no DNS name, want the one of its user at the NATS server",
-			errInvalidRuntime, r.ID)
+		return errors.New("the certificate in its Secret has no DNS name, want the one of its user at the NATS server")
 	default:
 		return nil
 	}
@@ -148,7 +142,6 @@ func (i *Installer) secret(r *Runtime) *unstructured.Unstructured {
 	return i.secretOf(i.opts.secretName(), corev1.SecretTypeTLS, data)
 }
 
-// pullSecret has the credentials of the registry.
 func (i *Installer) pullSecret(r *Runtime) *unstructured.Unstructured {
 	return i.secretOf(i.pullSecretName(), corev1.SecretTypeDockerConfigJson,
 		map[string][]byte{corev1.DockerConfigJsonKey: r.PullSecret})

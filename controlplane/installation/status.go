@@ -113,7 +113,6 @@ func rollout(d *appsv1.Deployment) Status {
 // as in a runtime without room for one more pod. They read a new list of managers while they run.
 func (s Status) formerServe() bool { return s.Reason == reasonRolloutStalled && s.Available > 0 }
 
-// stalled returns the message of a rollout that makes no progress, empty if it does.
 func stalled(d *appsv1.Deployment) string {
 	for _, condition := range d.Status.Conditions {
 		if condition.Type == appsv1.DeploymentProgressing && condition.Status == corev1.ConditionFalse {
@@ -140,7 +139,6 @@ func (i *Installer) slicesInto(
 	}
 }
 
-// reached reports whether one of the EndpointSlices has a ready endpoint.
 func (c *cluster) reached(list *unstructured.UnstructuredList) (bool, error) {
 	for n := range list.Items {
 		var slice discoveryv1.EndpointSlice

@@ -1,3 +1,8 @@
+// Package keysource reads the key material of an operator's listener from a Secret.
+//
+// A mounted Secret and [keys.Files] do the same, except for an operator that issues its own
+// certificate: its pod cannot start before the Secret exists. It is a package of this module, and
+// not of adapters/controllerruntime, as only operators that also issue certificates need it.
 package keysource
 
 import (
@@ -19,10 +24,7 @@ import (
 )
 
 const (
-	// readTimeout bounds one reading of the Secret.
 	readTimeout = 10 * time.Second
-	// defaultPoll is that of [keys.FilesOptions].
-	defaultPoll = 5 * time.Second
 	// firstPoll bounds the poll without any key material.
 	firstPoll = time.Second
 )
@@ -48,7 +50,7 @@ var (
 // failure of the last reading.
 type generation struct {
 	material *keys.Material
-	content  pemTexts
+	content  [3]string // CA bundle, certificate and key
 	err      error
 }
 
@@ -61,7 +63,7 @@ func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesO
 		return nil, fmt.Errorf("keysource: %w", err)
 	}
 	opts = option.WithDefaults(opts, keys.FilesOptions{
-		Poll:   defaultPoll,
+		Poll:   5 * time.Second,
 		Hooks:  keys.FilesHooks{Reloaded: func(_, _ time.Time) {}, Refused: func(string) {}},
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -125,7 +127,7 @@ func (s *Secret) read(ctx context.Context, old *generation) (*generation, error)
 	if err := s.reader.Get(ctx, s.name, &secret); err != nil {
 		return nil, fmt.Errorf("keysource: read Secret %s: %w", s.name, err)
 	}
-	found := pemTexts{ // Empty text for a key that is missing, which is refused as such.
+	found := [3]string{ // Empty text for a key that is missing, which is refused as such.
 		string(secret.Data[corev1.ServiceAccountRootCAKey]), string(secret.Data[corev1.TLSCertKey]),
 		string(secret.Data[corev1.TLSPrivateKeyKey]),
 	}
@@ -152,6 +154,3 @@ func (s *Secret) refuse(old *generation, err error) {
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
 	s.opts.Hooks.Refused(keys.Problem(err))
 }
-
-// pemTexts are those of CA bundle, certificate and key, from one reading.
-type pemTexts [3]string

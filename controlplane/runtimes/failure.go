@@ -48,7 +48,6 @@ func isFailure(err error) bool {
 	return known
 }
 
-// because returns nil if err is nil.
 func because(reason string, err error) error {
 	if err == nil {
 		return nil
@@ -162,7 +161,6 @@ func (f *failures) pause(key client.ObjectKey, least, most time.Duration) (after
 	return min(max(age/part, least), most), age
 }
 
-// note sets whether a runtime is in the failing lane.
 func (f *failures) note(key client.ObjectKey, fails bool) {
 	f.edit(key, func(entry *failing) { entry.fails = fails })
 }

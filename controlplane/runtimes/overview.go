@@ -2,13 +2,23 @@ package runtimes
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -27,7 +37,7 @@ const neverHeardAfter = 5 * time.Minute
 type Overview struct {
 	mu        sync.Mutex
 	runtimes  map[client.ObjectKey]seen
-	watchers  *watchers
+	watchers  watchers
 	authority certificates.Status
 	repairs   int64
 	status    func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
@@ -37,28 +47,26 @@ type Overview struct {
 type contents struct {
 	watches  []watch.Watch
 	managers []core.Manager
-	watchers *watchers
+	watchers watchers
 }
 
-// seen is the last status of an object.
 type seen struct {
 	id       core.RuntimeID
 	state    fleet.InstallationState
 	ready    time.Time // since when
 	managers []core.Manager
-	watchers *watchers // installed there, nil if it is not ready
+	watchers watchers // installed there, nil if it is not ready
 }
 
 // watchers are the generations of the Watchers that are installed in a runtime. Runtimes share one
 // until a Watcher changes.
 type watchers map[types.NamespacedName]int64
 
-// share returns the last one if it is the same.
-func (o *Overview) share(now watchers) *watchers {
+func (o *Overview) share(now watchers) watchers {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.watchers == nil || !maps.Equal(*o.watchers, now) {
-		o.watchers = &now
+	if !maps.Equal(o.watchers, now) {
+		o.watchers = now
 	}
 	return o.watchers
 }
@@ -69,7 +77,7 @@ func (o *Overview) Installed(watcher types.NamespacedName, generation int64) (in
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, runtime := range o.runtimes {
-		if runtime.watchers != nil && (*runtime.watchers)[watcher] == generation {
+		if there, ok := runtime.watchers[watcher]; ok && there == generation {
 			installed++
 		}
 	}
@@ -109,9 +117,9 @@ func (o *Overview) Installations() fleet.Installations {
 }
 
 // silent reports whether a runtime has sent nothing, and should have.
-func (o *Overview) silent(runtime seen, manager core.Manager) bool {
-	return o.status != nil && !runtime.ready.IsZero() && time.Since(runtime.ready) > neverHeardAfter &&
-		o.status(runtime.id, manager).LastSeen.IsZero()
+func (o *Overview) silent(last seen, manager core.Manager) bool {
+	return o.status != nil && !last.ready.IsZero() && time.Since(last.ready) > neverHeardAfter &&
+		o.status(last.id, manager).LastSeen.IsZero()
 }
 
 // note sets the status of an object. An empty id leaves the former one.
@@ -152,4 +160,92 @@ func (o *Overview) edit(change func(o *Overview)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	change(o)
+}
+
+// reasonInstalled is the reason of a condition, and of an Event, for a runtime that is ready.
+const reasonInstalled = "Installed"
+
+// ReportCondition returns a function for [Options.Report]. It keeps a condition of that type in
+// status.conditions of the objects: True with the reason Installed, or False with the reason of the
+// status. The kind must have a status subresource, and conditions in the form of metav1.Condition.
+// The operator needs the right to patch it.
+//
+// The client should not be a cache of the kind, such as client.New makes it. A condition is read
+// and written only when it changes, and read again after an hour.
+func ReportCondition(
+	c client.Client, conditionType string,
+) func(ctx context.Context, object client.Object, status installation.Status) error {
+	return (&conditions{client: c, kind: conditionType, written: cache.NewExpiring()}).report
+}
+
+type conditions struct {
+	client  client.Client
+	kind    string
+	written *cache.Expiring // of metav1.Condition, by the key of the object
+}
+
+// writeAgainAfter is the time after which a condition is corrected that another writer has changed
+// or removed.
+const writeAgainAfter = time.Hour
+
+func (w *conditions) report(ctx context.Context, object client.Object, status installation.Status) error {
+	key, wanted := client.ObjectKeyFromObject(object), w.condition(object, status)
+	if last, _ := w.written.Get(key); last == wanted {
+		return nil
+	}
+	gvk, err := apiutil.GVKForObject(object, w.client.Scheme())
+	if err != nil {
+		return fmt.Errorf("condition %s: %w", w.kind, err)
+	}
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(gvk)
+	err = w.client.Get(ctx, key, live)
+	if err == nil {
+		err = w.write(ctx, live, wanted)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("condition %s: %w", w.kind, err)
+	}
+	w.written.Set(key, wanted, writeAgainAfter)
+	if status.State == installation.Removed { // The object ends.
+		w.written.Delete(key)
+	}
+	return nil
+}
+
+func (w *conditions) condition(object client.Object, status installation.Status) metav1.Condition {
+	ready := metav1.ConditionFalse
+	switch status.State {
+	case installation.Ready:
+		ready, status = metav1.ConditionTrue, installed(status)
+	case installation.Removed:
+		status.Reason, status.Message = string(status.State), "the agent is removed"
+	case installation.Progressing, installation.Failed:
+	}
+	return metav1.Condition{
+		Type: w.kind, Status: ready, Reason: status.Reason, Message: status.Message,
+		ObservedGeneration: object.GetGeneration(),
+	}
+}
+
+// write replaces the list of conditions, so it fails when another writer has changed the object.
+func (w *conditions) write(ctx context.Context, live *unstructured.Unstructured, wanted metav1.Condition) error {
+	var stored struct {
+		Status struct {
+			Conditions []metav1.Condition `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(live.Object, &stored); err != nil {
+		return err
+	}
+	if !meta.SetStatusCondition(&stored.Status.Conditions, wanted) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]string{"resourceVersion": live.GetResourceVersion()}, "status": stored.Status,
+	})
+	if err != nil {
+		return err
+	}
+	return w.client.Status().Patch(ctx, live, client.RawPatch(types.MergePatchType, patch))
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // finalizer holds an object until the agent is removed from its runtime.
@@ -98,7 +99,6 @@ func (r *reconciler) end(ctx context.Context, object client.ObjectKey) core.Runt
 	return id
 }
 
-// keep installs the agent and reports the result.
 func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	identity, err := r.identify(ctx, object)
 	if err == nil && identity.ID == "" && controllerutil.ContainsFinalizer(object, finalizer) {
@@ -166,7 +166,10 @@ func (r *reconciler) install(
 		return installation.Status{}, err
 	}
 	own, next := r.runtimeOf(object, identity), &installation.Runtime{ID: identity.ID, Watches: watches}
-	version := r.version(own)
+	version := "" // if the objects that EnsureRuntime reads are not followed
+	if followed, ok := r.certificates.(followed); ok {
+		version = followed.Version(own)
+	}
 	if r.repairs.isInstalled(identity.ID, version) {
 		status, unchanged, err := r.glance(ctx, object, next)
 		if unchanged || err != nil {
@@ -178,7 +181,11 @@ func (r *reconciler) install(
 		return installation.Status{}, because(certificateReason(err), fmt.Errorf("issue certificates: %w", err))
 	}
 	if !issued.Ready {
-		return awaitingCertificate(issued), nil
+		waiting := awaiting("Certificate"+issued.Reason, issued.Message)
+		if waiting.Reason == reasonCertificateFailed {
+			waiting.State = installation.Failed
+		}
+		return waiting, nil
 	}
 	if waiting, err := r.prepare(ctx, object, next); err != nil || next.Client == nil {
 		return waiting, err
@@ -186,17 +193,9 @@ func (r *reconciler) install(
 	next.Secret = issued.Secret
 	status, err := r.apply(ctx, *next)
 	if err == nil && status.State == installation.Ready {
-		r.repairs.noteInstalled(identity.ID, version)
+		r.repairs.edit(identity.ID, func(known *repairable) { known.installed = version })
 	}
 	return status, err
-}
-
-// version is empty if the objects that EnsureRuntime reads are not followed.
-func (r *reconciler) version(own certificates.Runtime) string {
-	if followed, ok := r.certificates.(followed); ok {
-		return followed.Version(own)
-	}
-	return ""
 }
 
 // glance reads no certificates. It reports whether the agent is still as it was installed.
@@ -270,14 +269,6 @@ func (r *reconciler) runtimeOf(object client.Object, identity Identity) certific
 	return certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: owner}
 }
 
-func awaitingCertificate(issued certificates.RuntimeStatus) installation.Status {
-	status := awaiting("Certificate"+issued.Reason, issued.Message)
-	if status.Reason == reasonCertificateFailed {
-		status.State = installation.Failed
-	}
-	return status
-}
-
 func awaiting(reason, message string) installation.Status {
 	return installation.Status{State: installation.Progressing, Reason: reason, Message: message}
 }
@@ -292,10 +283,8 @@ func (r *reconciler) edit(ctx context.Context, object client.Object, change func
 		return nil
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.client.Patch(ctx, object, patch); err != nil {
-		return fmt.Errorf("patch the object: %w", err)
-	}
-	return nil
+	err := r.client.Patch(ctx, object, patch)
+	return option.Unless(err == nil, "patch the object: %w", err)
 }
 
 // contents returns the watches of all valid Watchers, without their invalid conditions. The status
@@ -313,7 +302,6 @@ func (r *reconciler) contents(ctx context.Context) (contents, error) {
 	return contents{watches, r.installer.Managers(watches), r.opts.Overview.share(generations(list.Items, watches))}, nil
 }
 
-// generations returns those of the Watchers with a watch.
 func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {
 	all := make(watchers, len(watches))
 	for n := range watches {
@@ -326,4 +314,110 @@ func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {
 		}
 	}
 	return all
+}
+
+func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(object)
+	if !controllerutil.ContainsFinalizer(object, finalizer) {
+		return reconcile.Result{RequeueAfter: r.forgetter.forget(key, "")}, nil
+	}
+	removed, status, err := r.uninstall(ctx, object)
+	if err != nil || status.State != installation.Removed {
+		since, noteErr := r.sinceRemoval(ctx, object)
+		if noteErr != nil {
+			return reconcile.Result{}, errors.Join(err, noteErr)
+		}
+		if since > r.opts.GiveUp {
+			ctrl.LoggerFrom(ctx).Error(err, "object is let go, and its agent stays in the runtime", "awaiting", status.Message)
+			status, err = installation.Status{State: installation.Removed}, nil
+		}
+	}
+	// Certificates go after the agent, which needs them while it runs. One that is left would hold
+	// up each rotation, which waits for all runtimes.
+	if err == nil && status.State == installation.Removed && removed.ID != "" {
+		err = because(reasonCertificateFailed, r.certificates.RemoveRuntime(ctx, removed))
+	}
+	if err != nil {
+		return r.fail(ctx, object, removed.ID, err)
+	}
+	if err := r.report(ctx, object, removed.ID, status, contents{}); err != nil {
+		if status.State != installation.Removed || object.GetDeletionTimestamp() == nil {
+			return reconcile.Result{}, err
+		}
+		ctrl.LoggerFrom(ctx).Error(err, "deleted object is let go without its last report")
+	}
+	if status.State != installation.Removed {
+		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		return reconcile.Result{RequeueAfter: after}, nil
+	}
+	return r.release(ctx, object, removed.ID)
+}
+
+// annotationRemoval is the time of the first failed removal, on an object that is held. It outlives
+// this process, so that an operator that restarts often gives up, too.
+const annotationRemoval = "operator.kyma-project.io/removal-failing-since"
+
+// sinceRemoval returns how long ago the first failed removal was, and notes the first one.
+func (r *reconciler) sinceRemoval(ctx context.Context, object client.Object) (time.Duration, error) {
+	first, err := time.Parse(time.RFC3339, object.GetAnnotations()[annotationRemoval])
+	if since := time.Since(first); err == nil && since >= 0 {
+		return since, nil
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	return 0, r.edit(ctx, object, func() { setRemoval(object, now) })
+}
+
+func setRemoval(object client.Object, first string) {
+	annotations := othersOf(object)
+	if first != "" {
+		annotations[annotationRemoval] = first
+	}
+	object.SetAnnotations(annotations)
+}
+
+func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
+	err := r.edit(ctx, object, func() {
+		controllerutil.RemoveFinalizer(object, finalizer)
+		setRemoval(object, "")
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, err
+	}
+	key := client.ObjectKeyFromObject(object)
+	r.end(ctx, key)
+	return reconcile.Result{RequeueAfter: r.forgetter.forget(key, id)}, nil
+}
+
+// errNoID means that an object with an agent in its runtime has lost its ID, as by the removal of a
+// label. The agent would get no new certificates.
+var errNoID = errors.New("want the ID of a runtime with an agent, have none")
+
+// uninstall removes the agent. It returns the runtime, as far as it is known, and none when the
+// runtime belongs to another object: then there is nothing to remove.
+func (r *reconciler) uninstall(
+	ctx context.Context, object client.Object,
+) (certificates.Runtime, installation.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	identity, err := r.identify(ctx, object)
+	if err == nil && identity.ID == "" {
+		err = errNoID
+	}
+	if err != nil {
+		return certificates.Runtime{}, installation.Status{}, because(reasonIdentityUnknown, err)
+	}
+	own := r.runtimeOf(object, identity)
+	owned, err := r.certificates.OwnsRuntime(ctx, own)
+	if err != nil {
+		return own, installation.Status{}, because(reasonCertificateFailed, err)
+	}
+	if !owned {
+		return certificates.Runtime{}, installation.Status{State: installation.Removed}, nil
+	}
+	there, err := r.reach(ctx, object, identity.ID)
+	if err != nil {
+		return own, installation.Status{}, err
+	}
+	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: identity.ID, Client: there})
+	return own, status, because(reasonInstallationFailed, err)
 }

@@ -32,13 +32,9 @@ import (
 )
 
 const (
-	// requestTimeout bounds each request to a runtime.
 	requestTimeout = 15 * time.Second
-	// dialTimeout bounds each attempt to connect to a runtime.
-	dialTimeout = 3 * time.Second
-	userAgent   = "runtime-watcher-installation"
-
-	defaultClients = 64
+	dialTimeout    = 3 * time.Second
+	userAgent      = "runtime-watcher-installation"
 )
 
 // kubeconfigs keeps the clients that were used last, until their Secret changes.
@@ -88,7 +84,7 @@ func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	o.Clients = max(o.Clients, 0)
 	known := installedKinds()
 	return option.WithDefaults(o, KubeconfigOptions{
-		Clients:   defaultClients,
+		Clients:   64,
 		Scheme:    runtime.NewScheme(),
 		Mapper:    func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return known, nil },
 		Configure: func(*rest.Config) {},
@@ -262,7 +258,6 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	return connection{client: made, http: connected}, err
 }
 
-// errInvalidKubeconfig means that another kubeconfig is needed.
 var errInvalidKubeconfig = errors.New("invalid kubeconfig")
 
 // load refuses a kubeconfig that could take keys or files of the operator, or of other runtimes,

@@ -15,7 +15,6 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// errNoAddress means that a gateway has no host that agents could send to.
 var errNoAddress = errors.New("gateway has no address")
 
 // GatewayAddress reads the address, <host>:<port>, by which agents reach a gateway. It is the first
@@ -29,7 +28,14 @@ func GatewayAddress(
 	case VirtualService:
 		found := &networkingv1beta1.Gateway{}
 		err := reader.Get(ctx, gateway, found)
-		return first(gateway, err, found.Spec.GetServers(), serverAddress)
+		return first(gateway, err, found.Spec.GetServers(), func(s *apinetworkingv1beta1.Server) (address string, withTLS bool) {
+			for _, host := range hostsOf(s) {
+				if isHost(host) {
+					return join(host, int(s.GetPort().GetNumber())), s.GetTls() != nil
+				}
+			}
+			return "", false
+		})
 	case HTTPRoute:
 		found := &gatewayv1.Gateway{}
 		err := reader.Get(ctx, gateway, found)
@@ -68,16 +74,6 @@ func first[S any](
 		return "", fmt.Errorf("%w: %s needs a server for HTTP with a host that is no wildcard", errNoAddress, key)
 	}
 	return plain, nil
-}
-
-// serverAddress returns "" for a server without address.
-func serverAddress(server *apinetworkingv1beta1.Server) (address string, withTLS bool) {
-	for _, host := range hostsOf(server) {
-		if isHost(host) {
-			return join(host, int(server.GetPort().GetNumber())), server.GetTls() != nil
-		}
-	}
-	return "", false
 }
 
 func isHost(host string) bool { return host != "" && !strings.Contains(host, "*") }

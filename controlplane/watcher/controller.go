@@ -7,7 +7,10 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,13 +18,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
 	conflictPause = time.Second
 	// countInterval is the time between two counts of the runtimes with a Watcher.
 	countInterval = 30 * time.Second
+	maxPort       = 65535
 )
 
 type reconciler struct {
@@ -42,13 +48,13 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, err
 	}
-	if !w.DeletionTimestamp.IsZero() { // Finalizers of others may still hold it.
+	ends := !w.DeletionTimestamp.IsZero() // Finalizers of others may still hold it.
+	if ends {
 		if err := r.removeAll(ctx, request.NamespacedName); err != nil {
 			return reconcile.Result{}, err
 		}
-		return reconcile.Result{}, r.removeFinalizer(ctx, w)
 	}
-	if err := r.removeFinalizer(ctx, w); err != nil {
+	if err := r.removeFinalizer(ctx, w); err != nil || ends {
 		return reconcile.Result{}, err
 	}
 	result, err := r.establish(ctx, w)
@@ -81,10 +87,8 @@ func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) er
 	}
 	// A patch replaces the whole list, so it must not overwrite a concurrent change.
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := client.IgnoreNotFound(r.client.Patch(ctx, w, patch)); err != nil {
-		return fmt.Errorf("remove the finalizer %s: %w", formerFinalizer, err)
-	}
-	return nil
+	err := client.IgnoreNotFound(r.client.Patch(ctx, w, patch))
+	return option.Unless(err == nil, "remove the finalizer %s: %w", formerFinalizer, err)
 }
 
 // establish returns the status of a Watcher after it has applied its route. The former route stays
@@ -112,13 +116,13 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	return result, nil
 }
 
-// route applies the route, unless routes are turned off.
 func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
 	if r.routing == nil {
 		return outcome{stateReady, metav1.ConditionTrue, reasonRouteNotNeeded, "routes are turned off"}, nil
 	}
-	if err := checkPort(w.Spec.ServiceInfo); err != nil {
-		return outcome{}, err
+	// A Watcher may be older than the rules of its definition.
+	if port := w.Spec.ServiceInfo.Port; port < 1 || port > maxPort {
+		return outcome{}, problem(reasonWatchInvalid, "spec.serviceInfo.port: want 1 to %d, have %d", maxPort, port)
 	}
 	if err := r.yield(ctx, w, manager); err != nil {
 		return outcome{}, err
@@ -144,11 +148,126 @@ func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core
 	}, nil
 }
 
-// checkPort is for Watchers that were stored before their definition had its rules.
-func checkPort(service v1beta2.Service) error {
-	const maxPort = 65535
-	if service.Port < 1 || service.Port > maxPort {
-		return problem(reasonWatchInvalid, "spec.serviceInfo.port: want 1 to %d, have %d", maxPort, service.Port)
+// The types of conditions.
+const (
+	// conditionRouteReady reports whether events reach the service.
+	conditionRouteReady = "RouteReady"
+	// conditionReady reports whether a Watcher works, for kubectl wait, Flux and Argo CD: the route
+	// is ready, and a runtime watches, as far as the runtimes are known. Its message counts them.
+	conditionReady = "Ready"
+)
+
+// The reasons of conditionRouteReady.
+const (
+	reasonRouteApplied   = "RouteApplied"
+	reasonRouteNotNeeded = "RouteNotNeeded"
+	reasonRoutePending   = "RoutePending"
+	reasonRouteRejected  = "RouteRejected"
+	// reasonManagerShared means that an older Watcher leads the same manager to another service.
+	reasonManagerShared  = "ManagerShared"
+	reasonManagerMissing = "ManagerMissing"
+	reasonManagerInvalid = "ManagerInvalid"
+	// reasonWatchInvalid means that the Watcher was stored before its definition had its rules.
+	reasonWatchInvalid = "WatchInvalid"
+	// reasonConditionInvalid means that a condition of spec.matchConditions is not used.
+	reasonConditionInvalid    = "ConditionInvalid"
+	reasonInvalidSelector     = "InvalidSelector"
+	reasonGatewayNotFound     = "GatewayNotFound"
+	reasonGatewayWithoutHosts = "GatewayWithoutHosts"
+	// reasonRouteConflict means that a route of that name has another owner.
+	reasonRouteConflict = "RouteConflict"
+	// reasonRouteRefused means that a request to the API server failed. It is retried.
+	reasonRouteRefused = "RouteRefused"
+	// reasonNotInstalled means that no runtime watches it yet, for conditionReady.
+	reasonNotInstalled = "NotInstalled"
+)
+
+// formerCondition is a condition of a controller that this one replaces.
+const formerCondition = "VirtualService"
+
+// routeProblem is the reason why a Watcher has no working route. It is not retried: only a change
+// of an object that the controller watches can solve it.
+type routeProblem struct{ reason, message string }
+
+func (p *routeProblem) Error() string { return p.message }
+
+func problem(reason, format string, args ...any) error {
+	return &routeProblem{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// The states of a Watcher that this package writes. Others may have stored Deleting and Unmanaged.
+const (
+	stateProcessing = "Processing"
+	stateReady      = "Ready"
+	stateWarning    = "Warning"
+	stateError      = "Error"
+)
+
+type outcome struct {
+	state           string
+	status          metav1.ConditionStatus
+	reason, message string
+}
+
+// failed returns the outcome of an error, and the error again when it must be retried.
+func failed(err error) (o outcome, again error) {
+	o = outcome{state: stateError, status: metav1.ConditionFalse, reason: reasonRouteRefused, message: err.Error()}
+	var known *routeProblem
+	switch {
+	case errors.As(err, &known) && known.reason == reasonRoutePending:
+		o.state, o.status, o.reason = stateProcessing, metav1.ConditionUnknown, known.reason
+	case errors.As(err, &known):
+		o.reason = known.reason
+	default:
+		again = err
 	}
+	return o, again
+}
+
+func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) error {
+	before := w.DeepCopy()
+	old := meta.FindStatusCondition(before.Status.Conditions, conditionRouteReady)
+	route := metav1.Condition{
+		Type: conditionRouteReady, Status: o.status, Reason: o.reason, ObservedGeneration: w.Generation,
+		Message: remote.TextOf(o.message, remote.MaxNote), // It is the note of the Event, too.
+	}
+	w.Status.State = o.state
+	w.Status.ObservedGeneration = w.Generation
+	meta.RemoveStatusCondition(&w.Status.Conditions, formerCondition)
+	meta.SetStatusCondition(&w.Status.Conditions, route)
+	meta.SetStatusCondition(&w.Status.Conditions, r.readyOf(before, route))
+	if equality.Semantic.DeepEqual(before.Status, w.Status) {
+		return nil
+	}
+	// An update with the resource version loses no condition that others have written meanwhile.
+	if err := r.client.Status().Update(ctx, w); err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	if old != nil && old.Reason == route.Reason && old.Message == route.Message {
+		return nil
+	}
+	kind := corev1.EventTypeNormal
+	if o.state == stateError || o.state == stateWarning {
+		kind = corev1.EventTypeWarning
+	}
+	r.events.Eventf(w, nil, kind, route.Reason, "Route", "%s", route.Message)
 	return nil
+}
+
+// readyOf returns the condition conditionReady for that of the route. Once true, it stays true for
+// that generation while the route works. A runtime that is away breaks no Watcher, and neither does
+// a new process that has not seen the runtimes yet.
+func (r *reconciler) readyOf(w *v1beta2.Watcher, ready metav1.Condition) metav1.Condition {
+	ready.Type = conditionReady
+	if ready.Status != metav1.ConditionTrue || r.opts.Installed == nil {
+		return ready
+	}
+	installed, all := r.opts.Installed(client.ObjectKeyFromObject(w), w.Generation)
+	ready.Message = fmt.Sprintf("installed in %d of %d runtimes; %s", installed, all, ready.Message)
+	last := meta.FindStatusCondition(w.Status.Conditions, conditionReady)
+	wasReady := last != nil && last.Status == metav1.ConditionTrue && last.ObservedGeneration == w.Generation
+	if all > 0 && installed == 0 && !wasReady {
+		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNotInstalled
+	}
+	return ready
 }

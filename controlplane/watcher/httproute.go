@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// httpRoutes are the routes of the Gateway API.
 type httpRoutes struct {
 	where string // the namespaces of the gateways, for messages
 }
@@ -44,11 +43,14 @@ func (h httpRoutes) build(
 			"the gateways %s, selected by %s, have no listener for HTTP or HTTPS", strings.Join(names, ", "), selector)
 	}
 	route := &gatewayv1.HTTPRoute{TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1.GroupVersion.String(), Kind: h.kind()}}
-	route.Spec.ParentRefs = parents
-	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{
-		Matches: pathMatches(m), BackendRefs: []gatewayv1.HTTPBackendRef{backend(w.Spec.ServiceInfo)},
-	}}
 	service := w.Spec.ServiceInfo
+	rule := gatewayv1.HTTPRouteRule{BackendRefs: []gatewayv1.HTTPBackendRef{backend(service)}}
+	for _, prefix := range prefixes(m) {
+		rule.Matches = append(rule.Matches, gatewayv1.HTTPRouteMatch{
+			Path: &gatewayv1.HTTPPathMatch{Type: new(gatewayv1.PathMatchPathPrefix), Value: &prefix},
+		})
+	}
+	route.Spec.ParentRefs, route.Spec.Rules = parents, []gatewayv1.HTTPRouteRule{rule}
 	return route, fmt.Sprintf("%s to %s/%s:%d",
 		strings.Join(names, ", "), service.Namespace, service.Name, service.Port), nil
 }
@@ -61,20 +63,10 @@ func backend(service v1beta2.Service) gatewayv1.HTTPBackendRef {
 			Kind:      new(gatewayv1.Kind("Service")),
 			Name:      gatewayv1.ObjectName(service.Name),
 			Namespace: new(gatewayv1.Namespace(service.Namespace)),
-			Port:      new(gatewayv1.PortNumber(service.Port)), //nolint:gosec // checkPort bounds it.
+			Port:      new(gatewayv1.PortNumber(service.Port)), //nolint:gosec // It is at most maxPort.
 		},
 		Weight: new(int32(1)),
 	}}
-}
-
-func pathMatches(m core.Manager) []gatewayv1.HTTPRouteMatch {
-	var matches []gatewayv1.HTTPRouteMatch
-	for _, prefix := range prefixes(m) {
-		matches = append(matches, gatewayv1.HTTPRouteMatch{
-			Path: &gatewayv1.HTTPPathMatch{Type: new(gatewayv1.PathMatchPathPrefix), Value: &prefix},
-		})
-	}
-	return matches
 }
 
 // parentsOf returns the gateways that serve HTTP, and the names of all gateways, both sorted. A

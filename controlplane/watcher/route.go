@@ -24,9 +24,7 @@ import (
 
 // routing is the part that differs between the kinds of routes.
 type routing interface {
-	// kind is the kind of the route, for messages.
 	kind() string
-	// gateway and route return empty objects of their types.
 	gateway() client.Object
 	route() client.Object
 	// build returns the route of a Watcher through all gateways that a selector finds, without
@@ -73,7 +71,6 @@ func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 		r.routing.kind(), w.Namespace, w.Name)
 }
 
-// stored returns the route with that name, nil if there is none.
 func stored(ctx context.Context, reader client.Reader, of routing, key client.ObjectKey) (client.Object, error) {
 	route, err := serverside.Get(ctx, reader, key, of.route())
 	return route, option.Unless(err == nil, "read %s: %w", of.kind(), err)
@@ -115,7 +112,6 @@ func (r *reconciler) removeOthers(ctx context.Context, key client.ObjectKey) err
 	return nil
 }
 
-// remove deletes one route, unless it has another owner.
 func (r *reconciler) remove(ctx context.Context, reader client.Reader, of routing, key client.ObjectKey) error {
 	current, err := stored(ctx, reader, of, key)
 	if err != nil || current == nil || !ownedBy(current, key.Name) {

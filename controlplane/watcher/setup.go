@@ -1,11 +1,17 @@
 package watcher
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
+	"strings"
 
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +27,70 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownscheme"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
+
+// Routing is the kind of object that leads events from a gateway to a service.
+type Routing string
+
+// The kinds of routes.
+const (
+	// VirtualService is the route of Istio, networking.istio.io/v1beta1.
+	VirtualService Routing = "VirtualService"
+	// HTTPRoute is the route of the Gateway API, gateway.networking.k8s.io/v1.
+	HTTPRoute Routing = "HTTPRoute"
+	// NoRouting makes no routes, for runtimes that connect to their operator without a gateway. The
+	// status still reports whether a Watcher is valid.
+	NoRouting Routing = "None"
+)
+
+const fieldOwner = "runtime-watcher"
+
+// Options are the optional settings of [SetUp]. The zero value is the documented default.
+type Options struct {
+	// Routing is the kind of the routes. Its custom resource definitions must be installed. Routes
+	// of the other kinds that an earlier setting made are removed. Default: [VirtualService].
+	Routing Routing
+	// Name is the name of the controller in logs, metrics and events. Default: "watcher".
+	Name string
+	// GatewayNamespaces are the namespaces in which gateways count. The controller then needs the
+	// rights on gateways in these namespaces only. Default: all namespaces.
+	GatewayNamespaces []string
+	// ClusterDomain is the DNS domain of the services in the control plane. Default:
+	// "cluster.local".
+	ClusterDomain string
+	// Installed returns in how many of all runtimes a generation of a Watcher is installed, as
+	// runtimes.Overview does, for the condition Ready. It is called every 30 s for each Watcher,
+	// and must not block. Default: the condition reports the route only.
+	Installed func(watcher types.NamespacedName, generation int64) (installed, all int)
+}
+
+func (o Options) withDefaults() Options {
+	o.Routing = cmp.Or(o.Routing, VirtualService)
+	o.Name = cmp.Or(o.Name, "watcher")
+	o.ClusterDomain = cmp.Or(o.ClusterDomain, "cluster.local")
+	return o
+}
+
+func (o Options) validate() error {
+	wrong := validation.IsDNS1123Subdomain(o.ClusterDomain)
+	problems := []error{
+		option.Unless(slices.Contains([]Routing{VirtualService, HTTPRoute, NoRouting}, o.Routing),
+			"Routing: want %q, %q or %q, have %.40q", VirtualService, HTTPRoute, NoRouting, o.Routing),
+		option.Unless(wrong == nil, "ClusterDomain: %s, have %.80q", strings.Join(wrong, ", "), o.ClusterDomain),
+	}
+	for _, namespace := range o.GatewayNamespaces {
+		wrong := validation.IsDNS1123Label(namespace)
+		problems = append(problems, option.Unless(wrong == nil,
+			"GatewayNamespaces: %s, have %.80q", strings.Join(wrong, ", "), namespace))
+	}
+	return errors.Join(problems...)
+}
+
+func (o Options) where() string {
+	if len(o.GatewayNamespaces) == 0 {
+		return "in any namespace"
+	}
+	return "in " + strings.Join(o.GatewayNamespaces, ", ")
+}
 
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers/status,verbs=get;update;patch
@@ -49,7 +119,11 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	if err := opts.validate(); err != nil {
 		return err
 	}
-	plane, err := ownscheme.Cluster(mgr, AddToScheme, opts.kinds()...)
+	routes, kinds := opts.routing(), []client.Object{&v1beta2.Watcher{}}
+	if routes != nil {
+		kinds = append(kinds, routes.route(), routes.gateway())
+	}
+	plane, err := ownscheme.Cluster(mgr, AddToScheme, kinds...)
 	if err != nil {
 		return err
 	}
@@ -59,7 +133,7 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	}
 	r := &reconciler{
 		client: plane.GetClient(), fresh: plane.GetAPIReader(), gateways: gateways, events: plane.GetEventRecorder(opts.Name),
-		routing: opts.routing(), opts: opts,
+		routing: routes, opts: opts,
 	}
 	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	watches := func(kind client.Object, to handler.EventHandler, relevant ...predicate.Predicate) source.Source {
@@ -67,23 +141,14 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	}
 	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).
 		WatchesRawSource(watches(&v1beta2.Watcher{}, &handler.EnqueueRequestForObject{}, changed))
-	if r.routing != nil {
+	if routes != nil {
 		// A route has the name of its Watcher. Its owner may be another object or missing.
 		controller = controller.
-			WatchesRawSource(watches(r.routing.route(), &handler.EnqueueRequestForObject{}, ownFields())).
+			WatchesRawSource(watches(routes.route(), &handler.EnqueueRequestForObject{}, ownFields())).
 			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.all), changed)).
-			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
+			WatchesRawSource(source.Kind(gateways, routes.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
 	return controller.Complete(r)
-}
-
-// kinds returns an object of each kind that the controller reads or writes.
-func (o Options) kinds() []client.Object {
-	kinds := []client.Object{&v1beta2.Watcher{}}
-	if routing := o.routing(); routing != nil {
-		kinds = append(kinds, routing.route(), routing.gateway())
-	}
-	return kinds
 }
 
 // gatewayCache returns the cache of plane, or one of the namespaces of the gateways alone.
@@ -104,7 +169,6 @@ func (o Options) gatewayCache(mgr ctrl.Manager, plane cluster.Cluster) (cache.Ca
 	return own, mgr.Add(own)
 }
 
-// routing returns nil when there are no routes to make.
 func (o Options) routing() routing {
 	switch o.Routing {
 	case HTTPRoute:

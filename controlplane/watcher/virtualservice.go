@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// virtualServices are the routes of Istio.
 type virtualServices struct {
 	clusterDomain string
 	where         string // the namespaces of the gateways, for messages
@@ -44,16 +43,21 @@ func (v virtualServices) build(
 			"the gateways %s, selected by %s, have no server for HTTP with hosts", strings.Join(names, ", "), selector)
 	}
 	destination := v.destination(w.Spec.ServiceInfo)
+	rule := &apinetworkingv1beta1.HTTPRoute{
+		Route:   []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
+		Retries: &apinetworkingv1beta1.HTTPRetry{Attempts: retryAttempts, RetryOn: retryOn},
+	}
+	for _, prefix := range prefixes(m) {
+		rule.Match = append(rule.Match, &apinetworkingv1beta1.HTTPMatchRequest{
+			Uri: &apinetworkingv1beta1.StringMatch{MatchType: &apinetworkingv1beta1.StringMatch_Prefix{Prefix: prefix}},
+		})
+	}
 	route := &networkingv1beta1.VirtualService{
 		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1beta1.SchemeGroupVersion.String(), Kind: v.kind()},
 	}
 	route.Spec.Gateways = names
 	route.Spec.Hosts = hosts
-	route.Spec.Http = []*apinetworkingv1beta1.HTTPRoute{{
-		Match:   prefixMatches(m),
-		Route:   []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
-		Retries: &apinetworkingv1beta1.HTTPRetry{Attempts: retryAttempts, RetryOn: retryOn},
-	}}
+	route.Spec.Http = []*apinetworkingv1beta1.HTTPRoute{rule}
 	where := fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), w.Spec.ServiceInfo.Port)
 	return route, where, nil
 }
@@ -69,22 +73,12 @@ const (
 func (v virtualServices) destination(service v1beta2.Service) *apinetworkingv1beta1.Destination {
 	return &apinetworkingv1beta1.Destination{
 		Host: service.Name + "." + service.Namespace + ".svc." + v.clusterDomain,
-		Port: &apinetworkingv1beta1.PortSelector{Number: uint32(service.Port)}, //nolint:gosec // checkPort bounds it.
+		Port: &apinetworkingv1beta1.PortSelector{Number: uint32(service.Port)}, //nolint:gosec // It is at most maxPort.
 	}
 }
 
 // check accepts every route, as Istio reports nothing in its status by default.
 func (virtualServices) check(context.Context, client.Reader, client.ObjectKey) error { return nil }
-
-func prefixMatches(m core.Manager) []*apinetworkingv1beta1.HTTPMatchRequest {
-	var matches []*apinetworkingv1beta1.HTTPMatchRequest
-	for _, prefix := range prefixes(m) {
-		matches = append(matches, &apinetworkingv1beta1.HTTPMatchRequest{
-			Uri: &apinetworkingv1beta1.StringMatch{MatchType: &apinetworkingv1beta1.StringMatch_Prefix{Prefix: prefix}},
-		})
-	}
-	return matches
-}
 
 // namesAndHosts returns sorted lists, so that the same gateways make the same route.
 func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string) {

@@ -31,7 +31,6 @@ func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
 	return manager, nil
 }
 
-// managerName returns the manager of the spec, or else that of the label, which is not validated.
 func managerName(w *v1beta2.Watcher) string {
 	return cmp.Or(w.Spec.Manager, w.Labels[v1beta2.ManagedByLabel])
 }

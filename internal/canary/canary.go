@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -54,12 +54,11 @@ func (o Options) withDefaults() Options {
 type Canary struct {
 	write Write
 	opts  Options
+	state atomic.Pointer[core.CanaryState]
 
-	// mu guards state.
-	mu    sync.Mutex
-	state core.CanaryState
-
-	logged line // used by Start only
+	// The last line of the log. Only Start uses it.
+	fault    string // its error
+	loggedAt time.Time
 }
 
 // New returns a canary that calls write while [Canary.Start] runs. It fails if an option is
@@ -68,15 +67,13 @@ func New(write Write, opts Options) (*Canary, error) {
 	if opts.Interval < 0 {
 		return nil, fmt.Errorf("canary: interval is %v, want more than 0", opts.Interval)
 	}
-	return &Canary{write: write, opts: opts.withDefaults(), state: core.CanaryOff}, nil
+	c := &Canary{write: write, opts: opts.withDefaults()}
+	c.state.Store(new(core.CanaryOff))
+	return c, nil
 }
 
 // State returns the result of the last probe, and [core.CanaryOff] before the first one.
-func (c *Canary) State() core.CanaryState {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state
-}
+func (c *Canary) State() core.CanaryState { return *c.state.Load() }
 
 // Start probes at the interval until ctx ends, and then returns nil. It must be called once.
 func (c *Canary) Start(ctx context.Context) error {
@@ -98,7 +95,6 @@ func (c *Canary) probe(ctx context.Context) {
 	c.enter(state, err)
 }
 
-// attempt makes one write and returns its result. took is the time that it took.
 func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(writeTimeout, c.opts.Interval))
 	defer cancel()
@@ -116,13 +112,16 @@ func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time
 	}
 }
 
-// enter sets a state, logs it, and reports a recovery.
+// logEvery is the time after which a fault that lasts is logged again.
+const logEvery = 5 * time.Minute
+
+// enter sets a state and reports a recovery. It logs the state when it or its error changed, and
+// every logEvery while it is not alive.
 func (c *Canary) enter(state core.CanaryState, err error) {
-	c.mu.Lock()
-	before := c.state
-	c.state = state
-	c.mu.Unlock()
-	if c.logged.isDue(before, state, err, time.Now()) {
+	before, fault := *c.state.Swap(&state), fmt.Sprint(err)
+	isNew := before != state || fault != c.fault
+	if isNew || state != core.CanaryAlive && time.Since(c.loggedAt) >= logEvery {
+		c.fault, c.loggedAt = fault, time.Now()
 		c.log(before, state, err)
 	}
 	if state == core.CanaryAlive && before != core.CanaryAlive && before != core.CanaryOff {
@@ -145,25 +144,6 @@ func (c *Canary) log(before, state core.CanaryState, err error) {
 		c.opts.Logger.Warn("the canary cannot write its Lease: it is unknown whether the API server calls the agent, "+
 			"check the error, the Role and the token", slog.Any("error", err))
 	}
-}
-
-// logEvery is the time after which a fault that lasts is logged again.
-const logEvery = 5 * time.Minute
-
-type line struct {
-	fault string // its error
-	at    time.Time
-}
-
-// isDue reports whether a state is to be logged: when it or its error changed, and every logEvery
-// while it is not alive.
-func (l *line) isDue(before, state core.CanaryState, err error, now time.Time) bool {
-	fault := fmt.Sprint(err)
-	if before == state && fault == l.fault && (state == core.CanaryAlive || now.Sub(l.at) < logEvery) {
-		return false
-	}
-	l.fault, l.at = fault, now
-	return true
 }
 
 func newNonce() string {

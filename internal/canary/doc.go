@@ -12,7 +12,6 @@ package canary
 // Path is the URL path of a [Handler] below its endpoint.
 const Path = "/canary"
 
-// nonceAnnotation has the nonce of the last write to a Lease.
 const nonceAnnotation = "operator.kyma-project.io/canary-nonce"
 
 // warningPrefix begins the warning that returns a nonce.

@@ -37,8 +37,7 @@ const maxAnswer = 64 << 10
 // use.
 type Lease struct {
 	// url has the path of the Lease and the name of the field manager.
-	url string
-	// token and ca are paths of files.
+	url       string
 	token, ca string
 
 	// bundle has the CAs that client trusts.

@@ -49,10 +49,8 @@ func Total(expression string) (string, error) {
 	return total, nil
 }
 
-// maxDepth bounds the nesting of an expression.
 const maxDepth = 64
 
-// translator turns the tree of an expression into terms.
 type translator struct {
 	info *ast.SourceInfo
 	// item is the variable of the macro around the current node, "" outside.

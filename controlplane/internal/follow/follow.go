@@ -4,7 +4,7 @@ package follow
 
 import (
 	"context"
-	"maps"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -26,9 +26,10 @@ type Objects struct {
 	kind    schema.GroupVersionKind
 	version func(*metav1.PartialObjectMetadata) string
 
+	problem string // of Run
+
 	mu       sync.Mutex
 	versions map[string]string // by name, nil until the objects were listed
-	problem  string
 }
 
 // New returns a follower. version returns a text that changes with each change that matters.
@@ -78,17 +79,11 @@ func (o *Objects) newList() *metav1.PartialObjectMetadataList {
 
 // note logs a new reason why the objects cannot be followed.
 func (o *Objects) note(ctx context.Context, err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
+	text := fmt.Sprint(err)
+	if ctx.Err() != nil || text == o.problem {
+		return
 	}
-	o.mu.Lock()
-	isNew := text != o.problem && ctx.Err() == nil
-	if isNew {
-		o.problem = text
-	}
-	o.mu.Unlock()
-	if isNew && err != nil {
+	if o.problem = text; err != nil {
 		ctrl.Log.WithName("follow").Info("metadata cannot be watched, so changes wait for the next reconcile",
 			"kind", o.kind.Kind, "problem", text)
 	}
@@ -110,7 +105,6 @@ func Owned(changed func(owner types.NamespacedName)) func(name, version string) 
 	}
 }
 
-// store gets the objects from the API server.
 type store struct {
 	*Objects
 
@@ -154,7 +148,6 @@ func (s store) set(object any, gone bool) error {
 	return nil
 }
 
-// Replace gets each list.
 func (s store) Replace(objects []any, _ string) error {
 	listed := make(map[string]string, len(objects))
 	for _, object := range objects {
@@ -164,20 +157,20 @@ func (s store) Replace(objects []any, _ string) error {
 	}
 	s.mu.Lock()
 	before := s.versions
-	s.versions = maps.Clone(listed)
+	s.versions = listed // Its only writer is the goroutine of the reflector, which is here.
 	s.mu.Unlock()
 	if before == nil {
 		return nil
 	}
-	for name, version := range before {
-		if now, here := listed[name]; !here {
-			listed[name] = version
-		} else if now == version {
-			delete(listed, name)
+	for name, version := range listed {
+		if before[name] != version {
+			s.changed(name, version)
 		}
 	}
-	for name, version := range listed {
-		s.changed(name, version)
+	for name, version := range before {
+		if _, here := listed[name]; !here {
+			s.changed(name, version)
+		}
 	}
 	return nil
 }
